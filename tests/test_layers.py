@@ -309,6 +309,7 @@ TORCH_FREE = (
 # C++: a file without its suffix, or a folder -> floor. A file includes its own header, files of its own folder where the
 # table names the folder, and lower floors. The longest match counts.
 CPP: dict[str, int] = {
+    "torchette/runtime/compiler": -1,
     "torchette/runtime/platform": 0,
     "torchette/runtime/error": 1,
     "torchette/runtime/threads": 2,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -39,13 +40,21 @@ def test_presets_say_what_the_table_says(name: str) -> None:
         assert chosen.get("CMAKE_CXX_FLAGS", "") == " ".join(target.gcc_flags)
 
 
-@pytest.mark.parametrize("name", ["aarch64-linux", "cortex-m4", "host"])
-def test_presets_configure(name: str, tmp_path: Path) -> None:
-    if (
-        shutil.which("cmake") is None
-        or shutil.which(variables(name).get("CMAKE_CXX_COMPILER", "c++")) is None
-    ):
-        pytest.skip("no cmake, or no compiler for it")
+def how_often(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    """One of each kind daily; ziglang seldom, which takes long to start."""
+    if variables(name).get("CMAKE_CXX_COMPILER") == "zig":
+        return (pytest.mark.slow,)
+    return () if name in ("aarch64-linux", "cortex-m4", "host") else (pytest.mark.gate,)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=how_often(name)) for name in TARGETS])
+def test_presets_configure(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = variables(name).get("CMAKE_CXX_COMPILER", "c++")
+    if compiler == "zig":
+        ziglang = Path(pytest.importorskip("ziglang").__file__).parent
+        monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{ziglang}")
+    if shutil.which("cmake") is None or shutil.which(compiler) is None:
+        pytest.skip(f"no cmake, or no {compiler}")
     run("cmake", "--preset", name, "-B", tmp_path, "-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON", cwd=ROOT)
     cache = (tmp_path / "CMakeCache.txt").read_text()
     assert "TORCHETTE_BUILD_PYTHON:BOOL=OFF" in cache.replace(":STRING=", ":BOOL=").replace(

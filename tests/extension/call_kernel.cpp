@@ -20,9 +20,46 @@ Tensor a = make(a_data, sizes), b = make(b_data, sizes), out = make(out_data, si
 TensorImpl a_impl(ScalarType::Float, 2, sizes, a_data), b_impl(ScalarType::Float, 2, sizes, b_data),
     out_impl(ScalarType::Float, 2, sizes, out_data);
 Tensor a(&a_impl), b(&b_impl), out(&out_impl);
-
-EXECUTORCH_LIBRARY(tests, "scale.out", native::scale_out);
 #endif
+EXECUTORCH_LIBRARY(tests, "scale.out", native::scale_out);
+
+/// What a program gets that calls the operator: tensors of the runtime, whatever the kernel is written in.
+void call_registered() {
+  float data[6] = {0, 1, 2, 3, 4, 5}, result[6] = {};
+  int32_t shape[] = {2, 3}, smaller[] = {2, 2}, strides[] = {3, 1}, result_strides[] = {3, 1};
+  uint8_t order[] = {0, 1};
+  torchette::TensorImpl in{data,
+                           shape,
+                           strides,
+                           order,
+                           6,
+                           6,
+                           2,
+                           torchette::ScalarType::Float,
+                           torchette::TensorShapeDynamism::STATIC};
+  torchette::TensorImpl to{result,
+                           shape,
+                           result_strides,
+                           order,
+                           6,
+                           6,
+                           2,
+                           torchette::ScalarType::Float,
+                           torchette::TensorShapeDynamism::DYNAMIC_BOUND};
+  torchette::Value values[] = {torchette::Value(torchette::Tensor(&in)), torchette::Value(),
+                               torchette::Value(0.5), torchette::Value(torchette::Tensor(&to))};
+  const int32_t index[] = {0, 1, 2, 3};
+  torchette::Context context;
+  const torchette::Kernel* const kernel = torchette::find_kernel("tests::scale.out");
+  std::printf("%s ", kernel->signature);
+  std::printf("%d ", kernel->function(context, {values, index}) == torchette::Error::Ok);
+  in.sizes = smaller, in.numel = 4, strides[0] = 2;  // the result follows
+  std::printf("%d ", kernel->function(context, {values, index}) == torchette::Error::Ok);
+  std::printf("%d %d ", to.sizes[0], to.sizes[1]);
+  for (float x : result) std::printf("%g ", x);
+  in.type = torchette::ScalarType::Double;  // the kernel fails, and says so
+  std::printf("%d ", kernel->function(context, {values, index}) == torchette::Error::InvalidArgument);
+}
 
 }  // namespace
 
@@ -33,8 +70,7 @@ int main() {
   native::scale_out(context, a, executorch::aten::nullopt, Scalar(int64_t{2}), out);
   for (float x : out_data) std::printf("%g ", x);
   std::printf("%d ", context.failure_state() == Error::Ok);
-#ifndef TORCHETTE_ATEN
   ET_CHECK(registry_has_op_function("tests::scale.out") && !registry_has_op_function("tests::scale"));
-#endif
+  call_registered();
   return 0;
 }

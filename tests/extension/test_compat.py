@@ -38,7 +38,8 @@ def test_a_program_for_executorch_runs_a_model(tmp_path: Path) -> None:
     np.testing.assert_allclose([float(line) for line in printed.split()], expected, rtol=1e-5, atol=1e-6)
 
 
-SCALED = "3 5 7 13.5 16.5 19.5 2 3 4 5 6 7 1 "
+# called by itself, and as an operator of a program: its signature, a smaller input, one of another dtype
+SCALED = "3 5 7 13.5 16.5 19.5 2 3 4 5 6 7 1 T?Tst 1 1 2 2 0.5 1.5 2.5 3.5 4.5 5.5 1 "
 
 
 def test_a_kernel_for_executorch_runs_on_our_tensors() -> None:

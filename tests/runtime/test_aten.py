@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import textwrap
 from collections.abc import Sequence
@@ -489,3 +490,29 @@ def torchette_compat() -> Path:
     from torchette.build.library import compat_folder
 
     return compat_folder()
+
+
+PROJECT = """
+cmake_minimum_required(VERSION 3.20)
+project(app LANGUAGES CXX)
+find_package(torchette REQUIRED COMPONENTS aten)
+add_executable(app main.cpp)
+target_link_libraries(app PRIVATE torchette::torchette torchette::aten)
+"""
+
+
+@pytest.mark.slow
+def test_the_guide_s_program_finds_the_package(tmp_path: Path) -> None:
+    config = EdgeCompileConfig(_check_ir_validity=False, preserve_ops=[aten.exp2.default])
+    exported = torch.export.export(Of(lambda x: x.exp2()), (torch.ones(3),))
+    to_edge(exported, compile_config=config).to_executorch().save(tmp_path / "net.pte")
+    folder = built("all", tree="aten").parent
+    run("cmake", "--install", folder, "--prefix", tmp_path / "prefix")
+    (guide,) = re.findall(r"```cpp\n(.*?)```", (ROOT / "docs" / "aten-mode.md").read_text(), flags=re.S)
+    # the program has no input: what fails is the call, after torch's kernel was found
+    main = "int main(int, char** words) { return runs(words[1]) ? 0 : 3; }\n"
+    (tmp_path / "main.cpp").write_text(guide + main)
+    (tmp_path / "CMakeLists.txt").write_text(PROJECT)
+    run("cmake", "-S", tmp_path, "-B", tmp_path / "b", f"-DCMAKE_PREFIX_PATH={tmp_path / 'prefix'}")
+    run("cmake", "--build", tmp_path / "b")
+    assert "input 0 is not set" in run(tmp_path / "b" / "app", tmp_path / "net.pte", status=3).stderr

@@ -8,7 +8,6 @@ namespace torchette {
 Span<const Kernels> kernel_table() { return {}; }
 }  // namespace torchette
 
-extern "C" __attribute__((visibility("default")))
-const torchette::extension::CustomLibrary torchette_custom_library = {
+extern "C" TORCHETTE_EXPORT const torchette::extension::CustomLibrary torchette_custom_library = {
     torchette::extension::kCustomLayout, &torchette::extension::custom_kernels,
     &torchette::extension::custom_ops, &torchette::register_pal};

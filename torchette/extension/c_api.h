@@ -12,7 +12,11 @@
 extern "C" {
 #endif
 
+#if defined(__GNUC__) || defined(__clang__)
 #define TORCHETTE_API __attribute__((visibility("default")))
+#else /* a static library exports nothing */
+#define TORCHETTE_API
+#endif
 
 /* 0 is success; other values are those of torchette::Error, which the log explains and torchette_error_name()
  * names. Handles and arrays must not be null where nothing else is said: a null one is

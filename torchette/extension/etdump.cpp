@@ -96,7 +96,7 @@ Result<bool> ETDumpGen::set_debug_buffer(Span<uint8_t> buffer) {
 // --- Bytes
 
 /// Room for `size` more bytes. False where there is no memory.
-__attribute__((noinline)) bool ETDumpGen::grow(size_t size) {
+TORCHETTE_NOINLINE bool ETDumpGen::grow(size_t size) {
   if (is_static_) return false;
   const auto used = static_cast<size_t>(end_ - cursor_), old = static_cast<size_t>(end_ - base_);
   size_t wanted = old == 0 ? kFirstSize : old;

@@ -128,13 +128,13 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
     Place place;
     template <typename T>
     void put(uint16_t slot, T value) {
-      __builtin_memcpy(bytes + shape->positions[slot / 2 - 2], &value, sizeof(T));
+      memcpy(bytes + shape->positions[slot / 2 - 2], &value, sizeof(T));
     }
     void refer(uint16_t slot, Place target) {
       const uint8_t position = shape->positions[slot / 2 - 2];
       if (position != 0) {
         const uint32_t offset = place - position - target;
-        __builtin_memcpy(bytes + position, &offset, sizeof(offset));
+        memcpy(bytes + position, &offset, sizeof(offset));
       }
     }
   };

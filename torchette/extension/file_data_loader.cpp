@@ -3,8 +3,11 @@
 #include "torchette/extension/file_data_loader.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
+#ifdef _WIN32
+#include <io.h>
+#else
 #include <unistd.h>
+#endif
 
 #include <cerrno>
 #include <climits>
@@ -36,7 +39,7 @@ Result<FileDataLoader> FileDataLoader::from(const char* path, size_t alignment) 
 
 Result<FileDataLoader> FileDataLoader::from_descriptor(int descriptor, size_t alignment) {
   if (!is_alignment(alignment)) return Error::InvalidArgument;
-  struct stat status{};
+  size_t size;
 #if defined(_WIN32)
   const int file = dup(descriptor);
 #elif defined(F_DUPFD_CLOEXEC)
@@ -45,13 +48,13 @@ Result<FileDataLoader> FileDataLoader::from_descriptor(int descriptor, size_t al
   errno = ENOTSUP;
   const int file = -1;
 #endif
-  if (file < 0 || fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
+  if (file < 0 || !size_of_file(file, &size)) {
     TORCHETTE_LOG(Error, "descriptor %d is not an open file: %s", descriptor,
                   file < 0 ? strerror(errno) : "it has no size");
     if (file >= 0) ::close(file);
     return Error::AccessFailed;
   }
-  return FileDataLoader(file, static_cast<size_t>(status.st_size), alignment);
+  return FileDataLoader(file, size, alignment);
 }
 
 Result<FileDataLoader> FileDataLoader::fromFileDescriptorUri(const char* uri, size_t alignment) {

@@ -5,7 +5,7 @@
 
 #include "torchette/runtime/platform.h"
 
-#if defined(__x86_64__)
+#if TORCHETTE_GNU && defined(__x86_64__)
 #include <cpuid.h>
 #include <x86intrin.h>
 #endif
@@ -20,10 +20,10 @@ class InterpolatedClock {
   void prepare();
   /// Never less than the time before.
   torchette_timestamp_t now() {
-#if defined(__x86_64__)
+#if TORCHETTE_GNU && defined(__x86_64__)
     if (scale_ != 0) {
       uint64_t passed = __rdtsc() - count_;
-      if (__builtin_expect(passed > kLongest, 0)) {
+      if (TORCHETTE_UNLIKELY(passed > kLongest)) {
         read();
         passed = 0;
       }
@@ -36,7 +36,7 @@ class InterpolatedClock {
   }
 
  private:
-#if defined(__x86_64__)
+#if TORCHETTE_GNU && defined(__x86_64__)
   // of the counter, until the clock is read again: about a millisecond; its product with the scale fits 64
   // bits
   static constexpr uint64_t kLongest = 1 << 22;
@@ -52,7 +52,7 @@ class InterpolatedClock {
 #endif
 };
 
-#if defined(__x86_64__)
+#if TORCHETTE_GNU && defined(__x86_64__)
 
 inline void InterpolatedClock::prepare() {
   if (prepared_) return;

@@ -24,6 +24,8 @@
 #include <string>
 #endif
 
+#include "torchette/runtime/compiler.h"
+
 namespace torchette::extension {
 
 namespace {
@@ -33,14 +35,6 @@ constexpr size_t kMost = 256;
 constexpr std::chrono::microseconds kSpin{100};
 // Parts for each thread: who is disturbed takes fewer.
 constexpr size_t kParts = 4;
-
-inline void pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ __volatile__("yield");
-#endif
-}
 
 class Pool {
  public:
@@ -77,7 +71,7 @@ class Pool {
     inside_.fetch_and(~kOpen, std::memory_order_acq_rel);
     for (size_t spins = 0; inside_.load(std::memory_order_acquire) != 0; ++spins)
       if (spins < 10000)
-        pause();
+        pause_processor();
       else
         std::this_thread::yield();
     busy_.store(0, std::memory_order_release);
@@ -112,7 +106,7 @@ class Pool {
     for (;;) {
       const auto until = std::chrono::steady_clock::now() + kSpin;
       while (turn_.load(std::memory_order_acquire) == seen && std::chrono::steady_clock::now() < until)
-        for (int i = 0; i < 32 && turn_.load(std::memory_order_relaxed) == seen; ++i) pause();
+        for (int i = 0; i < 32 && turn_.load(std::memory_order_relaxed) == seen; ++i) pause_processor();
       if (turn_.load() == seen) {
         std::unique_lock<std::mutex> lock(mutex_);
         ++asleep_;

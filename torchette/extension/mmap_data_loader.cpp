@@ -3,12 +3,12 @@
 #include "torchette/extension/mmap_data_loader.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 #ifdef _WIN32
 #include <io.h>
 #include <windows.h>
 #else
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 #include <algorithm>

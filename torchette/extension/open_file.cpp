@@ -4,10 +4,11 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #ifdef _WIN32
 #include <io.h>
 #include <windows.h>
+#else
+#include <unistd.h>
 #endif
 
 #include <algorithm>
@@ -24,16 +25,26 @@ constexpr int kOpenFlags = O_RDONLY | O_BINARY | O_NOINHERIT;
 constexpr int kOpenFlags = O_RDONLY | O_CLOEXEC;
 #endif
 
+bool size_of_file(int file, size_t* size) {
+#ifdef _WIN32  // whose `stat` has 32 bits for a size
+  struct _stat64 status{};
+  if (_fstat64(file, &status) != 0) return false;
+#else
+  struct stat status{};
+  if (fstat(file, &status) != 0) return false;
+#endif
+  *size = static_cast<size_t>(status.st_size);
+  return (status.st_mode & S_IFMT) == S_IFREG;
+}
+
 int open_regular_file(const char* path, size_t* size) {
   const int file = open(path, kOpenFlags);
-  struct stat status{};
-  if (file < 0 || fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
+  if (file < 0 || !size_of_file(file, size)) {
     TORCHETTE_LOG(Error, "%s cannot be opened: %s", path,
                   file < 0 ? strerror(errno) : "it is not a regular file");
     if (file >= 0) close(file);
     return -1;
   }
-  *size = static_cast<size_t>(status.st_size);
   return file;
 }
 

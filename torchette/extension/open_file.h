@@ -11,6 +11,9 @@ namespace torchette::extension {
 /// reason in the log, when there is none that can be read.
 int open_regular_file(const char* path, size_t* size);
 
+/// The bytes of an open file; false where it is not a regular one.
+bool size_of_file(int file, size_t* size);
+
 /// Reads at `offset`, as pread does, which Windows lacks: how many bytes, 0 at the end of the file, -1 with
 /// errno.
 int64_t read_at(int file, void* buffer, size_t size, size_t offset);

@@ -37,7 +37,7 @@ template <int kStep>
 static void copy_tap(const float* from, size_t from_step, uint32_t mask, float* to, size_t to_step,
                      size_t lanes, size_t count) {
   const LaneMask low = lane_mask(mask), high = lane_mask(mask >> kLanes);
-  const auto get = [&](const float* p) __attribute__((always_inline)) {
+  const auto get = [&](const float* p) TORCHETTE_INLINED {
     if constexpr (kStep == 1) {
       return load_masked(p, low);
     } else {
@@ -227,15 +227,15 @@ static TORCHETTE_INLINE void depthwise_block(const Plane& in, ptrdiff_t iy, ptrd
   if (kEdge)
     for (int i = 0; i < kLoads; ++i) masks[i] = inside_bits(ix + i * kStride, in.width);
   Vec acc[kRows];
-#pragma GCC unroll 4
+  TORCHETTE_UNROLL(4)
   for (int j = 0; j < kRows; ++j) acc[j] = broadcast(bias);
-#pragma GCC unroll 12
+  TORCHETTE_UNROLL(12)
   for (int r = 0; r < (kRows - 1) * kStride + kKernel; ++r) {
     const bool row_inside = !kEdge || (iy + r >= 0 && iy + r < in.height);
     if (!row_inside) continue;
     const float* p = in.data + (iy + r) * in.width + ix;
     Vec v[kKernel + 1];
-#pragma GCC unroll 5
+    TORCHETTE_UNROLL(5)
     for (int i = 0; i < kLoads; ++i) {
       const float* q = p + i * kStride;
       const Vec low = kEdge ? load_masked(q, lane_mask(masks[i])) : load(q);
@@ -246,15 +246,15 @@ static TORCHETTE_INLINE void depthwise_block(const Plane& in, ptrdiff_t iy, ptrd
         deinterleave(low, high, v[2 * i], v[2 * i + 1]);
       }
     }
-#pragma GCC unroll 4
+    TORCHETTE_UNROLL(4)
     for (int j = 0; j < kRows; ++j) {
       const int ky = r - j * kStride;
       if (ky < 0 || ky >= kKernel) continue;
-#pragma GCC unroll 5
+      TORCHETTE_UNROLL(5)
       for (int kx = 0; kx < kKernel; ++kx) acc[j] = fma(broadcast(weight[ky * kKernel + kx]), v[kx], acc[j]);
     }
   }
-#pragma GCC unroll 4
+  TORCHETTE_UNROLL(4)
   for (int j = 0; j < kRows; ++j) {
     if (lanes == kLanes)
       store(out + j * out_row, acc[j]);
@@ -406,14 +406,14 @@ static TORCHETTE_INLINE void depthwise_pixels(const float* image, const float* w
                                               const TapRange& rows, const TapRange& columns, ptrdiff_t width,
                                               ptrdiff_t step_y, ptrdiff_t step_x, ptrdiff_t apart,
                                               ptrdiff_t channels, Vec (&sums)[kPixels], Get get) {
-#pragma GCC unroll 4
+  TORCHETTE_UNROLL(4)
   for (int i = 0; i < kPixels; ++i) sums[i] = bias != nullptr ? get(bias) : Vec{};
   for (ptrdiff_t ky = rows.begin; ky < rows.end; ++ky, image += step_y) {
     const float* from = image;
     const float* w = weight + (ky * width + columns.begin) * channels;
     for (ptrdiff_t kx = columns.begin; kx < columns.end; ++kx, from += step_x, w += channels) {
       const Vec factor = get(w);
-#pragma GCC unroll 4
+      TORCHETTE_UNROLL(4)
       for (int i = 0; i < kPixels; ++i) sums[i] = fma(get(from + i * apart), factor, sums[i]);
     }
   }
@@ -442,20 +442,18 @@ static Error conv_depthwise_pixels(Context& context, const Conv& conv, const flo
         const int pixels = inside ? kPixels : 1;
         for (ptrdiff_t c = 0; c < channels; c += kLanes) {
           const float* start = bias != nullptr ? bias + c : nullptr;
-          const auto some = [&](auto count, auto get, const auto& put) __attribute__((always_inline)) {
+          const auto some = [&](auto count, auto get, const auto& put) TORCHETTE_INLINED {
             Vec sums[count.value];
             depthwise_pixels<count.value>(image + c, turned + c, start, rows, columns, conv.kernel[2], step_y,
                                           step_x, apart, channels, sums, get);
-#pragma GCC unroll 4
+            TORCHETTE_UNROLL(4)
             for (int i = 0; i < count.value; ++i) put(out + i * channels + c, sums[i]);
           };
-          const auto all = [](const float* p) __attribute__((always_inline)) { return load(p); };
-          const auto put_all = [](float* p, Vec v) __attribute__((always_inline)) { store(p, v); };
+          const auto all = [](const float* p) TORCHETTE_INLINED { return load(p); };
+          const auto put_all = [](float* p, Vec v) TORCHETTE_INLINED { store(p, v); };
           const auto rest = static_cast<size_t>(channels - c);
-          const auto part = [rest](const float* p)
-                                __attribute__((always_inline)) { return load_partial(p, rest); };
-          const auto put_part = [rest](float* p, Vec v)
-                                    __attribute__((always_inline)) { store_partial(p, v, rest); };
+          const auto part = [rest](const float* p) TORCHETTE_INLINED { return load_partial(p, rest); };
+          const auto put_part = [rest](float* p, Vec v) TORCHETTE_INLINED { store_partial(p, v, rest); };
           using One = std::integral_constant<int, 1>;
           using Four = std::integral_constant<int, kPixels>;
           if (rest >= kLanes && inside)

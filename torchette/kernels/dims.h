@@ -11,7 +11,7 @@ namespace TORCHETTE_ISA {
 TORCHETTE_INLINE Error resize_result(const Tensor& out, Span<const SizesType> sizes,
                                      const char* name = "out") {
   const Error error = resize_tensor(out, sizes);
-  if (__builtin_expect(error != Error::Ok, 0)) TORCHETTE_LOG(Error, "%s has no room for the result", name);
+  if (TORCHETTE_UNLIKELY(error != Error::Ok)) TORCHETTE_LOG(Error, "%s has no room for the result", name);
   return error;
 }
 

@@ -40,9 +40,9 @@ TORCHETTE_FAST(erf)
 TORCHETTE_FAST(sin)
 TORCHETTE_FAST(cos)
 #undef TORCHETTE_FAST
-#define TORCHETTE_LIBM(name)                                                     \
-  static TORCHETTE_INLINE float name(float x) { return __builtin_##name##f(x); } \
-  static TORCHETTE_INLINE double name(double x) { return __builtin_##name(x); }
+#define TORCHETTE_LIBM(name)                                           \
+  static TORCHETTE_INLINE float name(float x) { return std::name(x); } \
+  static TORCHETTE_INLINE double name(double x) { return std::name(x); }
 TORCHETTE_LIBM(acosh)
 TORCHETTE_LIBM(asinh)
 TORCHETTE_LIBM(atanh)
@@ -50,9 +50,9 @@ TORCHETTE_LIBM(sqrt)
 TORCHETTE_LIBM(erfc)
 TORCHETTE_LIBM(lgamma)
 #undef TORCHETTE_LIBM
-#define TORCHETTE_WHOLE(name, builtin)                                              \
-  static TORCHETTE_INLINE float name(float x) { return __builtin_##builtin##f(x); } \
-  static TORCHETTE_INLINE double name(double x) { return __builtin_##builtin(x); }  \
+#define TORCHETTE_WHOLE(name, builtin)                                      \
+  static TORCHETTE_INLINE float name(float x) { return std::builtin(x); }   \
+  static TORCHETTE_INLINE double name(double x) { return std::builtin(x); } \
   static TORCHETTE_INLINE int64_t name(int64_t x) { return x; }
 TORCHETTE_WHOLE(ceil, ceil)
 TORCHETTE_WHOLE(floor, floor)
@@ -60,8 +60,8 @@ TORCHETTE_WHOLE(trunc, trunc)
 TORCHETTE_WHOLE(round, nearbyint)  // ties to even
 #undef TORCHETTE_WHOLE
 
-static TORCHETTE_INLINE float abs(float x) { return __builtin_fabsf(x); }
-static TORCHETTE_INLINE double abs(double x) { return __builtin_fabs(x); }
+static TORCHETTE_INLINE float abs(float x) { return std::fabs(x); }
+static TORCHETTE_INLINE double abs(double x) { return std::fabs(x); }
 static TORCHETTE_INLINE int64_t abs(int64_t x) {
   return x < 0 ? static_cast<int64_t>(0 - static_cast<uint64_t>(x)) : x;
 }
@@ -139,9 +139,9 @@ static TORCHETTE_INLINE T quotient_toward_zero(T a, T b) {
 /// then.
 static TORCHETTE_INLINE float remainder_toward_zero(float a, float b, int64_t& known) {
   const double wide = static_cast<double>(a), divisor = static_cast<double>(b);
-  const double quotient = __builtin_trunc(wide / divisor);
-  const double rest = __builtin_copysign(wide - quotient * divisor, wide);
-  known &= (__builtin_fabs(quotient) < 0x1p27) & (rest == rest) ? 1 : 0;
+  const double quotient = std::trunc(wide / divisor);
+  const double rest = std::copysign(wide - quotient * divisor, wide);
+  known &= ((std::fabs(quotient) < 0x1p27) & (rest == rest)) != 0 ? 1 : 0;
   return static_cast<float>(rest);
 }
 static TORCHETTE_INLINE float remainder_toward_zero(float a, float b) {
@@ -153,7 +153,7 @@ static TORCHETTE_INLINE double remainder_toward_zero(double a, double b) { retur
 template <typename T, typename... Known>
 static TORCHETTE_INLINE T remainder_toward_floor(T a, T b, Known&... known) {
   const T r = remainder_toward_zero(a, b, known...);
-  return (r != 0) & ((r < 0) != (b < 0)) ? r + b : r;
+  return ((r != 0) & ((r < 0) != (b < 0))) != 0 ? r + b : r;
 }
 template <typename T>
 static TORCHETTE_INLINE T quotient_toward_floor(T a, T b) {
@@ -161,7 +161,7 @@ static TORCHETTE_INLINE T quotient_toward_floor(T a, T b) {
   const T r = remainder_toward_zero(a, b);
   T q = (a - r) / b;
   if (r != 0 && (r < 0) != (b < 0)) q -= 1;
-  if (q == 0) return __builtin_copysign(number(a, 0), a / b);
+  if (q == 0) return std::copysign(number(a, 0), a / b);
   const T whole = floor(q);
   return q - whole > static_cast<T>(0.5) ? whole + 1 : whole;
 }
@@ -179,20 +179,21 @@ static TORCHETTE_INLINE int64_t pow(int64_t a, int64_t b) {
 static TORCHETTE_INLINE float atan2(float a, float b) { return ::atan2f(a, b); }
 static TORCHETTE_INLINE double atan2(double a, double b) { return ::atan2(a, b); }
 
-static TORCHETTE_INLINE float copysign(float a, float b) { return __builtin_copysignf(a, b); }
-static TORCHETTE_INLINE double copysign(double a, double b) { return __builtin_copysign(a, b); }
+static TORCHETTE_INLINE float copysign(float a, float b) { return std::copysign(a, b); }
+static TORCHETTE_INLINE double copysign(double a, double b) { return std::copysign(a, b); }
 // No square overflows where the result does not; of an infinite number and none at all the result is
 // infinite.
 static TORCHETTE_INLINE float hypot(float a, float b) {
   const auto length = static_cast<float>(sqrt(double(a) * a + double(b) * b));
-  const float infinity = __builtin_inff();
-  return (abs(a) == infinity) | (abs(b) == infinity) ? infinity : length;
+  const float infinity = INFINITY;
+  const bool endless_a = abs(a) == infinity, endless_b = abs(b) == infinity;
+  return (endless_a | endless_b) != 0 ? infinity : length;
 }
-static TORCHETTE_INLINE double hypot(double a, double b) { return __builtin_hypot(a, b); }
+static TORCHETTE_INLINE double hypot(double a, double b) { return std::hypot(a, b); }
 static TORCHETTE_INLINE float nextafter(float a, float b) { return ::nextafterf(a, b); }
 static TORCHETTE_INLINE double nextafter(double a, double b) { return ::nextafter(a, b); }
-static TORCHETTE_INLINE bool signbit(float x) { return __builtin_signbitf(x) != 0; }
-static TORCHETTE_INLINE bool signbit(double x) { return __builtin_signbit(x) != 0; }
+static TORCHETTE_INLINE bool signbit(float x) { return std::signbit(x); }
+static TORCHETTE_INLINE bool signbit(double x) { return std::signbit(x); }
 static TORCHETTE_INLINE bool signbit(int64_t x) { return x < 0; }
 static TORCHETTE_INLINE bool signbit(uint8_t) { return false; }
 static TORCHETTE_INLINE int64_t gcd(int64_t a, int64_t b) {
@@ -220,14 +221,6 @@ static TORCHETTE_INLINE int64_t shifted_right(int64_t a, int64_t b) {
 
 // --- Chunks
 
-/// Says that equal indices are the only overlap of input and output, so that in-place calls are vectorised
-/// too.
-#if defined(__clang__)
-#define TORCHETTE_IVDEP _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define TORCHETTE_IVDEP _Pragma("GCC ivdep")
-#endif
-
 template <typename Op, typename T, typename R>
 static TORCHETTE_INLINE void each(const void* const* in, void* out, size_t n) {
   const T* a = static_cast<const T*>(in[0]);
@@ -244,17 +237,14 @@ static void chunk(const void* const* in, void* out, size_t n) {
 }
 // All levels have these from the lowest, which is built for size.
 template <typename Op, typename T, typename R>
-#if defined(__GNUC__) && !defined(__clang__)
-__attribute__((optimize("O2", "tree-vectorize")))
-#endif
-static void scalar_chunk(const void* const* in, void* out, size_t n) {
+TORCHETTE_FOR_SPEED static void scalar_chunk(const void* const* in, void* out, size_t n) {
   each<Op, T, R>(in, out, n);
 }
 
 template <typename Fast, typename Exact>
 static TORCHETTE_INLINE void angles(const float* x, float* y, size_t n, Fast fast, Exact exact) {
   float largest = 0;
-  for (size_t i = 0; i < n; ++i) largest = __builtin_fabsf(x[i]) > largest ? __builtin_fabsf(x[i]) : largest;
+  for (size_t i = 0; i < n; ++i) largest = std::fabs(x[i]) > largest ? std::fabs(x[i]) : largest;
   if (largest <= kMaxAngle) {
     TORCHETTE_IVDEP
     for (size_t i = 0; i < n; ++i) y[i] = fast(x[i]);
@@ -340,36 +330,35 @@ static constexpr Elementwise elementwise_of(const ScalarChunks& scalar, bool sel
   TORCHETTE_SCALAR_CHUNKS(name)                                                           \
   static constexpr Elementwise name##_parts = elementwise_of<name##_op>(name##_chunks, selects, divides);
 // A chunk with an angle that the fast reduction cannot do is left to the C library.
-#define ANGLE(name, expression)                                                           \
-  TORCHETTE_ARITHMETIC(name, 1, Float, true, false, expression)                           \
-  template <>                                                                             \
-  void chunk<name##_op, float, float>(const void* const* in, void* out, size_t n) {       \
-    for (size_t i = 0, m; i < n; i += m) {                                                \
-      m = n - i < kChunk ? n - i : kChunk;                                                \
-      angles(                                                                             \
-          static_cast<const float*>(in[0]) + i, static_cast<float*>(out) + i, m,          \
-          [](float x) __attribute__((always_inline)) { return name(x); },                 \
-          [](float x) __attribute__((always_inline)) { return __builtin_##name##f(x); }); \
-    }                                                                                     \
-  }                                                                                       \
-  TORCHETTE_SCALAR_CHUNKS(name)                                                           \
+#define ANGLE(name, expression)                                                     \
+  TORCHETTE_ARITHMETIC(name, 1, Float, true, false, expression)                     \
+  template <>                                                                       \
+  void chunk<name##_op, float, float>(const void* const* in, void* out, size_t n) { \
+    for (size_t i = 0, m; i < n; i += m) {                                          \
+      m = n - i < kChunk ? n - i : kChunk;                                          \
+      angles(                                                                       \
+          static_cast<const float*>(in[0]) + i, static_cast<float*>(out) + i, m,    \
+          [](float x) TORCHETTE_INLINED { return name(x); },                        \
+          [](float x) TORCHETTE_INLINED { return std::name(x); });                  \
+    }                                                                               \
+  }                                                                                 \
+  TORCHETTE_SCALAR_CHUNKS(name)                                                     \
   static constexpr Elementwise name##_parts = elementwise_of<name##_op>(name##_chunks);
 // Remainders of floats go in such chunks as `remainders` takes.
-#define DIVIDE(name, function)                                                             \
-  TORCHETTE_ARITHMETIC(name, 2, Same, true, true, function(a, b))                          \
-  template <>                                                                              \
-  void chunk<name##_op, float, float>(const void* const* in, void* out, size_t n) {        \
-    for (size_t i = 0, m; i < n; i += m) {                                                 \
-      m = n - i < kChunk ? n - i : kChunk;                                                 \
-      remainders(                                                                          \
-          static_cast<const float*>(in[0]) + i, static_cast<const float*>(in[1]) + i,      \
-          static_cast<float*>(out) + i, m,                                                 \
-          [](float a, float b, int64_t& known)                                             \
-              __attribute__((always_inline)) { return function(a, b, known); },            \
-          [](float a, float b) __attribute__((always_inline)) { return function(a, b); }); \
-    }                                                                                      \
-  }                                                                                        \
-  TORCHETTE_SCALAR_CHUNKS(name)                                                            \
+#define DIVIDE(name, function)                                                                      \
+  TORCHETTE_ARITHMETIC(name, 2, Same, true, true, function(a, b))                                   \
+  template <>                                                                                       \
+  void chunk<name##_op, float, float>(const void* const* in, void* out, size_t n) {                 \
+    for (size_t i = 0, m; i < n; i += m) {                                                          \
+      m = n - i < kChunk ? n - i : kChunk;                                                          \
+      remainders(                                                                                   \
+          static_cast<const float*>(in[0]) + i, static_cast<const float*>(in[1]) + i,               \
+          static_cast<float*>(out) + i, m,                                                          \
+          [](float a, float b, int64_t& known) TORCHETTE_INLINED { return function(a, b, known); }, \
+          [](float a, float b) TORCHETTE_INLINED { return function(a, b); });                       \
+    }                                                                                               \
+  }                                                                                                 \
+  TORCHETTE_SCALAR_CHUNKS(name)                                                                     \
   static constexpr Elementwise name##_parts = elementwise_of<name##_op>(name##_chunks, false, true);
 #define FLOAT(name, expression) TORCHETTE_OP(name, 1, Float, true, false, false, false, expression)
 #define SAME(name, expression) TORCHETTE_OP(name, 1, Same, true, true, false, false, expression)

@@ -35,7 +35,7 @@ constexpr size_t kMaxOperands = 4;
 /// it is.
 template <typename... T>
 TORCHETTE_INLINE void vectorize_float_only() {
-  if constexpr (!(std::is_same_v<T, float> || ...)) asm("");
+  if constexpr (!(std::is_same_v<T, float> || ...)) TORCHETTE_NO_VECTORS();
 }
 
 TORCHETTE_INLINE Compute compute_type(ScalarType t) {

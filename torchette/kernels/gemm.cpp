@@ -25,47 +25,47 @@ static void tile(size_t depth, const float* a, ptrdiff_t a_row, const float* b, 
   Vec acc[kRows][kVectors];
   const bool whole = last == kLanes;
   if (start.accumulate) {
-#pragma GCC unroll 16
+    TORCHETTE_UNROLL(16)
     for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
+      TORCHETTE_UNROLL(4)
       for (int j = 0; j < kVectors; ++j) acc[i][j] = Vec{};
     }
   } else {
     Vec column[kVectors];
-#pragma GCC unroll 4
+    TORCHETTE_UNROLL(4)
     for (int j = 0; j < kVectors; ++j) {
       const float* p = start.col_bias + j * kLanes;
       column[j] = start.col_bias == nullptr   ? Vec{}
                   : j + 1 < kVectors || whole ? load(p)
                                               : load_partial(p, last);
     }
-#pragma GCC unroll 16
+    TORCHETTE_UNROLL(16)
     for (int i = 0; i < kRows; ++i) {
       const Vec row = start.row_bias != nullptr ? broadcast(start.row_bias[i]) : Vec{};
-#pragma GCC unroll 4
+      TORCHETTE_UNROLL(4)
       for (int j = 0; j < kVectors; ++j) acc[i][j] = row + column[j];
     }
   }
   const float* group[(kRows + 2) / 3];
-#pragma GCC unroll 8
+  TORCHETTE_UNROLL(8)
   for (int g = 0; g < (kRows + 2) / 3; ++g) group[g] = a + 3 * g * a_row;
   for (size_t p = 0; p < depth; ++p) {
     Vec bv[kVectors];
-#pragma GCC unroll 4
+    TORCHETTE_UNROLL(4)
     for (int j = 0; j < kVectors; ++j) bv[j] = load(b + j * kLanes);
-#pragma GCC unroll 16
+    TORCHETTE_UNROLL(16)
     for (int i = 0; i < kRows; ++i) {
       const Vec av = broadcast(group[i / 3][(i % 3) * a_row]);
-#pragma GCC unroll 4
+      TORCHETTE_UNROLL(4)
       for (int j = 0; j < kVectors; ++j) acc[i][j] = fma(av, bv[j], acc[i][j]);
     }
     b += b_row;
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (int g = 0; g < (kRows + 2) / 3; ++g) ++group[g];
   }
-#pragma GCC unroll 16
+  TORCHETTE_UNROLL(16)
   for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
+    TORCHETTE_UNROLL(4)
     for (int j = 0; j < kVectors; ++j) {
       float* p = c + i * c_row + j * kLanes;
       if (j + 1 < kVectors || whole)
@@ -92,10 +92,10 @@ static MicroKernel micro_kernel(int rows, int vectors) {
 /// Transposes kLanes rows of kLanes floats at `src` (rows `row` apart) to dst (rows `to` apart).
 static void transpose_square(const float* src, ptrdiff_t row, float* dst, ptrdiff_t to) {
   Vec square[kLanes];
-#pragma GCC unroll 16
+  TORCHETTE_UNROLL(16)
   for (int i = 0; i < kLanes; ++i) square[i] = load(src + i * row);
   transpose(square);
-#pragma GCC unroll 16
+  TORCHETTE_UNROLL(16)
   for (int i = 0; i < kLanes; ++i) store(dst + i * to, square[i]);
 }
 
@@ -157,7 +157,7 @@ static void vector_times_rows(size_t n, size_t k, const float* x, ptrdiff_t x_st
     size_t j = 0;
     for (; j + kLanes <= n; j += kLanes) {
       Vec s = load(c + j), t = Vec{};
-#pragma GCC unroll 8
+      TORCHETTE_UNROLL(8)
       for (int i = 0; i < kAtOnce; i += 2) {
         s = fma(xv[i], load(rows + i * b_row + j), s);
         t = fma(xv[i + 1], load(rows + (i + 1) * b_row + j), t);
@@ -166,7 +166,7 @@ static void vector_times_rows(size_t n, size_t k, const float* x, ptrdiff_t x_st
     }
     if (j < n) {
       Vec s = load_partial(c + j, n - j);
-#pragma GCC unroll 8
+      TORCHETTE_UNROLL(8)
       for (int i = 0; i < kAtOnce; ++i) s = fma(xv[i], load_partial(rows + i * b_row + j, n - j), s);
       store_partial(c + j, s, n - j);
     }
@@ -181,7 +181,7 @@ static void dots(size_t k, const float* x, const float* rows, ptrdiff_t row, flo
   size_t p = 0;
   for (; p + 2 * kLanes <= k; p += 2 * kLanes) {
     const Vec x0 = load(x + p), x1 = load(x + p + kLanes);
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (int i = 0; i < kRows; ++i) {
       acc[i][0] = fma(load(rows + i * row + p), x0, acc[i][0]);
       acc[i][1] = fma(load(rows + i * row + p + kLanes), x1, acc[i][1]);
@@ -190,10 +190,10 @@ static void dots(size_t k, const float* x, const float* rows, ptrdiff_t row, flo
   for (; p < k; p += kLanes) {
     const size_t here = k - p < kLanes ? k - p : kLanes;
     const Vec xv = load_partial(x + p, here);
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (int i = 0; i < kRows; ++i) acc[i][0] = fma(load_partial(rows + i * row + p, here), xv, acc[i][0]);
   }
-#pragma GCC unroll 8
+  TORCHETTE_UNROLL(8)
   for (int i = 0; i < kRows; ++i) out[i] = horizontal_sum(acc[i][0] + acc[i][1]);
 }
 
@@ -227,7 +227,7 @@ static void dot_columns(size_t rows, size_t depth, const float* a, ptrdiff_t a_r
     size_t p = 0;
     for (; p + kLanes <= depth; p += kLanes) {
       const Vec x = load(first + p), y = load(second + p);
-#pragma GCC unroll 8
+      TORCHETTE_UNROLL(8)
       for (int j = 0; j < kColumns; ++j) {
         const Vec t = load(tail + static_cast<size_t>(j) * tail_row + p);
         acc[0][j] = fma(x, t, acc[0][j]);
@@ -236,7 +236,7 @@ static void dot_columns(size_t rows, size_t depth, const float* a, ptrdiff_t a_r
     }
     if (p < depth) {
       const Vec x = load_partial(first + p, depth - p), y = load_partial(second + p, depth - p);
-#pragma GCC unroll 8
+      TORCHETTE_UNROLL(8)
       for (int j = 0; j < kColumns; ++j) {
         const Vec t = load_partial(tail + static_cast<size_t>(j) * tail_row + p, depth - p);
         acc[0][j] = fma(x, t, acc[0][j]);
@@ -246,7 +246,7 @@ static void dot_columns(size_t rows, size_t depth, const float* a, ptrdiff_t a_r
     for (size_t r = 0; r < 2 && i + r < rows; ++r) {
       float* to = c + static_cast<ptrdiff_t>(i + r) * c_row;
       const float row = start.row_bias != nullptr ? start.row_bias[i + r] : 0.0f;
-#pragma GCC unroll 8
+      TORCHETTE_UNROLL(8)
       for (int j = 0; j < kColumns; ++j) {
         const float from =
             start.accumulate ? to[j] : row + (start.col_bias != nullptr ? start.col_bias[j] : 0.0f);

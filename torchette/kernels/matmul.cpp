@@ -157,7 +157,7 @@ static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, siz
 /// Doubles: tiles of four or eight rows and two vectors, over panels of B that are copied.
 static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, MatrixView a, MatrixView b,
                             MatrixView c, const Summand& extra) {
-  typedef double Wide __attribute__((vector_size(kLanes * 4), aligned(8), may_alias));
+  TORCHETTE_LANES_IN_MEMORY(Wide, double, kLanes / 2);
   constexpr size_t kWide = kLanes / 2, kWidth = 2 * kWide, kDepth = 256;
   constexpr size_t kRows = kVectorRegisters == 32 ? 8 : 4;
   auto* const panel = reinterpret_cast<double*>(scratch.blocks(2 * next_part(k, kDepth) * kWidth));
@@ -180,12 +180,12 @@ static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, 
         const size_t rows = m - i0 < kRows ? m - i0 : kRows;
         Wide sum[kRows][2] = {};
         const double* left[kRows];
-#pragma GCC unroll 8
+        TORCHETTE_UNROLL(8)
         for (size_t i = 0; i < kRows; ++i) left[i] = at(a, i0 + (i < rows ? i : 0), k0);
         for (size_t p = 0; p < depth; ++p) {
           const Wide first = *reinterpret_cast<const Wide*>(panel + p * kWidth);
           const Wide second = *reinterpret_cast<const Wide*>(panel + p * kWidth + kWide);
-#pragma GCC unroll 8
+          TORCHETTE_UNROLL(8)
           for (size_t i = 0; i < kRows; ++i) {
             const double x = left[i][static_cast<ptrdiff_t>(p) * a.col];
             sum[i][0] += x * first;
@@ -193,7 +193,7 @@ static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, 
           }
         }
         double stored[kRows][kWidth];
-#pragma GCC unroll 8
+        TORCHETTE_UNROLL(8)
         for (size_t i = 0; i < kRows; ++i) memcpy(stored[i], sum[i], sizeof(stored[i]));
         for (size_t i = 0; i < rows; ++i) {
           for (size_t j = 0; j < width; ++j) {

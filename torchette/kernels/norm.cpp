@@ -20,19 +20,17 @@ struct Moments {
 static Moments<float> moments(const float* x, size_t n) {
   Vec sum[4] = {};
   size_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) sum[j] += load(x + i + static_cast<size_t>(j) * kLanes);
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) TORCHETTE_UNROLL(4)
+  for (int j = 0; j < 4; ++j) sum[j] += load(x + i + static_cast<size_t>(j) * kLanes);
   for (; i < n; i += kLanes) sum[0] += load_partial(x + i, n - i < kLanes ? n - i : kLanes);
   const float mean = horizontal_sum((sum[0] + sum[1]) + (sum[2] + sum[3])) / static_cast<float>(n);
   const Vec center = broadcast(mean);
   Vec squares[4] = {};
-  for (i = 0; i + 4 * kLanes <= n; i += 4 * kLanes)
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      const Vec d = load(x + i + static_cast<size_t>(j) * kLanes) - center;
-      squares[j] = fma(d, d, squares[j]);
-    }
+  for (i = 0; i + 4 * kLanes <= n; i += 4 * kLanes) TORCHETTE_UNROLL(4)
+  for (int j = 0; j < 4; ++j) {
+    const Vec d = load(x + i + static_cast<size_t>(j) * kLanes) - center;
+    squares[j] = fma(d, d, squares[j]);
+  }
   for (; i + kLanes <= n; i += kLanes) {
     const Vec d = load(x + i) - center;
     squares[0] = fma(d, d, squares[0]);

@@ -2,6 +2,7 @@
 // Pooling over one to three dimensions: maxima and means, of windows that slide or that share the input out,
 // and what training needs of them. Contiguous float maxima go a vector of outputs at a time, images whose
 // channels lie innermost a vector of channels.
+#include <cmath>
 #include <cstring>
 
 #include "torchette/kernels/dense.h"
@@ -213,7 +214,7 @@ static void max_pool_rows(const Pool& pool, const float* in, float* out, int64_t
     for (ptrdiff_t x = 0; x < pool.out[2]; x += kLanes) {
       const ptrdiff_t x0 = x * kStride - pool.padding[2];
       const auto lanes = static_cast<size_t>(pool.out[2] - x < kLanes ? pool.out[2] - x : kLanes);
-      Vec best = broadcast(-__builtin_inff());
+      Vec best = broadcast(-INFINITY);
       VecInt index = broadcast(static_cast<int32_t>(-1));
       for (ptrdiff_t iz = w.begin[0]; iz < w.end[0]; iz += pool.dilation[0]) {
         for (ptrdiff_t iy = w.begin[1]; iy < w.end[1]; iy += pool.dilation[1]) {
@@ -251,7 +252,7 @@ static void max_pool_channels(const Pool& pool, const Image<float>& in, const fl
   for_windows(pool, [&](const Window& w, ptrdiff_t z, ptrdiff_t y, ptrdiff_t x) {
     for (size_t c = 0; c < pool.channels; c += kLanes) {
       const size_t lanes = pool.channels - c < kLanes ? pool.channels - c : kLanes;
-      Vec best = broadcast(-__builtin_inff());
+      Vec best = broadcast(-INFINITY);
       VecInt index = broadcast(static_cast<int32_t>(-1));
       for (ptrdiff_t iz = w.begin[0]; iz < w.end[0]; iz += pool.dilation[0])
         for (ptrdiff_t iy = w.begin[1]; iy < w.end[1]; iy += pool.dilation[1])

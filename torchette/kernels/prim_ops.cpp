@@ -140,12 +140,11 @@ static Error power(Context&, const Scalar& a, const Scalar& b, Value& out) {
   return Error::Ok;
 }
 /// Of numbers, and of truth values, which stay such.
-#define TORCHETTE_BITWISE(name, sign)                                                       \
-  static Error name(Context&, const Scalar& a, const Scalar& b, Value& out) {               \
-    TORCHETTE_CHECK(is_whole(a) && is_whole(b), InvalidArgument, "a fraction has no bits"); \
-    out = a.is_bool() && b.is_bool() ? Value(a.to_bool() sign b.to_bool() ? true : false)   \
-                                     : whole(bits(a) sign bits(b));                         \
-    return Error::Ok;                                                                       \
+#define TORCHETTE_BITWISE(name, sign)                                                                    \
+  static Error name(Context&, const Scalar& a, const Scalar& b, Value& out) {                            \
+    TORCHETTE_CHECK(is_whole(a) && is_whole(b), InvalidArgument, "a fraction has no bits");              \
+    out = a.is_bool() && b.is_bool() ? Value((bits(a) sign bits(b)) != 0) : whole(bits(a) sign bits(b)); \
+    return Error::Ok;                                                                                    \
   }
 TORCHETTE_BITWISE(bit_and, &)
 TORCHETTE_BITWISE(bit_or, |)

@@ -34,11 +34,11 @@ struct Fold {
 
 template <typename T>
 static TORCHETTE_INLINE T lowest() {
-  return std::is_floating_point_v<T> ? static_cast<T>(-__builtin_inf()) : std::numeric_limits<T>::lowest();
+  return std::is_floating_point_v<T> ? static_cast<T>(-INFINITY) : std::numeric_limits<T>::lowest();
 }
 template <typename T>
 static TORCHETTE_INLINE T highest() {
-  return std::is_floating_point_v<T> ? static_cast<T>(__builtin_inf()) : std::numeric_limits<T>::max();
+  return std::is_floating_point_v<T> ? static_cast<T>(INFINITY) : std::numeric_limits<T>::max();
 }
 template <typename T>
 static TORCHETTE_INLINE T one() {
@@ -60,11 +60,10 @@ static void fold_run(void* acc, const void* data, size_t n) {
   while (n >= kWays) {
     const size_t m = n < kBlock ? n / kWays * kWays : kBlock;
     T way[kWays];
-#pragma GCC unroll 32
+    TORCHETTE_UNROLL(32)
     for (size_t k = 0; k < kWays; ++k) way[k] = x[k];
-    for (size_t i = kWays; i < m; i += kWays)
-#pragma GCC unroll 32
-      for (size_t k = 0; k < kWays; ++k) way[k] = Op::of(way[k], x[i + k]);
+    for (size_t i = kWays; i < m; i += kWays) TORCHETTE_UNROLL(32)
+    for (size_t k = 0; k < kWays; ++k) way[k] = Op::of(way[k], x[i + k]);
     for (size_t half = kWays / 2; half > 0; half /= 2)
       for (size_t k = 0; k < half; ++k) way[k] = Op::of(way[k], way[k + half]);
     total = Op::of(total, static_cast<Wide<T>>(way[0]));
@@ -74,12 +73,11 @@ static void fold_run(void* acc, const void* data, size_t n) {
   constexpr size_t kFew = 8;
   if (std::is_same_v<T, float> && n >= kFew) {
     T way[kFew];
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (size_t k = 0; k < kFew; ++k) way[k] = x[k];
     size_t i = kFew;
-    for (; i + kFew <= n; i += kFew)
-#pragma GCC unroll 8
-      for (size_t k = 0; k < kFew; ++k) way[k] = Op::of(way[k], x[i + k]);
+    for (; i + kFew <= n; i += kFew) TORCHETTE_UNROLL(8)
+    for (size_t k = 0; k < kFew; ++k) way[k] = Op::of(way[k], x[i + k]);
     for (size_t k = 1; k < kFew; ++k) way[0] = Op::of(way[0], way[k]);
     total = Op::of(total, static_cast<Wide<T>>(way[0]));
     x += i;

@@ -81,7 +81,7 @@ Error accumulate(Running kind, const Tensor& x, int64_t dim, const Tensor& out) 
   const Convert load = load_as(x.scalar_type(), wide), store = store_as(wide, out.scalar_type());
   const ptrdiff_t element = x.element_size(), out_element = out.element_size();
   do {
-    double sum = kind == Running::Sum ? 0 : kind == Running::Product ? 1 : -__builtin_inf();
+    double sum = kind == Running::Sum ? 0 : kind == Running::Product ? 1 : -INFINITY;
     uint64_t whole_sum = kind == Running::Product ? 1 : 0;
     const char* from = static_cast<const char*>(x.const_data_ptr()) + lines.walk.offset[0] * element;
     char* to = static_cast<char*>(out.mutable_data_ptr()) + lines.walk.offset[1] * out_element;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "torchette/kernels/lanes.h"
 #include "torchette/runtime/dtype.h"
 #include "torchette/runtime/span.h"
 
@@ -24,13 +25,6 @@
 #elif TORCHETTE_HAS_HELIUM
 #include <arm_mve.h>
 #endif
-
-#ifndef TORCHETTE_ISA
-#define TORCHETTE_ISA baseline
-#endif
-
-// Every function here is inlined, so the calling convention that GCC warns about is never used.
-#pragma GCC diagnostic ignored "-Wpsabi"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
@@ -54,18 +48,18 @@ constexpr int kVectorRegisters = 16;
 
 // Whether the machine has vectors of floats. Elsewhere compilers make them of numbers, and keep arrays of
 // them in memory: what should stay in registers is written with numbers there.
-#if defined(__SSE__) || defined(__ARM_NEON) || defined(__wasm_simd128__) || defined(__riscv_vector) || \
-    TORCHETTE_HAS_HELIUM
+#if TORCHETTE_GNU && (defined(__SSE__) || defined(__ARM_NEON) || defined(__wasm_simd128__) || \
+                      defined(__riscv_vector) || TORCHETTE_HAS_HELIUM)
 #define TORCHETTE_HAS_VECTORS 1
 #else
 #define TORCHETTE_HAS_VECTORS 0
 #endif
 
 /// kLanes floats; vi: as many int32, also what comparisons of Vec give (-1 or 0 per lane).
-typedef float Vec __attribute__((vector_size(kLanes * 4)));
-typedef int32_t VecInt __attribute__((vector_size(kLanes * 4)));
-typedef float UnalignedVec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
-typedef int32_t UnalignedVecInt __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+TORCHETTE_LANES(Vec, float, kLanes);
+TORCHETTE_LANES(VecInt, int32_t, kLanes);
+TORCHETTE_LANES_IN_MEMORY(UnalignedVec, float, kLanes);
+TORCHETTE_LANES_IN_MEMORY(UnalignedVecInt, int32_t, kLanes);
 
 TORCHETTE_INLINE Vec load(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }
 TORCHETTE_INLINE void store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
@@ -84,9 +78,9 @@ TORCHETTE_INLINE Vec load(const BFloat16* p) {
                                          -1, -1, 10, 11, -1, -1, 12, 13, -1, -1, 14, 15);
   return _mm256_castsi256_ps(_mm256_shuffle_epi8(twice, upper));
 #else
-  typedef uint16_t Bits __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
-  const VecInt wide = __builtin_convertvector(*reinterpret_cast<const Bits*>(p), VecInt) << 16;
-  return reinterpret_cast<Vec>(wide);
+  TORCHETTE_LANES_IN_MEMORY(Bits, uint16_t, kLanes);
+  const VecInt wide = convert_lanes<VecInt>(*reinterpret_cast<const Bits*>(p)) << 16;
+  return bit_cast<Vec>(wide);
 #endif
 }
 TORCHETTE_INLINE Vec load(const Half* p) {
@@ -98,18 +92,16 @@ TORCHETTE_INLINE Vec load(const Half* p) {
 #elif defined(__aarch64__)
   return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t*>(p))));
 #else  // as Half::to_float
-  typedef uint16_t Bits __attribute__((vector_size(kLanes * 2), aligned(2), may_alias));
-  const VecInt bits = __builtin_convertvector(*reinterpret_cast<const Bits*>(p), VecInt);
+  TORCHETTE_LANES_IN_MEMORY(Bits, uint16_t, kLanes);
+  const VecInt bits = convert_lanes<VecInt>(*reinterpret_cast<const Bits*>(p));
   const VecInt magnitude = (bits & 0x7fff) << 13;
-  const Vec rebased = reinterpret_cast<Vec>(magnitude) * 0x1p112f;
-  return reinterpret_cast<Vec>(reinterpret_cast<VecInt>(rebased) | ((magnitude >= 0x0f800000) & 0x7f800000) |
-                               (bits & 0x8000) << 16);
+  const Vec rebased = bit_cast<Vec>(magnitude) * 0x1p112f;
+  return bit_cast<Vec>(bit_cast<VecInt>(rebased) | ((magnitude >= 0x0f800000) & 0x7f800000) |
+                       (bits & 0x8000) << 16);
 #endif
 }
 TORCHETTE_INLINE Vec broadcast(float x) { return x - Vec{}; }
 TORCHETTE_INLINE VecInt broadcast(int32_t x) { return x - VecInt{}; }
-TORCHETTE_INLINE Vec select(VecInt mask, Vec a, Vec b) { return mask ? a : b; }
-TORCHETTE_INLINE VecInt select(VecInt mask, VecInt a, VecInt b) { return mask ? a : b; }
 #if defined(__ARM_NEON) && !defined(__aarch64__)
 TORCHETTE_INLINE uint32x4_t is_greater(Vec a, Vec b) {  // GCC would compare lane by lane
   uint32x4_t mask;
@@ -124,7 +116,7 @@ TORCHETTE_INLINE Vec maximum(Vec a, Vec b) {
 #elif TORCHETTE_HAS_HELIUM
   return vpselq_f32(a, b, vcmpgtq_f32(a, b));
 #else
-  return a > b ? a : b;
+  return TORCHETTE_SELECT(a > b, a, b);
 #endif
 }
 TORCHETTE_INLINE Vec minimum(Vec a, Vec b) {
@@ -133,7 +125,7 @@ TORCHETTE_INLINE Vec minimum(Vec a, Vec b) {
 #elif TORCHETTE_HAS_HELIUM
   return vpselq_f32(a, b, vcmpgtq_f32(b, a));
 #else
-  return a < b ? a : b;
+  return TORCHETTE_SELECT(a < b, a, b);
 #endif
 }
 
@@ -142,14 +134,14 @@ TORCHETTE_INLINE Vec to_floats(VecInt x) {
 #if TORCHETTE_HAS_HELIUM  // of the general form GCC makes numbers
   return vcvtq_f32_s32(reinterpret_cast<int32x4_t>(x));
 #else
-  return __builtin_convertvector(x, Vec);
+  return convert_lanes<Vec>(x);
 #endif
 }
 TORCHETTE_INLINE VecInt to_whole(Vec x) {
 #if TORCHETTE_HAS_HELIUM
   return reinterpret_cast<VecInt>(vcvtq_s32_f32(x));
 #else
-  return __builtin_convertvector(x, VecInt);
+  return convert_lanes<VecInt>(x);
 #endif
 }
 
@@ -264,13 +256,13 @@ TORCHETTE_INLINE void store_partial(float* p, Vec v, size_t n) {
 #endif
 /// Splits the 2 * kLanes floats (a, b): `even` gets those at even places, `odd` the others.
 TORCHETTE_INLINE void deinterleave(Vec a, Vec b, Vec& even, Vec& odd) {
-  even = __builtin_shufflevector(a, b, TORCHETTE_EVEN);
-  odd = __builtin_shufflevector(a, b, TORCHETTE_ODD);
+  even = TORCHETTE_SHUFFLE(a, b, TORCHETTE_EVEN);
+  odd = TORCHETTE_SHUFFLE(a, b, TORCHETTE_ODD);
 }
 /// The inverse: low gets a0 b0 a1 b1 ..., high goes on.
 TORCHETTE_INLINE void interleave(Vec a, Vec b, Vec& low, Vec& high) {
-  low = __builtin_shufflevector(a, b, TORCHETTE_LOW);
-  high = __builtin_shufflevector(a, b, TORCHETTE_HIGH);
+  low = TORCHETTE_SHUFFLE(a, b, TORCHETTE_LOW);
+  high = TORCHETTE_SHUFFLE(a, b, TORCHETTE_HIGH);
 }
 #undef TORCHETTE_EVEN
 #undef TORCHETTE_ODD
@@ -279,13 +271,13 @@ TORCHETTE_INLINE void interleave(Vec a, Vec b, Vec& low, Vec& high) {
 
 /// Transposes the square of kLanes x kLanes floats, by as many perfect shuffles as the width has bits.
 TORCHETTE_INLINE void transpose(Vec (&rows)[kLanes]) {
-#pragma GCC unroll 4
+  TORCHETTE_UNROLL(4)
   for (int width = kLanes; width > 1; width /= 2) {
     Vec shuffled[kLanes];
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (int i = 0; i < kLanes / 2; ++i)
       interleave(rows[i], rows[i + kLanes / 2], shuffled[2 * i], shuffled[2 * i + 1]);
-#pragma GCC unroll 16
+    TORCHETTE_UNROLL(16)
     for (int i = 0; i < kLanes; ++i) rows[i] = shuffled[i];
   }
 }
@@ -293,28 +285,28 @@ TORCHETTE_INLINE void transpose(Vec (&rows)[kLanes]) {
 /// Folds the lanes of `v` with `op` in halves.
 template <typename Op>
 TORCHETTE_INLINE float reduce_lanes(Vec v, Op op) {
-  typedef float Quarter __attribute__((vector_size(16)));
+  TORCHETTE_LANES(Quarter, float, 4);
 #if defined(__AVX__)
-  typedef float Half __attribute__((vector_size(32)));
+  TORCHETTE_LANES(Half, float, 8);
 #if defined(__AVX512F__)
-  const Half h = op(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
-                    __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+  const Half h = op(TORCHETTE_SHUFFLE(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+                    TORCHETTE_SHUFFLE(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
 #else
   const Half h = v;
 #endif
-  const Quarter q = op(__builtin_shufflevector(h, h, 0, 1, 2, 3), __builtin_shufflevector(h, h, 4, 5, 6, 7));
+  const Quarter q = op(TORCHETTE_SHUFFLE(h, h, 0, 1, 2, 3), TORCHETTE_SHUFFLE(h, h, 4, 5, 6, 7));
 #else
   const Quarter q = v;
 #endif
-  const Quarter two = op(q, __builtin_shufflevector(q, q, 2, 3, 2, 3));
-  return op(two, __builtin_shufflevector(two, two, 1, 1, 1, 1))[0];
+  const Quarter two = op(q, TORCHETTE_SHUFFLE(q, q, 2, 3, 2, 3));
+  return op(two, TORCHETTE_SHUFFLE(two, two, 1, 1, 1, 1))[0];
 }
 TORCHETTE_INLINE float horizontal_sum(Vec v) {
-  return reduce_lanes(v, [](auto a, auto b) __attribute__((always_inline)) { return a + b; });
+  return reduce_lanes(v, [](auto a, auto b) TORCHETTE_INLINED { return a + b; });
 }
 /// As maximum(): which of NaN and a number is kept is not said.
 TORCHETTE_INLINE float horizontal_max(Vec v) {
-  return reduce_lanes(v, [](auto a, auto b) __attribute__((always_inline)) { return a > b ? a : b; });
+  return reduce_lanes(v, [](auto a, auto b) TORCHETTE_INLINED { return TORCHETTE_SELECT(a > b, a, b); });
 }
 
 }  // namespace TORCHETTE_ISA

@@ -11,7 +11,7 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-constexpr float kLowest = -__builtin_inff();
+constexpr float kLowest = -INFINITY;
 // Elements that are worth a thread: some 20 microseconds.
 constexpr size_t kLeastWork = size_t{1} << 14;
 

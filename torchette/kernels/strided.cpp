@@ -86,12 +86,12 @@ void transpose_plane(T* to, ptrdiff_t to_row, const T* from, ptrdiff_t from_row,
           size_t j = j0;
           for (; j + kLanes <= j1; j += kLanes) {
             Vec square[kLanes];
-#pragma GCC unroll 16
+            TORCHETTE_UNROLL(16)
             for (int k = 0; k < kLanes; ++k)
               square[k] = load(reinterpret_cast<const float*>(
                   from + static_cast<ptrdiff_t>(j + static_cast<size_t>(k)) * from_row + i));
             transpose(square);
-#pragma GCC unroll 16
+            TORCHETTE_UNROLL(16)
             for (int k = 0; k < kLanes; ++k)
               store(reinterpret_cast<float*>(to +
                                              static_cast<ptrdiff_t>(i + static_cast<size_t>(k)) * to_row + j),
@@ -103,11 +103,10 @@ void transpose_plane(T* to, ptrdiff_t to_row, const T* from, ptrdiff_t from_row,
                   from[static_cast<ptrdiff_t>(j) * from_row + static_cast<ptrdiff_t>(k)];
         }
       }
-      for (; i < i1; ++i)
-#pragma GCC unroll 4
-        for (size_t j = j0; j < j1; ++j)
-          to[static_cast<ptrdiff_t>(i) * to_row + static_cast<ptrdiff_t>(j)] =
-              from[static_cast<ptrdiff_t>(j) * from_row + static_cast<ptrdiff_t>(i)];
+      for (; i < i1; ++i) TORCHETTE_UNROLL(4)
+      for (size_t j = j0; j < j1; ++j)
+        to[static_cast<ptrdiff_t>(i) * to_row + static_cast<ptrdiff_t>(j)] =
+            from[static_cast<ptrdiff_t>(j) * from_row + static_cast<ptrdiff_t>(i)];
     }
   }
 }

@@ -62,12 +62,11 @@ TORCHETTE_LEVEL(v4, TORCHETTE_NOTHING, TORCHETTE_PUT_V3)
 /// The level of this CPU, 1, 3 or 4. The environment variable TORCHETTE_ISA (v1, v3, v4) can lower it.
 static int cpu_level() {
   int level = 1;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-      __builtin_cpu_supports("bmi2"))
+  if (TORCHETTE_CPU_HAS("avx2") && TORCHETTE_CPU_HAS("fma") && TORCHETTE_CPU_HAS("bmi") &&
+      TORCHETTE_CPU_HAS("bmi2"))
     level = 3;
-  if (level == 3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl"))
+  if (level == 3 && TORCHETTE_CPU_HAS("avx512f") && TORCHETTE_CPU_HAS("avx512bw") &&
+      TORCHETTE_CPU_HAS("avx512cd") && TORCHETTE_CPU_HAS("avx512dq") && TORCHETTE_CPU_HAS("avx512vl"))
     level = 4;
   const char* wanted = getenv("TORCHETTE_ISA");
   if (wanted != nullptr && wanted[0] == 'v' && wanted[1] >= '1' && wanted[1] <= '4' && wanted[2] == 0 &&

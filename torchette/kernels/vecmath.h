@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Transcendental functions of single precision without branches or tables: written once for `float`, which
-// the compiler vectorises in loops, and for vectors of floats (GCC's vector extensions). 2 to 3 ulp; NaN,
+// the compiler vectorises in loops, and for vectors of floats (lanes.h). 2 to 3 ulp; NaN,
 // infinities, signed zeros and subnormals as in the C library. Coefficients are minimax fits made for these
 // ranges.
 #pragma once
@@ -8,11 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "torchette/runtime/span.h"
-
-#ifndef TORCHETTE_ISA
-#define TORCHETTE_ISA baseline
-#endif
+#include "torchette/kernels/lanes.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
@@ -31,11 +27,11 @@ using Integers = typename IntegersOf<V>::type;
 
 template <typename V>
 TORCHETTE_INLINE Integers<V> to_bits(V x) {
-  return __builtin_bit_cast(Integers<V>, x);
+  return bit_cast<Integers<V>>(x);
 }
 template <typename V>
 TORCHETTE_INLINE V from_bits(Integers<V> i) {
-  return __builtin_bit_cast(V, i);
+  return bit_cast<V>(i);
 }
 template <typename V>
 TORCHETTE_INLINE V splat(float c) {
@@ -44,7 +40,7 @@ TORCHETTE_INLINE V splat(float c) {
 TORCHETTE_INLINE float to_float(float, int32_t i) { return static_cast<float>(i); }
 template <typename V>
 TORCHETTE_INLINE V to_float(V, Integers<V> i) {
-  return __builtin_convertvector(i, V);
+  return convert_lanes<V>(i);
 }
 template <typename V>
 TORCHETTE_INLINE V abs_f(V x) {
@@ -101,8 +97,8 @@ TORCHETTE_INLINE V exp_of_rest(V r) {
 template <typename V>
 TORCHETTE_INLINE V exp_halved(V x, int32_t halvings) {
   // the two bounds lie beyond overflow and beyond the smallest subnormal; NaN passes both
-  x = x > 90.0f ? splat<V>(90.0f) : x;
-  x = x < -104.0f ? splat<V>(-104.0f) : x;
+  x = TORCHETTE_SELECT(x > 90.0f, splat<V>(90.0f), x);
+  x = TORCHETTE_SELECT(x < -104.0f, splat<V>(-104.0f), x);
   Integers<V> n;
   const V r = reduce_by_ln2(x, n);
   n = n - halvings;
@@ -118,7 +114,7 @@ TORCHETTE_INLINE V exp_f(V x) {
 /// exp(x) for x <= 0, and 0 where the result would be subnormal: a third fewer operations.
 template <typename V>
 TORCHETTE_INLINE V exp_of_negative(V x) {
-  x = x < -88.0f ? splat<V>(-88.0f) : x;  // for which 2^n is 0
+  x = TORCHETTE_SELECT(x < -88.0f, splat<V>(-88.0f), x);  // for which 2^n is 0
   Integers<V> n;
   const V r = reduce_by_ln2(x, n);
   return exp_of_rest(r) * power_of_two<V>(n);
@@ -126,8 +122,8 @@ TORCHETTE_INLINE V exp_of_negative(V x) {
 /// exp(x) / 2 for the sigmoids' sake: 0 where it would be subnormal, and infinity from 89.1 on.
 template <typename V>
 TORCHETTE_INLINE V half_exp(V x) {
-  x = x > 89.5f ? splat<V>(89.5f) : x;
-  x = x < -87.0f ? splat<V>(-87.0f) : x;
+  x = TORCHETTE_SELECT(x > 89.5f, splat<V>(89.5f), x);
+  x = TORCHETTE_SELECT(x < -87.0f, splat<V>(-87.0f), x);
   Integers<V> n;
   const V r = reduce_by_ln2(x, n);
   return exp_of_rest(r) * power_of_two<V>(n - 1);
@@ -144,28 +140,28 @@ TORCHETTE_INLINE V sinh_f(V x) {
                       square * a +
                   a;
   const V half = exp_halved(a, 1);
-  return with_sign_of(a < 1.0f ? small : half - 0.25f / half, x);
+  return with_sign_of(TORCHETTE_SELECT(a < 1.0f, small, half - 0.25f / half), x);
 }
 
 template <typename V>
 TORCHETTE_INLINE V expm1_f(V x) {
   const V zero_or_x = x;
-  x = x > 89.0f ? splat<V>(89.0f) : x;
-  x = x < -18.0f ? splat<V>(-18.0f) : x;
+  x = TORCHETTE_SELECT(x > 89.0f, splat<V>(89.0f), x);
+  x = TORCHETTE_SELECT(x < -18.0f, splat<V>(-18.0f), x);
   Integers<V> n;
   const V r = reduce_by_ln2(x, n);
   const V p = polynomial(r, 5.000000000e-01f, 1.666666716e-01f, 4.166634381e-02f, 8.333270438e-03f,
                          1.394204563e-03f, 1.991562167e-04f);
   const V half = power_of_two<V>(n - 1);  // 2^128 would overflow
   const V y = (half * ((p * r) * r + r) + (half - 0.5f)) * 2.0f;
-  return zero_or_x == 0.0f ? zero_or_x : y;
+  return TORCHETTE_SELECT(zero_or_x == 0.0f, zero_or_x, y);
 }
 
 /// Splits x = m 2^e with m in [sqrt(1/2), sqrt(2)) for 0 < x < infinity, and gives log(m).
 template <typename V>
 TORCHETTE_INLINE V log_of_mantissa(V x, V& e) {
-  const V scaled = x < 1.17549435e-38f ? x * 8388608.0f : x;  // subnormal numbers
-  const V bias = x < 1.17549435e-38f ? splat<V>(-23.0f) : splat<V>(0.0f);
+  const V scaled = TORCHETTE_SELECT(x < 1.17549435e-38f, x * 8388608.0f, x);  // subnormal numbers
+  const V bias = TORCHETTE_SELECT(x < 1.17549435e-38f, splat<V>(-23.0f), splat<V>(0.0f));
   const Integers<V> i = to_bits(scaled) - 0x3f3504f3;
   e = to_float(x, i >> 23) + bias;
   const V f = from_bits<V>((i & 0x7fffff) + 0x3f3504f3) - 1.0f;
@@ -177,9 +173,10 @@ TORCHETTE_INLINE V log_of_mantissa(V x, V& e) {
 /// What a logarithm is where x is not a positive number; `y` elsewhere.
 template <typename V>
 TORCHETTE_INLINE V at_ends_of_log(V x, V y) {
-  y = x < __builtin_inff() ? y : x;  // infinity and NaN
-  y = x > 0.0f ? y
-               : (x == 0.0f ? splat<V>(-__builtin_inff()) : (x < 0.0f ? splat<V>(__builtin_nanf("")) : x));
+  y = TORCHETTE_SELECT(x < INFINITY, y, x);  // infinity and NaN
+  y = TORCHETTE_SELECT(
+      x > 0.0f, y,
+      TORCHETTE_SELECT(x == 0.0f, splat<V>(-INFINITY), TORCHETTE_SELECT(x < 0.0f, splat<V>(NAN), x)));
   return y;
 }
 template <typename V>
@@ -205,8 +202,8 @@ TORCHETTE_INLINE V log1p_f(V x) {
   const V u = x + 1.0f;
   const V lost = (x - (u - 1.0f)) / u;
   const V y = log_f(u);
-  const V whole = u > 0.0f ? (u < __builtin_inff() ? y + lost : y) : y;
-  return abs_f(x) < 1e-7f ? x : whole;
+  const V whole = TORCHETTE_SELECT(u > 0.0f, TORCHETTE_SELECT(u < INFINITY, y + lost, y), y);
+  return TORCHETTE_SELECT(abs_f(x) < 1e-7f, x, whole);
 }
 
 template <typename V>
@@ -227,7 +224,7 @@ TORCHETTE_INLINE V tanh_f(V x) {
                          -5.660786293e-03f);
   const V small = (p * square) * a + a;
   const V large = 1.0f - 2.0f / (exp_f(a + a) + 1.0f);
-  return with_sign_of(a < 0.625f ? small : large, x);
+  return with_sign_of(TORCHETTE_SELECT(a < 0.625f, small, large), x);
 }
 
 template <typename V>
@@ -237,11 +234,11 @@ TORCHETTE_INLINE V erf_f(V x) {
   const V small = x * polynomial(square, 1.128379226e+00f, -3.761263192e-01f, 1.128368452e-01f,
                                  -2.685878240e-02f, 5.199518055e-03f, -8.125680033e-04f, 8.298783359e-05f);
   // 1 - erfc, whose logarithm is nearly a parabola; from 4 on erf is 1
-  const V b = a > 4.0f ? splat<V>(4.0f) : a;
+  const V b = TORCHETTE_SELECT(a > 4.0f, splat<V>(4.0f), a);
   const V large =
       1.0f - exp_f(polynomial(b, -1.664568117e-04f, -1.127797246e+00f, -6.369761825e-01f, -1.041136160e-01f,
                               2.231517993e-02f, -3.065481549e-03f, 1.982187241e-04f));
-  return a < 0.92f ? small : with_sign_of(large, x);
+  return TORCHETTE_SELECT(a < 0.92f, small, with_sign_of(large, x));
 }
 
 /// x / 2 (1 + erf(x / sqrt(2))), by half of erfc(|x| / sqrt(2)), whose logarithm is nearly a parabola: within
@@ -249,12 +246,12 @@ TORCHETTE_INLINE V erf_f(V x) {
 template <typename V>
 TORCHETTE_INLINE V gelu_f(V x) {
   const V a = abs_f(x) * 0.70710678f;
-  const V b = a > 4.2f ? splat<V>(4.2f) : a;
+  const V b = TORCHETTE_SELECT(a > 4.2f, splat<V>(4.2f), a);
   const V tail = 0.5f * exp_of_negative(polynomial(b, 1.501671186e-08f, -1.128380758e+00f, -6.365931849e-01f,
                                                    -1.029369181e-01f, 1.961727855e-02f, -5.718542957e-04f,
                                                    -1.012325759e-03f, 3.028878775e-04f, -3.074575969e-05f));
-  const V outside = a > 4.2f ? splat<V>(0.0f) : tail;
-  return x * (x < 0.0f ? outside : 1.0f - outside);
+  const V outside = TORCHETTE_SELECT(a > 4.2f, splat<V>(0.0f), tail);
+  return x * TORCHETTE_SELECT(x < 0.0f, outside, 1.0f - outside);
 }
 /// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))); tanh(y) = 2 sigmoid(2 y) - 1
 template <typename V>
@@ -273,7 +270,7 @@ TORCHETTE_INLINE float reduce_angle(float x, int32_t& quadrant) {
   const double magic = 6755399441055744.0;  // 1.5 * 2^52
   const double wide = static_cast<double>(x);
   const double shifted = wide * 0.63661977236758134 + magic;
-  quadrant = static_cast<int32_t>(__builtin_bit_cast(int64_t, shifted));
+  quadrant = static_cast<int32_t>(bit_cast<int64_t>(shifted));
   const double whole = shifted - magic;
   return static_cast<float>((wide - whole * 1.5707963267341256) - whole * 6.0771005065061922e-11);
 }
@@ -319,7 +316,7 @@ TORCHETTE_INLINE float atan_f(float x) {
 
 /// asin of |x| <= 1/2; for a larger |x| half of its distance to pi / 2.
 TORCHETTE_INLINE float asin_part(float x) {
-  const float a = abs_f(x), u = a < 0.5f ? x * x : (1.0f - a) * 0.5f, s = a < 0.5f ? a : __builtin_sqrtf(u);
+  const float a = abs_f(x), u = a < 0.5f ? x * x : (1.0f - a) * 0.5f, s = a < 0.5f ? a : std::sqrt(u);
   return polynomial(u, 1.666675268e-01f, 7.495288672e-02f, 4.547160703e-02f, 2.417295244e-02f,
                     4.217822840e-02f) *
              u * s +

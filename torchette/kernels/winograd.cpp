@@ -36,7 +36,7 @@ void Winograd::transform_weight(const float* weight, float* to) const {
         for (size_t t = 0; t < 9; ++t) turned[t][i] = from[i * 9 + t];
       // G g, then (G g) G^T
       Vec half[4][3];
-#pragma GCC unroll 3
+      TORCHETTE_UNROLL(3)
       for (int x = 0; x < 3; ++x) {
         const Vec a = load(turned[x]), b = load(turned[3 + x]), d = load(turned[6 + x]);
         half[0][x] = a;
@@ -45,11 +45,11 @@ void Winograd::transform_weight(const float* weight, float* to) const {
         half[3][x] = d;
       }
       float* at = to + o * in_channels + c;
-#pragma GCC unroll 4
+      TORCHETTE_UNROLL(4)
       for (int y = 0; y < 4; ++y) {
         const Vec a = half[y][0], b = half[y][1], d = half[y][2];
         const Vec row[4] = {a, 0.5f * ((a + d) + b), 0.5f * ((a + d) - b), d};
-#pragma GCC unroll 4
+        TORCHETTE_UNROLL(4)
         for (int x = 0; x < 4; ++x) store_partial(at + static_cast<size_t>(y * 4 + x) * place, row[x], lanes);
       }
     }
@@ -89,7 +89,7 @@ bool Winograd::run(const float* image, const float* transformed_weight, const fl
                                 lane_mask(shifted >> kLanes)};
       for (size_t c = 0; c < in_channels; ++c) {
         Vec d[4][4];
-#pragma GCC unroll 4
+        TORCHETTE_UNROLL(4)
         for (int r = 0; r < 4; ++r) {
           if (iy + r < 0 || iy + r >= in_height) {
             for (int j = 0; j < 4; ++j) d[r][j] = Vec{};
@@ -101,7 +101,7 @@ bool Winograd::run(const float* image, const float* transformed_weight, const fl
         }
         // B^T d, then (B^T d) B
         Vec half[4][4];
-#pragma GCC unroll 4
+        TORCHETTE_UNROLL(4)
         for (int j = 0; j < 4; ++j) {
           half[0][j] = d[0][j] - d[2][j];
           half[1][j] = d[1][j] + d[2][j];
@@ -109,11 +109,11 @@ bool Winograd::run(const float* image, const float* transformed_weight, const fl
           half[3][j] = d[1][j] - d[3][j];
         }
         float* to = inputs + c * row + t;
-#pragma GCC unroll 4
+        TORCHETTE_UNROLL(4)
         for (int i = 0; i < 4; ++i) {
           const Vec v[4] = {half[i][0] - half[i][2], half[i][1] + half[i][2], half[i][2] - half[i][1],
                             half[i][1] - half[i][3]};
-#pragma GCC unroll 4
+          TORCHETTE_UNROLL(4)
           for (int j = 0; j < 4; ++j)
             store_partial(to + static_cast<size_t>(i * 4 + j) * in_place, v[j], lanes);
         }
@@ -136,7 +136,7 @@ bool Winograd::run(const float* image, const float* transformed_weight, const fl
         const Vec start = broadcast(bias != nullptr ? bias[o] : 0.0f);
         // A^T m, then (A^T m) A
         Vec half[2][4];
-#pragma GCC unroll 4
+        TORCHETTE_UNROLL(4)
         for (int j = 0; j < 4; ++j) {
           const Vec m0 = load_partial(from + static_cast<size_t>(j) * out_place, lanes);
           const Vec m1 = load_partial(from + static_cast<size_t>(4 + j) * out_place, lanes);
@@ -146,7 +146,7 @@ bool Winograd::run(const float* image, const float* transformed_weight, const fl
           half[1][j] = (m1 - m2) - m3;
         }
         float* to = out + o * out_plane + static_cast<size_t>(2 * y * out_width + 2 * x);
-#pragma GCC unroll 2
+        TORCHETTE_UNROLL(2)
         for (int i = 0; i < 2; ++i) {
           const Vec even = (half[i][0] + half[i][1]) + half[i][2] + start;
           const Vec odd = (half[i][1] - half[i][2]) - half[i][3] + start;

@@ -56,7 +56,7 @@ class Context : public Traced {
   }
   /// Takes all scratch memory back; called by the method after each instruction.
   TORCHETTE_INLINE void reset_temp() {
-    if (__builtin_expect(temp_used_ && temp_allocator_ != nullptr, 0)) temp_allocator_->reset();
+    if (TORCHETTE_UNLIKELY(temp_used_ && temp_allocator_ != nullptr)) temp_allocator_->reset();
     temp_used_ = false;
   }
 
@@ -269,7 +269,7 @@ constexpr size_t count_kept(const Kernel (&all)[kAll]) {
 /// the fault is logged once, here.
 #define TORCHETTE_CHECK(condition, error, ...) \
   do {                                         \
-    if (__builtin_expect(!(condition), 0)) {   \
+    if (TORCHETTE_UNLIKELY(!(condition))) {    \
       TORCHETTE_LOG(Error, __VA_ARGS__);       \
       return ::torchette::Error::error;        \
     }                                          \

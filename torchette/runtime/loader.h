@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "torchette/runtime/compiler.h"
 #include "torchette/runtime/error.h"
 #include "torchette/runtime/result.h"
 
@@ -21,7 +22,7 @@ class FreeableBuffer {
   FreeableBuffer(const void* data, size_t size, FreeFn free_fn, void* context = nullptr)
       : data_(data), size_(size), free_(free_fn), context_(context) {}
   // not inlined: five words at each of many places are more code than the calls
-  __attribute__((noinline)) FreeableBuffer(FreeableBuffer&& other) noexcept
+  TORCHETTE_NOINLINE FreeableBuffer(FreeableBuffer&& other) noexcept
       : data_(other.data_), size_(other.size_), free_(other.free_), context_(other.context_) {
     other.forget();
   }

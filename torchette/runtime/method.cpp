@@ -175,7 +175,7 @@ Error Method::execute() {
   BackendExecutionContext context = this->context();
   while (next_ < end_.load(std::memory_order_relaxed)) {
     const Error error = run(instructions_[next_++], context);
-    if (__builtin_expect(error != Error::Ok, 0)) return explain(error);
+    if (TORCHETTE_UNLIKELY(error != Error::Ok)) return explain(error);
   }
   return finish();
 }

@@ -199,7 +199,7 @@ inline Result<Method> Program::load_method(const char* method_name, MemoryManage
 
 inline Error Method::run(const Instruction& instruction, BackendExecutionContext& context) {
   const Error error =
-      __builtin_expect(instruction.function != nullptr, 1)
+      TORCHETTE_LIKELY(instruction.function != nullptr)
           ? instruction.function(context, {values_.data(), static_cast<const int32_t*>(instruction.argument)})
           : run_control(*static_cast<const Control*>(instruction.argument), context);
   context.reset_temp();

@@ -48,8 +48,8 @@ inline Error Method::Loading::read_only([[maybe_unused]] const Kernel& kernel,
   return Error::InvalidProgram;
 }
 
-inline __attribute__((noinline)) size_t Method::Loading::count_usual(const char* code, const int32_t* indices,
-                                                                     size_t count) const {
+inline TORCHETTE_NOINLINE size_t Method::Loading::count_usual(const char* code, const int32_t* indices,
+                                                              size_t count) const {
   // a byte that is written may be any byte: locals keep the compiler from asking again
   const Value* const values = method_.values_.data();
   const size_t all = method_.values_.size();
@@ -68,8 +68,8 @@ inline __attribute__((noinline)) size_t Method::Loading::count_usual(const char*
   return n;
 }
 
-inline __attribute__((noinline)) Error Method::Loading::unusual(const Kernel& kernel, const char* code,
-                                                                int32_t index) {
+inline TORCHETTE_NOINLINE Error Method::Loading::unusual(const Kernel& kernel, const char* code,
+                                                         int32_t index) {
   TORCHETTE_TRY(in_range(index));
   const bool optional = *code == '?';
   code += optional;

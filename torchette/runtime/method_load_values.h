@@ -129,8 +129,8 @@ inline Error Method::Loading::tensor(size_t index) {
   return make_tensor(info, stays, index);
 }
 
-inline __attribute__((noinline)) Error Method::Loading::make_tensor(const TensorInfo& info, bool stays,
-                                                                    size_t index) {
+inline TORCHETTE_NOINLINE Error Method::Loading::make_tensor(const TensorInfo& info, bool stays,
+                                                             size_t index) {
   const size_t rank = info.sizes_.size();
   const bool owned = info.dynamism_ == TensorShapeDynamism::DYNAMIC_UNBOUND &&
                      (method_.flags_[index] & kInput) == 0 && rank != 0;

@@ -48,10 +48,9 @@ class Method::Loading {
 
   static uint32_t rule_of(char code);
 
-  __attribute__((noinline)) void* room(size_t count, size_t size, size_t alignment) {
+  TORCHETTE_NOINLINE void* room(size_t count, size_t size, size_t alignment) {
     size_t bytes;
-    void* const found =
-        __builtin_mul_overflow(count, size, &bytes) ? nullptr : arena_.allocate(bytes, alignment);
+    void* const found = multiply_overflows(count, size, &bytes) ? nullptr : arena_.allocate(bytes, alignment);
     if (found == nullptr)
       TORCHETTE_LOG(Error, "the method allocator has no room for %zu items of %zu bytes", count, size);
     return found;

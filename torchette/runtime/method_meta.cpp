@@ -121,7 +121,7 @@ Error TensorInfo::read(const Reader& reader, const flat::Cursor& tensor) {
                   static_cast<int>(type_));
   TORCHETTE_CHECK(dynamism_ <= TensorShapeDynamism::DYNAMIC_UNBOUND, InvalidProgram,
                   "shape dynamism %d is unknown", static_cast<int>(dynamism_));
-  TORCHETTE_CHECK(!__builtin_mul_overflow(static_cast<size_t>(numel_), item_size, &nbytes_), InvalidProgram,
+  TORCHETTE_CHECK(!multiply_overflows(static_cast<size_t>(numel_), item_size, &nbytes_), InvalidProgram,
                   "a tensor's sizes are too large");
   return Error::Ok;
 }

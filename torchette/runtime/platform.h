@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "torchette/runtime/compiler.h"
+
 extern "C" {
 
 typedef uint64_t torchette_timestamp_t;
@@ -63,7 +65,7 @@ void platform_free(void* ptr);
 
 /// Formats like printf and hands the line to the platform. Not called directly; see TORCHETTE_LOG.
 void log_message(torchette_log_level_t level, const char* filename, const char* function, size_t line,
-                 const char* format, ...) __attribute__((format(printf, 5, 6)));
+                 const char* format, ...) TORCHETTE_FORMAT(5, 6);
 
 }  // namespace torchette
 

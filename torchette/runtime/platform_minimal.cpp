@@ -3,14 +3,12 @@
 // board.
 #include "torchette/runtime/platform.h"
 
-#define TORCHETTE_WEAK __attribute__((weak))
-
 extern "C" {
 
 TORCHETTE_WEAK void torchette_pal_init(void) {}
 
 TORCHETTE_WEAK void torchette_pal_abort(void) {
-  for (;;) __builtin_trap();
+  for (;;) TORCHETTE_TRAP();
 }
 
 TORCHETTE_WEAK torchette_timestamp_t torchette_pal_current_ticks(void) { return 0; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The platform layer on a POSIX system: monotonic nanoseconds, log lines on stderr, malloc.
+// The platform layer on a POSIX system or Windows: monotonic nanoseconds, log lines on stderr, malloc.
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -7,7 +7,9 @@
 
 #include "torchette/runtime/platform.h"
 
-#define TORCHETTE_WEAK __attribute__((weak))
+#if defined(_MSC_VER)
+#include <chrono>
+#endif
 
 extern "C" {
 
@@ -16,10 +18,15 @@ TORCHETTE_WEAK void torchette_pal_init(void) {}
 TORCHETTE_WEAK void torchette_pal_abort(void) { abort(); }
 
 TORCHETTE_WEAK torchette_timestamp_t torchette_pal_current_ticks(void) {
+#if defined(_MSC_VER)  // whose library has no other clock that never goes back
+  const std::chrono::nanoseconds now = std::chrono::steady_clock::now().time_since_epoch();
+  return static_cast<torchette_timestamp_t>(now.count());
+#else
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<torchette_timestamp_t>(now.tv_sec) * 1000000000u +
          static_cast<torchette_timestamp_t>(now.tv_nsec);
+#endif
 }
 
 TORCHETTE_WEAK torchette_tick_ratio_t torchette_pal_ticks_to_ns_multiplier(void) { return {1, 1}; }

@@ -7,10 +7,7 @@
 #include <type_traits>
 #include <utility>
 
-/// Kernels are compiled once per instruction-set level; a function that the linker could merge across levels
-/// must be inlined, or a CPU could be given instructions that it lacks. tests/kernels/test_isa.py checks the
-/// objects.
-#define TORCHETTE_INLINE __attribute__((always_inline)) inline
+#include "torchette/runtime/compiler.h"
 
 namespace torchette {
 

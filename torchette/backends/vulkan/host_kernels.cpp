@@ -311,7 +311,7 @@ Error update_cache(Context&, const Tensor& in, int64_t start, Tensor& cache, Ten
 void attend_one(const float* q, const float* k, const float* v, int64_t keys, int64_t width, int64_t made,
                 int64_t step, int64_t value_step, double scale, const Optional<Tensor>& mask, int64_t masked,
                 float* score, float* to) {
-  float most = -__builtin_inff(), sum = 0;
+  float most = -INFINITY, sum = 0;
   for (int64_t i = 0; i < keys; ++i) {
     float dot = 0;
     for (int64_t c = 0; c < width; ++c) dot += q[c] * k[i * step + c];
@@ -319,7 +319,7 @@ void attend_one(const float* q, const float* k, const float* v, int64_t keys, in
     if (mask.has_value()) {
       const double added = at(*mask, masked + i);
       const bool is_truth = mask->scalar_type() == ScalarType::Bool;
-      dot = !is_truth ? dot + static_cast<float>(added) : added != 0 ? dot : -__builtin_inff();
+      dot = !is_truth ? dot + static_cast<float>(added) : added != 0 ? dot : -INFINITY;
     }
     score[i] = dot;
     most = std::max(most, dot);

@@ -2,6 +2,8 @@
 // What one family of operators takes from another.
 #pragma once
 
+#include <cmath>
+
 #include "torchette/backends/vulkan/graph.h"
 
 namespace torchette {
@@ -12,7 +14,7 @@ inline int64_t groups_for(int64_t elements) { return (elements + kGroup - 1) / k
 
 /// What results are clamped to.
 struct Limits {
-  double low = -__builtin_inf(), high = __builtin_inf();
+  double low = -INFINITY, high = INFINITY;
 };
 
 /// What pointwise.def has, by its name and, where there are several of it, by the text that it needs.

@@ -46,7 +46,7 @@ double number_of(Span<const char> text) {
   const bool negative = !text.empty() && text[0] == '-';
   double value = 0, scale = 0;
   for (size_t i = negative; i < text.size(); ++i) {
-    if (text[i] == 'i') return negative ? -__builtin_inf() : __builtin_inf();
+    if (text[i] == 'i') return negative ? -INFINITY : INFINITY;
     if (text[i] == '.') {
       scale = 1;
       continue;

@@ -6,7 +6,7 @@
 #include "torchette/backends/xnnpack/builder.h"
 
 // Of library/additions.h; not in a library that somebody built in another way.
-extern "C" bool xnn_multiplies_rows() __attribute__((weak));
+extern "C" TORCHETTE_WEAK bool xnn_multiplies_rows();
 
 namespace torchette {
 namespace xnnpack {

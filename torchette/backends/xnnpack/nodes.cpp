@@ -9,8 +9,8 @@
 
 // Of library/additions.h; not in a library that somebody built in another way.
 extern "C" {
-bool xnn_has_silu() __attribute__((weak));
-xnn_status xnn_define_silu(xnn_subgraph_t, uint32_t input_id, uint32_t output_id) __attribute__((weak));
+TORCHETTE_WEAK bool xnn_has_silu();
+TORCHETTE_WEAK xnn_status xnn_define_silu(xnn_subgraph_t, uint32_t input_id, uint32_t output_id);
 }
 
 namespace torchette {

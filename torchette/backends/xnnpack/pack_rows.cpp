@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cstring>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+
+#include "torchette/runtime/compiler.h"
 
 namespace torchette {
 namespace xnnpack {
@@ -89,10 +92,10 @@ WITH_AVX512 void transpose_lines(const float* rows, size_t inputs, size_t tile, 
   typedef float Line __attribute__((vector_size(64)));
 #define PICK __builtin_shufflevector
   Line fours[4][4];  // [rows / 4][columns % 4]: of four columns each
-#pragma GCC unroll 4
+  TORCHETTE_UNROLL(4)
   for (size_t i = 0; i < 4; ++i) {
     Line row[4];
-#pragma GCC unroll 4
+    TORCHETTE_UNROLL(4)
     for (size_t j = 0; j < 4; ++j) row[j] = _mm512_loadu_ps(rows + (4 * i + j) * inputs);
     const Line a = PICK(row[0], row[1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
     const Line b = PICK(row[0], row[1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
@@ -103,7 +106,7 @@ WITH_AVX512 void transpose_lines(const float* rows, size_t inputs, size_t tile, 
     fours[i][2] = PICK(b, d, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
     fours[i][3] = PICK(b, d, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
   }
-#pragma GCC unroll 4
+  TORCHETTE_UNROLL(4)
   for (size_t j = 0; j < 4; ++j, to += tile) {
     const Line e = fours[0][j], f = fours[1][j], g = fours[2][j], h = fours[3][j];
     const Line a = PICK(e, f, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
@@ -129,7 +132,7 @@ WITH_AVX512 void pack_columns_by_line(const float* rows, size_t count, size_t in
 
 PackColumns pack_columns_for(size_t tile) {
 #if defined(__x86_64__)
-  if (tile % kLine == 0 && __builtin_cpu_supports("avx512f")) return pack_columns_by_line;
+  if (tile % kLine == 0 && TORCHETTE_CPU_HAS("avx512f")) return pack_columns_by_line;
 #endif
   return pack_columns;
 }
@@ -142,7 +145,7 @@ void pack_rows(const float* rows, const float* bias, size_t count, size_t inputs
   const bool is_short = tile * inputs * sizeof(float) <= kShort;
   const PackColumns pack = pack_columns_for(tile);
   if (is_short)
-    for (size_t i = 0; i < std::min(tile, count) * inputs; i += kLine) __builtin_prefetch(rows + i);
+    for (size_t i = 0; i < std::min(tile, count) * inputs; i += kLine) TORCHETTE_PREFETCH(rows + i);
   for (size_t first = 0; first < count; first += tile, rows += tile * inputs) {
     const size_t in_tile = std::min(tile, count - first);
     for (size_t i = 0; i < tile; ++i) to[i] = bias == nullptr || i >= in_tile ? 0.0f : bias[first + i];
@@ -154,7 +157,7 @@ void pack_rows(const float* rows, const float* bias, size_t count, size_t inputs
         if (is_short)
           __builtin_prefetch(next, 0, kSecond);
         else
-          __builtin_prefetch(rows + i * inputs + column + kAhead * kLine);
+          TORCHETTE_PREFETCH(rows + i * inputs + column + kAhead * kLine);
       }
       pack(rows + column, in_tile, inputs, columns, tile, to);
       to += columns * tile;

@@ -44,7 +44,7 @@ size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 void map(const float* numbers, size_t count) {
   for (size_t i = 0; i < count; i += kAround / sizeof(float))
     *static_cast<const volatile float*>(numbers + i);
-  for (size_t i = 0; i < count; i += kPage / sizeof(float)) __builtin_prefetch(numbers + i);
+  for (size_t i = 0; i < count; i += kPage / sizeof(float)) TORCHETTE_PREFETCH(numbers + i);
 }
 
 /// Whether memory of this size has whole huge pages, wherever it begins.

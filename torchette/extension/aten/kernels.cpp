@@ -504,6 +504,6 @@ KernelNode node{{{}, nullptr, true, &find}};
 }  // namespace
 }  // namespace torchette::extension
 
-extern "C" __attribute__((visibility("default"))) bool torchette_aten_mode(bool on) {
+extern "C" TORCHETTE_EXPORT bool torchette_aten_mode(bool on) {
   return std::exchange(torchette::extension::is_on, on);
 }

@@ -103,7 +103,7 @@ using RuntimeContext = KernelRuntimeContext;
 #define ET_NORMALIZE_IX(index, upper_bound) ((index) < 0 ? (index) + (upper_bound) : (index))
 #define ET_KERNEL_CHECK_MSG(context, condition, error, result, ...) \
   do {                                                              \
-    if (__builtin_expect(!(condition), 0)) {                        \
+    if (TORCHETTE_UNLIKELY(!(condition))) {                         \
       TORCHETTE_LOG(Error, __VA_ARGS__);                            \
       (context).fail(::torchette::Error::error);                    \
       return result;                                                \
@@ -221,14 +221,136 @@ struct Unboxed<Fn, R (*)(A...)> {
 
 }  // namespace torchette
 
+#define TORCHETTE_LIBRARY_KERNEL(name, fn) TORCHETTE_KERNEL(name, ::torchette::Unboxed<fn>::call)
+
+#else
+
+#include <exception>
+#include <tuple>
+
+namespace torchette {
+
+/// An argument of a program as a kernel on torch's tensors takes it. finish() brings results back.
+template <typename T>
+struct AtenFrom {
+  static constexpr auto& kCode = From<T>::kCode;
+  T value;
+  explicit AtenFrom(const Value& v) : value(From<T>::get(v)) {}
+  T& get() { return value; }
+  Error finish() { return Error::Ok; }
+};
+template <>
+struct AtenFrom<const at::Tensor&> {
+  static constexpr auto& kCode = From<const Tensor&>::kCode;
+  at::Tensor value;
+  explicit AtenFrom(const Value& v) : value(view(v.to_tensor())) {}
+  static at::Tensor view(const Tensor& t) {
+    const std::vector<int64_t> sizes(t.sizes().begin(), t.sizes().end());
+    const std::vector<int64_t> strides(t.strides().begin(), t.strides().end());
+    return at::from_blob(t.mutable_data_ptr(), sizes, strides, static_cast<c10::ScalarType>(t.scalar_type()));
+  }
+  const at::Tensor& get() { return value; }
+  Error finish() { return Error::Ok; }
+};
+template <>
+struct AtenFrom<at::Tensor&> : private AtenFrom<const at::Tensor&> {
+  static constexpr auto& kCode = Written<Tensor&>::kCode;
+  Tensor own;
+  explicit AtenFrom(const Value& v) : AtenFrom<const at::Tensor&>(v), own(v.to_tensor()) {
+    // torch resizes no memory that is not its own
+    if (own.shape_dynamism() != TensorShapeDynamism::STATIC) value = at::empty_like(value);
+  }
+  at::Tensor& get() { return value; }
+  Error finish() {
+    const std::vector<SizesType> sizes(value.sizes().begin(), value.sizes().end());
+    TORCHETTE_TRY(resize_tensor(own, {sizes.data(), sizes.size()}));
+    if (value.data_ptr() != own.mutable_data_ptr()) view(own).copy_(value);
+    return Error::Ok;
+  }
+};
+template <>
+struct AtenFrom<const at::Scalar&> {
+  static constexpr auto& kCode = From<const Scalar&>::kCode;
+  at::Scalar value;
+  explicit AtenFrom(const Value& v) {
+    const Scalar own = From<const Scalar&>::get(v);
+    value = own.is_bool()       ? at::Scalar(own.to_bool())
+            : own.is_integral() ? at::Scalar(own.to_int())
+                                : at::Scalar(own.to_double());
+  }
+  const at::Scalar& get() { return value; }
+  Error finish() { return Error::Ok; }
+};
+template <>
+struct AtenFrom<at::IntArrayRef> : AtenFrom<Span<const int64_t>> {
+  using AtenFrom<Span<const int64_t>>::AtenFrom;
+  at::IntArrayRef get() { return {value.data(), value.size()}; }
+};
+template <typename T>
+struct AtenFrom<std::optional<T>> {
+  using Present = AtenFrom<std::conditional_t<std::is_same_v<T, at::Tensor>, const at::Tensor&, T>>;
+  static constexpr char kCode[] = {'?', Present::kCode[0], 0};
+  std::optional<T> value;
+  explicit AtenFrom(const Value& v) {
+    if (!v.is_none()) value = Present(v).get();
+  }
+  std::optional<T>& get() { return value; }
+  Error finish() { return Error::Ok; }
+};
+template <typename T>
+struct AtenFrom<const std::optional<T>&> : AtenFrom<std::optional<T>> {
+  using AtenFrom<std::optional<T>>::AtenFrom;
+};
+
+/// A kernel on torch's tensors as one of a program's; what it throws is its error.
+template <auto Fn, typename = decltype(Fn)>
+struct AtenBoxed;
+template <auto Fn, typename R, typename... A>
+struct AtenBoxed<Fn, R (*)(executorch::runtime::KernelRuntimeContext&, A...)> {
+  template <size_t... I>
+  static Error call(Context& context, Args args, std::index_sequence<I...>) {
+    std::tuple<AtenFrom<A>...> held(args[I]...);
+    executorch::runtime::KernelRuntimeContext given(context);
+    Fn(given, std::get<I>(held).get()...);
+    Error error = given.failure_state();
+    ((error = error == Error::Ok ? std::get<I>(held).finish() : error), ...);
+    return error;
+  }
+  static Error run(Context& context, Args args) {
+    try {
+      return call(context, args, std::index_sequence_for<A...>{});
+    } catch (const std::exception& fault) {
+      TORCHETTE_LOG(Error, "a kernel on torch's tensors: %s", fault.what());
+      return Error::Internal;
+    }
+  }
+  struct Signature {
+    char text[2 * sizeof...(A) + 1] = {};
+    constexpr Signature() {
+      size_t n = 0;
+      for (const char* code : {AtenFrom<A>::kCode...})
+        while (*code != 0) text[n++] = *code++;
+    }
+  };
+  static constexpr Signature kSignature{};
+};
+template <auto Fn, typename R, typename... A>
+struct AtenBoxed<Fn, R (*)(A...)> : AtenBoxed<+[](executorch::runtime::KernelRuntimeContext&,
+                                                  A... arguments) { Fn(static_cast<A>(arguments)...); }> {};
+
+}  // namespace torchette
+
+#define TORCHETTE_LIBRARY_KERNEL(name, fn) \
+  {name, &::torchette::AtenBoxed<fn>::run, ::torchette::AtenBoxed<fn>::kSignature.text}
+#endif
+
 /// EXECUTORCH_LIBRARY(my_ops, "mul4.out", mul4_out); at namespace scope. The program starts with the kernel
 /// registered; where one of that name is there already, it stays, and the log says so.
 #define EXECUTORCH_LIBRARY(ns, name, fn) TORCHETTE_LIBRARY(ns, name, fn, __LINE__)
 #define TORCHETTE_LIBRARY(ns, name, fn, line) TORCHETTE_LIBRARY_AT(ns, name, fn, line)
 #define TORCHETTE_LIBRARY_AT(ns, name, fn, line)                                                      \
   static const ::torchette::Kernel torchette_kernel_##line[] = {                                      \
-      TORCHETTE_KERNEL(#ns "::" name, ::torchette::Unboxed<fn>::call)};                               \
+      TORCHETTE_LIBRARY_KERNEL(#ns "::" name, fn)};                                                   \
   static ::torchette::extension::KernelNode torchette_registration_##line{{torchette_kernel_##line}}; \
   [[maybe_unused]] static const ::torchette::Error torchette_registered_##line =                      \
       ::torchette::extension::add_kernels(torchette_registration_##line);
-#endif

@@ -5,6 +5,10 @@
 #pragma once
 
 #include <sys/types.h>  // ssize_t, which kernels written for ExecuTorch use
+#if defined(_MSC_VER)
+#include <cstddef>
+using ssize_t = ptrdiff_t;
+#endif
 
 #include "torchette/extension/compat/aten.h"
 #include "torchette/runtime/backend.h"
@@ -106,12 +110,12 @@ using namespace ::torchette::extension;
 // --- Messages and checks. The ET_CHECK macros end the program, as in ExecuTorch; Torchette's own code has
 // none.
 #define ET_LOG TORCHETTE_LOG
-#define ET_CHECK_MSG(condition, ...)         \
-  do {                                       \
-    if (__builtin_expect(!(condition), 0)) { \
-      TORCHETTE_LOG(Fatal, __VA_ARGS__);     \
-      ::torchette::runtime_abort();          \
-    }                                        \
+#define ET_CHECK_MSG(condition, ...)        \
+  do {                                      \
+    if (TORCHETTE_UNLIKELY(!(condition))) { \
+      TORCHETTE_LOG(Fatal, __VA_ARGS__);    \
+      ::torchette::runtime_abort();         \
+    }                                       \
   } while (0)
 #define ET_CHECK(condition) ET_CHECK_MSG(condition, "%s does not hold", #condition)
 #ifdef NDEBUG
@@ -154,10 +158,10 @@ using namespace ::torchette::extension;
 
 #define ET_DEPRECATED [[deprecated]]
 #define ET_INLINE TORCHETTE_INLINE
-#define ET_LIKELY(expression) __builtin_expect(!!(expression), 1)
+#define ET_LIKELY(expression) TORCHETTE_LIKELY(!!(expression))
 #define ET_NODISCARD [[nodiscard]]
-#define ET_NOINLINE __attribute__((noinline))
-#define ET_UNLIKELY(expression) __builtin_expect(!!(expression), 0)
+#define ET_NOINLINE TORCHETTE_NOINLINE
+#define ET_UNLIKELY(expression) TORCHETTE_UNLIKELY(!!(expression))
 #define ET_UNUSED [[maybe_unused]]
 
 // --- The platform: a port that is written for ExecuTorch defines these names, and so overrides ours.

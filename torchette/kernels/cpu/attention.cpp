@@ -3,6 +3,8 @@
 // cached_attention.py. Keys and values are packed a block at a time; queries pass by, and the sums of each
 // are rescaled when a block raises its maximum, so that no matrix of scores exists. A few queries read keys
 // and values where they are.
+#include <cmath>
+
 #include "torchette/kernels/cpu/operands.h"
 #include "torchette/kernels/cpu/packed_gemm.h"
 
@@ -14,7 +16,7 @@ namespace {
 constexpr size_t kKeys = kLanes >= 8 ? 256 : 64;
 constexpr size_t kQueries = kLanes >= 8 ? 128 : 32;
 constexpr size_t kRows = kLanes >= 8 ? 28 : 6;
-constexpr float kNothing = -__builtin_inff();
+constexpr float kNothing = -INFINITY;
 
 /// Where element [batch, token, head, 0] of a tensor is.
 struct Layout {
@@ -64,11 +66,11 @@ void pack_rows(const float* rows, size_t row, size_t count, size_t depth, float*
       for (; k + kLanes <= depth; k += kLanes)
         for (size_t v = 0; v < kPanelVectors; ++v) {
           Vec square[kLanes];
-#pragma GCC unroll 16
+          TORCHETTE_UNROLL(16)
           for (int i = 0; i < kLanes; ++i)
             square[i] = load(rows + (first + v * kLanes + static_cast<size_t>(i)) * row + k);
           transpose(square);
-#pragma GCC unroll 16
+          TORCHETTE_UNROLL(16)
           for (int i = 0; i < kLanes; ++i)
             store(to + (k + static_cast<size_t>(i)) * kPanel + v * kLanes, square[i]);
         }
@@ -238,7 +240,7 @@ TORCHETTE_INLINE Vec load_up_to(const float* from, size_t count) {
 
 /// Fetches `count` floats that are needed soon.
 TORCHETTE_INLINE void prefetch_floats(const float* from, size_t count) {
-  for (size_t i = 0; i < count; i += 16) __builtin_prefetch(from + i);
+  for (size_t i = 0; i < count; i += 16) TORCHETTE_PREFETCH(from + i);
 }
 
 /// scores[r][j] = rows[r] . key j, for `count` keys: the sums of a vector of keys are turned together.
@@ -254,12 +256,12 @@ void dot_rows(const float* const* rows, const float* keys, size_t step, size_t c
       if (here == kLanes) {
         for (size_t i = 0; i < whole; i += kLanes) {
           const Vec q = load(rows[r] + i);
-#pragma GCC unroll 16
+          TORCHETTE_UNROLL(16)
           for (size_t n = 0; n < kLanes; ++n) sum[n] = fma(q, load(keys + n * step + i), sum[n]);
         }
         if (rest != 0) {
           const Vec q = load_partial(rows[r] + whole, rest);
-#pragma GCC unroll 16
+          TORCHETTE_UNROLL(16)
           for (size_t n = 0; n < kLanes; ++n)
             sum[n] = fma(q, load_partial(keys + n * step + whole, rest), sum[n]);
         }
@@ -270,10 +272,9 @@ void dot_rows(const float* const* rows, const float* keys, size_t step, size_t c
                 fma(load_up_to(rows[r] + i, depth - i), load_up_to(keys + n * step + i, depth - i), sum[n]);
       }
       transpose(sum);
-#pragma GCC unroll 4
-      for (size_t width = kLanes / 2; width > 0; width /= 2)
-#pragma GCC unroll 8
-        for (size_t n = 0; n < width; ++n) sum[n] += sum[n + width];
+      TORCHETTE_UNROLL(4)
+      for (size_t width = kLanes / 2; width > 0; width /= 2) TORCHETTE_UNROLL(8)
+      for (size_t n = 0; n < width; ++n) sum[n] += sum[n + width];
       store_partial(scores + r * kKeys + j, sum[0], here);
     }
   }
@@ -284,26 +285,23 @@ template <size_t kCount, size_t kColumns>
 void add_columns(float* const* out, const float* factor, const float* values, size_t step, size_t count,
                  size_t width, const float* scores) {
   Vec sum[kCount][kColumns];
-#pragma GCC unroll 4
-  for (size_t r = 0; r < kCount; ++r)
-#pragma GCC unroll 4
-    for (size_t c = 0; c < kColumns; ++c)
-      sum[r][c] = load_up_to(out[r] + c * kLanes, width - c * kLanes) * factor[r];
+  TORCHETTE_UNROLL(4)
+  for (size_t r = 0; r < kCount; ++r) TORCHETTE_UNROLL(4)
+  for (size_t c = 0; c < kColumns; ++c)
+    sum[r][c] = load_up_to(out[r] + c * kLanes, width - c * kLanes) * factor[r];
   for (size_t j = 0; j < count; ++j, values += step) {
     prefetch_floats(values + 16 * step, width < kColumns * kLanes ? width : kColumns * kLanes);
-#pragma GCC unroll 4
+    TORCHETTE_UNROLL(4)
     for (size_t c = 0; c < kColumns; ++c) {
       const Vec v = kColumns > 1 ? load(values + c * kLanes) : load_up_to(values, width);
-#pragma GCC unroll 4
+      TORCHETTE_UNROLL(4)
       for (size_t r = 0; r < kCount; ++r) sum[r][c] = fma(broadcast(scores[r * kKeys + j]), v, sum[r][c]);
     }
   }
-#pragma GCC unroll 4
-  for (size_t r = 0; r < kCount; ++r)
-#pragma GCC unroll 4
-    for (size_t c = 0; c < kColumns; ++c)
-      store_partial(out[r] + c * kLanes, sum[r][c],
-                    width - c * kLanes < kLanes ? width - c * kLanes : kLanes);
+  TORCHETTE_UNROLL(4)
+  for (size_t r = 0; r < kCount; ++r) TORCHETTE_UNROLL(4)
+  for (size_t c = 0; c < kColumns; ++c)
+    store_partial(out[r] + c * kLanes, sum[r][c], width - c * kLanes < kLanes ? width - c * kLanes : kLanes);
 }
 
 template <size_t kCount>

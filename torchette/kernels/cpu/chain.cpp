@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // cpu::chain: torchette/backends/cpu/operators/chain.py. The program runs over one block of elements after
 // the other; what it computes in between stays in the L1 cache.
+#include <cmath>
+
 #include "torchette/kernels/cpu/chain_program.h"
 #include "torchette/kernels/cpu/operands.h"
 #include "torchette/kernels/cpu/panels.h"
@@ -82,7 +84,7 @@ Source read(const Input& input, const Shape& shape, size_t start, size_t count, 
   }
   const size_t last = shape.dim - 1;
   const ptrdiff_t step = input.stride[last];  // 0 or 1: inputs are contiguous
-  const auto value = [&](ptrdiff_t i) __attribute__((always_inline)) {
+  const auto value = [&](ptrdiff_t i) TORCHETTE_INLINED {
     if (input.is_bool) return static_cast<const uint8_t*>(input.data)[i] != 0 ? 1.0f : 0.0f;
     return static_cast<const float*>(input.data)[i];
   };
@@ -161,9 +163,8 @@ template <typename Op>
 float fold_run(const float* x, size_t n, float so_far, Op op, float nothing) {
   Vec sum[4] = {broadcast(nothing), broadcast(nothing), broadcast(nothing), broadcast(nothing)};
   size_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) sum[j] = op(sum[j], load(x + i + static_cast<size_t>(j) * kLanes));
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) TORCHETTE_UNROLL(4)
+  for (int j = 0; j < 4; ++j) sum[j] = op(sum[j], load(x + i + static_cast<size_t>(j) * kLanes));
   for (; i + kLanes <= n; i += kLanes) sum[0] = op(sum[0], load(x + i));
   float lanes[kLanes];
   store(lanes, op(op(sum[0], sum[1]), op(sum[2], sum[3])));
@@ -172,15 +173,15 @@ float fold_run(const float* x, size_t n, float so_far, Op op, float nothing) {
   return so_far;
 }
 
-constexpr float nothing_of(Fold fold) { return fold == Fold::max ? -__builtin_inff() : 0.0f; }
+constexpr float nothing_of(Fold fold) { return fold == Fold::max ? -INFINITY : 0.0f; }
 
 float fold_run(Fold fold, const float* x, size_t n, float so_far) {
   const float nothing = nothing_of(fold);
   if (fold == Fold::max)
     return fold_run(
         x, n, so_far,
-        [](auto a, auto b) __attribute__((always_inline)) { return (a > b) | (a != a) ? a : b; }, nothing);
-  return fold_run(x, n, so_far, [](auto a, auto b) __attribute__((always_inline)) { return a + b; }, nothing);
+        [](auto a, auto b) TORCHETTE_INLINED { return TORCHETTE_SELECT((a > b) | (a != a), a, b); }, nothing);
+  return fold_run(x, n, so_far, [](auto a, auto b) TORCHETTE_INLINED { return a + b; }, nothing);
 }
 
 /// The rows [first, last) of `length` elements each, folded. Short rows share a block.
@@ -308,7 +309,7 @@ static Error chain_out(Context& context, Span<const Tensor> inputs, Span<const T
   TORCHETTE_TRY(check_result("chain", out, {sizes, rank}));
   if (total == 0) {  // sums of nothing
     float* const to = out.mutable_data_ptr<float>();
-    for (int64_t i = 0; i < out.numel(); ++i) to[i] = fold == Fold::mean ? __builtin_nanf("") : 0.0f;
+    for (int64_t i = 0; i < out.numel(); ++i) to[i] = fold == Fold::mean ? NAN : 0.0f;
     return Error::Ok;
   }
 

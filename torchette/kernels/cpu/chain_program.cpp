@@ -2,6 +2,8 @@
 // The operations of cpu::chain, and its programs as the file has them: any text may come.
 #include "torchette/kernels/cpu/chain_program.h"
 
+#include <cmath>
+
 #include "torchette/kernels/cpu/epilogue.h"
 
 namespace torchette {
@@ -15,7 +17,7 @@ TORCHETTE_INLINE Vec sqrt_of(Vec x) {
 #elif defined(__AVX2__)
   return _mm256_sqrt_ps(x);
 #else
-  for (int i = 0; i < kLanes; ++i) x[i] = __builtin_sqrtf(x[i]);
+  for (int i = 0; i < kLanes; ++i) x[i] = std::sqrt(x[i]);
   return x;
 #endif
 }
@@ -61,14 +63,14 @@ TORCHETTE_INLINE void each(const Source* in, float* out, size_t n, size_t arity,
   void name##_loop(const Source* in, float* out, size_t n) {                        \
     each(in, out, n, arity,                                                         \
          []([[maybe_unused]] Vec a, [[maybe_unused]] Vec b, [[maybe_unused]] Vec c) \
-             __attribute__((always_inline)) { return value; });                     \
+             TORCHETTE_INLINED { return value; });                                  \
   }
 TORCHETTE_OPERATIONS(TORCHETTE_LOOP)
 #undef TORCHETTE_LOOP
 
-#define TORCHETTE_ACTIVATION_LOOP(name, value)                                                 \
-  void name##_loop(const Source* in, float* out, size_t n) {                                   \
-    each(in, out, n, 1, [](Vec x, Vec, Vec) __attribute__((always_inline)) { return value; }); \
+#define TORCHETTE_ACTIVATION_LOOP(name, value)                                    \
+  void name##_loop(const Source* in, float* out, size_t n) {                      \
+    each(in, out, n, 1, [](Vec x, Vec, Vec) TORCHETTE_INLINED { return value; }); \
   }
 TORCHETTE_ACTIVATIONS(TORCHETTE_ACTIVATION_LOOP)
 #undef TORCHETTE_ACTIVATION_LOOP

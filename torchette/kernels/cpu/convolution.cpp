@@ -45,9 +45,9 @@ static void gather_short_rows(const Window& w, const float* image, size_t elemen
         const float* const at = from[row];
         if (at != nullptr && whole && at + x + kShort <= image + elements) {
           if (width <= 4)
-            __builtin_memcpy(to, at + x, 4 * sizeof(float));
+            memcpy(to, at + x, 4 * sizeof(float));
           else
-            __builtin_memcpy(to, at + x, kShort * sizeof(float));
+            memcpy(to, at + x, kShort * sizeof(float));
           continue;
         }
         for (ptrdiff_t k = 0; k < width; ++k)

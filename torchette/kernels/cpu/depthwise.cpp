@@ -56,10 +56,10 @@ void neighbours(const Row& row, size_t channel, size_t channels, ptrdiff_t x, pt
   const ptrdiff_t tap_row = row.tap_row(channel);
   const size_t count = kWhole ? kPass : channels;
   Part acc[kCount][kParts];
-#pragma GCC unroll 4
+  TORCHETTE_UNROLL(4)
   for (int v = 0; v < kParts; ++v) {
     const Part bias = row.bias != nullptr ? get(row.bias + channel, v, count) : Part{};
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (int i = 0; i < kCount; ++i) acc[i][v] = bias;
   }
   const float* const weight = row.weight + channel / kPanel * w.taps() * kPanel + channel % kPanel;
@@ -74,20 +74,20 @@ void neighbours(const Row& row, size_t channel, size_t channels, ptrdiff_t x, pt
                         static_cast<ptrdiff_t>(channel);
       const float* tap = weight + ((kz * w.kernel[1] + ky) * w.kernel[2] + from) * tap_row;
       for (ptrdiff_t kx = from; kx < to; ++kx, tap += tap_row, in += w.dilation[2] * c) {
-#pragma GCC unroll 4
+        TORCHETTE_UNROLL(4)
         for (int v = 0; v < kParts; ++v) {
           const Part filter = kWhole ? load_part(tap + v * kPartLanes) : get(tap, v, count);
-#pragma GCC unroll 8
+          TORCHETTE_UNROLL(8)
           for (int i = 0; i < kCount; ++i) acc[i][v] = fma(get(in + i * step, v, count), filter, acc[i][v]);
         }
       }
     }
   }
   const Part low = part_of(row.low), high = part_of(row.high);
-#pragma GCC unroll 8
+  TORCHETTE_UNROLL(8)
   for (int i = 0; i < kCount; ++i) {
     const ptrdiff_t at = (x + i) * c + static_cast<ptrdiff_t>(channel);
-#pragma GCC unroll 4
+    TORCHETTE_UNROLL(4)
     for (int v = 0; v < kParts; ++v) {
       Part sum = acc[i][v];
       if (row.residual != nullptr) sum += get(row.residual + at, v, count);
@@ -109,7 +109,7 @@ void slide(const Row& row, const float* weight, size_t channel, ptrdiff_t x) {
   const ptrdiff_t tap_row = row.tap_row(channel);
   const Part bias = row.bias != nullptr ? load_part(row.bias + channel) : Part{};
   Part acc[kSliding];
-#pragma GCC unroll 8
+  TORCHETTE_UNROLL(8)
   for (int i = 0; i < kSliding; ++i) acc[i] = bias;
   for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz) {
     const ptrdiff_t z = row.z + kz * w.dilation[0];
@@ -121,20 +121,20 @@ void slide(const Row& row, const float* weight, size_t channel, ptrdiff_t x) {
       const float* const in = row.image + (z * w.in[1] + y) * w.in[2] * c + static_cast<ptrdiff_t>(channel);
       const float* const taps = weight + (kz * w.kernel[1] + ky) * kTaps * tap_row;
       Part filter[kTaps];
-#pragma GCC unroll 8
+      TORCHETTE_UNROLL(8)
       for (int t = 0; t < kTaps; ++t) filter[t] = load_part(taps + t * tap_row);
-#pragma GCC unroll 16
+      TORCHETTE_UNROLL(16)
       for (int j = 0; j < kSliding + kTaps - 1; ++j) {
         if (kEnds && (first + j < 0 || first + j >= w.in[2])) continue;
         const Part pixel = load_part(in + (first + j) * c);
-#pragma GCC unroll 8
+        TORCHETTE_UNROLL(8)
         for (int t = 0; t < kTaps; ++t)
           if (j >= t && j - t < kSliding) acc[j - t] = fma(pixel, filter[t], acc[j - t]);
       }
     }
   }
   const Part low = part_of(row.low), high = part_of(row.high);
-#pragma GCC unroll 8
+  TORCHETTE_UNROLL(8)
   for (int i = 0; i < kSliding; ++i) {
     if (kEnds && x + i >= w.out[2]) break;
     const ptrdiff_t at = (x + i) * c + static_cast<ptrdiff_t>(channel);

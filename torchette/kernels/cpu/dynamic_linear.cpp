@@ -11,7 +11,7 @@ struct Range {
   float least, most;  // with 0 between them; NaN where a number is not finite
 };
 
-__attribute__((noinline)) Range range_of(const float* x, size_t count) {
+TORCHETTE_NOINLINE Range range_of(const float* x, size_t count) {
   Vec least = {}, most = {}, bad = {};
   for (size_t j = 0; j < count; j += kLanes) {
     const Vec v = count - j >= kLanes ? load(x + j) : load_partial(x + j, count - j);
@@ -20,7 +20,7 @@ __attribute__((noinline)) Range range_of(const float* x, size_t count) {
     bad += v - v;
   }
   const float nan = horizontal_sum(bad);
-  const auto lesser = [](auto a, auto b) __attribute__((always_inline)) { return a < b ? a : b; };
+  const auto lesser = [](auto a, auto b) TORCHETTE_INLINED { return TORCHETTE_SELECT(a < b, a, b); };
   return {reduce_lanes(least, lesser) + nan, horizontal_max(most) + nan};
 }
 
@@ -29,7 +29,7 @@ struct Scheme {
   float low, high, steps, epsilon;
   bool symmetric;
 
-  __attribute__((noinline)) RowScale of(Range range) const {
+  TORCHETTE_NOINLINE RowScale of(Range range) const {
     float spread = range.most - range.least;
     if (symmetric) spread = -range.least > range.most ? -range.least : range.most;
     if (range.least != range.least) spread = range.least;
@@ -43,7 +43,7 @@ struct Scheme {
     return {scale, zero < high ? zero : high};
   }
 
-  __attribute__((noinline)) void quantize(const float* x, size_t count, RowScale row, uint8_t* to) const {
+  TORCHETTE_NOINLINE void quantize(const float* x, size_t count, RowScale row, uint8_t* to) const {
     const float inverse = 1.0f / row.scale;
     const Vec least = broadcast(low - row.zero), most = broadcast(high - row.zero);
     for (size_t j = 0; j < count; j += kLanes) {

@@ -7,7 +7,7 @@ namespace TORCHETTE_ISA {
 
 void activate(Activation activation, float* rows, ptrdiff_t row, size_t count, size_t columns) {
   if (activation == Activation::none) return;
-  with_activation(activation, [&](auto function) __attribute__((always_inline)) {
+  with_activation(activation, [&](auto function) TORCHETTE_INLINED {
     for (size_t i = 0; i < count; ++i) {
       float* const p = rows + static_cast<ptrdiff_t>(i) * row;
       size_t j = 0;

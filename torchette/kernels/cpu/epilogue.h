@@ -2,6 +2,8 @@
 // What ends an operator of the engine before its result is written: an activation, by its name in the file.
 #pragma once
 
+#include <cmath>
+
 #include "torchette/kernels/simd.h"
 #include "torchette/kernels/vecmath.h"
 #include "torchette/runtime/kernel.h"
@@ -43,9 +45,9 @@ inline Error activation_of(Span<const char> name, Activation& activation) {
 template <typename Body>
 TORCHETTE_INLINE void with_activation(Activation activation, const Body& body) {
   switch (activation) {
-#define TORCHETTE_CASE(name, value)                                   \
-  case Activation::name:                                              \
-    body([](Vec x) __attribute__((always_inline)) { return value; }); \
+#define TORCHETTE_CASE(name, value)                      \
+  case Activation::name:                                 \
+    body([](Vec x) TORCHETTE_INLINED { return value; }); \
     return;
     TORCHETTE_ACTIVATIONS(TORCHETTE_CASE)
 #undef TORCHETTE_CASE
@@ -55,8 +57,8 @@ TORCHETTE_INLINE void with_activation(Activation activation, const Body& body) {
 /// The part of an activation that is a clamp, which costs nothing where a result is in registers; and what is
 /// left.
 inline Activation split_activation(Activation activation, float& low, float& high) {
-  low = -__builtin_inff();
-  high = __builtin_inff();
+  low = -INFINITY;
+  high = INFINITY;
   if (activation != Activation::relu && activation != Activation::relu6) return activation;
   low = 0.0f;
   if (activation == Activation::relu6) high = 6.0f;
@@ -66,8 +68,8 @@ inline Activation split_activation(Activation activation, float& low, float& hig
 /// The clamp; NaN stays.
 template <typename V>
 TORCHETTE_INLINE V clamp(V x, V low, V high) {
-  x = low > x ? low : x;
-  return high < x ? high : x;
+  x = TORCHETTE_SELECT(low > x, low, x);
+  return TORCHETTE_SELECT(high < x, high, x);
 }
 
 /// Applies an activation to rows of floats that are in a near cache.

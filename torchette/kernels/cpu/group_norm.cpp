@@ -2,6 +2,8 @@
 // cpu::group_norm: torchette/backends/cpu/operators/group_norm.py. The channels of a pixel lie together, so
 // sums are taken channel by channel, a panel of them at a time, and put together for each group; mean and
 // variance in two passes, so that a large mean costs no digits.
+#include <cmath>
+
 #include "torchette/kernels/cpu/operands.h"
 #include "torchette/kernels/cpu/panels.h"
 
@@ -93,12 +95,11 @@ static Error group_norm_out(Context& context, const Tensor& input, const Optiona
                   static_cast<int>(channels));
   float* const factors = means + batch * channels;
   take_statistic(
-      context, images, nullptr, [](Vec x, Vec) __attribute__((always_inline)) { return x; },
+      context, images, nullptr, [](Vec x, Vec) TORCHETTE_INLINED { return x; },
       [](double mean) { return static_cast<float>(mean); }, means);
   take_statistic(
-      context, images, means,
-      [](Vec x, Vec centre) __attribute__((always_inline)) { return (x - centre) * (x - centre); },
-      [&](double variance) { return static_cast<float>(1.0 / __builtin_sqrt(variance + eps)); }, factors);
+      context, images, means, [](Vec x, Vec centre) TORCHETTE_INLINED { return (x - centre) * (x - centre); },
+      [&](double variance) { return static_cast<float>(1.0 / std::sqrt(variance + eps)); }, factors);
   const float *const w = floats_of(weight), *const b = floats_of(bias);
   float* const y = out.mutable_data_ptr<float>();
   context.parallel_for(batch * pixels, least_items(channels), [&](size_t begin, size_t end, size_t) {

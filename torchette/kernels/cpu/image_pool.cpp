@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // cpu::max_pool, cpu::avg_pool and cpu::adaptive_avg_pool: torchette/backends/cpu/operators/image_pool.py;
 // cpu::quantized_avg_pool: quantized.py there.
+#include <cmath>
 #include <limits>
 
 #include "torchette/kernels/cpu/image.h"
@@ -50,10 +51,10 @@ TORCHETTE_INLINE void fold_window(const Window& w, const T* image, ptrdiff_t z0,
 template <typename Fold>
 void fold_floats(const Window& w, const float* image, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, float start,
                  float factor, const Fold& fold, float* out) {
-  const auto element = [&](Vec value, const float* p, size_t n) __attribute__((always_inline)) {
+  const auto element = [&](Vec value, const float* p, size_t n) TORCHETTE_INLINED {
     return fold(value, n == kLanes ? load(p) : load_partial(p, n));
   };
-  const auto put = [&](Vec value, float* to, size_t n) __attribute__((always_inline)) {
+  const auto put = [&](Vec value, float* to, size_t n) TORCHETTE_INLINED {
     if (n == kLanes)
       store(to, value * factor);
     else
@@ -148,11 +149,11 @@ static Error max_pool_out(Context& context, const Tensor& input, Span<const int6
   TORCHETTE_TRY(check_both("max_pool", input, out));
   const float* const x = input.const_data_ptr<float>();
   float* const to = out.mutable_data_ptr<float>();
-  const auto fold = [](Vec a, Vec b) __attribute__((always_inline)) {
+  const auto fold = [](Vec a, Vec b) TORCHETTE_INLINED {
     return select(b != b, b, maximum(b, a));  // NaN wins, and stays: maximum gives its second operand then
   };
   for_windows(context, w, [&](size_t b, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, size_t at) {
-    fold_floats(w, x + b * w.in_pixels() * w.channels, z0, y0, x0, -__builtin_inff(), 1.0f, fold, to + at);
+    fold_floats(w, x + b * w.in_pixels() * w.channels, z0, y0, x0, -INFINITY, 1.0f, fold, to + at);
   });
   return Error::Ok;
 }
@@ -168,7 +169,7 @@ static Error avg_pool_out(Context& context, const Tensor& input, Span<const int6
   TORCHETTE_CHECK(!divisor.has_value() || *divisor != 0, InvalidArgument, "avg_pool: a divisor of 0");
   const float* const x = input.const_data_ptr<float>();
   float* const to = out.mutable_data_ptr<float>();
-  const auto fold = [](Vec a, Vec b) __attribute__((always_inline)) { return a + b; };
+  const auto fold = [](Vec a, Vec b) TORCHETTE_INLINED { return a + b; };
   for_windows(context, w, [&](size_t b, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, size_t at) {
     const ptrdiff_t begin[] = {z0, y0, x0};
     double count = 1;
@@ -204,7 +205,7 @@ static Error adaptive_avg_pool_out(Context& context, const Tensor& input, Span<c
   TORCHETTE_TRY(check_result("adaptive_avg_pool", out, result_sizes(w, w.channels, sizes)));
   const float* const x = input.const_data_ptr<float>();
   float* const to = out.mutable_data_ptr<float>();
-  const auto fold = [](Vec a, Vec b) __attribute__((always_inline)) { return a + b; };
+  const auto fold = [](Vec a, Vec b) TORCHETTE_INLINED { return a + b; };
   for_windows(context, w, [&](size_t b, ptrdiff_t z, ptrdiff_t y, ptrdiff_t x0, size_t at) {
     const ptrdiff_t place[] = {z, y, x0};
     ptrdiff_t begin[3];
@@ -246,8 +247,8 @@ static Error quantized_avg_pool_out(Context& context, const Tensor& input, Span<
   const auto* const from = static_cast<const uint8_t*>(input.const_data_ptr());
   auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
   const auto fold = [&](Vec sum, const uint8_t* p, size_t n)
-                        __attribute__((always_inline)) { return sum + (floats_of(p, flip, n) - above); };
-  const auto put = [&](Vec sum, uint8_t* place, size_t n) __attribute__((always_inline)) {
+                        TORCHETTE_INLINED { return sum + (floats_of(p, flip, n) - above); };
+  const auto put = [&](Vec sum, uint8_t* place, size_t n) TORCHETTE_INLINED {
     put_bytes(sum * factor, least, most, static_cast<int32_t>(zero), n, place);
   };
   for_windows(context, w, [&](size_t b, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, size_t at) {

@@ -32,7 +32,7 @@ size_t tiles_in(ptrdiff_t pixels) { return static_cast<size_t>((pixels + 1) / 2)
 /// B^T d B of a vector of channels: pixels p + c to V at places `step` apart.
 TORCHETTE_INLINE void transform_pixels(const float* const (&p)[kPlaces], size_t c, float* to, size_t step) {
   Vec half[4][4];
-#pragma GCC unroll 4
+  TORCHETTE_UNROLL(4)
   for (size_t j = 0; j < 4; ++j) {
     const Vec d0 = load(p[j] + c), d1 = load(p[4 + j] + c), d2 = load(p[8 + j] + c), d3 = load(p[12 + j] + c);
     half[0][j] = d0 - d2;
@@ -40,7 +40,7 @@ TORCHETTE_INLINE void transform_pixels(const float* const (&p)[kPlaces], size_t 
     half[2][j] = d2 - d1;
     half[3][j] = d1 - d3;
   }
-#pragma GCC unroll 4
+  TORCHETTE_UNROLL(4)
   for (size_t i = 0; i < 4; ++i) {
     store(to + (4 * i) * step, half[i][0] - half[i][2]);
     store(to + (4 * i + 1) * step, half[i][1] + half[i][2]);
@@ -54,7 +54,7 @@ template <typename W>
 void transform_filter(const W* filter, size_t tap, float* to, size_t step) {
   for (size_t v = 0; v < kPanel; v += kLanes) {
     Vec half[4][3];
-#pragma GCC unroll 3
+    TORCHETTE_UNROLL(3)
     for (size_t x = 0; x < 3; ++x) {
       const Vec a = load(filter + x * tap + v), b = load(filter + (3 + x) * tap + v);
       const Vec d = load(filter + (6 + x) * tap + v);
@@ -63,7 +63,7 @@ void transform_filter(const W* filter, size_t tap, float* to, size_t step) {
       half[2][x] = 0.5f * ((a + d) - b);
       half[3][x] = d;
     }
-#pragma GCC unroll 4
+    TORCHETTE_UNROLL(4)
     for (size_t y = 0; y < 4; ++y) {
       const Vec a = half[y][0], b = half[y][1], d = half[y][2];
       store(to + (4 * y) * step + v, a);
@@ -80,14 +80,14 @@ bool transform_back(const float* m, size_t step, size_t columns, float* rows) {
   VecInt strange = {};
   for (size_t n = 0; n < columns; n += kLanes) {
     Vec half[2][4];
-#pragma GCC unroll 4
+    TORCHETTE_UNROLL(4)
     for (size_t j = 0; j < 4; ++j) {
       const Vec m0 = load(m + j * step + n), m1 = load(m + (4 + j) * step + n);
       const Vec m2 = load(m + (8 + j) * step + n), m3 = load(m + (12 + j) * step + n);
       half[0][j] = (m0 + m1) + m2;
       half[1][j] = (m1 - m2) - m3;
     }
-#pragma GCC unroll 2
+    TORCHETTE_UNROLL(2)
     for (size_t i = 0; i < 2; ++i) {
       const Vec left = (half[i][0] + half[i][1]) + half[i][2];
       const Vec right = (half[i][1] - half[i][2]) - half[i][3];

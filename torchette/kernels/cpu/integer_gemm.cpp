@@ -32,13 +32,13 @@ struct Tile {
 /// Makes bytes of the sums of so many rows and vectors; whole(i, v) gives those of a row.
 template <int kRows, int kVectors, typename Whole>
 TORCHETTE_INLINE void put_sums(const Tile& t, const Whole& whole) {
-#pragma GCC unroll 8
+  TORCHETTE_UNROLL(8)
   for (int v = 0; v < kVectors; ++v) {
     const size_t first = static_cast<size_t>(v) * kLanes;
     if (first >= t.columns) break;
     const RequantizedVector terms(t.how, first);
     const VecInt above = whole_weights(t.how.sums + first) * t.zero;
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (int i = 0; i < kRows; ++i)
       terms.put(to_floats(whole(i, v) - above), t.columns - first, t.c + i * t.c_row + first);
   }
@@ -49,7 +49,7 @@ void compute(const Tile& t) {
   Sums<M, kRows, kPanels> sums;
   sums.template set<false>(static_cast<const typename M::Number*>(t.a), t.a_row, t.w, t.w_panel, t.quads);
   put_sums<kRows, kPanels* static_cast<int>(kPanelVectors)>(
-      t, [&](int i, int v) __attribute__((always_inline)) { return whole_sums<M>(sums.of[i], v); });
+      t, [&](int i, int v) TORCHETTE_INLINED { return whole_sums<M>(sums.of[i], v); });
 }
 
 #else

@@ -3,6 +3,8 @@
 // up exactly, and what makes bytes of the sums.
 #pragma once
 
+#include <cmath>
+
 #include "torchette/kernels/cpu/epilogue.h"
 #include "torchette/kernels/cpu/panels.h"
 
@@ -20,7 +22,7 @@ TORCHETTE_INLINE void put_bytes(Vec x, Vec low, Vec high, int32_t zero, size_t n
   // stands between that and the product which x is, so no machine makes one rounding of both.
   constexpr float kRounds = 12582912.0f;
   constexpr int32_t kRoundsBits = 0x4B400000;
-  typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
+  TORCHETTE_LANES(Bytes, uint8_t, kLanes);
   const Vec rounded = minimum(maximum(x, low), high) + kRounds;
   VecInt whole;
   memcpy(&whole, &rounded, sizeof(whole));
@@ -34,7 +36,7 @@ TORCHETTE_INLINE void put_bytes(Vec x, Vec low, Vec high, int32_t zero, size_t n
   Bytes bytes;
   memcpy(&bytes, &both, sizeof(bytes));
 #else
-  const Bytes bytes = __builtin_convertvector(whole, Bytes);
+  const Bytes bytes = convert_lanes<Bytes>(whole);
 #endif
   if (n >= kLanes)
     memcpy(to, &bytes, sizeof(bytes));
@@ -50,7 +52,7 @@ TORCHETTE_INLINE int32_t round_even(float x) {
   asm("vcvtr.s32.f32 %1, %1\n\tvmov %0, %1" : "=r"(whole), "+t"(x));
   return whole;
 #else
-  return static_cast<int32_t>(__builtin_lrintf(x));
+  return static_cast<int32_t>(std::lrint(x));
 #endif
 }
 #endif

@@ -12,7 +12,7 @@
 
 #if defined(__wasm_simd128__)
 #include <wasm_simd128.h>
-#elif defined(__SSE2__)
+#elif TORCHETTE_GNU && defined(__SSE2__)
 #include <emmintrin.h>
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
@@ -101,7 +101,7 @@ struct Dots {
     return sums;
   }
 };
-static bool has_dots() { return __builtin_cpu_supports("avx512vnni"); }
+static bool has_dots() { return TORCHETTE_CPU_HAS("avx512vnni"); }
 #else
 struct Dots {
   typedef __m256i Vector;
@@ -118,7 +118,7 @@ struct Dots {
     return sums;
   }
 };
-static bool has_dots() { return __builtin_cpu_supports("avxvnni"); }
+static bool has_dots() { return TORCHETTE_CPU_HAS("avxvnni"); }
 #endif
 /// Whether the processor has something, found out once. The level that TORCHETTE_ISA names is that level,
 /// without what the processor has besides.
@@ -166,7 +166,7 @@ struct Machine {
     return sums;
   }
 };
-#elif defined(__SSE2__)
+#elif TORCHETTE_GNU && defined(__SSE2__)
 struct Machine {
   typedef __m128i Vector;
   typedef int16_t Number;
@@ -225,13 +225,12 @@ struct Machine {
     vst1q_s8(to, vreinterpretq_s8_u8(veorq_u8(bytes, vdupq_n_u8(static_cast<uint8_t>(flip)))));
   }
   template <int kRows>
-  __attribute__((noinline)) static void column(const int8_t* x, const int8_t* w, size_t quads,
-                                               int32_t* sums) {
+  TORCHETTE_NOINLINE static void column(const int8_t* x, const int8_t* w, size_t quads, int32_t* sums) {
     constexpr uint32_t kStep = kPanel * kQuad;
     const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0, 1), kStep);
     int32_t sum[kRows] = {};
-    const auto add = [&](int32x4_t weights) __attribute__((always_inline)) {
-#pragma GCC unroll 4
+    const auto add = [&](int32x4_t weights) TORCHETTE_INLINED {
+      TORCHETTE_UNROLL(4)
       for (size_t i = 0; i < kRows; ++i)
         sum[i] = vmladavaq_s8(sum[i], vldrbq_s8(x + i * kUnit), vreinterpretq_s8_s32(weights));
     };
@@ -239,7 +238,7 @@ struct Machine {
       add(vldrwq_gather_offset_s32(reinterpret_cast<const int32_t*>(w), places));
     if (quads > 0)
       add(vldrwq_gather_offset_z_s32(reinterpret_cast<const int32_t*>(w), places, vctp32q(quads)));
-#pragma GCC unroll 4
+    TORCHETTE_UNROLL(4)
     for (size_t i = 0; i < kRows; ++i) sums[i * kPanel] = sum[i];
   }
 };
@@ -260,24 +259,23 @@ struct Machine {
       for (size_t t = count; t > 0; --t)
         bytes = static_cast<int32_t>(static_cast<uint32_t>(bytes) << 8 | from[t - 1]);
     bytes ^= flip;
-#pragma GCC unroll 4
+    TORCHETTE_UNROLL(4)
     for (int t = 0; t < 4; ++t)
       to[t % 2 * 2 + t / 2] = static_cast<int16_t>(static_cast<int8_t>(bytes >> 8 * t) - zero);
   }
 #if defined(__ARM_FEATURE_DSP)
   static constexpr size_t kColumns = 1;
   template <int kRows>
-  __attribute__((noinline)) static void column(const int16_t* x, const int8_t* w, size_t quads,
-                                               int32_t* sums) {
+  TORCHETTE_NOINLINE static void column(const int16_t* x, const int8_t* w, size_t quads, int32_t* sums) {
     int32_t sum[kRows];
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (size_t i = 0; i < kRows; ++i) sum[i] = 0;
     if (quads > 0) do {
         const int32_t bytes = four_bytes(reinterpret_cast<const uint8_t*>(w));
         int32_t even, odd, first, second;
         asm("sxtb16 %0, %1" : "=r"(even) : "r"(bytes));
         asm("sxtb16 %0, %1, ror #8" : "=r"(odd) : "r"(bytes));
-#pragma GCC unroll 8
+        TORCHETTE_UNROLL(8)
         for (size_t i = 0; i < kRows; ++i)
           asm("ldrd %[first], %[second], [%[x]], #8\n\t"
               "smlad %[sum], %[first], %[even], %[sum]\n\t"
@@ -287,7 +285,7 @@ struct Machine {
               : "memory");
         w += kPanel * kQuad;
       } while (--quads > 0);
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (size_t i = 0; i < kRows; ++i) sums[i * kPanel] = sum[i];
   }
 #else
@@ -296,20 +294,19 @@ struct Machine {
   typedef ptrdiff_t Sum;
   static constexpr size_t kColumns = sizeof(Sum) / sizeof(int32_t), kHalf = 4 * sizeof(Sum);
   template <int kRows>
-  __attribute__((noinline)) static void column(const int16_t* x, const int8_t* w, size_t quads,
-                                               int32_t* sums) {
+  TORCHETTE_NOINLINE static void column(const int16_t* x, const int8_t* w, size_t quads, int32_t* sums) {
     Sum sum[kRows];
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (size_t i = 0; i < kRows; ++i) sum[i] = 0;
     for (; quads > 0; --quads, w += kPanel * kQuad, x += kRows * kUnit) {
-#pragma GCC unroll 4
+      TORCHETTE_UNROLL(4)
       for (size_t t = 0; t < kQuad; ++t) {
         const Sum weights = kColumns == 1 ? w[t] : w[t] + (static_cast<Sum>(w[kQuad + t]) << kHalf);
-#pragma GCC unroll 8
+        TORCHETTE_UNROLL(8)
         for (size_t i = 0; i < kRows; ++i) sum[i] += x[i * kUnit + t % 2 * 2 + t / 2] * weights;
       }
     }
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (size_t i = 0; i < kRows; ++i) {
       const auto low = static_cast<int32_t>(sum[i]);
       sums[i * kPanel] = low;
@@ -364,10 +361,9 @@ struct Sums {
 #if defined(__arm__)  // what is read in a loop below would be written to memory in each round of this one
     Vector sums[kRows][kVectors];
     sum<kOnes>(sums, a, a_row, w, w_panel, quads);
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) of[i][v] = sums[i][v];
+    TORCHETTE_UNROLL(8)
+    for (int i = 0; i < kRows; ++i) TORCHETTE_UNROLL(16)
+    for (int v = 0; v < kVectors; ++v) of[i][v] = sums[i][v];
 #else
     sum<kOnes>(of, a, a_row, w, w_panel, quads);
 #endif
@@ -375,10 +371,9 @@ struct Sums {
 
  private:
   TORCHETTE_INLINE static void clear(Vector (&sums)[kRows][kVectors]) {
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) sums[i][v] = Vector{};
+    TORCHETTE_UNROLL(8)
+    for (int i = 0; i < kRows; ++i) TORCHETTE_UNROLL(16)
+    for (int v = 0; v < kVectors; ++v) sums[i][v] = Vector{};
   }
 
   template <bool kOnes>
@@ -392,10 +387,9 @@ struct Sums {
         Vector some[kRows][kVectors];
         clear(some);
         add<kOnes>(some, a, a_row, w, w_panel, q, quads - q < kMostQuads<M> ? quads : q + kMostQuads<M>);
-#pragma GCC unroll 8
-        for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 16
-          for (int v = 0; v < kVectors; ++v) sums[i][v] = M::widen(sums[i][v], some[i][v]);
+        TORCHETTE_UNROLL(8)
+        for (int i = 0; i < kRows; ++i) TORCHETTE_UNROLL(16)
+        for (int v = 0; v < kVectors; ++v) sums[i][v] = M::widen(sums[i][v], some[i][v]);
       }
     }
   }
@@ -410,23 +404,23 @@ struct Sums {
       const typename M::Number one[kQuad] = {1, 1, 1, 1};
       ones = M::quad(one);
     }
-    const auto x = [&](int i, size_t q) __attribute__((always_inline)) {
+    const auto x = [&](int i, size_t q) TORCHETTE_INLINED {
       return i < kGiven ? M::quad(a + static_cast<size_t>(i) * a_row + q * kQuad) : ones;
     };
-    const auto weights = [&](int v, size_t q) __attribute__((always_inline)) {
+    const auto weights = [&](int v, size_t q) TORCHETTE_INLINED {
       return M::weights(w + static_cast<size_t>(v / kOfPanel) * w_panel + q * (kPanel * kQuad) +
                         static_cast<size_t>(v % kOfPanel) * kBytes);
     };
     if constexpr (kOnes && kRows == 2) {  // every other quad has a sum of its own: additions need not wait
       typedef std::conditional_t<kMostQuads<M> == SIZE_MAX, int32_t, int16_t> Whole;
-      typedef Whole Sum __attribute__((vector_size(sizeof(Vector))));
+      TORCHETTE_LANES(Sum, Whole, sizeof(Vector) / sizeof(Whole));
       Vector others[kRows][kVectors];
       clear(others);
       for (; end - q >= 2; q += 2) {
-        __builtin_prefetch(w + q * (kPanel * kQuad) + kAhead);
-        __builtin_prefetch(w + (q + 1) * (kPanel * kQuad) + kAhead);
+        TORCHETTE_PREFETCH(w + q * (kPanel * kQuad) + kAhead);
+        TORCHETTE_PREFETCH(w + (q + 1) * (kPanel * kQuad) + kAhead);
         const Vector even = x(0, q), odd = x(0, q + 1);
-#pragma GCC unroll 16
+        TORCHETTE_UNROLL(16)
         for (int v = 0; v < kVectors; ++v) {
           const Vector given = weights(v, q), next = weights(v, q + 1);
           sums[0][v] = M::dot(sums[0][v], even, given);
@@ -435,33 +429,32 @@ struct Sums {
           others[1][v] = M::dot(others[1][v], ones, next);
         }
       }
-#pragma GCC unroll 2
-      for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v)
-          sums[i][v] = reinterpret_cast<Vector>(reinterpret_cast<Sum>(sums[i][v]) +
-                                                reinterpret_cast<Sum>(others[i][v]));
+      TORCHETTE_UNROLL(2)
+      for (int i = 0; i < kRows; ++i) TORCHETTE_UNROLL(16)
+      for (int v = 0; v < kVectors; ++v)
+        sums[i][v] =
+            reinterpret_cast<Vector>(reinterpret_cast<Sum>(sums[i][v]) + reinterpret_cast<Sum>(others[i][v]));
     }
     for (; q < end; ++q) {
-      if constexpr (kGiven == 1 && kPanels == 1) __builtin_prefetch(w + q * (kPanel * kQuad) + kAhead);
+      if constexpr (kGiven == 1 && kPanels == 1) TORCHETTE_PREFETCH(w + q * (kPanel * kQuad) + kAhead);
       if constexpr (kVectors <= 2) {  // of two operands the fewer ones stay in registers
         Vector given[kVectors];
-#pragma GCC unroll 2
+        TORCHETTE_UNROLL(2)
         for (int v = 0; v < kVectors; ++v) given[v] = weights(v, q);
-#pragma GCC unroll 8
+        TORCHETTE_UNROLL(8)
         for (int i = 0; i < kRows; ++i) {
           const Vector row = x(i, q);
-#pragma GCC unroll 2
+          TORCHETTE_UNROLL(2)
           for (int v = 0; v < kVectors; ++v) sums[i][v] = M::dot(sums[i][v], row, given[v]);
         }
       } else {
         Vector rows[kRows];
-#pragma GCC unroll 8
+        TORCHETTE_UNROLL(8)
         for (int i = 0; i < kRows; ++i) rows[i] = x(i, q);
-#pragma GCC unroll 16
+        TORCHETTE_UNROLL(16)
         for (int v = 0; v < kVectors; ++v) {
           const Vector given = weights(v, q);
-#pragma GCC unroll 8
+          TORCHETTE_UNROLL(8)
           for (int i = 0; i < kRows; ++i) sums[i][v] = M::dot(sums[i][v], rows[i], given);
         }
       }
@@ -482,27 +475,26 @@ struct Sums<Pairs, kRows, kPanels> {
     if constexpr (kGiven % 2 != 0) {
       Sums<Dots, kRows, 1> sums;
       sums.template set<kOnes>(a, a_row, w, w_panel, quads);
-#pragma GCC unroll 8
-      for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 4
-        for (size_t v = 0; v < kVectors; ++v) of[i][v] = sums.of[i][v];
+      TORCHETTE_UNROLL(8)
+      for (int i = 0; i < kRows; ++i) TORCHETTE_UNROLL(4)
+      for (size_t v = 0; v < kVectors; ++v) of[i][v] = sums.of[i][v];
     } else {
       int32x4_t sums[kGiven / 2][2 * kVectors] = {}, ones[kVectors] = {};
       const int32x4_t one = vdupq_n_s32(0x01010101);
-      const auto add = [&](size_t q, const auto& numbers, const auto& second) __attribute__((always_inline)) {
+      const auto add = [&](size_t q, const auto& numbers, const auto& second) TORCHETTE_INLINED {
         int32x4_t x[kGiven / 2];
-#pragma GCC unroll 4
+        TORCHETTE_UNROLL(4)
         for (size_t i = 0; i < kGiven / 2; ++i) {
           const uint8_t* const from = a + 2 * i * a_row + q * kQuad;
           x[i] = vcombine_s32(numbers(from), numbers(from + a_row));
         }
-#pragma GCC unroll 4
+        TORCHETTE_UNROLL(4)
         for (size_t v = 0; v < kVectors; ++v) {
           const int8_t* const from = w + (q * kPanel + v * Dots::kOutputs) * kQuad;
           const int32x4_t low = Dots::weights(from), high = second(from + kPanel * kQuad);
           const int32x4_t first = vzip1q_s32(low, high), last = vzip2q_s32(low, high);
           if constexpr (kOnes) ones[v] = Dots::dot(Dots::dot(ones[v], one, low), one, high);
-#pragma GCC unroll 4
+          TORCHETTE_UNROLL(4)
           for (size_t i = 0; i < kGiven / 2; ++i) {
             sums[i][2 * v] = Pairs::product(sums[i][2 * v], x[i], first);
             sums[i][2 * v + 1] = Pairs::product(sums[i][2 * v + 1], x[i], last);
@@ -518,9 +510,9 @@ struct Sums<Pairs, kRows, kPanels> {
         add(
             q, [](const uint8_t* from) { return vset_lane_s32(four_bytes(from), vdup_n_s32(0), 0); },
             [](const int8_t*) { return vdupq_n_s32(0); });
-#pragma GCC unroll 4
+      TORCHETTE_UNROLL(4)
       for (size_t v = 0; v < kVectors; ++v) {
-#pragma GCC unroll 4
+        TORCHETTE_UNROLL(4)
         for (size_t i = 0; i < kGiven; i += 2) {
           const int32x4_t low = sums[i / 2][2 * v], high = sums[i / 2][2 * v + 1];
           of[i][v] = vcombine_s32(vget_low_s32(low), vget_low_s32(high));
@@ -571,14 +563,14 @@ const typename M::Number* machine_rows(const uint8_t* a, ptrdiff_t& a_row, size_
   for (size_t i = 0; i < m; ++i, to += padded) {
     const uint8_t* const from = a + static_cast<ptrdiff_t>(i) * a_row;
     // of loops over bytes the compiler makes no vectors here
-    typedef int8_t Bytes __attribute__((vector_size(16)));
-    typedef Number Numbers __attribute__((vector_size(16 * sizeof(Number))));
+    TORCHETTE_LANES(Bytes, int8_t, 16);
+    TORCHETTE_LANES(Numbers, Number, 16);
     const auto above = static_cast<Number>(kWide ? zero(i) : 0);
     size_t j = 0;
     for (; j + sizeof(Bytes) <= k; j += sizeof(Bytes)) {
       Bytes bytes;
       memcpy(&bytes, from + j, sizeof(bytes));
-      const Numbers numbers = __builtin_convertvector(bytes ^ mask, Numbers) - above;
+      const Numbers numbers = convert_lanes<Numbers>(bytes ^ mask) - above;
       memcpy(to + j, &numbers, sizeof(numbers));
     }
     for (; j < k; ++j) to[j] = static_cast<Number>(static_cast<int8_t>(from[j] ^ mask) - above);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // cpu::layer_norm and cpu::rms_norm: torchette/backends/cpu/operators/norm.py. Mean and variance are taken in
 // two passes over a row that is in the L1 cache, so that a large mean costs no digits.
+#include <cmath>
+
 #include "torchette/kernels/cpu/operands.h"
 #include "torchette/kernels/cpu/panels.h"
 
@@ -14,9 +16,8 @@ template <typename F>
 TORCHETTE_INLINE float sum_of(const float* x, size_t n, const F& f) {
   Vec sum[4] = {};
   size_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) sum[j] += f(load(x + i + static_cast<size_t>(j) * kLanes));
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) TORCHETTE_UNROLL(4)
+  for (int j = 0; j < 4; ++j) sum[j] += f(load(x + i + static_cast<size_t>(j) * kLanes));
   for (; i + kLanes <= n; i += kLanes) sum[0] += f(load(x + i));
   float rest = 0.0f;
   if (i < n) {
@@ -33,7 +34,7 @@ void normalize(const float* x, size_t n, float mean, float factor, const float* 
   const Vec centre = broadcast(mean), by = broadcast(factor);
   for (size_t i = 0; i < n; i += kLanes) {
     const size_t here = n - i < kLanes ? n - i : kLanes;
-    const auto get = [&](const float* p) __attribute__((always_inline)) {
+    const auto get = [&](const float* p) TORCHETTE_INLINED {
       return here == kLanes ? load(p + i) : load_partial(p + i, here);
     };
     Vec y = (get(x) - centre) * by;
@@ -75,12 +76,12 @@ Error norm(Context& context, const char* op, const Tensor& input, const Optional
       static_cast<size_t>(input.numel()) / n, least_items(4 * n), [&](size_t begin, size_t end, size_t) {
         for (size_t r = begin; r < end; ++r) {
           const float* const row = x + r * n;
-          const auto same = [](Vec v) __attribute__((always_inline)) { return v; };
+          const auto same = [](Vec v) TORCHETTE_INLINED { return v; };
           const float mean = centred ? sum_of(row, n, same) / count : 0.0f;
           const Vec centre = broadcast(mean);
-          const float squares = sum_of(
-              row, n, [&](Vec v) __attribute__((always_inline)) { return (v - centre) * (v - centre); });
-          const float factor = 1.0f / __builtin_sqrtf(squares / count + static_cast<float>(eps));
+          const float squares =
+              sum_of(row, n, [&](Vec v) TORCHETTE_INLINED { return (v - centre) * (v - centre); });
+          const float factor = 1.0f / std::sqrt(squares / count + static_cast<float>(eps));
           normalize(row, n, mean, factor, w, b, y + r * n);
         }
       });

@@ -3,6 +3,7 @@
 // rows of a tile stay in the L1 cache while the panels of the block pass by.
 #include "torchette/kernels/cpu/packed_gemm.h"
 
+#include <cmath>
 #include <utility>
 
 namespace torchette {
@@ -64,45 +65,45 @@ void compute(const Tile& t) {
   for (size_t at = 0; at < kColumns; at += kPass * kPartLanes) {
     Part acc[kRows][kParts] = {};
     const float* group[(kRows + 2) / 3];
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (int g = 0; g < (kRows + 2) / 3; ++g) group[g] = t.a + 3 * g * t.a_row;
     const W* panel[kPanels];
     const size_t row = kPanels == 1 ? t.w_row : kPanel;
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (int p = 0; p < kPanels; ++p)
       panel[p] = static_cast<const W*>(t.w) + static_cast<size_t>(p) * t.w_panel + at;
     for (size_t k = 0; k < t.depth; ++k) {
       // One row reads each weight once, from streams too many for some processors to foresee.
       if (kRows == 1 && kPanels > 1) {
-#pragma GCC unroll 8
-        for (int p = 0; p < kPanels; ++p) __builtin_prefetch(panel[p] + (k + 8) * row);
+        TORCHETTE_UNROLL(8)
+        for (int p = 0; p < kPanels; ++p) TORCHETTE_PREFETCH(panel[p] + (k + 8) * row);
       }
       Part w[kParts];
-#pragma GCC unroll 8
+      TORCHETTE_UNROLL(8)
       for (int v = 0; v < kParts; ++v)
         w[v] = load_weights(panel[v / kPass] + k * row + v % kPass * kPartLanes, t.stored);
-#pragma GCC unroll 16
+      TORCHETTE_UNROLL(16)
       for (int i = 0; i < kRows; ++i) {
         const Part a = part_of(group[i / 3][(i % 3) * t.a_row]);
-#pragma GCC unroll 8
+        TORCHETTE_UNROLL(8)
         for (int v = 0; v < kParts; ++v) acc[i][v] = fma(a, w[v], acc[i][v]);
       }
-#pragma GCC unroll 8
+      TORCHETTE_UNROLL(8)
       for (int g = 0; g < (kRows + 2) / 3; ++g) ++group[g];
     }
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (int v = 0; v < kParts; ++v) {
       const size_t column = at + v / kPass * kPanel + v % kPass * kPartLanes;
       const Part bias = t.bias != nullptr ? load_part(t.bias + column) : Part{};
       if (t.residual != nullptr) {
-#pragma GCC unroll 16
+        TORCHETTE_UNROLL(16)
         for (int i = 0; i < kRows; ++i)
           acc[i][v] += bias + load_part(t.residual + i * t.residual_row + column);
       } else {
-#pragma GCC unroll 16
+        TORCHETTE_UNROLL(16)
         for (int i = 0; i < kRows; ++i) acc[i][v] += bias;
       }
-#pragma GCC unroll 16
+      TORCHETTE_UNROLL(16)
       for (int i = 0; i < kRows; ++i) store_part(t.c + i * t.c_row + column, clamp(acc[i][v], low, high));
     }
   }
@@ -184,8 +185,8 @@ struct CutPanel {
     Tile rest = t;
     if (copied < t.depth) {
       t.depth -= copied;
-      t.low = -__builtin_inff();
-      t.high = __builtin_inff();
+      t.low = -INFINITY;
+      t.high = INFINITY;
       tile(t);
       rest.depth = copied;
       rest.a += t.depth;
@@ -311,8 +312,8 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
                     begins && product.bias != nullptr ? product.bias + column : nullptr,
                     added,
                     added_row,
-                    ends ? low : -__builtin_inff(),
-                    ends ? high : __builtin_inff()};
+                    ends ? low : -INFINITY,
+                    ends ? high : INFINITY};
           const bool half = kOfPanel > 1 && panels == 1 && columns <= kPanel / 2;
           // What a tile of one vector stores behind the last column may lie in the rows that follow.
           const bool spills = columns < width && product.c_row == static_cast<ptrdiff_t>(n) &&

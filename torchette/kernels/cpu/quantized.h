@@ -98,10 +98,10 @@ TORCHETTE_INLINE Vec floats_of(const uint8_t* p, int8_t flip) {
   const int8x8_t four = veor_s8(vreinterpret_s8_s32(vdup_n_s32(bytes)), vdup_n_s8(flip));
   return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(four))));
 #else
-  typedef int8_t Bytes __attribute__((vector_size(kLanes)));
+  TORCHETTE_LANES(Bytes, int8_t, kLanes);
   Bytes bytes;
   memcpy(&bytes, p, sizeof(bytes));
-  return __builtin_convertvector(__builtin_convertvector(bytes ^ flip, VecInt), Vec);
+  return convert_lanes<Vec>(convert_lanes<VecInt>(bytes ^ flip));
 #endif
 }
 

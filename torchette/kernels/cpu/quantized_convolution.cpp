@@ -200,13 +200,13 @@ template <int kCount, bool kWhole, bool kInside>
 void depthwise_taps(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
   const Window& w = *row.window;
   const ptrdiff_t first = x * w.stride[2] - w.padding[2], c = static_cast<ptrdiff_t>(w.channels);
-  for_lines(row, [&](const uint8_t* line, const float* filter) __attribute__((always_inline)) {
+  for_lines(row, [&](const uint8_t* line, const float* filter) TORCHETTE_INLINED {
     for (ptrdiff_t kx = 0; kx < w.kernel[2]; ++kx) {
       const Vec weight = load(filter + kx * static_cast<ptrdiff_t>(kPanel) + v);
       const ptrdiff_t tap = first + kx * w.dilation[2];
       const uint8_t* const from = line != nullptr ? line + tap * c : row.outside;
       const ptrdiff_t step = line != nullptr ? w.stride[2] * c : 0;
-#pragma GCC unroll 8
+      TORCHETTE_UNROLL(8)
       for (int i = 0; i < kCount; ++i) {
         const ptrdiff_t at = tap + i * w.stride[2];
         const bool inside = kInside || line == nullptr || (at >= 0 && at < w.in[2]);
@@ -232,17 +232,17 @@ template <int kTaps, int kCount, bool kWhole, bool kInside>
 void depthwise_slide(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
   const Window& w = *row.window;
   const ptrdiff_t first = x - w.padding[2], c = static_cast<ptrdiff_t>(w.channels);
-  for_lines(row, [&](const uint8_t* line, const float* filter) __attribute__((always_inline)) {
+  for_lines(row, [&](const uint8_t* line, const float* filter) TORCHETTE_INLINED {
     Vec weights[kTaps];
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (int t = 0; t < kTaps; ++t) weights[t] = load(filter + static_cast<size_t>(t) * kPanel + v);
     const uint8_t* const from = line != nullptr ? line + first * c : row.outside;
     const ptrdiff_t step = line != nullptr ? c : 0;
-#pragma GCC unroll 16
+    TORCHETTE_UNROLL(16)
     for (int j = 0; j < kCount + kTaps - 1; ++j) {
       const bool inside = kInside || line == nullptr || (first + j >= 0 && first + j < w.in[2]);
       const Vec pixel = get<kWhole>(row, inside ? from + j * step : row.outside, v);
-#pragma GCC unroll 8
+      TORCHETTE_UNROLL(8)
       for (int t = 0; t < kTaps; ++t)
         if (j >= t && j - t < kCount) sums[j - t] = fma(pixel, weights[t], sums[j - t]);
     }
@@ -272,7 +272,7 @@ void depthwise_pixels(const DepthwiseRow& row, ptrdiff_t x, float zero) {
       depthwise_taps<kCount, kWhole>(row, x, v, sums);
     const RequantizedVector terms(*row.how, row.channel + v);
     const Vec of_weights = load(row.how->sums + row.channel + v);
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (int i = 0; i < kCount; ++i)
       terms.put(fma(of_weights, broadcast(-zero), sums[i]), row.channels - v,
                 row.out + (x + i) * static_cast<ptrdiff_t>(w.channels) + v);
@@ -301,8 +301,8 @@ void widen(const int8_t* bytes, size_t count, float* to) {
 #if TORCHETTE_HAS_VECTORS
 /// Adds the products of so many pixels, `step` bytes apart, to the sums of a panel's channels.
 template <bool kWhole>
-__attribute__((noinline)) void add_taps(const uint8_t* pixel, ptrdiff_t step, const int8_t* weights,
-                                        size_t count, int32_t flip, size_t channels, int32_t* sums) {
+TORCHETTE_NOINLINE void add_taps(const uint8_t* pixel, ptrdiff_t step, const int8_t* weights, size_t count,
+                                 int32_t flip, size_t channels, int32_t* sums) {
 #if TORCHETTE_HAS_HELIUM
   // Channels 4 i, 4 i + 1 and so on: products are of even and odd bytes, and are widened in the same way.
   int32x4x4_t four = vld4q_s32(sums);
@@ -368,8 +368,8 @@ void widen(const int8_t* bytes, size_t count, int8_t* to) { memcpy(to, bytes, co
 
 /// Adds the products of so many pixels, `step` bytes apart, to the sums of a panel's channels.
 template <bool kWhole>
-__attribute__((noinline)) void add_taps(const uint8_t* pixels, ptrdiff_t step, const int16_t* filter,
-                                        size_t count, int32_t flip, size_t channels, int32_t* sums) {
+TORCHETTE_NOINLINE void add_taps(const uint8_t* pixels, ptrdiff_t step, const int16_t* filter, size_t count,
+                                 int32_t flip, size_t channels, int32_t* sums) {
   for (size_t v = 0; v < channels; v += 4, sums += 4) {
     const uint8_t* pixel = pixels + v;
     const int16_t* weights = filter + v;
@@ -439,7 +439,7 @@ void depthwise_row(const DepthwiseRow& row, float zero) {
     ptrdiff_t first = 0, end = taps;
     while (first < taps && at + first * w.dilation[2] < 0) ++first;
     while (end > first && at + (end - 1) * w.dilation[2] >= w.in[2]) --end;
-    for_lines(row, [&](const uint8_t* line, const TapWeight* weights) __attribute__((always_inline)) {
+    for_lines(row, [&](const uint8_t* line, const TapWeight* weights) TORCHETTE_INLINED {
       const ptrdiff_t begin = line != nullptr ? first : taps, after = line != nullptr ? end : taps;
       constexpr auto kRow = static_cast<ptrdiff_t>(kPanel);
       add(row.outside, 0, weights, begin);

@@ -40,8 +40,8 @@ struct Bytes {
 #if defined(__AVX512F__) && !defined(__clang__)
 #define TORCHETTE_TWO_LOOKUPS 1
 /// Two instructions look in a half of the table each.
-__attribute__((target("avx512vbmi"))) size_t look_up_wide(const uint8_t* from, const uint8_t* table,
-                                                          uint8_t* to, size_t n) {
+TORCHETTE_TARGET("avx512vbmi")
+size_t look_up_wide(const uint8_t* from, const uint8_t* table, uint8_t* to, size_t n) {
   const __m512i a = _mm512_loadu_si512(table), b = _mm512_loadu_si512(table + 64);
   const __m512i c = _mm512_loadu_si512(table + 128), d = _mm512_loadu_si512(table + 192);
   size_t i = 0;
@@ -57,7 +57,7 @@ __attribute__((target("avx512vbmi"))) size_t look_up_wide(const uint8_t* from, c
 /// A sixteenth of the table at a time: of indices beyond it the shuffle makes zeros.
 size_t look_up(const uint8_t* from, const uint8_t* table, uint8_t* to, size_t n) {
 #ifdef TORCHETTE_TWO_LOOKUPS
-  if (__builtin_cpu_supports("avx512vbmi")) return look_up_wide(from, table, to, n);
+  if (TORCHETTE_CPU_HAS("avx512vbmi")) return look_up_wide(from, table, to, n);
 #endif
   size_t i = 0;
   for (; i + 32 <= n; i += 32) {

@@ -13,11 +13,11 @@ namespace {
 TORCHETTE_INLINE Vec rounded(Vec x) {
 #if defined(__AVX512F__)
   asm("" : "+v"(x));
-#elif defined(__SSE__)
+#elif TORCHETTE_GNU && defined(__SSE__)
   asm("" : "+x"(x));
 #elif defined(__ARM_NEON)
   asm("" : "+w"(x));
-#elif !defined(__wasm__)  // which has no such instruction
+#elif TORCHETTE_GNU && !defined(__wasm__)  // which has no such instruction
   asm("" : "+m"(x));
 #endif
   return x;
@@ -80,22 +80,22 @@ constexpr size_t kUnpacked = 256;
 /// ones the next.
 template <int kUnit>
 void unpack(const uint8_t* from, size_t octets, int8_t* to) {
-  typedef uint8_t Bytes __attribute__((vector_size(sizeof(VecInt))));
+  TORCHETTE_LANES(Bytes, uint8_t, sizeof(VecInt));
   constexpr size_t kBytes = kPanel * kQuad;
   for (size_t o = 0; o < octets; ++o, from += kBytes, to += 2 * kBytes) {
     for (size_t v = 0; v < kBytes; v += sizeof(Bytes)) {
       VecInt both;
       memcpy(&both, from + v, sizeof(both));
-      if (v % 64 == 0) __builtin_prefetch(from + kAhead);
+      if (v % 64 == 0) TORCHETTE_PREFETCH(from + kAhead);
       Bytes low, high;
       if (kUnit == 1) {
         const Bytes nibble = Bytes{} + 0x0F, sign = Bytes{} + 0x08;
-        low = ((reinterpret_cast<Bytes>(both) & nibble) ^ sign) - sign;
-        high = ((reinterpret_cast<Bytes>(both >> 4) & nibble) ^ sign) - sign;
+        low = ((bit_cast<Bytes>(both) & nibble) ^ sign) - sign;
+        high = ((bit_cast<Bytes>(both >> 4) & nibble) ^ sign) - sign;
       } else {
         const Bytes nibble = Bytes{} + 0xF0;
-        low = reinterpret_cast<Bytes>(both << 4) & nibble;
-        high = reinterpret_cast<Bytes>(both) & nibble;
+        low = bit_cast<Bytes>(both << 4) & nibble;
+        high = bit_cast<Bytes>(both) & nibble;
       }
       memcpy(to + v, &low, sizeof(low));
       memcpy(to + kBytes + v, &high, sizeof(high));
@@ -129,7 +129,7 @@ constexpr size_t kExact = 128;
 
 #if !TORCHETTE_BY_COLUMNS
 template <typename M, int kRows, int kPanels>
-__attribute__((noinline)) void add_groups(const ScaledTile& t) {
+TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
   constexpr bool kOnes = sizeof(typename M::Number) == 1;  // else the zeros are taken from the rows already
   constexpr int kVectors = kPanels * static_cast<int>(kPanelVectors);
   const auto* a = static_cast<const typename M::Number*>(t.a);
@@ -140,28 +140,28 @@ __attribute__((noinline)) void add_groups(const ScaledTile& t) {
   for (size_t g = 0; g < t.groups; ++g) {
     Sums<M, kRows + kOnes, kPanels> sums;
     sums.template set<kOnes>(a, t.a_row, w, t.w_panel, t.quads);
-#pragma GCC unroll 8
+    TORCHETTE_UNROLL(8)
     for (int v = 0; v < kVectors; ++v) {
       constexpr int kOf = static_cast<int>(kPanelVectors);
       const float* const scale = scales + static_cast<size_t>(v / kOf) * t.scales_panel;
       const Vec factor = load(scale + static_cast<size_t>(v % kOf) * kLanes) * t.unit;
       float* const totals = t.totals + static_cast<size_t>(v) * kLanes;
-      const auto put = [&](int i, Vec sum) __attribute__((always_inline)) {
+      const auto put = [&](int i, Vec sum) TORCHETTE_INLINED {
         float* const total = totals + static_cast<size_t>(i) * t.totals_row;
         store(total, load(total) + rounded(sum * factor));
       };
       if constexpr (!kOnes) {
-#pragma GCC unroll 8
+        TORCHETTE_UNROLL(8)
         for (int i = 0; i < kRows; ++i) put(i, to_floats(whole_sums<M>(sums.of[i], v)));
       } else {
         const VecInt weights = whole_sums<M>(sums.of[kRows], v);
         if (t.quads <= kExact) {
           const Vec above = to_floats(weights);
-#pragma GCC unroll 8
+          TORCHETTE_UNROLL(8)
           for (int i = 0; i < kRows; ++i)
             put(i, to_floats(whole_sums<M>(sums.of[i], v)) - above * static_cast<float>(zeros[i]));
         } else {
-#pragma GCC unroll 8
+          TORCHETTE_UNROLL(8)
           for (int i = 0; i < kRows; ++i)
             put(i, to_floats(whole_sums<M>(sums.of[i], v) - weights * zeros[i]));
         }
@@ -174,7 +174,7 @@ __attribute__((noinline)) void add_groups(const ScaledTile& t) {
 }
 #else
 template <typename M, int kRows, int kPanels>
-__attribute__((noinline)) void add_groups(const ScaledTile& t) {
+TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
   constexpr bool kOnes = sizeof(typename M::Number) == 1;
   const auto* a = static_cast<const typename M::Number*>(t.a);
   const int8_t* w = t.w;

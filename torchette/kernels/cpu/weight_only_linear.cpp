@@ -40,11 +40,11 @@ void unpack(const Weight& weight, size_t panel, float* to) {
       VecInt lanes;
       memcpy(&lanes, from + v * sizeof(int32_t), sizeof(lanes));
       const Vec factor = load(scale + v);
-#pragma GCC unroll 8
+      TORCHETTE_UNROLL(8)
       for (size_t t = 0; t < kNumbers; ++t) {
         if (input_of<kBits>(t) >= left) continue;
         const VecInt whole = lanes << static_cast<int>(32 - kBits * (t + 1)) >> (32 - kBits);
-        store(to + (first + input_of<kBits>(t)) * kPanel + v, __builtin_convertvector(whole, Vec) * factor);
+        store(to + (first + input_of<kBits>(t)) * kPanel + v, convert_lanes<Vec>(whole) * factor);
       }
     }
   }
@@ -77,15 +77,14 @@ void multiply_row(const Weight& weight, size_t panel, const float* x, const floa
           for (size_t t = 0; t < kNumbers; ++t) {
             if (input_of<kBits>(t) >= weight.depth - word * kNumbers) continue;
             const VecInt whole = lanes << static_cast<int>(32 - kBits * (t + 1)) >> (32 - kBits);
-            sums[0] = fma(__builtin_convertvector(whole, Vec), broadcast(at[input_of<kBits>(t)]), sums[0]);
+            sums[0] = fma(convert_lanes<Vec>(whole), broadcast(at[input_of<kBits>(t)]), sums[0]);
           }
           continue;
         }
-#pragma GCC unroll 8
+        TORCHETTE_UNROLL(8)
         for (size_t t = 0; t < kNumbers; ++t) {
           const VecInt whole = lanes << static_cast<int>(32 - kBits * (t + 1)) >> (32 - kBits);
-          sums[t % 4] =
-              fma(__builtin_convertvector(whole, Vec), broadcast(at[input_of<kBits>(t)]), sums[t % 4]);
+          sums[t % 4] = fma(convert_lanes<Vec>(whole), broadcast(at[input_of<kBits>(t)]), sums[t % 4]);
         }
       }
       total = fma((sums[0] + sums[1]) + (sums[2] + sums[3]), load(scale), total);

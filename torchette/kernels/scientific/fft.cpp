@@ -27,7 +27,7 @@ ScalarType real_of(ScalarType t) {
 /// Numbers of as many lines, which are transformed together.
 template <typename T>
 struct Lines {
-  typedef T type __attribute__((vector_size(kLanes * sizeof(float))));
+  TORCHETTE_LANES(type, T, kLanes * sizeof(float) / sizeof(T));
 };
 
 /// to[k] = sum over j of from[j * step] e^(sign 2 pi i j k / n), for k < n. `root` has the first `whole`

@@ -14,7 +14,7 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace special {
 
-constexpr double kNan = __builtin_nan(""), kInfinity = __builtin_inf();
+constexpr double kNan = NAN, kInfinity = INFINITY;
 
 /// The derivative of the logarithm of the gamma function. From 10 on by its asymptotic series (Abramowitz and
 /// Stegun 6.3.18), below that by recurrence, left of 0 by reflection.

@@ -3,6 +3,8 @@
 // kernels are.
 #include "torchette/pybindings/limits/probe.h"
 
+#include "torchette/runtime/compiler.h"
+
 namespace torchette::pybindings {
 namespace TORCHETTE_ISA {
 
@@ -28,12 +30,11 @@ static size_t multiply_adds(size_t rounds, float* sink) {
   const Vec factor = *sink - Vec{}, summand = factor;  // 0.5: the sums tend to 1
   Vec sums[kSums];
   // Sums that begin alike would be one.
-#pragma GCC unroll 24
+  TORCHETTE_UNROLL(24)
   for (size_t i = 0; i < kSums; ++i) sums[i] = factor * static_cast<float>(i);
-  for (size_t round = 0; round < rounds; ++round)
-#pragma GCC unroll 24
-    for (size_t i = 0; i < kSums; ++i) sums[i] = sums[i] * factor + summand;
-#pragma GCC unroll 24
+  for (size_t round = 0; round < rounds; ++round) TORCHETTE_UNROLL(24)
+  for (size_t i = 0; i < kSums; ++i) sums[i] = sums[i] * factor + summand;
+  TORCHETTE_UNROLL(24)
   for (size_t i = 1; i < kSums; ++i) sums[0] += sums[i];
   *sink = sums[0][0];
   return rounds * kSums * kLanes;
@@ -43,11 +44,9 @@ static void read(const float* data, size_t size, size_t rounds, float* sink) {
   constexpr size_t kAtOnce = 8;
   Vec sums[kAtOnce] = {};
   for (size_t round = 0; round < rounds; ++round)
-    for (size_t i = 0; i + kStep <= size; i += kAtOnce * kLanes)
-#pragma GCC unroll 8
-      for (size_t j = 0; j < kAtOnce; ++j)
-        sums[j] += *reinterpret_cast<const LoadedVec*>(data + i + j * kLanes);
-#pragma GCC unroll 8
+    for (size_t i = 0; i + kStep <= size; i += kAtOnce * kLanes) TORCHETTE_UNROLL(8)
+  for (size_t j = 0; j < kAtOnce; ++j) sums[j] += *reinterpret_cast<const LoadedVec*>(data + i + j * kLanes);
+  TORCHETTE_UNROLL(8)
   for (size_t j = 1; j < kAtOnce; ++j) sums[0] += sums[j];
   *sink = sums[0][0];
 }

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Calls that are no kernel's own: they show memory in other sizes, or call one kernel several times.
+#include <cmath>
+
 #include "torchette/backends/xnnpack/kernels/program.h"
 
 namespace torchette {
@@ -60,7 +62,7 @@ void round_row(const float* from, size_t length, float* to) {
   const float zero_point = (first - 128.0f) + (last + 127.0f) > 0.0f ? -128.0f - first : 127.0f - last;
   const float zero = nearest(zero_point < -128.0f ? -128.0f : zero_point > 127.0f ? 127.0f : zero_point);
   const float least = -128.0f - zero, most = 127.0f - zero;
-  const float bad = finite ? 0.0f : __builtin_nanf("");
+  const float bad = finite ? 0.0f : NAN;
   for (size_t i = 0; i < length; ++i) {
     const float x = from[i] * steps;
     to[i] = nearest(x < least ? least : x > most ? most : x) * step + bad;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Whole numbers: what those of a payload stand for, what becomes of them at nodes that compute in floats, and
 // weights of them.
+#include <cmath>
+
 #include "torchette/backends/xnnpack/kernels/program.h"
 
 namespace torchette {
@@ -118,7 +120,7 @@ int32_t whole_at(const Slot& slot, size_t i) {
 
 int64_t whole_of(const Slot& slot, double real) {
   const int64_t low = is_signed(slot) ? INT8_MIN : 0, high = low + UINT8_MAX;
-  const double whole = __builtin_rint(real / static_cast<double>(slot.how.scale)) + slot.how.zero;
+  const double whole = std::rint(real / static_cast<double>(slot.how.scale)) + slot.how.zero;
   return whole >= static_cast<double>(high) ? high
          : whole > static_cast<double>(low) ? static_cast<int64_t>(whole)
                                             : low;
@@ -128,7 +130,7 @@ int64_t low_of(const Slot& slot, const Limits& limits) { return whole_of(slot, d
 
 int64_t high_of(const Slot& slot, const Limits& limits) {
   const double high = limits.high;
-  return whole_of(slot, high == high ? high : __builtin_inf());
+  return whole_of(slot, high == high ? high : INFINITY);
 }
 
 bool sums_are_whole(const Slot& in, const Slot& weights, const Slot* bias, const Slot& out,
@@ -245,7 +247,7 @@ Error Builder::moved(const Table& n, uint16_t from, uint16_t to, Slot** in, Slot
 Error Builder::round() {
   if (whole_ == nullptr) return Error::Ok;
   Slot* const table = looked_up_ == nullptr ? whole_ : temporary(sizes_of(rounded_), whole_->impl.type);
-  const Limits all = {-__builtin_inff(), __builtin_inff()};
+  const Limits all = {-INFINITY, INFINITY};
   TORCHETTE_TRY(
       call("cpu::quantize.out", {value_of(rounded_), double{whole_->how.scale}, int64_t{whole_->how.zero},
                                  low_of(*whole_, all), high_of(*whole_, all), value_of(table)}));

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Layers with weights, which are packed here, and pools.
+#include <cmath>
+
 #include "torchette/backends/xnnpack/kernels/program.h"
 
 namespace torchette {
 namespace xnnpack {
 namespace {
 
-constexpr float kInfinity = __builtin_inff();
+constexpr float kInfinity = INFINITY;
 constexpr uint32_t kTransposed = 1;  // flag of a layer whose weights are [inputs, outputs]
 constexpr uint32_t kPanel = 16;      // as in torchette/kernels/cpu/panels.h
 constexpr uint32_t kQuad = 4;        // as in torchette/kernels/cpu/integer_gemm.h

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The kinds of nodes that a payload may have, and the kernels that each becomes.
+#include <cmath>
+
 #include "torchette/backends/xnnpack/kernels/program.h"
 
 namespace torchette {
 namespace xnnpack {
 namespace {
 
-constexpr float kInfinity = __builtin_inff();
+constexpr float kInfinity = INFINITY;
 
 }  // namespace
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torchette/backends/xnnpack/kernels/payload.h"
 
+#include <cmath>
+
 namespace torchette {
 namespace xnnpack {
 namespace {
@@ -111,7 +113,7 @@ Error Payload::constant(uint32_t index, size_t size, const void** data, Freeable
 
 Limits limits_of(const Table& node) {
   const Table range = node.table(fb::XNode::kOutputMinMax);
-  if (!range.present()) return {-__builtin_inff(), __builtin_inff()};
+  if (!range.present()) return {-INFINITY, INFINITY};
   return {range.get<float>(fb::OutputMinMax::kOutputMin), range.get<float>(fb::OutputMinMax::kOutputMax)};
 }
 

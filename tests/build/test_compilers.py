@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Compilers that are neither GCC nor Clang: what those two offer beyond C++17 stands in two headers, and the other branch of
+# these headers compiles all sources, for Windows too, and computes the same.
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.building import CXX, ROOT, built, program, run
+
+# Where such things belong: the two headers; the C interface, which includes nothing of ours; what only GNU tools make:
+# firmware, WebAssembly, what packs weights for XNNPACK, the Python module's measure of the processor.
+PLACES = (
+    *("torchette/runtime/compiler.h", "torchette/kernels/lanes.h", "torchette/extension/c_api.h"),
+    *(
+        "torchette/build/bare/",
+        "torchette/build/web/",
+    ),
+    *("torchette/backends/xnnpack/pack_rows.cpp", "torchette/pybindings/limits/probe.cpp"),
+)
+BEYOND = re.compile(
+    r"__attribute__|__builtin_|vector_size|#\s*pragma (GCC|clang)|_Pragma|__typeof|__int128|__extension__|__declspec"
+    r"|__forceinline|\b__asm"
+)
+SOURCES = sorted(
+    path
+    for folder in ("runtime", "kernels", "extension")
+    for path in (ROOT / "torchette" / folder).rglob("*.cpp")
+    if not {"aten", "llm"} & set(path.parts) and path.name != "platform_minimal.cpp"
+)
+# those with most vectors in them, and those that know of Windows
+SAMPLE = (
+    *("kernels/cpu/scaled_gemm.cpp", "kernels/cpu/chain_program.cpp", "runtime/method_load.cpp"),
+    *("runtime/platform_posix.cpp", "extension/open_file.cpp", "extension/mmap_data_loader.cpp"),
+)
+FLAGS = ("-std=c++17", "-fsyntax-only", "-pedantic-errors", "-DTORCHETTE_PLAIN", f"-I{ROOT}")
+
+
+def beyond(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if BEYOND.search(line)]
+
+
+def test_what_is_not_c_plus_plus_stands_in_its_places() -> None:
+    files = [path for pattern in ("*.cpp", "*.h", "*.def") for path in (ROOT / "torchette").rglob(pattern)]
+    found = {str(path.relative_to(ROOT)): beyond(path.read_text(encoding="utf-8")) for path in files}
+    assert all(any(found[name] for name in found if name.startswith(place)) for place in PLACES)
+    assert not {name: lines for name, lines in found.items() if lines and not name.startswith(PLACES)}
+
+
+def test_assembly_is_for_compilers_that_take_it() -> None:
+    """`asm` stands behind the name of a processor that Microsoft's compiler does not use."""
+    for path in (ROOT / "torchette").rglob("*.[ch]*"):
+        name = str(path.relative_to(ROOT))
+        if name.startswith(PLACES) or path.suffix not in (".cpp", ".h"):
+            continue
+        guards: list[str] = []
+        for line in path.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
+            if line.startswith("#if"):
+                guards.append(line)
+            elif line.startswith(("#elif", "#else")):
+                guards[-1] += line  # an #else of a guard that names none has none itself
+            elif line.startswith("#endif"):
+                guards.pop()
+            elif re.search(r"\basm( volatile)?\(", line):
+                assert any(re.search(r"__(ARM|AVX|aarch64)|TORCHETTE_GNU|MAY_HAVE_", g) for g in guards), (
+                    f"{name}: {line.strip()}"
+                )
+
+
+@pytest.fixture(scope="module")
+def families() -> Path:
+    built("torchette_core")
+    return ROOT / "build" / "dev" / "generated"
+
+
+def syntax(compiler: list[str], source: Path, generated: Path) -> None:
+    run(*compiler, *FLAGS, f"-I{generated}", "-include", generated / "torchette/kernels/families.h", source)
+
+
+def microsoft() -> list[str]:
+    """Clang with Microsoft's extensions and laxities, and the headers for Windows that ziglang has."""
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("pip install ziglang")
+    import sys
+
+    import ziglang
+
+    library = Path(ziglang.__file__).parent / "lib"
+    headers = [
+        library / name
+        for name in ("libcxx/include", "libcxxabi/include", "include", "libc/include/any-windows-any")
+    ]
+    # how ziglang configures its C++ library
+    defined = {
+        "ABI_VERSION": 1,
+        "ABI_NAMESPACE": "__1",
+        "DISABLE_VISIBILITY_ANNOTATIONS": 1,
+        **{
+            f"HAS_{name}": 1
+            for name in ("THREADS", "MONOTONIC_CLOCK", "TERMINAL", "FILESYSTEM", "RANDOM_DEVICE")
+        },
+        **{f"HAS_{name}": 1 for name in ("LOCALIZATION", "UNICODE", "WIDE_CHARACTERS")},
+        "HAS_MUSL_LIBC": 0,
+        "HAS_VENDOR_AVAILABILITY_ANNOTATIONS": 0,
+        "HARDENING_MODE": "_LIBCPP_HARDENING_MODE_NONE",
+        "ASSERTION_SEMANTIC_DEFAULT": "_LIBCPP_ASSERTION_SEMANTIC_IGNORE",
+    }
+    return [
+        *(
+            sys.executable,
+            "-m",
+            "ziglang",
+            "clang",
+            "--target=x86_64-pc-windows-gnu",
+            "-nostdinc",
+            "-nostdinc++",
+        ),
+        *("-fms-extensions", "-fms-compatibility", "-fms-compatibility-version=19.40", "-fgnuc-version=14.2"),
+        *(f"-D_LIBCPP_{name}={value}" for name, value in defined.items()),
+        *(word for folder in headers for word in ("-isystem", str(folder))),
+    ]
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("name", SAMPLE)
+def test_sources_compile_without_extensions(name: str, families: Path) -> None:
+    assert ROOT / "torchette" / name in SOURCES
+    syntax(microsoft(), ROOT / "torchette" / name, families)
+
+
+@pytest.mark.slow
+def test_all_sources_compile_without_extensions(families: Path) -> None:
+    for source in SOURCES:
+        syntax(microsoft(), source, families)
+        if "_WIN32" not in source.read_text(encoding="utf-8"):
+            syntax([CXX], source, families)
+
+
+def test_structures_compute_as_vectors_do(tmp_path: Path) -> None:
+    flags = ("-std=c++17", "-O1", "-fwrapv", "-ffp-contract=off", f"-I{ROOT}")
+    source = ROOT / "tests" / "kernels" / "print_lanes.cpp"
+    vectors = program(tmp_path / "vectors", [source], *flags, "-DEXPECTED_GNU=1")
+    structures = program(tmp_path / "structures", [source], *flags, "-DEXPECTED_GNU=0", "-DTORCHETTE_PLAIN")
+    printed = run(vectors).stdout
+    assert len(printed.splitlines()) > 100
+    assert run(structures).stdout == printed

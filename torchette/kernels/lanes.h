@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Vectors as a type: several numbers of one kind, with the operators of one. GCC and Clang have it in the
+// language, and it becomes the machine's vectors; elsewhere it is a structure with loops, which gives the
+// same numbers, slower.
+#pragma once
+
+#include <utility>
+
+#include "torchette/runtime/compiler.h"
+
+#ifndef TORCHETTE_ISA
+#define TORCHETTE_ISA baseline
+#endif
+
+#if TORCHETTE_GNU
+// Every function of vectors is inlined, so the calling convention that GCC tells of is never used.
+#pragma GCC diagnostic ignored "-Wpsabi"
+#elif defined(__AVX__)
+#error "this compiler is not told of wider vectors: compile without AVX, or with clang-cl"
+#endif
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+#if TORCHETTE_GNU
+
+/// Names a type of so many numbers; comparisons of it give whole numbers of the same size, -1 or 0.
+#define TORCHETTE_LANES(name, T, count) typedef T name __attribute__((vector_size((count) * sizeof(T))))
+/// The same where it lies among numbers in memory.
+#define TORCHETTE_LANES_IN_MEMORY(name, T, count) \
+  typedef T name __attribute__((vector_size((count) * sizeof(T)), aligned(alignof(T)), may_alias))
+/// The numbers of a and, behind them, of b at these places.
+#define TORCHETTE_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+/// a where the mask is set, else b: lane by lane, or of numbers.
+#define TORCHETTE_SELECT(mask, a, b) ((mask) ? (a) : (b))
+
+/// Each number in another type.
+template <typename To, typename From>
+TORCHETTE_INLINE To convert_lanes(From from) {
+  return __builtin_convertvector(from, To);
+}
+
+#else
+
+template <size_t kSize>
+struct WholeOf;
+template <>
+struct WholeOf<1> {
+  typedef int8_t type;
+};
+template <>
+struct WholeOf<2> {
+  typedef int16_t type;
+};
+template <>
+struct WholeOf<4> {
+  typedef int32_t type;
+};
+template <>
+struct WholeOf<8> {
+  typedef int64_t type;
+};
+
+template <typename T, size_t kCount>
+struct Lanes {
+  typedef Lanes<typename WholeOf<sizeof(T)>::type, kCount> Mask;
+  typedef T Number;
+  static constexpr size_t kLanes = kCount;
+  T lane[kCount];
+
+  Lanes() = default;
+  /// The same number in all, as the operators of vectors take numbers.
+  template <typename Any, typename = decltype(static_cast<T>(std::declval<Any>()))>
+  TORCHETTE_INLINE Lanes(Any number) {  // NOLINT
+    for (T& place : lane) place = static_cast<T>(number);
+  }
+  template <typename... More>
+  TORCHETTE_INLINE Lanes(T first, T second, More... more) : lane{first, second, static_cast<T>(more)...} {}
+
+  TORCHETTE_INLINE T& operator[](size_t i) { return lane[i]; }
+  TORCHETTE_INLINE const T& operator[](size_t i) const { return lane[i]; }
+
+#define TORCHETTE_EACH(Type, expression)                                                           \
+  Type to;                                                                                         \
+  for (size_t i = 0; i < kCount; ++i) to.lane[i] = static_cast<typename Type::Number>(expression); \
+  return to
+#define TORCHETTE_OPERATOR(op)                                                \
+  friend TORCHETTE_INLINE Lanes operator op(const Lanes& a, const Lanes& b) { \
+    TORCHETTE_EACH(Lanes, a.lane[i] op b.lane[i]);                            \
+  }                                                                           \
+  TORCHETTE_INLINE Lanes& operator op## = (const Lanes& b) { return *this = *this op b; }
+#define TORCHETTE_COMPARISON(op)                                             \
+  friend TORCHETTE_INLINE Mask operator op(const Lanes& a, const Lanes& b) { \
+    TORCHETTE_EACH(Mask, a.lane[i] op b.lane[i] ? -1 : 0);                   \
+  }
+  TORCHETTE_OPERATOR(+)
+  TORCHETTE_OPERATOR(-)
+  TORCHETTE_OPERATOR(*)
+  TORCHETTE_OPERATOR(/)
+  TORCHETTE_OPERATOR(&)
+  TORCHETTE_OPERATOR(|)
+  TORCHETTE_OPERATOR(^)
+  TORCHETTE_OPERATOR(<<)
+  TORCHETTE_OPERATOR(>>)
+  TORCHETTE_COMPARISON(==)
+  TORCHETTE_COMPARISON(!=)
+  TORCHETTE_COMPARISON(<)
+  TORCHETTE_COMPARISON(<=)
+  TORCHETTE_COMPARISON(>)
+  TORCHETTE_COMPARISON(>=)
+  friend TORCHETTE_INLINE Lanes operator-(const Lanes& a) { TORCHETTE_EACH(Lanes, -a.lane[i]); }
+  friend TORCHETTE_INLINE Lanes operator~(const Lanes& a) { TORCHETTE_EACH(Lanes, ~a.lane[i]); }
+  friend TORCHETTE_INLINE Lanes select(const Mask& mask, const Lanes& a, const Lanes& b) {
+    TORCHETTE_EACH(Lanes, mask.lane[i] != 0 ? a.lane[i] : b.lane[i]);
+  }
+#undef TORCHETTE_EACH
+#undef TORCHETTE_OPERATOR
+#undef TORCHETTE_COMPARISON
+};
+
+template <typename To, typename From>
+TORCHETTE_INLINE To convert_lanes(const From& from) {
+  static_assert(To::kLanes == From::kLanes, "as many numbers");
+  To to;
+  for (size_t i = 0; i < To::kLanes; ++i) to.lane[i] = static_cast<typename To::Number>(from.lane[i]);
+  return to;
+}
+
+template <int... kPlaces, typename T, size_t kCount>
+TORCHETTE_INLINE Lanes<T, sizeof...(kPlaces)> shuffle(const Lanes<T, kCount>& a, const Lanes<T, kCount>& b) {
+  constexpr int places[] = {kPlaces...};
+  Lanes<T, sizeof...(kPlaces)> to;
+  for (size_t i = 0; i < sizeof...(kPlaces); ++i) {
+    const auto place = static_cast<size_t>(places[i]);
+    to.lane[i] = place < kCount ? a.lane[place] : b.lane[place - kCount];
+  }
+  return to;
+}
+
+#define TORCHETTE_LANES(name, T, count) typedef ::torchette::TORCHETTE_ISA::Lanes<T, (count)> name
+#define TORCHETTE_LANES_IN_MEMORY(name, T, count) TORCHETTE_LANES(name, T, count)
+#define TORCHETTE_SELECT(mask, a, b) select(mask, a, b)
+#define TORCHETTE_SHUFFLE(a, b, ...) shuffle<__VA_ARGS__>(a, b)
+
+#endif
+
+template <typename Mask, typename V>
+TORCHETTE_INLINE V select(Mask mask, V a, V b) {
+  return mask ? a : b;
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
