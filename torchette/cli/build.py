@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     target = targets.find(options.target)
     if options.output is None:
         raise UsageError("where to? name a folder: -o DIR")
-    if options.llm and (target.kind == "bare" or target.name == "wasm32-browser"):
+    if options.llm and target.kind == "bare":
         raise UsageError(f"--llm needs files and a heap, which {target.name} has not")
     chosen = selection.of_files(options.models)
     if options.ops is not None or options.dtypes is not None:
@@ -154,6 +154,7 @@ def _build_for_browser(options: argparse.Namespace, chosen: Selection) -> int:
         chosen=chosen,
         small=small,
         log_level=options.log_level,
+        llm=options.llm,
         report=_progress,
     ):
         print(f"{path}  {path.stat().st_size:,} bytes")
