@@ -192,7 +192,7 @@ std::string to_string(const Value& value, bool quoted = false, int depth = 0) {
       return value.is(Kind::List) ? "[" + out + "]" : "{" + out + "}";
     }
     default:
-      return "";
+      return quoted && value.is(Kind::Undefined) ? "Undefined" : "";
   }
 }
 
@@ -651,6 +651,8 @@ class Parser {
       TORCHETTE_TRY(close());
       return leave;
     }
+    if (word.compare(0, 3, "end") == 0 || word == "else" || word == "elif")
+      return bad(here().line, word + " stands where nothing has begun");
     return unknown(here().line, "the block " + word);
   }
 
@@ -1286,6 +1288,7 @@ Walk::Answer Walk::operation(const Node& node, const Value& a, const Value& b) {
       break;
     case Op::Multiply:
       if (whole) return wrap(x * y);
+      if (a.is_whole() && b.is(Kind::String)) return operation(node, b, a);
       if (a.is(Kind::String) && b.is_whole()) {
         std::string text;
         const int64_t count = std::max<int64_t>(b.integer, 0);
@@ -1573,6 +1576,10 @@ Walk::Answer Walk::filter(const Node& node, const std::string& name, const Value
     for (const auto& [key, one] : *value.dict) list.push_back(Value::of(Value::List{Value::of(key), one}));
     return Value::of(std::move(list));
   }
+  static constexpr std::string_view kOfLists[] = {"list",       "first",      "last",   "reverse", "join",
+                                                  "selectattr", "rejectattr", "select", "reject",  "map"};
+  if (std::find(std::begin(kOfLists), std::end(kOfLists), name) == std::end(kOfLists))
+    return unknown(node.line, "the filter " + name);
   Result<Value::List> list = items(node, value);
   if (!list.ok()) return list.error();
   if (name == "list") return Value::of(std::move(*list));
@@ -1596,39 +1603,36 @@ Walk::Answer Walk::filter(const Node& node, const std::string& name, const Value
     return Value::of(std::move(out));
   }
   const bool by_attribute = name == "selectattr" || name == "rejectattr";
-  if (by_attribute || name == "select" || name == "reject" || name == "map") {
-    Value::List kept;
-    const Value* attribute = name == "map" ? given(1000, "attribute") : nullptr;
-    for (const Value& one : *list) {
-      if (attribute != nullptr) {
-        const Value* found = one.member(to_string(*attribute));
-        kept.push_back(found != nullptr ? *found : Value::undefined(to_string(*attribute)));
-        continue;
-      }
-      if (name == "map") {
-        if (arguments.empty()) return fails(node, "map takes a filter or an attribute");
-        Answer mapped = filter(node, to_string(arguments[0]), one, {}, {});
-        if (!mapped.ok()) return mapped.error();
-        kept.push_back(std::move(*mapped));
-        continue;
-      }
-      const size_t place = by_attribute ? 1 : 0;
-      if (by_attribute && arguments.empty()) return fails(node, name + " takes an attribute");
-      const Value* judged = by_attribute ? one.member(to_string(arguments[0])) : &one;
-      const Value missing = Value::undefined(by_attribute ? to_string(arguments[0]) : "");
-      if (judged == nullptr) judged = &missing;
-      bool holds = judged->truth();
-      if (arguments.size() > place) {
-        const Arguments rest(arguments.begin() + static_cast<std::ptrdiff_t>(place) + 1, arguments.end());
-        const Answer found = test(node, to_string(arguments[place]), *judged, rest);
-        if (!found.ok()) return found.error();
-        holds = found->truth();
-      }
-      if (holds == (name[0] == 's')) kept.push_back(one);
+  Value::List kept;
+  const Value* attribute = name == "map" ? given(1000, "attribute") : nullptr;
+  for (const Value& one : *list) {
+    if (attribute != nullptr) {
+      const Value* found = one.member(to_string(*attribute));
+      kept.push_back(found != nullptr ? *found : Value::undefined(to_string(*attribute)));
+      continue;
     }
-    return Value::of(std::move(kept));
+    if (name == "map") {
+      if (arguments.empty()) return fails(node, "map takes a filter or an attribute");
+      Answer mapped = filter(node, to_string(arguments[0]), one, {}, {});
+      if (!mapped.ok()) return mapped.error();
+      kept.push_back(std::move(*mapped));
+      continue;
+    }
+    const size_t place = by_attribute ? 1 : 0;
+    if (by_attribute && arguments.empty()) return fails(node, name + " takes an attribute");
+    const Value* judged = by_attribute ? one.member(to_string(arguments[0])) : &one;
+    const Value missing = Value::undefined(by_attribute ? to_string(arguments[0]) : "");
+    if (judged == nullptr) judged = &missing;
+    bool holds = judged->truth();
+    if (arguments.size() > place) {
+      const Arguments rest(arguments.begin() + static_cast<std::ptrdiff_t>(place) + 1, arguments.end());
+      const Answer found = test(node, to_string(arguments[place]), *judged, rest);
+      if (!found.ok()) return found.error();
+      holds = found->truth();
+    }
+    if (holds == (name[0] == 's')) kept.push_back(one);
   }
-  return unknown(node.line, "the filter " + name);
+  return Value::of(std::move(kept));
 }
 
 Walk::Answer Walk::test(const Node& node, const std::string& name, const Value& value,
