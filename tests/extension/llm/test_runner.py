@@ -208,6 +208,16 @@ def test_sampling(small: Small) -> None:
     penalized = small.expected(small.tokenizer.encode(PROMPT).ids, 20, repetition_penalty=1.7)
     plain = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=20\tignore_eos=1\tpenalty=1.7")
     assert plain[0].tokens == penalized != greedy
+    wrongs = [
+        {"logit_bias": {"900": 1}},
+        {"logit_bias": {"x": 1}},
+        {"seed": -1},
+        {"stop": [1]},
+        {"top": 1},
+        {"top_k": 0.5},
+    ]
+    for wrong in wrongs:
+        assert converse(small.path, f"{line}\tjson={json.dumps(wrong)}")[0].error == "InvalidArgument", wrong
     for wrong in ("temperature=-1", "top_p=0", "top_p=2", "min_p=2", "top_k=-1", "penalty=0", "bos=-1"):
         assert converse(small.path, f"{line}\t{wrong}")[0].error == "InvalidArgument", wrong
 
@@ -225,6 +235,98 @@ def test_frequencies_are_the_probabilities(small: Small) -> None:
     for token, chance in zip(top.indices.tolist(), top.values.softmax(0).tolist(), strict=True):
         assert abs(chosen.count(token) / 600 - chance) < 5 * (chance * (1 - chance) / 600) ** 0.5
     assert set(chosen) <= set(top.indices.tolist())
+
+
+OPTIONS = [
+    {"temperature": 1.3, "seed": 5},
+    {"temperature": 0.9, "top_k": 7, "seed": 1},
+    {"temperature": 1.1, "top_p": 0.8, "min_p": 0.02, "top_k": 100, "seed": 2},
+    {"presence_penalty": 0.5, "frequency_penalty": 0.3},
+    {"repetition_penalty": 1.4, "frequency_penalty": -0.2, "temperature": 2.0, "seed": 2**53},
+    {"logit_bias": {"17": 4.5, "20": -1.5, "300": 4.4}, "temperature": 0.5, "seed": 9},
+]
+
+
+def test_tokens_are_those_of_a_session(small: Small) -> None:
+    """Of Python's, with the same options and the same seed; log-probabilities too; a fork goes on by itself."""
+    session = llm.Session(small.path)
+    lines, wanted = [], []
+    for options in OPTIONS:
+        lines += ["reset", f"steps\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1\tjson={json.dumps(options)}"]
+        given = {**options, "logit_bias": {int(k): v for k, v in options.get("logit_bias", {}).items()}}
+        wanted.append(session.generate(PROMPT, max_tokens=40, ignore_end=True, **given).run())
+    for said, answer in zip(converse(small.path, *lines)[1::2], wanted, strict=True):
+        assert said.tokens[-40:] == answer.tokens and said.reason == "length"
+        if small.end not in answer.tokens:  # whose text a session leaves out
+            assert said.answer == answer.text
+
+    line = f'steps\t{PROMPT}\tspecial=1\tnew=6\tignore_eos=1\ttemperature=1\tseed=4\tjson={{"logprobs": 3}}'
+    (said,) = converse(small.path, line)
+    answer = session.generate(PROMPT, max_tokens=6, ignore_end=True, temperature=1.0, seed=4, logprobs=3)
+    for ours, piece in zip(said.answer.split(), answer, strict=True):
+        found = [pair.split(":") for pair in ours.split(",")]
+        theirs = [(piece.token, piece.logprob), *piece.top]
+        assert [int(token) for token, _ in found] == [token for token, _ in theirs]
+        assert [float(p) for _, p in found] == pytest.approx([p for _, p in theirs], abs=1e-4)
+
+    more = "generate\t\tnew=9\tignore_eos=1"
+    begun = f"generate\t{PROMPT}\tspecial=1\tnew=9\tignore_eos=1"
+    parent, _, _, forked, _, again = converse(small.path, begun, "fork", "prefill\tno", more, "join", more)
+    assert again.tokens[len(parent.tokens) :] != forked.tokens[-9:]
+    assert again.tokens == small.expected(parent.tokens, 9)
+    assert forked.tokens[:-9] == parent.tokens + small.tokenizer.encode("no", add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("keep", [None, 5])
+def test_a_full_context_slides(small: Small, keep: int | None) -> None:
+    """Past its end three times, as in Python; a later prompt makes room for itself."""
+    count, kept = 3 * CONTEXT, "" if keep is None else f"\tkeep={keep}"
+    options = {"on_full": "slide", "ignore_end": True, "presence_penalty": 0.1}
+    answer = llm.Session(small.path).generate(PROMPT, max_tokens=count, keep=keep, **options).run()
+    given = f"special=1\tignore_eos=1\tslide=1\tpresence=0.1{kept}"
+    said, again, full = converse(
+        small.path,
+        f'steps\t{PROMPT}\tnew={count}\t{given}\tjson={{"logprobs": 0}}',
+        f"generate\t{PROMPT}\tnew=2\t{given}",
+        f"generate\t{PROMPT * 20}\tnew=2\t{given}",
+    )
+    tokens = [int(one.split(":")[0]) for one in said.answer.split()]
+    assert (tokens, said.reason) == (answer.tokens, "length")
+    assert len(said.tokens) <= CONTEXT + 1 and said.tokens[-40:] == answer.tokens[-40:]
+    assert again.error == "Ok" and again.tokens[:1] == said.tokens[:1]
+    assert (full.error, full.tokens) == ("OutOfResources", again.tokens)
+
+
+def test_a_conversation_by_messages(small: Small, tmp_path: Path) -> None:
+    """By the file's template, as in Python; what a turn has computed is kept."""
+    (tmp_path / "model").mkdir()
+    for path in small.folder.iterdir():
+        if path.suffix != ".pte":
+            (tmp_path / "model" / path.name).write_bytes(path.read_bytes())
+    template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}\n{% endfor %}[assistant]"
+    (tmp_path / "model" / "chat_template.jinja").write_text(template)
+    path = tmp_path / "chat.pte"
+    llm.export(tmp_path / "model", max_prefill=CHUNK).save(path)
+    session = llm.Session(path)
+    messages = [{"role": "user", "content": 'Hi\t"there"'}]
+    first = session.chat(messages, max_tokens=5).run()
+    turns = [*messages, {"role": "assistant", "content": first.text}, {"role": "user", "content": "More"}]
+    second = session.chat(turns, max_tokens=5).run()
+    lines = [
+        f"chat\t{json.dumps(m)}\tnew=5"
+        for m in (messages, turns, [], [{"role": "user"}], [{"role": "user", "content": "x " * CONTEXT}])
+    ]
+    said = converse(path, *lines)
+    assert [line.error for line in said] == [
+        "Ok",
+        "Ok",
+        "InvalidArgument",
+        "InvalidArgument",
+        "OutOfResources",
+    ]
+    assert [line.answer for line in said[:2]] == [first.text, second.text]
+    assert said[1].tokens[: len(session.tokens)] == list(session.tokens)
+    assert converse(small.path, lines[0])[0].error == "NotFound", "no template"
 
 
 def test_files_that_are_no_language_model(small: Small, tmp_path: Path) -> None:

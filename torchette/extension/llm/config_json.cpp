@@ -78,6 +78,11 @@ Error read(const std::string& name, const Json& value, GenerationConfig* config)
     config->seed = static_cast<uint64_t>(value.number);
     return Error::Ok;
   }
+  if (name == "grammar") {
+    if (!value.is_string()) return wrong(name, "a text");
+    config->grammar = value.text;
+    return Error::Ok;
+  }
   if (name == "stop") {
     config->stop.clear();
     for (const Json& text : value.is_string() ? std::vector<Json>{value} : value.items) {

@@ -34,6 +34,7 @@ struct GenerationConfig {
   std::vector<std::pair<uint64_t, float>> logit_bias;  // added to logits; -infinity forbids a token
   uint64_t seed = 0;                                   // the same seed gives the same tokens
   std::vector<std::string> stop;                       // texts that end the answer and are not given out
+  std::string grammar;                                 // GBNF: what the answer keeps to
   bool slide = false;     // a full context forgets half of what is behind its first `keep` tokens
   int32_t keep = -1;      // -1: the token that begins every text, where the conversation has it
   int32_t logprobs = -1;  // pieces have log-probabilities, of so many of the likeliest tokens, too; -1: none
