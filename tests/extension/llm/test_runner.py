@@ -277,6 +277,57 @@ def test_tokens_are_those_of_a_session(small: Small) -> None:
     assert forked.tokens[:-9] == parent.tokens + small.tokenizer.encode("no", add_special_tokens=False).ids
 
 
+GRAMMARS = [
+    'root ::= "yes" | "no" [.!]*',
+    "root ::= [^a-c]{2,40} | .{3}",
+    'root ::= e\ne ::= t ("+" t)* # sums\nt ::= "(" e ")" | [0-9]{1,3}',
+    'root ::= "a" root "b" | [à-ÿ日]+',
+    'root ::= (item "\\n")+\nitem ::= "- " [\\x41-Z]{1,5} | "é"? "\\u00e9"',
+    llm.grammar_of({}),
+    llm.grammar_of(
+        {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 12},
+                "age": {"type": "integer", "maximum": 120},
+            },
+            "required": ["name", "age"],
+        }
+    ),
+]
+
+
+def test_grammars_hold_as_in_python(small: Small) -> None:
+    """Tokens of a session under the same grammar, greedy and drawn; what the answer becomes fits it."""
+    session, lines, wanted = llm.Session(small.path), [], []
+    for grammar in GRAMMARS:
+        for options in ({}, {"temperature": 1.5, "seed": 1}, {"temperature": 3.0, "seed": 2}):
+            given = json.dumps({**options, "grammar": grammar, "logprobs": 0})
+            lines += ["reset", f"steps\tx\tspecial=1\tnew=60\tjson={given}"]
+            wanted.append(session.generate("x", max_tokens=60, grammar=grammar, **options).run())
+    for said, answer in zip(converse(small.path, *lines)[1::2], wanted, strict=True):
+        tokens = [int(one.split(":")[0]) for one in said.answer.split()]
+        assert [t for t in tokens if t not in (2, small.end)] == answer.tokens
+        assert said.reason == answer.finish_reason
+    reasons = [answer.finish_reason for answer in wanted]
+    assert reasons.count("stop") > 3
+    text = converse(small.path, f"generate\tx\tspecial=1\tgrammar={GRAMMARS[0]}")[0]
+    assert text.answer in ("yes", "no") or text.answer.startswith("no")
+
+
+def test_grammars_that_are_wrong(small: Small) -> None:
+    """Those that Python refuses, with the same words; the runner lives."""
+    from tests.llm.test_grammar import BAD
+
+    good = f"generate\tx\tnew=1\tjson={json.dumps({'grammar': GRAMMARS[0]})}"
+    lines = [
+        f"generate\tx\tnew=1\tjson={json.dumps({'grammar': text})}" for text in BAD if text and text != 5
+    ]
+    said = converse(small.path, *lines, good)
+    assert {line.error for line in said[:-1]} <= {"InvalidArgument", "OutOfResources"}
+    assert said[-1].error == "Ok"
+
+
 @pytest.mark.parametrize("keep", [None, 5])
 def test_a_full_context_slides(small: Small, keep: int | None) -> None:
     """Past its end three times, as in Python; a later prompt makes room for itself."""

@@ -29,7 +29,8 @@ double Sampler::next_random() {
   return static_cast<double>((z ^ z >> 31) >> 11) * 0x1p-53;
 }
 
-Result<uint64_t> Sampler::sample(Span<float> logits, const std::vector<uint64_t>& history, size_t answer) {
+Result<uint64_t> Sampler::sample(Span<float> logits, const std::vector<uint64_t>& history, size_t answer,
+                                 const std::vector<bool>* allowed) {
   if (repetition_penalty_ != 1) {
     std::vector<uint64_t> seen = history;
     std::sort(seen.begin(), seen.end());
@@ -51,13 +52,16 @@ Result<uint64_t> Sampler::sample(Span<float> logits, const std::vector<uint64_t>
                     static_cast<unsigned long long>(token), logits.size());
     logits[token] += bias;
   }
+  for (size_t i = 0; i < logits.size() && allowed != nullptr; ++i)
+    if (i >= allowed->size() || !(*allowed)[i]) logits[i] = -INFINITY;
   size_t likeliest = logits.size();
   for (size_t i = 0; i < logits.size(); ++i)
     if (!std::isnan(logits[i]) && (likeliest == logits.size() || logits[i] > logits[likeliest]))
       likeliest = i;
   TORCHETTE_CHECK(likeliest < logits.size(), Internal, "none of the %zu logits is a number", logits.size());
   const float most = logits[likeliest];
-  TORCHETTE_CHECK(most > -INFINITY, InvalidArgument, "no token is left that logit_bias allows");
+  TORCHETTE_CHECK(most > -INFINITY, InvalidArgument,
+                  "no token is left that the grammar and logit_bias allow");
   if (temperature_ <= 0 || !std::isfinite(most)) return static_cast<uint64_t>(likeliest);
 
   // As torchette/llm/sampling.py does it, number by number: the same seed finds the same token.

@@ -15,9 +15,10 @@ class Sampler {
   explicit Sampler(const GenerationConfig& config);
 
   /// The next token; `history` are those that the repetition penalty is for, those from `answer` on the
-  /// other penalties. `logits` are changed. Errors: Internal (no logit is a number), InvalidArgument (a bias
-  /// for no token, or nothing is allowed).
-  Result<uint64_t> sample(Span<float> logits, const std::vector<uint64_t>& history, size_t answer);
+  /// other penalties. Null as `allowed` allows every token. `logits` are changed. Errors: Internal (no logit
+  /// is a number), InvalidArgument (a bias for no token, or nothing is allowed).
+  Result<uint64_t> sample(Span<float> logits, const std::vector<uint64_t>& history, size_t answer,
+                          const std::vector<bool>* allowed = nullptr);
 
  private:
   double next_random();  // 0 <= x < 1

@@ -270,6 +270,8 @@ struct TextLLMRunner::Answer {
   size_t num_said = 0;            // of the context, before the prompt
   int32_t most = 0;               // tokens
   size_t keep = 0;
+  std::shared_ptr<Grammar> grammar;
+  const Grammar::State* state = nullptr;
   double sampling_ms = 0;
   bool has_ended = false;
 };
@@ -294,6 +296,24 @@ Result<std::unique_ptr<TextLLMRunner::Answer>> TextLLMRunner::prepare(const Gene
   answer->stats.model_load_start_ms = load_start_;
   answer->stats.model_load_end_ms = load_end_;
   answer->stats.inference_start_ms = time_in_ms();
+  if (config.grammar.empty()) return answer;
+  if (!vocabulary_) {
+    std::vector<std::string> tokens(tokenizer_->vocab_size());
+    for (size_t i = 0; i < tokens.size(); ++i)
+      if (ends_.count(i) == 0) tokens[i] = tokenizer_->bytes_of(i);
+    vocabulary_ = std::make_shared<GrammarVocabulary>(std::move(tokens));
+  }
+  if (!grammar_ || grammar_text_ != config.grammar) {
+    Result<std::unique_ptr<Grammar>> grammar = Grammar::parse(config.grammar);
+    if (!grammar.ok()) return grammar.error();
+    grammar_ = std::move(*grammar);
+    grammar_text_ = config.grammar;
+  }
+  answer_.reset();  // the grammar moves for one answer at a time
+  const Result<const Grammar::State*> state = grammar_->start();
+  if (!state.ok()) return state.error();
+  answer->grammar = grammar_;
+  answer->state = *state;
   return answer;
 }
 
@@ -432,7 +452,18 @@ Result<AnswerPiece> TextLLMRunner::next() {
   AnswerPiece piece;
   std::vector<float> own;
   if (config.logprobs >= 0) own.assign(logits.begin(), logits.end());
-  const Result<uint64_t> token = answer.sampler.sample(logits, answer.history, answer.num_before);
+  std::vector<bool> allowed;
+  if (answer.grammar) {
+    const Result<const std::vector<bool>*> mask = answer.grammar->mask(answer.state, *vocabulary_);
+    if (!mask.ok()) return mask.error();
+    allowed = **mask;
+    for (uint64_t end : ends_) {
+      if (end >= allowed.size()) allowed.resize(std::min<size_t>(end + 1, logits.size()));
+      if (end < allowed.size()) allowed[end] = Grammar::accepts(answer.state);
+    }
+  }
+  const Result<uint64_t> token =
+      answer.sampler.sample(logits, answer.history, answer.num_before, answer.grammar ? &allowed : nullptr);
   if (!token.ok()) return token.error();
   if (config.logprobs >= 0) add_logprobs(own, *token, static_cast<size_t>(config.logprobs), &piece);
   const torchette_tick_ratio_t ratio = ticks_to_ns_multiplier();
@@ -453,7 +484,20 @@ Result<AnswerPiece> TextLLMRunner::next() {
   if (!text.ok()) return text.error();
   bool found = false;
   piece.text = answer.stops.push(*text, &found);
-  if (found) end("stop", &piece);
+  if (found) {
+    end("stop", &piece);
+  } else if (answer.grammar && ends_.count(*token) == 0) {
+    const Result<const Grammar::State*> state =
+        answer.grammar->advance(answer.state, vocabulary_->tokens()[*token]);
+    if (!state.ok()) return state.error();
+    TORCHETTE_CHECK(*state != nullptr, Internal, "the grammar does not allow what it allowed");
+    answer.state = *state;
+    if (!Grammar::is_done(*state)) return piece;
+    const Result<AnswerPiece> last = end_with_rest("stop");
+    if (!last.ok()) return last.error();
+    piece.text += last->text;
+    piece.is_last = true;
+  }
   return piece;
 }
 
@@ -479,6 +523,7 @@ Result<std::unique_ptr<TextLLMRunner>> TextLLMRunner::fork() {
   auto other = std::make_unique<TextLLMRunner>(std::make_unique<Module>(module_), nullptr, temperature_);
   other->tokenizer_ = tokenizer_;
   other->template_ = template_;
+  other->vocabulary_ = vocabulary_;
   TORCHETTE_TRY(other->load());
   const Result<Method*> from = module_->method("forward"), to = other->module_->method("forward");
   if (!from.ok()) return from.error();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "torchette/extension/llm/chat_template.h"
+#include "torchette/extension/llm/grammar.h"
 #include "torchette/extension/llm/irunner.h"
 #include "torchette/extension/llm/tokenizer.h"
 #include "torchette/extension/module.h"
@@ -120,6 +121,9 @@ class TextLLMRunner final : public IRunner {
   long load_start_ = 0, load_end_ = 0;
   std::unique_ptr<Answer> answer_;
   std::shared_ptr<const ChatTemplate> template_;
+  std::shared_ptr<const GrammarVocabulary> vocabulary_;  // made where a grammar asks first
+  std::shared_ptr<Grammar> grammar_;                     // of the last answer that had one
+  std::string grammar_text_;
 };
 
 /// ExecuTorch's way to one; opens nothing yet.
