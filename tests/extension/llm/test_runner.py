@@ -426,6 +426,24 @@ class Config(ctypes.Structure):
         ("seed", ctypes.c_uint64),
         ("stop", ctypes.POINTER(ctypes.c_char_p)),
         ("num_stop", ctypes.c_size_t),
+        ("json", ctypes.c_char_p),
+        ("grammar", ctypes.c_char_p),
+        ("presence", ctypes.c_float),
+        ("frequency", ctypes.c_float),
+        *((name, ctypes.c_int32) for name in ("slide", "keep", "logprobs")),
+    ]
+
+
+class Piece(ctypes.Structure):
+    _fields_ = [
+        ("text", ctypes.c_char_p),
+        ("size", ctypes.c_size_t),
+        ("is_last", ctypes.c_int32),
+        ("token", ctypes.c_int64),
+        ("logprob", ctypes.c_float),
+        ("top_tokens", ctypes.POINTER(ctypes.c_uint64)),
+        ("top_logprobs", ctypes.POINTER(ctypes.c_float)),
+        ("num_top", ctypes.c_size_t),
     ]
 
 
@@ -480,6 +498,32 @@ def test_the_c_interface(small: Small) -> None:
     text, size = ctypes.create_string_buffer(5), ctypes.c_size_t()
     assert library.torchette_llm_detokenize(handle, found, count, text, 5, ctypes.byref(size)) == 0
     assert (text.value, size.value) == (PROMPT[:4].encode(), len(PROMPT))
+
+    # in steps, and a fork
+    library.torchette_llm_reset(handle)
+    config.json, config.logprobs = b'{"logit_bias": {"17": 100}}', 2
+    piece, other = Piece(), ctypes.c_void_p()
+    assert library.torchette_llm_begin(handle, PROMPT.encode(), ctypes.byref(config)) == 0
+    assert library.torchette_llm_next(handle, ctypes.byref(piece)) == 0
+    assert (piece.token, piece.is_last, piece.num_top) == (17, 0, 2)
+    assert piece.logprob <= piece.top_logprobs[1] <= piece.top_logprobs[0] and piece.top_tokens[0] != 17
+    assert library.torchette_llm_fork(handle, ctypes.byref(other)) == 0
+    for llm_handle in (handle, other):
+        config.json, config.grammar = None, b'root ::= "yes" | "no"'
+        assert library.torchette_llm_begin(llm_handle, b" so", ctypes.byref(config)) == 0
+        text = b""
+        while not piece.is_last or not text:
+            assert library.torchette_llm_next(llm_handle, ctypes.byref(piece)) == 0
+            text += piece.text
+        assert text in (b"yes", b"no")
+        library.torchette_llm_stats(llm_handle, ctypes.byref(stats))
+        assert stats.reason == b"stop" and stats.generated > 0
+    assert library.torchette_llm_next(handle, ctypes.byref(piece)) == 0x2, "the answer has ended"
+    assert library.torchette_llm_begin_chat(handle, b"[]", ctypes.byref(config)) == 0x20, "no template"
+    config.json = b'{"top": 1}'
+    assert library.torchette_llm_begin(handle, b"x", ctypes.byref(config)) == 0x12
+    config.json = config.grammar = None
+    library.torchette_llm_free(other)
 
     assert library.torchette_llm_generate(handle, None, None, None, None, None) == 0x12
     config.size = 0
