@@ -53,9 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=2,
         help="messages to keep: 0 none, 4 all (default: 2)",
     )
-    parser.add_argument(
-        "--llm", action="store_true", help="also build libtorchette_llm.a, for language models"
-    )
+    parser.add_argument("--llm", action="store_true", help="also build what language models need")
     _board.arguments(parser.add_argument_group("images of models, for targets without an operating system"))
     parser.add_argument("--list", action="store_true", help="list the targets")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.building import BUILD, ROOT, built, run
+from tests.building import BUILD, CC, ROOT, built, run
 from tests.models import zoo
 
 torch = pytest.importorskip("torch")
@@ -536,3 +536,54 @@ def test_the_c_interface(small: Small) -> None:
         word.split("(")[0] for word in header.split() if word.startswith("torchette_llm_") and "(" in word
     }
     assert all(hasattr(library, name) for name in declared - {"torchette_llm_token_fn_t"}), declared
+
+
+@pytest.mark.gate
+def test_java(small: Small, tmp_path: Path) -> None:
+    from tests.extension.test_bindings import tool
+
+    javac, java = tool("javac", "default-jdk-headless"), tool("java", "default-jdk-headless")
+    built("torchette_llm_shared")
+    folder, home = ROOT / "torchette/extension/java", Path(javac).resolve().parents[1]
+    run(
+        *(
+            CC,
+            "-std=c99",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fPIC",
+            "-shared",
+            "-fvisibility=hidden",
+            "-I",
+            home / "include",
+        ),
+        *("-I", home / "include/linux", "-I", ROOT, folder / "torchette_llm_jni.c"),
+        *("-o", tmp_path / "libtorchette_llm_jni.so", f"-L{BUILD}", "-ltorchette_llm", "-ltorchette"),
+        f"-Wl,-rpath,{BUILD}",
+    )
+    sources = sorted((folder / "org/torchette/extension/llm").glob("*.java"))
+    sources.append(Path(__file__).with_name("LlmModuleTest.java"))
+    run(javac, "-Xlint:all,-options", "-Werror", "--release", "8", "-d", tmp_path, *sources)
+    command = (
+        java,
+        "-Xcheck:jni",
+        f"-Djava.library.path={tmp_path}",
+        "-Dfile.encoding=UTF-8",
+        "-Dstdout.encoding=UTF-8",
+    )
+    printed = run(*command, "-cp", tmp_path, "LlmModuleTest", small.path, PROMPT).stdout
+    found = {name: text for name, _, text in (line.partition(": ") for line in printed.splitlines())}
+    said = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=12")[0]
+    assert (
+        found["answer"] == "0" + said.answer.replace("\0", "") and '"finish_reason":"stop"' in found["stats"]
+    )
+    assert (
+        found["stopped"].startswith('0{"prompt_tokens":14')
+        and '"finish_reason":"cancelled"' in found["stopped"]
+    )
+    assert found["echo"] == "0\N{GRINNING FACE}" and found["grammar"] in ("0yes", "0no")
+    assert found["option"] == "18 18 there is no option top"
+    assert found["template"] == "32 32 the file has no chat template"
+    assert (found["prefill"], found["thrown"], found["closed"]) == ("0", "mine", "the module is closed")
+    assert found["none"] == "34" and "WARNING" not in printed

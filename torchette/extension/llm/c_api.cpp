@@ -13,6 +13,10 @@
 using namespace torchette;
 using namespace torchette::extension::llm;
 
+namespace torchette::extension {
+torchette_error_t end_call(Error error);  // of the library below
+}
+
 struct torchette_llm {
   std::unique_ptr<TextLLMRunner> runner;
   AnswerPiece piece;  // the last one
@@ -22,7 +26,7 @@ struct torchette_llm {
 
 namespace {
 
-torchette_error_t code(Error error) { return static_cast<torchette_error_t>(error); }
+torchette_error_t code(Error error) { return torchette::extension::end_call(error); }
 
 bool given(const void* pointer, const char* name) {
   if (pointer != nullptr) return true;
@@ -30,7 +34,7 @@ bool given(const void* pointer, const char* name) {
   return false;
 }
 #define TORCHETTE_GIVEN(pointer) \
-  if (!given(pointer, #pointer)) return TORCHETTE_INVALID_ARGUMENT
+  if (!given(pointer, #pointer)) return code(Error::InvalidArgument)
 
 Error import(const torchette_llm_config_t* from, GenerationConfig* to) {
   torchette_llm_config_t config;
@@ -114,7 +118,7 @@ torchette_error_t torchette_llm_open(const char* model_path, const char* tokeniz
     return code(error);
   }
   *llm = opened;
-  return TORCHETTE_OK;
+  return code(Error::Ok);
 }
 
 void torchette_llm_free(torchette_llm_t* llm) { delete llm; }
@@ -170,7 +174,7 @@ torchette_error_t torchette_llm_next(torchette_llm_t* llm, torchette_llm_piece_t
             llm->piece.is_last ? 1 : 0, llm->piece.token ? static_cast<int64_t>(*llm->piece.token) : -1,
             llm->piece.logprob,         llm->top_tokens.data(),
             llm->top_logprobs.data(),   llm->top_tokens.size()};
-  return TORCHETTE_OK;
+  return code(Error::Ok);
 }
 
 void torchette_llm_stats(const torchette_llm_t* llm, torchette_llm_stats_t* stats) {
@@ -184,7 +188,7 @@ torchette_error_t torchette_llm_fork(torchette_llm_t* llm, torchette_llm_t** oth
   Result<std::unique_ptr<TextLLMRunner>> made = llm->runner->fork();
   if (!made.ok()) return code(made.error());
   *other = new (std::nothrow) torchette_llm{std::move(*made), {}, {}, {}};
-  return *other == nullptr ? code(Error::MemoryAllocationFailed) : TORCHETTE_OK;
+  return *other == nullptr ? code(Error::MemoryAllocationFailed) : code(Error::Ok);
 }
 
 torchette_error_t torchette_llm_prefill(torchette_llm_t* llm, const char* prompt) {
@@ -221,7 +225,7 @@ torchette_error_t torchette_llm_tokenize(torchette_llm_t* llm, const char* text,
   if (!found.ok()) return code(found.error());
   *count = found->size();
   if (tokens != nullptr) std::copy_n(found->begin(), std::min(capacity, found->size()), tokens);
-  return TORCHETTE_OK;
+  return code(Error::Ok);
 }
 
 torchette_error_t torchette_llm_detokenize(torchette_llm_t* llm, const uint64_t* tokens, size_t count,
@@ -238,5 +242,5 @@ torchette_error_t torchette_llm_detokenize(torchette_llm_t* llm, const uint64_t*
     std::memcpy(text, found->data(), n);
     text[n] = 0;
   }
-  return TORCHETTE_OK;
+  return code(Error::Ok);
 }
