@@ -187,3 +187,20 @@ def test_ultralytics(tmp_path: Path) -> None:
         "packaging pillow"
     )
     run(ULTRALYTICS, str(tmp_path), path=path)
+
+
+OPENAI = (
+    "annotated_types==0.8.0 anyio==4.16.0 h11==0.16.0 httpcore2==2.16.2 httpx2==2.16.2 "
+    "idna==3.20 jiter==0.19.0 openai==3.57.0 pydantic==2.14.4 pydantic_core==2.50.5 "
+    "sniffio==1.3.1 truststore==0.10.5 typing_extensions==4.16.0 typing_inspection==0.4.5"
+)
+SERVED = """import sys, pytest
+assert pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", "tests/llm/test_serve.py", "-k", "openais_own_client"]) == 0
+import openai
+"""
+
+
+@pytest.mark.slow
+def test_openais_client_and_our_server() -> None:
+    """The test of tests/llm/test_serve.py, with the package that it skips without."""
+    run(SERVED, path=installed(OPENAI))

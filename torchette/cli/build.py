@@ -53,9 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=2,
         help="messages to keep: 0 none, 4 all (default: 2)",
     )
-    parser.add_argument(
-        "--llm", action="store_true", help="also build libtorchette_llm.a, for language models"
-    )
+    parser.add_argument("--llm", action="store_true", help="also build what language models need")
     _board.arguments(parser.add_argument_group("images of models, for targets without an operating system"))
     parser.add_argument("--list", action="store_true", help="list the targets")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -73,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     target = targets.find(options.target)
     if options.output is None:
         raise UsageError("where to? name a folder: -o DIR")
-    if options.llm and (target.kind == "bare" or target.name == "wasm32-browser"):
+    if options.llm and target.kind == "bare":
         raise UsageError(f"--llm needs files and a heap, which {target.name} has not")
     chosen = selection.of_files(options.models)
     if options.ops is not None or options.dtypes is not None:
@@ -154,6 +152,7 @@ def _build_for_browser(options: argparse.Namespace, chosen: Selection) -> int:
         chosen=chosen,
         small=small,
         log_level=options.log_level,
+        llm=options.llm,
         report=_progress,
     ):
         print(f"{path}  {path.stat().st_size:,} bytes")

@@ -27,6 +27,10 @@ struct torchette_module {
   Module module;
 };
 
+namespace torchette::extension {
+torchette_error_t end_call(Error error);
+}
+
 namespace {
 
 static_assert(TORCHETTE_MAX_DIM == kMaxDim);
@@ -240,6 +244,9 @@ void forward_log(torchette_timestamp_t, torchette_log_level_t level, const char*
 }
 
 }  // namespace
+
+/// For C interfaces in other libraries, whose calls end here, too.
+torchette_error_t torchette::extension::end_call(Error error) { return code(error); }
 
 extern "C" {
 

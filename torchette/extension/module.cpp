@@ -94,6 +94,10 @@ Module::Module(std::shared_ptr<Program> program, std::shared_ptr<MemoryAllocator
   program_ = std::move(program);
 }
 
+Module::Module(const std::shared_ptr<Module>& parent) : Module(parent->program_) {
+  data_map_ = {parent, parent->data_map_.get()};
+}
+
 Module::~Module() = default;
 
 Result<std::shared_ptr<DataLoader>> Module::open_file(const std::string& path, LoadMode load_mode) {
@@ -126,7 +130,7 @@ Error Module::open_data_files() {
     data_maps_.push_back(std::move(*map));
   }
   data_map_ =
-      std::make_unique<MergedDataMap>(Span<const FlatTensorDataMap>(data_maps_.data(), data_maps_.size()));
+      std::make_shared<MergedDataMap>(Span<const FlatTensorDataMap>(data_maps_.data(), data_maps_.size()));
   return Error::Ok;
 }
 
@@ -139,7 +143,7 @@ Error Module::add_data(std::shared_ptr<DataLoader> loader) {
   data_file_loaders_.push_back(std::move(loader));
   data_maps_.push_back(std::move(*map));
   data_map_ =
-      std::make_unique<MergedDataMap>(Span<const FlatTensorDataMap>(data_maps_.data(), data_maps_.size()));
+      std::make_shared<MergedDataMap>(Span<const FlatTensorDataMap>(data_maps_.data(), data_maps_.size()));
   return Error::Ok;
 }
 

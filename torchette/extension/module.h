@@ -51,6 +51,8 @@ class Module {
                   std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
                   std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,
                   std::shared_ptr<EventTracer> event_tracer = nullptr, bool share_memory_arenas = false);
+  /// Another one on the program and the data files of `parent`, which is loaded and stays as long as it.
+  explicit Module(const std::shared_ptr<Module>& parent);
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
   ~Module();
@@ -146,7 +148,7 @@ class Module {
   std::shared_ptr<DataLoader> data_loader_;
   std::vector<std::shared_ptr<DataLoader>> data_file_loaders_;
   std::vector<FlatTensorDataMap> data_maps_;
-  std::unique_ptr<MergedDataMap> data_map_;  // null without data files
+  std::shared_ptr<MergedDataMap> data_map_;  // null without data files; a parent's keeps the parent
   std::shared_ptr<Program> program_;
   std::shared_ptr<EventTracer> event_tracer_;
   std::shared_ptr<MemoryAllocator> memory_allocator_;

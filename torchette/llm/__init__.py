@@ -24,10 +24,21 @@ _LAZY = {
     "Session": "torchette.llm.session",
     "Statistics": "torchette.llm.session",
     "export": "torchette.llm._export",
+    "grammar_of": "torchette.llm.schema",
     "write_adapter": "torchette.llm.lora",
 }
 
-__all__ = ["Generation", "Grammar", "Piece", "Sampling", "Session", "Statistics", "export", "write_adapter"]
+__all__ = [
+    "Generation",
+    "Grammar",
+    "Piece",
+    "Sampling",
+    "Session",
+    "Statistics",
+    "export",
+    "grammar_of",
+    "write_adapter",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,15 +138,30 @@ def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     return result / result.sum()
 
 
-def draw(distribution: np.ndarray, random: np.random.Generator) -> int:
+class Random:
+    """Random numbers, the same as of sampler.cpp: SplitMix64."""
+
+    def __init__(self, seed: int) -> None:
+        self._state = seed
+
+    def random(self) -> float:
+        """From 0 to below 1."""
+        low = (1 << 64) - 1
+        z = self._state = (self._state + 0x9E3779B97F4A7C15) & low
+        z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & low
+        z = ((z ^ z >> 27) * 0x94D049BB133111EB) & low
+        return float((z ^ z >> 31) >> 11) * 2.0**-53
+
+
+def draw(distribution: np.ndarray, random: Random) -> int:
     """A token of the distribution."""
     kept = np.flatnonzero(distribution)
     total = np.cumsum(distribution[kept])
     return int(kept[min(np.searchsorted(total, random.random() * total[-1], side="right"), len(kept) - 1)])
 
 
-def seeded(seed: Any) -> np.random.Generator:
-    """A generator of random numbers. InputError if the seed is no whole number from 0."""
+def seeded(seed: Any) -> Random:
+    """Random numbers. InputError if the seed is no whole number from 0."""
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0):
         raise InputError(f"seed is {seed!r}, it must be a whole number from 0")
-    return np.random.default_rng(seed)
+    return Random(secrets.randbits(64) if seed is None else int(seed))

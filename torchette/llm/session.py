@@ -24,7 +24,7 @@ from torchette.format import pte
 from torchette.llm import lora
 from torchette.llm.grammar import Grammar, Matcher, Vocabulary
 from torchette.llm.media import decoder_of, state_names
-from torchette.llm.sampling import Sampling, adjust, draw, log_softmax, probabilities, seeded
+from torchette.llm.sampling import Random, Sampling, adjust, draw, log_softmax, probabilities, seeded
 from torchette.llm.schema import grammar_of
 from torchette.llm.text import ChatTemplate, TextStream, Tokenizer
 from torchette.runtime import Method, Program, Runtime, xxh64
@@ -604,7 +604,7 @@ class _Options(NamedTuple):
     prompt: list[int]
     max_tokens: int | None
     stops: list[str]
-    random: np.random.Generator
+    random: Random
     matcher: Matcher | None
     logprobs: int | None
     on_full: str
@@ -796,9 +796,7 @@ class Generation:
         return True
 
 
-def _judged(
-    choice: np.ndarray | int, chance: np.ndarray | int, guess: int, random: np.random.Generator
-) -> int | None:
+def _judged(choice: np.ndarray | int, chance: np.ndarray | int, guess: int, random: Random) -> int | None:
     """None where the guess, drawn from `chance`, stands as one drawn from `choice`; else what is to be said instead."""
     if isinstance(choice, int):
         return None if choice == guess else choice

@@ -178,14 +178,21 @@ class ChatTemplate:
 
     def __init__(self, source: str, names: Mapping[str, str]) -> None:
         jinja2 = package("jinja2")
-        from jinja2.ext import loopcontrols
+        from jinja2.ext import Extension, loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
         def refuse(message: str) -> NoReturn:
             raise jinja2.TemplateError(message)
 
+        class Generation(Extension):  # marks what is the assistant's
+            tags = {"generation"}  # noqa: RUF012
+
+            def parse(self, parser: Any) -> Any:
+                next(parser.stream)
+                return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
         )
         environment.globals.update(
             raise_exception=refuse, strftime_now=lambda form: datetime.datetime.now().strftime(form)

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // In: a model, perhaps a tokenizer, and a line for each thing to do with a runner on the standard input, its
-// words between tabs: generate PROMPT NAME=VALUE..., prefill PROMPT, rewind N, reset, warmup PROMPT. Out, for
-// each: the error, the conversation's tokens, the answer in hexadecimal, what ended it and how many pieces it
-// had, between bars.
+// words between tabs: generate PROMPT NAME=VALUE..., prefill PROMPT, rewind N, reset, warmup PROMPT, steps
+// and chat like generate, fork, join. Out, for each: the error, the conversation's tokens, the answer in
+// hexadecimal, what ended it and how many pieces it had, between bars.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <utility>
 
 #include "torchette/extension/backends.h"
 #include "torchette/extension/error_name.h"
+#include "torchette/extension/llm/config_json.h"
 #include "torchette/extension/llm/text_llm_runner.h"
 
 using namespace torchette;
@@ -17,7 +19,8 @@ using namespace torchette::extension::llm;
 
 int main(int count, char** words) {
   static_cast<void>(register_all_backends());
-  const auto runner = create_text_llm_runner(words[1], count > 2 ? load_tokenizer(words[2]) : nullptr);
+  std::vector<std::unique_ptr<TextLLMRunner>> parents;
+  auto runner = create_text_llm_runner(words[1], count > 2 ? load_tokenizer(words[2]) : nullptr);
   std::string line;
   while (std::getline(std::cin, line)) {
     std::vector<std::string> parts(1);
@@ -29,7 +32,7 @@ int main(int count, char** words) {
     Error error = Error::Ok;
     std::string answer, reason;
     int pieces = 0, cancel_at = 0;
-    if (parts[0] == "generate") {
+    if (parts[0] == "generate" || parts[0] == "steps" || parts[0] == "chat") {
       GenerationConfig config;
       config.echo = false;
       config.temperature = 0;
@@ -44,6 +47,12 @@ int main(int count, char** words) {
         if (name == "top_p") config.top_p = static_cast<float>(number);
         if (name == "min_p") config.min_p = static_cast<float>(number);
         if (name == "penalty") config.repetition_penalty = static_cast<float>(number);
+        if (name == "presence") config.presence_penalty = static_cast<float>(number);
+        if (name == "frequency") config.frequency_penalty = static_cast<float>(number);
+        if (name == "slide") config.slide = number != 0;
+        if (name == "keep") config.keep = static_cast<int32_t>(number);
+        if (name == "grammar") config.grammar = value;
+        if (name == "json") error = read_config(value, &config);
         if (name == "seed") config.seed = static_cast<uint64_t>(number);
         if (name == "stop") config.stop.push_back(value);
         if (name == "bos") config.num_bos = static_cast<int32_t>(number);
@@ -52,17 +61,42 @@ int main(int count, char** words) {
         if (name == "echo") config.echo = number != 0;
         if (name == "cancel") cancel_at = static_cast<int>(number);
       }
-      error = runner->generate(
-          parts[1], config,
-          [&](const std::string& piece) {
-            answer += piece;
-            if (++pieces == cancel_at) runner->stop();
-          },
-          [&](const Stats& stats) { reason = stats.finish_reason; });
+      const auto on_piece = [&](const std::string& piece) {
+        answer += piece;
+        if (++pieces == cancel_at) runner->stop();
+      };
+      if (error == Error::Ok && parts[0] == "generate") {
+        error = runner->generate(parts[1], config, on_piece,
+                                 [&](const Stats& stats) { reason = stats.finish_reason; });
+      } else if (error == Error::Ok) {  // in steps, with log-probabilities in place of the text
+        error = parts[0] == "chat" ? runner->begin_chat(parts[1], config) : runner->begin(parts[1], config);
+        for (bool is_last = false; error == Error::Ok && !is_last;) {
+          const Result<AnswerPiece> piece = runner->next();
+          if (!piece.ok()) {
+            error = piece.error();
+            break;
+          }
+          is_last = piece->is_last;
+          if (config.logprobs < 0) on_piece(piece->text);
+          if (config.logprobs < 0 || !piece->token) continue;
+          answer += std::to_string(*piece->token) + ":" + std::to_string(piece->logprob);
+          for (const auto& one : piece->top)
+            answer += "," + std::to_string(one.token) + ":" + std::to_string(one.logprob);
+          answer += " ";
+        }
+        reason = runner->stats().finish_reason;
+      }
     } else if (parts[0] == "prefill") {
       error = runner->prefill(parts[1]);
     } else if (parts[0] == "rewind") {
       error = runner->rewind(static_cast<size_t>(std::atol(parts[1].c_str())));
+    } else if (parts[0] == "fork") {  // the other one goes on, this one is kept as its parent
+      Result<std::unique_ptr<TextLLMRunner>> other = runner->fork();
+      error = other.ok() ? Error::Ok : other.error();
+      if (other.ok()) parents.push_back(std::exchange(runner, std::move(*other)));
+    } else if (parts[0] == "join") {
+      runner = std::move(parents.back());
+      parents.pop_back();
     } else if (parts[0] == "warmup") {
       error = runner->warmup(parts[1], 3);
     } else {

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.building import BUILD, ROOT, built, run
+from tests.building import BUILD, CC, ROOT, built, run
 from tests.models import zoo
 
 torch = pytest.importorskip("torch")
@@ -208,6 +208,16 @@ def test_sampling(small: Small) -> None:
     penalized = small.expected(small.tokenizer.encode(PROMPT).ids, 20, repetition_penalty=1.7)
     plain = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=20\tignore_eos=1\tpenalty=1.7")
     assert plain[0].tokens == penalized != greedy
+    wrongs = [
+        {"logit_bias": {"900": 1}},
+        {"logit_bias": {"x": 1}},
+        {"seed": -1},
+        {"stop": [1]},
+        {"top": 1},
+        {"top_k": 0.5},
+    ]
+    for wrong in wrongs:
+        assert converse(small.path, f"{line}\tjson={json.dumps(wrong)}")[0].error == "InvalidArgument", wrong
     for wrong in ("temperature=-1", "top_p=0", "top_p=2", "min_p=2", "top_k=-1", "penalty=0", "bos=-1"):
         assert converse(small.path, f"{line}\t{wrong}")[0].error == "InvalidArgument", wrong
 
@@ -225,6 +235,149 @@ def test_frequencies_are_the_probabilities(small: Small) -> None:
     for token, chance in zip(top.indices.tolist(), top.values.softmax(0).tolist(), strict=True):
         assert abs(chosen.count(token) / 600 - chance) < 5 * (chance * (1 - chance) / 600) ** 0.5
     assert set(chosen) <= set(top.indices.tolist())
+
+
+OPTIONS = [
+    {"temperature": 1.3, "seed": 5},
+    {"temperature": 0.9, "top_k": 7, "seed": 1},
+    {"temperature": 1.1, "top_p": 0.8, "min_p": 0.02, "top_k": 100, "seed": 2},
+    {"presence_penalty": 0.5, "frequency_penalty": 0.3},
+    {"repetition_penalty": 1.4, "frequency_penalty": -0.2, "temperature": 2.0, "seed": 2**53},
+    {"logit_bias": {"17": 4.5, "20": -1.5, "300": 4.4}, "temperature": 0.5, "seed": 9},
+]
+
+
+def test_tokens_are_those_of_a_session(small: Small) -> None:
+    """Of Python's, with the same options and the same seed; log-probabilities too; a fork goes on by itself."""
+    session = llm.Session(small.path)
+    lines, wanted = [], []
+    for options in OPTIONS:
+        lines += ["reset", f"steps\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1\tjson={json.dumps(options)}"]
+        given = {**options, "logit_bias": {int(k): v for k, v in options.get("logit_bias", {}).items()}}
+        wanted.append(session.generate(PROMPT, max_tokens=40, ignore_end=True, **given).run())
+    for said, answer in zip(converse(small.path, *lines)[1::2], wanted, strict=True):
+        assert said.tokens[-40:] == answer.tokens and said.reason == "length"
+        if small.end not in answer.tokens:  # whose text a session leaves out
+            assert said.answer == answer.text
+
+    line = f'steps\t{PROMPT}\tspecial=1\tnew=6\tignore_eos=1\ttemperature=1\tseed=4\tjson={{"logprobs": 3}}'
+    (said,) = converse(small.path, line)
+    answer = session.generate(PROMPT, max_tokens=6, ignore_end=True, temperature=1.0, seed=4, logprobs=3)
+    for ours, piece in zip(said.answer.split(), answer, strict=True):
+        found = [pair.split(":") for pair in ours.split(",")]
+        theirs = [(piece.token, piece.logprob), *piece.top]
+        assert [int(token) for token, _ in found] == [token for token, _ in theirs]
+        assert [float(p) for _, p in found] == pytest.approx([p for _, p in theirs], abs=1e-4)
+
+    more = "generate\t\tnew=9\tignore_eos=1"
+    begun = f"generate\t{PROMPT}\tspecial=1\tnew=9\tignore_eos=1"
+    parent, _, _, forked, _, again = converse(small.path, begun, "fork", "prefill\tno", more, "join", more)
+    assert again.tokens[len(parent.tokens) :] != forked.tokens[-9:]
+    assert again.tokens == small.expected(parent.tokens, 9)
+    assert forked.tokens[:-9] == parent.tokens + small.tokenizer.encode("no", add_special_tokens=False).ids
+
+
+GRAMMARS = [
+    'root ::= "yes" | "no" [.!]*',
+    "root ::= [^a-c]{2,40} | .{3}",
+    'root ::= e\ne ::= t ("+" t)* # sums\nt ::= "(" e ")" | [0-9]{1,3}',
+    'root ::= "a" root "b" | [à-ÿ日]+',
+    'root ::= (item "\\n")+\nitem ::= "- " [\\x41-Z]{1,5} | "é"? "\\u00e9"',
+    llm.grammar_of({}),
+    llm.grammar_of(
+        {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 12},
+                "age": {"type": "integer", "maximum": 120},
+            },
+            "required": ["name", "age"],
+        }
+    ),
+]
+
+
+def test_grammars_hold_as_in_python(small: Small) -> None:
+    """Tokens of a session under the same grammar, greedy and drawn; what the answer becomes fits it."""
+    session, lines, wanted = llm.Session(small.path), [], []
+    for grammar in GRAMMARS:
+        for options in ({}, {"temperature": 1.5, "seed": 1}, {"temperature": 3.0, "seed": 2}):
+            given = json.dumps({**options, "grammar": grammar, "logprobs": 0})
+            lines += ["reset", f"steps\tx\tspecial=1\tnew=60\tjson={given}"]
+            wanted.append(session.generate("x", max_tokens=60, grammar=grammar, **options).run())
+    for said, answer in zip(converse(small.path, *lines)[1::2], wanted, strict=True):
+        tokens = [int(one.split(":")[0]) for one in said.answer.split()]
+        assert [t for t in tokens if t not in (2, small.end)] == answer.tokens
+        assert said.reason == answer.finish_reason
+    reasons = [answer.finish_reason for answer in wanted]
+    assert reasons.count("stop") > 3
+    text = converse(small.path, f"generate\tx\tspecial=1\tgrammar={GRAMMARS[0]}")[0]
+    assert text.answer in ("yes", "no") or text.answer.startswith("no")
+
+
+def test_grammars_that_are_wrong(small: Small) -> None:
+    """Those that Python refuses, with the same words; the runner lives."""
+    from tests.llm.test_grammar import BAD
+
+    good = f"generate\tx\tnew=1\tjson={json.dumps({'grammar': GRAMMARS[0]})}"
+    lines = [
+        f"generate\tx\tnew=1\tjson={json.dumps({'grammar': text})}" for text in BAD if text and text != 5
+    ]
+    said = converse(small.path, *lines, good)
+    assert {line.error for line in said[:-1]} <= {"InvalidArgument", "OutOfResources"}
+    assert said[-1].error == "Ok"
+
+
+@pytest.mark.parametrize("keep", [None, 5])
+def test_a_full_context_slides(small: Small, keep: int | None) -> None:
+    """Past its end three times, as in Python; a later prompt makes room for itself."""
+    count, kept = 3 * CONTEXT, "" if keep is None else f"\tkeep={keep}"
+    options = {"on_full": "slide", "ignore_end": True, "presence_penalty": 0.1}
+    answer = llm.Session(small.path).generate(PROMPT, max_tokens=count, keep=keep, **options).run()
+    given = f"special=1\tignore_eos=1\tslide=1\tpresence=0.1{kept}"
+    said, again, full = converse(
+        small.path,
+        f'steps\t{PROMPT}\tnew={count}\t{given}\tjson={{"logprobs": 0}}',
+        f"generate\t{PROMPT}\tnew=2\t{given}",
+        f"generate\t{PROMPT * 20}\tnew=2\t{given}",
+    )
+    tokens = [int(one.split(":")[0]) for one in said.answer.split()]
+    assert (tokens, said.reason) == (answer.tokens, "length")
+    assert len(said.tokens) <= CONTEXT + 1 and said.tokens[-40:] == answer.tokens[-40:]
+    assert again.error == "Ok" and again.tokens[:1] == said.tokens[:1]
+    assert (full.error, full.tokens) == ("OutOfResources", again.tokens)
+
+
+def test_a_conversation_by_messages(small: Small, tmp_path: Path) -> None:
+    """By the file's template, as in Python; what a turn has computed is kept."""
+    (tmp_path / "model").mkdir()
+    for path in small.folder.iterdir():
+        if path.suffix != ".pte":
+            (tmp_path / "model" / path.name).write_bytes(path.read_bytes())
+    template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}\n{% endfor %}[assistant]"
+    (tmp_path / "model" / "chat_template.jinja").write_text(template)
+    path = tmp_path / "chat.pte"
+    llm.export(tmp_path / "model", max_prefill=CHUNK).save(path)
+    session = llm.Session(path)
+    messages = [{"role": "user", "content": 'Hi\t"there"'}]
+    first = session.chat(messages, max_tokens=5).run()
+    turns = [*messages, {"role": "assistant", "content": first.text}, {"role": "user", "content": "More"}]
+    second = session.chat(turns, max_tokens=5).run()
+    lines = [
+        f"chat\t{json.dumps(m)}\tnew=5"
+        for m in (messages, turns, [], [{"role": "user"}], [{"role": "user", "content": "x " * CONTEXT}])
+    ]
+    said = converse(path, *lines)
+    assert [line.error for line in said] == [
+        "Ok",
+        "Ok",
+        "InvalidArgument",
+        "InvalidArgument",
+        "OutOfResources",
+    ]
+    assert [line.answer for line in said[:2]] == [first.text, second.text]
+    assert said[1].tokens[: len(session.tokens)] == list(session.tokens)
+    assert converse(small.path, lines[0])[0].error == "NotFound", "no template"
 
 
 def test_files_that_are_no_language_model(small: Small, tmp_path: Path) -> None:
@@ -273,6 +426,24 @@ class Config(ctypes.Structure):
         ("seed", ctypes.c_uint64),
         ("stop", ctypes.POINTER(ctypes.c_char_p)),
         ("num_stop", ctypes.c_size_t),
+        ("json", ctypes.c_char_p),
+        ("grammar", ctypes.c_char_p),
+        ("presence", ctypes.c_float),
+        ("frequency", ctypes.c_float),
+        *((name, ctypes.c_int32) for name in ("slide", "keep", "logprobs")),
+    ]
+
+
+class Piece(ctypes.Structure):
+    _fields_ = [
+        ("text", ctypes.c_char_p),
+        ("size", ctypes.c_size_t),
+        ("is_last", ctypes.c_int32),
+        ("token", ctypes.c_int64),
+        ("logprob", ctypes.c_float),
+        ("top_tokens", ctypes.POINTER(ctypes.c_uint64)),
+        ("top_logprobs", ctypes.POINTER(ctypes.c_float)),
+        ("num_top", ctypes.c_size_t),
     ]
 
 
@@ -328,6 +499,32 @@ def test_the_c_interface(small: Small) -> None:
     assert library.torchette_llm_detokenize(handle, found, count, text, 5, ctypes.byref(size)) == 0
     assert (text.value, size.value) == (PROMPT[:4].encode(), len(PROMPT))
 
+    # in steps, and a fork
+    library.torchette_llm_reset(handle)
+    config.json, config.logprobs = b'{"logit_bias": {"17": 100}}', 2
+    piece, other = Piece(), ctypes.c_void_p()
+    assert library.torchette_llm_begin(handle, PROMPT.encode(), ctypes.byref(config)) == 0
+    assert library.torchette_llm_next(handle, ctypes.byref(piece)) == 0
+    assert (piece.token, piece.is_last, piece.num_top) == (17, 0, 2)
+    assert piece.logprob <= piece.top_logprobs[1] <= piece.top_logprobs[0] and piece.top_tokens[0] != 17
+    assert library.torchette_llm_fork(handle, ctypes.byref(other)) == 0
+    for llm_handle in (handle, other):
+        config.json, config.grammar = None, b'root ::= "yes" | "no"'
+        assert library.torchette_llm_begin(llm_handle, b" so", ctypes.byref(config)) == 0
+        text = b""
+        while not piece.is_last or not text:
+            assert library.torchette_llm_next(llm_handle, ctypes.byref(piece)) == 0
+            text += piece.text
+        assert text in (b"yes", b"no")
+        library.torchette_llm_stats(llm_handle, ctypes.byref(stats))
+        assert stats.reason == b"stop" and stats.generated > 0
+    assert library.torchette_llm_next(handle, ctypes.byref(piece)) == 0x2, "the answer has ended"
+    assert library.torchette_llm_begin_chat(handle, b"[]", ctypes.byref(config)) == 0x20, "no template"
+    config.json = b'{"top": 1}'
+    assert library.torchette_llm_begin(handle, b"x", ctypes.byref(config)) == 0x12
+    config.json = config.grammar = None
+    library.torchette_llm_free(other)
+
     assert library.torchette_llm_generate(handle, None, None, None, None, None) == 0x12
     config.size = 0
     assert generate() == 0x12, "a configuration that nobody has filled"
@@ -339,3 +536,54 @@ def test_the_c_interface(small: Small) -> None:
         word.split("(")[0] for word in header.split() if word.startswith("torchette_llm_") and "(" in word
     }
     assert all(hasattr(library, name) for name in declared - {"torchette_llm_token_fn_t"}), declared
+
+
+@pytest.mark.gate
+def test_java(small: Small, tmp_path: Path) -> None:
+    from tests.extension.test_bindings import tool
+
+    javac, java = tool("javac", "default-jdk-headless"), tool("java", "default-jdk-headless")
+    built("torchette_llm_shared")
+    folder, home = ROOT / "torchette/extension/java", Path(javac).resolve().parents[1]
+    run(
+        *(
+            CC,
+            "-std=c99",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fPIC",
+            "-shared",
+            "-fvisibility=hidden",
+            "-I",
+            home / "include",
+        ),
+        *("-I", home / "include/linux", "-I", ROOT, folder / "torchette_llm_jni.c"),
+        *("-o", tmp_path / "libtorchette_llm_jni.so", f"-L{BUILD}", "-ltorchette_llm", "-ltorchette"),
+        f"-Wl,-rpath,{BUILD}",
+    )
+    sources = sorted((folder / "org/torchette/extension/llm").glob("*.java"))
+    sources.append(Path(__file__).with_name("LlmModuleTest.java"))
+    run(javac, "-Xlint:all,-options", "-Werror", "--release", "8", "-d", tmp_path, *sources)
+    command = (
+        java,
+        "-Xcheck:jni",
+        f"-Djava.library.path={tmp_path}",
+        "-Dfile.encoding=UTF-8",
+        "-Dstdout.encoding=UTF-8",
+    )
+    printed = run(*command, "-cp", tmp_path, "LlmModuleTest", small.path, PROMPT).stdout
+    found = {name: text for name, _, text in (line.partition(": ") for line in printed.splitlines())}
+    said = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=12")[0]
+    assert (
+        found["answer"] == "0" + said.answer.replace("\0", "") and '"finish_reason":"stop"' in found["stats"]
+    )
+    assert (
+        found["stopped"].startswith('0{"prompt_tokens":14')
+        and '"finish_reason":"cancelled"' in found["stopped"]
+    )
+    assert found["echo"] == "0\N{GRINNING FACE}" and found["grammar"] in ("0yes", "0no")
+    assert found["option"] == "18 18 there is no option top"
+    assert found["template"] == "32 32 the file has no chat template"
+    assert (found["prefill"], found["thrown"], found["closed"]) == ("0", "mine", "the module is closed")
+    assert found["none"] == "34" and "WARNING" not in printed

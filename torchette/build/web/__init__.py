@@ -33,6 +33,7 @@ def build(
     chosen: Selection | None = None,
     small: bool = False,
     log_level: int = 2,
+    llm: bool = False,
     report: toolchain.Report | None = None,
 ) -> list[Path]:
     """Writes torchette.wasm, torchette.js, torchette.d.ts, copies of the models and, if there is none, package.json.
@@ -43,6 +44,7 @@ def build(
         chosen: what the runtime must have, if not what the models need.
         small: optimize kernels for size.
         log_level: as TORCHETTE_LOG_LEVEL; it includes the text of errors.
+        llm: for language models: torchette_llm.wasm and llm.js beside these, and the page that talks, index.html.
         report: called for each source that was compiled.
 
     Returns:
@@ -58,17 +60,31 @@ def build(
     chosen = chosen or selection.of_files(models)
     common = library.flags(small=small, log_level=log_level, tracing=False)
     own = (*common, "-Os")
-    units = [
+    core = [
         *library.core_units("", library.core_flags(chosen, own)),
         *library.kernel_units(target, chosen, common, small=small),
         *library.backend_units(chosen, target, own),
-        toolchain.Unit(PACKAGE / "build" / "web" / "module.cpp", own),
     ]
-    objects = toolchain.compile_units(compiler, units, report)
+    module = toolchain.Unit(PACKAGE / "build" / "web" / "module.cpp", own)
+    programs = {"torchette.wasm": [*core, module]}
+    sources = [HERE / "torchette.js", HERE / "torchette.d.ts", *models]
+    if llm:
+        emulated = (*own, "-D_WASI_EMULATED_MMAN")
+        pages = PACKAGE / "extension" / "llm" / "web"
+        programs["torchette_llm.wasm"] = [
+            *core,
+            *library.extension_units(target, emulated),
+            *library.llm_units(own),
+            toolchain.Unit(pages / "llm.cpp", own),
+        ]
+        sources += sorted(path for path in pages.iterdir() if path.suffix != ".cpp")
     folder.mkdir(parents=True, exist_ok=True)
-    written = [folder / "torchette.wasm"]
-    toolchain.link(compiler, objects, written[0], ["-s"])
-    for source in (HERE / "torchette.js", HERE / "torchette.d.ts", *models):
+    written = []
+    for name, units in programs.items():
+        objects = toolchain.compile_units(compiler, units, report)
+        written.append(folder / name)
+        toolchain.link(compiler, objects, written[-1], ["-s", *(["-lwasi-emulated-mman"] if llm else [])])
+    for source in sources:
         written.append(folder / source.name)
         if source.resolve() != written[-1].resolve():
             shutil.copyfile(source, written[-1])

@@ -7,18 +7,26 @@
 #include <new>
 
 #include "torchette/extension/backends.h"
+#include "torchette/extension/llm/config_json.h"
 #include "torchette/extension/llm/text_llm_runner.h"
 
 using namespace torchette;
 using namespace torchette::extension::llm;
 
+namespace torchette::extension {
+torchette_error_t end_call(Error error);  // of the library below
+}
+
 struct torchette_llm {
   std::unique_ptr<TextLLMRunner> runner;
+  AnswerPiece piece;  // the last one
+  std::vector<uint64_t> top_tokens;
+  std::vector<float> top_logprobs;
 };
 
 namespace {
 
-torchette_error_t code(Error error) { return static_cast<torchette_error_t>(error); }
+torchette_error_t code(Error error) { return torchette::extension::end_call(error); }
 
 bool given(const void* pointer, const char* name) {
   if (pointer != nullptr) return true;
@@ -26,7 +34,7 @@ bool given(const void* pointer, const char* name) {
   return false;
 }
 #define TORCHETTE_GIVEN(pointer) \
-  if (!given(pointer, #pointer)) return TORCHETTE_INVALID_ARGUMENT
+  if (!given(pointer, #pointer)) return code(Error::InvalidArgument)
 
 Error import(const torchette_llm_config_t* from, GenerationConfig* to) {
   torchette_llm_config_t config;
@@ -50,6 +58,12 @@ Error import(const torchette_llm_config_t* from, GenerationConfig* to) {
   to->min_p = config.min_p;
   to->repetition_penalty = config.repetition_penalty;
   to->seed = config.seed;
+  to->presence_penalty = config.presence_penalty;
+  to->frequency_penalty = config.frequency_penalty;
+  to->slide = config.slide != 0;
+  to->keep = config.keep;
+  to->logprobs = config.logprobs;
+  if (config.grammar != nullptr) to->grammar = config.grammar;
   for (size_t i = 0; i < config.num_stop; ++i) {
     if (config.stop == nullptr || config.stop[i] == nullptr) {
       TORCHETTE_LOG(Error, "stop text %zu is null", i);
@@ -57,7 +71,16 @@ Error import(const torchette_llm_config_t* from, GenerationConfig* to) {
     }
     to->stop.emplace_back(config.stop[i]);
   }
-  return Error::Ok;
+  return config.json == nullptr ? Error::Ok : read_config(config.json, to);
+}
+
+void export_stats(const Stats& from, torchette_llm_stats_t* to) {
+  to->prompt_tokens = from.num_prompt_tokens;
+  to->generated_tokens = from.num_generated_tokens;
+  to->prompt_ms = from.prompt_eval_end_ms - from.token_encode_end_ms;
+  to->first_token_ms = from.first_token_ms == 0 ? 0 : from.first_token_ms - from.inference_start_ms;
+  to->total_ms = from.inference_end_ms - from.inference_start_ms;
+  to->finish_reason = from.finish_reason;
 }
 
 }  // namespace
@@ -71,6 +94,8 @@ void torchette_llm_config_init(torchette_llm_config_t* config) {
   config->temperature = defaults.temperature;
   config->top_p = defaults.top_p;
   config->repetition_penalty = defaults.repetition_penalty;
+  config->keep = defaults.keep;
+  config->logprobs = defaults.logprobs;
 }
 
 torchette_error_t torchette_llm_open(const char* model_path, const char* tokenizer_path,
@@ -84,7 +109,8 @@ torchette_error_t torchette_llm_open(const char* model_path, const char* tokeniz
     tokenizer = load_tokenizer(tokenizer_path);
     if (!tokenizer) return code(Error::InvalidExternalData);
   }
-  auto* opened = new (std::nothrow) torchette_llm{create_text_llm_runner(model_path, std::move(tokenizer))};
+  auto* opened =
+      new (std::nothrow) torchette_llm{create_text_llm_runner(model_path, std::move(tokenizer)), {}, {}, {}};
   if (opened == nullptr) return code(Error::MemoryAllocationFailed);
   const Error error = opened->runner->load();
   if (error != Error::Ok) {
@@ -92,7 +118,7 @@ torchette_error_t torchette_llm_open(const char* model_path, const char* tokeniz
     return code(error);
   }
   *llm = opened;
-  return TORCHETTE_OK;
+  return code(Error::Ok);
 }
 
 void torchette_llm_free(torchette_llm_t* llm) { delete llm; }
@@ -110,14 +136,59 @@ torchette_error_t torchette_llm_generate(torchette_llm_t* llm, const char* promp
       if (token(piece.c_str(), piece.size(), user) != 0) llm->runner->stop();
     };
   return code(llm->runner->generate(prompt, ours, on_token, [&](const Stats& s) {
-    if (stats == nullptr) return;
-    stats->prompt_tokens = s.num_prompt_tokens;
-    stats->generated_tokens = s.num_generated_tokens;
-    stats->prompt_ms = s.prompt_eval_end_ms - s.token_encode_end_ms;
-    stats->first_token_ms = s.first_token_ms == 0 ? 0 : s.first_token_ms - s.inference_start_ms;
-    stats->total_ms = s.inference_end_ms - s.inference_start_ms;
-    stats->finish_reason = s.finish_reason;
+    if (stats != nullptr) export_stats(s, stats);
   }));
+}
+
+torchette_error_t torchette_llm_begin(torchette_llm_t* llm, const char* prompt,
+                                      const torchette_llm_config_t* config) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(prompt);
+  GenerationConfig ours;
+  const Error error = import(config, &ours);
+  return code(error == Error::Ok ? llm->runner->begin(prompt, ours) : error);
+}
+
+torchette_error_t torchette_llm_begin_chat(torchette_llm_t* llm, const char* messages,
+                                           const torchette_llm_config_t* config) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(messages);
+  GenerationConfig ours;
+  const Error error = import(config, &ours);
+  return code(error == Error::Ok ? llm->runner->begin_chat(messages, ours) : error);
+}
+
+torchette_error_t torchette_llm_next(torchette_llm_t* llm, torchette_llm_piece_t* piece) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(piece);
+  Result<AnswerPiece> found = llm->runner->next();
+  if (!found.ok()) return code(found.error());
+  llm->piece = std::move(*found);
+  llm->top_tokens.clear();
+  llm->top_logprobs.clear();
+  for (const AnswerPiece::TokenLogprob& one : llm->piece.top) {
+    llm->top_tokens.push_back(one.token);
+    llm->top_logprobs.push_back(one.logprob);
+  }
+  *piece = {llm->piece.text.c_str(),    llm->piece.text.size(),
+            llm->piece.is_last ? 1 : 0, llm->piece.token ? static_cast<int64_t>(*llm->piece.token) : -1,
+            llm->piece.logprob,         llm->top_tokens.data(),
+            llm->top_logprobs.data(),   llm->top_tokens.size()};
+  return code(Error::Ok);
+}
+
+void torchette_llm_stats(const torchette_llm_t* llm, torchette_llm_stats_t* stats) {
+  if (llm != nullptr && stats != nullptr) export_stats(llm->runner->stats(), stats);
+}
+
+torchette_error_t torchette_llm_fork(torchette_llm_t* llm, torchette_llm_t** other) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(other);
+  *other = nullptr;
+  Result<std::unique_ptr<TextLLMRunner>> made = llm->runner->fork();
+  if (!made.ok()) return code(made.error());
+  *other = new (std::nothrow) torchette_llm{std::move(*made), {}, {}, {}};
+  return *other == nullptr ? code(Error::MemoryAllocationFailed) : code(Error::Ok);
 }
 
 torchette_error_t torchette_llm_prefill(torchette_llm_t* llm, const char* prompt) {
@@ -154,7 +225,7 @@ torchette_error_t torchette_llm_tokenize(torchette_llm_t* llm, const char* text,
   if (!found.ok()) return code(found.error());
   *count = found->size();
   if (tokens != nullptr) std::copy_n(found->begin(), std::min(capacity, found->size()), tokens);
-  return TORCHETTE_OK;
+  return code(Error::Ok);
 }
 
 torchette_error_t torchette_llm_detokenize(torchette_llm_t* llm, const uint64_t* tokens, size_t count,
@@ -171,5 +242,5 @@ torchette_error_t torchette_llm_detokenize(torchette_llm_t* llm, const uint64_t*
     std::memcpy(text, found->data(), n);
     text[n] = 0;
   }
-  return TORCHETTE_OK;
+  return code(Error::Ok);
 }

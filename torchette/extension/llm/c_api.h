@@ -32,7 +32,27 @@ typedef struct {
   uint64_t seed;
   const char* const* stop; /* texts that end the answer */
   size_t num_stop;
+  const char*
+      json; /* more members of GenerationConfig, as an object: {"logit_bias": {"17": 2}}; may be null */
+  const char* grammar; /* GBNF that the answer keeps to; may be null */
+  float presence_penalty;
+  float frequency_penalty;
+  int32_t slide;
+  int32_t keep;
+  int32_t logprobs; /* pieces have them, of so many of the likeliest tokens, too; -1: none */
 } torchette_llm_config_t;
+
+/* What one token brought; `text`, `tokens` and `logprobs` last until the next call. */
+typedef struct {
+  const char* text; /* whole characters of UTF-8, with a zero behind them */
+  size_t size;
+  int32_t is_last; /* the answer has ended */
+  int64_t token;   /* -1: of a last piece that has only what was held back */
+  float logprob;
+  const uint64_t* top_tokens; /* the likeliest ones */
+  const float* top_logprobs;
+  size_t num_top;
+} torchette_llm_piece_t;
 
 /* Milliseconds, and what ended the answer: stop, length, cancelled or context; a constant. */
 typedef struct {
@@ -58,6 +78,17 @@ TORCHETTE_API torchette_error_t torchette_llm_generate(torchette_llm_t* llm, con
                                                        const torchette_llm_config_t* config,
                                                        torchette_llm_token_fn_t token, void* user,
                                                        torchette_llm_stats_t* stats);
+/* The same in steps: an answer begins, and next() gives what each token brought, until a piece is the last.
+ * `messages` are a list of {"role", "content"} in JSON, the whole conversation; of it is run what is new. */
+TORCHETTE_API torchette_error_t torchette_llm_begin(torchette_llm_t* llm, const char* prompt,
+                                                    const torchette_llm_config_t* config);
+TORCHETTE_API torchette_error_t torchette_llm_begin_chat(torchette_llm_t* llm, const char* messages,
+                                                         const torchette_llm_config_t* config);
+TORCHETTE_API torchette_error_t torchette_llm_next(torchette_llm_t* llm, torchette_llm_piece_t* piece);
+/* Of the answer so far. */
+TORCHETTE_API void torchette_llm_stats(const torchette_llm_t* llm, torchette_llm_stats_t* stats);
+/* Another conversation on the same weights, which goes on from here by itself. */
+TORCHETTE_API torchette_error_t torchette_llm_fork(torchette_llm_t* llm, torchette_llm_t** other);
 TORCHETTE_API torchette_error_t torchette_llm_prefill(torchette_llm_t* llm, const char* prompt);
 /* Ends torchette_llm_generate() behind its token; for other threads. */
 TORCHETTE_API void torchette_llm_stop(torchette_llm_t* llm);

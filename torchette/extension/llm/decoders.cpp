@@ -27,18 +27,19 @@ struct Fuse final : Decoder {
 
 struct ByteLevel final : Decoder {
   Error decode(Tokens* tokens) const override {
-    std::string bytes;
-    for (const std::string& token : *tokens) {
-      const Result<Text> text = to_text(token);
-      const bool letters = text.ok() && std::all_of(text->begin(), text->end(),
-                                                    [](char32_t c) { return byte_of_letter(c) >= 0; });
-      if (!letters)  // such as an added token
-        bytes += token;
-      else
-        for (char32_t c : *text) bytes += static_cast<char>(byte_of_letter(c));
-    }
-    *tokens = {to_valid_utf8(bytes)};
+    std::string whole;
+    for (const std::string& token : *tokens) whole += bytes(token);
+    *tokens = {to_valid_utf8(whole)};
     return Error::Ok;
+  }
+  std::string bytes(std::string token) const override {
+    const Result<Text> text = to_text(token);
+    const bool letters = text.ok() && std::all_of(text->begin(), text->end(),
+                                                  [](char32_t c) { return byte_of_letter(c) >= 0; });
+    if (!letters) return token;  // such as an added token
+    std::string found;
+    for (char32_t c : *text) found += static_cast<char>(byte_of_letter(c));
+    return found;
   }
 };
 
@@ -56,6 +57,9 @@ struct WordPiece final : Decoder {
     }
     return Error::Ok;
   }
+  std::string bytes(std::string token) const override {
+    return token.rfind(prefix, 0) == 0 ? token.substr(prefix.size()) : " " + token;
+  }
   std::string prefix;
   bool cleanup = true;
 };
@@ -66,11 +70,27 @@ struct Metaspace final : Decoder {
       replace_all(&(*tokens)[i], mark, i == 0 && prefixed ? "" : " ");
     return Error::Ok;
   }
+  std::string bytes(std::string token) const override {
+    replace_all(&token, mark, " ");
+    return token;
+  }
   std::string mark;
   bool prefixed = true;
 };
 
 struct ByteFallback final : Decoder {
+  /// Of <0xFF>; -1 of other tokens.
+  static int byte_of(const std::string& token) {
+    char* end = nullptr;
+    const bool framed = token.size() == 6 && token.rfind("<0x", 0) == 0 && token[5] == '>' &&
+                        token[3] != ' ' && token[3] != '+' && token[3] != '-';
+    const unsigned long byte = framed ? std::strtoul(token.c_str() + 3, &end, 16) : 0;
+    return framed && end == token.c_str() + 5 ? static_cast<int>(byte) : -1;
+  }
+  std::string bytes(std::string token) const override {
+    const int byte = byte_of(token);
+    return byte >= 0 ? std::string(1, static_cast<char>(byte)) : token;
+  }
   Error decode(Tokens* tokens) const override {
     Tokens out;
     std::string bytes;
@@ -83,11 +103,8 @@ struct ByteFallback final : Decoder {
       bytes.clear();
     };
     for (std::string& token : *tokens) {
-      char* end = nullptr;
-      const bool framed = token.size() == 6 && token.rfind("<0x", 0) == 0 && token[5] == '>' &&
-                          token[3] != ' ' && token[3] != '+' && token[3] != '-';
-      const unsigned long byte = framed ? std::strtoul(token.c_str() + 3, &end, 16) : 0;
-      if (framed && end == token.c_str() + 5) {
+      const int byte = byte_of(token);
+      if (byte >= 0) {
         bytes += static_cast<char>(byte);
       } else {
         flush();
@@ -127,6 +144,10 @@ struct Replace final : Decoder {
     }
     return Error::Ok;
   }
+  std::string bytes(std::string token) const override {
+    Tokens one = {token};
+    return decode(&one) == Error::Ok ? one[0] : token;
+  }
   Regex regex;
   Text content;
 };
@@ -137,6 +158,10 @@ struct BpeSuffix final : Decoder {
     for (size_t i = 0; i < tokens->size() && !suffix.empty(); ++i)
       replace_all(&(*tokens)[i], suffix, i + 1 == tokens->size() ? "" : " ");
     return Error::Ok;
+  }
+  std::string bytes(std::string token) const override {
+    if (!suffix.empty()) replace_all(&token, suffix, " ");
+    return token;
   }
   std::string suffix;
 };

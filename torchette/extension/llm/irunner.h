@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "torchette/extension/llm/stats.h"
@@ -28,8 +29,15 @@ struct GenerationConfig {
   float top_p = 1;                  // only the likeliest tokens that together have this probability
   float min_p = 0;                  // only tokens with this part of the likeliest one's probability
   float repetition_penalty = 1;     // logits of tokens that the conversation has are divided by it
-  uint64_t seed = 0;                // the same seed gives the same tokens
-  std::vector<std::string> stop;    // texts that end the answer and are not given out
+  float presence_penalty = 0;       // subtracted from logits of tokens that the answer has
+  float frequency_penalty = 0;      // likewise, as often as it has them
+  std::vector<std::pair<uint64_t, float>> logit_bias;  // added to logits; -infinity forbids a token
+  uint64_t seed = 0;                                   // the same seed gives the same tokens
+  std::vector<std::string> stop;                       // texts that end the answer and are not given out
+  std::string grammar;                                 // GBNF: what the answer keeps to
+  bool slide = false;     // a full context forgets half of what is behind its first `keep` tokens
+  int32_t keep = -1;      // -1: the token that begins every text, where the conversation has it
+  int32_t logprobs = -1;  // pieces have log-probabilities, of so many of the likeliest tokens, too; -1: none
 
   /// How many tokens may come where `occupied` positions of the context are taken.
   int32_t resolve_max_new_tokens(int32_t max_context_len, int32_t occupied) const {

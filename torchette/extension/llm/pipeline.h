@@ -79,6 +79,8 @@ struct Model {
 struct Decoder {
   virtual ~Decoder() = default;
   virtual Error decode(std::vector<std::string>* tokens) const = 0;
+  /// The bytes that a token adds inside of a text.
+  virtual std::string bytes(std::string token) const { return token; }
 };
 
 struct AddedToken {

@@ -11,13 +11,27 @@
 #include <unordered_set>
 #include <vector>
 
+#include "torchette/extension/llm/chat_template.h"
+#include "torchette/extension/llm/grammar.h"
 #include "torchette/extension/llm/irunner.h"
 #include "torchette/extension/llm/tokenizer.h"
 #include "torchette/extension/module.h"
 
 namespace torchette::extension::llm {
 
-class Sampler;
+/// What one token brought.
+struct AnswerPiece {
+  struct TokenLogprob {
+    uint64_t token;
+    float logprob;
+  };
+  std::string text;      // whole characters; empty while one is not complete, or may begin a stop text
+  bool is_last = false;  // the answer has ended; its last piece may have text
+  std::optional<uint64_t> token;  // none of a last piece that has only what was held back
+  // where the configuration asks for them, in the model's own distribution
+  float logprob = 0;
+  std::vector<TokenLogprob> top;
+};
 
 /// A conversation: each prompt goes on where the last answer ended, until reset(). Not for use by two threads
 /// at once, but for stop().
@@ -27,6 +41,7 @@ class TextLLMRunner final : public IRunner {
   /// -1 stands for that of every configuration.
   explicit TextLLMRunner(std::unique_ptr<Module> module, std::unique_ptr<Tokenizer> tokenizer = nullptr,
                          float temperature = -1);
+  ~TextLLMRunner() override;
 
   bool is_loaded() const override { return loaded_; }
   /// Errors: those of Module::load_method(); NotFound (no tokenizer), those of make_tokenizer(), NotSupported
@@ -39,6 +54,18 @@ class TextLLMRunner final : public IRunner {
   /// that is wrong); OutOfResources (the prompt does not fit into the context: nothing is changed then).
   Error generate(const std::string& prompt, const GenerationConfig& config, TokenCallback token_callback = {},
                  StatsCallback stats_callback = {}) override;
+  /// The same in steps: an answer to `prompt` (which no piece echoes), of which each next() gives what one
+  /// token brought, until a piece is the last. Whoever wants no more of it simply begins another one. Errors:
+  /// as above; of next() InvalidState, too (no answer was begun, or it has ended).
+  Error begin(const std::string& prompt, const GenerationConfig& config);
+  Result<AnswerPiece> next();
+  /// An answer to a whole conversation, given as tokens: what the context has of its beginning is not run
+  /// again. Errors: those of begin().
+  Error begin_with(const std::vector<uint64_t>& conversation, const GenerationConfig& config);
+  /// An answer to messages: render(), encode, begin_with().
+  Error begin_chat(std::string_view messages, const GenerationConfig& config);
+  /// Of the answer so far.
+  Stats stats() const;
   /// Puts a text into the context; an answer to it begins with generate() of what follows. Errors: as above.
   Error prefill(const std::string& prompt, int32_t num_bos = 0, int32_t num_eos = 0);
   /// Runs everything once, and forgets it.
@@ -47,9 +74,12 @@ class TextLLMRunner final : public IRunner {
   /// Ends generate() behind the token that it is at; for other threads and callbacks.
   void stop() override { stopped_.store(true, std::memory_order_relaxed); }
   /// Begins anew.
-  void reset() override { tokens_.clear(), num_run_ = 0; }
+  void reset() override { static_cast<void>(rewind(0)); }
   /// Forgets all tokens from `position` on. Error: InvalidArgument (there are not so many).
   Error rewind(size_t position);
+  /// Another conversation on the same weights that goes on from here by itself. Errors: those of load();
+  /// MemoryAllocationFailed.
+  Result<std::unique_ptr<TextLLMRunner>> fork();
 
   /// All tokens of the conversation.
   const std::vector<uint64_t>& tokens() const { return tokens_; }
@@ -59,18 +89,29 @@ class TextLLMRunner final : public IRunner {
   Module& module() { return *module_; }
   /// The defaults that the file has for its model (generation_config.json), where it has some. Loads.
   Result<GenerationConfig> default_config();
+  /// The prompt that the file's template makes of messages, a list of {"role": ..., "content": ...} in JSON.
+  /// Errors: those of load(), ChatTemplate and Json::parse(); NotFound (the file has no template).
+  Result<std::string> render(std::string_view messages);
+  bool has_template() const;
 
  private:
+  struct Answer;
+
   Error read_metadata();
-  Result<FreeableBuffer> named_data(const char* name);
+  Result<FreeableBuffer> named_data(const char* name) const;
   Result<std::vector<uint64_t>> encode(const std::string& prompt, const GenerationConfig& config) const;
   /// Runs what was not run yet; `*logits` are those of the last token, until the next run.
   Error run(Span<float>* logits);
+  Error start(const std::vector<uint64_t>& prompt, std::unique_ptr<Answer> answer);
+  Result<std::unique_ptr<Answer>> prepare(const GenerationConfig& given);
+  void end(const char* reason, AnswerPiece* last);
+  void forget(size_t keep, size_t newest);
 
-  std::unique_ptr<Module> module_;
-  std::unique_ptr<Tokenizer> tokenizer_;
+  std::shared_ptr<Module> module_;  // forks share their parent's program and tokenizer
+  std::shared_ptr<Tokenizer> tokenizer_;
   float temperature_;
   bool loaded_ = false;
+  uint64_t begin_ = UINT64_MAX, end_ = UINT64_MAX;
   std::atomic<bool> stopped_{false};
   int64_t max_context_ = 0;
   int64_t max_prefill_ = 1;
@@ -78,6 +119,11 @@ class TextLLMRunner final : public IRunner {
   std::vector<uint64_t> tokens_;
   size_t num_run_ = 0;  // of these, those that the caches have
   long load_start_ = 0, load_end_ = 0;
+  std::unique_ptr<Answer> answer_;
+  std::shared_ptr<const ChatTemplate> template_;
+  std::shared_ptr<const GrammarVocabulary> vocabulary_;  // made where a grammar asks first
+  std::shared_ptr<Grammar> grammar_;                     // of the last answer that had one
+  std::string grammar_text_;
 };
 
 /// ExecuTorch's way to one; opens nothing yet.

@@ -187,6 +187,14 @@ Result<std::string> Tokenizer::decode(const std::vector<uint64_t>& tokens, bool 
   return text;
 }
 
+std::string Tokenizer::bytes_of(uint64_t token) const {
+  Result<std::string> piece = has(token) ? id_to_piece(token) : std::string();
+  if (!piece.ok() || is_special(token)) return {};
+  if (pipeline_->added_pieces.count(token) != 0) return std::move(*piece);
+  for (const auto& decoder : pipeline_->decoders) *piece = decoder->bytes(std::move(*piece));
+  return pipeline_->joins_with_spaces ? " " + *piece : std::move(*piece);
+}
+
 Result<std::string> Tokenizer::decode(uint64_t previous, uint64_t token, bool skip_special_tokens) const {
   const Result<std::string> before = decode(std::vector<uint64_t>{previous}, skip_special_tokens);
   if (!before.ok()) return before.error();

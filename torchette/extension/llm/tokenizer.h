@@ -56,6 +56,9 @@ class Tokenizer {
   Result<uint64_t> piece_to_id(std::string_view piece) const;
   /// The text of a token as the file has it. Error: OutOfResources.
   Result<std::string> id_to_piece(uint64_t token) const;
+  /// The bytes that a token adds inside of a text, perhaps a part of a character; none of special tokens and
+  /// where there is no token.
+  std::string bytes_of(uint64_t token) const;
   /// Whether it is one of those that steer a model and are no text.
   bool is_special(uint64_t token) const;
 

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Talks to a language model through llm.js in Node.js: node llm_test.mjs FOLDER PROMPT MESSAGES prints what came out, and what
+// errors say, as JSON.
+import { readFileSync } from "node:fs";
+import { pathToFileURL } from "node:url";
+
+const [folder, prompt, messages] = [pathToFileURL(`${process.argv[2]}/`), process.argv[3], JSON.parse(process.argv[4])];
+const { Llm } = await import(new URL("llm.js", folder));
+
+const said = async (work) => {
+  try {
+    await work();
+    return "nothing";
+  } catch (error) {
+    return `${error.name} ${error.code}: ${error.message}`;
+  }
+};
+const all = async (answer) => {
+  const pieces = [];
+  for await (const piece of answer) pieces.push(piece);
+  return { pieces: pieces.length, text: pieces.map(({ text }) => text).join(""), tokens: pieces.map(({ token }) => token).filter((token) => token !== null) };
+};
+
+const bytes = readFileSync(new URL("model.pte", folder));
+const llm = await Llm.load(new Blob([bytes]));
+const options = { max_new_tokens: 40, ignore_eos: true };
+const result = { greedy: await all(llm.generate(prompt, options)), statistics: llm.statistics, context: llm.maxContext };
+llm.rewind();
+result.drawn = await all(llm.generate(prompt, { ...options, temperature: 1.2, top_p: 0.9, seed: 3 }));
+result.chat = await all(llm.chat(messages, { max_new_tokens: 9 }));
+result.rendered = llm.render(messages);
+result.encoded = llm.encode("Grüße 😀", false);
+result.decoded = llm.decode(result.encoded);
+llm.rewind();
+let turns = 0;
+const timer = setInterval(() => ++turns, 0);
+for await (const { token } of llm.generate(prompt, { slide: true, ignore_eos: true })) if (token === null || turns > 3) break;
+clearInterval(timer);
+result.left = llm.tokens.length; // left while it would go on for ever, and others had their turn
+result.again = await all(llm.generate(llm.encode(prompt), options));
+result.errors = {
+  option: await said(() => all(llm.generate(prompt, { top: 1 }))),
+  value: await said(() => all(llm.generate(prompt, { top_p: 2 }))),
+  long: await said(() => all(llm.generate(prompt.repeat(40)))),
+  position: await said(() => llm.rewind(-1)),
+  messages: await said(() => llm.render([{ role: "user" }])),
+  file: await said(() => Llm.load(bytes.subarray(0, 100))),
+  url: await said(() => Llm.load(new URL("nothing.pte", folder))),
+  tokenizer: await said(() => Llm.load(bytes, { tokenizer: new TextEncoder().encode("{}") })),
+};
+result.alive = (await all(llm.generate(llm.encode(prompt), options))).tokens;
+console.log(JSON.stringify(result));

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Language models in WebAssembly: llm.js in Node.js says what `Session` says here, token by token.
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.building import ROOT, run
+from tests.extension.llm.test_runner import CHUNK, PROMPT, Small, small  # noqa: F401
+from torchette import cli, llm
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wasm")]
+
+MESSAGES = [{"role": "user", "content": 'Say "hello" 😀\n'}]
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content | trim }}\n{% endfor %}[assistant]"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("there is no ziglang (pip install ziglang)")
+    folder = tmp_path_factory.mktemp("talk")
+    source = folder / "source"
+    shutil.copytree(small.folder, source, ignore=shutil.ignore_patterns("*.pte"))
+    (source / "chat_template.jinja").write_text(TEMPLATE)
+    llm.export(source, max_prefill=CHUNK).save(folder / "model.pte")
+    site = folder / "site"
+    arguments = ["build", "--target", "wasm32-browser", "--llm", "--optimize", "size"]
+    assert cli.main([*arguments, str(folder / "model.pte"), "-o", str(site)]) == 0
+    return site
+
+
+def test_answers_are_those_of_a_session(folder: Path) -> None:
+    program = shutil.which("node")
+    if program is None:
+        pytest.skip("there is no Node.js (apt install nodejs)")
+    script = Path(__file__).with_name("llm_test.mjs")
+    got = json.loads(run(program, "--no-warnings", script, folder, PROMPT, json.dumps(MESSAGES)).stdout)
+    session = llm.Session(folder / "model.pte")
+    greedy = session.generate(PROMPT, max_tokens=40, ignore_end=True).run()
+    drawn = session.generate(PROMPT, max_tokens=40, ignore_end=True, temperature=1.2, top_p=0.9, seed=3).run()
+    chat = session.chat(MESSAGES, max_tokens=9).run()
+    assert got["greedy"]["tokens"] == got["again"]["tokens"] == got["alive"] == greedy.tokens
+    assert got["drawn"]["tokens"] == drawn.tokens
+    assert got["chat"]["text"] == chat.text and got["rendered"] == session.render(MESSAGES)
+    assert got["decoded"] == "Grüße 😀" and got["encoded"] == session.encode("Grüße 😀", special=False)
+    assert got["context"] == session.max_context and 0 < got["left"] <= session.max_context + 1
+    assert (got["statistics"]["generated_tokens"], got["statistics"]["finish_reason"]) == (40, "length")
+    wanted = {
+        "option": "InvalidArgument: there is no option top",
+        "value": "InvalidArgument: top_p 2; it is above 0, at most 1",
+        "long": "OutOfResources: a prompt of ",
+        "position": "InvalidArgument: there is no position -1",
+        "messages": "InvalidArgument: a message needs a role and a content, both text",
+        "file": "InvalidProgram: the file is cut short",
+        "url": "AccessFailed: ENOENT",
+        "tokenizer": "InvalidExternalData: ",
+    }
+    assert wanted.keys() == got["errors"].keys()
+    for name, text in wanted.items():
+        assert got["errors"][name].startswith(f"TorchetteError {text}"), got["errors"][name]
+
+
+def test_the_page_has_what_it_names(folder: Path) -> None:
+    """And the runtime stays small."""
+    for name in ("index.html", "chat.js", "worker.js", "llm.js"):
+        text = (folder / name).read_text(encoding="utf-8")
+        for named in re.findall(r'(?:href|src|from|Worker\(|new URL\()\s*=?\s*"(?:\./)?([\w.]+)"', text):
+            assert (folder / named).exists(), (name, named)
+    ids = set(re.findall(r'id="(\w+)"', (folder / "index.html").read_text()))
+    assert set(re.findall(r'find\("(\w+)"\)', (folder / "chat.js").read_text())) <= ids
+    assert (folder / "torchette_llm.wasm").stat().st_size < 800_000
+
+
+def test_the_guides_script_runs(folder: Path) -> None:
+    program = shutil.which("node")
+    if program is None:
+        pytest.skip("there is no Node.js (apt install nodejs)")
+    page = (ROOT / "docs/browser.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"^```javascript\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (folder / "guide.mjs").write_text(script, encoding="utf-8")
+    printed = run(program, "--no-warnings", folder / "guide.mjs").stdout
+    session = llm.Session(folder / "model.pte")
+    assert printed.startswith(session.chat([{"role": "user", "content": "Hello"}], max_tokens=64).run().text)

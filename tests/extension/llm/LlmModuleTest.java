@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// In: a language model and a prompt. Out: what an LlmModule says and how it fails, a line each.
+import java.util.ArrayList;
+import java.util.List;
+import org.torchette.extension.llm.LlmCallback;
+import org.torchette.extension.llm.LlmGenerationConfig;
+import org.torchette.extension.llm.LlmModule;
+
+final class LlmModuleTest {
+  private static final class Heard implements LlmCallback {
+    final StringBuilder text = new StringBuilder();
+    String stats = "", error = "";
+    LlmModule stops;
+
+    @Override
+    public void onResult(String result) {
+      text.append(result);
+      if (stops != null) stops.stop();
+    }
+
+    @Override
+    public void onStats(String stats) {
+      this.stats = stats;
+    }
+
+    @Override
+    public void onError(int code, String message) {
+      error = code + " " + message;
+    }
+  }
+
+  private static LlmGenerationConfig.Builder config() {
+    return LlmGenerationConfig.create().temperature(0).maxNewTokens(12).echo(false).json("{\"add_special_tokens\": true}");
+  }
+
+  public static void main(String[] arguments) {
+    List<String> lines = new ArrayList<>();
+    LlmModule module = new LlmModule(arguments[0], null, -1);
+    Heard heard = new Heard();
+    lines.add("answer: " + module.generate(arguments[1], config().build(), heard) + heard.text);
+    lines.add("stats: " + heard.stats);
+    module.resetContext();
+    heard = new Heard();
+    heard.stops = module;
+    lines.add("stopped: " + module.generate(arguments[1], config().maxNewTokens(50).build(), heard) + heard.stats);
+    module.resetContext();
+    heard = new Heard();
+    lines.add("echo: " + module.generate("\ud83d\ude00", config().echo(true).maxNewTokens(1).build(), heard) + heard.text.substring(0, 2));
+    heard = new Heard();
+    String grammar = "{\"grammar\": \"root ::= \\\"yes\\\" | \\\"no\\\"\"}";
+    lines.add("grammar: " + module.generate("x", config().json(grammar).build(), heard) + heard.text);
+    heard = new Heard();
+    lines.add("option: " + module.generate("x", config().json("{\"top\": 1}").build(), heard) + " " + heard.error);
+    heard = new Heard();
+    lines.add("template: " + module.chat("[{\"role\": \"user\", \"content\": \"x\"}]", config().build(), heard) + " " + heard.error);
+    lines.add("prefill: " + module.prefillPrompt("more"));
+    try {
+      module.generate("x", config().build(), piece -> {
+        throw new IllegalArgumentException("mine");
+      });
+    } catch (IllegalArgumentException error) {
+      lines.add("thrown: " + error.getMessage());
+    }
+    module.close();
+    module.close();
+    try {
+      module.load();
+    } catch (IllegalStateException error) {
+      lines.add("closed: " + error.getMessage());
+    }
+    try (LlmModule none = new LlmModule("nothing.pte", null, 0)) {
+      lines.add("none: " + none.load());
+    }
+    System.out.print(String.join("\n", lines).replace("\u0000", ""));
+  }
+}

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Chat templates in C++: what they render is what jinja2 renders, in torchette.llm's own environment; what is damaged or
+# meant to harm is an error after bounded work.
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import struct
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.building import built
+
+pytest.importorskip("jinja2")
+from torchette.errors import FormatError, InputError
+from torchette.llm.text import ChatTemplate
+
+CONVERSATION = [
+    {"role": "system", "content": " Be kind.\n"},
+    {"role": "user", "content": "Grüße, <b>'you'</b> \"there\" 😀\n  indented\\ "},
+    {"role": "assistant", "content": "<think>hm</think>Hello."},
+    {"role": "user", "content": "And 1 + 1?"},
+]
+CONVERSATIONS = [CONVERSATION, CONVERSATION[1:2], CONVERSATION[:2], CONVERSATION[1:], CONVERSATION[2:3]]
+
+# In the manner of the families that language models come in; written for this test.
+MARKS = """{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+DEFAULT_SYSTEM = """{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system
+You help.<|im_end|>
+' }}{% endif %}{{'<|im_start|>' + message['role'] + '
+' + message['content'] | trim + '<|im_end|>' + '
+'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant
+' }}{% endif %}"""
+HEADERS = """{{- bos_token }}
+{%- if not date_string is defined %}{%- set date_string = "26 Jul 2024" %}{%- endif %}
+{#- the system's words come first -#}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{{- "Today Date: " + date_string + "\\n\\n" }}{{- system_message }}{{- "<|eot_id|>" }}
+{%- for message in messages %}
+    {%- if not (message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}
+"""
+ALTERNATE = """{{ bos_token }}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- set first_user_prefix = messages[0]['content'] + '
+
+' -%}
+    {%- set loop_messages = messages[1:] -%}
+{%- else -%}
+    {%- set first_user_prefix = "" -%}
+    {%- set loop_messages = messages -%}
+{%- endif -%}
+{%- for message in loop_messages -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{ raise_exception("Roles must alternate user/assistant") }}
+    {%- endif -%}
+    {%- set role = "model" if (message['role'] == 'assistant') else message['role'] -%}
+    {{ '<start_of_turn>' + role + '
+' + (first_user_prefix if loop.first else "") }}
+    {%- if message['content'] is string -%}
+        {{ message['content'] | trim }}
+    {%- elif message['content'] is iterable -%}
+        {%- for item in message['content'] -%}{{ item['text'] | trim }}{%- endfor -%}
+    {%- else -%}{{ raise_exception("Invalid content type") }}{%- endif -%}
+    {{ '<end_of_turn>
+' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{'<start_of_turn>model
+'}}{%- endif -%}
+"""
+INSTRUCTION = """{%- set ns = namespace(index=0, last=-1, system='') %}
+{%- for message in messages if message.role == 'user' %}{%- set ns.last = ns.last + 1 %}{%- endfor %}
+{%- if messages[0].role == 'system' %}{%- set ns.system = messages[0].content %}{%- endif %}
+{{- bos_token }}
+{%- for message in messages | rejectattr('role', 'equalto', 'system') | list %}
+    {%- if message.role == 'user' %}
+        {%- if loop.last and ns.system %}{{- '[INST] ' ~ ns.system ~ '\\n\\n' ~ message.content ~ '[/INST]' }}
+        {%- else %}{{- '[INST] ' + message.content + '[/INST]' }}{%- endif %}
+    {%- elif message.role == 'assistant' %}
+        {%- set content = message.content.split('</think>')[-1].lstrip('\\n') if '</think>' in message.content else message.content %}
+        {{- ' ' + content + eos_token }}
+    {%- endif %}
+    {%- set ns.index = ns.index + loop.index %}
+{%- endfor %}{{ ns.index }} {{ ns.last }}"""
+MACROS = """{% macro turn(role, text='nothing', end="<|end|>") %}<|{{ role|upper }}|>
+{{ text }}{{ end }}
+{% endmacro %}
+{% for m in messages[::-1] %}
+  {% generation %}{{ turn(m.role, m.content) }}{% endgeneration %}
+  {% if loop.index > 2 %}{% break %}{% endif %}
+{% else %}
+none
+{% endfor %}
+{{ turn('assistant', end='') }}
+{% set block %}kept {{ messages|length }}{% endset %}
+   {%+ if true %}{{ block }}{% endif +%}
+done
+"""
+TEMPLATES = [MARKS, DEFAULT_SYSTEM, HEADERS, ALTERNATE, INSTRUCTION, MACROS]
+
+EXPRESSIONS = """
+1 + 2 * 3 - 4 // 3 % 2 | 7 // -2 | -7 // 2 | -7 % 3 | 7 / 2 | 4 / 2 | 1.5 + 1 | 2 * 'ab' | 'ab' * 2 | -3 | 1 == 1.0
+'a' ~ 1 ~ none ~ true ~ 1.5 | 'x' in 'xyz' | 'q' not in 'xyz' | 3 in [1, 2, 3] | 'b' in {'a': 1, 'b': 2} | not 1 == 2
+1 < 2 and 'a' < 'b' or false | none | [1, 'a', none, true, {'k': "it's"}] | {'a': 1}.a | {'a': 1}['a'] | {'a': 1}.b
+'abc'[0] | 'abc'[-1] | 'äöü'[1:] | 'abcdef'[::2] | 'abcdef'[::-1] | 'abcdef'[4:1:-1] | [1, 2, 3][1:] | [1, 2, 3][-2:] | [][0:5]
+'  a b '.strip() | 'xxaxx'.strip('x') | 'aXbXc'.split('X') | ' a  b '.split() | 'a.b.c'.split('.', 1) | 'abc'.startswith('ab')
+'abc'.endswith(('x', 'bc')) | 'abc'.upper() | 'ABC'.lower() | 'hello world'.title() | 'HELLO'.capitalize() | 'aba'.replace('a', 'c')
+'abcabc'.find('ca') | 'ä'.find('b') | {'a': 1}.values() == 1 | 'a' in {'a': 1}.keys() | {'a': 1}.get('b', 5) | {'a': 1}.get('b')
+'x' if false | 'x' if true else 'y' | (1, 2)[1] | 'a' 'b' | 1 if 0 else 2 if 0 else 3 | "tab\\tnew\\nq\\"u\\u00e4" | 'it''s'
+missing | missing is defined | 3 is odd | 4 is even | 'a' is string | 1 is number
+none is none | [] is iterable | {} is mapping | true is boolean | 1 is integer | 1.0 is float | 3 is eq 3 | 4 is divisibleby(2) | 3 is not none
+"""
+FILTERS = """
+' a ' | trim;'abc' | length;[1, 2] | length;'aBc' | upper;'aBc' | lower;[1, 2, 3] | join(', ');[1] | first;[1, 2] | last
+missing | default('d');'' | default('d');'' | default('d', true);none | default('d');{'a': [1, 'ü"\\\\', none, true, 1.5]} | tojson
+{'a': [1, {'b': []}], 'c': {}} | tojson(indent=2);'abc' | list;'abc' | reverse;[3, 4] | reverse | list;'1' | int;1.7 | int;'1.5' | float
+[{'a': 1}, {'a': 2}, {'b': 1}] | map(attribute='a') | list;['a', 'b'] | map('upper') | join;[0, 1, 2] | select | list
+[{'a': 1}, {'a': 0}] | selectattr('a') | list;[{'a': 1}, {'a': 2}] | selectattr('a', 'equalto', 2) | list;[1, none] | reject('none') | list
+[{'a': 1}, {}] | selectattr('a', 'defined') | list;[{'a': 1}, {'a': 2}] | rejectattr('a', 'in', [1]) | list;-5 | abs;'a-b' | replace('-', '+')
+({'b': 1, 'a': 2} | items | list)[0][1];{'a': 1}.keys() | list;'x' | string | length;"a b" | title;"AB c" | capitalize;range(3) | list;range(1, 10, 4) | list;range(5, 0, -2) | list
+"""
+CASES = [
+    *("{{ " + one + " }}" for line in EXPRESSIONS.strip().splitlines() for one in line.split(" | ")),
+    *("{{ " + one + " }}" for line in FILTERS.strip().splitlines() for one in line.split(";")),
+    "a\n  {% if 1 %}\n  b\n  {% endif %}\nc\n",
+    "a  {%- if 1 -%}  \n b {% endif %} \n c",
+    "{# gone #}\nx {#- gone -#} \n y",
+    "{% for k, v in {'a': 1, 'b': 2}.items() %}{{ k }}={{ v }}{{ ', ' if not loop.last }}{% endfor %}",
+    "{% for x in [1, 2, 3, 4] if x is even %}{{ loop.index }}:{{ x }}/{{ loop.length }}{{ loop.revindex }} {% endfor %}",
+    "{% for x in [] %}x{% else %}empty{% endfor %}{% for x in 'ab' %}{{ x }}{{ loop.first }}{% endfor %}",
+    "{% for x in [1,2,3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}",
+    "{% set x = 1 %}{% for i in [1, 2] %}{% set x = 5 %}{{ x }}{% endfor %}{{ x }}",
+    "{% set n = namespace(x=1) %}{% for i in [1, 2] %}{% set n.x = n.x + i %}{% endfor %}{{ n.x }}",
+    "{% if false %}a{% elif none %}b{% elif 1 %}c{% else %}d{% endif %}",
+    "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{% set c = 3 %}{{ m(1) }}{{ m(1, 5) }}{{ m(b=1, a=0) }}",
+    "{{ undefined_name.attribute }}",
+    "{{ 1 + 'a' }}",
+    "{{ raise_exception('refused: ' + 'why') }}",
+    "plain { text } {",
+    "{{ '{{ not a tag }}' }}{{ '%}' }}",
+    "line\n\n",
+]  # fmt: skip
+
+
+def render(pairs: list[tuple[bytes, bytes]], tree: str = "dev") -> list[tuple[str, bytes]]:
+    given = b"".join(struct.pack("<I", len(part)) + part for pair in pairs for part in pair)
+    done = subprocess.run(
+        [built("torchette_render", tree=tree)], input=given, capture_output=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
+    lines = [line.split("|") for line in done.stdout.decode().splitlines()]
+    assert len(lines) == len(pairs)
+    return [(error, bytes.fromhex(text)) for error, text in lines]
+
+
+def names(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"messages": messages, "add_generation_prompt": True, "bos_token": "<s>", "eos_token": "</s>"}
+
+
+def expected(template: str, messages: list[dict[str, Any]]) -> bytes | None:
+    try:
+        made = ChatTemplate(template, {"bos_token": "<s>", "eos_token": "</s>"})
+        return made.render(messages).encode()
+    except (FormatError, InputError):
+        return None
+
+
+def test_what_jinja2_renders() -> None:
+    cases = [(t, c) for t in TEMPLATES for c in CONVERSATIONS] + [(t, CONVERSATION) for t in CASES]
+    pairs = [(t.encode(), json.dumps(names(c), ensure_ascii=False).encode()) for t, c in cases]
+    wanted = [expected(*case) for case in cases]
+    wrong = [
+        (template, want, got)
+        for (template, _), want, got in zip(cases, wanted, render(pairs), strict=True)
+        if (got[0] not in ("InvalidArgument", "InvalidExternalData") if want is None else got != ("Ok", want))
+    ]
+    assert wrong == []
+    assert sum(want is not None for want in wanted) > 140, "most are to render"
+
+
+HOSTILE = {
+    "{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}": "OutOfResources",
+    "{% set n = namespace(t='x') %}{% for i in range(60) %}{% set n.t = n.t + n.t %}{% endfor %}": "InvalidArgument",
+    "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}": "InvalidArgument",
+    "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}": "InvalidExternalData",
+    "{{ " + "-" * 5000 + "1 }}": "InvalidExternalData",
+    "{{ x" + ".a" * 5000 + " }}": "InvalidExternalData",
+    "{% if 1 %}" * 5000 + "{% endif %}" * 5000: "InvalidExternalData",
+    "{% if 1 %}": "InvalidExternalData",
+    "{{ 1 ": "InvalidExternalData",
+    "{{ 'a }}": "InvalidExternalData",
+    "{% endfor %}": "InvalidExternalData",
+    "{{ 1 / 0 }}": "InvalidArgument",
+    "{{ 'a' * 100000000000 }}": "InvalidArgument",
+    "{{ 1 | frobnicate }}": "NotSupported",
+    "{{ 1 is frobnicated }}": "NotSupported",
+    "{% include 'x' %}": "NotSupported",
+    "{{ cycler(1) }}": "NotSupported",
+    "{{ ''.__class__.__mro__ }}": "InvalidArgument",
+    "\xff": "Ok",
+}
+
+
+def test_what_is_wrong_or_harms_is_an_error() -> None:
+    for (template, wanted), (error, _) in zip(
+        HOSTILE.items(), render([(t.encode(), b"{}") for t in HOSTILE]), strict=True
+    ):
+        assert error == wanted, template[:80]
+    assert render([(b"\xff\xfe", b"{}")])[0][0] == "InvalidExternalData"
+
+
+def mutated(count: int) -> list[tuple[bytes, bytes]]:
+    """Damaged templates: bytes changed, parts removed, doubled, or taken from another one."""
+    chance, sources = random.Random(5), [t.encode() for t in [*TEMPLATES, *CASES]]
+    given = json.dumps(names(CONVERSATION)).encode()
+    pairs = []
+    for _ in range(count):
+        data = bytearray(chance.choice(sources))
+        for _ in range(chance.randint(1, 4)):
+            at = chance.randint(0, len(data))
+            to = min(len(data), at + chance.choice([1, 1, 2, 10]))
+            other = chance.choice(sources)
+            start = chance.randint(0, len(other))
+            put = [b"", bytes([chance.randrange(256)]), other[start : start + 12], bytes(data[at:to]) * 2]
+            data[at:to] = chance.choice(put)
+        pairs.append((bytes(data), given))
+    return pairs
+
+
+def test_damaged_templates() -> None:
+    found = {error for error, _ in render(mutated(3000))}
+    assert found >= {"Ok", "InvalidArgument", "InvalidExternalData", "NotSupported"}
+
+
+@pytest.mark.safety
+def test_damaged_templates_under_sanitizers() -> None:
+    render(mutated(int(os.environ.get("TORCHETTE_MUTATIONS", "5000"))), tree="asan")
+    test = [(t.encode(), b"{}") for t in HOSTILE]
+    assert [error for error, _ in render(test, tree="asan")] == list(HOSTILE.values())

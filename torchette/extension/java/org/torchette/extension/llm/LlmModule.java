@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// In: a language model's .pte file, texts. Out: answers, piece by piece. The other side is torchette_llm_jni.c.
+package org.torchette.extension.llm;
+
+import java.nio.charset.StandardCharsets;
+
+/**
+ * A conversation with a language model. Each prompt goes on where the last answer ended. Use it from one thread at a time (its
+ * methods wait for each other), but for stop(); close it: its memory is outside of the Java heap.
+ */
+public final class LlmModule implements AutoCloseable {
+  public static final int MODEL_TYPE_TEXT = 1;
+
+  static {
+    System.loadLibrary("torchette_llm_jni");
+  }
+
+  private final String modulePath, tokenizerPath;
+  private final float temperature; // -1: that of each configuration
+  private volatile long handle; // 0: not loaded
+  private boolean closed;
+
+  public LlmModule(String modulePath, String tokenizerPath, float temperature) {
+    this(MODEL_TYPE_TEXT, modulePath, tokenizerPath, temperature);
+  }
+
+  /** Opens nothing yet. tokenizerPath: null where the file has its tokenizer. */
+  public LlmModule(int modelType, String modulePath, String tokenizerPath, float temperature) {
+    if (modelType != MODEL_TYPE_TEXT) throw new IllegalArgumentException("models of type " + modelType + " are not supported");
+    if (modulePath == null) throw new NullPointerException("the path of the model is null");
+    this.modulePath = modulePath;
+    this.tokenizerPath = tokenizerPath;
+    this.temperature = temperature;
+  }
+
+  /** 0, or the runtime's number of the error. Asking loads by itself. */
+  public synchronized int load() {
+    if (closed) throw new IllegalStateException("the module is closed");
+    if (handle != 0) return 0;
+    long[] opened = new long[1];
+    int error = open(bytes(modulePath), tokenizerPath == null ? null : bytes(tokenizerPath), opened);
+    handle = opened[0];
+    return error;
+  }
+
+  public int generate(String prompt, LlmCallback callback) {
+    return generate(prompt, LlmGenerationConfig.create().build(), callback);
+  }
+
+  public int generate(String prompt, int seqLen, LlmCallback callback) {
+    return generate(prompt, LlmGenerationConfig.create().seqLen(seqLen).build(), callback);
+  }
+
+  public int generate(String prompt, int seqLen, LlmCallback callback, boolean echo) {
+    return generate(prompt, LlmGenerationConfig.create().seqLen(seqLen).echo(echo).build(), callback);
+  }
+
+  /** 0, or the runtime's number of the error, of which the callback hears, too. An exception of the callback ends the answer. */
+  public synchronized int generate(String prompt, LlmGenerationConfig config, LlmCallback callback) {
+    int error = load();
+    if (error == 0) error = answer(handle, bytes(prompt), false, options(config), config.isEcho(), config.isWarming(), callback);
+    if (error != 0) callback.onError(error, message());
+    return error;
+  }
+
+  /** The answer to messages, a list of {"role", "content"} in JSON: the whole conversation, by the file's chat template. */
+  public synchronized int chat(String messages, LlmGenerationConfig config, LlmCallback callback) {
+    int error = load();
+    if (error == 0) error = answer(handle, bytes(messages), true, options(config), false, config.isWarming(), callback);
+    if (error != 0) callback.onError(error, message());
+    return error;
+  }
+
+  /** Puts a text into the context. 0, or the runtime's number of the error. */
+  public synchronized int prefillPrompt(String prompt) {
+    int error = load();
+    return error != 0 ? error : prefill(handle, bytes(prompt));
+  }
+
+  /** Ends generate() behind its token; from any thread, as long as the module is open. */
+  public void stop() {
+    if (handle != 0) stop(handle);
+  }
+
+  /** Begins anew. */
+  public synchronized void resetContext() {
+    if (handle != 0) reset(handle);
+  }
+
+  @Override
+  public synchronized void close() {
+    long gone = handle;
+    handle = 0;
+    closed = true;
+    if (gone != 0) free(gone);
+  }
+
+  private byte[] options(LlmGenerationConfig config) {
+    float chosen = temperature == -1 ? config.getTemperature() : temperature;
+    if (Float.isNaN(chosen) || Float.isInfinite(chosen)) throw new IllegalArgumentException("the temperature is " + chosen);
+    String json = config.getJson().trim();
+    if (!json.startsWith("{")) throw new IllegalArgumentException("the JSON of a configuration is an object");
+    String own = "{\"temperature\":" + chosen + ",\"max_new_tokens\":" + config.getMaxNewTokens() + ",\"seq_len\":" + config.getSeqLen()
+        + ",\"num_bos\":" + config.getNumBos() + ",\"num_eos\":" + config.getNumEos();
+    String rest = json.substring(1).trim();
+    return bytes(own + (rest.startsWith("}") ? "" : ",") + rest);
+  }
+
+  /** Zero at the end, for C. */
+  private static byte[] bytes(String text) {
+    return (text + '\0').getBytes(StandardCharsets.UTF_8);
+  }
+
+  private static native int open(byte[] model, byte[] tokenizer, long[] handle);
+
+  private static native int answer(
+      long handle, byte[] prompt, boolean isChat, byte[] options, boolean echo, boolean warming, LlmCallback callback);
+
+  private static native int prefill(long handle, byte[] prompt);
+
+  private static native void stop(long handle);
+
+  private static native void reset(long handle);
+
+  private static native void free(long handle);
+
+  private static native String message();
+
+  /** For the other side: bytes of UTF-8. */
+  private static String text(byte[] utf8) {
+    return new String(utf8, StandardCharsets.UTF_8);
+  }
+}
