@@ -45,6 +45,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=128,
         help="how many one call takes (default: 128)",
     )
+    compiling.add_argument(
+        "--cache",
+        choices=("float32", "float16", "int8"),
+        default="float32",
+        help="what keys and values are stored in (default: float32)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -57,6 +63,7 @@ def run(options: argparse.Namespace) -> int:
             options.quantize,
             max_context=options.max_context,
             max_prefill=options.max_prefill,
+            cache=options.cache,
             progress=progress,
         )
         model.save(options.output)

@@ -18,7 +18,7 @@ from torchette._compile import CompiledModel, compile
 from torchette.errors import InputError, ModelNotFoundError
 from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.llm import gguf
-from torchette.llm.decoder import Decoder
+from torchette.llm.decoder import CACHES, Decoder
 from torchette.llm.quantized import SCHEMES, store_whole
 
 # Files of a model's folder that travel in the program, by the names of its named data.
@@ -32,6 +32,7 @@ def export(
     max_context: int | None = None,
     max_prefill: int = 128,
     full_logits: bool = False,
+    cache: str = "float32",
     backend: Any = "auto",
     progress: Callable[[str, str], None] | None = None,
 ) -> CompiledModel:
@@ -52,6 +53,7 @@ def export(
         max_prefill: tokens that one call takes.
         full_logits: return logits of all n tokens, [1, n, vocabulary]. Speculative decoding judges several with one call of
             such a program.
+        cache: what keys and values are stored in: "float32", "float16", or "int8" with a scale for each row of a head.
         backend: as for `torchette.compile`.
         progress: called with (stage, step).
 
@@ -66,6 +68,8 @@ def export(
         raise InputError(
             f"weights cannot be {quantize!r}", hints=[f"quantize is None or one of: {', '.join(SCHEMES)}"]
         )
+    if cache not in CACHES:
+        raise InputError(f"keys cannot be stored in {cache!r}", hints=[f"cache is one of: {', '.join(CACHES)}"])
     step = progress or (lambda stage, name: None)
     whole: Callable[[str], Any] | None = None
     named: dict[str, bytes] = {}
@@ -87,6 +91,7 @@ def export(
         decoder = Decoder(model.eval(), max_context, full_logits).eval()
         step("check", type(model).__name__)
         decoder.check()
+        decoder.store(cache)
         if quantize is not None or whole is not None:
             given = whole or (lambda name: None)
             decoder.model = store_whole(model, quantize, given, lambda name: step("quantize", name))

@@ -21,6 +21,8 @@ from torchette.errors import UnsupportedError
 
 # The name under which transformers finds our attention.
 NAME = "torchette"
+# What keys and values can be stored in.
+CACHES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
 
 class _Seen(NamedTuple):
@@ -56,11 +58,16 @@ class _Buffers(Cache):
         self._decoder, self._start, self._positions = decoder, start, positions
 
     def update(self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
-        rows = []
+        rows, decoder = [], self._decoder
         for name, new in (("key", key), ("value", value)):
-            buffer = getattr(self._decoder, f"{name}_cache_{layer}")
-            buffer.index_put_((self._positions,), new.transpose(1, 2).squeeze(0))
+            new, buffer = new.transpose(1, 2).squeeze(0), getattr(decoder, f"{name}_cache_{layer}")
+            scales = getattr(decoder, f"{name}_scales_{layer}", None)
+            if scales is not None:
+                new, scale = torch.ops.cpu.quantize_rows(new, -127, 127, 127.0, 2.0**-60, True, False)
+                scales.index_put_((self._positions,), scale)
+            buffer.index_put_((self._positions,), new.to(buffer.dtype))
             rows.append(buffer.unsqueeze(0).transpose(1, 2))
+            rows[-1].scales = scales
         return tuple(rows)
 
     def get_seq_length(self, layer_idx: int = 0) -> Any:
@@ -95,6 +102,13 @@ class Decoder(torch.nn.Module):
         """The logits, and keys and values stored at their positions."""
         positions = start_pos + torch.arange(tokens.shape[1])
         return self._logits(tokens, positions, _Buffers(self, start_pos, positions))
+
+    def store(self, cache: str) -> None:
+        """Keys and values in a type of `CACHES`."""
+        for name, buffer in list(self.named_buffers(recurse=False)):
+            self.register_buffer(name, buffer.to(CACHES[cache]))
+            if cache == "int8":
+                self.register_buffer(name.replace("cache", "scales"), torch.zeros(*buffer.shape[:2], 2))
 
     @torch.no_grad()
     def check(self) -> None:
@@ -192,12 +206,14 @@ def _attend(
         raise UnsupportedError(f"{type(module).__name__} attends without a mask")
     if attention_mask.start is None:  # while shapes are found out
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
-    cached = (one.transpose(1, 2).squeeze(0) for one in (key, value))
+    cached = [one.transpose(1, 2).squeeze(0) for one in (key, value)]
     scale = query.shape[3] ** -0.5 if scaling is None else scaling
+    attend = torch.ops.cpu.cached_attention
+    if key.dtype == torch.int8:
+        cached += [one.scales for one in (key, value)]
+        attend = torch.ops.cpu.int8_cached_attention
     window, cap = attention_mask.window, softcap or 0.0
-    return torch.ops.cpu.cached_attention(
-        query.transpose(1, 2), *cached, attention_mask.start, s_aux, scale, window, cap
-    ), None
+    return attend(query.transpose(1, 2), *cached, attention_mask.start, s_aux, scale, window, cap), None
 
 
 AttentionInterface.register(NAME, _attend)
