@@ -99,12 +99,11 @@ class Worker:
         self.name, self.threads, self.turns = name, threads, []
         reading, writing = os.pipe()
         log = FOLDER / f"{name}-run.log"
-        command = [_python(name), "-m", "benchmarks.llm.sides", "run", name, path, threads]
+        command = [_python(name), "-m", "benchmarks.llm.sides", "run", name, path, threads, writing]
         with log.open("w") as errors:
             self.process = subprocess.Popen(
                 [*map(str, command)], cwd=ROOT, env=_environment(threads), stdin=subprocess.PIPE, stdout=errors,
                 stderr=errors, text=True, pass_fds=(writing,),
-                preexec_fn=lambda: os.dup2(writing, 3),
             )  # fmt: skip
         os.close(writing)
         self._answer = os.fdopen(reading)

@@ -85,7 +85,9 @@ class Ours(Calls):
         prepare()
         from torchette import llm
 
-        program = llm.export(folder / "model.gguf", "8da4w", max_context=CONTEXT, max_prefill=512)
+        program = llm.export(
+            folder / "model.gguf", "8da4w", max_context=CONTEXT, max_prefill=512, cache="float16"
+        )
         program.save(folder / "ours.pte")
 
     def __init__(self, path, threads):
@@ -274,14 +276,15 @@ def resident() -> int:
     return int(fields[1]) * 4096
 
 
-def main(job: str, name: str, path: str, number: str) -> None:
-    """`convert NAME FOLDER BITS`, or `run NAME FILE THREADS`, which answers lines of "prefill N" and "decode N" with seconds."""
+def main(job: str, name: str, path: str, number: str, pipe: str = "") -> None:
+    """`convert NAME FOLDER BITS`, or `run NAME FILE THREADS PIPE`, which answers lines of "prefill N" and "decode N" with
+    seconds, there: some engines write to the standard output."""
     side = SIDES[name]
     if job == "convert":
         side.convert(Path(path), int(number))
         return
     side.prepare()
-    answer = open(3, "w", buffering=1)  # some engines write to the standard output
+    answer = open(int(pipe), "w", buffering=1)
     before, begin = resident(), time.perf_counter()
     engine = side(Path(path), int(number))
     ready = {"load": time.perf_counter() - begin, "first": engine.prefill(128)}
