@@ -207,12 +207,14 @@ float exponentials(float* scores, float most, size_t seen, size_t count) {
     store(scores + j, e);
     sum += e;
   }
-  float total = horizontal_sum(sum);
-  for (; j < count; ++j) {
-    scores[j] = j < seen ? exp_of_negative(scores[j] - most) : 0.0f;
-    total += scores[j];
+  if (j < seen) {
+    float last[kLanes] = {};
+    store_partial(last, exp_of_negative(load_partial(scores + j, seen - j) - shift), seen - j);
+    sum += load(last);
+    memcpy(scores + j, last, (seen - j) * sizeof(float));
   }
-  return total;
+  if (seen < count) memset(scores + seen, 0, (count - seen) * sizeof(float));
+  return horizontal_sum(sum);
 }
 
 void scale_row(float* row, size_t width, float factor) {
@@ -252,8 +254,9 @@ void attend(const Attention& a, size_t b, size_t group, size_t begin, size_t end
   }
   const size_t lowest = a.begin(begin) / block * block;
   for (size_t first = lowest; first < a.keys; first += block) {
-    const size_t count = a.keys - first < block ? a.keys - first : block;
-    if (a.seen(end - 1, first, count) == 0) break;
+    const size_t left = a.keys - first < block ? a.keys - first : block;
+    const size_t count = a.seen(end - 1, first, left);
+    if (count == 0) break;
     const Rows k = rows_of(a.k, b, first, group, count, a.depth, widened);
     pack_rows(k.data, k.step, count, a.depth, keys);
     const Rows v = rows_of(a.v, b, first, group, count, a.width, widened);
@@ -262,16 +265,18 @@ void attend(const Attention& a, size_t b, size_t group, size_t begin, size_t end
       const size_t head = group * each + h;
       for (size_t i = 0; i < queries; i += kRows) {
         const size_t rows = queries - i < kRows ? queries - i : kRows;
+        const size_t visible = a.seen(begin + i + rows - 1, first, count);
+        if (visible == 0 && first > lowest) continue;
         PackedProduct product = {};
         product.m = rows;
-        product.n = count;
+        product.n = visible;
         product.k = a.depth;
         product.a = a.q.at(b, begin + i, head);
         product.a_row = static_cast<ptrdiff_t>(a.q.token);
         product.w = keys;
         product.c = scores;
         product.c_row = static_cast<ptrdiff_t>(block + kLanes);
-        packed_gemm(product, 0, panels_of(count));
+        packed_gemm(product, 0, panels_of(visible));
         for (size_t r = 0; r < rows; ++r) {
           const size_t t = begin + i + r, seen = a.seen(t, first, count), state = h * queries + i + r;
           float* const line = scores + r * (block + kLanes);
