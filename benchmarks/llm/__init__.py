@@ -96,7 +96,8 @@ class Worker:
     """A side that has loaded its file with a number of threads; stopped whenever it has no turn."""
 
     def __init__(self, name: str, threads: int, path: Path) -> None:
-        self.name, self.threads, self.turns = name, threads, []
+        self.name, self.threads = name, threads
+        self.turns: list[dict[str, float]] = []
         reading, writing = os.pipe()
         log = FOLDER / f"{name}-run.log"
         command = [_python(name), "-m", "benchmarks.llm.sides", "run", name, path, threads, writing]
@@ -142,16 +143,25 @@ class Worker:
         return found
 
 
+def _start(name: str, path: Path, threads: list[int], workers: list[Worker]) -> str:
+    """Adds a worker for each number of threads; "" or what went wrong."""
+    try:
+        for count in threads:
+            workers.append(Worker(name, count, path))
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
 def _measure(files: dict[str, Path], options: argparse.Namespace) -> dict[str, Any]:
     """By side: its figures by number of threads, or its error."""
     workers: list[Worker] = []
     found: dict[str, Any] = {}
     try:
         for name, path in files.items():
-            try:
-                workers += [Worker(name, threads, path) for threads in options.threads]
-            except RuntimeError as error:
-                found[name] = {"error": str(error)}
+            why = _start(name, path, options.threads, workers)
+            if why:
+                found[name] = {"error": why}
         for _ in range(options.rounds):
             for worker in workers:
                 worker.take_turn()

@@ -70,7 +70,9 @@ class Calls(Side):
     def decode(self, position):
         self.call(tokens(position), 0)
         following = tokens(TOKENS)
-        return timed(lambda: [self.call(following[:, i : i + 1], position + i) for i in range(TOKENS)]) / TOKENS
+        return (
+            timed(lambda: [self.call(following[:, i : i + 1], position + i) for i in range(TOKENS)]) / TOKENS
+        )
 
 
 class Ours(Calls):
@@ -284,15 +286,15 @@ def main(job: str, name: str, path: str, number: str, pipe: str = "") -> None:
         side.convert(Path(path), int(number))
         return
     side.prepare()
-    answer = open(int(pipe), "w", buffering=1)
     before, begin = resident(), time.perf_counter()
     engine = side(Path(path), int(number))
     ready = {"load": time.perf_counter() - begin, "first": engine.prefill(128)}
     engine.decode(500)
-    print(json.dumps(ready | {"memory": resident() - before}), file=answer)
-    for line in sys.stdin:
-        what, count = line.split()
-        print(getattr(engine, what)(int(count)), file=answer)
+    with open(int(pipe), "w", buffering=1) as answer:
+        print(json.dumps(ready | {"memory": resident() - before}), file=answer)
+        for line in sys.stdin:
+            what, count = line.split()
+            print(getattr(engine, what)(int(count)), file=answer)
 
 
 if __name__ == "__main__":

@@ -134,7 +134,9 @@ def test_whole_numbers_are_computed_as_torch_does(scheme: str) -> None:
 @pytest.mark.parametrize(("cache", "bound", "saved"), [("float16", 2e-3, 2), ("int8", 0.05, 2.5)])
 def test_caches_of_fewer_bits(family: str, cache: str, bound: float, saved: float) -> None:
     model = families.build(family)
-    whole, program = (llm.export(model, max_context=256, max_prefill=32, cache=one) for one in ("float32", cache))
+    whole, program = (
+        llm.export(model, max_context=256, max_prefill=32, cache=one) for one in ("float32", cache)
+    )
     # 256 positions of two layers, heads of 16 in all that are asked for here; int8 has a scale and a zero for each
     numbers = 2 * 2 * 256 * model.config.num_key_value_heads * model.config.head_dim
     assert whole.planned_bytes - program.planned_bytes >= saved * numbers
@@ -163,7 +165,7 @@ def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
 
 
 def test_wrong_arguments_are_named(tmp_path: Any) -> None:
-    with pytest.raises(InputError, match="'int7'.*float32, float16, int8"):
+    with pytest.raises(InputError, match=r"'int7'.*float32, float16, int8"):
         llm.export(small_llama(), cache="int7")
     with pytest.raises(InputError, match="weights cannot be 'int3'"):
         llm.export(small_llama(), "int3")

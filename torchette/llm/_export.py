@@ -69,7 +69,9 @@ def export(
             f"weights cannot be {quantize!r}", hints=[f"quantize is None or one of: {', '.join(SCHEMES)}"]
         )
     if cache not in CACHES:
-        raise InputError(f"keys cannot be stored in {cache!r}", hints=[f"cache is one of: {', '.join(CACHES)}"])
+        raise InputError(
+            f"keys cannot be stored in {cache!r}", hints=[f"cache is one of: {', '.join(CACHES)}"]
+        )
     step = progress or (lambda stage, name: None)
     whole: Callable[[str], Any] | None = None
     named: dict[str, bytes] = {}

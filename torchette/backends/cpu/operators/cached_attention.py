@@ -111,4 +111,6 @@ def int8_cached_attention(
     return cached_attention(query, *given, start, sinks, scale, window, cap)
 
 
-shaped("int8_cached_attention", lambda query, key, value, *_: query.new_empty([*query.shape[:3], value.shape[2]]))
+shaped(
+    "int8_cached_attention", lambda query, key, value, *_: query.new_empty([*query.shape[:3], value.shape[2]])
+)

@@ -113,7 +113,9 @@ class _Widening:
         self.count = 0
         for _, _, state in buffer_updates(program):
             moves, readers = _moved(state)
-            if readers and all(ops.is_operator(one.target) and one.target.namespace == "cpu" for one in readers):
+            if readers and all(
+                ops.is_operator(one.target) and one.target.namespace == "cpu" for one in readers
+            ):
                 self._moves |= moves  # a kernel reads it as it is
             else:
                 self._keep_state_wide(state)
