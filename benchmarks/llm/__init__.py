@@ -146,8 +146,7 @@ class Worker:
 def _start(name: str, path: Path, threads: list[int], workers: list[Worker]) -> str:
     """Adds a worker for each number of threads; "" or what went wrong."""
     try:
-        for count in threads:
-            workers.append(Worker(name, count, path))
+        workers.extend(Worker(name, count, path) for count in threads)
     except RuntimeError as error:
         return str(error)
     return ""
