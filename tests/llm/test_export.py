@@ -165,7 +165,7 @@ def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
 
 
 def test_wrong_arguments_are_named(tmp_path: Any) -> None:
-    with pytest.raises(InputError, match=r"'int7'.*float32, float16, int8"):
+    with pytest.raises(InputError, match="keys cannot be stored in 'int7'"):
         llm.export(small_llama(), cache="int7")
     with pytest.raises(InputError, match="weights cannot be 'int3'"):
         llm.export(small_llama(), "int3")
