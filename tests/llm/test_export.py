@@ -134,6 +134,7 @@ def test_whole_numbers_are_computed_as_torch_does(scheme: str) -> None:
 @pytest.mark.parametrize(("cache", "bound", "saved"), [("float16", 2e-3, 2), ("int8", 0.05, 2.5)])
 def test_caches_of_fewer_bits(family: str, cache: str, bound: float, saved: float) -> None:
     model = families.build(family)
+    bound *= 2 if family == "gpt_oss" else 1  # where a small difference may choose another expert
     whole, program = (
         llm.export(model, max_context=256, max_prefill=32, cache=one) for one in ("float32", cache)
     )
