@@ -20,7 +20,7 @@ import sysconfig
 import tempfile
 import time
 import venv
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,18 +155,22 @@ def _install(name: str) -> str:
         return _build_ours() if name in OURS else _build_executorch()
     if not side.requires:
         return ""
-    folder = _python(name).parents[1]
-    stamp, wanted = folder / "installed", "\n".join(side.requires)
+    return make_environment(_python(name).parents[1], side.requires)
+
+
+def make_environment(folder: Path, requires: Sequence[str]) -> str:
+    """A virtual environment with these packages, unless it is there, beside those of this one; "" or what went wrong."""
+    stamp, wanted = folder / "installed", "\n".join(requires)
     if stamp.exists() and stamp.read_text() == wanted:
         return ""
-    _progress(f"installing {name}")
+    _progress(f"installing {folder.name}")
     venv.create(folder, with_pip=True)
     # What converts needs torch and the models' packages, of this environment, besides its own.
     paths = sysconfig.get_paths(vars={"base": str(folder), "platbase": str(folder)})
     Path(paths["purelib"], "checkout.pth").write_text(sysconfig.get_path("purelib") + "\n")
     constraint = f"torch=={importlib.metadata.version('torch').partition('+')[0]}"
     (folder / "constraints").write_text(constraint + "\n")
-    command = [_python(name), "-m", "pip", "install", "-c", folder / "constraints", *side.requires]
+    command = [folder / "bin" / "python", "-m", "pip", "install", "-c", folder / "constraints", *requires]
     if why := _run(command, folder / "install.log"):
         return why
     stamp.write_text(wanted)

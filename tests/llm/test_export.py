@@ -142,6 +142,28 @@ def test_experts_have_eight_bits(family: str) -> None:
     assert program.nbytes - named < 1.3 * matrices + 80_000
 
 
+# Heads of keys and values; the same with windows and soft caps, and with sinks.
+@pytest.mark.parametrize(
+    "family", ["llama3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma2", "gpt_oss"))]
+)
+@pytest.mark.parametrize(("cache", "bound", "saved"), [("float16", 2e-3, 2), ("int8", 0.05, 2.5)])
+def test_caches_of_fewer_bits(family: str, cache: str, bound: float, saved: float) -> None:
+    model = families.build(family)
+    bound *= 2 if family == "gpt_oss" else 1  # where a small difference may choose another expert
+    whole, program = (
+        llm.export(model, max_context=256, max_prefill=32, cache=one) for one in ("float32", cache)
+    )
+    # 256 positions of two layers, heads of 16 in all that are asked for here; int8 has a scale and a zero for each
+    numbers = 2 * 2 * 256 * model.config.num_key_value_heads * model.config.head_dim
+    assert whole.planned_bytes - program.planned_bytes >= saved * numbers
+    tokens = torch.randint(0, 101, (1, 160), generator=torch.Generator().manual_seed(3)).numpy()
+    for start, count in ((0, 32), (32, 1), (33, 30), (63, 32), (95, 32), (127, 32), (159, 1)):
+        given = tokens[:, start : start + count], np.array([start])
+        exact, ours = (torch.as_tensor(np.array(one(*given))) for one in (whole, program))
+        assert (ours - exact).abs().max() <= bound * exact.abs().max()
+        assert not torch.equal(ours, exact) or start == 0
+
+
 def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
     model = small_llama()
     model.save_pretrained(tmp_path)
@@ -159,6 +181,8 @@ def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
 
 
 def test_wrong_arguments_are_named(tmp_path: Any) -> None:
+    with pytest.raises(InputError, match="keys cannot be stored in 'int7'"):
+        llm.export(small_llama(), cache="int7")
     with pytest.raises(InputError, match="weights cannot be 'int3'"):
         llm.export(small_llama(), "int3")
     with pytest.raises(InputError, match="max_context 0"):

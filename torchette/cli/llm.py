@@ -48,6 +48,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="how many one call takes (default: 128)",
     )
     compiling.add_argument(
+        "--cache",
+        choices=("float32", "float16", "int8"),
+        default="float32",
+        help="what keys and values are stored in (default: float32)",
+    )
+    compiling.add_argument(
         "--lora",
         metavar="FOLDER",
         type=Path,
@@ -77,6 +83,7 @@ def run(options: argparse.Namespace) -> int:
             max_context=options.max_context,
             max_prefill=options.max_prefill,
             lora=options.lora,
+            cache=options.cache,
             progress=progress,
         )
         model.save(options.output)

@@ -22,7 +22,7 @@ from torchette.errors import InputError, ModelNotFoundError, TorchetteError, Uns
 from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.llm import gguf
 from torchette.llm import lora as adapters
-from torchette.llm.decoder import Decoder
+from torchette.llm.decoder import CACHES, Decoder
 from torchette.llm.encoders import (
     BlockDecoder,
     CrossDecoder,
@@ -50,6 +50,7 @@ def export(
     max_prefill: int = 128,
     full_logits: bool = False,
     lora: str | os.PathLike[str] | None = None,
+    cache: str = "float32",
     backend: Any = "auto",
     progress: Callable[[str, str], None] | None = None,
 ) -> CompiledModel:
@@ -72,6 +73,7 @@ def export(
             such a program.
         lora: the folder of a LoRA adapter as peft saves it. The program then takes this adapter, or another one for the same
             layers of at most its rank, as a .ptd file of its own; `save` writes this one's, by the folder's name.
+        cache: what keys and values are stored in: "float32", "float16", or "int8" with a scale for each row of a head.
         backend: as for `torchette.compile`.
         progress: called with (stage, step).
 
@@ -85,6 +87,10 @@ def export(
     if quantize is not None and quantize not in SCHEMES:
         raise InputError(
             f"weights cannot be {quantize!r}", hints=[f"quantize is None or one of: {', '.join(SCHEMES)}"]
+        )
+    if cache not in CACHES:
+        raise InputError(
+            f"keys cannot be stored in {cache!r}", hints=[f"cache is one of: {', '.join(CACHES)}"]
         )
     step = progress or (lambda stage, name: None)
     whole: Callable[[str], Any] | None = None
@@ -110,6 +116,7 @@ def export(
         decoder = next(part for part, *_ in methods.values() if isinstance(part, Decoder))
         step("check", type(model).__name__)
         decoder.check()
+        decoder.store(cache)
         if quantize is not None or whole is not None:
             given = whole or (lambda name: None)
             stored = store_whole(model, quantize, given, lambda name: step("quantize", name))

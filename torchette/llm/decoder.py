@@ -21,6 +21,8 @@ from torchette.errors import UnsupportedError
 
 # The name under which transformers finds our attention.
 NAME = "torchette"
+# What keys and values can be stored in.
+CACHES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
 
 
 class _Seen(NamedTuple):
@@ -62,11 +64,16 @@ class Buffers(Cache):
 
     def update(self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
         """Writes new rows in place; gives all there are."""
-        rows = []
+        rows, decoder = [], self._decoder
         for name, new in (("key", key), ("value", value)):
-            buffer = getattr(self._decoder, f"{name}_cache_{layer}")
-            buffer.index_put_((self._positions,), new.transpose(1, 2).squeeze(0))
+            new, buffer = new.transpose(1, 2).squeeze(0), getattr(decoder, f"{name}_cache_{layer}")
+            scales = getattr(decoder, f"{name}_scales_{layer}", None)
+            if scales is not None:
+                new, scale = torch.ops.cpu.quantize_rows(new, -127, 127, 127.0, 2.0**-60, True, False)
+                scales.index_put_((self._positions,), scale)
+            buffer.index_put_((self._positions,), new.to(buffer.dtype))
             rows.append(buffer.unsqueeze(0).transpose(1, 2))
+            rows[-1].scales = scales
         return tuple(rows)
 
     def get_seq_length(self, layer_idx: int = 0) -> Any:
@@ -116,6 +123,13 @@ class Decoder(torch.nn.Module):
     def theirs(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
         """Tokens as the model takes them."""
         return {self.inputs[0]: tokens}
+
+    def store(self, cache: str) -> None:
+        """Keys and values in a type of `CACHES`."""
+        for name, buffer in list(self.named_buffers(recurse=False)):
+            self.register_buffer(name, buffer.to(CACHES[cache]))
+            if cache == "int8":
+                self.register_buffer(name.replace("cache", "scales"), torch.zeros(*buffer.shape[:2], 2))
 
     def check(self) -> None:
         """Whether the model computes the same with these caches as by itself.
@@ -214,6 +228,15 @@ def _window(mask_function: Callable[..., Any], keys: int) -> int:
     return 0 if window == keys else window
 
 
+def _check_whole(module: torch.nn.Module, key: torch.Tensor) -> None:
+    """Raises UnsupportedError where attention that is not the engine's would read a cache of fewer bits."""
+    if key.dtype is not torch.float32:
+        raise UnsupportedError(
+            f"{type(module).__name__} adds biases to scores, or sees ahead: its keys are stored in float32 only",
+            hints=['cache="float32"'],
+        )
+
+
 def _attend(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -230,6 +253,7 @@ def _attend(
     """What transformers calls for attention: over the cache; or, without a place in it, over all keys that are given."""
     if attention_mask is None or attention_mask.start is None or position_bias is not None:
         if attention_mask is not None and attention_mask.start is not None:
+            _check_whole(module, key)
             own = attention_mask.start + torch.arange(query.shape[2])
             seen = torch.arange(key.shape[2]) <= own.unsqueeze(1)
             position_bias = torch.where(seen, position_bias, float("-inf"))
@@ -242,10 +266,12 @@ def _attend(
     grouped = bool(key.shape[1] < query.shape[1])
 
     def before(query: Any, key: Any, value: Any, start: Any, blocks: Any = None) -> torch.Tensor:
-        cached = (one.transpose(1, 2).squeeze(0) for one in (key, value))
-        return torch.ops.cpu.cached_attention(
-            query.transpose(1, 2), *cached, start, s_aux, scale, window, cap
-        )
+        cached = [one.transpose(1, 2).squeeze(0) for one in (key, value)]
+        attend = torch.ops.cpu.cached_attention
+        if key.dtype == torch.int8:
+            cached += [one.scales for one in (key, value)]
+            attend = torch.ops.cpu.int8_cached_attention
+        return attend(query.transpose(1, 2), *cached, start, s_aux, scale, window, cap)
 
     def within(query: Any, key: Any, value: Any, start: Any, blocks: Any) -> torch.Tensor:
         at = torch.arange(key.shape[2])
@@ -260,6 +286,7 @@ def _attend(
     given = query, key, value, attention_mask.start
     if (blocks := attention_mask.blocks) is None:
         return before(*given), None
+    _check_whole(module, key)
     if s_aux is not None or cap:
         raise UnsupportedError(
             f"{type(module).__name__} has sinks or a soft cap beside blocks that see ahead"

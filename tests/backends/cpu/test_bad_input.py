@@ -24,12 +24,15 @@ ATTENTION = [torch.ones(1, 3, 2, 8), torch.ones(1, 5, 2, 8), torch.ones(1, 5, 2,
 CACHED = [
     torch.ones(1, 3, 4, 8), torch.ones(9, 2, 8), torch.ones(9, 2, 8), torch.tensor([6]), torch.ones(4), 1.0, 0, 0.0,
 ]  # fmt: skip
+BYTES = torch.ones(9, 2, 8).char()
+INT8_CACHED = [CACHED[0], BYTES, BYTES, torch.ones(9, 2, 2), torch.ones(9, 2, 2), *CACHED[3:]]
 SCALED = [torch.ones(1, 2, 16, 4).byte(), torch.ones(1, 2, 16), torch.tensor([0, 8]), 9, 16]
 NORM = [X, torch.ones(8), torch.ones(8), [8], 1e-5]
 EMBEDDING = [torch.ones(5, 4).byte(), torch.ones(5, 2), None, 4, torch.tensor([0, 4])]
 OUT = {
     "linear": torch.empty(3, 20), "convolution": torch.empty(1, 3, 3, 20), "depthwise": torch.empty(1, 3, 3, 4),
-    "attention": torch.empty(1, 3, 2, 8), "cached_attention": torch.empty(1, 3, 4, 8), "layer_norm": torch.empty(3, 8),
+    "attention": torch.empty(1, 3, 2, 8), "cached_attention": torch.empty(1, 3, 4, 8),
+    "int8_cached_attention": torch.empty(1, 3, 4, 8), "layer_norm": torch.empty(3, 8),
     "weight_only_embedding": torch.empty(2, 8), "scaled_embedding": torch.empty(2, 16),
 }  # fmt: skip
 
@@ -93,6 +96,15 @@ FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
     ("cached_attention", CACHED, 4, torch.ones(3), "cached_attention: sinks"),
     ("cached_attention", CACHED, 6, -1, "cached_attention: window -1"),
     ("cached_attention", CACHED, 7, -2.0, "cached_attention: window 0 and cap -2"),
+    ("cached_attention", CACHED, 1, BYTES, "cached_attention: key is of type 1"),
+    ("cached_attention", CACHED, 1, torch.ones(9, 2, 8).half(), "cached_attention: value is of type 6, not 5"),
+    ("int8_cached_attention", INT8_CACHED, 0, torch.ones(1, 3, 4, 8).half(), "query is of type 5"),
+    ("int8_cached_attention", INT8_CACHED, 1, torch.ones(9, 2, 8), "int8_cached_attention: key is of type 6, not 1"),
+    ("int8_cached_attention", INT8_CACHED, 2, BYTES[:8], "key and value have 9 and 8 positions"),
+    ("int8_cached_attention", INT8_CACHED, 3, torch.ones(9, 2, 1), "int8_cached_attention: key_scales has 3 dimensions"),
+    ("int8_cached_attention", INT8_CACHED, 4, torch.ones(8, 2, 2), "int8_cached_attention: value_scales has 3"),
+    ("int8_cached_attention", INT8_CACHED, 4, torch.ones(9, 2, 2).half(), "value_scales is of type 5"),
+    ("int8_cached_attention", INT8_CACHED, 5, torch.tensor([7]), "3 tokens from position 7 on"),
     ("scaled_embedding", SCALED, 0, torch.ones(1, 2, 16, 4), "scaled_embedding: a weight of type 6"),
     ("scaled_embedding", SCALED, 0, torch.ones(1, 3, 16, 4).byte(), "scaled_embedding: a weight"),
     ("scaled_embedding", SCALED, 1, torch.ones(1, 3, 16), "scaled_embedding: scales"),

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::attention and cpu::cached_attention: torchette/backends/cpu/operators/attention.py and
-// cached_attention.py. Keys and values are packed a block at a time; queries pass by, and the sums of each
-// are rescaled when a block raises its maximum, so that no matrix of scores exists. A few queries read keys
-// and values where they are.
+// cpu::attention, cpu::cached_attention and cpu::int8_cached_attention:
+// torchette/backends/cpu/operators/attention.py and cached_attention.py. Keys and values are packed a block
+// at a time; queries pass by, and the sums of each are rescaled when a block raises its maximum, so that no
+// matrix of scores exists. A few queries read keys and values where they are. Those of a cache may be stored
+// in 16 or 8 bits: they become floats a few rows at a time.
 #include <cmath>
+#include <type_traits>
 
 #include "torchette/kernels/cpu/operands.h"
 #include "torchette/kernels/cpu/packed_gemm.h"
@@ -20,10 +22,77 @@ constexpr float kNothing = -INFINITY;
 
 /// Where element [batch, token, head, 0] of a tensor is.
 struct Layout {
-  const float* data;
+  const uint8_t* data;
+  size_t size;  // bytes of an element: 4 float32, 2 float16, 1 int8
   size_t batch, token, head;
-  const float* at(size_t b, size_t t, size_t h) const { return data + b * batch + t * token + h * head; }
+  const float* scales;  // of int8, for [token, head] a scale and a zero
+  size_t scales_token;
+
+  template <typename T = float>
+  const T* at(size_t b, size_t t, size_t h) const {
+    return reinterpret_cast<const T*>(data + (b * batch + t * token + h * head) * size);
+  }
 };
+
+/// Rows of floats, so many elements from one to the next; and the stored rows that are needed next.
+struct Rows {
+  const float* data;
+  size_t step;
+  const uint8_t* ahead;
+  size_t ahead_step, ahead_bytes;
+
+  TORCHETTE_INLINE void prefetch(size_t i) const {
+    for (size_t j = 0; j < ahead_bytes; j += 64) TORCHETTE_PREFETCH(ahead + i * ahead_step + j);
+  }
+};
+
+/// kLanes bytes; of conversions the compiler makes one number after the other.
+TORCHETTE_INLINE VecInt load_bytes(const int8_t* p) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<VecInt>(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__AVX2__)
+  return reinterpret_cast<VecInt>(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+  TORCHETTE_LANES(Bytes, int8_t, kLanes);
+  Bytes bytes;
+  memcpy(&bytes, p, sizeof(bytes));
+  return convert_lanes<VecInt>(bytes);
+#endif
+}
+
+TORCHETTE_INLINE Vec load_stored(const int8_t* p) { return to_floats(load_bytes(p)); }
+TORCHETTE_INLINE Vec load_stored(const Half* p) { return load(p); }
+
+/// Rows of stored numbers as floats, each times a scale of its own.
+template <typename T>
+void widen(const T* from, size_t step, size_t count, size_t width, const float* scale, size_t scale_step,
+           float* to) {
+  for (; count > 0; --count, from += step, to += width, scale += scale_step) {
+    const float factor = *scale;
+    size_t j = 0;
+    for (; j + 4 * kLanes <= width; j += 4 * kLanes) TORCHETTE_UNROLL(4)
+    for (size_t v = 0; v < 4 * kLanes; v += kLanes) store(to + j + v, load_stored(from + j + v) * factor);
+    for (; j + kLanes <= width; j += kLanes) store(to + j, load_stored(from + j) * factor);
+    for (; j < width; ++j) to[j] = static_cast<float>(from[j]) * factor;
+  }
+}
+
+/// `count` rows from token `first` on: where they are, or as floats in `scratch`.
+Rows rows_of(const Layout& from, size_t b, size_t first, size_t h, size_t count, size_t width,
+             float* scratch) {
+  Rows rows = {from.at(b, first, h), from.token, from.at<uint8_t>(b, first + count, h),
+               from.token * from.size, width * from.size};
+  if (from.size == sizeof(float)) return rows;
+  const float one = 1.0f;
+  if (from.size == sizeof(int8_t))
+    widen(from.at<int8_t>(b, first, h), from.token, count, width,
+          from.scales + first * from.scales_token + 2 * h, from.scales_token, scratch);
+  else if constexpr (has_dtype(ScalarType::Half))
+    widen(from.at<Half>(b, first, h), from.token, count, width, &one, 0, scratch);
+  rows.data = scratch;
+  rows.step = width;
+  return rows;
+}
 
 struct Attention {
   size_t batch, queries, heads, depth, keys, groups,
@@ -138,12 +207,14 @@ float exponentials(float* scores, float most, size_t seen, size_t count) {
     store(scores + j, e);
     sum += e;
   }
-  float total = horizontal_sum(sum);
-  for (; j < count; ++j) {
-    scores[j] = j < seen ? exp_of_negative(scores[j] - most) : 0.0f;
-    total += scores[j];
+  if (j < seen) {
+    float last[kLanes] = {};
+    store_partial(last, exp_of_negative(load_partial(scores + j, seen - j) - shift), seen - j);
+    sum += load(last);
+    memcpy(scores + j, last, (seen - j) * sizeof(float));
   }
-  return total;
+  if (seen < count) memset(scores + seen, 0, (count - seen) * sizeof(float));
+  return horizontal_sum(sum);
 }
 
 void scale_row(float* row, size_t width, float factor) {
@@ -175,6 +246,7 @@ void attend(const Attention& a, size_t b, size_t group, size_t begin, size_t end
   float* const scores = values + panels_of(a.width) * kPanel * block;
   float* const most = scores + kRows * (block + kLanes);
   float* const total = most + kQueries * each;
+  float* const widened = total + kQueries * each;
   const size_t queries = end - begin;
   for (size_t i = 0; i < queries * each; ++i) {
     most[i] = kNothing;
@@ -182,24 +254,29 @@ void attend(const Attention& a, size_t b, size_t group, size_t begin, size_t end
   }
   const size_t lowest = a.begin(begin) / block * block;
   for (size_t first = lowest; first < a.keys; first += block) {
-    const size_t count = a.keys - first < block ? a.keys - first : block;
-    if (a.seen(end - 1, first, count) == 0) break;
-    pack_rows(a.k.at(b, first, group), a.k.token, count, a.depth, keys);
-    pack_columns(a.v.at(b, first, group), a.v.token, count, a.width, values);
+    const size_t left = a.keys - first < block ? a.keys - first : block;
+    const size_t count = a.seen(end - 1, first, left);
+    if (count == 0) break;
+    const Rows k = rows_of(a.k, b, first, group, count, a.depth, widened);
+    pack_rows(k.data, k.step, count, a.depth, keys);
+    const Rows v = rows_of(a.v, b, first, group, count, a.width, widened);
+    pack_columns(v.data, v.step, count, a.width, values);
     for (size_t h = 0; h < each; ++h) {
       const size_t head = group * each + h;
       for (size_t i = 0; i < queries; i += kRows) {
         const size_t rows = queries - i < kRows ? queries - i : kRows;
+        const size_t visible = a.seen(begin + i + rows - 1, first, count);
+        if (visible == 0 && first > lowest) continue;
         PackedProduct product = {};
         product.m = rows;
-        product.n = count;
+        product.n = visible;
         product.k = a.depth;
         product.a = a.q.at(b, begin + i, head);
         product.a_row = static_cast<ptrdiff_t>(a.q.token);
         product.w = keys;
         product.c = scores;
         product.c_row = static_cast<ptrdiff_t>(block + kLanes);
-        packed_gemm(product, 0, panels_of(count));
+        packed_gemm(product, 0, panels_of(visible));
         for (size_t r = 0; r < rows; ++r) {
           const size_t t = begin + i + r, seen = a.seen(t, first, count), state = h * queries + i + r;
           float* const line = scores + r * (block + kLanes);
@@ -233,24 +310,26 @@ void attend(const Attention& a, size_t b, size_t group, size_t begin, size_t end
 
 // Rows that read keys and values where they are, a few at a time so that each is loaded once for all of them.
 constexpr size_t kFew = 4;
+// Keys that all heads pass by before the next ones, in the order of memory; of a multiple of kLanes.
+constexpr size_t kChunk = 32;
+// Keys that a worker takes at least, and into how many parts they are divided at most.
+constexpr size_t kSpan = 128, kSpans = 16;
+
+size_t widest(const Attention& a) { return a.depth > a.width ? a.depth : a.width; }
 
 TORCHETTE_INLINE Vec load_up_to(const float* from, size_t count) {
   return count >= kLanes ? load(from) : load_partial(from, count);
 }
 
-/// Fetches `count` floats that are needed soon.
-TORCHETTE_INLINE void prefetch_floats(const float* from, size_t count) {
-  for (size_t i = 0; i < count; i += 16) TORCHETTE_PREFETCH(from + i);
-}
-
 /// scores[r][j] = rows[r] . key j, for `count` keys: the sums of a vector of keys are turned together.
 template <size_t kCount>
-void dot_rows(const float* const* rows, const float* keys, size_t step, size_t count, size_t depth,
-              float* scores) {
+void dot_rows(const float* const* rows, const Rows& given, size_t count, size_t depth, float* scores) {
+  const size_t step = given.step;
+  const float* keys = given.data;
   const size_t whole = depth / kLanes * kLanes, rest = depth - whole;
   for (size_t j = 0; j < count; j += kLanes, keys += kLanes * step) {
     const size_t here = count - j < kLanes ? count - j : kLanes;
-    for (size_t n = kLanes; n < 2 * kLanes && j + n < count; ++n) prefetch_floats(keys + n * step, depth);
+    for (size_t n = 0; n < here; ++n) given.prefetch(j + n);
     for (size_t r = 0; r < kCount; ++r) {
       Vec sum[kLanes] = {};
       if (here == kLanes) {
@@ -282,15 +361,16 @@ void dot_rows(const float* const* rows, const float* keys, size_t step, size_t c
 
 /// out[r] = factor[r] out[r] + sum of scores[r][j] value j, over `count` keys.
 template <size_t kCount, size_t kColumns>
-void add_columns(float* const* out, const float* factor, const float* values, size_t step, size_t count,
+void add_columns(float* const* out, const float* factor, const Rows& given, size_t column, size_t count,
                  size_t width, const float* scores) {
+  const float* values = given.data + column;
   Vec sum[kCount][kColumns];
   TORCHETTE_UNROLL(4)
   for (size_t r = 0; r < kCount; ++r) TORCHETTE_UNROLL(4)
   for (size_t c = 0; c < kColumns; ++c)
     sum[r][c] = load_up_to(out[r] + c * kLanes, width - c * kLanes) * factor[r];
-  for (size_t j = 0; j < count; ++j, values += step) {
-    prefetch_floats(values + 16 * step, width < kColumns * kLanes ? width : kColumns * kLanes);
+  for (size_t j = 0; j < count; ++j, values += given.step) {
+    if (column == 0) given.prefetch(j);
     TORCHETTE_UNROLL(4)
     for (size_t c = 0; c < kColumns; ++c) {
       const Vec v = kColumns > 1 ? load(values + c * kLanes) : load_up_to(values, width);
@@ -305,54 +385,146 @@ void add_columns(float* const* out, const float* factor, const float* values, si
 }
 
 template <size_t kCount>
-void add_values(float* const* out, const float* factor, const float* values, size_t step, size_t count,
-                size_t width, const float* scores) {
+void add_values(float* const* out, const float* factor, const Rows& values, size_t count, size_t width,
+                const float* scores) {
   constexpr size_t kColumns = kLanes >= 16 ? 4 : 2;
   for (size_t i = 0; i < width;) {
     float* row[kCount];
     for (size_t r = 0; r < kCount; ++r) row[r] = out[r] + i;
     if (width - i >= kColumns * kLanes) {
-      add_columns<kCount, kColumns>(row, factor, values + i, step, count, width - i, scores);
+      add_columns<kCount, kColumns>(row, factor, values, i, count, width - i, scores);
       i += kColumns * kLanes;
     } else {
-      add_columns<kCount, 1>(row, factor, values + i, step, count, width - i, scores);
+      add_columns<kCount, 1>(row, factor, values, i, count, width - i, scores);
       i += kLanes;
     }
   }
 }
 
-/// Rows [from, from + kCount) of those of a group: each is a query of one of its heads.
-template <size_t kCount>
-void attend_few(const Attention& a, size_t b, size_t group, size_t from, float* scores) {
-  const size_t each = a.heads / a.groups;
-  const float* rows[kCount];
-  float* out[kCount];
-  float most[kCount], total[kCount], factor[kCount];
-  for (size_t r = 0; r < kCount; ++r) {
-    const size_t t = (from + r) / each, head = group * each + (from + r) % each;
-    rows[r] = a.q.at(b, t, head);
-    out[r] = a.row(b, t, head);
-    most[r] = kNothing;
-    total[r] = 0.0f;
-    for (size_t j = 0; j < a.width; ++j) out[r][j] = 0.0f;
-  }
-  const size_t last = (from + kCount - 1) / each;
-  // What every row's window has left behind is not read.
-  for (size_t first = a.begin(from / each) / kLanes * kLanes; first < a.keys; first += kKeys) {
-    const size_t count = a.keys - first < kKeys ? a.keys - first : kKeys, seen = a.seen(last, first, count);
-    if (seen == 0) break;
-    dot_rows<kCount>(rows, a.k.at(b, first, group), a.k.token, seen, a.depth, scores);
-    for (size_t r = 0; r < kCount; ++r) {
-      const size_t t = (from + r) / each, own = a.seen(t, first, count);
-      float* const line = scores + r * kKeys;
-      factor[r] = fold(line, mask_scores(a, b, group * each + (from + r) % each, t, first, line, own), own,
-                       seen, most[r], total[r]);
+/// What a few rows have of some keys: their largest score, the sum of their exponentials, and with these the
+/// sum of values; of row r of group g at [g * rows + r].
+struct Sums {
+  float *most, *total, *values;
+};
+
+/// body(count as a constant, stored rows, group, first row, first key, keys) for kFew rows at a time of each
+/// group, and kChunk of `keys` keys from `first` on.
+template <typename Body>
+TORCHETTE_INLINE void for_chunks(const Attention& a, const Layout& layout, size_t b, size_t first,
+                                 size_t keys, size_t width, float* widened, const Body& body) {
+  const size_t rows = a.queries * (a.heads / a.groups);
+  for (size_t g = 0; g < a.groups; ++g)
+    for (size_t j = 0; j < keys; j += kChunk) {
+      const size_t here = keys - j < kChunk ? keys - j : kChunk;
+      const Rows given = rows_of(layout, b, first + j, g, here, width, widened);
+      for (size_t r = 0; r < rows; r += kFew) switch (rows - r) {
+          case 1:
+            body(std::integral_constant<size_t, 1>{}, given, g, r, j, here);
+            break;
+          case 2:
+            body(std::integral_constant<size_t, 2>{}, given, g, r, j, here);
+            break;
+          case 3:
+            body(std::integral_constant<size_t, 3>{}, given, g, r, j, here);
+            break;
+          default:
+            body(std::integral_constant<size_t, kFew>{}, given, g, r, j, here);
+        }
     }
-    add_values<kCount>(out, factor, a.v.at(b, first, group), a.v.token, seen, a.width, scores);
-  }
-  for (size_t r = 0; r < kCount; ++r)
-    scale_row(out[r], a.width, a.share(group * each + (from + r) % each, most[r], total[r]));
 }
+
+/// All rows of a batch, of keys [begin, end).
+void attend_few(const Attention& a, size_t b, size_t begin, size_t end, const Sums& sums, float* scratch) {
+  const size_t each = a.heads / a.groups, rows = a.queries * each, all = a.groups * rows;
+  float *const scores = scratch, *const factor = scores + all * kKeys, *const widened = factor + all;
+  for (size_t i = 0; i < all; ++i) {
+    sums.most[i] = kNothing;
+    sums.total[i] = 0.0f;
+  }
+  memset(sums.values, 0, all * a.width * sizeof(float));
+  for (size_t first = begin; first < end; first += kKeys) {
+    const size_t count = end - first < kKeys ? end - first : kKeys;
+    const size_t seen = a.seen(a.queries - 1, first, count);
+    if (seen == 0) break;
+    for_chunks(a, a.k, b, first, seen, a.depth, widened,
+               [&](auto few, const Rows& keys, size_t g, size_t r, size_t j, size_t here) {
+                 const float* query[few];
+                 for (size_t i = 0; i < few; ++i)
+                   query[i] = a.q.at(b, (r + i) / each, g * each + (r + i) % each);
+                 dot_rows<few>(query, keys, here, a.depth, scores + (g * rows + r) * kKeys + j);
+               });
+    for (size_t i = 0; i < all; ++i) {
+      const size_t t = i % rows / each, own = a.seen(t, first, count);
+      float* const line = scores + i * kKeys;
+      const float most = mask_scores(a, b, i / rows * each + i % each, t, first, line, own);
+      factor[i] = fold(line, most, own, seen, sums.most[i], sums.total[i]);
+    }
+    for_chunks(a, a.v, b, first, seen, a.width, widened,
+               [&](auto few, const Rows& values, size_t g, size_t r, size_t j, size_t here) {
+                 float* out[few];
+                 const float ones[kFew] = {1.0f, 1.0f, 1.0f, 1.0f};
+                 const size_t at = g * rows + r;
+                 for (size_t i = 0; i < few; ++i) out[i] = sums.values + (at + i) * a.width;
+                 add_values<few>(out, j == 0 ? factor + at : ones, values, here, a.width,
+                                 scores + at * kKeys + j);
+               });
+  }
+}
+
+/// The rows of a batch, of parts of its keys.
+void join(const Attention& a, size_t b, const Sums& sums, size_t parts) {
+  const size_t each = a.heads / a.groups, rows = a.queries * each, all = a.groups * rows;
+  for (size_t i = 0; i < all; ++i) {
+    float most = kNothing, total = 0.0f;
+    for (size_t p = 0; p < parts; ++p)
+      if (!(sums.most[p * all + i] <= most)) most = sums.most[p * all + i];
+    const size_t head = i / rows * each + i % each;
+    float* const row = a.row(b, i % rows / each, head);
+    for (size_t j = 0; j < a.width; ++j) row[j] = 0.0f;
+    if (most == kNothing) continue;
+    for (size_t p = 0; p < parts; ++p) {
+      const size_t at = p * all + i;
+      if (sums.most[at] == kNothing) continue;
+      const float factor = exp_f(sums.most[at] - most);
+      total += factor * sums.total[at];
+      for (size_t j = 0; j < a.width; ++j) row[j] += factor * sums.values[at * a.width + j];
+    }
+    scale_row(row, a.width, a.share(head, most, total));
+  }
+}
+
+Error run_few(Context& context, const Attention& a, const char* op) {
+  const size_t all = a.queries * a.heads, lowest = a.begin(0) / kLanes * kLanes, keys = a.keys - lowest;
+  size_t span = (keys + kSpans - 1) / kSpans;
+  span = span < kSpan ? kSpan : (span + kKeys - 1) / kKeys * kKeys;
+  const size_t parts = keys == 0 ? 1 : (keys + span - 1) / span;
+  const size_t each = all * (kKeys + 1) + kChunk * widest(a), of_part = all * (a.width + 2);
+  float* const scratch = static_cast<float*>(
+      context.allocate_temp((context.workers() * each + a.batch * parts * of_part) * sizeof(float)));
+  TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %d rows", op,
+                  static_cast<int>(all));
+  float* const found = scratch + context.workers() * each;
+  const auto sums_of = [&](size_t b) {
+    float* const from = found + b * parts * of_part;
+    return Sums{from, from + parts * all, from + 2 * parts * all};
+  };
+  context.parallel_for(a.batch * parts, least_items(all * span * (a.depth + a.width + 8)),
+                       [&](size_t begin, size_t end, size_t worker) {
+                         for (size_t i = begin; i < end; ++i) {
+                           const Sums sums = sums_of(i / parts);
+                           const size_t p = i % parts, first = lowest + p * span;
+                           const size_t last = a.keys - first < span ? a.keys : first + span;
+                           attend_few(
+                               a, i / parts, first, last,
+                               {sums.most + p * all, sums.total + p * all, sums.values + p * all * a.width},
+                               scratch + worker * each);
+                         }
+                       });
+  for (size_t b = 0; b < a.batch; ++b) join(a, b, sums_of(b), parts);
+  return Error::Ok;
+}
+
+const uint8_t* bytes_of(const Tensor& t) { return static_cast<const uint8_t*>(t.const_data_ptr()); }
 
 Error describe(const Tensor& query, const Tensor& key, const Tensor& value, bool heads_first, Attention& a) {
   const Tensor* given[] = {&query, &key, &value};
@@ -381,11 +553,12 @@ Error describe(const Tensor& query, const Tensor& key, const Tensor& value, bool
       static_cast<int>(a.heads), static_cast<int>(a.depth), static_cast<int>(a.groups),
       static_cast<int>(key.size(3)), static_cast<int>(key.size(0)), static_cast<int>(value.size(0)),
       static_cast<int>(a.keys), static_cast<int>(value.size(token)));
-  a.q = {query.const_data_ptr<float>(), a.queries * a.heads * a.depth, a.heads * a.depth, a.depth};
+  a.q = {
+      bytes_of(query), sizeof(float), a.queries * a.heads * a.depth, a.heads * a.depth, a.depth, nullptr, 0};
   const auto laid = [&](const Tensor& t, size_t width) {
     const size_t tokens = heads_first ? width : a.groups * width,
                  heads = heads_first ? a.keys * width : width;
-    return Layout{t.const_data_ptr<float>(), a.keys * a.groups * width, tokens, heads};
+    return Layout{bytes_of(t), sizeof(float), a.keys * a.groups * width, tokens, heads, nullptr, 0};
   };
   a.k = laid(key, a.depth);
   a.v = laid(value, a.width);
@@ -418,37 +591,11 @@ Error describe_mask(const Optional<Tensor>& mask, Attention& a) {
 
 Error run(Context& context, const Attention& a, const char* op) {
   const size_t work = a.keys * (a.depth + a.width + 8), each = a.heads / a.groups, rows = a.queries * each;
-  if (rows <= 2 * kFew) {
-    float* const scores =
-        static_cast<float*>(context.allocate_temp(context.workers() * kFew * kKeys * sizeof(float)));
-    TORCHETTE_CHECK(scores != nullptr, MemoryAllocationFailed, "%s: no scratch memory", op);
-    const size_t parts = (rows + kFew - 1) / kFew;
-    context.parallel_for(a.batch * a.groups * parts, least_items(kFew * work),
-                         [&](size_t begin, size_t end, size_t worker) {
-                           float* const own = scores + worker * kFew * kKeys;
-                           for (size_t i = begin; i < end; ++i) {
-                             const size_t b = i / parts / a.groups, group = i / parts % a.groups;
-                             const size_t from = i % parts * kFew;
-                             switch (rows - from) {
-                               case 1:
-                                 attend_few<1>(a, b, group, from, own);
-                                 break;
-                               case 2:
-                                 attend_few<2>(a, b, group, from, own);
-                                 break;
-                               case 3:
-                                 attend_few<3>(a, b, group, from, own);
-                                 break;
-                               default:
-                                 attend_few<kFew>(a, b, group, from, own);
-                             }
-                           }
-                         });
-    return Error::Ok;
-  }
+  if (rows <= 2 * kFew) return run_few(context, a, op);
   const size_t block = a.keys < kKeys ? a.keys : kKeys;
   const size_t floats = panels_of(block) * kPanel * a.depth + panels_of(a.width) * kPanel * block +
-                        kRows * (block + kLanes) + 2 * kQueries * each;
+                        kRows * (block + kLanes) + 2 * kQueries * each +
+                        (a.k.size == sizeof(float) ? 0 : block * widest(a));
   float* const scratch =
       static_cast<float*>(context.allocate_temp(context.workers() * floats * sizeof(float)));
   TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %d keys of %d", op,
@@ -484,15 +631,23 @@ static Error attention_out(Context& context, const Tensor& query, const Tensor& 
   return run(context, a, "attention");
 }
 
-static Error cached_attention_out(Context& context, const Tensor& query, const Tensor& key,
-                                  const Tensor& value, const Tensor& start, const Optional<Tensor>& sinks,
-                                  double scale, int64_t window, double cap, Tensor& out) {
-  constexpr const char* op = "cached_attention";
+/// The scales of an int8 cache, if it has some, are checked by its sizes.
+static Error attend_cached(Context& context, const char* op, const Tensor& query, const Tensor& key,
+                           const Tensor& value, const Tensor* const* scales, const Tensor& start,
+                           const Optional<Tensor>& sinks, double scale, int64_t window, double cap,
+                           Tensor& out) {
   Attention a = {};
   const Tensor* given[] = {&query, &key, &value};
   const char* const names[] = {"query", "key", "value"};
+  const ScalarType stored = scales != nullptr ? ScalarType::Char
+                            : has_dtype(ScalarType::Half) && key.scalar_type() == ScalarType::Half
+                                ? ScalarType::Half
+                                : ScalarType::Float;
   for (size_t i = 0; i < 3; ++i) {
-    TORCHETTE_TRY(check_floats(op, *given[i], names[i]));
+    if (i == 0 || stored == ScalarType::Float) TORCHETTE_TRY(check_floats(op, *given[i], names[i]));
+    TORCHETTE_CHECK((i == 0 || given[i]->scalar_type() == stored) && is_contiguous(*given[i]), InvalidType,
+                    "%s: %s is of type %d, not %d, or not contiguous", op, names[i],
+                    static_cast<int>(given[i]->scalar_type()), static_cast<int>(stored));
     TORCHETTE_CHECK(given[i]->dim() == (i == 0 ? 4 : 3), InvalidArgument, "%s: %s has %d dimensions, not %d",
                     op, names[i], static_cast<int>(given[i]->dim()), i == 0 ? 4 : 3);
   }
@@ -527,9 +682,17 @@ static Error cached_attention_out(Context& context, const Tensor& query, const T
   TORCHETTE_TRY(check_result(op, out, {sizes, 4}));
   a.start = static_cast<size_t>(first);
   a.keys = a.start + a.queries;  // what lies behind is of no time yet
-  a.q = {query.const_data_ptr<float>(), 0, a.heads * a.depth, a.depth};
-  a.k = {key.const_data_ptr<float>(), 0, a.groups * a.depth, a.depth};
-  a.v = {value.const_data_ptr<float>(), 0, a.groups * a.width, a.width};
+  const size_t bytes = stored == ScalarType::Char ? 1 : stored == ScalarType::Half ? 2 : sizeof(float);
+  a.q = {bytes_of(query), sizeof(float), 0, a.heads * a.depth, a.depth, nullptr, 0};
+  a.k = {bytes_of(key), bytes, 0, a.groups * a.depth, a.depth, nullptr, 0};
+  a.v = {bytes_of(value), bytes, 0, a.groups * a.width, a.width, nullptr, 0};
+  for (size_t i = 0; scales != nullptr && i < 2; ++i) {
+    const SizesType wanted[] = {static_cast<SizesType>(key.size(0)), static_cast<SizesType>(a.groups), 2};
+    TORCHETTE_TRY(check_operand(op, *scales[i], {wanted, 3}, i == 0 ? "key_scales" : "value_scales"));
+    Layout& layout = i == 0 ? a.k : a.v;
+    layout.scales = scales[i]->const_data_ptr<float>();
+    layout.scales_token = 2 * a.groups;
+  }
   a.out = out.mutable_data_ptr<float>();
   a.scale = static_cast<float>(scale);
   a.causal = true;
@@ -539,8 +702,26 @@ static Error cached_attention_out(Context& context, const Tensor& query, const T
   return out.numel() == 0 ? Error::Ok : run(context, a, op);
 }
 
+static Error cached_attention_out(Context& context, const Tensor& query, const Tensor& key,
+                                  const Tensor& value, const Tensor& start, const Optional<Tensor>& sinks,
+                                  double scale, int64_t window, double cap, Tensor& out) {
+  return attend_cached(context, "cached_attention", query, key, value, nullptr, start, sinks, scale, window,
+                       cap, out);
+}
+
+static Error int8_cached_attention_out(Context& context, const Tensor& query, const Tensor& key,
+                                       const Tensor& value, const Tensor& key_scales,
+                                       const Tensor& value_scales, const Tensor& start,
+                                       const Optional<Tensor>& sinks, double scale, int64_t window,
+                                       double cap, Tensor& out) {
+  const Tensor* const scales[] = {&key_scales, &value_scales};
+  return attend_cached(context, "int8_cached_attention", query, key, value, scales, start, sinks, scale,
+                       window, cap, out);
+}
+
 TORCHETTE_KERNELS(attention, TORCHETTE_KERNEL("cpu::attention.out", attention_out),
-                  TORCHETTE_KERNEL("cpu::cached_attention.out", cached_attention_out))
+                  TORCHETTE_KERNEL("cpu::cached_attention.out", cached_attention_out),
+                  TORCHETTE_KERNEL("cpu::int8_cached_attention.out", int8_cached_attention_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

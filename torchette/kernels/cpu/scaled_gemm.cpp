@@ -115,8 +115,10 @@ struct ScaledTile {
   float* totals;  // what is added to: rows of the panels' outputs
   size_t totals_row;
   const RowScale* rows;
-  int32_t shift;  // what zero is above its number
-  float unit;     // what one is of the sums' ones
+  int32_t shift;        // what zero is above its number
+  float unit;           // what one is of the sums' ones
+  const int32_t* sums;  // those of each group's weights, panels `sums_panel` apart
+  size_t sums_panel;
 };
 
 // What a file says of zero may be anything.
@@ -127,10 +129,74 @@ TORCHETTE_INLINE int32_t whole_zero(const RowScale& row) {
 // Floats have the sums of so many quads exactly: 255 * 128 * 4 * 128 < 2^24.
 constexpr size_t kExact = 128;
 
+/// Whether the sums of weights are found out once for many rows; else by a row of ones in each tile.
+template <typename M>
+constexpr bool kApart = false;
+
+#if TORCHETTE_MAY_HAVE_DOTS && defined(__AVX2__)
+template <>
+constexpr bool kApart<Dots> = true;
+
+/// One row and one panel of nibbles, which become bytes in registers. They are taken as 8 more than they
+/// are, as numbers without a sign, so the row keeps its own; `of_row` has the sums of its groups.
+TORCHETTE_NOINLINE void add_nibbles(const ScaledTile& t, const int32_t* of_row) {
+  typedef Dots::Vector Vector;
+  constexpr size_t kBytes = sizeof(Vector), kVectors = kPanel * kQuad / kBytes;
+  // Octets of which a byte holds the sum: 30 each.
+  constexpr size_t kMost = 8;
+  TORCHETTE_LANES(Bytes, uint8_t, kBytes);
+  const auto* a = static_cast<const uint8_t*>(t.a);
+  const auto* w = reinterpret_cast<const uint8_t*>(t.w);
+  const uint8_t one[kQuad] = {1, 1, 1, 1};
+  const Vector ones = Dots::quad(one);
+  const int32_t zero = whole_zero(*t.rows), above = 8 * static_cast<int32_t>(t.quads * kQuad);
+  const Bytes nibble = Bytes{} + 0x0F, sign = Bytes{} + 0x88;
+  Vec totals[kVectors];
+  TORCHETTE_UNROLL(2)
+  for (size_t v = 0; v < kVectors; ++v) totals[v] = load(t.totals + v * kLanes);
+  const float* scale = t.scales;
+  for (size_t g = 0; g < t.groups; ++g, scale += kPanel) {
+    Vector low[kVectors] = {}, high[kVectors] = {}, weights[kVectors] = {};
+    for (size_t left = t.quads / 2; left > 0;) {
+      size_t octets = left < kMost ? left : kMost;
+      left -= octets;
+      Bytes bytes[kVectors] = {};
+      for (; octets > 0; --octets, a += 2 * kQuad) {
+        const Vector even = Dots::quad(a), odd = Dots::quad(a + kQuad);
+        TORCHETTE_PREFETCH(w + kAhead);
+        TORCHETTE_UNROLL(2)
+        for (size_t v = 0; v < kVectors; ++v, w += kBytes) {
+          VecInt both;
+          memcpy(&both, w, sizeof(both));
+          both ^= reinterpret_cast<VecInt>(sign);
+          const Bytes first = reinterpret_cast<Bytes>(both) & nibble;
+          const Bytes second = reinterpret_cast<Bytes>(both >> 4) & nibble;
+          bytes[v] += first + second;
+          low[v] = Dots::dot(low[v], reinterpret_cast<Vector>(first), even);
+          high[v] = Dots::dot(high[v], reinterpret_cast<Vector>(second), odd);
+        }
+      }
+      TORCHETTE_UNROLL(2)
+      for (size_t v = 0; v < kVectors; ++v)
+        weights[v] = Dots::dot(weights[v], reinterpret_cast<Vector>(bytes[v]), ones);
+    }
+    TORCHETTE_UNROLL(2)
+    for (size_t v = 0; v < kVectors; ++v) {
+      const VecInt sum = reinterpret_cast<VecInt>(low[v]) + reinterpret_cast<VecInt>(high[v]);
+      const VecInt more = (reinterpret_cast<VecInt>(weights[v]) - above) * zero + 8 * of_row[g];
+      totals[v] += rounded(to_floats(sum - more) * load(scale + v * kLanes));
+    }
+  }
+  TORCHETTE_UNROLL(2)
+  for (size_t v = 0; v < kVectors; ++v) store(t.totals + v * kLanes, totals[v]);
+}
+#endif
+
 #if !TORCHETTE_BY_COLUMNS
-template <typename M, int kRows, int kPanels>
+template <typename M, int kRows, int kPanels, bool kGivenSums = false>
 TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
-  constexpr bool kOnes = sizeof(typename M::Number) == 1;  // else the zeros are taken from the rows already
+  // else the zeros are taken from the rows already
+  constexpr bool kZeros = sizeof(typename M::Number) == 1, kOnes = kZeros && !kGivenSums;
   constexpr int kVectors = kPanels * static_cast<int>(kPanelVectors);
   const auto* a = static_cast<const typename M::Number*>(t.a);
   const int8_t* w = t.w;
@@ -150,11 +216,16 @@ TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
         float* const total = totals + static_cast<size_t>(i) * t.totals_row;
         store(total, load(total) + rounded(sum * factor));
       };
-      if constexpr (!kOnes) {
+      if constexpr (!kZeros) {
         TORCHETTE_UNROLL(8)
         for (int i = 0; i < kRows; ++i) put(i, to_floats(whole_sums<M>(sums.of[i], v)));
       } else {
-        const VecInt weights = whole_sums<M>(sums.of[kRows], v);
+        VecInt weights;
+        if constexpr (kOnes)
+          weights = whole_sums<M>(sums.of[kRows], v);
+        else
+          weights = load(t.sums + static_cast<size_t>(v / kOf) * t.sums_panel + g * kPanel +
+                         static_cast<size_t>(v % kOf) * kLanes);
         if (t.quads <= kExact) {
           const Vec above = to_floats(weights);
           TORCHETTE_UNROLL(8)
@@ -173,7 +244,7 @@ TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
   }
 }
 #else
-template <typename M, int kRows, int kPanels>
+template <typename M, int kRows, int kPanels, bool = false>
 TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
   constexpr bool kOnes = sizeof(typename M::Number) == 1;
   const auto* a = static_cast<const typename M::Number*>(t.a);
@@ -218,7 +289,7 @@ void finish(const ScaledProduct& product, size_t column, size_t columns, const f
 template <typename M>
 struct ScaledScratch {
   static constexpr int kRows = M::kMostRows < 4 ? M::kMostRows : 4, kPanels = M::kMostPanels;
-  size_t quads, groups, chunk, padded, unpacked, totals, bytes;
+  size_t quads, groups, chunk, padded, unpacked, totals, sums, bytes;
 
   explicit ScaledScratch(const ScaledProduct& product) {
     const size_t unit = product.nibbles ? 2 * kQuad : kQuad;
@@ -235,7 +306,8 @@ struct ScaledScratch {
     const size_t rows = product.m < kRowsAtOnce ? product.m : kRowsAtOnce;
     totals = (rows * padded * sizeof(typename M::Number) + 63) / 64 * 64;
     unpacked = totals + rows * kPanels * kPanel * sizeof(float);
-    bytes = unpacked + (product.nibbles ? kPanels * chunk * quads * kPanel * kQuad : 0);
+    sums = unpacked + (product.nibbles ? kPanels * chunk * quads * kPanel * kQuad : 0);
+    bytes = sums + (kApart<M> ? groups * kPanels * kPanel * sizeof(int32_t) : 0);
   }
 };
 
@@ -253,6 +325,35 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
   t.unit = product.nibbles ? 1.0f / kNibbleUnit<M> : 1.0f;
   const auto zero = [&](size_t i) { return whole_zero(product.rows[i]) + t.shift; };
   const auto* const bytes = reinterpret_cast<const uint8_t*>(product.a);
+  auto* const totals = reinterpret_cast<float*>(scratch + parts.totals);
+  auto* const sums = reinterpret_cast<int32_t*>(scratch + parts.sums);
+#if TORCHETTE_MAY_HAVE_DOTS && defined(__AVX2__)
+  if constexpr (kApart<M>) {
+    if (product.m == 1 && product.nibbles) {
+      for (size_t g = 0; g < parts.groups; ++g) {
+        sums[g] = 0;
+        for (size_t i = g * parts.quads * kQuad; i < (g + 1) * parts.quads * kQuad && i < product.k; ++i)
+          sums[g] += product.a[i];
+      }
+      t.rows = product.rows;
+      t.groups = parts.groups;
+      t.totals = totals;
+      // what is behind a row has weights of zero, but is read
+      memcpy(scratch, bytes, product.k);
+      memset(scratch + product.k, 0, parts.padded - product.k);
+      t.a = scratch;
+      for (size_t p = first; p < last; ++p) {
+        const size_t column = p * kPanel, left = product.n - column;
+        memset(totals, 0, kPanel * sizeof(float));
+        t.w = reinterpret_cast<const int8_t*>(product.w + p * of_panel);
+        t.scales = product.scales + p * t.scales_panel;
+        add_nibbles(t, sums);
+        finish(product, column, left < kPanel ? left : kPanel, totals, kPanel);
+      }
+      return;
+    }
+  }
+#endif
   ptrdiff_t a_row = static_cast<ptrdiff_t>(product.k);
 #if TORCHETTE_BY_COLUMNS
   auto* const rows = reinterpret_cast<Number*>(scratch);
@@ -268,7 +369,6 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
   t.a_row = static_cast<size_t>(a_row);
   t.a_group = parts.quads * kQuad;
 #endif
-  auto* const totals = reinterpret_cast<float*>(scratch + parts.totals);
   auto* const unpacked = reinterpret_cast<int8_t*>(scratch + parts.unpacked);
   for (size_t p = first, panels; p < last; p += panels) {
     // few rows read the weights as they stand in memory
@@ -289,13 +389,25 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
           unpack<kNibbleUnit<M>>(from + i * of_panel, t.groups * parts.quads / 2, unpacked + i * t.w_panel);
       }
       t.scales = product.scales + (p * parts.groups + g) * kPanel;
+      if constexpr (kApart<M>) {
+        t.sums = sums;
+        t.sums_panel = t.groups * kPanel;
+        for (size_t i = 0; panels > 1 && i < panels * t.groups; ++i) {
+          const size_t of_group = parts.quads * kPanel * kQuad;
+          Sums<M, 1, 1> weights;
+          weights.template set<true>(nullptr, 0, t.w + i / t.groups * t.w_panel + i % t.groups * of_group, 0,
+                                     parts.quads);
+          for (size_t v = 0; v < kPanelVectors; ++v)
+            store(sums + i * kPanel + v * kLanes, whole_sums<M>(weights.of[0], static_cast<int>(v)));
+        }
+      }
       for (size_t i = 0; i < product.m;) {
         t.a = rows + g * t.a_group + i * t.a_row;
         t.totals = totals + i * width;
         t.rows = product.rows + i;
         const bool many = product.m - i >= parts.kRows;
         if (many && parts.kPanels > 1 && panels > 1) {
-          add_groups<M, parts.kRows, parts.kPanels>(t);
+          add_groups<M, parts.kRows, parts.kPanels, kApart<M>>(t);
         } else {
           ScaledTile one = t;
           for (size_t each = 0; each < panels; ++each) {

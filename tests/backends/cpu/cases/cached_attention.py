@@ -38,9 +38,23 @@ def cached_attention(draw: Draw) -> Iterator[tuple[Any, ...]]:
         for window in (1, 6, 260):
             yield *tensors(), None, scale, window, 0.0
         yield *tensors(), draw(heads), 1.0, 5, 2.5
+    for tokens, heads, groups, depth, first in ((1, 9, 3, 64, 300), (1, 4, 1, 17, 700), (40, 6, 2, 20, 290)):
+        for window, sinks, cap in ((0, None, 0.0), (150, draw(heads), 2.5)):
+            half = [draw(first + tokens + 2, groups, width).half() for width in (depth, 33)]
+            yield draw(1, tokens, heads, depth), *half, torch.tensor([first]), sinks, 0.3, window, cap
     zero = torch.tensor([0])
     yield draw(1, 0, 2, 4), draw(5, 2, 4), draw(5, 2, 4), zero, None, 1.0, 0, 0.0
     # What lies behind the last token is not read.
     stale = draw(20, 2, 4)
     stale[8:] = 1e30
     yield draw(1, 3, 2, 4), stale, draw(20, 2, 4), torch.tensor([5]), None, 1.0, 0, 0.0
+
+
+def int8_cached_attention(draw: Draw) -> Iterator[tuple[Any, ...]]:
+    for (tokens, heads, depth), (positions, groups, width), first in SHAPES:
+        for window, sinks, cap in ((0, None, 0.0), (6, draw(heads), 2.5)):
+            whole = [(draw(positions, groups, size) * 50).clamp(-127, 127).char() for size in (depth, width)]
+            scales = [draw(positions, groups, 2).abs() * 0.02 for _ in range(2)]
+            yield (
+                draw(1, tokens, heads, depth), *whole, *scales, torch.tensor([first]), sinks, depth**-0.5, window, cap,
+            )  # fmt: skip

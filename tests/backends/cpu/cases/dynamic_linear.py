@@ -81,6 +81,9 @@ def dynamic_linear(draw: Draw) -> Iterator[tuple[Any, ...]]:
         for low in (-128, 127):  # the largest sums that there are
             x, whole = torch.full([3, 4000], low, dtype=torch.int8), torch.full([20, 4000], -most).char()
             yield x, ends, pack(whole), pack_linear(draw(20, 1)), None, None, 20, "none"
+            for number in (-most, most - 1):  # one row has a kernel of its own
+                whole = torch.full([20, 4000], number).char()
+                yield x[:1], ends[1:2], pack(whole), pack_linear(draw(20, 1)), None, None, 20, "none"
     for activation in ACTIVATIONS:
         whole = (draw.below(256, 37, 21) - 128).char()
         yield (

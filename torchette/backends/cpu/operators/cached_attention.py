@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/cpu/attention.cpp.
-"""`cpu::cached_attention`: attention of new tokens over a cache, of which it reads what was written."""
+"""`cpu::cached_attention` and `cpu::int8_cached_attention`: attention of new tokens over a cache, of which they read what was
+written."""
 
 from __future__ import annotations
 
 import torch
 
 from torchette.backends.cpu.operators._library import LIBRARY, shaped
+from torchette.backends.cpu.operators.quantized import _to
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
 _aten = ops.edge.aten
@@ -31,7 +33,7 @@ def cached_attention(
 
     Args:
         query: float32 [1, T, H, D], of the positions start to start + T - 1.
-        key: [C, G, D]; H is a multiple of G, whose heads serve as many of the query's each.
+        key: float32 or float16, as value, [C, G, D]; H is a multiple of G, whose heads serve as many of the query's each.
         value: [C, G, E].
         start: int64, one element, at most C - T.
         sinks: [H], a score for each head that takes its share of the softmax and gives nothing.
@@ -42,6 +44,7 @@ def cached_attention(
         [1, T, H, E].
     """
     (_, rows, heads, _), (columns, groups, _) = query.shape, key.shape
+    key, value = _to(key, query.dtype), _to(value, query.dtype)
 
     def for_each_head(x: torch.Tensor, order: list[int]) -> torch.Tensor:
         grouped = _aten.unsqueeze_copy.default(_aten.permute_copy.default(x, order), 1)
@@ -75,3 +78,39 @@ def cached_attention(
 
 
 shaped("cached_attention", lambda query, key, value, *_: query.new_empty([*query.shape[:3], value.shape[2]]))
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "int8_cached_attention(Tensor query, Tensor key, Tensor value, Tensor key_scales, Tensor value_scales, Tensor start, "
+    "Tensor? sinks, float scale, int window, float cap) -> Tensor",
+)
+def int8_cached_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_scales: torch.Tensor,
+    value_scales: torch.Tensor,
+    start: torch.Tensor,
+    sinks: torch.Tensor | None,
+    scale: float,
+    window: int,
+    cap: float,
+) -> torch.Tensor:
+    """`cached_attention` of what `quantize_rows` has made of keys and values, symmetric, each head's row by itself.
+
+    Args:
+        key, value: int8.
+        key_scales, value_scales: float32 [C, G, 2], of which zero is not read.
+    """
+
+    def floats(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        return _aten.mul.Tensor(_to(x, query.dtype), _aten.slice_copy.Tensor(scales, 2, 0, 1))
+
+    given = floats(key, key_scales), floats(value, value_scales)
+    return cached_attention(query, *given, start, sinks, scale, window, cap)
+
+
+shaped(
+    "int8_cached_attention", lambda query, key, value, *_: query.new_empty([*query.shape[:3], value.shape[2]])
+)

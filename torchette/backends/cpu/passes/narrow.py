@@ -31,6 +31,8 @@ from torchette.exir.passes.remove_noops import remove_noops
 
 aten = torch.ops.aten
 
+# What gives numbers as they are, with _copy behind it or not.
+_MOVES = frozenset({"index_put", "permute", "squeeze", "transpose", "unsqueeze", "view"})
 NARROW = (torch.bfloat16, torch.float16)
 # Operators whose kernels read weights of 16 bits, and which argument is the weight.
 _LAYERS = {
@@ -107,9 +109,16 @@ class _Widening:
         self._casts: dict[tuple[Node, torch.dtype], Node] = {}
         self._wide: dict[Node, Node] = {}  # stored tensors -> the same in float32
         self._states: set[str] = set()
+        self._moves: set[Node] = set()
         self.count = 0
         for _, _, state in buffer_updates(program):
-            self._keep_state_wide(state)
+            moves, readers = _moved(state)
+            if readers and all(
+                ops.is_operator(one.target) and one.target.namespace == "cpu" for one in readers
+            ):
+                self._moves |= moves  # a kernel reads it as it is
+            else:
+                self._keep_state_wide(state)
 
     def _keep_state_wide(self, state: Node) -> None:
         """State that lives from call to call, such as a cache, is read as a whole and written in part."""
@@ -151,6 +160,8 @@ class _Widening:
 
     def _is_kept(self, node: Node) -> bool:
         target, given = node.target, node.all_input_nodes
+        if node in self._moves:
+            return True
         if target is operator.getitem:
             return isinstance(node.meta["val"], torch.Tensor) and _is_narrow(
                 given[0].meta["val"][node.args[1]]
@@ -188,6 +199,21 @@ class _Widening:
             cast = call(user, aten._to_copy.default, (value,), {"dtype": dtype}, val=val, like=user)
             self._casts[value, dtype] = cast
         return self._casts[value, dtype]
+
+
+def _moved(state: Node) -> tuple[set[Node], set[Node]]:
+    """The nodes that give what a state holds, and those that read it."""
+    moves, readers, left = set(), set(), [state]
+    while left:
+        for user in left.pop().users:
+            if user.op == "output" or user in moves:
+                continue
+            if ops.is_operator(user.target) and user.target._opname.removesuffix("_copy") in _MOVES:
+                moves.add(user)
+                left.append(user)
+            else:
+                readers.add(user)
+    return moves, readers
 
 
 def _is_weight(value: Node, user: Node) -> bool:
