@@ -7,12 +7,12 @@
 #include "torchette/extension/error_name.h"
 #include "torchette/runtime/method.h"
 
-#define TORCHETTE_EXPORT(name) extern "C" __attribute__((export_name(#name)))
-#define TORCHETTE_IMPORT(name) extern "C" __attribute__((import_module("torchette"), import_name(#name)))
+#define TORCHETTE_WASM_EXPORT(name) extern "C" __attribute__((export_name(#name)))
+#define TORCHETTE_WASM_IMPORT(name) extern "C" __attribute__((import_module("torchette"), import_name(#name)))
 
-TORCHETTE_IMPORT(log) void host_log(int level, const char* message, size_t length);
-TORCHETTE_IMPORT(now) double host_now();  // milliseconds
-extern "C" uint8_t __heap_base;           // where static data and the stack end; the linker's
+TORCHETTE_WASM_IMPORT(log) void host_log(int level, const char* message, size_t length);
+TORCHETTE_WASM_IMPORT(now) double host_now();  // milliseconds
+extern "C" uint8_t __heap_base;                // where static data and the stack end; the linker's
 
 namespace torchette {
 namespace {
@@ -269,8 +269,8 @@ uint32_t code(Error error) { return static_cast<uint32_t>(error); }
 // torchette.js opens one program, gives indices that it has counted, and loads a method before it uses it.
 
 /// Room for the bytes of a program; null where there is none.
-TORCHETTE_EXPORT(reserve) void* export_reserve(size_t size) { return take(size, 16); }
-TORCHETTE_EXPORT(open) uint32_t export_open(const void* data, size_t size) {
+TORCHETTE_WASM_EXPORT(reserve) void* export_reserve(size_t size) { return take(size, 16); }
+TORCHETTE_WASM_EXPORT(open) uint32_t export_open(const void* data, size_t size) {
   loader = take_list<extension::BufferDataLoader>(1);
   program = take_list<Program>(1);
   if (loader == nullptr || program == nullptr) return code(Error::MemoryAllocationFailed);
@@ -283,47 +283,47 @@ TORCHETTE_EXPORT(open) uint32_t export_open(const void* data, size_t size) {
   methods = take_list<Loaded*>(program->num_methods());
   return code(methods == nullptr ? Error::MemoryAllocationFailed : Error::Ok);
 }
-TORCHETTE_EXPORT(num_methods) size_t export_num_methods() { return program->num_methods(); }
-TORCHETTE_EXPORT(method_name) const char* export_method_name(size_t method) {
+TORCHETTE_WASM_EXPORT(num_methods) size_t export_num_methods() { return program->num_methods(); }
+TORCHETTE_WASM_EXPORT(method_name) const char* export_method_name(size_t method) {
   const Result<const char*> name = program->get_method_name(method);
   return name.ok() ? *name : "";
 }
-TORCHETTE_EXPORT(num_inputs) size_t export_num_inputs(size_t method) {
+TORCHETTE_WASM_EXPORT(num_inputs) size_t export_num_inputs(size_t method) {
   const Result<MethodMeta> meta = meta_of(method);
   return meta.ok() ? meta->num_inputs() : 0;
 }
-TORCHETTE_EXPORT(num_outputs) size_t export_num_outputs(size_t method) {
+TORCHETTE_WASM_EXPORT(num_outputs) size_t export_num_outputs(size_t method) {
   const Result<MethodMeta> meta = meta_of(method);
   return meta.ok() ? meta->num_outputs() : 0;
 }
-TORCHETTE_EXPORT(description) Description* export_description() { return &description; }
-TORCHETTE_EXPORT(describe) uint32_t export_describe(size_t method, int output, size_t index) {
+TORCHETTE_WASM_EXPORT(description) Description* export_description() { return &description; }
+TORCHETTE_WASM_EXPORT(describe) uint32_t export_describe(size_t method, int output, size_t index) {
   return code(describe_info(method, output != 0, index));
 }
-TORCHETTE_EXPORT(load) uint32_t export_load(size_t method) { return code(load(method)); }
-TORCHETTE_EXPORT(set_tensor)
+TORCHETTE_WASM_EXPORT(load) uint32_t export_load(size_t method) { return code(load(method)); }
+TORCHETTE_WASM_EXPORT(set_tensor)
 uint32_t export_set_tensor(size_t method, size_t index, uint32_t dtype, size_t dim) {
   return code(set_tensor(*methods[method], index, static_cast<ScalarType>(dtype), dim));
 }
-TORCHETTE_EXPORT(set_number)
+TORCHETTE_WASM_EXPORT(set_number)
 uint32_t export_set_number(size_t method, size_t index, Tag kind, double number, int64_t integer) {
   const Value value = kind == Tag::Double ? Value(number)
                       : kind == Tag::Int  ? Value(integer)
                                           : Value(integer != 0);
   return code(methods[method]->method->set_input(value, index));
 }
-TORCHETTE_EXPORT(execute) uint32_t export_execute(size_t method) {
+TORCHETTE_WASM_EXPORT(execute) uint32_t export_execute(size_t method) {
   return code(methods[method]->method->execute());
 }
-TORCHETTE_EXPORT(output) void export_output(size_t method, size_t index) {
+TORCHETTE_WASM_EXPORT(output) void export_output(size_t method, size_t index) {
   describe_value(methods[method]->method->get_output(index));
 }
-TORCHETTE_EXPORT(error_name) const char* export_error_name(uint32_t error) {
+TORCHETTE_WASM_EXPORT(error_name) const char* export_error_name(uint32_t error) {
   return extension::error_name(static_cast<Error>(error));
 }
 /// Bytes of the linear memory that are in use: static data, the stack, the program and all that was taken
 /// since.
-TORCHETTE_EXPORT(used) size_t export_used() { return reinterpret_cast<size_t>(top); }
+TORCHETTE_WASM_EXPORT(used) size_t export_used() { return reinterpret_cast<size_t>(top); }
 
 }  // namespace torchette
 

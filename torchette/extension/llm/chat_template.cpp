@@ -1395,10 +1395,13 @@ Walk::Answer Walk::call(const Node& node, const Value& callee, const std::string
     }
     Value::List list;
     if (bounds[2] == 0) return fails(node, "range with the step 0");
+    const auto step = static_cast<uint64_t>(bounds[2]);  // wraps around beyond the last number only
     for (int64_t i = bounds[0]; bounds[2] > 0 ? i < bounds[1] : i > bounds[1];) {
       TORCHETTE_TRY(spend(4));
       list.push_back(Value::of(i));
-      if (__builtin_add_overflow(i, bounds[2], &i)) break;
+      const auto next = static_cast<int64_t>(static_cast<uint64_t>(i) + step);
+      if ((next > i) != (bounds[2] > 0)) break;
+      i = next;
     }
     return Value::of(std::move(list));
   }

@@ -389,6 +389,7 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
           unpack<kNibbleUnit<M>>(from + i * of_panel, t.groups * parts.quads / 2, unpacked + i * t.w_panel);
       }
       t.scales = product.scales + (p * parts.groups + g) * kPanel;
+#if !TORCHETTE_BY_COLUMNS
       if constexpr (kApart<M>) {
         t.sums = sums;
         t.sums_panel = t.groups * kPanel;
@@ -401,6 +402,7 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
             store(sums + i * kPanel + v * kLanes, whole_sums<M>(weights.of[0], static_cast<int>(v)));
         }
       }
+#endif
       for (size_t i = 0; i < product.m;) {
         t.a = rows + g * t.a_group + i * t.a_row;
         t.totals = totals + i * width;

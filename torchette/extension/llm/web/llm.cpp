@@ -12,11 +12,11 @@
 #include "torchette/extension/llm/json.h"
 #include "torchette/extension/llm/text_llm_runner.h"
 
-#define TORCHETTE_EXPORT(name) extern "C" __attribute__((export_name(#name)))
-#define TORCHETTE_IMPORT(name) extern "C" __attribute__((import_module("torchette"), import_name(#name)))
+#define TORCHETTE_WASM_EXPORT(name) extern "C" __attribute__((export_name(#name)))
+#define TORCHETTE_WASM_IMPORT(name) extern "C" __attribute__((import_module("torchette"), import_name(#name)))
 
-TORCHETTE_IMPORT(log) void host_log(int level, const char* message, size_t length);
-TORCHETTE_IMPORT(now) double host_now();  // milliseconds
+TORCHETTE_WASM_IMPORT(log) void host_log(int level, const char* message, size_t length);
+TORCHETTE_WASM_IMPORT(now) double host_now();  // milliseconds
 
 namespace torchette::extension::llm {
 namespace {
@@ -61,16 +61,16 @@ Result<GenerationConfig> config_of(std::string_view options) {
 }  // namespace
 
 /// Memory for a text or a file that comes in; null where there is none.
-TORCHETTE_EXPORT(reserve) void* export_reserve(size_t size) { return std::malloc(size + 1); }
-TORCHETTE_EXPORT(release) void export_release(void* memory) { std::free(memory); }
-TORCHETTE_EXPORT(result) const char* export_result() { return result.data(); }
-TORCHETTE_EXPORT(result_size) size_t export_result_size() { return result.size(); }
-TORCHETTE_EXPORT(error_name) const char* export_error_name(uint32_t error) {
+TORCHETTE_WASM_EXPORT(reserve) void* export_reserve(size_t size) { return std::malloc(size + 1); }
+TORCHETTE_WASM_EXPORT(release) void export_release(void* memory) { std::free(memory); }
+TORCHETTE_WASM_EXPORT(result) const char* export_result() { return result.data(); }
+TORCHETTE_WASM_EXPORT(result_size) size_t export_result_size() { return result.size(); }
+TORCHETTE_WASM_EXPORT(error_name) const char* export_error_name(uint32_t error) {
   return error_name(static_cast<Error>(error));
 }
 
 /// Opens a program, which must stay, and its tokenizer (none: that of the file). Result: facts.
-TORCHETTE_EXPORT(open)
+TORCHETTE_WASM_EXPORT(open)
 uint32_t export_open(const void* data, size_t size, const char* tokenizer, size_t tokenizer_size) {
   if (const Error error = register_all_backends(); error != Error::Ok) return code(error);
   std::unique_ptr<Tokenizer> own;
@@ -88,19 +88,19 @@ uint32_t export_open(const void* data, size_t size, const char* tokenizer, size_
   return 0;
 }
 /// An answer to a text, in steps; options are an object, see read_config().
-TORCHETTE_EXPORT(begin)
+TORCHETTE_WASM_EXPORT(begin)
 uint32_t export_begin(const char* prompt, size_t size, const char* options, size_t options_size) {
   const Result<GenerationConfig> config = config_of({options, options_size});
   return code(config.ok() ? runner->begin(std::string(prompt, size), *config) : config.error());
 }
 /// The same to messages, as in render().
-TORCHETTE_EXPORT(begin_chat)
+TORCHETTE_WASM_EXPORT(begin_chat)
 uint32_t export_begin_chat(const char* messages, size_t size, const char* options, size_t options_size) {
   const Result<GenerationConfig> config = config_of({options, options_size});
   return code(config.ok() ? runner->begin_chat({messages, size}, *config) : config.error());
 }
 /// The same to a whole conversation, given as a list of tokens.
-TORCHETTE_EXPORT(begin_tokens)
+TORCHETTE_WASM_EXPORT(begin_tokens)
 uint32_t export_begin_tokens(const char* tokens, size_t size, const char* options, size_t options_size) {
   const Result<GenerationConfig> config = config_of({options, options_size});
   const Result<std::vector<uint64_t>> whole = tokens_of({tokens, size});
@@ -108,7 +108,7 @@ uint32_t export_begin_tokens(const char* tokens, size_t size, const char* option
   return code(runner->begin_with(*whole, *config));
 }
 /// Result: a piece.
-TORCHETTE_EXPORT(next) uint32_t export_next() {
+TORCHETTE_WASM_EXPORT(next) uint32_t export_next() {
   const Result<AnswerPiece> piece = runner->next();
   if (!piece.ok()) return code(piece.error());
   result = "{\"text\":" + json_string(piece->text) + ",\"last\":" + (piece->is_last ? "true" : "false") +
@@ -121,10 +121,12 @@ TORCHETTE_EXPORT(next) uint32_t export_next() {
   return 0;
 }
 /// Result: figures of the answer so far.
-TORCHETTE_EXPORT(stats) void export_stats() { result = stats_to_json_string(runner->stats()); }
-TORCHETTE_EXPORT(tokens) void export_tokens() { result = list(runner->tokens()); }
-TORCHETTE_EXPORT(rewind) uint32_t export_rewind(size_t position) { return code(runner->rewind(position)); }
-TORCHETTE_EXPORT(encode) uint32_t export_encode(const char* text, size_t size, int special) {
+TORCHETTE_WASM_EXPORT(stats) void export_stats() { result = stats_to_json_string(runner->stats()); }
+TORCHETTE_WASM_EXPORT(tokens) void export_tokens() { result = list(runner->tokens()); }
+TORCHETTE_WASM_EXPORT(rewind) uint32_t export_rewind(size_t position) {
+  return code(runner->rewind(position));
+}
+TORCHETTE_WASM_EXPORT(encode) uint32_t export_encode(const char* text, size_t size, int special) {
   const std::string input(text, size);
   const Tokenizer& tokenizer = *runner->tokenizer();
   const Result<std::vector<uint64_t>> tokens =
@@ -133,7 +135,7 @@ TORCHETTE_EXPORT(encode) uint32_t export_encode(const char* text, size_t size, i
   result = list(*tokens);
   return 0;
 }
-TORCHETTE_EXPORT(decode) uint32_t export_decode(const char* tokens, size_t size) {
+TORCHETTE_WASM_EXPORT(decode) uint32_t export_decode(const char* tokens, size_t size) {
   const Result<std::vector<uint64_t>> given = tokens_of({tokens, size});
   if (!given.ok()) return code(given.error());
   const Result<std::string> text = runner->tokenizer()->decode(*given);
@@ -142,7 +144,7 @@ TORCHETTE_EXPORT(decode) uint32_t export_decode(const char* tokens, size_t size)
   return 0;
 }
 /// Messages, a list of {"role", "content"}, as the file's template writes them.
-TORCHETTE_EXPORT(render) uint32_t export_render(const char* messages, size_t size) {
+TORCHETTE_WASM_EXPORT(render) uint32_t export_render(const char* messages, size_t size) {
   const Result<std::string> text = runner->render({messages, size});
   if (!text.ok()) return code(text.error());
   result = json_string(*text);
