@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Prints the bits of what vectors and the functions of them give. tests/build/test_compilers.py compiles it with the
-// language's vectors and with the structures that stand for them.
+// Prints the bits of what vectors and the functions of them give. tests/build/test_compilers.py compiles it
+// with the language's vectors and with the structures that stand for them.
 #include <cstdio>
 
 #include "torchette/kernels/simd.h"
