@@ -36,7 +36,7 @@ COMPILER_FLOORS = (
     ("config",),
     ("emit", "pipeline", "fit.propose"),
     ("program",),
-    ("exir_program", "inner"),
+    ("exir_program",),
 )
 COMPILER = tuple(f"torchette.exir.{name}" for floor in COMPILER_FLOORS for name in floor)
 
@@ -156,6 +156,14 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.exir": ("torchette.errors", *COMPILER),
     "torchette.capture": ("torchette.errors", "torchette.exir.passes"),
     "torchette.compat": ("torchette.errors",),  # a table of names: what it serves is imported on demand
+    "torchette.compat.inner": (
+        *COMPILER,
+        "torchette.compat.transforms",
+        "torchette.errors",
+        "torchette.exir",
+        "torchette.format",
+    ),
+    "torchette.compat.transforms": (*COMPILER, "torchette.errors", "torchette.exir"),
     # A backend knows the door of the compiler; the compiler finds it by name.
     "torchette.backends": (
         "torchette.errors",

@@ -30,7 +30,7 @@ EXIR_BUDGET = 110
 # Bytes of an installed package, with the bytecode that pip adds; what the XNNPACK library adds where it was built.
 INSTALLED, XNNPACK = 10_000_000, 2_000_000
 # Folders that have budgets of their own: docs/decisions/0023-parts-have-budgets-of-their-own.md.
-PARTS = {"llm": 600_000, "backends/vulkan": 150_000}
+PARTS = {"llm": 700_000, "backends/vulkan": 150_000, "compat": 180_000}
 
 RUN = """
 import sys

@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 from torchette.devtools.inspect import operator_names
 from torchette.errors import FormatError, InputError, InputTypeError, ModelNotFoundError
 
-__path__: list[str] = []  # in ExecuTorch this is a package; compat.py serves what is in it
+__path__: list[str] = []  # in ExecuTorch this is a package; torchette.compat serves what is in it
 
 # The names of the file's members.
 IDENTIFIER = "ETRECORD_V0"

@@ -33,7 +33,7 @@ from torchette.exir.passes.split_rows import split_rows
 from torchette.exir.pipeline import TO_EDGE, TO_PLAN, Options, Pipeline, Report, build, delegation, planner_of
 from torchette.format import ptd, pte
 
-__path__: list[str] = []  # in ExecuTorch this is a package; compat.py serves `program._program`
+__path__: list[str] = []  # in ExecuTorch this is a package; torchette.compat serves `program._program`
 
 
 def to_edge(

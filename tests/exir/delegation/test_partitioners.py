@@ -11,6 +11,7 @@ from torchette.exir.backend.backend_api import validation_disabled
 
 from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack.configs import XNNPACKPassManager, get_input_node
+from torchette.compat.transforms import get_param_tensor
 from torchette.exir import to_edge, to_edge_transform_and_lower
 from torchette.exir.delegation.partitioners import (
     GroupBasedPartitioner,
@@ -23,7 +24,6 @@ from torchette.exir.delegation.partitioners import (
     print_delegation_info,
 )
 from torchette.exir.passes import CSEPass
-from torchette.exir.passes.transforms import get_param_tensor
 
 
 class Net(nn.Module):

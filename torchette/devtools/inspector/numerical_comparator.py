@@ -15,7 +15,7 @@ from torchette.devtools.inspector.table import Table
 from torchette.devtools.inspector.values import as_float64
 from torchette.errors import InputError, InputTypeError
 
-__path__: list[str] = []  # in ExecuTorch this is a package; compat.py serves what is in it
+__path__: list[str] = []  # in ExecuTorch this is a package; torchette.compat serves what is in it
 
 DebugHandle = tuple[int, ...]
 # (handles, the graph's value) -> (handles, the device's value)

@@ -24,7 +24,7 @@ _LAZY = {
         ),
         "torchette.exir.passes.graph_module_passes",
     ),
-    "remove_unused_parameters_pass": "torchette.exir.inner",
+    "remove_unused_parameters_pass": "torchette.compat.inner",
 }  # fmt: skip
 
 __all__ = ["MemoryPlanningPass", "ToOutVarPass"]

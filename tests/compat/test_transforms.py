@@ -12,10 +12,10 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from torchette.compat import transforms
 from torchette.errors import PassError
 from torchette.exir import to_edge
 from torchette.exir.dialects._ops import ops as exir_ops
-from torchette.exir.passes import transforms
 from torchette.runtime import Runtime
 
 aten = exir_ops.edge.aten

@@ -15,8 +15,9 @@ from torch.fx.passes.infra.pass_base import PassResult
 from torchette.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 
 from torchette.backends.xnnpack import XnnpackPartitioner
+from torchette.compat import inner
 from torchette.errors import PassError
-from torchette.exir import inner, to_edge, to_edge_transform_and_lower
+from torchette.exir import to_edge, to_edge_transform_and_lower
 from torchette.exir.memory.plan_memory import assign_specs
 from torchette.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult, ProxyValue
 from torchette.exir.pass_manager import ExportedProgramPassManager, PassManager

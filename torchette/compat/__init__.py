@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# An import of `torchette.<path of ExecuTorch's>` that is no file of ours is served from the table of compat.txt.
+# An import of `torchette.<path of ExecuTorch's>` that is no file of ours is served from the table of names.txt; what has no
+# other place here is in the modules beside it.
 """ExecuTorch's module paths under our root, so that a migration is a change of the import root.
 
 >>> from torchette.exir.backend.partitioner import Partitioner       # is torchette.exir.delegation.delegate.Partitioner
@@ -43,7 +44,7 @@ def _read(text: str) -> tuple[dict[str, dict[str, str] | str], dict[str, str]]:
 
 # Path below the root -> name -> our module that has it, with ":name" where it is called otherwise there; or one module of
 # ours that has them all. And what is not here -> what there is instead.
-with open(f"{__file__.rpartition('.')[0]}.txt", encoding="utf-8") as _file:
+with open(f"{__path__[0]}/names.txt", encoding="utf-8") as _file:
     TABLE, ABSENT = _read(_file.read())
 
 # Paths of our own that have moved -> where they are now.

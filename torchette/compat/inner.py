@@ -367,7 +367,7 @@ class FoldRedundantDequantizeQuantizePass(PassBase):
 
     def call(self, graph_module: GraphModule) -> PassResult:
         """Edits the graph."""
-        from torchette.exir.passes.transforms import RemoveCloneOpsTransform
+        from torchette.compat.transforms import RemoveCloneOpsTransform
 
         fold = RemoveCloneOpsTransform()
         fold.targets = fold.targets[2:]
