@@ -18,19 +18,21 @@ from torchette.cache import cache_folder
 def _unpacked() -> Path:
     """The folder above ``torchette/runtime`` and the other sources; unpacked on first use."""
     package = Path(__file__).resolve().parents[1]
-    packed = package / "sources.tar.xz"  # CMakeLists.txt
-    if not packed.exists():
+    packed = sorted(package.glob("**/sources.tar.xz"))  # CMakeLists.txt: of the package, and of parts of it
+    if not packed:
         return package.parent
     public = sorted(path for path in package.rglob("*") if path.suffix in (".h", ".def", ".fbs"))
     digest = hashlib.sha256()
-    for path in (packed, *public):
+    for path in (*packed, *public):
         digest.update(path.read_bytes())
     folder = cache_folder() / "sources" / digest.hexdigest()[:16]
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as made, tarfile.open(packed) as archive:
-            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # type: ignore[assignment]
-            archive.extractall(Path(made, "whole"))
+        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+            for path in packed:
+                with tarfile.open(path) as archive:
+                    archive.extraction_filter = getattr(tarfile, "data_filter", None)  # type: ignore[assignment]
+                    archive.extractall(Path(made, "whole"))
             for path in public:
                 to = Path(made, "whole", path.relative_to(package.parent))
                 to.parent.mkdir(parents=True, exist_ok=True)
