@@ -402,7 +402,7 @@ void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs) {
       .def("reset", &LoadedMethod::reset)
       .def("cancel", &LoadedMethod::cancel)
       .def("take_events", &LoadedMethod::take_events)
-      .def_ro("loading_log", &LoadedMethod::loading_log)
+      .def_prop_ro("loading_log", [](const LoadedMethod& self) { return text_of(self.loading_log.c_str()); })
       .def_prop_ro("is_traced", &LoadedMethod::is_traced)
       .def_prop_ro("method_bytes", &LoadedMethod::method_bytes)
       .def_prop_ro("dynamic_memory_peak", &LoadedMethod::dynamic_memory_peak);
