@@ -253,7 +253,8 @@ class Payload:
             if number in packed:
                 value = copy.deepcopy(values[number])
                 tensor = _tensor(value)
-                self._blobs.append(self._blobs[tensor.constant_buffer_idx])
+                for each in (self._blobs, self._tags):
+                    each.append(each[tensor.constant_buffer_idx])
                 tensor.constant_buffer_idx, tensor.id_out = len(data), len(values)
                 data.append(copy.copy(record))
                 values.append(value)
