@@ -12,7 +12,7 @@ from benchmarks import core_size
 
 # Bytes of the core's code in the smallest program, by compiler. A change that needs more raises its number here, and so
 # is seen in the review; one that needs less lowers it.
-STORED = {("x86-64", "12"): 15_681, ("cortex-m4", "12"): 10_214}
+STORED = {("x86-64", "12"): 15_683, ("cortex-m4", "12"): 10_214}
 
 
 @pytest.fixture(scope="module", params=[core_size.HOST, core_size.CORTEX_M4], ids=lambda target: target.name)

@@ -22,7 +22,7 @@ from typing_extensions import deprecated
 from torchette.exir import control_flow, ops
 from torchette.exir.graph import copy_program, drop_unused_constants
 from torchette.exir.memory.algorithms import interval
-from torchette.exir.pass_base import ExportPass, NodeMetadata, PassType, ProxyValue
+from torchette.exir.pass_base import PassType
 from torchette.exir.tensor import TensorSpec
 
 # ---- exir._warnings, exir.passes.pass_registry ----
@@ -346,20 +346,22 @@ def remove_unused_parameters_pass(ep: ExportedProgram) -> ExportedProgram:
     return ep
 
 
-class PruneEmptyTensorsPass(ExportPass):
+class PruneEmptyTensorsPass(PassBase):
     """Tensors without elements are no longer concatenated."""
 
-    def call_operator(self, op: Any, args: tuple, kwargs: dict[str, Any], meta: NodeMetadata) -> ProxyValue:
-        """`cat`, of what has elements."""
-        if op == torch.ops.aten.cat.default:
-            kept = [
-                part for part in args[0] if 0 not in [n for n in part.to_tensor().shape if type(n) is int]
-            ]
-            if len(kept) != len(args[0]):
-                if not kept:
-                    kept = args[0][:1]
-                args = (kept, *args[1:])
-        return super().call_operator(op, args, kwargs, meta)
+    def remove_empty_tensors_from_cat(self, graph_module: GraphModule, cat_node: Node) -> None:
+        """Leaves one where all are empty. Programs of others put their own in this method's place."""
+        kept = [part for part in cat_node.args[0] if 0 not in part.meta["val"].shape]  # type: ignore[union-attr]
+        cat_node.args = (kept or cat_node.args[0][:1], *cat_node.args[1:])  # type: ignore[index]
+
+    def call(self, graph_module: GraphModule) -> PassResult:
+        """Edits the graph."""
+        for node in list(graph_module.graph.nodes):
+            if node.target == torch.ops.aten.cat.default:
+                self.remove_empty_tensors_from_cat(graph_module, node)
+        graph_module.graph.eliminate_dead_code()
+        graph_module.recompile()
+        return PassResult(graph_module, True)
 
 
 class FoldRedundantDequantizeQuantizePass(PassBase):

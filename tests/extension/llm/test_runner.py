@@ -111,7 +111,7 @@ def test_tokens_are_those_of_transformers(small: Small) -> None:
     assert said.answer == small.tokenizer.decode(known)
     # with bos as a number, and without
     plain = small.tokenizer.encode(PROMPT, add_special_tokens=False).ids
-    bos, none = converse(small.path, f"generate\t{PROMPT}\tbos=1\tnew=5", f"prefill\t{PROMPT}")
+    bos, none = converse(small.path, f"generate\t{PROMPT}\tbos=1\tnew=5\tignore_eos=1", f"prefill\t{PROMPT}")
     assert bos.tokens == small.expected(ids, 5) and bos.reason == "length"
     assert none.tokens == bos.tokens + plain
 
