@@ -279,15 +279,16 @@ class RemoveCloneOpsTransform(_Rewrite):
         if node.target not in (aten.clone.default, ops.clone_dim_order):  # quantizes
             twin = source.op == "call_function" and source.target == _twins()[node.target]
             return source.args[0] if twin and source.args[1:] == node.args[1:] else None
-        old, new = source.meta.get("val"), node.meta.get("val")
-        if (
-            isinstance(old, torch.Tensor)
-            and isinstance(new, torch.Tensor)
-            and old.dim_order() != new.dim_order()
-        ):
+        if self._is_non_identity_clone(node):
             return None
         ends = source.op == "placeholder" and any(user.op == "output" for user in node.users)
         return None if ends and self._keep else source
+
+    def _is_non_identity_clone(self, node: Node) -> bool:
+        """Whether a copy has another order. Programs of others put their own in this method's place."""
+        old, new = node.args[0].meta.get("val"), node.meta.get("val")  # type: ignore[union-attr]
+        tensors = isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)
+        return tensors and old.dim_order() != new.dim_order()
 
 
 def _twins() -> dict[Any, Any]:
