@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.models import zoo
-from torchette.errors import InputError
+from torchette.errors import InputError, UnsupportedError
 
 _LIBRARY = zoo.declare_torchvision_operators()
 transformers = pytest.importorskip("transformers")
@@ -163,3 +163,9 @@ def test_whole_numbers_of_a_reader() -> None:
     numbers = sum(p.numel() for p in model.parameters())
     assert program.nbytes - named < 1.2 * numbers + 60_000
     assert "cpu::scaled_embedding.out" in program.program.operators()
+
+
+def test_keys_that_biases_are_added_to_stay_floats() -> None:
+    """Refused by name: that attention is not the engine's, which alone reads caches of fewer bits."""
+    with pytest.raises(UnsupportedError, match="T5Attention .* stored in float32 only"):
+        llm.export(build("t5"), max_context=64, max_prefill=16, cache="float16")

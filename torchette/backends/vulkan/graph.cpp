@@ -844,14 +844,7 @@ Error Graph::set_input(size_t i, const torchette::Value& argument, bool* changed
   Value& value = values_[payload_.inputs()[i]];
   if (value.type == Type::kSymInt) {
     int64_t number = 0;
-    if (argument.is_int()) {
-      number = argument.to_int();
-    } else {
-      TORCHETTE_CHECK(argument.is_tensor() && argument.to_tensor().numel() == 1 &&
-                          argument.to_tensor().scalar_type() == ScalarType::Long,
-                      InvalidArgument, "argument %zu of Vulkan is no whole number", i);
-      number = *argument.to_tensor().const_data_ptr<int64_t>();
-    }
+    TORCHETTE_TRY(whole_number(i, argument, &number));
     *changed = *changed || value.integer != number;
     value.integer = number;
     return Error::Ok;

@@ -752,14 +752,7 @@ Error Host::set_input(size_t i, const Value& argument, Context& context) {
   Stored* const it = stored(id);
   if (it == nullptr) {
     int64_t number = 0;
-    if (argument.is_int()) {
-      number = argument.to_int();
-    } else {
-      TORCHETTE_CHECK(argument.is_tensor() && argument.to_tensor().numel() == 1 &&
-                          argument.to_tensor().scalar_type() == ScalarType::Long,
-                      InvalidArgument, "argument %zu of Vulkan is no whole number", i);
-      number = *argument.to_tensor().const_data_ptr<int64_t>();
-    }
+    TORCHETTE_TRY(whole_number(i, argument, &number));
     values_[static_cast<size_t>(id)] = Value(number);
     return Error::Ok;
   }
