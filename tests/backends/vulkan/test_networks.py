@@ -2,12 +2,14 @@
 # Whole networks: in one call of Vulkan's, from our compiler and from ExecuTorch's; sizes that vary; several threads.
 from __future__ import annotations
 
+import copy
 import logging
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,31 @@ def test_from_executorch(name, options):
     assert_equal(data, module, inputs, tolerance)
     with on_processor():
         assert_equal(data, module, inputs, tolerance)
+
+
+class Remembers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last", torch.ones(1, 4, 8))
+        self.layer = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        self.last.copy_(torch.cat([self.last[:, 1:], self.layer(x)], 1))
+        return self.last * 2
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("place", [nullcontext, on_processor])
+def test_state_from_executorch(place):
+    module, (x,) = Remembers(), (torch.randn(1, 1, 8),)
+    data = of_executorch(copy.deepcopy(module), (x,), {"alias_buffer_mutations": True})
+    want = [module(x * i).clone() for i in range(3)]
+    with place():
+        method = Runtime.get().load_program(data).load_method("forward")
+    for _ in range(2):
+        for i in range(3):
+            torch.testing.assert_close(torch.as_tensor(method.execute([x * i])[0]), want[i])
+        method.reset()
 
 
 class Recurrent(torch.nn.Module):

@@ -314,6 +314,19 @@ Error Graph::read_values() {
 Error Graph::read_calls() {
   const flat::Tables records = payload_.calls();
   steps_.resize(records.size());
+  std::vector<Step*> prepared(
+      values_.size());  // by a value: the call that brings a constant to the device for it
+  const auto change = [&](int32_t id) {
+    Value& it = values_[static_cast<size_t>(id)];
+    Step*& step = prepared[static_cast<size_t>(id)];
+    if (it.constant < 0 &&
+        step != nullptr) {  // what changes is the prepared one: it is made once, not at each call
+      it.constant = values_[static_cast<size_t>(step->args[0])].constant;
+      step->run = [](Call&) {};
+      step = nullptr;
+    }
+    if (it.type == Type::kTensor && it.constant >= 0) it.is_state = true;
+  };
   for (size_t i = 0; i < records.size(); ++i) {
     Step& step = steps_[i];
     const Span<const char> name = records[i].string(fb::OperatorCall::kName);
@@ -329,11 +342,19 @@ Error Graph::read_calls() {
                       "call %zu of Vulkan's names value %d of %zu", i, id, values_.size());
     const int32_t last = step.args[step.args.size() - 1];
     Value& result = values_[static_cast<size_t>(last)];
-    if (result.type == Type::kTensor && result.constant >= 0) result.is_state = true;
-    if (result.type == Type::kList)
-      for (const int32_t id : result.list)
-        if (Value& it = values_[static_cast<size_t>(id)]; it.type == Type::kTensor && it.constant >= 0)
-          it.is_state = true;
+    change(last);
+    for (const int32_t id : result.list) change(id);
+    if (strcmp(step.name, "et_vk.prepack.default") == 0 && step.args.size() == 2) {
+      const Value& from = values_[static_cast<size_t>(step.args[0])];
+      const auto record = [&](int32_t id) {
+        return payload_.values()[static_cast<size_t>(id)].table(fb::VkValue::kValue);
+      };
+      if (from.type == Type::kTensor && from.constant >= 0 && result.type == Type::kTensor &&
+          std::equal(from.dims.begin(), from.dims.end(), result.dims.begin(), result.dims.end()) &&
+          record(last).get<fb::VkDataType>(fb::VkTensor::kDatatype) ==
+              record(step.args[0]).get<fb::VkDataType>(fb::VkTensor::kDatatype))
+        prepared[static_cast<size_t>(last)] = &step;
+    }
     for (size_t k = 0; k + 1 < step.args.size(); ++k) count_reader(step.args[k], static_cast<int>(i));
   }
   for (const uint32_t id : payload_.outputs()) count_reader(static_cast<int32_t>(id), -1);
