@@ -285,7 +285,12 @@ static void depthwise_rows(const Plane& in, ptrdiff_t pad_y, ptrdiff_t pad_x, co
 template <int kKernel, int kStride>
 static void depthwise_plane(const Plane& in, ptrdiff_t pad_y, ptrdiff_t pad_x, const float* weight,
                             float bias, float* out, ptrdiff_t out_h, ptrdiff_t out_w) {
-  constexpr int kRows = kStride == 1 ? 4 : 2;
+#ifdef __OPTIMIZE_SIZE__
+  constexpr bool kOneRow = kKernel > 3;  // a block of rows of 25 taps each is 7 KB of code
+#else
+  constexpr bool kOneRow = false;
+#endif
+  constexpr int kRows = kOneRow ? 1 : kStride == 1 ? 4 : 2;
   if (out_h < kRows) {
     for (ptrdiff_t y = 0; y < out_h; ++y)
       depthwise_rows<kKernel, kStride, 1>(in, pad_y, pad_x, weight, bias, out, out_w, y);
