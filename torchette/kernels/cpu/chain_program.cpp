@@ -75,8 +75,8 @@ TORCHETTE_OPERATIONS(TORCHETTE_LOOP)
 TORCHETTE_ACTIVATIONS(TORCHETTE_ACTIVATION_LOOP)
 #undef TORCHETTE_ACTIVATION_LOOP
 
-#define TORCHETTE_ENTRY(name, arity, value) {#name, arity, &name##_loop},
-#define TORCHETTE_ACTIVATION_ENTRY(name, value) {#name, 1, &name##_loop},
+#define TORCHETTE_ENTRY(name, arity, value) {#name, sizeof(#name) - 1, arity, &name##_loop},
+#define TORCHETTE_ACTIVATION_ENTRY(name, value) {#name, sizeof(#name) - 1, 1, &name##_loop},
 constexpr Operation kOperations[] = {TORCHETTE_OPERATIONS(TORCHETTE_ENTRY)
                                          TORCHETTE_ACTIVATIONS(TORCHETTE_ACTIVATION_ENTRY)};
 #undef TORCHETTE_ENTRY
@@ -128,9 +128,13 @@ Error Program::parse(Span<const char> text, size_t input_count, size_t condition
   for (;;) {
     const Span<const char> name = next_word(at, end);
     if (name.size() == 0) break;
-    const Operation* found = nullptr;
+    const Operation* found = nullptr;  // at each execution: one name is compared, seldom two
     for (const Operation& operation : kOperations)
-      if (is_word(name, operation.name)) found = &operation;
+      if (operation.size == name.size() && operation.name[0] == name[0] &&
+          memcmp(operation.name, name.data(), name.size()) == 0) {
+        found = &operation;
+        break;
+      }
     TORCHETTE_CHECK(found != nullptr && length < kMaxInstructions, InvalidArgument,
                     "chain: program: instruction %d, '%.*s', is unknown or one too many",
                     static_cast<int>(length), static_cast<int>(name.size()), name.data());

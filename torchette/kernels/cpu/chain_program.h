@@ -26,6 +26,7 @@ using Loop = void (*)(const Source* operands, float* out, size_t n);
 
 struct Operation {
   const char* name;
+  uint8_t size;  // of the name
   uint8_t arity;
   Loop loop;
 };
