@@ -166,6 +166,12 @@ static TORCHETTE_INLINE T quotient_toward_floor(T a, T b) {
   return q - whole > static_cast<T>(0.5) ? whole + 1 : whole;
 }
 
+static TORCHETTE_INLINE float quotient_toward_floor(float a, float b, int64_t& known) {
+  const float r = remainder_toward_zero(a, b, known), cut = (a - r) / b;
+  const float q = ((r != 0) & ((r < 0) != (b < 0))) != 0 ? cut - 1.0f : cut, whole = floor(q);
+  return q == 0 ? std::copysign(0.0f, a / b) : q - whole > 0.5f ? whole + 1.0f : whole;
+}
+
 static TORCHETTE_INLINE float pow(float a, float b) { return ::powf(a, b); }
 static TORCHETTE_INLINE double pow(double a, double b) { return ::pow(a, b); }
 static TORCHETTE_INLINE int64_t pow(int64_t a, int64_t b) {
@@ -176,7 +182,14 @@ static TORCHETTE_INLINE int64_t pow(int64_t a, int64_t b) {
   return static_cast<int64_t>(result);
 }
 
-static TORCHETTE_INLINE float atan2(float a, float b) { return ::atan2f(a, b); }
+/// The angle to the nearer axis, then to the right: without branches.
+static TORCHETTE_INLINE float atan2(float a, float b) {
+  const float y = abs_f(a), x = abs_f(b), longer = y > x ? y : x, shorter = y > x ? x : y;
+  const float quotient = shorter == longer ? 1.0f : shorter / longer;  // of infinities, too
+  const float near = atan_f(longer == 0 ? 0.0f : quotient), right = y > x ? 1.57079633f - near : near;
+  const float angle = std::signbit(b) ? 3.14159265f - right : right;
+  return ((a != a) | (b != b)) != 0 ? a + b : with_sign_of(angle, a);
+}
 static TORCHETTE_INLINE double atan2(double a, double b) { return ::atan2(a, b); }
 
 static TORCHETTE_INLINE float copysign(float a, float b) { return std::copysign(a, b); }
@@ -344,7 +357,7 @@ static constexpr Elementwise elementwise_of(const ScalarChunks& scalar, bool sel
   }                                                                                 \
   TORCHETTE_SCALAR_CHUNKS(name)                                                     \
   static constexpr Elementwise name##_parts = elementwise_of<name##_op>(name##_chunks);
-// Remainders of floats go in such chunks as `remainders` takes.
+// Floats go in such chunks as `remainders` takes.
 #define DIVIDE(name, function)                                                                      \
   TORCHETTE_ARITHMETIC(name, 2, Same, true, true, function(a, b))                                   \
   template <>                                                                                       \
@@ -372,7 +385,7 @@ static constexpr Elementwise elementwise_of(const ScalarChunks& scalar, bool sel
 #define PART(name, arity, result, expression) \
   TORCHETTE_OP(name, arity, result, true, Result::result != Result::Float, false, false, expression)
 #include "torchette/kernels/elementwise.def"
-TORCHETTE_OP(div_floor, 2, Same, true, true, false, true, quotient_toward_floor(a, b))
+DIVIDE(div_floor, quotient_toward_floor)
 TORCHETTE_OP(div_trunc, 2, Same, true, true, false, true, quotient_toward_zero(a, b))
 TORCHETTE_OP(where, 3, Same, true, true, true, false, a != 0 ? b : c)
 TORCHETTE_OP(bitwise_not, 1, Same, false, true, false, false, ~x)
