@@ -482,7 +482,7 @@ static constexpr Convert conversion() {
 }
 #define TORCHETTE_REAL_TYPES(X, Bool) \
   X(uint8_t) X(int8_t) X(int16_t) X(int32_t) X(int64_t) X(Half) X(float) X(double) X(Bool) X(BFloat16)
-// From a type to floats, doubles and int64, and back. Only floats gain from wide vectors.
+// From a type to floats, doubles and int64, and back. Floats and indices gain from wide vectors.
 #ifndef TORCHETTE_LOWEST
 #define TORCHETTE_LOAD(T) {conversion<T, float>(), conversion<T, double>(), conversion<T, int64_t>()},
 #define TORCHETTE_STORE(T) {conversion<float, T>(), conversion<double, T>(), conversion<int64_t, T>()},
@@ -507,9 +507,12 @@ Convert store_as(Compute from, ScalarType to);
 }  // namespace TORCHETTE_LOWEST
 namespace TORCHETTE_ISA {
 Convert load_as(ScalarType from, Compute to) {
+  if (to == kI64 && from == ScalarType::Int) return conversion<int32_t, int64_t>();
   return to == kF32 ? kLoad[row_of(from)][kF32] : TORCHETTE_LOWEST::load_as(from, to);
 }
 Convert store_as(Compute from, ScalarType to) {
+  if (from == kI64 && to == ScalarType::Int) return conversion<int64_t, int32_t>();
+  if (from == kF64 && to == ScalarType::Float) return conversion<double, float>();
   return from == kF32 ? kStore[row_of(to)][kF32] : TORCHETTE_LOWEST::store_as(from, to);
 }
 #else
@@ -899,11 +902,22 @@ Error assign(const Tensor& in, const Tensor& out) {
     move(nest, out.mutable_data_ptr(), in.const_data_ptr(), element_size(in.scalar_type()));
     return Error::Ok;
   }
-  const Operand operands[] = {in, out};
   // whole numbers go to floats of 32 and 16 bits by floats of 32, as torch's do
   const Compute compute = compute_type(out.scalar_type()) == kF32 && in.scalar_type() != ScalarType::Double
                               ? kF32
                               : compute_type(in.scalar_type());
+  bool alike = in.dim() == out.dim() && is_one_run(out);
+  for (size_t d = 0; alike && d < dim; ++d)
+    alike = in.sizes()[d] == out.sizes()[d] && in.strides()[d] == out.strides()[d];
+  const Convert whole = !alike                                         ? nullptr
+                        : scalar_type_of(compute) == in.scalar_type()  ? store_as(compute, out.scalar_type())
+                        : scalar_type_of(compute) == out.scalar_type() ? load_as(in.scalar_type(), compute)
+                                                                       : nullptr;
+  if (whole != nullptr) {
+    whole(in.const_data_ptr(), 1, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
+    return Error::Ok;
+  }
+  const Operand operands[] = {in, out};
   return walk(nullptr, copy_parts,
               compute == kF32   ? copy_parts.f32
               : compute == kF64 ? copy_parts.scalar->f64
