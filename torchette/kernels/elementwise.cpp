@@ -26,6 +26,9 @@ namespace TORCHETTE_ISA {
 TORCHETTE_FAST(acos)
 TORCHETTE_FAST(asin)
 TORCHETTE_FAST(atan)
+TORCHETTE_FAST(acosh)
+TORCHETTE_FAST(asinh)
+TORCHETTE_FAST(atanh)
 TORCHETTE_FAST(cosh)
 TORCHETTE_FAST(sinh)
 TORCHETTE_FAST(tan)
@@ -43,9 +46,6 @@ TORCHETTE_FAST(cos)
 #define TORCHETTE_LIBM(name)                                           \
   static TORCHETTE_INLINE float name(float x) { return std::name(x); } \
   static TORCHETTE_INLINE double name(double x) { return std::name(x); }
-TORCHETTE_LIBM(acosh)
-TORCHETTE_LIBM(asinh)
-TORCHETTE_LIBM(atanh)
 TORCHETTE_LIBM(sqrt)
 TORCHETTE_LIBM(erfc)
 TORCHETTE_LIBM(lgamma)

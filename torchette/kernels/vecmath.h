@@ -332,5 +332,23 @@ TORCHETTE_INLINE float acos_f(float x) {
   return abs_f(x) < 0.5f ? 1.57079633f - with_sign_of(y, x) : turned;
 }
 
+TORCHETTE_INLINE float atanh_f(float x) {
+  const float a = abs_f(x);
+  return with_sign_of(0.5f * log1p_f(2.0f * a / (1.0f - a)), x);
+}
+/// log(1 + x), of a large number log(2 x): the square of which would be infinite.
+TORCHETTE_INLINE float log1p_or_twice(float x, bool large) {
+  return log1p_f(x) + (large ? 0.693147181f : 0.0f);
+}
+TORCHETTE_INLINE float asinh_f(float x) {
+  const float a = abs_f(x), u = a * a;
+  return with_sign_of(log1p_or_twice(a > 1e8f ? a : a + u / (1.0f + std::sqrt(u + 1.0f)), a > 1e8f), x);
+}
+TORCHETTE_INLINE float acosh_f(float x) {
+  const float t = x - 1.0f;
+  const float y = log1p_or_twice(x > 1e8f ? x : t + std::sqrt(t * (t + 2.0f)), x > 1e8f);
+  return x < 1.0f ? NAN : y;
+}
+
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette
