@@ -141,7 +141,7 @@ class EdgeOpArgValidator(Interpreter):
 
     def __init__(self, graph_module: GraphModule) -> None:
         super().__init__(graph_module)
-        self.violating_ops: dict[Any, tuple[dict[str, torch.dtype | None], Node]] = {}
+        self.violating_ops: dict[Any, tuple[dict[str, torch.dtype], Node]] = {}
 
     def run_node(self, n: Node) -> Any:
         """One call, and its dtypes."""
@@ -151,8 +151,13 @@ class EdgeOpArgValidator(Interpreter):
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             row = dtypes.row(n.target._schema, args, kwargs, result)  # type: ignore[union-attr]
             if not constraint.takes(row):
-                given = {name: dtypes.DTYPES.get(letter) for name, letter in zip(constraint.names, row)}
-                self.violating_ops[n.target] = given, n
+                given = dict(zip((argument.name for argument in n.target._schema.arguments), args)) | kwargs  # type: ignore[union-attr]
+                results = result if isinstance(result, (tuple, list)) else [result]
+                given |= {f"__ret_{i}": each for i, each in enumerate(results)}
+                found = {
+                    name: value.dtype for name, value in given.items() if isinstance(value, torch.Tensor)
+                }
+                self.violating_ops[n.target] = found, n
         return result
 
 

@@ -124,7 +124,7 @@ def _max(lowering: Lowering, node: Node) -> None:
         window = dict.fromkeys(("pooling_height", "stride_height"), inner)
         window |= dict.fromkeys(("pooling_width", "stride_width", "dilation_height", "dilation_width"), 1)
         around = {f"padding_{side}": 0 for side in ("top", "right", "bottom", "left")}
-        lowering.add("XNNMaxPooling2d", node, input_id=image, output_id=pooled, **window, **around)
+        lowering.add("XNNMaxPooling2d", node, None, input_id=image, output_id=pooled, **window, **around)
         value = pooled
     lowering.reshape_to(node, value, sizes_of(holder.meta["val"]), lowering.result(holder))
     for other in others:
