@@ -47,7 +47,7 @@ from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.exir.ops import is_operator, kernel_name
 from torchette.exir.passes.quantize_io import quantize_io
 from torchette.exir.pipeline import Report
-from torchette.exir.program import ExecutorchProgramManager, to_edge_transform_and_lower
+from torchette.exir.program import ExecutorchProgramManager, transform_and_lower
 from torchette.model import Model
 from torchette.quantization import pt2e
 from torchette.runtime import kernel_level
@@ -298,11 +298,8 @@ def compile(
             programs[name], scales = quantize_io(program, io, name)
             constant_methods = {**scales, **(constant_methods or {})}
     try:
-        lowered = to_edge_transform_and_lower(
-            programs,
-            partitioner=_partitioners(backend, programs),
-            constant_methods=constant_methods,
-            compile_config=edge,
+        lowered = transform_and_lower(
+            programs, None, _partitioners(backend, programs), constant_methods, edge, False, False
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MissingKernelWarning)  # it is an error here

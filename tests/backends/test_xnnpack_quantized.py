@@ -167,6 +167,59 @@ def test_dynamic_int8_here_and_there(per_channel: bool) -> None:
     _as_the_library(_run(data, args), _theirs(data, args), 1e-5, 0)
 
 
+CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "image": (lambda: nn.Conv2d(3, 10, 3, stride=2, padding=1), (1, 3, 8, 9)),
+    "groups": (lambda: nn.Conv2d(4, 6, 3, groups=2), (1, 4, 6, 5)),
+    "transposed": (lambda: nn.ConvTranspose2d(3, 10, 3, stride=2), (1, 3, 5, 6)),
+    "sequence": (lambda: nn.Conv1d(3, 5, 3), (1, 3, 9)),
+}
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_of_images_that_are_quantized_when_the_graph_runs(name: str, per_channel: bool) -> None:
+    torch.manual_seed(0)
+    build, shape = CONVOLUTIONS[name]
+    model, args = build(), (torch.randn(shape),)
+    edge = _lower(_quantized(model, args, is_per_channel=per_channel, is_dynamic=True))
+    kinds = _kinds(edge)
+    layer = kinds.index("XNNConvTranspose2d" if name == "transposed" else "XNNConv2d")
+    assert kinds[layer - 1] == "XNNConvert"
+    data = edge.to_executorch().buffer
+    torch.testing.assert_close(_run(data, args), model(*args), rtol=0.05, atol=0.03)
+    _as_the_library(_run(data, args), _theirs(data, args), 1e-5, 0)
+
+
+class _Shared(nn.Module):
+    """An image that two convolutions and a linear layer read, and one that no integers compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(4, 5, 3), nn.Conv2d(4, 5, 3), nn.Linear(6, 2)
+        self.d = nn.Conv2d(4, 4, 3, groups=4)
+
+    def forward(self, x):
+        return self.a(x) + self.b(x), self.c(x), self.d(x)
+
+
+@pytest.mark.parametrize("per_op", [False, True])
+def test_a_chain_that_several_layers_share_lowers(per_op: bool) -> None:
+    from torchette.backends.xnnpack import ConfigPrecisionType
+
+    torch.manual_seed(0)
+    model, args = _Shared(), (torch.randn(1, 4, 5, 6),)
+    program = _quantized(model, args, is_per_channel=True, is_dynamic=True)
+    which = XnnpackPartitioner(config_precisions=ConfigPrecisionType.DYNAMIC_QUANT, per_op_mode=per_op)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DelegationWarning)
+        edge = to_edge_transform_and_lower(program, partitioner=which)
+    left = [item.op for item in edge.delegation().placements if item.backend is None]
+    assert sorted(left) == ["aten.add.Tensor", "aten.convolution.default"]  # the one in floats
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    for got, expected in zip(method.execute(list(args)), model(*args), strict=True):
+        torch.testing.assert_close(torch.as_tensor(got), expected, rtol=0.05, atol=0.03)
+
+
 @pytest.mark.parametrize("group", [32, None])
 def test_four_bit_weights_here_and_there(group: int | None) -> None:
     torch.manual_seed(0)

@@ -243,6 +243,24 @@ def _reductions(name: str) -> list[Case]:
     ]  # fmt: skip
 
 
+def _maxima(name: str) -> list[Case]:
+    def case(text: str, shape: tuple[int, ...], *args: Any, refused: str | None = None) -> Case:
+        def call(x: Tensor) -> Any:
+            found = getattr(x, name)(*args)
+            return found if isinstance(found, Tensor) or refused else found.values
+
+        return Case(text, call, (shape,), refused=refused, values="numbers")
+
+    image = (N, 3, 5, 7)
+    cases = [
+        case("last", image, -1), case("height, kept", image, 2, True), case("channels", image, 1), case("rows", (N, 9), 1),
+        case("the first", (3, 5, 2), 0), case("one", (N, 1, 4), 1),
+    ]  # fmt: skip
+    if name == "max":
+        return [*cases, case("places", image, 1, refused="the places of the maxima are used")]
+    return [*cases, case("height and width", image, (2, 3)), case("apart", (4, 3, 5, 2, 3), (0, 2, -1))]
+
+
 def _layer_norms() -> list[Case]:
     def case(text: str, shape: tuple[int, ...], inner: tuple[int, ...], affine: int = 2) -> Case:
         def call(x: Tensor, *given: Tensor) -> Tensor:
@@ -388,6 +406,8 @@ CASES: dict[Any, list[Case]] = {
     aten.max_pool2d_with_indices.default: _pools("max_pool2d"),
     aten.mean.dim: _reductions("mean"),
     aten.sum.dim_IntList: _reductions("sum"),
+    aten.amax.default: _maxima("amax"),
+    aten.max.dim: _maxima("max"),
     aten.native_layer_norm.default: _layer_norms(),
     aten.native_group_norm.default: _group_norms(),
     aten._native_batch_norm_legit_no_training.default: _batch_norms(),

@@ -250,3 +250,71 @@ def test_a_pass_that_was_made_with_a_program_edits_the_one_that_comes_out() -> N
     assert torch.equal(after.state_dict["0.weight"], first * 2)
     assert double.exported_program is before.exported_program() is not after
     assert torch.equal(before.exported_program().state_dict["0.weight"], first)
+
+
+def test_another_method_is_captured_as_forward() -> None:
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.count
+
+        def get(self) -> torch.Tensor:
+            return self.count.clone()
+
+    model = Counter()
+    before = model.forward
+    with inner.patch_forward(model, model.get):
+        found = torch.export.export(model, ())
+    assert torch.equal(found.module()(), torch.zeros(1)) and model.forward == before
+
+
+def test_schemas_and_what_they_write() -> None:
+    known = inner.get_schema_for_operators(["torch.ops.aten.add.Tensor", "torch.ops.aten.no_such.default"])
+    assert (
+        list(known) == ["torch.ops.aten.add.Tensor"]
+        and "Scalar alpha=1" in known["torch.ops.aten.add.Tensor"]
+    )
+    x = torch.ones(2)
+    assert inner.extract_out_arguments(torch.ops.aten.abs.out._schema, {"out": x}) == ("out", x)
+    two = inner.extract_out_arguments(torch.ops.aten.topk.values._schema, {"values": x, "indices": x})
+    assert [name for name, _ in two] == ["values", "indices"]
+
+
+def test_dtypes_that_an_operator_does_not_take_are_found() -> None:
+    class Absolute(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.abs()
+
+    program = edge(Absolute()).exported_program()
+    validator = inner.EdgeOpArgValidator(program.graph_module)
+    validator.run(X)
+    assert validator.violating_ops == {}
+    validator.run(X.to(torch.complex64))
+    ((op, (found, node)),) = validator.violating_ops.items()
+    assert op == torch.ops.aten.abs.default and node.target == op
+    assert found == {"self": torch.complex64, "__ret_0": torch.float32}
+
+
+def test_records_of_a_tensor() -> None:
+    from torchette.exir.tensor import (
+        get_scalar_type,
+        make_allocation_info,
+        make_tensor_value,
+        num_bytes_from_shape_and_dtype,
+        scalar_type_enum,
+    )
+
+    where = make_allocation_info(1, 2**33 + 5)
+    assert (where.memory_id, where.memory_offset_low, where.memory_offset_high) == (1, 5, 2)
+    with pytest.raises(ValueError, match="negative"):
+        make_allocation_info(0, -1)
+    record = make_tensor_value(3, where, TensorSpec.from_tensor(torch.ones(2, 5, dtype=torch.int16)))
+    assert (record.sizes, record.dim_order, record.data_buffer_idx) == ([2, 5], [0, 1], 3)
+    assert (
+        get_scalar_type(record.scalar_type) is torch.int16
+        and scalar_type_enum(torch.int16) == record.scalar_type
+    )
+    assert num_bytes_from_shape_and_dtype((2, 3, 4), torch.float16) == 48

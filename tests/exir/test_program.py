@@ -93,7 +93,7 @@ def test_reprs_say_something(capsys):
     final = edge.to_executorch()
     assert "bytes planned (at least" in repr(final) and repr(final).startswith("ExecutorchProgramManager\n  ")
     final.dump_executorch_program()
-    assert "convolution = aten.convolution.out" in capsys.readouterr().out
+    assert "aten_convolution_default = aten.convolution.out" in capsys.readouterr().out
     final.dump_executorch_program(verbose=True)
     assert "ExecutionPlan" in capsys.readouterr().out
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: folders of the installed executorch package. Out: for each of their test files how many tests pass when `executorch`
-# stands for torchette. The tests and their helpers are executorch's, everything else that they import is ours.
+# stands for torchette. The tests and their helpers are executorch's, everything else that they import is ours; a name that
+# is not here is a class that cannot be made, so that the tests which use it fail, and not all of their file.
 """ExecuTorch's own Python tests on Torchette: python -m tests.interop.executorch_tests OUT.json runtime/test exir/emit
 
 Every file runs in a process of its own, a fork of this one, for LIMIT seconds at most.
@@ -8,6 +9,7 @@ Every file runs in a process of its own, a fork of this one, for LIMIT seconds a
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.machinery
 import importlib.util
@@ -18,11 +20,14 @@ import sys
 import traceback
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import _pytest.python
 import pytest
 import torch
+
+from tests.models import zoo
 
 LIMIT = 600
 PEER = Path(torch.__file__).parents[1] / "executorch"
@@ -39,17 +44,21 @@ LEFT_OUT = (
 )
 
 
+# What tests share, though it is not called so.
+SHARED = "executorch.devtools.bundled_program.util"
+
+
 class _Tests:
     """Serves `executorch.<path>` from the installed package where it is a test or what tests share."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         parts = name.split(".")[1:]
-        if not name.startswith("executorch.") or not any(
-            p in ("test", "tests") or p.startswith("test_") for p in parts
-        ):
+        is_test = any(p in ("test", "tests") or p.startswith("test_") for p in parts)
+        if not name.startswith("executorch.") or not (is_test or name == SHARED):
             return None
         place = PEER.joinpath(*parts)
         if place.with_suffix(".py").exists():
+            _stand_in(place.with_suffix(".py"))
             return importlib.util.spec_from_file_location(name, place.with_suffix(".py"))
         if not place.is_dir():
             return None
@@ -62,10 +71,46 @@ class _Tests:
         return spec
 
 
+def _missing(name: str) -> type:
+    def refuse(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        raise ImportError(f"{name} is not here")
+
+    return type(name.rpartition(".")[2], (), {"__new__": refuse})
+
+
+def _found(name: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def _stand_in(place: Path) -> None:
+    """Put what a file imports from executorch, and what is not here, where the import finds it."""
+    wanted: dict[str, list[str]] = {}
+    for node in ast.walk(ast.parse(place.read_text())):
+        for name, names in (
+            [(node.module or "", [alias.name for alias in node.names])] if isinstance(node, ast.ImportFrom)
+            else [(alias.name, []) for alias in node.names] if isinstance(node, ast.Import) else []
+        ):  # fmt: skip
+            parts = name.split(".")
+            if parts[0] == "executorch" and not {"test", "tests"} & set(parts):
+                wanted.setdefault(name, []).extend(names)
+    for name, names in wanted.items():
+        module = _found(name) or ModuleType(name)
+        sys.modules.setdefault(name, module)
+        for each in names:
+            if not hasattr(module, each) and _found(f"{name}.{each}") is None:
+                setattr(module, each, _missing(f"{name}.{each}"))
+
+
 def _import(path: Path, config: Any) -> Any:
     """What pytest imports a test file by: its name, so that our table is asked for what it imports."""
     place = Path(path).relative_to(PEER).with_suffix("")
     place = place.parent if place.name == "__init__" else place
+    for depth in range(1, len(place.parts)):  # a module of ours may be a folder with tests there
+        above = importlib.import_module(".".join(("executorch", *place.parts[:depth])))
+        above.__path__ = getattr(above, "__path__", [])
     try:
         return importlib.import_module(".".join(("executorch", *place.parts)))
     except Exception as error:
@@ -117,6 +162,7 @@ def run(paths: list[Path], output: Path) -> Counter[str]:
                     "--rootdir",
                     str(PEER),
                     "--import-mode=importlib",
+                    "--assert=plain",  # else pytest finds the files itself
                 ]
                 pytest.main([*options, str(PEER / path)], plugins=[_Reports(file)])
             os._exit(0)
@@ -133,6 +179,7 @@ def main() -> None:
     from torchette.compat import alias_executorch
 
     alias_executorch()
+    zoo.declare_torchvision_operators()
     sys.meta_path.insert(0, _Tests())
     _pytest.python.importtestmodule = _import
     torch.set_num_threads(1)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The claims of docs/from-executorch.md that no other test holds: its imports, what it says is not there, what differs.
+# The claims of docs/from-executorch.md: CLAIMS has for each the test that holds it. Those that no other test holds are here:
+# its imports, what it says is not there, what differs.
 
 from __future__ import annotations
 
@@ -8,19 +9,155 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import torchette  # noqa: E402
+from tests.building import CXX, run  # noqa: E402
 from torchette.errors import InputError, TorchetteError  # noqa: E402
 from torchette.exir import to_edge  # noqa: E402
 from torchette.format import pte  # noqa: E402
 
-PAGE = (Path(__file__).parents[2] / "docs" / "from-executorch.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "from-executorch.md").read_text()
 IMPORTS = re.findall(r"`from executorch\.([\w.]+) import ([\w, ]+)`", PAGE)
 FIRST = ["backends.arm", "exir._serialize._cord", "exir.passes.reinplace", "exir.passes.insert_write_back_for_buffers_pass", "extension.flat_tensor", "devtools.pte_tool"]  # fmt: skip
+
+
+HERE, CPP, BLOCKS = (
+    "interop/test_from_executorch.py::",
+    "interop/test_from_executorch.py::test_cpp_names",
+    "test_docs.py::test_python_blocks_run",
+)
+IMPORT = HERE + "test_an_import_of_the_page_works"
+ABSENT = "compat/test_compat.py::test_what_is_not_here_says_what_there_is_instead"
+# How a claim of the page begins (a row, a point of a list, a paragraph) -> the tests that hold it.
+CLAIMS: dict[str, str] = {
+    "Torchette reads and writes": "interop/test_interop.py::test_our_runtime_runs_the_peers_file interop/test_interop.py::test_peer_runtime_runs_our_file",
+    "`from executorch.": IMPORT,
+    "`exir.capture(": "exir/test_exir_program.py::test_the_snippet_of_2023_runs_with_one_warning",
+    "`import org.pytorch.executorch": "extension/test_bindings.py::test_java extension/test_bindings.py::test_swift",
+    "`diff_pte.py`": "devtools/test_pte_diff.py::test_the_command devtools/test_size.py::test_the_command",
+    "Most programs need only": BLOCKS + " interop/test_interop.py::test_peer_runtime_runs_our_zero_copy_file",
+    "Programs of other people": "compat/test_compat.py::test_executorch_stands_for_torchette",
+    "All of `executorch.*` is then": (
+        "compat/test_compat.py::test_executorch_does_not_stand_for_torchette_once_it_is_there interop/test_clients.py::test_transformers_exporter "
+        "interop/test_clients.py::test_transformers_decoder_with_a_cache interop/test_clients.py::test_torchao_quantizes "
+        "interop/test_clients.py::test_optimum interop/test_clients.py::test_ultralytics"
+    ),
+    "Edge graphs of `to_edge`": HERE + "test_edge_graphs_print_as_executorch_s_where_it_is_aliased",
+    "Of ExecuTorch 1.5.1's own": HERE + "test_executorch_s_own_tests",
+    "An import of what is not here": ABSENT,
+    "`executorch.exir._serialize.*`": ABSENT,
+    "passes that carry out its own pipeline": ABSENT,
+    "`executorch.exir.operator` but": ABSENT + " compat/test_inner.py::test_out_variants_by_name",
+    "`executorch.backends.transforms.*`": ABSENT,
+    "the passes of `executorch.backends.xnnpack._passes`": HERE + "test_what_the_table_has_no_path_for",
+    "`executorch.extension.pybindings.aten_lib`": HERE + "test_what_the_table_has_no_path_for runtime/test_aten.py::test_reference_models_equal_their_graph",
+    "`executorch.extension.llm` but": HERE + "test_what_the_table_has_no_path_for llm/test_custom_ops.py::test_as_executorch",
+    "`executorch.extension.training`": "extension/test_training.py::test_executorch_s_names_lead_here",
+    "`executorch.backends.*` but": ABSENT,
+    "tools such as": ABSENT,
+    "The whole list stands": "compat/test_compat.py::test_the_peer_has_what_is_not_here",
+    "The targets of an Edge program": (
+        "exir/test_edge_operators.py::test_every_operator_of_an_edge_program_is_an_edge_operator "
+        "exir/test_edge_operators.py::test_there_is_one_object_per_overload_and_it_equals_torchs exir/test_edge_operators.py::test_schemas_report_dtypes"
+    ),
+    "In eager mode the operator": "exir/test_backend_operators.py::test_operator_runs_by_its_pattern exir/test_backend_operators.py::test_without_a_kernel_compiling_says_so",
+    "A recipe says": BLOCKS + " export/test_export.py::test_a_session_step_by_step",
+    "A bundled program is": BLOCKS + " devtools/test_bundle.py::test_executorch_reads_our_bundle",
+    "A program for ExecuTorch's C++": "extension/test_compat.py::test_a_program_for_executorch_runs_a_model extension/test_compat.py::test_every_header_stands_by_itself",
+    "`Module`, `TensorPtr`": CPP + " extension/test_compat.py::test_a_backend_that_traces_is_spelled_as_there extension/test_guides.py::test_options_in_either_spelling",
+    "Kernels that are written": (
+        "extension/test_compat.py::test_a_kernel_for_executorch_runs_on_our_tensors "
+        "extension/test_compat.py::test_the_same_kernel_runs_on_torch_s_tensors"
+    ),
+    "Left out on purpose": CPP,
+    "boxed kernels as lambdas": CPP,
+    "`KernelKey`": CPP,
+    "`CompileSpec::value`": CPP,
+    "`register_backend(const": CPP,
+    "`NamedDataMap::get_tensor_layout`": CPP,
+    "`ETDumpGen` logs": CPP + " extension/test_etdump.py::test_all_that_a_tracer_can_be_told",
+    "`ET_CHECK`": CPP + " extension/test_compat.py::test_a_program_for_executorch_runs_a_model",
+    "`Module`'s `LoadMode": CPP,
+    "`make_tensor_ptr` and": CPP + " extension/test_extension.py::test_cpp",
+    "`pytorch/tokenizers/*.h`": CPP,
+    "`pytree::unflatten`": CPP + " extension/test_pytree.py::test_structures_are_torch_s",
+    "`Device`, `Layout`": CPP,
+    "**Kernels are fast": "cli/test_doctor.py::test_nothing_is_missing_here",
+    "**Views cost nothing": "exir/passes/test_exec_passes.py::test_views_that_move_nothing_are_aliases",
+    "**Structure is kept": HERE + "test_structure_is_kept",
+    "**Inputs are checked": "rejects/test_inputs.py::test_each_dimension_has_its_own_bound rejects/test_inputs.py::test_channels_last_is_never_read_in_the_wrong_order",
+    "**`while_loop` compiles": "interop/test_control_flow.py::test_peer_runtime_takes_every_way exir/test_control_flow.py::test_golden_listing",
+    "**Complex numbers compile": "exir/passes/test_split_complex.py::test_complex_results",
+    "**Damaged files give errors": HERE + "test_a_damaged_file_gives_an_error runtime/test_fuzz.py::test_nothing_that_the_fuzzer_finds_is_undefined_behaviour",
+    "**Errors have names": "test_errors.py::test_text_says_what_then_where_then_what_to_try test_errors.py::test_every_code_is_documented",
+    "**Unfinished quantization": "exir/passes/test_check_quantization.py::test_nothing_was_observed exir/passes/test_check_quantization.py::test_what_still_observes",
+    "**All violations at once": "exir/test_dialects.py::test_all_violations_at_once_with_context_and_place",
+    "**`torchette.compile` leaves": HERE + "test_inputs_are_planned_by_to_executorch_alone",
+    "Integer kernels on": "interop/test_interop.py::test_our_runtime_runs_the_peers_quantized_kernels",
+    "A Python package for systems": "test_package.py::test_dev_wheel_writes_a_manylinux_wheel",
+    "`HintBasedSymShapeEvalPass`": "exir/passes/test_graph_module_passes.py::test_a_configuration_may_name_the_way_that_sizes_are_bounded",
+    "ExecuTorch's runtime does not run": HERE + "test_what_the_other_runtime_refuses",
+}  # fmt: skip
+
+
+def _claims() -> list[str]:
+    """The page without its code: rows of tables, points of lists, other paragraphs."""
+    found: list[str] = []
+    for block in re.split(r"\n\s*\n", re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)):
+        if block.strip().startswith("|"):
+            found += [row.split("|")[1].strip() for row in block.strip().splitlines()[2:]]
+        elif block.strip().startswith("* "):
+            found += re.split(r"\n\* ", block.strip()[2:])
+        elif block.strip() and not block.strip().startswith("#"):
+            found.append(block.strip())
+    return found
+
+
+def test_every_claim_is_a_test() -> None:
+    found, held = _claims(), set()
+    for claim in found:
+        held |= {beginning for beginning in CLAIMS if claim.startswith(beginning)}
+    assert [c[:60] for c in found if not c.startswith(tuple(CLAIMS))] == []
+    assert set(CLAIMS) - held == set(), "claims that the page no longer makes"
+    for place in {place for tests in CLAIMS.values() for place in tests.split()}:
+        path, _, name = place.partition("::")
+        assert f"def {name}(" in (ROOT / "tests" / path).read_text(), place
+
+
+def test_cpp_names(tmp_path: Path) -> None:
+    folder = ROOT / "torchette" / "extension" / "compat"
+    run("cmake", f"-DDESTINATION={tmp_path}", "-P", folder / "executorch.cmake")
+    run(CXX, "-std=c++17", "-fsyntax-only", f"-I{tmp_path}", f"-I{ROOT}", ROOT / "tests/interop/claims.cpp")
+
+
+LEFT = [
+    "backends.xnnpack._passes.fuse_batch_norm",
+    "extension.pybindings.aten_lib",
+    "extension.llm.export.builder",
+]
+
+
+@pytest.mark.parametrize("path", LEFT)
+def test_what_the_table_has_no_path_for(path: str) -> None:
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(f"torchette.{path}")
+
+
+def test_what_the_other_runtime_refuses() -> None:
+    """Theirs a tensor without a bound, ours a backend that it has not."""
+    peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
+    program = torchette.compile(
+        torch.nn.ReLU(), (torch.ones(3),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), backend="portable"
+    )
+    with pytest.raises(RuntimeError):
+        peer._load_for_executorch_from_buffer(bytes(program)).forward([torch.ones(3)])
+    assert torch.equal(torch.as_tensor(torchette.load(bytes(program))(-torch.ones(5))), torch.zeros(5))
 
 
 @pytest.mark.parametrize(("path", "names"), IMPORTS, ids=[path for path, _ in IMPORTS])
@@ -60,6 +197,28 @@ def test_edge_graphs_print_as_executorch_s_where_it_is_aliased() -> None:
     done = subprocess.run([sys.executable, "-c", PRINTED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("executorch_exir_dialects_edge__ops_aten_add_Tensor(") == 2
+
+
+def test_edge_calls_have_executorch_s_names() -> None:
+    class Sum(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 + x
+
+    edge = to_edge(torch.export.export(Sum(), (torch.ones(2),)))
+
+    def names(manager: Any) -> list[str]:
+        nodes = manager.exported_program().graph.nodes
+        return [node.name for node in nodes if node.op == "call_function"]
+
+    def doubled(module: torch.fx.GraphModule) -> None:
+        node = module.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor)[-1]
+        with module.graph.inserting_after(node):
+            new = module.graph.call_function(torch.ops.aten.mul.Tensor, (node, node))
+        node.replace_all_uses_with(new, lambda user: user is not new)
+
+    assert names(edge) == ["aten_add_tensor", "aten_add_tensor_1"]
+    assert names(edge.transform([doubled])) == ["aten_add_tensor", "aten_add_tensor_1", "aten_mul_tensor"]
+    assert edge._edge_programs["forward"] is edge.exported_program()
 
 
 def test_code_follows_the_passes() -> None:

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,17 +15,20 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 from torch.fx.passes.tools_common import legalize_graph
 from torch.fx.passes.utils.fuser_utils import fuse_as_graphmodule
 from typing_extensions import deprecated
 
 from torchette.exir import control_flow, ops
+from torchette.exir.dialects.edge import dtypes
+from torchette.exir.emit.records import scalar_type
 from torchette.exir.graph import copy_program, drop_unused_constants
 from torchette.exir.memory.algorithms import interval
 from torchette.exir.pass_base import PassType
 from torchette.exir.tensor import TensorSpec
+from torchette.format import pte
 
 # ---- exir._warnings, exir.passes.pass_registry ----
 
@@ -91,6 +96,107 @@ def update_to_real_program(
 def default_decomposition_table() -> dict[Any, Any]:
     """How torch breaks operators down into core ATen."""
     return dict(torch.export.default_decompositions().items())
+
+
+# ---- exir.capture._capture, exir.common ----
+
+
+@contextlib.contextmanager
+def patch_forward(obj: torch.nn.Module, new_method: Callable[..., Any]) -> Iterator[None]:
+    """Inside, the module's `forward` is another of its methods, so that `torch.export.export` captures that one."""
+    before = obj.forward
+    obj.forward = new_method
+    try:
+        yield
+    finally:
+        obj.forward = before
+
+
+def extract_out_arguments(schema: Any, keyword_args: dict[str, Any]) -> Any:
+    """(name, value) of what an operator writes to, among its keyword arguments; a list of them where there are several."""
+    names = [argument.name for argument in schema.arguments if ops.writes(argument)]
+    found = [(name, keyword_args[name]) for name in names if name in keyword_args]
+    return found[0] if len(found) == 1 else found
+
+
+def get_schema_for_operators(names: Iterable[str]) -> dict[str, str]:
+    """The schema of each operator, as "torch.ops.aten.add.Tensor"; those that there are not are left out."""
+    found = {}
+    for name in names:
+        path = name.removeprefix("torch.ops.").split(".")
+        with contextlib.suppress(AttributeError):
+            found[name] = str(operator.attrgetter(".".join(path))(torch.ops)._schema)
+    return found
+
+
+# ---- exir.verification.arg_validator ----
+
+
+class EdgeOpArgValidator(Interpreter):
+    """Runs a graph on tensors.
+
+    Attributes:
+        violating_ops: operator that was called with dtypes that do not go together -> (name -> dtype, its node).
+    """
+
+    def __init__(self, graph_module: GraphModule) -> None:
+        super().__init__(graph_module)
+        self.violating_ops: dict[Any, tuple[dict[str, torch.dtype], Node]] = {}
+
+    def run_node(self, n: Node) -> Any:
+        """One call, and its dtypes."""
+        result = super().run_node(n)
+        constraint = getattr(getattr(n.target, "_schema", None), "dtype_constraint", None)
+        if constraint is not None:
+            args, kwargs = self.fetch_args_kwargs_from_env(n)
+            row = dtypes.row(n.target._schema, args, kwargs, result)  # type: ignore[union-attr]
+            if not constraint.takes(row):
+                given = dict(zip((argument.name for argument in n.target._schema.arguments), args)) | kwargs  # type: ignore[union-attr]
+                results = result if isinstance(result, (tuple, list)) else [result]
+                given |= {f"__ret_{i}": each for i, each in enumerate(results)}
+                found = {
+                    name: value.dtype for name, value in given.items() if isinstance(value, torch.Tensor)
+                }
+                self.violating_ops[n.target] = found, n
+        return result
+
+
+# ---- exir.tensor, exir.scalar_type ----
+
+
+scalar_type_enum = scalar_type
+
+
+def get_scalar_type(enum: pte.ScalarType) -> torch.dtype:
+    """The dtype that a file's number stands for; KeyError for one that torch has not."""
+    return {scalar_type(dtype): dtype for dtype in dtypes.DTYPES.values()}[enum]
+
+
+def num_bytes_from_shape_and_dtype(shape: Sequence[int], dtype: torch.dtype) -> int:
+    """Of a dense tensor."""
+    return math.prod(shape) * dtype.itemsize
+
+
+def make_allocation_info(mem_id: int, mem_offset: int) -> pte.AllocationDetails:
+    """Where a file says that a tensor lies; ValueError for negative numbers."""
+    if mem_id < 0 or mem_offset < 0:
+        raise ValueError(f"memory {mem_id} and offset {mem_offset}: neither may be negative")
+    return pte.AllocationDetails(mem_id, mem_offset & 0xFFFFFFFF, mem_offset >> 32)
+
+
+def make_tensor_value(
+    data_buffer_idx: int, allocation_info: pte.AllocationDetails | None, spec: TensorSpec
+) -> pte.Tensor:
+    """The record of a tensor in a file."""
+    return pte.Tensor(
+        scalar_type=scalar_type(spec.dtype),
+        sizes=list(spec.shape),
+        dim_order=list(spec.dim_order),
+        requires_grad=spec.requires_grad,
+        data_buffer_idx=data_buffer_idx,
+        allocation_info=allocation_info,
+        shape_dynamism=pte.TensorShapeDynamism(int(spec.shape_dynamism)),
+    )
 
 
 # ---- exir.graph_module, exir.lowered_backend_module ----

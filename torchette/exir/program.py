@@ -53,7 +53,7 @@ def to_edge(
     Raises:
         DialectError: lists every node that has no place in core ATen or Edge, with the line of the model.
     """
-    return _to_edge(programs, constant_methods, compile_config, generate_etrecord, {}, ())
+    return _to_edge(programs, constant_methods, compile_config, generate_etrecord, {}, (), True)
 
 
 def to_edge_transform_and_lower(
@@ -77,19 +77,21 @@ def to_edge_transform_and_lower(
         DelegationError: a backend cannot take what its partitioner has chosen, or, with `strict` in the configuration,
             something expensive runs on no backend.
     """
-    return _transform_and_lower(
-        programs, transform_passes, partitioner, constant_methods, compile_config, generate_etrecord
+    return transform_and_lower(
+        programs, transform_passes, partitioner, constant_methods, compile_config, generate_etrecord, True
     )
 
 
-def _transform_and_lower(
+def transform_and_lower(
     programs: ExportedProgram | Mapping[str, ExportedProgram],
     transform_passes: Any,
     partitioner: Any,
     constant_methods: Mapping[str, Any] | None,
     compile_config: EdgeCompileConfig | None,
     generate_etrecord: bool,
+    theirs: bool,
 ) -> EdgeProgramManager:
+    """As `to_edge_transform_and_lower`; calls keep the names that torch gave them unless `theirs`."""
     named = _named(programs)
     wanted = _by_method(partitioner, named)
     config = compile_config or EdgeCompileConfig()
@@ -103,7 +105,7 @@ def _transform_and_lower(
             if op not in config.preserve_ops
         }
     )
-    edge = _to_edge(named, constant_methods, config, generate_etrecord, wanted, preserve)
+    edge = _to_edge(named, constant_methods, config, generate_etrecord, wanted, preserve, theirs)
     if transform_passes:
         edge = edge.transform(transform_passes)
         if edge._etrecord is not None:
@@ -167,6 +169,7 @@ def _to_edge(
     generate_etrecord: bool,
     partitioners: Mapping[str, Sequence[Any]],
     preserve: Sequence[Any],
+    theirs: bool,
 ) -> EdgeProgramManager:
     config = config or EdgeCompileConfig()
     named = _named(programs)
@@ -182,6 +185,8 @@ def _to_edge(
     reports = {name: Report() for name in named}
     lowered = {name: pipeline.run(program, reports[name]) for name, program in named.items()}
     kept = replace(config, preserve_ops=[*config.preserve_ops, *preserve])
+    if theirs:
+        lowered = {name: to_edge_operators(program, named=True) for name, program in lowered.items()}
     edge = EdgeProgramManager(lowered, constant_methods, kept, reports=reports)
     if generate_etrecord:
         edge._etrecord = _new_etrecord()
@@ -234,6 +239,12 @@ class EdgeProgramManager:
         self.compile_config = compile_config or EdgeCompileConfig()
         self._reports = {name: (reports or {}).get(name) or Report() for name in self._programs}
         self._etrecord = etrecord
+
+    @property
+    def _edge_programs(
+        self,
+    ) -> dict[str, ExportedProgram]:  # by ExecuTorch's name, which its users' code knows
+        return self._programs
 
     @property
     def methods(self) -> set[str]:

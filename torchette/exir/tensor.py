@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from typing import Any
 
 import torch
 
@@ -316,3 +318,18 @@ def _example(size: int | torch.SymInt) -> int:
     if size.node.has_hint():
         return int(size.node.hint)
     return upper_bound(size) or 2**20
+
+
+# Records of files, by ExecuTorch's names.
+_LAZY = dict.fromkeys(
+    (
+        "get_scalar_type", "make_allocation_info", "make_tensor_value", "num_bytes_from_shape_and_dtype", "scalar_type_enum",
+    ),
+    "torchette.compat.inner",
+)  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'torchette.exir.tensor' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

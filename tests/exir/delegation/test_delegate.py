@@ -419,7 +419,7 @@ def test_patterns_find_their_nodes() -> None:
 
     pattern = to_edge(export(Pattern(), ARGS)).exported_program().graph
     (group,) = generate_pattern_op_partitions(program.graph_module, patterns=[pattern])
-    assert [node.name for node in group.nodes] == ["sin", "add_1"]
+    assert [node.name for node in group.nodes] == ["aten_sin_default", "aten_add_tensor_1"]
 
 
 def test_debug_handles_are_collected() -> None:

@@ -154,6 +154,9 @@ Error Builder::defined_unary(const Table& n, xnn_unary_operator op, const xnn_un
   uint32_t in, out;
   TORCHETTE_TRY(find(n, input, &in));
   TORCHETTE_TRY(make(n, output, &out, op == xnn_unary_convert));
+  // ExecuTorch's images that are quantized when the graph runs have the sizes of torch's order
+  Defined& made = known_[n.get<uint32_t>(output)];
+  if (made.type == xnn_datatype_qdint8) made.dims = known_[n.get<uint32_t>(input)].dims;
   TORCHETTE_XNN(xnn_define_unary(out_.subgraph, op, params, in, out, 0));
   same(n, input, output);
   return Error::Ok;

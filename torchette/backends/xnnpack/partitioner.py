@@ -145,7 +145,12 @@ class XnnpackPartitioner(Partitioner):
         if kind == "weights" or (kind == "dequantize" and node.args[0] in stored):
             reasons = [self._refusal(user, stored, program) for user in node.users]
             return None if None in reasons else next(iter(reasons), None)
-        name = ".".join(str(node.target).split(".")[-2:]) if kind is None else "linear.default"
+        layer = node
+        while (
+            role(layer) in ("choose", "quantize rows", "dequantize rows") or layer.target is operator.getitem
+        ):
+            layer = list(layer.users)[-1]  # of the numbers and what is quantized, the latter reads the former
+        name = ".".join(str(layer.target).split(".")[-2:])
         conversion = kind in ("quantize", "dequantize")  # what is left of these is beside nothing
         precision = _precision(node, stored)
         if precision not in self._precisions:
@@ -236,7 +241,8 @@ def _tag_one_by_one(program: ExportedProgram, stored: Mapping[Node, torch.Tensor
 
     tagged = [node for node in calls(program) if TAG in node.meta]
     for node in tagged:
-        for user in node.users:
+        parts = [user for user in node.users if user.target is operator.getitem]  # they have no tag
+        for user in {user for part in (node, *parts) for user in part.users}:
             if TAG not in user.meta or role(node) == "quantize":
                 continue
             floats = _precision(node, stored) is _precision(user, stored) is ConfigPrecisionType.FP32

@@ -52,20 +52,26 @@ class Element:
 
     Attributes:
         scale, zero_point: of "qint8" and "qint32": element `q` stands for `(q - zero_point) * scale`.
+        inner: of "qdint8": over how many dimensions, the last ones, numbers are chosen when the graph runs.
     """
 
     type: str
     scale: float = 0.0
     zero_point: int = 0
+    inner: int = 1
 
     def quantization(self) -> Any:
         """The record of the payload, None for floating point."""
-        if self.type == "qdint8":  # a row is quantized on its own, when the graph runs
-            return T["PerTokenDynamicQuant"](num_nonbatch_dims=1)
+        if self.type == "qdint8":
+            return T["PerTokenDynamicQuant"](num_nonbatch_dims=self.inner)
         return T["PerTensorQuant"](self.scale, self.zero_point) if self.scale else None
 
 
-FP32, FP16, DYNAMIC = Element("fp32"), Element("fp16"), Element("qdint8")
+FP32, FP16 = Element("fp32"), Element("fp16")
+DYNAMIC, DYNAMIC_IMAGE = (
+    Element("qdint8"),
+    Element("qdint8", inner=3),
+)  # each row, or image, has numbers of its own
 FLOATS = {torch.float32: FP32, torch.float16: FP16}
 
 

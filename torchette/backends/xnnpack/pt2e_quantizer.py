@@ -168,7 +168,7 @@ def _patterns() -> list[QuantPattern]:
     found = []
     for name, ops in (("conv", _CONVOLUTIONS), ("conv_transpose", _TRANSPOSED_CONVOLUTIONS)):
         found += [
-            QuantPattern(name + end, False, "_bn" in end, frozenset(ops))
+            QuantPattern(name + end, not end, "_bn" in end, frozenset(ops))
             for end in ("_bn_relu", "_bn", "_relu", "")
         ]
     found += [QuantPattern("linear_relu", False, False, frozenset(_LINEAR))]
@@ -282,8 +282,8 @@ class XNNPACKQuantizer(Quantizer):
             if config is None:
                 continue
             pattern = _ENDINGS.get(node.target)
-            if pattern is not None and not (_is_dynamic(config) and node.target not in _LINEAR):
-                # the end of a linear layer with rows that are quantized at run time has no scale
+            if pattern is not None and not (_is_dynamic(config) and not _runs_dynamically(node)):
+                # the end of a layer whose input is quantized at run time has no scale
                 endings = pattern if config.output_activation is not None else ((),)
                 chain = next(chain for ends in endings if (chain := _chain(node, ends)))
                 if _annotate_chain(chain, config, model):
@@ -353,6 +353,18 @@ def _is_float(node: Any) -> bool:
 
 def _is_dynamic(config: QuantizationConfig) -> bool:
     return config.input_activation is not None and config.input_activation.is_dynamic
+
+
+def _runs_dynamically(node: Node) -> bool:
+    """Whether the library has a layer with an input that is quantized at run time."""
+    if node.target in _LINEAR:
+        return True
+    if node.target not in _CONVOLUTIONS | _TRANSPOSED_CONVOLUTIONS:
+        return False
+    transposed = node.target in _TRANSPOSED_CONVOLUTIONS
+    groups = next(iter(node.args[6:]), 1)
+    single = node.args[1].meta["val"].shape[1] == 1  # type: ignore[union-attr]
+    return groups == 1 or not (transposed or single)
 
 
 def _chain(node: Node, ends: tuple[set[Any], ...]) -> list[Node]:

@@ -66,8 +66,8 @@ def chosen_for(node: Node) -> Node | None:
 
 def rows_source(node: Any, constants: Mapping[Node, torch.Tensor]) -> Node | None:
     """The floating-point tensor behind a "dequantize rows", if the library can run all that belongs to it: numbers
-    chosen for that tensor, rows quantized with them (or the whole tensor, which the library does by rows too), and
-    nothing but linear layers with stored weights that read them."""
+    chosen for that tensor, rows quantized with them (or the whole tensor, which the library does by rows and by images
+    too), and nothing but layers with stored weights that read them."""
     if role(node) != "dequantize rows":
         return None
     rows = node.args[0]
@@ -86,15 +86,28 @@ def rows_source(node: Any, constants: Mapping[Node, torch.Tensor]) -> Node | Non
     if not numbers <= {rows, *rows.users}:
         return None
     for reader in (reader for user in rows.users for reader in user.users):
-        is_linear = (
-            reader.target == torch.ops.aten.linear.default and role(reader.args[0]) == "dequantize rows"
-        )
-        weights = weights_of(reader.args[1], constants) if is_linear else None
-        if weights is None or not weights.fit_rows() or not weights.sums_fit(0):
+        is_layer = reader.target in _LAYERS and role(reader.args[0]) == "dequantize rows"
+        weights = weights_of(reader.args[1], constants) if is_layer else None
+        if weights is None or not _fit_rows(weights, reader):
             return None
         if any(bias is not None and bias not in constants for bias in reader.args[2:3]):
             return None
     return chosen.args[0]  # type: ignore[return-value]
+
+
+_LAYERS = {torch.ops.aten.linear.default, torch.ops.aten.convolution.default}
+
+
+def _fit_rows(weights: Weights, layer: Node) -> bool:
+    """Whether the library has a layer of rows, or of whole images, that are quantized at run time."""
+    if layer.target == torch.ops.aten.linear.default:
+        return weights.fit_rows() and weights.sums_fit(0)
+    transposed, groups = layer.args[6], layer.args[8]
+    data, axis = weights.data, int(bool(transposed))
+    if groups != 1 and (transposed or data.shape[1] == 1):  # in groups, or of single channels
+        return False
+    fits = weights.scales.dim() == 1 and (weights.scales.numel() == 1 or weights.axis == axis)
+    return fits and data.dim() in (3, 4) and weights.sums_fit(axis)
 
 
 def _is_scale(number: float) -> bool:

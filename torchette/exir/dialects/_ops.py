@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.export import ExportedProgram
+from torch.fx import Node
 
 from torchette.exir import ops as facts
 from torchette.exir.dialects.backend._ops import (
@@ -22,7 +23,6 @@ from torchette.exir.dialects.backend._ops import (
 from torchette.exir.dialects.edge._ops import (
     EdgeOpOverload,
     EdgeOpOverloadPacket,
-    is_executorch,
     torch_operator,
 )
 from torchette.exir.graph import calls, sync_signature
@@ -79,20 +79,26 @@ class _Operators:
 ops = _Operators()
 
 
-def to_edge_operators(program: ExportedProgram) -> ExportedProgram:
-    """Let a program call Edge operators instead of torch's; in place. Where ExecuTorch's root stands for ours, its calls have
-    ExecuTorch's names, too: `aten_add_tensor`."""
-    theirs = is_executorch()
+def to_edge_operators(program: ExportedProgram, named: bool = False) -> ExportedProgram:
+    """Let a program call Edge operators instead of torch's; in place.
+
+    Args:
+        named: its calls get ExecuTorch's names, `aten_add_tensor`, as its other calls do where some have one.
+    """
+    named = named or any(node.name.startswith(_name(node)) for node in calls(program))
     for node in calls(program):
         if isinstance(node.target, OpOverload) and not isinstance(node.target, EdgeOpOverload):
             node.target = dialect_operator(node.target)
-            name = str(node.target).replace(".", "_").lower()
-            if theirs and not node.name.startswith(name):
-                node._rename(name)
-    if theirs:
+        if named and isinstance(node.target, EdgeOpOverload) and not node.name.startswith(_name(node)):
+            node._rename(_name(node))
+    if named:
         sync_signature(program)
         program.graph_module.recompile()
     return program
+
+
+def _name(node: Node) -> str:
+    return str(node.target).replace(".", "_").lower()
 
 
 def to_torch_operators(program: ExportedProgram) -> ExportedProgram:

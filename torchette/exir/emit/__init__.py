@@ -63,9 +63,9 @@ class EmitterOutput:
 
 def emit_program(
     methods: ExportedProgram | Mapping[str, ExportedProgram],
-    *,
-    constant_methods: Mapping[str, Any] | None = None,
     emit_stacktrace: bool = False,
+    constant_methods: Mapping[str, Any] | None = None,
+    *,
     source_lines: bool = False,
     emit_mutable_buffer_names: bool = False,
     data_file_of: Callable[[Node], str | None] | None = None,

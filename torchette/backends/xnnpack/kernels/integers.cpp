@@ -148,7 +148,7 @@ Error Builder::floats(Slot** slot) {
   if (from->source != nullptr) {
     *slot = from->rounded;
     if (*slot != nullptr) return Error::Ok;
-    *slot = from->rounded = temporary(sizes_of(from));
+    *slot = from->rounded = temporary(sizes_of(from->source));  // ExecuTorch's images have torch's own
     return call(nullptr, {value_of(from->source), int64_t{from->how.zero}, value_of(*slot)}, round_rows);
   }
   if (!from->is_constant) {

@@ -97,7 +97,5 @@ def _check_quantized(node: Node, constants: Mapping[Node, torch.Tensor]) -> None
         if source is None:
             break
     if source is None:
-        raise Refused(
-            "its numbers are chosen at run time, and for more than linear layers that the library has"
-        )
+        raise Refused("its numbers are chosen at run time, and for more than layers that the library has")
     check_shape(source.meta["val"])

@@ -22,7 +22,7 @@ from torchette.backends.xnnpack.operators.nodes import (
     sizes_of,
 )
 from torchette.backends.xnnpack.operators.table import OPERATORS
-from torchette.backends.xnnpack.payload import DYNAMIC, FLOATS, FP32, NONE, Element, Payload
+from torchette.backends.xnnpack.payload import DYNAMIC, DYNAMIC_IMAGE, FLOATS, FP32, NONE, Element, Payload
 from torchette.backends.xnnpack.quantization import Weights, int8_element, role, weights_of
 from torchette.exir.delegation.delegate import NamedDataStoreOutput
 from torchette.exir.graph import map_nodes
@@ -67,11 +67,11 @@ class Lowering:
             (source,), result = operands_and_result(self, node, arg(node, 0))
             self.add("XNNConvert", node, input_id=source, output_id=result)
         elif kind == "quantize rows":
-            source = self.plain(arg(node, 0))
-            self._plain[node] = self.payload.value(dims_of(node.meta["val"]), DYNAMIC)
-            self.add("XNNConvert", node, input_id=source, output_id=self._plain[node])
+            self._quantize_rows(node)
         elif kind == "dequantize rows":
-            self._plain[node] = self._plain[arg(node, 0)]
+            for values in (self._plain, self._nhwc):
+                if arg(node, 0) in values:
+                    values[node] = values[arg(node, 0)]
         elif kind is None:
             on_integers = integer_form(node, self._constants, self.element)
             if on_integers is not None:
@@ -80,6 +80,17 @@ class Lowering:
             self._element = self.element(node)
             OPERATORS[node.target].emit(self, node)
             self._stands_for, self._limits = {}, None
+
+    def _quantize_rows(self, node: Node) -> None:
+        """What is quantized at run time: by rows for linear layers, by images for convolutions."""
+        source, dims = arg(node, 0), dims_of(node.meta["val"])
+        readers = {reader.target for user in node.users for reader in user.users}
+        if readers - {aten.convolution.default}:
+            self._plain[node] = self.payload.value(dims, DYNAMIC)
+            self.add("XNNConvert", node, input_id=self.plain(source), output_id=self._plain[node])
+        if aten.convolution.default in readers:
+            self._nhwc[node] = self.payload.value(image_dims(dims), DYNAMIC_IMAGE)
+            self.add("XNNConvert", node, input_id=self.image(source), output_id=self._nhwc[node])
 
     def finish(self) -> tuple[bytes, NamedDataStoreOutput]:
         """The payload and its constants, after every output has got its value."""
@@ -192,7 +203,7 @@ class Lowering:
         outputs = arranged.shape[axis]
         if not self.is_integer:
             scales = stored.scales.expand(outputs) if stored.scales.numel() == 1 else stored.scales
-            if stored.bits == 4:
+            if stored.bits == 4 and arranged.dim() == 2:
                 return self.payload.four_bits(arranged, scales)
             return self.payload.channelwise(arranged, scales, axis)
         if stored.scales.numel() == 1 and outputs != 1:
@@ -202,7 +213,8 @@ class Lowering:
     def _are_whole(self, weights: Weights, source: Node) -> bool:
         """Whether the library gets stored weights as whole numbers, for what they are multiplied with."""
         by_rows = role(source) == "dequantize rows"
-        fit = self.is_integer or (weights.fit_rows() and (by_rows or weights.scales.dim() == 1))
+        of_image = by_rows and weights.data.dim() != 2
+        fit = self.is_integer or of_image or (weights.fit_rows() and (by_rows or weights.scales.dim() == 1))
         return fit and self._element.type != "fp16"
 
     def scales_what_is_added(self, source: Node, weight: Node) -> bool:
@@ -283,13 +295,14 @@ class Lowering:
         if static and (image[3] == 1 or image[1] * image[2] == 1):
             self.reshape_to(node, source, dims, result)  # moving dimensions of one element moves nothing
         elif node.meta["val"].dim() == 3:
-            rows = [image[0], image[2], image[3]]  # the height of 1 comes and goes
-            middle = self.payload.value(rows, self.element(node))
+            # the height of 1 comes and goes
+            middle = self.payload.value([image[0], image[2], image[3]], self.element(node))
+            batch, height, width, channels = image_dims(sizes_of(node.meta["val"]))
             if to_image:
                 self.transpose(node, source, (0, 2, 1), middle)
-                self.reshape_to(node, middle, dims, result)
+                self.reshape_to(node, middle, [batch, height, width, channels], result)
             else:
-                self.reshape_to(node, source, rows, middle)
+                self.reshape_to(node, source, [batch, width, channels], middle)
                 self.transpose(node, middle, (0, 2, 1), result)
         else:
             self.transpose(node, source, order, result)

@@ -41,8 +41,8 @@ def check_static_channels(node: Node) -> None:
         val = val[0] if isinstance(val, (list, tuple)) else val
         if val.dim() > 1 and isinstance(val.shape[1], torch.SymInt):
             raise Refused("a dynamic number of channels")
-        if val.dim() == 3 and any(isinstance(size, torch.SymInt) for size in val.shape):
-            raise Refused("a sequence with a dynamic dimension")
+        if val.dim() == 3 and sizes_of(val).count(0) > 1:
+            raise Refused("a sequence with more than one dynamic dimension")
 
 
 def arg(node: Node, place: int) -> Node:
@@ -107,7 +107,8 @@ def check_fits_halves(node: Node, factor: float) -> None:
 
 
 def reduced_dims(node: Node) -> list[int]:
-    """The dimensions that a sum or a mean goes over, in order."""
+    """The dimensions that a sum, a mean or a maximum goes over, in order."""
     rank = arg(node, 0).meta["val"].dim()
-    given = option(node, 1) if len(node.args) > 1 and option(node, 1) else range(rank)
+    given = option(node, 1, ())
+    given = [given] if isinstance(given, int) else given or range(rank)
     return sorted(dim % rank for dim in given)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Sums, means and softmax."""
+"""Sums, means, maxima and softmax."""
 
 from __future__ import annotations
 
@@ -89,6 +89,46 @@ def _mean(lowering: Lowering, node: Node) -> None:
         lowering.binary("XNNMultiply", node, mean, lowering.number(count), result)
     else:
         lowering.reshape_to(node, value, shape, result)
+
+
+def _max_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
+    value, dims = arg(node, 0).meta["val"], reduced_dims(node)
+    if value.dim() == 0:
+        raise Refused("a maximum of one number")
+    varies = [dim for dim, size in enumerate(sizes_of(value)) if size == 0]
+    if len(varies) > 1 or any(dim >= dims[0] for dim in varies):
+        raise Refused("a dynamic dimension is compared, or behind one that is, or one of several")
+    if node.target == aten.max.dim and any(option(user, 1) != 0 for user in node.users):
+        raise Refused("the places of the maxima are used")
+
+
+@register(aten.amax.default, aten.max.dim, check=_max_check)
+def _max(lowering: Lowering, node: Node) -> None:
+    """A maximum pool of one window, over neighbouring dimensions at once."""
+    source, left = arg(node, 0), reduced_dims(node)
+    holder, *others = tuple(node.users) if node.target == aten.max.dim else (node,)
+    value, now = lowering.plain(source), dims_of(source.meta["val"])
+    fixed = 0 not in sizes_of(source.meta["val"])
+    while left:
+        over = [left.pop()]
+        while left and left[-1] == over[0] - 1:
+            over.insert(0, left.pop())
+        outer, inner, rest = (
+            math.prod(part) for part in (now[: over[0]], now[over[0] : over[-1] + 1], now[over[-1] + 1 :])
+        )
+        now = [1 if dim in over else size for dim, size in enumerate(now)]
+        if inner == 1:
+            continue
+        image, pooled = lowering.scratch([outer, inner, 1, rest]), lowering.scratch([outer, 1, 1, rest])
+        lowering.reshape_to(node, value, [outer if fixed else 0, inner, 1, rest], image)
+        window = dict.fromkeys(("pooling_height", "stride_height"), inner)
+        window |= dict.fromkeys(("pooling_width", "stride_width", "dilation_height", "dilation_width"), 1)
+        around = {f"padding_{side}": 0 for side in ("top", "right", "bottom", "left")}
+        lowering.add("XNNMaxPooling2d", node, None, input_id=image, output_id=pooled, **window, **around)
+        value = pooled
+    lowering.reshape_to(node, value, sizes_of(holder.meta["val"]), lowering.result(holder))
+    for other in others:
+        lowering.alias(other, holder)
 
 
 def _softmax_check(node: Node, is_constant: Callable[[Node], bool]) -> None:
