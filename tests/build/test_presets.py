@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -60,6 +61,35 @@ def test_presets_configure(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert "TORCHETTE_BUILD_PYTHON:BOOL=OFF" in cache.replace(":STRING=", ":BOOL=").replace(
         ":UNINITIALIZED=", ":BOOL="
     )
+
+
+def tools_without_python(folder: Path) -> str:
+    """A search path with all of the system's programs but Python's."""
+    folder.mkdir()
+    for directory in ("/usr/local/bin", "/usr/bin", "/bin"):
+        for tool in Path(directory).iterdir():
+            if not tool.name.startswith(("python", "pip", "py3")) and not (folder / tool.name).exists():
+                (folder / tool.name).symlink_to(tool)
+    return str(folder)
+
+
+@pytest.mark.slow
+def test_a_plain_build_and_ctest_need_no_python(tmp_path: Path) -> None:
+    """docs/cpp.md: CMake with nothing but a compiler; the C++ tests run as they stand."""
+    path = tools_without_python(tmp_path / "bin")
+    if shutil.which("ctest", path=path) is None or shutil.which("c++", path=path) is None:
+        pytest.skip("the system has no CMake and C++ compiler")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name == "HOME" or "CCACHE" in name or "LAUNCHER" in name
+    }
+    more = {"env": {**kept, "PATH": path}}
+    # beside the path CMake looks where systems have Python, too
+    run("cmake", "-S", ROOT, "-B", tmp_path / "build", "-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON", **more)
+    run("cmake", "--build", tmp_path / "build", "-j2", **more)
+    printed = run("ctest", "--test-dir", tmp_path / "build", **more).stdout
+    assert re.search(r"100% tests passed.* out of 2", printed)
 
 
 def test_executorch_s_options_are_answered(tmp_path: Path) -> None:
