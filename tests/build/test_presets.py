@@ -92,6 +92,28 @@ def test_a_plain_build_and_ctest_need_no_python(tmp_path: Path) -> None:
     assert re.search(r"100% tests passed.* out of 2", printed)
 
 
+# Those that ExecuTorch 1.5 declares, but for the ones that have a name here.
+OPTIONS = re.findall(
+    r"\w+",
+    """
+BUILD_ANDROID_JNI BUILD_ARM_BAREMETAL BUILD_ARM_ETHOSU_LINUX BUILD_CADENCE BUILD_CMSIS_NN_PYBINDS BUILD_COREAI
+BUILD_COREML BUILD_CORTEX_M BUILD_CPUINFO BUILD_CUDA BUILD_DEVTOOLS BUILD_EXTENSION_APPLE BUILD_EXTENSION_ASR_RUNNER
+BUILD_EXTENSION_DATA_LOADER BUILD_EXTENSION_ETDUMP_APPLE BUILD_EXTENSION_EVALUE_UTIL BUILD_EXTENSION_FLAT_TENSOR
+BUILD_EXTENSION_IMAGE BUILD_EXTENSION_LLM BUILD_EXTENSION_LLM_APPLE BUILD_EXTENSION_MODULE
+BUILD_EXTENSION_NAMED_DATA_MAP BUILD_EXTENSION_RUNNER_UTIL BUILD_EXTENSION_TENSOR BUILD_EXTENSION_TRAINING
+BUILD_KERNELS_CUSTOM_AOT BUILD_KERNELS_LLM BUILD_KERNELS_LLM_AOT BUILD_KERNELS_OPTIMIZED BUILD_KERNELS_QUANTIZED
+BUILD_KERNELS_QUANTIZED_AOT BUILD_METAL BUILD_MLX BUILD_NEURON BUILD_NXP_NEUTRON BUILD_NXP_NEUTRON_RUNNER
+BUILD_OPENVINO BUILD_PORTABLE_OPS BUILD_PTHREADPOOL BUILD_QNN BUILD_ROCM BUILD_SHARED BUILD_SIZE_TEST
+BUILD_TOKENIZERS_WASM BUILD_VGF BUILD_VULKAN BUILD_WASM BUILD_WEBGPU BUILD_WHEEL_DO_NOT_USE BUILD_XNNPACK
+CADENCE_CPU_RUNNER COREML_BUILD_EXECUTOR_RUNNER ENABLE_BUNDLE_IO ENABLE_DTYPE_SELECTIVE_BUILD
+ENABLE_PROGRAM_VERIFICATION FLATBUFFERS_MAX_ALIGNMENT METAL_COLLECT_STATS MLX_SWIFTPM_RESOURCES NNLIB_OPT
+OPTIMIZE_SIZE PAL_DEFAULT_FILE_PATH SELECT_OPS_LIST SELECT_OPS_MODEL SELECT_OPS_YAML THREADPOOL_USE_ALL_LOGICAL_CORES
+THREADPOOL_USE_PERFORMANCE_CORES USE_CPP_CODE_COVERAGE USE_DL XNNPACK_ENABLE_KLEIDI XNNPACK_ENABLE_WEIGHT_CACHE
+XNNPACK_SHARED_WORKSPACE
+""",
+)
+
+
 def test_executorch_s_options_are_answered(tmp_path: Path) -> None:
     """And nothing asks for Python."""
     if shutil.which("cmake") is None:
@@ -104,11 +126,11 @@ def test_executorch_s_options_are_answered(tmp_path: Path) -> None:
         "BUILD_QNN": "no such backend",
         "BUILD_ANYTHING": "no such option",
     }
-    options = [f"-DEXECUTORCH_{name}=ON" for name in asked]
+    options = [f"-DEXECUTORCH_{name}=ON" for name in {**asked, **dict.fromkeys(OPTIONS)}]
     more = (
         "-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON",
         "-DEXECUTORCH_LOG_LEVEL=info",
-        "-DEXECUTORCH_BUILD_VULKAN=OFF",
+        "-DEXECUTORCH_BUILD_ANYTHING_ELSE=OFF",
     )
     done = run("cmake", "-S", ROOT, "-B", tmp_path, *options, *more)
     lines = dict(
@@ -116,7 +138,8 @@ def test_executorch_s_options_are_answered(tmp_path: Path) -> None:
         for line in done.stdout.splitlines()
         if line.startswith("-- EXECUTORCH_")
     )
-    assert set(lines) == set(asked)
+    assert set(lines) == {*asked, *OPTIONS}
     assert all(said in lines[name] for name, said in asked.items())
+    assert [name for name, said in lines.items() if "no such option" in said] == ["BUILD_ANYTHING"]
     failed = run("cmake", "-S", ROOT, "-B", tmp_path, "-DTORCHETTE_BUILD_PYTHON=ON", *more, status=1)
     assert "TORCHETTE_BUILD_PYTHON needs Python" in " ".join(failed.stderr.split())
