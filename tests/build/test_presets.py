@@ -10,7 +10,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
+import torchette
 from tests.building import ROOT, run
 from torchette.targets import TARGETS
 
@@ -40,12 +42,15 @@ def test_presets_say_what_the_table_says(name: str) -> None:
         assert chosen["CMAKE_CXX_COMPILER_ARG1"] == "c++" and flags == target.zig
     else:
         assert chosen["CMAKE_CXX_COMPILER"] in (f"{target.gcc}g++", f"{target.gcc}clang++")
-        assert chosen.get("CMAKE_CXX_FLAGS", "") == " ".join(target.gcc_flags)
+        if name == "x86-64-windows":  # for any build with mingw
+            assert all(flag in (ROOT / "CMakeLists.txt").read_text() for flag in target.gcc_flags)
+        else:
+            assert chosen.get("CMAKE_CXX_FLAGS", "") == " ".join(target.gcc_flags)
 
 
 def how_often(name: str) -> tuple[pytest.MarkDecorator, ...]:
     """One of each kind daily."""
-    daily = ("aarch64-linux", "cortex-m4", "host", "wasm32-wasi")
+    daily = ("aarch64-linux", "cortex-m4", "host", "wasm32-wasi", "x86-64-windows")
     return () if name in daily else (pytest.mark.gate,)
 
 
@@ -91,6 +96,29 @@ def test_a_plain_build_and_ctest_need_no_python(tmp_path: Path) -> None:
     run("cmake", "--build", tmp_path / "build", "-j2", **more)
     printed = run("ctest", "--test-dir", tmp_path / "build", **more).stdout
     assert re.search(r"100% tests passed.* out of 2", printed)
+
+
+@pytest.mark.slow
+def test_windows_runs_the_tests_under_wine(tmp_path: Path) -> None:
+    """The preset for Windows: the runtime's own tests, and docs/c.md's program with the shared library."""
+    for tool in ("cmake", "ninja", "x86_64-w64-mingw32-g++", "wine"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"./dev tools installs {tool}")
+    options = ("-G", "Ninja", "-DTORCHETTE_BUILD_TESTS=ON", "-DTORCHETTE_ONE_LEVEL=ON")
+    run("cmake", "--preset", "x86-64-windows", "-B", tmp_path, *options, cwd=ROOT)
+    run("cmake", "--build", tmp_path)
+    printed = run("ctest", "--test-dir", tmp_path).stdout
+    assert re.search(r"100% tests passed.* out of 2", printed)
+    model = torch.nn.Linear(4, 3).eval()
+    torchette.compile(model, (torch.zeros(1, 4),)).save(tmp_path / "model.pte")
+    page = (ROOT / "docs/c.md").read_text(encoding="utf-8")
+    (tmp_path / "run.c").write_text(page.split("```c\n")[1].split("```")[0])
+    strict = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}")
+    program = tmp_path / "run.exe"
+    run("x86_64-w64-mingw32-gcc", *strict, tmp_path / "run.c", f"-L{tmp_path}", "-ltorchette", "-o", program)
+    scores = [float(line) for line in run("wine", program, tmp_path / "model.pte").stdout.split()]
+    torch.testing.assert_close(torch.tensor([scores]), model(torch.ones(1, 4)), rtol=1e-4, atol=1e-5)
+    assert "AccessFailed" in run("wine", program, "none.pte", status=1).stderr
 
 
 # Those that ExecuTorch 1.5 declares, but for the ones that have a name here.
