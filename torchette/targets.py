@@ -201,8 +201,10 @@ TARGETS = {
             "x86-64-windows",
             "Windows, x86-64",
             "other",
-            # else mingw has no M_PI and no Bessel functions
-            zig=("-target", "x86_64-windows-gnu", "-U__STRICT_ANSI__"),
+            zig=("-target", "x86_64-windows-gnu"),
+            gcc="x86_64-w64-mingw32-",
+            # gcc aligns no stack to 32 bytes there, so that moves of vectors must not ask for it
+            gcc_flags=("-Wa,-muse-unaligned-vector-move",),
             emulator=("wine",),
             levels=True,
         ),

@@ -62,6 +62,15 @@ def with_gcc(*names: str) -> list:
     ]
 
 
+# Windows with GNU's compiler, under Wine: minutes, as its kernels are compiled for three levels.
+WINDOWS = pytest.param(
+    "x86-64-windows",
+    "gcc",
+    id="x86-64-windows-gcc",
+    marks=[pytest.mark.slow, pytest.mark.xdist_group("x86-64-windows")],
+)
+
+
 def named(target: targets.Target, kind: str) -> str | None:
     """How `toolchain.find_compiler` takes a compiler of that kind; skips the test where it is not here."""
     if kind == "zig":

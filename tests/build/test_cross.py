@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import torchette
-from tests.build.images import emulated, named, with_gcc, with_zig
+from tests.build.images import WINDOWS, emulated, named, with_gcc, with_zig
 from tests.building import ROOT, run
 from tests.kernels import parity
 from tests.models import zoo
@@ -215,6 +215,7 @@ def outputs_of(made: Made, target: targets.Target, case: Case, folder: Path) -> 
     ("name", "kind"),
     [
         *with_gcc("aarch64-linux", "armv7-linux", "riscv64-linux"),
+        WINDOWS,
         *with_zig("x86-64-linux-musl", "aarch64-linux", "armv7-linux", "riscv64-linux", "x86-64-windows"),
     ],
 )
@@ -248,6 +249,7 @@ def test_other_targets_run_models_as_the_host_does(
     ("name", "kind"),
     [
         *with_gcc("aarch64-linux", "armv7-linux", "riscv64-linux"),
+        WINDOWS,
         *with_zig("x86-64-linux-musl", "aarch64-linux", "armv7-linux", "riscv64-linux"),
         pytest.param("wasm32-wasi", "zig", marks=[pytest.mark.gate, pytest.mark.xdist_group("wasm")]),
     ],
@@ -280,6 +282,7 @@ def test_integers_give_the_same_bits_everywhere(
     ("name", "kind"),
     [
         *with_gcc("aarch64-linux", "armv7-linux"),
+        WINDOWS,
         *with_zig("aarch64-linux", "riscv64-linux", "x86-64-linux-musl"),
     ],
 )
@@ -294,8 +297,7 @@ def test_the_runtimes_own_tests_pass_on(name: str, kind: str, tmp_path: Path) ->
     units = [*library.core_units("posix", common), *library.extension_units(target, common), *tests]
     program = folder / "core_tests"
     toolchain.link(driver, toolchain.compile_units(driver, units), program, link_flags(target, driver))
-    file = folder / "program.pte"
-    run(sys.executable, ROOT / "tests" / "runtime" / "make_program.py", file, env={"PYTHONPATH": str(ROOT)})
+    file = ROOT / "tests" / "runtime" / "one_of_everything.pte"
     assert " 0 failures" in run(*command, program, file).stdout
 
 

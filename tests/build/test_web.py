@@ -169,3 +169,60 @@ def test_the_dtypes_of_javascript_are_those_of_the_schema():
     types = (ROOT / "torchette" / "build" / "web" / "torchette.d.ts").read_text()
     declared = re.search(r"export type DType =(.*?);", types, re.S)[1]
     assert sorted(re.findall(r'"(\w+)"', declared)) == sorted(name for _, name, _ in rows)
+
+
+def test_the_types_name_what_the_module_has() -> None:
+    """Classes, and their methods and properties."""
+    types = (ROOT / "torchette/build/web/torchette.d.ts").read_text(encoding="utf-8")
+    declared = {
+        name: set(re.findall(r"^  (?:static |readonly )*(\w+)(?=[(?:])", body, re.M)) - {"constructor"}
+        for name, body in re.findall(r"^export class (\w+)[^{]*\{\n(.*?)^\}", types, re.M | re.S)
+    }
+    script = """
+        import * as all from "./torchette.js";
+        const own = (it) => [...Object.getOwnPropertyNames(it.prototype), ...Object.getOwnPropertyNames(it)];
+        const made = { Tensor: new all.Tensor(new Float32Array(1)), TorchetteError: new all.TorchetteError("", "") };
+        const found = Object.entries(all).map(([name, it]) => [name, [...own(it), ...Object.keys(made[name] ?? {})]]);
+        console.log(JSON.stringify(Object.fromEntries(found)));"""
+    printed = node("--input-type=module", "-e", script, cwd=ROOT / "torchette/build/web")
+    always = {"constructor", "length", "name", "prototype"}
+    found = {name: set(members) - always for name, members in json.loads(printed).items()}
+    assert found == declared and {"load", "forward", "memory"} <= declared["Module"]
+
+
+TYPED = """
+import { Module, Tensor, TorchetteError, type DType, type Signature, type Value } from "torchette";
+const module: Module = await Module.load(new Uint8Array(8), { log: (level, message) => console.log(level + message) });
+const [first]: Signature[] = module.inputs("forward");
+const x = new Tensor(new Float32Array(4), first.shape ?? [4], "float32");
+const outputs: Value[] = module.execute("forward", x, 1, 2n, true, null, new Float32Array(2));
+const [scores] = module.forward(x);
+if (scores instanceof Tensor) {
+  const dtype: DType = scores.dtype;
+  console.log(dtype, scores.data.length, scores.shape[0], module.memory, outputs.length);
+}
+try { module.loadMethod(); } catch (error) { if (error instanceof TorchetteError) console.log(error.code); }
+// @ts-expect-error there is no such dtype
+new Tensor(new Float32Array(4), [4], "float99");
+// @ts-expect-error a string is no input
+module.forward("text");
+// @ts-expect-error load() alone makes one
+new Module();
+"""
+
+
+@pytest.mark.slow
+def test_the_types_are_typescript(tmp_path: Path) -> None:
+    """Its compiler, from npm, takes what is right and refuses what is not."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("there is no npm (apt install npm)")
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    run(npm, "install", "--no-audit", "--no-fund", "typescript@5", cwd=tmp_path)
+    package = tmp_path / "node_modules/torchette"
+    package.mkdir()
+    shutil.copy(ROOT / "torchette/build/web/torchette.d.ts", package / "index.d.ts")
+    (package / "package.json").write_text('{"name": "torchette", "types": "./index.d.ts", "type": "module"}')
+    (tmp_path / "use.ts").write_text(TYPED)
+    modern = ("--target", "es2022", "--lib", "es2022,dom", "--module", "nodenext")
+    run("node", tmp_path / "node_modules/.bin/tsc", "--strict", "--noEmit", *modern, "use.ts", cwd=tmp_path)

@@ -10,6 +10,7 @@
 #include <ctime>
 #include <fstream>
 #include <iterator>
+#include <new>
 #include <random>
 #include <vector>
 
@@ -98,6 +99,14 @@ Bytes read_file(const char* path) {
   return Bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
 }
 
+/// In memory of exactly their size, aligned as a file's bytes are.
+constexpr std::align_val_t kAlignment{64};
+uint8_t* copied(const Bytes& bytes) {
+  auto* exact = static_cast<uint8_t*>(::operator new(bytes.size(), kAlignment));
+  std::memcpy(exact, bytes.data(), bytes.size());
+  return exact;
+}
+
 bool has_mark(const Bytes& bytes, const char* mark) {
   return bytes.size() >= 8 && std::memcmp(&bytes[4], mark, 2) == 0;
 }
@@ -123,10 +132,9 @@ int main(int argc, char** argv) {
     for (Field field{}; list >> field.kind >> field.position >> field.width >> field.target;)
       fields.push_back(field);
   }
-  auto* exact = static_cast<uint8_t*>(std::aligned_alloc(64, (bytes.size() + 63) / 64 * 64));
-  std::memcpy(exact, bytes.data(), bytes.size());
+  uint8_t* exact = copied(bytes);
   const Outcome itself = attempt(exact, bytes.size());
-  std::free(exact);
+  ::operator delete(exact, kAlignment);
   if (itself != Outcome::Ran) {
     std::fprintf(stderr, "the file itself does not run: %d\n", static_cast<int>(itself));
     return 1;
@@ -143,11 +151,7 @@ int main(int argc, char** argv) {
         edit_bytes(mutant);
       }
     }
-    // in memory of exactly its size, aligned as a file's bytes are
-    void* memory = nullptr;
-    if (posix_memalign(&memory, 64, mutant.size()) != 0) return 1;
-    exact = static_cast<uint8_t*>(memory);
-    std::memcpy(exact, mutant.data(), mutant.size());
+    exact = copied(mutant);
     if (keep != nullptr)
       std::ofstream(keep, std::ios::binary)
           .write(reinterpret_cast<char*>(exact), static_cast<std::streamsize>(mutant.size()));
@@ -155,7 +159,7 @@ int main(int argc, char** argv) {
     ++outcomes[static_cast<int>(attempt(exact, mutant.size()))];
     const std::clock_t taken = std::clock() - start;
     if (taken > slowest) slowest = taken;
-    std::free(exact);
+    ::operator delete(exact, kAlignment);
   }
   std::printf("%ld not opened, %ld not loaded, %ld failed, %ld ran\nslowest: %.1f CPU ms\n", outcomes[0],
               outcomes[1], outcomes[2], outcomes[3], 1e3 * static_cast<double>(slowest) / CLOCKS_PER_SEC);

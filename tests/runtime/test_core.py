@@ -18,6 +18,7 @@ from tests.runtime.make_program import build, bundle
 from tests.runtime.make_program import external as external_files
 
 RUNTIME = ROOT / "torchette/runtime"
+PROGRAM = ROOT / "tests/runtime/one_of_everything.pte"
 
 MUTATIONS = int(os.environ.get("TORCHETTE_MUTATIONS", "50000"))
 
@@ -36,10 +37,15 @@ def sanitized() -> Path:
     return built("torchette_core_tests", "torchette_mutate", tree="asan").parent
 
 
+def test_the_program_of_the_cpp_tests_is_what_its_script_writes() -> None:
+    """Which runs anew where the format has changed; stored, so that they need no Python."""
+    assert build() == PROGRAM.read_bytes(), f"python tests/runtime/make_program.py {PROGRAM}"
+
+
 @pytest.mark.safety
 @pytest.mark.xdist_group("sanitized")
 def test_cpp(sanitized: Path) -> None:
-    output = run(sanitized / "torchette_core_tests", sanitized / "one_of_everything.pte").stdout
+    output = run(sanitized / "torchette_core_tests", PROGRAM).stdout
     assert re.search(r"\d{3,} checks, 0 failures", output)
 
 
@@ -77,9 +83,8 @@ def test_a_build_without_tracing_refuses_a_tracer(tmp_path: Path) -> None:
     tests = sorted((ROOT / "tests/runtime").glob("*_test.cpp"))
     includes = [f"-I{folder}" for folder in (ROOT, BUILD / "generated", ROOT / "tests/runtime")]
     flags = ["-std=c++17", "-O0", "-DTORCHETTE_EVENT_TRACER=0", *includes]
-    (tmp_path / "one_of_everything.pte").write_bytes(build())
     program(tmp_path / "tests", [*sources, *extension, *tests], *flags, link=["-lpthread"])
-    assert " 0 failures" in run(tmp_path / "tests", tmp_path / "one_of_everything.pte").stdout
+    assert " 0 failures" in run(tmp_path / "tests", PROGRAM).stdout
     run(*LAUNCHER, CXX, *flags, "-c", ROOT / "benchmarks/smallest.cpp", "-o", tmp_path / "untraced.o")
     names = run("nm", "-C", tmp_path / "untraced.o").stdout
     assert (

@@ -105,7 +105,8 @@ def make(
 def link_flags(target: Target, driver: toolchain.Compiler) -> Sequence[str]:
     """Flags for linking a program of a target with files."""
     flags = [*_GC.get(target.name, ("-Wl,--gc-sections",)), "-s"]
-    return [*flags, "-static"] if driver.is_zig and target.kind == "linux" and target.zig else flags
+    static = target.kind == "linux" and target.zig if driver.is_zig else target.name == "x86-64-windows"
+    return [*flags, "-static"] if static else flags
 
 
 def _or_none(function, *args):  # type: ignore[no-untyped-def]

@@ -33,7 +33,14 @@ DEVICE_FLAGS = (
 )
 # As in CMakeLists.txt, and what every compiler knows.
 FAST = ("-O2", "-ftree-vectorize")
-KERNEL_FLAGS = ("-fwrapv", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+# M_PI on Windows wants its name said.
+KERNEL_FLAGS = (
+    "-fwrapv",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+    "-D_USE_MATH_DEFINES",
+)
 
 Report = Callable[[int, int, str], None]  # objects made, objects to make, name of the last one
 
@@ -96,6 +103,7 @@ def _installs(target: Target, program: str) -> list[str]:
         "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
         "arm-linux-gnueabihf-g++": "g++-arm-linux-gnueabihf",
         "riscv64-linux-gnu-g++": "g++-riscv64-linux-gnu",
+        "x86_64-w64-mingw32-g++": "g++-mingw-w64-x86-64-posix",
     }
     if program in packages:
         return [f"apt install {packages[program]}"]

@@ -197,17 +197,17 @@ bool ParallelMethod::lent_memory_is_apart() const {
   return true;
 }
 
-Error ParallelMethod::execute_async(Executor& executor, Callback done, void* context) {
-  return begin(executor, done, context, false);
+Error ParallelMethod::execute_async(Executor& executor, Callback callback, void* context) {
+  return begin(executor, callback, context, false);
 }
 
 /// `here`: this thread takes part until nothing is left for it.
-Error ParallelMethod::begin(Executor& executor, Callback done, void* context, bool here) {
+Error ParallelMethod::begin(Executor& executor, Callback callback, void* context, bool here) {
   std::unique_lock<std::mutex> lock(mutex_);
   TORCHETTE_CHECK(!active_, InvalidState, "the method runs already");
   TORCHETTE_TRY(method_.start());
   executor_ = &executor;
-  callback_ = done;
+  callback_ = callback;
   callback_context_ = context;
   error_ = Error::Ok;
   active_ = true;

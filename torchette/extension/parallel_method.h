@@ -36,11 +36,11 @@ class ParallelMethod {
   /// Whether any two chains may run at the same time.
   bool is_parallel() const { return parallel_; }
 
-  /// Starts an execution and returns; `done`, which may be null, is called on the thread that ends it, where
-  /// a new one may be started, but this not be destroyed. Errors: InvalidState (one runs already, an input or
-  /// output is missing). Those of the execution come with the callback and from wait(): OutOfResources
-  /// (cancelled), those of kernels and backends.
-  Error execute_async(Executor& executor, Callback done = nullptr, void* context = nullptr);
+  /// Starts an execution and returns; `callback`, which may be null, is called on the thread that ends it,
+  /// where a new one may be started, but this not be destroyed. Errors: InvalidState (one runs already, an
+  /// input or output is missing). Those of the execution come with the callback and from wait():
+  /// OutOfResources (cancelled), those of kernels and backends.
+  Error execute_async(Executor& executor, Callback callback = nullptr, void* context = nullptr);
   /// Whether no execution runs.
   bool done() const;
   /// Waits for the end of the execution that was started last; its error.
@@ -63,7 +63,7 @@ class ParallelMethod {
   class Analysis;
 
   bool lent_memory_is_apart() const;
-  Error begin(Executor& executor, Callback done, void* context, bool here);
+  Error begin(Executor& executor, Callback callback, void* context, bool here);
   Chain* proceed(std::unique_lock<std::mutex>& lock, bool keep_one);
   static void run_chain(void* chain);
   static void go_on(void* chain, Error error);

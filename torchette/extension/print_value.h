@@ -18,7 +18,7 @@ namespace extension {
 /// std::cout << evalue_edge_items(3) << value: how many elements to print at either end. The default is 100,
 /// and 0 means all. It lasts for as long as the stream.
 struct evalue_edge_items {
-  explicit evalue_edge_items(long count) : count(count) {}
+  explicit evalue_edge_items(long items) : count(items) {}
   long count;
 };
 std::ostream& operator<<(std::ostream& out, evalue_edge_items items);

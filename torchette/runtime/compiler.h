@@ -20,10 +20,20 @@
 #define TORCHETTE_INLINED __attribute__((always_inline))
 #define TORCHETTE_NOINLINE __attribute__((noinline))
 /// A program's own definition takes the place of this one.
+#if defined(_WIN32)
+#define TORCHETTE_WEAK  // whose linkers find none in a library: a program defines all, or calls
+                        // register_pal()
+#else
 #define TORCHETTE_WEAK __attribute__((weak))
+#endif
 /// Other libraries may call it.
 #define TORCHETTE_EXPORT __attribute__((visibility("default")))
+#if defined(__MINGW32__) && \
+    !defined(__clang__)  // where printf is the one without %zu, which C++ does not use
+#define TORCHETTE_FORMAT(text, first) __attribute__((format(gnu_printf, text, first)))
+#else
 #define TORCHETTE_FORMAT(text, first) __attribute__((format(printf, text, first)))
+#endif
 #define TORCHETTE_PRAGMA(text) _Pragma(#text)
 /// In front of a loop: so many rounds at a time.
 #define TORCHETTE_UNROLL(rounds) TORCHETTE_PRAGMA(GCC unroll rounds)

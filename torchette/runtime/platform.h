@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The platform layer: the few C functions that a port provides, and the log built on them. Every function has
-// a weak default, so a port overrides at link time; register_pal() replaces them at run time.
+// a weak default, so a port overrides at link time (on Windows all of them); register_pal() replaces them at
+// run time.
 #pragma once
 
 #include <cstddef>

@@ -233,7 +233,7 @@ class Graph {
 /// argument of another kind than is asked for makes the graph fail.
 class Call {
  public:
-  Call(Graph& graph, const char* name, Span<const int32_t> args) : graph(graph), name_(name), args_(args) {}
+  Call(Graph& in, const char* name, Span<const int32_t> args) : graph(in), name_(name), args_(args) {}
 
   const char* name() const { return name_; }
   /// Arguments without the results.

@@ -404,11 +404,11 @@ struct Sums {
       const typename M::Number one[kQuad] = {1, 1, 1, 1};
       ones = M::quad(one);
     }
-    const auto x = [&](int i, size_t q) TORCHETTE_INLINED {
-      return i < kGiven ? M::quad(a + static_cast<size_t>(i) * a_row + q * kQuad) : ones;
+    const auto x = [&](int i, size_t at) TORCHETTE_INLINED {
+      return i < kGiven ? M::quad(a + static_cast<size_t>(i) * a_row + at * kQuad) : ones;
     };
-    const auto weights = [&](int v, size_t q) TORCHETTE_INLINED {
-      return M::weights(w + static_cast<size_t>(v / kOfPanel) * w_panel + q * (kPanel * kQuad) +
+    const auto weights = [&](int v, size_t at) TORCHETTE_INLINED {
+      return M::weights(w + static_cast<size_t>(v / kOfPanel) * w_panel + at * (kPanel * kQuad) +
                         static_cast<size_t>(v % kOfPanel) * kBytes);
     };
     if constexpr (kOnes && kRows == 2) {  // every other quad has a sum of its own: additions need not wait

@@ -6,6 +6,15 @@
 
 #include "torchette/runtime/span.h"
 
+#if defined(__MINGW32__) && defined(__STRICT_ANSI__)  // has them and does not declare them
+extern "C" {
+double j0(double);
+double j1(double);
+double y0(double);
+double y1(double);
+}
+#endif
+
 #ifndef TORCHETTE_ISA
 #define TORCHETTE_ISA baseline
 #endif
