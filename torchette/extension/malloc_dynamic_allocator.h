@@ -11,7 +11,7 @@ namespace torchette::extension {
 
 /// Allocates pieces from the platform; the destructor frees what is left. Large pieces that are given back
 /// serve the next ones until the last large one is given back: a system takes longer to give and to clear
-/// such memory anew than some kernels take for it. All pieces together never take more than the peak.
+/// such memory anew than some kernels take for it. With those that wait it takes 1.5 times the peak at most.
 class MallocDynamicAllocator final : public DynamicAllocator {
  public:
   MallocDynamicAllocator() = default;
@@ -26,7 +26,7 @@ class MallocDynamicAllocator final : public DynamicAllocator {
     if (size == 0 || size > SIZE_MAX / 2) return nullptr;
     Piece* piece = take(size);
     if (piece == nullptr) {
-      while (spare_ != nullptr && taken_ + size > peak_) release(spare_);
+      while (spare_ != nullptr && taken_ + size > peak_ + peak_ / 2) release(spare_);
       void* const memory = platform_allocate(sizeof(Piece) + size + kSlack);
       if (memory == nullptr) return nullptr;
       piece = reinterpret_cast<Piece*>((reinterpret_cast<uintptr_t>(memory) + kSlack) / 16 * 16);
@@ -69,11 +69,11 @@ class MallocDynamicAllocator final : public DynamicAllocator {
     *piece->here = piece->next;
     if (piece->next != nullptr) piece->next->here = piece->here;
   }
-  /// The smallest spare piece that has room, unless half of it would be wasted; or null.
+  /// The smallest spare piece that has room, unless most of it would be wasted; or null.
   Piece* take(size_t size) {
     Piece* best = nullptr;
     for (Piece* piece = spare_; piece != nullptr; piece = piece->next)
-      if (piece->room >= size && piece->room / 2 <= size && (best == nullptr || piece->room < best->room))
+      if (piece->room >= size && piece->room / 4 <= size && (best == nullptr || piece->room < best->room))
         best = piece;
     if (best != nullptr) unlink(best);
     return best;

@@ -272,17 +272,31 @@ TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
 void finish(const ScaledProduct& product, size_t column, size_t columns, const float* totals, size_t width) {
   float low, high;
   const Activation left = split_activation(product.activation, low, high);
+  const Vec least = broadcast(low), most = broadcast(high);
+  const float* const bias = product.bias == nullptr ? nullptr : product.bias + column;
   for (size_t i = 0; i < product.m; ++i, totals += width) {
     const size_t at = i * product.n + column;
-    for (size_t v = 0; v < columns; v += kLanes) {
-      const size_t n = columns - v < kLanes ? columns - v : kLanes;
-      Vec y = rounded(load(totals + v) * product.rows[i].scale);
-      if (product.bias != nullptr) y += load_partial(product.bias + column + v, n);
-      if (product.residual != nullptr) y += load_partial(product.residual + at + v, n);
-      store_partial(product.c + at + v, clamp(y, broadcast(low), broadcast(high)), n);
-    }
+    const float* const residual = product.residual == nullptr ? nullptr : product.residual + at;
+    const Vec scale = broadcast(product.rows[i].scale);
+    const auto put = [&](size_t v, size_t n) TORCHETTE_INLINED {
+      Vec y = rounded(load(totals + v) * scale);
+      if (bias != nullptr) y += load_partial(bias + v, n);
+      if (residual != nullptr) y += load_partial(residual + v, n);
+      store_partial(product.c + at + v, clamp(y, least, most), n);
+    };
+    size_t v = 0;
+    for (; v + kLanes <= columns; v += kLanes) put(v, kLanes);
+    if (v < columns) put(v, columns - v);
   }
   activate(left, product.c + column, static_cast<ptrdiff_t>(product.n), product.m, columns);
+}
+
+/// How many rows pass by weights that became bytes: all, as far as there is memory for their sums, but so
+/// that each worker has parts.
+size_t rows_at_once(const ScaledProduct& product, size_t workers) {
+  constexpr size_t kLeast = 32, kMost = 512;
+  const size_t even = workers == 1 ? product.m : (product.m / (2 * workers) + 3) / 4 * 4;
+  return even < kLeast ? kLeast : even < kMost ? even : kMost;
 }
 
 /// What a worker has for its part of a scaled product, and where it stands in its scratch memory.
@@ -291,7 +305,7 @@ struct ScaledScratch {
   static constexpr int kRows = M::kMostRows < 4 ? M::kMostRows : 4, kPanels = M::kMostPanels;
   size_t quads, groups, chunk, padded, unpacked, totals, sums, bytes;
 
-  explicit ScaledScratch(const ScaledProduct& product) {
+  ScaledScratch(const ScaledProduct& product, size_t at_once) {
     const size_t unit = product.nibbles ? 2 * kQuad : kQuad;
     const size_t whole = (product.k + unit - 1) / unit * unit;  // inputs of the packed weight
     groups = product.groups;
@@ -303,7 +317,7 @@ struct ScaledScratch {
 #else
     padded = groups * quads * kQuad;
 #endif
-    const size_t rows = product.m < kRowsAtOnce ? product.m : kRowsAtOnce;
+    const size_t rows = product.m < at_once ? product.m : at_once;
     totals = (rows * padded * sizeof(typename M::Number) + 63) / 64 * 64;
     unpacked = totals + rows * kPanels * kPanel * sizeof(float);
     sums = unpacked + (product.nibbles ? kPanels * chunk * quads * kPanel * kQuad : 0);
@@ -314,7 +328,7 @@ struct ScaledScratch {
 template <typename M>
 void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, uint8_t* scratch) {
   typedef typename M::Number Number;
-  const ScaledScratch<M> parts(product);
+  const ScaledScratch<M> parts(product, product.m);
   const size_t of_panel = parts.groups * parts.quads * kPanel * kQuad >> product.nibbles;
   const bool flip = flips<M>(true);
   ScaledTile t = {};
@@ -428,16 +442,20 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
 
 template <typename M>
 Error scale_sums(Context& context, const char* op, const ScaledProduct& product) {
-  return for_parts(context, op, product.m, product.n, product.k, ScaledScratch<M>(product).bytes,
-                   [&](size_t at, size_t count, size_t first, size_t last, uint8_t* scratch) {
-                     ScaledProduct part = product;
-                     part.m = count;
-                     part.a += at * product.k;
-                     part.rows += at;
-                     part.c += at * product.n;
-                     if (part.residual != nullptr) part.residual += at * product.n;
-                     multiply_scaled<M>(part, first, last, scratch);
-                   });
+  const size_t at_once = rows_at_once(product, context.workers());
+  const ScaledScratch<M> scratch(product, at_once);
+  return for_parts(
+      context, op, product.m, product.n, product.k, scratch.bytes,
+      [&](size_t at, size_t count, size_t first, size_t last, uint8_t* memory) {
+        ScaledProduct part = product;
+        part.m = count;
+        part.a += at * product.k;
+        part.rows += at;
+        part.c += at * product.n;
+        if (part.residual != nullptr) part.residual += at * product.n;
+        multiply_scaled<M>(part, first, last, memory);
+      },
+      at_once, product.m > 2 ? scratch.kPanels : 1);
 }
 
 }  // namespace
