@@ -16,7 +16,7 @@ namespace {
 
 // Keys of a block, and queries that share the packing of one; queries of a matrix of scores.
 constexpr size_t kKeys = kLanes >= 8 ? 256 : 64;
-constexpr size_t kQueries = kLanes >= 8 ? 128 : 32;
+constexpr size_t kQueries = kLanes >= 8 ? 112 : 32;
 constexpr size_t kRows = kLanes >= 8 ? 28 : 6;
 constexpr float kNothing = -INFINITY;
 
