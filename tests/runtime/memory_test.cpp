@@ -66,6 +66,35 @@ static void dynamic() {
   CHECK(memory.peak() == 50);
 }
 
+/// Large pieces serve again while one is in use, and hold what is written to them.
+static void dynamic_reuse() {
+  constexpr size_t kLarge = size_t{1} << 16;
+  extension::MallocDynamicAllocator memory;
+  auto* const stays = static_cast<uint8_t*>(memory.reallocate(nullptr, kLarge));
+  void* const once = memory.reallocate(nullptr, 4 * kLarge);
+  memory.reallocate(once, 0);
+  CHECK(memory.reallocate(nullptr, 2 * kLarge) == once);
+  CHECK(memory.peak() == 5 * kLarge);
+  memory.reallocate(once, 0);
+  void* const small = memory.reallocate(nullptr, 1000);  // most of the large one would be wasted
+  CHECK(small != once);
+  memory.reallocate(small, 0);
+  memset(stays, 7, kLarge);
+  uint8_t* pieces[8] = {};
+  size_t sizes[8] = {};
+  uint32_t random = 1;
+  for (int turn = 0; turn < 2000; ++turn) {
+    random = random * 1664525 + 1013904223;
+    const size_t i = random >> 29, size = (random >> 8 & 3) * kLarge + (random >> 12 & 255);
+    for (size_t k = 0; k < sizes[i]; k += 61) CHECK(pieces[i][k] == i);
+    pieces[i] = static_cast<uint8_t*>(memory.reallocate(pieces[i], size));
+    sizes[i] = size;
+    CHECK((size == 0) == (pieces[i] == nullptr) && (size == 0 || is_at(pieces[i], 16)));
+    if (size != 0) memset(pieces[i], static_cast<int>(i), size);
+  }
+  for (size_t k = 0; k < kLarge; ++k) CHECK(stays[k] == 7);
+}
+
 static void planned() {
   uint8_t a[16], b[8];
   Span<uint8_t> spans[] = {{a, 16}, {b, 8}};
@@ -102,6 +131,7 @@ void memory_tests() {
   bump();
   free_list();
   dynamic();
+  dynamic_reuse();
   planned();
   growing();
 }

@@ -16,7 +16,7 @@ namespace {
 
 // Keys of a block, and queries that share the packing of one; queries of a matrix of scores.
 constexpr size_t kKeys = kLanes >= 8 ? 256 : 64;
-constexpr size_t kQueries = kLanes >= 8 ? 128 : 32;
+constexpr size_t kQueries = kLanes >= 8 ? 112 : 32;
 constexpr size_t kRows = kLanes >= 8 ? 28 : 6;
 constexpr float kNothing = -INFINITY;
 
@@ -604,7 +604,8 @@ Error run(Context& context, const Attention& a, const char* op) {
   context.parallel_for(a.batch * a.groups * parts, least_items(kQueries * each * work),
                        [&](size_t begin, size_t end, size_t worker) {
                          for (size_t i = begin; i < end; ++i) {
-                           const size_t part = i % parts, group = i / parts % a.groups,
+                           // the last queries first: they see most keys, and threads end at one time
+                           const size_t part = parts - 1 - i / a.groups % parts, group = i % a.groups,
                                         first = part * kQueries;
                            const size_t last = first + kQueries < a.queries ? first + kQueries : a.queries;
                            attend(a, i / parts / a.groups, group, first, last, scratch + worker * floats);

@@ -596,28 +596,31 @@ constexpr int32_t shift_of(bool flips) {
 constexpr size_t kRowsAtOnce = 64;
 
 /// Calls body(first row, rows, first panel, last, worker's scratch) for parts of a product, on the context's
-/// threads.
+/// threads: of `at_once` rows at most, and of panels in such units.
 template <typename Body>
-Error for_parts(Context& context, const char* op, size_t m, size_t n, size_t k, size_t each,
-                const Body& body) {
-  const size_t panels = panels_of(n), rows = m < kRowsAtOnce ? m : kRowsAtOnce;
-  const size_t blocks = (m + kRowsAtOnce - 1) / kRowsAtOnce, work = k + 1;
+Error for_parts(Context& context, const char* op, size_t m, size_t n, size_t k, size_t each, const Body& body,
+                size_t at_once = kRowsAtOnce, size_t unit = 1) {
+  const size_t panels = panels_of(n), rows = m < at_once ? m : at_once;
+  const size_t blocks = (m + at_once - 1) / at_once, units = (panels + unit - 1) / unit, work = k + 1;
   auto* const scratch = static_cast<uint8_t*>(context.allocate_temp(context.workers() * each));
   TORCHETTE_CHECK(scratch != nullptr || each == 0, MemoryAllocationFailed,
                   "%s: no scratch memory for %d rows of %d", op, static_cast<int>(rows), static_cast<int>(k));
   const auto block = [&](size_t b, size_t begin, size_t end, size_t worker) {
-    const size_t at = b * kRowsAtOnce, left = m - at;
-    body(at, left < kRowsAtOnce ? left : kRowsAtOnce, begin, end, scratch + worker * each);
+    const size_t at = b * at_once, left = m - at;
+    body(at, left < at_once ? left : at_once, begin, end, scratch + worker * each);
   };
-  if (blocks >= 2 * context.workers() || blocks >= panels) {
+  if (blocks >= 2 * context.workers() || blocks >= units) {
     context.parallel_for(blocks, least_items(rows * n * work), [&](size_t begin, size_t end, size_t worker) {
       for (size_t b = begin; b < end; ++b) block(b, 0, panels, worker);
     });
     return Error::Ok;
   }
-  context.parallel_for(panels, least_items(m * kPanel * work), [&](size_t begin, size_t end, size_t worker) {
-    for (size_t b = 0; b < blocks; ++b) block(b, begin, end, worker);
-  });
+  context.parallel_for(units, least_items(m * unit * kPanel * work),
+                       [&](size_t begin, size_t end, size_t worker) {
+                         const size_t last = end * unit;
+                         for (size_t b = 0; b < blocks; ++b)
+                           block(b, begin * unit, last < panels ? last : panels, worker);
+                       });
   return Error::Ok;
 }
 

@@ -73,8 +73,9 @@ template <>
 constexpr int kNibbleUnit<Nibbles> = 1;
 #endif
 
-// Inputs of nibbles that become bytes at a time, at least.
-constexpr size_t kUnpacked = 256;
+// Inputs of nibbles that become bytes at a time, at least; and the most rows that pass by them.
+constexpr size_t kUnpacked = kLanes >= 16 ? 768 : 256;
+constexpr size_t kMostAtOnce = kLanes >= 8 ? 512 : kRowsAtOnce;
 
 /// Quads of bytes of a panel's nibbles, `kUnit` times as large: the lower halves are a quad, and the upper
 /// ones the next.
@@ -129,13 +130,20 @@ TORCHETTE_INLINE int32_t whole_zero(const RowScale& row) {
 // Floats have the sums of so many quads exactly: 255 * 128 * 4 * 128 < 2^24.
 constexpr size_t kExact = 128;
 
+/// Whether add_nibbles() takes one row.
+template <typename M>
+constexpr bool kAlone = false;
 /// Whether the sums of weights are found out once for many rows; else by a row of ones in each tile.
 template <typename M>
 constexpr bool kApart = false;
 
 #if TORCHETTE_MAY_HAVE_DOTS && defined(__AVX2__)
 template <>
+constexpr bool kAlone<Dots> = true;
+#if defined(__AVX512F__)
+template <>
 constexpr bool kApart<Dots> = true;
+#endif
 
 /// One row and one panel of nibbles, which become bytes in registers. They are taken as 8 more than they
 /// are, as numbers without a sign, so the row keeps its own; `of_row` has the sums of its groups.
@@ -193,10 +201,9 @@ TORCHETTE_NOINLINE void add_nibbles(const ScaledTile& t, const int32_t* of_row) 
 #endif
 
 #if !TORCHETTE_BY_COLUMNS
-template <typename M, int kRows, int kPanels, bool kGivenSums = false>
+template <typename M, int kRows, int kPanels>
 TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
-  // else the zeros are taken from the rows already
-  constexpr bool kZeros = sizeof(typename M::Number) == 1, kOnes = kZeros && !kGivenSums;
+  constexpr bool kOnes = sizeof(typename M::Number) == 1;  // else the zeros are taken from the rows already
   constexpr int kVectors = kPanels * static_cast<int>(kPanelVectors);
   const auto* a = static_cast<const typename M::Number*>(t.a);
   const int8_t* w = t.w;
@@ -216,16 +223,11 @@ TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
         float* const total = totals + static_cast<size_t>(i) * t.totals_row;
         store(total, load(total) + rounded(sum * factor));
       };
-      if constexpr (!kZeros) {
+      if constexpr (!kOnes) {
         TORCHETTE_UNROLL(8)
         for (int i = 0; i < kRows; ++i) put(i, to_floats(whole_sums<M>(sums.of[i], v)));
       } else {
-        VecInt weights;
-        if constexpr (kOnes)
-          weights = whole_sums<M>(sums.of[kRows], v);
-        else
-          weights = load(t.sums + static_cast<size_t>(v / kOf) * t.sums_panel + g * kPanel +
-                         static_cast<size_t>(v % kOf) * kLanes);
+        const VecInt weights = whole_sums<M>(sums.of[kRows], v);
         if (t.quads <= kExact) {
           const Vec above = to_floats(weights);
           TORCHETTE_UNROLL(8)
@@ -243,8 +245,50 @@ TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
     scales += kPanel;
   }
 }
+
+/// The same where kApart. The totals stay in registers from group to group: to store them each time took
+/// longer than all else that follows the products.
+template <typename M, int kRows, int kPanels>
+TORCHETTE_NOINLINE void add_groups_apart(const ScaledTile& t) {
+  const auto* a = static_cast<const uint8_t*>(t.a);
+  const int8_t* w = t.w;
+  const auto total = [&](int i, int p) TORCHETTE_INLINED {
+    return t.totals + static_cast<size_t>(i) * t.totals_row + static_cast<size_t>(p) * kPanel;
+  };
+  int32_t zeros[kRows];
+  Vec totals[kRows][kPanels];
+  TORCHETTE_UNROLL(8)
+  for (int i = 0; i < kRows; ++i) {
+    zeros[i] = whole_zero(t.rows[i]) + t.shift;
+    TORCHETTE_UNROLL(8)
+    for (int p = 0; p < kPanels; ++p) totals[i][p] = load(total(i, p));
+  }
+  for (size_t g = 0; g < t.groups; ++g, a += t.a_group, w += t.quads * kPanel * kQuad) {
+    Sums<M, kRows, kPanels> sums;
+    sums.template set<false>(a, t.a_row, w, t.w_panel, t.quads);
+    TORCHETTE_UNROLL(8)
+    for (int p = 0; p < kPanels; ++p) {
+      const VecInt weights = load(t.sums + static_cast<size_t>(p) * t.sums_panel + g * kPanel);
+      const Vec scale = load(t.scales + static_cast<size_t>(p) * t.scales_panel + g * kPanel) * t.unit;
+      const auto add = [&](auto sum) TORCHETTE_INLINED {
+        TORCHETTE_UNROLL(8)
+        for (int i = 0; i < kRows; ++i) totals[i][p] += rounded(sum(i, whole_sums<M>(sums.of[i], p)) * scale);
+      };
+      if (t.quads <= kExact) {
+        const Vec above = to_floats(weights);
+        add([&](int i, VecInt sum)
+                TORCHETTE_INLINED { return to_floats(sum) - above * static_cast<float>(zeros[i]); });
+      } else {
+        add([&](int i, VecInt sum) TORCHETTE_INLINED { return to_floats(sum - weights * zeros[i]); });
+      }
+    }
+  }
+  TORCHETTE_UNROLL(8)
+  for (int i = 0; i < kRows; ++i) TORCHETTE_UNROLL(8)
+  for (int p = 0; p < kPanels; ++p) store(total(i, p), totals[i][p]);
+}
 #else
-template <typename M, int kRows, int kPanels, bool = false>
+template <typename M, int kRows, int kPanels>
 TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
   constexpr bool kOnes = sizeof(typename M::Number) == 1;
   const auto* a = static_cast<const typename M::Number*>(t.a);
@@ -272,17 +316,30 @@ TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
 void finish(const ScaledProduct& product, size_t column, size_t columns, const float* totals, size_t width) {
   float low, high;
   const Activation left = split_activation(product.activation, low, high);
+  const Vec least = broadcast(low), most = broadcast(high);
+  const float* const bias = product.bias == nullptr ? nullptr : product.bias + column;
   for (size_t i = 0; i < product.m; ++i, totals += width) {
     const size_t at = i * product.n + column;
-    for (size_t v = 0; v < columns; v += kLanes) {
-      const size_t n = columns - v < kLanes ? columns - v : kLanes;
-      Vec y = rounded(load(totals + v) * product.rows[i].scale);
-      if (product.bias != nullptr) y += load_partial(product.bias + column + v, n);
-      if (product.residual != nullptr) y += load_partial(product.residual + at + v, n);
-      store_partial(product.c + at + v, clamp(y, broadcast(low), broadcast(high)), n);
-    }
+    const float* const residual = product.residual == nullptr ? nullptr : product.residual + at;
+    const Vec scale = broadcast(product.rows[i].scale);
+    const auto put = [&](size_t v, size_t n) TORCHETTE_INLINED {
+      Vec y = rounded(load(totals + v) * scale);
+      if (bias != nullptr) y += load_partial(bias + v, n);
+      if (residual != nullptr) y += load_partial(residual + v, n);
+      store_partial(product.c + at + v, clamp(y, least, most), n);
+    };
+    size_t v = 0;
+    for (; v + kLanes <= columns; v += kLanes) put(v, kLanes);
+    if (v < columns) put(v, columns - v);
   }
   activate(left, product.c + column, static_cast<ptrdiff_t>(product.n), product.m, columns);
+}
+
+/// How many rows pass by weights that became bytes: all, but so that each worker has parts.
+size_t rows_at_once(const ScaledProduct& product, size_t workers) {
+  constexpr size_t kLeast = 32;
+  const size_t even = workers == 1 ? product.m : (product.m / (2 * workers) + 3) / 4 * 4;
+  return even < kLeast ? kLeast : even < kMostAtOnce ? even : kMostAtOnce;
 }
 
 /// What a worker has for its part of a scaled product, and where it stands in its scratch memory.
@@ -291,7 +348,7 @@ struct ScaledScratch {
   static constexpr int kRows = M::kMostRows < 4 ? M::kMostRows : 4, kPanels = M::kMostPanels;
   size_t quads, groups, chunk, padded, unpacked, totals, sums, bytes;
 
-  explicit ScaledScratch(const ScaledProduct& product) {
+  ScaledScratch(const ScaledProduct& product, size_t at_once) {
     const size_t unit = product.nibbles ? 2 * kQuad : kQuad;
     const size_t whole = (product.k + unit - 1) / unit * unit;  // inputs of the packed weight
     groups = product.groups;
@@ -303,18 +360,18 @@ struct ScaledScratch {
 #else
     padded = groups * quads * kQuad;
 #endif
-    const size_t rows = product.m < kRowsAtOnce ? product.m : kRowsAtOnce;
+    const size_t rows = product.m < at_once ? product.m : at_once;
     totals = (rows * padded * sizeof(typename M::Number) + 63) / 64 * 64;
     unpacked = totals + rows * kPanels * kPanel * sizeof(float);
     sums = unpacked + (product.nibbles ? kPanels * chunk * quads * kPanel * kQuad : 0);
-    bytes = sums + (kApart<M> ? groups * kPanels * kPanel * sizeof(int32_t) : 0);
+    bytes = sums + (kAlone<M> ? groups * kPanels * kPanel * sizeof(int32_t) : 0);
   }
 };
 
 template <typename M>
 void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, uint8_t* scratch) {
   typedef typename M::Number Number;
-  const ScaledScratch<M> parts(product);
+  const ScaledScratch<M> parts(product, product.m);
   const size_t of_panel = parts.groups * parts.quads * kPanel * kQuad >> product.nibbles;
   const bool flip = flips<M>(true);
   ScaledTile t = {};
@@ -328,7 +385,7 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
   auto* const totals = reinterpret_cast<float*>(scratch + parts.totals);
   auto* const sums = reinterpret_cast<int32_t*>(scratch + parts.sums);
 #if TORCHETTE_MAY_HAVE_DOTS && defined(__AVX2__)
-  if constexpr (kApart<M>) {
+  if constexpr (kAlone<M>) {
     if (product.m == 1 && product.nibbles) {
       for (size_t g = 0; g < parts.groups; ++g) {
         sums[g] = 0;
@@ -408,16 +465,22 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
         t.totals = totals + i * width;
         t.rows = product.rows + i;
         const bool many = product.m - i >= parts.kRows;
-        if (many && parts.kPanels > 1 && panels > 1) {
-          add_groups<M, parts.kRows, parts.kPanels, kApart<M>>(t);
-        } else {
-          ScaledTile one = t;
-          for (size_t each = 0; each < panels; ++each) {
-            many ? add_groups<M, parts.kRows, 1>(one) : add_groups<M, 1, 1>(one);
-            one.w += t.w_panel;
-            one.scales += t.scales_panel;
-            one.totals += kPanel;
+        ScaledTile one = t;
+        size_t at_once = 1;
+        for (size_t each = 0; each < panels; each += at_once) {
+#if !TORCHETTE_BY_COLUMNS
+          if constexpr (kApart<M>) {
+            if (panels > 1) {
+              at_once = 2;
+              many ? add_groups_apart<M, parts.kRows, 2>(one) : add_groups_apart<M, 1, 2>(one);
+              one.sums += 2 * t.sums_panel;
+            }
           }
+#endif
+          if (at_once == 1) many ? add_groups<M, parts.kRows, 1>(one) : add_groups<M, 1, 1>(one);
+          one.w += at_once * t.w_panel;
+          one.scales += at_once * t.scales_panel;
+          one.totals += at_once * kPanel;
         }
         i += many ? parts.kRows : 1;
       }
@@ -428,16 +491,20 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
 
 template <typename M>
 Error scale_sums(Context& context, const char* op, const ScaledProduct& product) {
-  return for_parts(context, op, product.m, product.n, product.k, ScaledScratch<M>(product).bytes,
-                   [&](size_t at, size_t count, size_t first, size_t last, uint8_t* scratch) {
-                     ScaledProduct part = product;
-                     part.m = count;
-                     part.a += at * product.k;
-                     part.rows += at;
-                     part.c += at * product.n;
-                     if (part.residual != nullptr) part.residual += at * product.n;
-                     multiply_scaled<M>(part, first, last, scratch);
-                   });
+  const size_t at_once = rows_at_once(product, context.workers());
+  const ScaledScratch<M> scratch(product, at_once);
+  return for_parts(
+      context, op, product.m, product.n, product.k, scratch.bytes,
+      [&](size_t at, size_t count, size_t first, size_t last, uint8_t* memory) {
+        ScaledProduct part = product;
+        part.m = count;
+        part.a += at * product.k;
+        part.rows += at;
+        part.c += at * product.n;
+        if (part.residual != nullptr) part.residual += at * product.n;
+        multiply_scaled<M>(part, first, last, memory);
+      },
+      at_once, product.m > 2 ? scratch.kPanels : 1);
 }
 
 }  // namespace
