@@ -77,9 +77,9 @@ TEMPLATE = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{
 def tokenizer_json() -> bytes:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-    from torchette.llm.text import _byte_characters
+    from torchette.llm.vocabularies import byte_characters
 
-    letters = {character: byte for byte, character in _byte_characters()}
+    letters = {character: byte for byte, character in byte_characters()}
     tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

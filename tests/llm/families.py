@@ -27,6 +27,9 @@ _WINDOW = 24
 _ALTERNATING = ["sliding_attention", "full_attention"]
 _EXPERTS = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
 
+_GPT_OSS = {**_GROUPED, "head_dim": 16, "sliding_window": _WINDOW, "layer_types": _ALTERNATING, "num_local_experts": 4,
+    "num_experts_per_tok": 2}  # fmt: skip
+
 # Name -> (class of the configuration without "Config", its arguments).
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", _GROUPED),
@@ -64,6 +67,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("Granite", {**_GROUPED, "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5}),
     "stablelm": ("StableLm", {**_GROUPED, "partial_rotary_factor": 0.25, "use_qkv_bias": True}),
     "falcon": ("Falcon", {**_SIZES, "num_ln_in_parallel_attn": None, "alibi": False}),
+    "falcon_groups": ("Falcon", {**_SIZES, "alibi": False, "new_decoder_architecture": True, "num_kv_heads": 2}),
     "falcon_alibi": ("Falcon", {**_SIZES, "alibi": True}),
     "gpt2": ("GPT2", {"vocab_size": VOCABULARY, "n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 320}),
     "gpt_neox": ("GPTNeoX", {**_SIZES, "partial_rotary_factor": 0.25}),
@@ -73,21 +77,144 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mpt": ("Mpt", {"vocab_size": VOCABULARY, "d_model": 48, "n_layers": 2, "n_heads": 4, "max_seq_len": 320}),
     "cohere": ("Cohere", _GROUPED),
     "starcoder2": ("Starcoder2", {**_GROUPED, "sliding_window": _WINDOW}),
-    "gpt_oss": (
-        "GptOss",
-        {**_GROUPED, "head_dim": 16, "sliding_window": _WINDOW, "layer_types": _ALTERNATING, "num_local_experts": 4,
-         "num_experts_per_tok": 2},
-    ),
+    "gpt_oss": ("GptOss", _GPT_OSS),
     "mixtral": ("Mixtral", {**_GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen2_moe": ("Qwen2Moe", {**_GROUPED, **_EXPERTS, "shared_expert_intermediate_size": 32, "decoder_sparse_step": 1}),
     "qwen3_moe": ("Qwen3Moe", {**_GROUPED, **_EXPERTS, "head_dim": 16, "decoder_sparse_step": 1}),
     "olmoe": ("Olmoe", {**_GROUPED, "num_experts": 4, "num_experts_per_tok": 2}),
+    "flex_olmo": ("FlexOlmo", {**_GROUPED, "num_experts": 4, "num_experts_per_tok": 2}),
+    "ministral": ("Ministral", {**_GROUPED, "head_dim": 16, "sliding_window": _WINDOW, "layer_types": _ALTERNATING}),
+    "ministral3": ("Ministral3", {**_GROUPED, "head_dim": 16}),
+    "exaone4": ("Exaone4", {**_GROUPED, "sliding_window": _WINDOW, "layer_types": _ALTERNATING}),
+    "glm": ("Glm", {**_GROUPED, "head_dim": 16}),
+    "glm4": ("Glm4", {**_GROUPED, "head_dim": 16}),
+    "glm4_moe": (
+        "Glm4Moe",
+        {**_GROUPED, "head_dim": 16, "moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2,
+         "first_k_dense_replace": 1, "n_shared_experts": 1},
+    ),
+    "hunyuan": ("HunYuanDenseV1", {**_GROUPED, "head_dim": 16}),
+    "hunyuan_moe": ("HunYuanMoEV1", {**_GROUPED, "head_dim": 16, "num_experts": 4, "moe_topk": 2}),
+    "ernie4_5": ("Ernie4_5", {**_GROUPED, "head_dim": 16}),
+    "ernie4_5_moe": (
+        "Ernie4_5_Moe",
+        {**_GROUPED, "moe_intermediate_size": 32, "moe_num_experts": 4, "moe_k": 2, "moe_layer_start_index": 0},
+    ),
+    "seed_oss": ("SeedOss", {**_GROUPED, "head_dim": 16}),
+    "arcee": ("Arcee", _GROUPED),
+    "apertus": ("Apertus", _GROUPED),
+    "helium": ("Helium", {**_GROUPED, "head_dim": 16}),
+    "nemotron": ("Nemotron", _GROUPED),
+    "granitemoe": ("GraniteMoe", {**_GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "granitemoeshared": (
+        "GraniteMoeShared",
+        {**_GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 32},
+    ),
+    "cohere2": ("Cohere2", {**_GROUPED, "sliding_window": _WINDOW, "layer_types": _ALTERNATING}),
+    "phimoe": ("Phimoe", {**_GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "persimmon": ("Persimmon", _SIZES),
+    "biogpt": ("BioGpt", _SIZES),
+    "codegen": (
+        "CodeGen",
+        {"vocab_size": VOCABULARY, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 320, "rotary_dim": 4},
+    ),
+    "gpt_bigcode": ("GPTBigCode", {"vocab_size": VOCABULARY, "n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 320}),
+    "xglm": (
+        "XGLM",
+
+         {"vocab_size": VOCABULARY, "d_model": 64, "num_layers": 2, "attention_heads": 4, "ffn_dim": 64,
+         "max_position_embeddings": 320},
+    ),
+    "deepseek_v2": (
+        "DeepseekV2",
+        {**_SIZES, "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8,
+         "qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2,
+         "moe_intermediate_size": 32, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
+    ),
+    "deepseek_v3": (
+        "DeepseekV3",
+        {**_SIZES, "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8,
+         "qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2,
+         "moe_intermediate_size": 32, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
+    ),
+    "minicpm3": (
+        "MiniCPM3",
+        {**_SIZES, "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 8,
+         "qk_nope_head_dim": 16, "v_head_dim": 16},
+    ),
+    "minimax_m2": ("MiniMaxM2", {**_GROUPED, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "gemma3n": (
+        "Gemma3nText",
+        {**_GROUPED, "intermediate_size": [64, 64], "head_dim": 16, "sliding_window": _WINDOW,
+         "layer_types": _ALTERNATING, "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8,
+         "laurel_rank": 8, "num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.5, 0.0], "altup_num_inputs": 2},
+    ),
+    "gemma3n_shared": (
+        "Gemma3nText",
+        {**_GROUPED, "num_hidden_layers": 4, "intermediate_size": [64] * 4, "head_dim": 16, "sliding_window": _WINDOW,
+         "layer_types": _ALTERNATING * 2, "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8,
+         "laurel_rank": 8, "num_kv_shared_layers": 2,
+         "activation_sparsity_pattern": [0.5, 0.0] * 2, "altup_num_inputs": 2},
+    ),
+    "gemma4": (
+        "Gemma4Text",
+        {**_GROUPED, "head_dim": 16, "global_head_dim": 16, "sliding_window": _WINDOW, "layer_types": _ALTERNATING,
+         "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8, "num_kv_shared_layers": 0},
+    ),
+    "vaultgemma": ("VaultGemma", {**_GROUPED, "head_dim": 16, "sliding_window": _WINDOW, "layer_types": _ALTERNATING}),
+    "dots1": (
+        "Dots1",
+        {**_GROUPED, "head_dim": 16, "moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2,
+         "first_k_dense_replace": 1, "n_shared_experts": 1, "n_group": 1, "topk_group": 1,
+         "layer_types": ["full_attention"] * 2},
+    ),
+    "bitnet": ("BitNet", _GROUPED),
+    "exaone": ("Exaone", _GROUPED),
+    "internlm3": ("InternLM3", {**_GROUPED, "head_dim": 16}),
+    "nanochat": ("NanoChat", _GROUPED),
+    "diffllama": ("DiffLlama", _GROUPED),
+    "jetmoe": ("JetMoe", {**_GROUPED, "kv_channels": 16, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "afmoe": (
+        "Afmoe",
+        {**_GROUPED, "head_dim": 16, "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2,
+         "num_dense_layers": 1, "sliding_window": _WINDOW, "layer_types": _ALTERNATING},
+    ),
+    "modernbert_decoder": ("ModernBertDecoder", {**_SIZES, "global_attn_every_n_layers": 2, "local_attention": _WINDOW}),
+    "gpt_oss_yarn": (
+        "GptOss",
+        {**_GPT_OSS,
+         "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32.0,
+         "beta_slow": 1.0, "truncate": False}},
+    ),
+    "granitemoehybrid": (
+        "GraniteMoeHybrid",
+        {**_GROUPED, "num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 32,
+         "layer_types": ["attention", "attention"]},
+    ),
+    "qwen2_yarn": (
+        "Qwen2",
+        {**_GROUPED, "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
+    ),
+    "lfm2": ("Lfm2", {**_GROUPED, "layer_types": ["conv", "full_attention"]}),
+    "qwen3_next": ("Qwen3Next", {**_GROUPED, **_EXPERTS, "head_dim": 16, "shared_expert_intermediate_size": 32}),
+    "mamba": ("Mamba", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2}),
+    "falcon_h1": ("FalconH1", {**_GROUPED}),
+    "gpt_neo": (
+        "GPTNeo",
+        {"vocab_size": VOCABULARY, "hidden_size": 64, "num_layers": 2, "num_heads": 4, "max_position_embeddings": 320,
+         "attention_types": [[["global", "local"], 1]], "window_size": _WINDOW},
+    ),
 }  # fmt: skip
 
-# Name -> why: alibi is added up for as many keys as there are, and cut by a number.
+# Name -> why: alibi is added up for as many keys as there are, and cut by a number; states of recurrences; masks of their own.
 REFUSED = {
     "falcon_alibi": "FalconForCausalLM does not run with caches of a fixed size",
     "mpt": "modeling_mpt.py",
+    "lfm2": "keeps more than keys and values",
+    "qwen3_next": "keeps more than keys and values",
+    "mamba": "keeps more than keys and values",
+    "falcon_h1": "keeps more than keys and values",
+    "gpt_neo": "computes something else",
 }
 
 

@@ -94,6 +94,37 @@ def test_families(family: str) -> None:
     for start in range(0, len(tokens) - 29, 29):  # a prompt in parts, past the edge of windows
         logits = program(np.array([tokens[start : start + 29]]), np.array([start]))
         torch.testing.assert_close(torch.as_tensor(logits)[0], whole[start + 28], rtol=1e-4, atol=1e-4)
+    session, known = llm.Session(program), len(prompt) + 60
+    session.generate(tokens[:known], max_tokens=5, ignore_end=True, temperature=0).run()
+    fork = session.fork()
+    session.rewind(known - 40)  # and on from there with other tokens, which the fork does not see
+    session.generate([*tokens[: known - 40], 3, 4], max_tokens=5, ignore_end=True, temperature=0).run()
+    for one, shared in ((fork, known - 1), (session, known - 40)):
+        answer = one.generate(tokens[:known], max_tokens=30, ignore_end=True, temperature=0).run()
+        assert answer.tokens == tokens[known : known + 30] and answer.statistics.reused_tokens >= shared
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
+def test_positions_that_depend_on_the_length_are_those_of_the_context(kind: str) -> None:
+    """For contexts up to the original one, and longer ones once a text is longer, too."""
+    lists = {
+        "short_factor": [1.0 + 0.1 * i for i in range(8)],
+        "long_factor": [2.0 + 0.3 * i for i in range(8)],
+    }
+    sizes = {"max_position_embeddings": 64} if kind == "dynamic" else {"original_max_position_embeddings": 64}
+    scaling = {"rope_type": kind, **(lists if kind == "longrope" else {"factor": 4.0})}
+    model = families.build("phi3" if kind == "longrope" else "llama", rope_scaling=scaling, **sizes)
+    program = llm.export(model, max_context=64, max_prefill=16)
+    assert greedy(program, [5, 17, 3], 60) == expected(model, [5, 17, 3], 60)
+    rope = model.model.rotary_emb
+    assert rope.rope_type == kind and torch.equal(rope.inv_freq, rope.original_inv_freq)
+    tokens = torch.randint(0, 101, (1, 150), generator=torch.Generator().manual_seed(2))
+    program = llm.export(model, max_context=150, max_prefill=150)
+    with torch.no_grad():
+        whole = model(tokens).logits[:, -1]
+    found = torch.as_tensor(np.asarray(program(tokens.numpy(), np.array([0]))))
+    torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", families.REFUSED)

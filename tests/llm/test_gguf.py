@@ -218,63 +218,116 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "stablelm": ("stablelm", {}),
     "starcoder2": ("starcoder2", {}),
     "gpt2": ("gpt2", {}),
+    "llama of experts": ("mixtral", {}),
+    "smollm3": ("smollm3", {"num_hidden_layers": 5, "no_rope_layers": None}),
+    "arcee": ("arcee", {}),
+    "olmo": ("olmo", {}),
+    "granitemoe": ("granitemoe", {}),
+    "olmoe": ("olmoe", {"moe_intermediate_size": 64}),
+    "gpt-oss": ("gpt_oss", {}),
+    "exaone4": ("exaone4", {"num_hidden_layers": 5, "layer_types": None}),
+    "glm4": ("glm4", {}),
+    "ernie4_5": ("ernie4_5", {}),
+    "hunyuan-dense": ("hunyuan", {}),
+    "seed_oss": ("seed_oss", {}),
+    "command-r": ("cohere", {}),
+    "cohere2": ("cohere2", {"num_hidden_layers": 5, "layer_types": None}),
+    "nemotron": ("nemotron", {}),
+    "falcon": ("falcon", {}),
+    "falcon of groups": ("falcon_groups", {}),
+    "gptneox": ("gpt_neox", {}),
 }
 
 
-def model_file(path: Path, architecture: str) -> tuple[Path, Any, dict[str, str]]:
-    """A file as llama.cpp's converter makes it, in F32, its model, and the names of its parameters there."""
-    family, more = ARCHITECTURES[architecture]
-    model = families.build(family, **more)
+def numbers_of(model: Any, architecture: str) -> dict[str, Any]:
+    """Metadata as llama.cpp's converter writes them."""
     config, kind = model.config, gguf._MODELS[architecture]
-    metadata: dict[str, Any] = {
-        "general.architecture": architecture,
-        f"{architecture}.vocab_size": families.VOCABULARY,
-    }
-    for name, key in {**gguf._NUMBERS, **kind.numbers}.items():
-        value = getattr(config, name, None)
-        if name == "intermediate_size" and value is None:
+    name = "llama" if architecture == "llama of experts" else architecture
+    metadata: dict[str, Any] = {"general.architecture": name, f"{name}.vocab_size": families.VOCABULARY}
+    for ours, key in {**gguf._NUMBERS, **kind.numbers}.items():
+        value = getattr(config, ours, None)
+        if ours == "intermediate_size" and value is None:
             value = 4 * config.hidden_size
-        if isinstance(value, (int, float)):
-            metadata[f"{architecture}.{key}"] = value
+        if isinstance(value, (int, float)) and value:
+            metadata[f"{name}.{key}"] = value
+    if name == "falcon":
+        groups = config.num_kv_heads if config.new_decoder_architecture else 1
+        metadata |= {"falcon.attention.head_count_kv": groups}
+    rope = getattr(config, "rope_parameters", None) or {}
+    rope = rope.get("full_attention", rope)
     if "rope_theta" not in config.to_dict():
-        rope = getattr(config, "rope_parameters", None) or {}
-        rope = rope.get("full_attention", rope)
-        metadata |= {f"{architecture}.rope.freq_base": rope["rope_theta"]} if "rope_theta" in rope else {}
+        metadata |= {f"{name}.rope.freq_base": rope["rope_theta"]} if "rope_theta" in rope else {}
         if factor := rope.get("partial_rotary_factor"):
             depth = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-            metadata[f"{architecture}.rope.dimension_count"] = int(depth * factor)
+            metadata[f"{name}.rope.dimension_count"] = int(depth * factor)
+    if rope.get("rope_type") == "yarn":
+        metadata |= {
+            f"{name}.rope.scaling.type": "yarn", f"{name}.rope.scaling.factor": rope["factor"],
+            f"{name}.rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+        }  # fmt: skip
+    return metadata
+
+
+def stored_as(model: Any, architecture: str, name: str, weight: np.ndarray) -> dict[str, np.ndarray]:
+    """What a parameter is in the file; several matrices, where its parts have names of their own."""
+    config, kind = model.config, gguf._MODELS[architecture]
+    stored = gguf.tensor_name(name, architecture)
     heads = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", 0)}
+    if name.endswith("norm.weight") and kind.shift:
+        weight = weight + 1
+    elif architecture == "gpt2" and ".c_" in name and name.endswith("weight"):
+        weight = weight.T
+    elif kind.turned and name.split(".")[-2] in heads:
+        weight = (
+            weight.reshape(heads[name.split(".")[-2]], 2, -1, *weight.shape[1:])
+            .swapaxes(1, 2)
+            .reshape(weight.shape)
+        )
+    elif ".query_key_value." in name:
+        count = config.num_attention_heads
+        groups = count
+        if architecture.startswith("falcon"):
+            groups = config.num_kv_heads if config.new_decoder_architecture else 1
+        parts = weight.reshape(groups, count // groups + 2, -1, *weight.shape[1:])
+        parts = [one.reshape(-1, *weight.shape[1:]) for one in (parts[:, :-2], parts[:, -2], parts[:, -1])]
+        weight = np.concatenate(parts)
+    if ".experts." in name:
+        if architecture == "gpt-oss":
+            weight = weight.swapaxes(1, 2) if weight.ndim == 3 else weight
+            parts = weight[:, ::2], weight[:, 1::2]
+        else:
+            parts = np.split(weight, 2, 1)
+        if "gate_up" in name:
+            return {
+                stored.replace("gate_up", one): part for one, part in zip(("gate", "up"), parts, strict=True)
+            }
+    return {stored: weight}
+
+
+def model_file(
+    path: Path, architecture: str, writer: Any = write, code: Any = lambda name: 0
+) -> tuple[Path, Any, dict[str, str]]:
+    """A file as llama.cpp's converter makes it, in F32, its model, and the names of its parameters there."""
+    family, more = ARCHITECTURES[architecture]
+    architecture = architecture.replace(" of groups", "")
+    model = families.build(family, **more)
     tensors: dict[str, Any] = {}
     names: dict[str, str] = {}
     for name, parameter in model.named_parameters():
-        weight = parameter.detach().numpy()
-        stored = gguf.tensor_name(name, architecture)
-        parts = {stored: weight}
-        if name.endswith("norm.weight") and "gemma" in architecture:
-            parts = {stored: weight + 1}
-        elif architecture == "gpt2" and ".c_" in name and name.endswith("weight"):
-            parts = {stored: weight.T}
-        elif architecture == "granite" and name.split(".")[-2] in heads:
-            turned = weight.reshape(heads[name.split(".")[-2]], 2, -1, weight.shape[1]).swapaxes(1, 2)
-            parts = {stored: turned.reshape(weight.shape)}
-        elif ".experts." in name:
-            block = stored.partition(".mlp")[0]
-            gates = {f"{block}.ffn_gate_exps.weight": weight[:, : weight.shape[1] // 2]}
-            gates[f"{block}.ffn_up_exps.weight"] = weight[:, weight.shape[1] // 2 :]
-            parts = gates if "gate_up" in name else {f"{block}.ffn_down_exps.weight": weight}
-        else:
-            names[name] = stored
+        parts = stored_as(model, architecture, name, parameter.detach().numpy())
+        if len(parts) == 1 and ".experts." not in name and "sinks" not in name:
+            names[name] = next(iter(parts))
         for one, array in parts.items():
             array = np.ascontiguousarray(array, np.float32)
             tensors[one] = 0, array.shape, array.tobytes()
-    return write(path, metadata, tensors), model, names
+    return writer(path, numbers_of(model, architecture), tensors), model, names
 
 
 @pytest.mark.parametrize(
     "architecture",
-    # What differs most from a Llama: norms and caps; experts; fused and transposed matrices.
+    # What differs most from a Llama: norms and caps; experts; experts in turns, sinks and scaled positions; fused matrices.
     [
-        n if n in ("gemma3", "qwen2moe", "gpt2") else pytest.param(n, marks=pytest.mark.slow)
+        n if n in ("gemma3", "qwen2moe", "gpt-oss", "falcon") else pytest.param(n, marks=pytest.mark.slow)
         for n in ARCHITECTURES
     ],
 )
@@ -305,14 +358,64 @@ def test_transformers_reads_the_same(architecture: str, tmp_path: Path) -> None:
     assert compared == len(theirs)
 
 
+def write_by_package(path: Path, metadata: dict[str, Any], tensors: dict[str, Any]) -> Path:
+    """The same by the `gguf` package; matrices with rows of 32 in Q8_0."""
+    package = pytest.importorskip("gguf")
+    writer = package.GGUFWriter(path, metadata["general.architecture"])
+    add = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+    for key, value in metadata.items():
+        if key != "general.architecture":
+            add.get(type(value), writer.add_array)(key, value)
+    for name, (_, shape, data) in tensors.items():
+        array, kind = np.frombuffer(data, np.float32).reshape(shape), None
+        if len(shape) > 1 and shape[-1] % 32 == 0:
+            kind = package.GGMLQuantizationType.Q8_0
+            array = package.quantize(array, kind)
+        writer.add_tensor(name, array, raw_dtype=kind)
+    for step in (
+        writer.write_header_to_file,
+        writer.write_kv_data_to_file,
+        writer.write_tensors_to_file,
+        writer.close,
+    ):
+        step()
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_files_of_the_gguf_package_are_read_without_loss(architecture: str, tmp_path: Path) -> None:
+    package = pytest.importorskip("gguf")
+    path, model, _ = model_file(tmp_path / "x.gguf", architecture, write_by_package)
+    theirs = {
+        one.name: package.dequantize(one.data, one.tensor_type) for one in package.GGUFReader(path).tensors
+    }
+    loaded, whole, _ = gguf.load(path)
+    name = architecture.replace(" of groups", "")
+    state = dict(model.named_parameters())
+    compared = 0
+    for one, parameter in loaded.named_parameters():
+        for stored, array in stored_as(loaded, name, one, parameter.detach().numpy()).items():
+            assert np.array_equal(array.reshape(theirs[stored].shape), theirs[stored]), stored
+            compared += 1
+        state[one].data.copy_(parameter)
+    assert compared == len(theirs)
+    assert any(whole(one) is not None for one, _ in loaded.named_modules())
+    tokens = torch.randint(0, 101, (1, 60), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_names_are_those_of_the_gguf_package(architecture: str, tmp_path: Path) -> None:
     package = pytest.importorskip("gguf")
-    number = next(one for one, name in package.MODEL_ARCH_NAMES.items() if name == architecture)
+    name = architecture.partition(" of ")[0]
+    number = next(one for one, known in package.MODEL_ARCH_NAMES.items() if known == name)
     table = package.get_tensor_name_map(number, 6)
     _, _, names = model_file(tmp_path / "x.gguf", architecture)
     for ours, stored in names.items():
+        ours = ours.replace("router.weight", "router.layer.weight") if name == "granitemoe" else ours
         assert table.get_name(ours, try_suffixes=(".weight", ".bias")) == stored, ours
 
 
@@ -330,6 +433,82 @@ def test_frequencies_are_divided_by_what_the_file_says(tmp_path: Path) -> None:
     tokens = torch.randint(0, 101, (1, 200), generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["yarn", pytest.param("longrope", marks=pytest.mark.slow)])
+def test_rotary_positions_are_scaled_as_the_file_says(architecture: str, tmp_path: Path) -> None:
+    if architecture == "yarn":
+        scaling: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+        model, name, more = (
+            families.build("qwen2", rope_scaling=scaling, max_position_embeddings=256),
+            "qwen2",
+            {},
+        )
+    else:
+        lists = {"short": [1.0 + 0.1 * i for i in range(8)], "long": [2.0 + 0.3 * i for i in range(8)]}
+        scaling = {"rope_type": "longrope", **{f"{one}_factor": values for one, values in lists.items()}}
+        model = families.build("phi3", rope_scaling=scaling, original_max_position_embeddings=64)
+        name, more = (
+            "phi3",
+            {f"rope_factors_{one}.weight": np.array(v, np.float32) for one, v in lists.items()},
+        )
+    metadata = numbers_of(model, name)
+    if more:
+        metadata |= {f"{name}.rope.scaling.original_context_length": 64}
+        metadata |= {f"{name}.rope.scaling.attn_factor": float(model.model.rotary_emb.attention_scaling)}
+    tensors = {one: (0, array.shape, array.tobytes()) for one, array in more.items()}
+    for parameter, weight in model.named_parameters():
+        for one, array in stored_as(model, name, parameter, weight.detach().numpy()).items():
+            tensors[one] = 0, array.shape, np.ascontiguousarray(array).tobytes()
+    loaded, _, _ = gguf.load(write(tmp_path / "x.gguf", metadata, tensors))
+    for count in (50, 200):
+        tokens = torch.randint(0, 101, (1, count), generator=torch.Generator().manual_seed(3))
+        with torch.no_grad():
+            torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["relu", "gated-gelu"])
+def test_an_encoder_decoder(kind: str, tmp_path: Path) -> None:
+    """T5; with a last layer of its own, Flan-T5."""
+    from torchette import llm
+
+    torch.manual_seed(0)
+    tied = kind == "relu"
+    config = transformers.T5Config(
+        vocab_size=101, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, feed_forward_proj=kind,
+        tie_word_embeddings=tied, pad_token_id=0, decoder_start_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration(config).eval()
+    if not tied:
+        model.config.tie_word_embeddings = False
+        model.lm_head.weight = torch.nn.Parameter(torch.randn(101, 64) * 0.3)
+    metadata = {
+        "general.architecture": "t5", "t5.embedding_length": 64, "t5.feed_forward_length": 96, "t5.block_count": 2,
+        "t5.decoder_block_count": 2, "t5.attention.head_count": 4, "t5.attention.key_length": 16, "t5.context_length": 512,
+        "t5.attention.layer_norm_epsilon": 1e-6, "t5.attention.relative_buckets_count": 32, "t5.decoder_start_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 1,
+    }  # fmt: skip
+    tensors = {}
+    package = pytest.importorskip("gguf")
+    table = package.get_tensor_name_map(package.MODEL_ARCH.T5, 2)
+    for name, parameter in model.named_parameters():
+        stored = gguf.tensor_name(name, "t5")
+        assert stored == table.get_name(name, try_suffixes=(".weight",)), name
+        tensors[stored] = 0, tuple(parameter.shape), parameter.detach().numpy().tobytes()
+    path = write_by_package(tmp_path / "x.gguf", metadata, tensors)
+    loaded, whole, _ = gguf.load(path)
+    ours = dict(loaded.named_parameters())
+    for name, parameter in model.named_parameters():
+        parameter.data.copy_(ours[name])
+    session = llm.Session(llm.export(path, max_context=100, max_prefill=16))
+    prompt = [5, 17, 3, 99, 42, 7, 8, 1]
+    expected = model.generate(torch.tensor([prompt]), max_new_tokens=60, do_sample=False, eos_token_id=None)[
+        0
+    ].tolist()
+    answer = session.generate(prompt, max_tokens=60, ignore_end=True, temperature=0).run()
+    assert answer.tokens == expected[1:] and len(set(expected)) > 4
+    assert whole("decoder.block.0.layer.1.EncDecAttention.q") is not None
 
 
 @pytest.mark.parametrize("prefix", [True, False])

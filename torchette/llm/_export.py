@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
@@ -15,14 +16,14 @@ from typing import Any
 import torch
 import transformers
 from torch.export import Dim
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from torchette._compile import CompiledModel, compile
-from torchette.errors import InputError, ModelNotFoundError, TorchetteError, UnsupportedError
+from torchette.errors import FormatError, InputError, ModelNotFoundError, TorchetteError, UnsupportedError
 from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
-from torchette.llm import gguf
+from torchette.llm import checkpoints, gguf
 from torchette.llm import lora as adapters
-from torchette.llm.decoder import CACHES, Decoder
+from torchette.llm.decoder import CACHES, Decoder, settled
 from torchette.llm.encoders import (
     BlockDecoder,
     CrossDecoder,
@@ -36,10 +37,12 @@ from torchette.llm.encoders import (
     most_rows,
 )  # fmt: skip
 from torchette.llm.quantized import SCHEMES, store_whole
+from torchette.llm.vocabularies import converted
 
 # Files of a model's folder that travel in the program, by the names of its named data.
 _PROCESSOR = "preprocessor_config.json"
-_FILES = (_PROCESSOR, "tokenizer.json", "chat_template.jinja", "generation_config.json", "config.json")
+_TOKENIZER = "tokenizer.json"
+_FILES = (_PROCESSOR, _TOKENIZER, "chat_template.jinja", "generation_config.json", "config.json")
 
 
 def export(
@@ -74,7 +77,7 @@ def export(
         lora: the folder of a LoRA adapter as peft saves it. The program then takes this adapter, or another one for the same
             layers of at most its rank, as a .ptd file of its own; `save` writes this one's, by the folder's name.
         cache: what keys and values are stored in: "float32", "float16", or "int8" with a scale for each row of a head.
-        backend: as for `torchette.compile`.
+        backend: as for `torchette.compile`; "portable" makes a file that ExecuTorch's runner takes, too.
         progress: called with (stage, step).
 
     Raises:
@@ -101,7 +104,7 @@ def export(
         if path.is_file():
             model, whole, named = gguf.load(path)
         else:
-            model, named = _load(path)
+            model, whole, named = _load(path)
     config = model.config.get_text_config(decoder=True)
     if max_context is None:
         names = ("max_position_embeddings", "max_target_positions", "n_positions")
@@ -110,11 +113,13 @@ def export(
     if min(max_context, max_prefill) < 1:
         raise InputError(f"max_context {max_context} and max_prefill {max_prefill} must be positive")
     max_prefill = min(max_prefill, max_context)
-    training = model.training
+    training, stack = model.training, contextlib.ExitStack()
+    stack.enter_context(settled(model, max_context))
     try:
         methods, max_prefill = _methods(model.eval(), max_context, max_prefill, full_logits)
         decoder = next(part for part, *_ in methods.values() if isinstance(part, Decoder))
         step("check", type(model).__name__)
+        decoder.portable = backend == "portable"
         decoder.check()
         decoder.store(cache)
         if quantize is not None or whole is not None:
@@ -148,6 +153,7 @@ def export(
             ),
         )
     finally:
+        stack.close()
         model.train(training)
 
 
@@ -217,8 +223,8 @@ def _image_token(model: Any) -> int | None:
     return getattr(model.config, "image_token_index", None) if found is None else found
 
 
-def _load(folder: Path) -> tuple[Any, dict[str, bytes]]:
-    """The model of a folder, in float32, and its files."""
+def _load(folder: Path) -> tuple[Any, Callable[[str], Any] | None, dict[str, bytes]]:
+    """The model of a folder, in float32; name of a layer -> its whole numbers, where there are some; its files."""
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(
             f"{folder} is no folder with a config.json, and no file",
@@ -229,10 +235,30 @@ def _load(folder: Path) -> tuple[Any, dict[str, bytes]]:
         kind: Any = getattr(transformers, (getattr(config, "architectures", None) or [""])[0], None)
         if not getattr(kind, "can_generate", bool)():
             kind = AutoModelForCausalLM
-        model = kind.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+        more: dict[str, Any] = {}
+        whole, place = None, folder
+        if settings := getattr(config, "quantization_config", None):
+            more["state_dict"], whole = checkpoints.read(folder, settings)
+            more["config"], place = config, None  # type: ignore[assignment]
+            del config.quantization_config
+            if (folder / "generation_config.json").is_file():
+                more["generation_config"] = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        model, said = kind.from_pretrained(
+            place, dtype=torch.float32, local_files_only=True, output_loading_info=True, **more
+        )
     except (ValueError, KeyError, OSError) as error:
         raise InputError(f"transformers cannot load {folder} as a language model: {error}") from error
-    return model, {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
+    if missing := sorted(said["missing_keys"]):
+        raise FormatError(f"{folder} has no weights for {', '.join(missing[:3])}, {len(missing)} in all")
+    files = {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
+    if _TOKENIZER not in files:
+        said = folder / "tokenizer_config.json"
+        for pattern in ("*.model", "*.tiktoken"):
+            for path in sorted(folder.glob(pattern)):
+                files[_TOKENIZER] = converted(
+                    path.read_bytes(), json.loads(said.read_bytes()) if said.is_file() else None
+                )
+    return model, whole, files
 
 
 def metadata(

@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import torchette.backends.cpu.operators  # noqa: F401
 from torchette.errors import UnsupportedError
@@ -27,11 +28,12 @@ CACHES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8
 
 class _Seen(NamedTuple):
     """What stands in for a mask: the first query's position, how many keys up to its own a query sees (0: all), and for each
-    query the first and the last position of a block that it sees in any case."""
+    query the first and the last position of a block that it sees in any case; whether torch's operators are to be used."""
 
     start: torch.Tensor | None
     window: int
     blocks: torch.Tensor | None = None
+    portable: bool = False
 
 
 class Shapes(Cache):
@@ -102,13 +104,19 @@ class Decoder(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.model, self.max_context, self.full_logits = model, max_context, full_logits
+        self.portable = False
         parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
         self._last = {"logits_to_keep": 1} if "logits_to_keep" in parameters and not full_logits else {}
         self._takes_positions = type(self) is Decoder or self.inputs[1] in parameters
         shapes = Shapes()
-        with torch.no_grad():
-            self.logits(torch.zeros(1, 2, dtype=torch.int64), torch.arange(2), shapes, **more)
+        try:
+            with torch.no_grad():
+                self.logits(torch.zeros(1, 2, dtype=torch.int64), torch.arange(2), shapes, **more)
+        except (IndexError, AttributeError, NotImplementedError) as error:  # of what a cache here has not
+            raise UnsupportedError(
+                f"{type(model).__name__} keeps more than keys and values: {error}"
+            ) from error
         self.layers = sorted(shapes.found)
         for layer, stored in shapes.found.items():
             for name, like in zip(("key", "value"), stored, strict=True):
@@ -170,19 +178,19 @@ class Decoder(torch.nn.Module):
         given = {self._cache_name: cache, self.inputs[0]: tokens, **self._last, **more}
         if self._takes_positions:
             given[self.inputs[1]] = positions.unsqueeze(0)
-        with ours(self.model, blocks):
+        with ours(self.model, blocks, self.portable):
             logits = self.model(use_cache=True, **given).logits
         return logits if self.full_logits else logits[:, -1]
 
 
-# Of the model that runs: transformers hands no more to a mask than its own.
-_blocks: torch.Tensor | None = None
+# Blocks, and whether operators are torch's, of the model that runs: transformers hands no more to a mask than its own.
+_more: tuple[torch.Tensor | None, bool] = None, False
 
 
 @contextlib.contextmanager
-def ours(model: Any, blocks: torch.Tensor | None = None) -> Iterator[None]:
+def ours(model: Any, blocks: torch.Tensor | None = None, portable: bool = False) -> Iterator[None]:
     """While the model runs, it asks us for attention, and computes experts by what the graph can say."""
-    global _blocks
+    global _more
     kinds = {"attn": NAME}
     if getattr(model, "_can_set_experts_implementation", bool)():
         kinds["experts"] = "batched_mm"
@@ -193,12 +201,31 @@ def ours(model: Any, blocks: torch.Tensor | None = None) -> Iterator[None]:
             getattr(model, f"set_{kind}_implementation")(name)
 
     choose(kinds)
-    _blocks = blocks
+    _more = blocks, portable
     try:
         yield
     finally:
-        _blocks = None
+        _more = None, False
         choose(owns)
+
+
+@contextlib.contextmanager
+def settled(model: Any, max_context: int) -> Iterator[None]:
+    """While a program is made, rotary positions that depend on how long a text is are those of the longest."""
+    changed = []
+    for part in model.modules():
+        kind = getattr(part, "rope_type", None)
+        if kind in ("longrope", "dynamic"):
+            changed.append((part, kind, part.inv_freq))
+            part.rope_type = "default"
+            part.inv_freq, _ = ROPE_INIT_FUNCTIONS[kind](
+                part.config, part.inv_freq.device, seq_len=max_context
+            )
+    try:
+        yield
+    finally:
+        for part, kind, frequencies in changed:
+            part.rope_type, part.inv_freq = kind, frequencies
 
 
 def _mask(
@@ -206,7 +233,7 @@ def _mask(
 ) -> Any:
     """What transformers calls for a mask."""
     if isinstance(kv_length, int) and isinstance(q_offset, torch.Tensor):
-        return _Seen(q_offset, _window(mask_function, kv_length), _blocks)
+        return _Seen(q_offset, _window(mask_function, kv_length), *_more)
     return _Seen(None, 0)
 
 
@@ -232,7 +259,8 @@ def _check_whole(module: torch.nn.Module, key: torch.Tensor) -> None:
     """Raises UnsupportedError where attention that is not the engine's would read a cache of fewer bits."""
     if key.dtype is not torch.float32:
         raise UnsupportedError(
-            f"{type(module).__name__} adds biases to scores, or sees ahead: its keys are stored in float32 only",
+            f"{type(module).__name__} is not computed by the CPU engine, adds biases to scores, or sees ahead: its keys are stored "
+            "in float32 only",
             hints=['cache="float32"'],
         )
 
@@ -273,24 +301,29 @@ def _attend(
             attend = torch.ops.cpu.int8_cached_attention
         return attend(query.transpose(1, 2), *cached, start, s_aux, scale, window, cap)
 
-    def within(query: Any, key: Any, value: Any, start: Any, blocks: Any) -> torch.Tensor:
+    def within(query: Any, key: Any, value: Any, start: Any, blocks: Any = None) -> torch.Tensor:
         at = torch.arange(key.shape[2])
         own = (start + torch.arange(query.shape[2])).unsqueeze(1)
         seen = (at <= own) & (at > own - (window or key.shape[2]))
-        seen = seen | (at >= blocks[:, :1]) & (at <= blocks[:, 1:])
+        if blocks is not None:
+            seen = seen | (at >= blocks[:, :1]) & (at <= blocks[:, 1:])
         result = torch.nn.functional.scaled_dot_product_attention(
             query, key, value, seen, scale=scale, enable_gqa=grouped
         )
         return result.transpose(1, 2).clone(memory_format=torch.contiguous_format)
 
     given = query, key, value, attention_mask.start
-    if (blocks := attention_mask.blocks) is None:
+    blocks, portable = attention_mask.blocks, attention_mask.portable
+    if blocks is None and not portable:
         return before(*given), None
     _check_whole(module, key)
     if s_aux is not None or cap:
         raise UnsupportedError(
-            f"{type(module).__name__} has sinks or a soft cap beside blocks that see ahead"
+            f"{type(module).__name__} has sinks or a soft cap, "
+            + ("which the CPU engine computes" if portable else "beside blocks that see ahead")
         )
+    if portable:
+        return within(*given, blocks), None
     return torch.cond((blocks[:, 1] > blocks[:, 0]).any(), within, before, (*given, blocks)), None
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import re
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchette.errors import FormatError, UnsupportedError
+from torchette.llm.vocabularies import tokenizer_json
 
 # Code of a value's type -> numpy's name.
 _SCALARS = {
@@ -266,6 +266,7 @@ _NUMBERS = {
 }  # fmt: skip
 _WINDOW = {"sliding_window": "attention.sliding_window"}
 _CAPS = {f"{name}_logit_softcapping": f"{name}_logit_softcapping" for name in ("attn", "final")}
+_LOCAL_EXPERTS = {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
 _EXPERTS = {
     "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
@@ -286,8 +287,21 @@ _PARTS = {
     "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
     "ln_1": "attn_norm", "ln_2": "ffn_norm", "mlp.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
-    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.router": "ffn_gate_inp",
+    "word_embeddings": "token_embd", "embed_in": "token_embd", "final_layer_norm": "output_norm",
+    "self_attention.query_key_value": "attn_qkv", "attention.query_key_value": "attn_qkv",
+    "self_attention.dense": "attn_output", "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up",
+    "mlp.dense_4h_to_h": "ffn_down", "ln_mlp": "attn_norm", "ln_attn": "attn_norm_2",
+    "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm",
+    "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm",
 }  # fmt: skip
+# The same of T5's parts, without their numbers.
+_T5 = {
+    "SelfAttention.relative_attention_bias": "attn_rel_b", "EncDecAttention.o": "cross_attn_o", "DenseReluDense.wi": "ffn_up",
+    "DenseReluDense.wi_0": "ffn_gate", "DenseReluDense.wi_1": "ffn_up", "DenseReluDense.wo": "ffn_down",
+    **{f"{long}.{one}": f"{short}_{one}" for one in "qkvo" for long, short in (("SelfAttention", "attn"), ("EncDecAttention", "cross_attn"))},
+}  # fmt: skip
+_T5_NORMS = {"encoder": ("attn_norm", "ffn_norm"), "decoder": ("attn_norm", "cross_attn_norm", "ffn_norm")}
 # Where layers have norms on both sides.
 _BOTH_SIDES = {
     "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
@@ -305,6 +319,7 @@ class _Model(NamedTuple):
     always: Mapping[str, Any] = _NONE  # of the configuration
     turned: bool = False  # rows of queries and keys are for pairs of neighbours
     shift: float = 0.0  # what was added to the weights of norms
+    grouped: bool = False  # queries, keys and values lie together for each head of keys
 
 
 def _layer_norm(name: str) -> dict[str, str]:
@@ -313,6 +328,39 @@ def _layer_norm(name: str) -> dict[str, str]:
 
 _MODELS = {
     "llama": _Model("llama", turned=True),
+    "llama of experts": _Model("mixtral", _LOCAL_EXPERTS, turned=True),
+    "smollm3": _Model("smollm3", turned=True),
+    "arcee": _Model("arcee", turned=True),
+    "olmo": _Model("olmo", {"clip_qkv": "attention.clamp_kqv"}, turned=True),
+    "granitemoe": _Model("granitemoe", {**_GRANITE, **_LOCAL_EXPERTS}, turned=True),
+    "olmoe": _Model("olmoe", _EXPERTS),
+    "gpt-oss": _Model(
+        "gpt_oss", {**_WINDOW, **_LOCAL_EXPERTS, "intermediate_size": "expert_feed_forward_length"},
+        {"post_attention_layernorm": "post_attention_norm"}, {"rope_scaling": {"rope_type": "default"}},
+    ),
+    "exaone4": _Model("exaone4", _WINDOW, _BOTH_SIDES, {"sliding_window": None}),
+    "glm4": _Model("glm4"),
+    "ernie4_5": _Model("ernie4_5"),
+    "hunyuan-dense": _Model("hunyuan_v1_dense"),
+    "seed_oss": _Model("seed_oss", parts={"post_attention_layernorm": "post_attention_norm"}),
+    "command-r": _Model("cohere", {**_layer_norm("layer_norm_eps"), "logit_scale": "logit_scale"}),
+    "cohere2": _Model("cohere2", {**_WINDOW, **_layer_norm("layer_norm_eps"), "logit_scale": "logit_scale"}),
+    "nemotron": _Model("nemotron", _layer_norm("norm_eps"), shift=1.0),
+    "falcon": _Model(
+        "falcon",
+        {**_layer_norm("layer_norm_epsilon"), "num_kv_heads": "attention.head_count_kv", "ffn_hidden_size": "feed_forward_length"},
+        always={"alibi": False, "parallel_attn": True}, grouped=True,
+    ),
+    "gptneox": _Model("gpt_neox", _layer_norm("layer_norm_eps"), grouped=True),
+    "t5": _Model(
+        "t5",
+        {
+            **_layer_norm("layer_norm_epsilon"), "d_model": "embedding_length", "d_ff": "feed_forward_length",
+            "d_kv": "attention.key_length", "num_heads": "attention.head_count", "num_layers": "block_count",
+            "num_decoder_layers": "decoder_block_count", "relative_attention_num_buckets": "attention.relative_buckets_count",
+            "decoder_start_token_id": "decoder_start_token_id",
+        },
+    ),
     "granite": _Model("granite", _GRANITE, turned=True),
     "qwen2": _Model("qwen2"),
     "qwen3": _Model("qwen3"),
@@ -323,7 +371,7 @@ _MODELS = {
     "gemma2": _Model("gemma2", {**_WINDOW, **_CAPS}, _BOTH_SIDES, shift=1.0),
     "gemma3": _Model("gemma3_text", {**_WINDOW, **_CAPS}, _BOTH_SIDES, shift=1.0),
     "phi2": _Model("phi", _layer_norm("layer_norm_eps")),
-    "phi3": _Model("phi3", _WINDOW, always={"pad_token_id": None}),
+    "phi3": _Model("phi3", _WINDOW),
     "stablelm": _Model("stablelm", _layer_norm("layer_norm_eps")),
     "starcoder2": _Model("starcoder2", {**_WINDOW, **_layer_norm("norm_epsilon")}),
     "gpt2": _Model("gpt2", _layer_norm("layer_norm_epsilon")),
@@ -333,9 +381,22 @@ _MODELS = {
 def tensor_name(parameter: str, architecture: str = "llama") -> str:
     """What GGUF calls a parameter of transformers."""
     owner, _, kind = parameter.rpartition(".")
+    if architecture == "t5":
+        side, _, rest = owner.partition(".")
+        layer = re.fullmatch(r"block\.(\d+)\.layer\.(\d)\.(.+)", rest)
+        if layer is None:
+            whole = {"shared": "token_embd", "lm_head": "output"}
+            return f"{whole.get(owner) or side[:3] + '.output_norm'}.{kind}"
+        norm = _T5_NORMS[side][int(layer[2])] if layer[3] == "layer_norm" else _T5[layer[3]]
+        return f"{side[:3]}.blk.{layer[1]}.{norm}.{kind}"
     found = re.fullmatch(r"(?:\w+\.)?(?:layers|h)\.(\d+)\.(.+)", owner)
     block, owner = (f"blk.{found[1]}.", found[2]) if found else ("", owner.rpartition(".")[2])
     names = {**_PARTS, **_MODELS[architecture].parts}
+    if owner.endswith(".experts"):
+        kind, _, bias = kind.partition("_proj")
+        return f"{block}ffn_{kind}_exps.{bias[1:] or 'weight'}"
+    if kind == "sinks":
+        return f"{block}attn_sinks.weight"
     return f"{block}{names.get(owner, owner)}.{kind}"
 
 
@@ -347,13 +408,13 @@ def config_of(file: File) -> dict[str, Any]:
         raise UnsupportedError(
             f"the GGUF file is of architecture {architecture!r}", hints=[f"read are: {', '.join(_MODELS)}"]
         )
-    kind = _MODELS[architecture]
-    config: dict[str, Any] = {"model_type": kind.type, **kind.always}
+    kind = _MODELS[_kind(file)]
+    config: dict[str, Any] = {"model_type": kind.type, "pad_token_id": None, **kind.always}
     for name, key in {**_NUMBERS, **kind.numbers}.items():
         value = data.get(f"{architecture}.{key}")
         if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1 << 31:
             config[name] = value
-        elif value is not None:
+        elif value is not None and not (value == 0 and name == "decoder_start_token_id"):
             raise FormatError(f"the GGUF file's {architecture}.{key} is {value!r}")
     first = list(_NUMBERS)[:4]
     missing = [_NUMBERS[name] for name in first if not isinstance(config.get(name), int)]
@@ -361,21 +422,13 @@ def config_of(file: File) -> dict[str, Any]:
     if missing or table is None or len(table.shape) != 2:
         raise FormatError(f"the GGUF file has no {', '.join(missing) or 'matrix token_embd.weight'}")
     last = f"blk.{config['num_hidden_layers'] - 1}."
-    if table.shape[1] != config["hidden_size"] or not any(name.startswith(last) for name in file.tensors):
+    if table.shape[1] != config["hidden_size"] or not any(last in name for name in file.tensors):
         raise FormatError(
             f"the GGUF file has rows of {table.shape[1]} or no {last}, unlike what its numbers say"
         )
-    scaling = data.get(f"{architecture}.rope.scaling.type", "none")
-    odd = [name for name in file.tensors if name.startswith("rope_factors")]
-    if scaling not in ("none", "linear") or odd:
-        raise UnsupportedError(
-            f"the GGUF file scales rotary positions as {scaling!r}, which is not read", hints=odd
-        )
-    if scaling == "linear":
-        config["rope_scaling"] = {
-            "rope_type": "linear",
-            "factor": data.get(f"{architecture}.rope.scaling.factor", 1.0),
-        }
+    if scaling := _scaling(file, architecture):
+        config["rope_scaling"] = scaling
+        config["original_max_position_embeddings"] = scaling.get("original_max_position_embeddings")
     depth = config.get("head_dim", config["hidden_size"] // max(1, config["num_attention_heads"]))
     turns = data.get(f"{architecture}.rope.dimension_count", depth)
     if isinstance(turns, int) and 0 < turns < depth:
@@ -387,16 +440,65 @@ def config_of(file: File) -> dict[str, Any]:
         config["query_pre_attn_scalar"] = narrow if config["num_hidden_layers"] == largest else depth
     config["vocab_size"] = table.shape[0]
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
-    for name in ("attention_bias", "use_qkv_bias"):
-        config[name] = "blk.0.attn_q.bias" in file.tensors
+    for name in ("attention_bias", "use_qkv_bias", "bias"):
+        config[name] = not {"blk.0.attn_q.bias", "blk.0.attn_qkv.bias"}.isdisjoint(file.tensors)
+    if architecture == "falcon":
+        groups, two = (
+            config.get("num_kv_heads", config["num_attention_heads"]),
+            "blk.0.attn_norm_2.weight" in file.tensors,
+        )
+        config |= {"multi_query": groups == 1, "new_decoder_architecture": two or groups > 1}
+        config["num_ln_in_parallel_attn"] = 2 if two else 1
+        config.pop("head_dim", None)  # which follows
+    if architecture == "t5" and "enc.blk.0.ffn_gate.weight" in file.tensors:
+        config["feed_forward_proj"] = "gated-gelu"
     for name in ("bos", "eos"):
         config[f"{name}_token_id"] = data.get(f"tokenizer.ggml.{name}_token_id")
     return config
 
 
+def _kind(file: File) -> str:
+    """The key of `_MODELS`."""
+    name = file.metadata["general.architecture"]
+    return "llama of experts" if name == "llama" and file.metadata.get("llama.expert_count") else name
+
+
+def _scaling(file: File, architecture: str) -> dict[str, Any] | None:
+    """How rotary positions are scaled, in transformers' words."""
+    known = {name: file.metadata.get(f"{architecture}.rope.scaling.{name}") for name in (
+        "type", "factor", "original_context_length", "attn_factor", "yarn_beta_fast", "yarn_beta_slow",
+    )}  # fmt: skip
+    kind, factor, attention = known["type"], known["factor"] or 1.0, known["attn_factor"] or 1.0
+    if any(not isinstance(one, (int, float, str, type(None))) for one in known.values()):
+        raise FormatError(f"the GGUF file's {architecture}.rope.scaling is {known}")
+    original = {"original_max_position_embeddings": known["original_context_length"]}
+    factors = {name: f"rope_factors_{name}.weight" for name in ("short", "long")}
+    if all(one in file.tensors for one in factors.values()):
+        lists = {f"{name}_factor": file.floats(one).tolist() for name, one in factors.items()}
+        return {"rope_type": "longrope", **lists, **original, "attention_factor": attention}
+    if kind in (None, "none"):
+        return None
+    if kind == "linear":
+        return {"rope_type": "linear", "factor": factor}
+    if kind != "yarn":
+        raise UnsupportedError(f"the GGUF file scales rotary positions as {kind!r}, which is not read")
+    return {
+        "rope_type": "yarn", "factor": factor, **original, "beta_fast": known["yarn_beta_fast"] or 32.0,
+        "beta_slow": known["yarn_beta_slow"] or 1.0, "attention_factor": attention * (0.1 * math.log(factor) + 1),
+        "truncate": architecture != "gpt-oss",
+    }  # fmt: skip
+
+
 def _turned(rows: np.ndarray, heads: int) -> np.ndarray:
     """Rows of queries or keys, which GGUF has for pairs of neighbours, for halves of a head."""
     return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def _grouped(rows: np.ndarray, heads: int, groups: int) -> np.ndarray:
+    """Rows of all queries, keys and values, for each of the groups its own."""
+    parts = rows.reshape(heads + 2 * groups, -1, *rows.shape[1:])
+    kinds = np.split(parts, [heads, heads + groups])
+    return np.concatenate([one.reshape(groups, -1, *rows.shape[1:]) for one in kinds], 1).reshape(rows.shape)
 
 
 def load(path: str | Path) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]:
@@ -406,19 +508,20 @@ def load(path: str | Path) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]
         FormatError, UnsupportedError: as `File`; or the model is none that transformers has.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
     from transformers.pytorch_utils import Conv1D
 
     from torchette.llm.quantized import Whole
 
     file = File(path)
     given = config_of(file)
-    architecture = file.metadata["general.architecture"]
+    architecture = _kind(file)
     kind = _MODELS[architecture]
     try:
         config = AutoConfig.for_model(**given)
         with _without_weights():
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+            auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+            model = auto.from_config(config, dtype=torch.float32)
     except (
         ValueError,
         TypeError,
@@ -430,6 +533,9 @@ def load(path: str | Path) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]
     turn = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", None)}
 
     def oriented(parameter: str, array: np.ndarray) -> np.ndarray:
+        if kind.grouped and ".query_key_value." in parameter:
+            heads = config.num_attention_heads
+            return _grouped(array, heads, given.get("num_key_value_heads", heads))
         heads = turn.get(parameter.split(".")[-2]) if kind.turned else None
         return array if heads is None else _turned(array, heads)
 
@@ -442,13 +548,16 @@ def load(path: str | Path) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]
     transposed = {name for name, part in model.named_modules() if isinstance(part, Conv1D)}
     for name, parameter in model.named_parameters():
         stored = tensor_name(name, architecture)
-        if name.endswith(".experts.gate_up_proj"):
-            block = stored.partition(".mlp")[0]
-            array = np.concatenate([floats(f"{block}.ffn_{one}_exps.weight") for one in ("gate", "up")], 1)
-        elif name.endswith(".experts.down_proj"):
-            array = floats(f"{stored.partition('.mlp')[0]}.ffn_down_exps.weight")
+        if "ffn_gate_up_exps" in stored:
+            both = [floats(stored.replace("gate_up", one)) for one in ("gate", "up")]
+            if kind.type == "gpt_oss":  # takes them in turns
+                array = np.stack(both, 2).reshape(len(both[0]), -1, *both[0].shape[2:])
+            else:
+                array = np.concatenate(both, 1)
         else:
             array = oriented(name, floats(stored))
+        if kind.type == "gpt_oss" and array.ndim == 3:
+            array = array.swapaxes(1, 2)
         if name.rpartition(".")[0] in transposed and name.endswith(".weight"):
             array = array.T
         if kind.shift and name.endswith("norm.weight"):
@@ -458,6 +567,11 @@ def load(path: str | Path) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]
         state[name] = torch.from_numpy(np.array(array)).reshape(parameter.shape)
     model.load_state_dict(state, strict=False, assign=True)
     model.tie_weights()
+    if (
+        config.is_encoder_decoder and "output.weight" in file.tensors
+    ):  # transformers makes it with one table for all
+        model.lm_head.weight = torch.nn.Parameter(torch.from_numpy(np.array(floats("output.weight"))))
+        config.tie_word_embeddings = False
     if "rope_freqs.weight" in file.tensors:  # what frequencies are divided by
         for name, buffer in model.named_buffers():
             if name.endswith("inv_freq"):
@@ -498,120 +612,10 @@ def _without_weights() -> Iterator[None]:
         torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
-# ---- the tokenizer ----
-
-# What tokenizer.ggml.pre names: how text is cut before merges.
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_CUTS = {
-    "gpt-2": _GPT2,
-    "default": _GPT2,
-    "smollm": _GPT2,
-    "llama-bpe": _LLAMA3,
-    "qwen2": _LLAMA3.replace("{1,3}", ""),
-}
-
-
-_SPACE = "\u2581"
-
-
 def _files(file: File) -> dict[str, bytes]:
-    """The tokenizer, where it is byte-level BPE or SentencePiece's, and the chat template."""
-    data, found = file.metadata, {}
-    template = data.get("tokenizer.chat_template")
+    """The tokenizer, where it is of a kind that is known, and the chat template."""
+    template, made = file.metadata.get("tokenizer.chat_template"), tokenizer_json(file.metadata)
+    found = {} if made is None else {"tokenizer.json": made}
     if isinstance(template, str):
         found["chat_template.jinja"] = template.encode()
-    tokens, kind = data.get("tokenizer.ggml.tokens"), data.get("tokenizer.ggml.model")
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens) or not tokens:
-        return found
-    types = data.get("tokenizer.ggml.token_type") or [1] * len(tokens)
-    made = (
-        _sentencepiece(data, tokens) if kind == "llama" else _bytes(data, tokens) if kind == "gpt2" else None
-    )
-    if made is None:
-        return found
-    added = [
-        {"id": i, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-         "special": one == 3}
-        for i, (token, one) in enumerate(zip(tokens, types, strict=False)) if one in (3, 4)
-    ]  # fmt: skip
-    begin = data.get("tokenizer.ggml.bos_token_id")
-    if (
-        data.get("tokenizer.ggml.add_bos_token", kind == "llama")
-        and isinstance(begin, int)
-        and begin < len(tokens)
-    ):
-        first = {"SpecialToken": {"id": tokens[begin], "type_id": 0}}
-        one, two = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
-        made["post_processor"] = {
-            "type": "TemplateProcessing", "single": [first, one], "pair": [first, one, first, two],
-            "special_tokens": {tokens[begin]: {"id": tokens[begin], "ids": [begin], "tokens": [tokens[begin]]}},
-        }  # fmt: skip
-    whole = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": added,
-        "post_processor": None,
-        **made,
-    }
-    found["tokenizer.json"] = json.dumps(whole, ensure_ascii=False).encode()
     return found
-
-
-def _model(tokens: list[str], merges: Any, **more: Any) -> dict[str, Any]:
-    return {
-        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
-        "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-        "vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges, **more,
-    }  # fmt: skip
-
-
-def _bytes(data: dict[str, Any], tokens: list[str]) -> dict[str, Any] | None:
-    """BPE on bytes."""
-    merges, name = data.get("tokenizer.ggml.merges"), data.get("tokenizer.ggml.pre", "default")
-    if not isinstance(merges, list) or name not in _CUTS:
-        return None
-    steps: list[dict[str, Any]] = [
-        {"type": "Split", "pattern": {"Regex": _CUTS[name]}, "behavior": "Isolated", "invert": False},
-        {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
-    ]
-    if name == "smollm":
-        steps.insert(0, {"type": "Digits", "individual_digits": True})
-    return {
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
-        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": _model(tokens, merges),
-    }
-
-
-def _sentencepiece(data: dict[str, Any], tokens: list[str]) -> dict[str, Any] | None:
-    """Pairs of pieces are put together where the whole is a piece, the likeliest first."""
-    scores = data.get("tokenizer.ggml.scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens):
-        return None
-    known = {token: i for i, token in enumerate(tokens)}
-    pairs = [
-        (-score, -len(token[:at]), -len(token[at:]), known[token[:at]], known[token[at:]])
-        for token, score in zip(tokens, scores, strict=True)
-        for at in range(1, len(token))
-        if token[:at] in known and token[at:] in known
-    ]
-    merges = [[tokens[left], tokens[right]] for *_, left, right in sorted(pairs)]
-    types = data.get("tokenizer.ggml.token_type") or []
-    unknown = next((token for token, kind in zip(tokens, types, strict=False) if kind == 2), None)
-    prefix = data.get("tokenizer.ggml.add_space_prefix", True)
-    spaces = [{"type": "Prepend", "prepend": _SPACE}] if prefix else []
-    steps: list[dict[str, Any]] = [
-        {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
-    ]  # fmt: skip
-    if prefix:
-        steps.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    replaced = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
-    return {
-        "normalizer": {"type": "Sequence", "normalizers": [*spaces, replaced]},
-        "pre_tokenizer": None,
-        "decoder": {"type": "Sequence", "decoders": steps},
-        "model": _model(tokens, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True),
-    }

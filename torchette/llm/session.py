@@ -212,7 +212,7 @@ class Session:
 
     Args:
         source: the path of a .pte file or its bytes, a compiled model, or a `Decoder`.
-        tokenizer: the path of a tokenizer.json, where the file has none or another is meant.
+        tokenizer: the path of a tokenizer.json, SentencePiece or tiktoken file, where the file has none or another is meant.
         data_files: paths of .ptd files with weights.
         adapter: as `set_adapter` takes it.
         threads: how many threads a step uses; see `Program.load_method`.

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from torchette.errors import FormatError, InputError, MissingPackageError
+from torchette.llm.vocabularies import byte_characters, converted
 
 
 def package(name: str) -> Any:
@@ -34,7 +35,7 @@ def _unknown(what: str) -> FormatError:
 
 
 class Tokenizer:
-    """A tokenizer.json.
+    """A tokenizer.json, or a file of SentencePiece or tiktoken.
 
     Raises:
         FormatError: code "unknown-tokenizer": it is none, or its decoder makes text in a way that is not known.
@@ -45,6 +46,8 @@ class Tokenizer:
         from tokenizers import Tokenizer as Encoder
 
         try:
+            if data.lstrip()[:1] != b"{":
+                data = converted(data)
             record = json.loads(data)
             self._encoder = Encoder.from_str(bytes(data).decode())
             self._bytes = _bytes_of(record, self._encoder)
@@ -52,7 +55,9 @@ class Tokenizer:
             if isinstance(error, FormatError):
                 raise
             raise _unknown(f"the tokenizer cannot be read: {error}") from None
-        except Exception as error:  # what tokenizers raises has no type of its own
+        except BaseException as error:  # what tokenizers raises has no type of its own, and may be a panic
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
             raise _unknown(f"the tokenizer cannot be read: {error}") from None
 
     def encode(self, text: str, special: bool = True) -> list[int]:
@@ -107,7 +112,7 @@ def _bytes_of(record: dict[str, Any], encoder: Any) -> dict[int, bytes]:
     }
     if strange or any(old is None for old, _ in replaced):
         raise _unknown(f"the tokenizer's decoder {', '.join(sorted(strange)) or 'Replace'} is not known")
-    bytes_of_character = {c: b for b, c in _byte_characters()}
+    bytes_of_character = {c: b for b, c in byte_characters()}
 
     def decoded(token: str) -> bytes:
         if "ByteLevel" in decoders:
@@ -131,13 +136,6 @@ def _bytes_of(record: dict[str, Any], encoder: Any) -> dict[int, bytes]:
     for number, added in encoder.get_added_tokens_decoder().items():
         found[number] = b"" if added.special else added.content.encode()
     return found
-
-
-def _byte_characters() -> Iterator[tuple[int, str]]:
-    """The character by which byte-level vocabularies write each byte: itself if it can be seen, else one from U+0100 on."""
-    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    yield from ((byte, chr(byte)) for byte in seen)
-    yield from ((byte, chr(0x100 + i)) for i, byte in enumerate(sorted(set(range(256)) - set(seen))))
 
 
 class TextStream:

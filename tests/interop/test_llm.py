@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a small Llama that ExecuTorch 1.5.1 exports by its own script, and the same by ours for portable kernels. Out: our session
+# says with its files what transformers says, and its runner with ours.
+"""Language models' files in both directions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.llm import double
+from tests.llm.test_export import expected
+from tests.models import zoo
+from torchette.llm import Session
+
+_LIBRARY = zoo.declare_torchvision_operators()
+transformers = pytest.importorskip("transformers")
+
+PROMPT, COUNT = [5, 17, 3, 99, 42], 24
+# Their library takes names of operators that are ours, too: it has a process of its own.
+EXPORT = """
+import json, sys, torch
+from tests.models import zoo
+kept = zoo.declare_torchvision_operators()
+from executorch.examples.models.llama.export_llama_lib import export_llama
+from executorch.extension.llm.export.config.llm_config import LlmConfig, ModelType
+folder, fast = sys.argv[1], sys.argv[2] == "fast"
+config = LlmConfig()
+config.base.model_class = ModelType.smollm2
+config.base.checkpoint, config.base.params = folder + "/model.pth", folder + "/model.json"
+config.base.metadata = '{"get_bos_id": 1, "get_eos_ids": [2]}'
+config.model.use_kv_cache = True
+config.export.max_seq_length = config.export.max_context_length = 64
+config.export.output_name = folder + f"/{sys.argv[2]}.pte"
+if fast:
+    config.model.use_sdpa_with_kv_cache = True
+    config.backend.xnnpack.enabled = config.backend.xnnpack.extended_ops = True
+export_llama(config)
+"""
+RUN = """
+import json, sys
+from executorch.extension.llm.runner import GenerationConfig, TextLLMRunner
+runner = TextLLMRunner(sys.argv[1], sys.argv[2])
+said = []
+runner.generate(sys.argv[3], GenerationConfig(echo=False, max_new_tokens=int(sys.argv[4]), temperature=0.0), said.append)
+print("SAID", json.dumps(said))
+"""
+
+
+def peer(code: str, *arguments: Any) -> str:
+    pytest.importorskip("executorch")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def small_llama() -> Any:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=double.SIZE, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15)
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plain", "fast"])
+def test_our_session_takes_their_files(kind: str, tmp_path: Path) -> None:
+    """`fast` has their attention with caches, and is lowered for XNNPACK."""
+    model = small_llama()
+    parts = {
+        "model.layers": "layers", "model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output",
+        "self_attn.q_proj": "attention.wq", "self_attn.k_proj": "attention.wk", "self_attn.v_proj": "attention.wv",
+        "self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1", "mlp.up_proj": "feed_forward.w3",
+        "mlp.down_proj": "feed_forward.w2", "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm",
+    }  # fmt: skip
+    state = {}
+    for name, tensor in model.state_dict().items():
+        for theirs, own in parts.items():
+            name = name.replace(theirs, own)
+        state[name] = tensor
+    torch.save(state, tmp_path / "model.pth")
+    described = {
+        "dim": 64, "hidden_dim": 96, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "norm_eps": 1e-5, "rope_theta": 10000.0,
+        "vocab_size": double.SIZE, "use_hf_rope": True, "use_scaled_rope": False, "bos_idx": 1, "eos_idx": 2,
+    }  # fmt: skip
+    (tmp_path / "model.json").write_text(json.dumps(described))
+    peer(EXPORT, tmp_path, kind)
+    session = Session(tmp_path / f"{kind}.pte")
+    answer = session.generate(PROMPT, max_tokens=COUNT, ignore_end=True, temperature=0).run()
+    assert [*PROMPT, *answer.tokens] == expected(model, PROMPT, COUNT)
+    session.rewind(len(PROMPT))
+    again = session.generate([*PROMPT, 7], max_tokens=8, ignore_end=True, temperature=0).run()
+    assert [*PROMPT, 7, *again.tokens] == expected(model, [*PROMPT, 7], 8)
+
+
+@pytest.mark.slow
+def test_their_runner_takes_our_files(tmp_path: Path) -> None:
+    from torchette import llm
+
+    model = small_llama()
+    (tmp_path / "tokenizer.json").write_bytes(double.tokenizer_json())
+    program = llm.export(model, max_context=64, max_prefill=16, backend="portable")
+    assert not any(name.startswith("cpu::") for name in program.program.operators())
+    program.save(tmp_path / "model.pte")
+    session = Session(tmp_path / "model.pte", tokenizer=tmp_path / "tokenizer.json")
+    answer = session.generate("Hello", max_tokens=COUNT, temperature=0).run()
+    said = json.loads(
+        peer(RUN, tmp_path / "model.pte", tmp_path / "tokenizer.json", "Hello", COUNT).split("SAID")[1]
+    )
+    assert "".join(said).startswith(answer.text[:10]) and answer.text, (said, answer.text)

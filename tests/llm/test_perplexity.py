@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a short form of `./dev bench perplexity`. Out: programs in float32 judge a text as the model does, and fewer bits cost
+# little.
+"""Perplexity of compiled language models."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+pytest.importorskip("tokenizers")
+
+from benchmarks import perplexity
+from tests.models import zoo
+
+_LIBRARY = zoo.declare_torchvision_operators()
+
+
+@pytest.mark.slow
+def test_fewer_bits_cost_little() -> None:
+    learned, unseen = perplexity.tokens_of(perplexity.text())
+    model, tokens = perplexity.trained(learned, 40), unseen[: 4 * perplexity.CONTEXT]
+    with torch.no_grad():
+        rows = torch.tensor(tokens).view(-1, perplexity.CONTEXT)
+        theirs = math.exp(model(rows, labels=rows).loss.item())
+    found = {
+        scheme: perplexity.perplexity(perplexity.compiled(model, scheme), tokens)
+        for scheme in (None, "int8", "int4", "8da4w")
+    }
+    assert found[None] == pytest.approx(theirs, rel=1e-4) and theirs < perplexity.VOCABULARY / 3
+    for scheme, most in (("int8", 1.005), ("int4", 1.05), ("8da4w", 1.05)):
+        assert found[scheme] / found[None] < most, (scheme, found)
