@@ -27,10 +27,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def session(options: argparse.Namespace) -> Any:
+def session(options: argparse.Namespace, adapter: str | Path | None = None) -> Any:
     """A session of the model. Raises as `torchette.llm.Session` does."""
     from torchette.llm.session import Session
 
     return Session(
-        options.file, tokenizer=options.tokenizer, data_files=options.data_file, threads=options.threads
+        options.file,
+        tokenizer=options.tokenizer,
+        data_files=options.data_file,
+        adapter=adapter,
+        threads=options.threads,
     )

@@ -33,6 +33,7 @@ from torchette.llm.encoders import (
     audio_step,
     example_image,
     example_input,
+    image_facts,
     most_rows,
 )  # fmt: skip
 from torchette.llm.quantized import SCHEMES, store_whole
@@ -95,6 +96,7 @@ def export(
     step = progress or (lambda stage, name: None)
     whole: Callable[[str], Any] | None = None
     named: dict[str, bytes] = {}
+    seen: dict[str, Any] = {}
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         step("load", path.name)
@@ -102,6 +104,8 @@ def export(
             model, whole, named = gguf.load(path)
         else:
             model, named = _load(path)
+            if (image := _image_token(model)) is not None:
+                seen = image_facts(path, image)
     config = model.config.get_text_config(decoder=True)
     if max_context is None:
         names = ("max_position_embeddings", "max_target_positions", "n_positions")
@@ -137,9 +141,8 @@ def export(
         return compile(
             methods,
             backend=backend,
-            constant_methods=metadata(
-                model, len(decoder.layers), max_prefill, max_context, named.get(_PROCESSOR, b"{}")
-            ),
+            constant_methods=seen
+            | metadata(model, len(decoder.layers), max_prefill, max_context, named.get(_PROCESSOR, b"{}")),
             edge=EdgeCompileConfig(progress=progress),
             config=ExecutorchBackendConfig(
                 named_data=_with_configuration(model, named),
