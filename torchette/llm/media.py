@@ -209,9 +209,7 @@ class ImageDecoder(MediaDecoder):
                 given = pixels(given, height, width, *self._range)
             given = self._fitting(self._encoder, given, f"image {index}")
             bases.append(self._number(given, [given, None]))
-        size, whole = len(self._whole), self._whole
-        if not any(tokens[i : i + size] == whole for i in range(len(tokens))):
-            tokens = [t for token in tokens for t in (whole if token == self.placeholder else [token])]
+        tokens = self._wrapped(tokens)
         spots = tokens.count(self._token)
         if spots not in (len(bases), len(bases) * self._count):
             raise InputError(
@@ -225,6 +223,13 @@ class ImageDecoder(MediaDecoder):
             placed += every[at : at + each] if token == self._token else [token]
             at += each * (token == self._token)
         return placed
+
+    def _wrapped(self, tokens: list[int]) -> list[int]:
+        """A prompt with what belongs around images, where it has that not already."""
+        whole = self._whole
+        if any(tokens[i : i + len(whole)] == whole for i in range(len(tokens))):
+            return tokens
+        return [t for token in tokens for t in (whole if token == self.placeholder else [token])]
 
     def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
         """As `torchette.llm.session.Decoder.step`."""
