@@ -18,7 +18,7 @@ from torch.export import Dim
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from torchette._compile import CompiledModel, compile
-from torchette.errors import InputError, ModelNotFoundError, TorchetteError, UnsupportedError
+from torchette.errors import FormatError, InputError, ModelNotFoundError, TorchetteError, UnsupportedError
 from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.llm import gguf
 from torchette.llm import lora as adapters
@@ -235,7 +235,25 @@ def _load(folder: Path) -> tuple[Any, dict[str, bytes]]:
         model = kind.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     except (ValueError, KeyError, OSError) as error:
         raise InputError(f"transformers cannot load {folder} as a language model: {error}") from error
-    return model, {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
+    return model, _files(folder)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """What travels in the program; a chat template is in other files of older folders."""
+    found = {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
+    for older in ("chat_template.json", "tokenizer_config.json"):
+        if "chat_template.jinja" not in found and (folder / older).is_file():
+            try:
+                template = json.loads((folder / older).read_bytes()).get("chat_template") or ""
+                if isinstance(template, list):  # several by name
+                    template = {one["name"]: one["template"] for one in template}["default"]
+                if template:
+                    found["chat_template.jinja"] = template.encode()
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise FormatError(
+                    f"{folder / older} has no chat template that can be read: {error}"
+                ) from None
+    return found
 
 
 def metadata(
