@@ -3,8 +3,8 @@
 """Talk with a language model
 
 Each line is a message. /image FILE shows a picture with the next one, /reset begins a new conversation, /exit or Ctrl-D
-ends, Ctrl-C ends an answer. What the context no longer holds is forgotten, the oldest first. With --plain each line is
-continued, or translated, as it is, without a chat template and without what was said before.
+ends, Ctrl-C ends an answer. What the context no longer holds is forgotten, the oldest first. With --prompt a text is
+continued as it is, without a chat template; models that translate or transcribe do so.
 
 examples:
   torchette chat model.pte
@@ -12,8 +12,9 @@ examples:
   torchette chat smolvlm.pte --image photo.jpg
   torchette chat llama.pte --adapter pirate.ptd
   echo "Name three rivers." | torchette chat model.pte --schema rivers.json
-  echo "translate English to German: Hello" | torchette chat t5.pte --plain
-  echo "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>" | torchette chat whisper.pte --audio speech.wav
+  torchette chat base.pte --prompt "Once upon a time" --max-tokens 100
+  torchette chat t5.pte --prompt "translate English to German: Hello"
+  torchette chat whisper.pte --audio speech.wav
 """
 
 from __future__ import annotations
@@ -52,14 +53,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a picture that comes with the first message; may be repeated",
     )
+    parser.add_argument("--prompt", metavar="TEXT", help="continue this text alone, and end")
     parser.add_argument(
         "--audio",
         metavar="FILE.wav",
         type=Path,
-        help="what is heard, 16 kHz; lines are what answers begin with",
-    )
-    parser.add_argument(
-        "--plain", action="store_true", help="continue lines as they are, without a chat template"
+        help="what is heard, 16 kHz; the answer begins with the prompt",
     )
     parser.add_argument("--system", metavar="TEXT", help="what the model is told before")
     for name, (kind, text) in _NUMBERS.items():
@@ -88,10 +87,12 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError(f"{options.schema} is no JSON: {error}") from None
     if options.audio:
         asked["audio"] = sound_of(options.audio.read_bytes())
-    plain = options.plain or options.audio is not None
     first = [] if options.system is None else [{"role": "system", "content": options.system}]
     messages: list[dict[str, Any]] = list(first)
     pictures = [image_of(path.read_bytes()) for path in options.image]
+    if options.audio or options.prompt is not None:
+        _said(session.generate(options.prompt or "", images=pictures, **asked), options.statistics)
+        return DONE
     terminal = sys.stdin.isatty()
     while True:
         try:
@@ -108,8 +109,6 @@ def run(options: argparse.Namespace) -> int:
                 pictures.append(image_of(Path(rest.strip()).expanduser().read_bytes()))
             except (OSError, InputError) as error:
                 note(str(error))
-        elif plain and line:
-            _said(session.generate(line, images=pictures, **asked), options.statistics)
         elif line:
             parts = [{"type": "image", "image": picture} for picture in pictures]
             content = [*parts, {"type": "text", "text": line}] if parts else line

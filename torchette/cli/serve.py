@@ -91,7 +91,9 @@ def run(options: argparse.Namespace) -> int:
     sessions = models.pop(name)
     with Server(sessions, name, options.host, options.port, limits, models, options.api_key) as server:
         names = ", ".join(map(json.dumps, server.models))
-        note(f"{names} at http://{options.host}:{server.server_port}/v1, Ctrl-C ends")
+        note(
+            f"{names} {'are' if models else 'is'} at http://{options.host}:{server.server_port}/v1, Ctrl-C ends"
+        )
         if not server.is_local and options.api_key is None:
             note("other machines can use it: TORCHETTE_API_KEY says what they must know")
         with contextlib.suppress(KeyboardInterrupt):
