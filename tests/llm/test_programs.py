@@ -182,6 +182,12 @@ def test_a_prompt_goes_on_as_it_is(file, tmp_path, monkeypatch, capsys):
     assert "no images and no audio" in capsys.readouterr().err
 
 
+def test_bytes_that_are_no_text_end_no_conversation(file):
+    command = [sys.executable, "-m", "torchette.cli", "chat", file, "--max-tokens", "2", "--draft", file]
+    done = subprocess.run(command, input=b"a\xff\xfeb\nHello\n", capture_output=True, check=False)
+    assert done.returncode == 0 and done.stdout.count(b"\n") >= 2, done.stderr
+
+
 def hears_ctrl_c() -> None:
     """A job in the background ignores SIGINT, and so would what it starts."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -197,6 +197,7 @@ def test_requests_at_once_get_the_answers_that_they_would_get_alone(server):
         )
 
 
+PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/iZk9HQAAAABJRU5ErkJggg=="
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 BAD: list[tuple[str, Any, int]] = [
     ("/v1/completions", b"{", 400), ("/v1/completions", b"[]", 400), ("/v1/completions", b"\xff\xfe", 400), ("/v1/completions", b"[" * 9000, 400),
@@ -225,6 +226,13 @@ def test_what_is_wrong_is_an_error_object(server, path, body, status):
     found, answer = ask(server, path, body)
     assert found == status, answer
     assert set(answer["error"]) == {"message", "type", "param", "code"} and answer["error"]["message"]
+
+
+def test_a_prompt_beyond_the_context_has_openais_code(server):
+    body = ask(server, "/v1/completions", {"prompt": "x" * 600})[1]
+    assert (
+        body["error"]["code"] == "context_length_exceeded" and "the context 512" in body["error"]["message"]
+    )
 
 
 def test_after_all_that_it_lives(server):
@@ -302,6 +310,8 @@ def test_random_bodies_are_answered(server):
         3,
         0.5,
         "root ::= [a-c]+",
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PIXEL}}]}],
+        [ADD],
     ]
     names = [
         "prompt",
@@ -322,6 +332,9 @@ def test_random_bodies_are_answered(server):
         "model",
         "top_logprobs",
         "stream_options",
+        "tools",
+        "tool_choice",
+        "chat_template_kwargs",
     ]
     for _ in range(120):
         body = {name: rng.choice(values) for name in rng.sample(names, rng.randrange(len(names)))}
@@ -497,9 +510,6 @@ def test_a_client_that_leaves_ends_its_answer():
         assert decoder.fed < 5000
         server.shutdown()
         thread.join()
-
-
-PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/iZk9HQAAAABJRU5ErkJggg=="
 
 
 def test_images_come_as_data_urls():

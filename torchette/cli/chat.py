@@ -20,6 +20,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from pathlib import Path
@@ -53,6 +54,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a picture that comes with the first message; may be repeated",
     )
+    parser.add_argument(
+        "--draft",
+        metavar="SMALL.pte",
+        type=Path,
+        help="a small model with the same tokens, which proposes some; the answer stays the same",
+    )
     parser.add_argument("--prompt", metavar="TEXT", help="continue this text alone, and end")
     parser.add_argument(
         "--audio",
@@ -72,6 +79,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from torchette.llm.features import image_of, sound_of
+    from torchette.llm.session import Session
 
     session = _llm.session(options, options.adapter)
     asked: dict[str, Any] = {
@@ -85,15 +93,20 @@ def run(options: argparse.Namespace) -> int:
             asked["schema"] = json.loads(options.schema.read_bytes())
         except ValueError as error:
             raise UsageError(f"{options.schema} is no JSON: {error}") from None
+    if options.draft:
+        asked["draft"] = Session(options.draft, threads=options.threads)
     if options.audio:
         asked["audio"] = sound_of(options.audio.read_bytes())
     first = [] if options.system is None else [{"role": "system", "content": options.system}]
     messages: list[dict[str, Any]] = list(first)
     pictures = [image_of(path.read_bytes()) for path in options.image]
+    terminal = sys.stdin.isatty()
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     if options.audio or options.prompt is not None:
         _said(session.generate(options.prompt or "", images=pictures, **asked), options.statistics)
         return DONE
-    terminal = sys.stdin.isatty()
     while True:
         try:
             line = input("> " if terminal else "").strip()
@@ -114,8 +127,15 @@ def run(options: argparse.Namespace) -> int:
             content = [*parts, {"type": "text", "text": line}] if parts else line
             pictures = []
             messages.append({"role": "user", "content": content})
-            said = _answer(session, messages, len(first), asked, options.statistics)
-            messages.append({"role": "assistant", "content": said})
+            try:
+                said = _answer(session, messages, len(first), asked, options.statistics)
+            except InputError as error:
+                if not terminal:
+                    raise
+                note(str(error))
+                messages.pop()
+            else:
+                messages.append({"role": "assistant", "content": said})
 
 
 def _answer(

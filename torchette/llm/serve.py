@@ -212,7 +212,8 @@ class _Handler(BaseHTTPRequestHandler):
         except Refusal as refusal:
             self._fail(refusal)
         except InputError as error:
-            self._fail(Refusal(400, str(error), name=error.code))
+            name = "context_length_exceeded" if error.code == "prompt-too-long" else error.code
+            self._fail(Refusal(400, str(error), name=name))
         except TorchetteError as error:
             self._fail(Refusal(500, str(error), "server_error", error.code))
         except OSError:
