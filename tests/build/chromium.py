@@ -115,8 +115,9 @@ class Chromium:
         """Until the expression is true."""
         end = time.monotonic() + PATIENCE
         while not self.value(ready):
-            text = self.value("document.body.innerText")
-            assert time.monotonic() < end, f"it never is so that {ready}: {text} {self.errors}"
+            assert time.monotonic() < end, (
+                f"it never is so that {ready}: {self.value('document.body.innerText')} {self.errors}"
+            )
             time.sleep(0.05)
 
     def value(self, expression: str) -> Any:

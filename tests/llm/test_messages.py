@@ -71,7 +71,7 @@ def test_contents_are_what_the_template_takes(
     [
         [], "x", {"role": "user", "content": "x"}, [5], [{"role": "user"}], [{"content": "x"}], [{"role": "user", "content": 5}],
         [{"role": "user", "content": ["x"]}], [{"role": "user", "content": [{"type": "text"}]}], [{"role": "user", "content": [{"type": "video"}]}],
-        [{"role": "assistant", "tool_calls": [5]}], [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
+        [{"role": "assistant", "tool_calls": [5]}], [{"role": "assistant", "tool_calls": 5}], [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
     ],
     ids=str,
 )  # fmt: skip

@@ -210,6 +210,7 @@ BAD: list[tuple[str, Any, int]] = [
     ("/v1/completions", {"prompt": "x", "temperature": "hot"}, 400), ("/v1/completions", b'{"prompt": "x", "temperature": NaN}', 400),
     ("/v1/completions", {"prompt": "x", "top_p": 7}, 400), ("/v1/completions", {"prompt": "x", "seed": -1}, 400),
     ("/v1/completions", {"prompt": "x", "stop": [5]}, 400), ("/v1/completions", {"prompt": "x", "stop": {"a": 1}}, 400), ("/v1/completions", {"prompt": "x", "stop": ["a"] * 17}, 400),
+    ("/v1/completions", {"prompt": "x", "logit_bias": {"1": 1e300}}, 400), ("/v1/completions", {"prompt": "x", "grammar": "root ::= \"a\"", "logit_bias": {"97": -1e300}}, 400),
     ("/v1/completions", {"prompt": "x", "logit_bias": {"a": 1}}, 400), ("/v1/completions", {"prompt": "x", "logit_bias": {"999": 1}}, 400), ("/v1/completions", {"prompt": "x", "logit_bias": 5}, 400),
     ("/v1/completions", {"prompt": "x", "grammar": "root ::= root"}, 400), ("/v1/completions", {"prompt": "x", "grammar": 5}, 400),
     ("/v1/chat/completions", {"messages": "x"}, 400), ("/v1/chat/completions", {"messages": []}, 400), ("/v1/chat/completions", {"messages": [5]}, 400),
@@ -350,6 +351,46 @@ def test_random_bodies_are_answered(server):
         assert status in (200, 400, 404), answer
         assert status == 200 or answer["error"]["message"]
     lives(server)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Of all values within one, the keys that lead there."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield (*path, key)
+        yield from places(part, (*path, key))
+
+
+def test_good_requests_with_a_wrong_part_are_answered(further):
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    schema = {"type": "object", "properties": {"a": {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"$ref": "#/$defs/x"}]}},
+              "$defs": {"x": {"enum": ["u", None]}}}  # fmt: skip
+    good = [
+        ("/v1/chat/completions", {"messages": [*CHAT["messages"], {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": [{"type": "text", "text": "2"}]}],
+         "tools": [ADD], "tool_choice": {"function": {"name": "add"}}, "n": 2, "logprobs": True, "top_logprobs": 2, "chat_template_kwargs": {"x": 1}}),
+        ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}, "stream": True}),
+        ("/v1/completions", {"prompt": ["ab", [1, 2]], "n": 2, "grammar": 'root ::= [a-c]+ ("x" | r){1,3}\nr ::= "z" r | ""', "logit_bias": {"5": 1}}),
+    ]  # fmt: skip
+    junk = [True, 0, -1, 1.5, 1 << 63, 1e308, "", "x", "\0\uffff", [], {}, [[]], [None], "a" * 2000, {"$ref": "#"}, {"type": "array", "items": {"$ref": "#"}}, "root ::= root"]  # fmt: skip
+    rng = random.Random(5)
+    statuses = [ask(further, path, {**body, "max_tokens": 2}, KEY)[0] for path, body in good]
+    assert statuses == [200] * 3
+    for _ in range(200):
+        path, body = rng.choice(good)
+        body = json.loads(json.dumps({**body, "max_tokens": 2}))
+        for _ in range(rng.choice([1, 1, 2])):
+            *within, key = rng.choice(list(places(body)) or [("prompt",)])
+            part: Any = body
+            for one in within:
+                part = part[one]
+            if rng.random() < 0.3:
+                del part[key]
+            else:
+                part[key] = rng.choice(junk)
+        status, answer = ask(further, path, body, KEY)
+        statuses.append(status)
+        assert status in (200, 400, 404), (body, answer)
+    assert 20 < statuses.count(400) < 190
 
 
 def test_too_long_and_too_many_are_told_so():

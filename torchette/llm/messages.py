@@ -41,6 +41,8 @@ def prepared(
         else:
             content = "".join(piece["text"] if piece["type"] == "text" else image for piece in pieces)
         message = {**given, "content": content}
+        if calls and not isinstance(calls, (list, tuple)):
+            raise InputError(f"messages[{number}]: tool_calls are a list")
         if calls:
             message["tool_calls"] = [_with_values(call, number) for call in calls]
         found.append(message)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,9 +65,11 @@ class Sampling:
                 not isinstance(token, (int, np.integer))
                 or isinstance(bias, bool)
                 or not isinstance(bias, (int, float))
-                or not bias < math.inf
+                or not bias <= 1e30
             ):
-                raise InputError(f"logit_bias[{token!r}] is {bias!r}: it takes numbers by token number")
+                raise InputError(
+                    f"logit_bias[{token!r}] is {bias!r}: it takes numbers to 1e30 by token number"
+                )
 
     @property
     def is_plain(self) -> bool:
@@ -106,7 +107,7 @@ def adjust(
     for token, bias in sampling.logit_bias.items():
         if not 0 <= token < len(logits):
             raise InputError(f"logit_bias: there is no token {token}, the vocabulary has {len(logits)}")
-        logits[token] += bias
+        logits[token] += bias if bias > -1e30 else -np.inf
     if allowed is not None:
         logits[~allowed] = -np.inf
     most = logits.max()

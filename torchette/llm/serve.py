@@ -215,7 +215,9 @@ class _Handler(BaseHTTPRequestHandler):
             name = "context_length_exceeded" if error.code == "prompt-too-long" else error.code
             self._fail(Refusal(400, str(error), name=name))
         except TorchetteError as error:
-            self._fail(Refusal(500, str(error), "server_error", error.code))
+            is_asked = error.code == "no-token"  # a grammar or logit_bias forbids all
+            kind = "invalid_request_error" if is_asked else "server_error"
+            self._fail(Refusal(400 if is_asked else 500, str(error), kind, error.code))
         except OSError:
             self.close_connection = True  # the client is gone, or too slow
         except Exception:

@@ -524,9 +524,9 @@ class Session:
             source = self._shared.template.source
             if "tools" not in source:
                 raise InputError("the chat template of this model takes no tools")
-            names["tools"] = list(tools)
             if grammar := grammar_of_calls(tools, tool_choice, source):
                 asked["grammar"] = grammar
+            names["tools"] = list(tools)
         asked["prompt"] = self.encode(self.render(messages, **names), special=False)
         if images := images_of(messages):
             asked["images"] = images
