@@ -453,16 +453,16 @@ class _Converter:
             raise self._error(where, f"no number is from {low} to {high}")
         any_fraction, some = '("." [0-9]{1,15})?', '"." "0"{0,14} [1-9] [0-9]{0,14}'
         parts = []
-        for sign, least, greatest, past_least, below_greatest in (
+        for minus, least, greatest, past_least, below_greatest in (
             ('"-" ', max(-high, 0), -low, high_open and high <= 0, low_open),
             ("", max(low, 0), high, low_open and low >= 0, high_open),
         ):
             if greatest > least:
-                parts.append(f'{sign}"{least}" {some if past_least else any_fraction}')
+                parts.append(f'{minus}"{least}" {some if past_least else any_fraction}')
             if greatest > least + 1:
-                parts.append(f"{sign}({_natural(least + 1, greatest - 1)}) {any_fraction}")
+                parts.append(f"{minus}({_natural(least + 1, greatest - 1)}) {any_fraction}")
             if greatest > least or (greatest == least and not past_least):
-                parts += [] if below_greatest else [f'{sign}"{greatest}" ("." "0"{{1,15}})?']
+                parts += [] if below_greatest else [f'{minus}"{greatest}" ("." "0"{{1,15}})?']
         return self._rule(" | ".join(parts))
 
 
