@@ -132,9 +132,15 @@ def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     if 0 < sampling.top_k < len(result):
         result[result < np.partition(result, -sampling.top_k)[-sampling.top_k]] = 0
     if sampling.top_p < 1:
-        order = np.argsort(-result, kind="stable")
-        total = np.cumsum(result[order])
-        result[order[np.searchsorted(total, sampling.top_p * total[-1]) + 1 :]] = 0
+        mass = sampling.top_p * result.sum()
+        for least in (0.01, 0.0001, 0):  # of a large vocabulary, few are enough nearly always
+            some = np.flatnonzero(result > least)
+            if result[some].sum() > mass:
+                break
+        order = some[np.argsort(-result[some], kind="stable")]
+        kept = order[: np.searchsorted(np.cumsum(result[order]), mass) + 1]
+        values, result = result[kept], np.zeros_like(result)
+        result[kept] = values
     result[result < sampling.min_p] = 0  # the likeliest is 1 so far
     return result / result.sum()
 
