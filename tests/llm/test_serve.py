@@ -439,6 +439,24 @@ def test_several_answers_and_several_prompts(server):
     assert texts == [one.text for one in said]
 
 
+def test_a_draft_changes_no_answer():
+    with Server(
+        [session(FakeDecoder(context=512, every=True))],
+        "double",
+        port=0,
+        draft=session(FakeDecoder(context=512)),
+    ) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        body = ask(server, "/v1/completions", {"prompt": "x", "max_tokens": 20, "temperature": 0, "n": 2})[1]
+        said = session(FakeDecoder(context=512)).generate("x", max_tokens=20).run().text
+        assert [choice["text"] for choice in body["choices"]] == [said] * 2
+        (draft,) = server.drafts.values()
+        assert draft._decoder.fed >= 20
+        server.shutdown()
+        thread.join()
+
+
 @pytest.fixture(scope="module")
 def further() -> Iterator[Server]:
     """With a key, a second model, and a template that takes tools."""

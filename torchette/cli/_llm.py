@@ -27,6 +27,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def draft_argument(parser: argparse.ArgumentParser) -> None:
+    """Declares a model that proposes tokens."""
+    parser.add_argument(
+        "--draft",
+        metavar="SMALL.pte",
+        type=Path,
+        help="a small model with the same tokens, which proposes some; answers stay the same",
+    )
+
+
 def session(options: argparse.Namespace, adapter: str | Path | None = None) -> Any:
     """A session of the model. Raises as `torchette.llm.Session` does."""
     from torchette.llm.session import Session

@@ -54,12 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a picture that comes with the first message; may be repeated",
     )
-    parser.add_argument(
-        "--draft",
-        metavar="SMALL.pte",
-        type=Path,
-        help="a small model with the same tokens, which proposes some; the answer stays the same",
-    )
+    _llm.draft_argument(parser)
     parser.add_argument("--prompt", metavar="TEXT", help="continue this text alone, and end")
     parser.add_argument(
         "--audio",

@@ -42,6 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a LoRA adapter, .ptd or peft's folder, that clients choose as a model of this name; may be repeated",
     )
+    _llm.draft_argument(parser)
     parser.add_argument(
         "--api-key",
         metavar="KEY",
@@ -71,6 +72,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from torchette.llm.serve import Limits, Server
+    from torchette.llm.session import Session
 
     least = min(options.sessions, options.max_tokens, 1 if options.max_body is None else options.max_body)
     if least < 1 or options.max_seconds <= 0 or not 0 <= options.port < 1 << 16:
@@ -89,7 +91,9 @@ def run(options: argparse.Namespace) -> int:
     body = options.max_body or (16 if models[name][0].sees else 1)
     limits = Limits(body << 20, options.max_tokens, seconds=options.max_seconds)
     sessions = models.pop(name)
-    with Server(sessions, name, options.host, options.port, limits, models, options.api_key) as server:
+    draft = Session(options.draft, threads=options.threads) if options.draft else None
+    given = (options.host, options.port, limits, models, options.api_key, draft)
+    with Server(sessions, name, *given) as server:
         names = ", ".join(map(json.dumps, server.models))
         note(
             f"{names} {'are' if models else 'is'} at http://{options.host}:{server.server_port}/v1, Ctrl-C ends"

@@ -90,6 +90,7 @@ class Server(ThreadingHTTPServer):
         name: what clients call the model.
         adapters: sessions with adapters, by what clients call the model with them.
         api_key: what clients must give; None: nothing.
+        draft: a session of a small model with the same tokens, which proposes some; answers stay of the same distribution.
         host: of the address. Where it is this machine's own, requests that name another host are refused, so that pages of
             other sites in a browser cannot reach it.
         port: 0 for any that is free; `server_port` has it.
@@ -107,10 +108,12 @@ class Server(ThreadingHTTPServer):
         limits: Limits = _LIMITS,
         adapters: Mapping[str, list[Session]] | None = None,
         api_key: str | None = None,
+        draft: Session | None = None,
     ) -> None:
         self.models = {name: list(sessions), **(adapters or {})}
         self.name, self.limits, self.created, self.api_key = name, limits, int(time.time()), api_key
         self.free = [session for one in self.models.values() for session in one]
+        self.drafts = {session: draft.new() for session in self.free} if draft else {}
         self.turn = threading.Condition()
         self.waiting = 0
         self.connections = threading.BoundedSemaphore(limits.connections)
@@ -468,6 +471,7 @@ class _Handler(BaseHTTPRequestHandler):
             part.update({"delta": delta} if chat else {"text": delta.get("content", "")})
             self._event({**head, "choices": [part], **({"usage": None} if usage_too else {})})
 
+        options["draft"] = self.server.drafts.get(session)
         for index, prompt in enumerate(asked):
             if self._why:
                 raise self._why
