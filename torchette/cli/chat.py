@@ -20,6 +20,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import sys
@@ -99,6 +100,9 @@ def run(options: argparse.Namespace) -> int:
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    if terminal:
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  arrows and history
     if options.audio or options.prompt is not None:
         _said(session.generate(options.prompt or "", images=pictures, **asked), options.statistics)
         return DONE

@@ -265,7 +265,7 @@ class Grammar:
         if (kept := self._masks.get(state)) is not None:
             return np.unpackbits(kept, count=len(vocabulary.tokens)).view(bool)
         self._work = _MOST_WORK
-        states, numbers = [state], {state: 0}
+        states, kinds = [state], max(self._table) + 1
         table = np.frombuffer(self._table, np.uint8)
         nodes: np.ndarray = np.zeros(1, np.int64)  # what tokens begin with
         at: np.ndarray = np.zeros(1, np.int64)  # the number of the state after it
@@ -281,16 +281,16 @@ class Grammar:
             kids = np.repeat(vocabulary.kids[nodes] - np.cumsum(counts) + counts, counts) + np.arange(
                 counts.sum()
             )
-            moves = np.repeat(at, counts) * 256 + table[vocabulary.byte[kids]]
-            asked: np.ndarray = np.zeros(len(states) * 256, bool)
+            moves = np.repeat(at, counts) * kinds + table[vocabulary.byte[kids]]
+            asked: np.ndarray = np.zeros(len(states) * kinds, bool)
             asked[moves] = True
             after: np.ndarray = np.full(len(asked), -1)
+            numbers: dict[State, int] = {}
             for move in np.flatnonzero(asked).tolist():
-                following = self._move(states[move >> 8], move & 255)
+                following = self._move(states[move // kinds], move % kinds)
                 if following is not None:
-                    after[move] = number = numbers.setdefault(following, len(states))
-                    states += [following] * (number == len(states))
-            at = after[moves]
+                    after[move] = numbers.setdefault(following, len(numbers))
+            states, at = list(numbers), after[moves]
             nodes, at = kids[at >= 0], at[at >= 0]
             begins.append(vocabulary.lo[nodes])
             ends.append(vocabulary.own[nodes])
