@@ -20,6 +20,7 @@ from tests.llm.double import END, FakeDecoder, session
 from tests.llm.test_messages import ADD, TOOLS
 from torchette.errors import InputError
 from torchette.llm.serve import Limits, Server, _plainly
+from torchette.llm.session import Session
 from torchette.llm.text import ChatTemplate
 
 pytest.importorskip("tokenizers")
@@ -439,7 +440,7 @@ def test_several_answers_and_several_prompts(server):
     assert texts == [one.text for one in said]
 
 
-def test_a_draft_changes_no_answer():
+def test_a_draft_changes_no_answer_and_a_bare_file_takes_tokens_alone():
     with Server(
         [session(FakeDecoder(context=512, every=True))],
         "double",
@@ -453,6 +454,14 @@ def test_a_draft_changes_no_answer():
         assert [choice["text"] for choice in body["choices"]] == [said] * 2
         (draft,) = server.drafts.values()
         assert draft._decoder.fed >= 20
+        server.models["double"][0]._shared = Session(FakeDecoder())._shared
+        for path, asked, code in (
+            ("/v1/chat/completions", CHAT, "no-chat-template"),
+            ("/v1/completions", {"prompt": "x"}, "unknown-tokenizer"),
+        ):
+            status, body = ask(server, path, asked)
+            assert (status, body["error"]["code"]) == (400, code)
+        assert ask(server, "/v1/completions", {"prompt": [1, 2], "max_tokens": 2})[0] == 200
         server.shutdown()
         thread.join()
 

@@ -218,7 +218,8 @@ class _Handler(BaseHTTPRequestHandler):
             name = "context_length_exceeded" if error.code == "prompt-too-long" else error.code
             self._fail(Refusal(400, str(error), name=name))
         except TorchetteError as error:
-            is_asked = error.code == "no-token"  # a grammar or logit_bias forbids all
+            # a grammar or logit_bias forbids all; a conversation with a model that has none
+            is_asked = error.code in ("no-token", "no-chat-template", "unknown-tokenizer")
             kind = "invalid_request_error" if is_asked else "server_error"
             self._fail(Refusal(400 if is_asked else 500, str(error), kind, error.code))
         except OSError:
