@@ -114,6 +114,8 @@ def made_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
     LlamaForCausalLM(LlamaConfig(vocab_size=300, **sizes)).save_pretrained(folder / "smollm")
+    (folder / "smollm" / "tokenizer.json").write_bytes(double.tokenizer_json())
+    (folder / "smollm" / "chat_template.jinja").write_text(double.TEMPLATE)
     return folder
 
 

@@ -109,10 +109,14 @@ class Chromium:
     def open(self, url: str, ready: str) -> None:
         """Goes to a page and waits until the expression is true there."""
         self.call("Page.navigate", url=url)
+        self.wait(f"document.readyState === 'complete' && ({ready})")
+
+    def wait(self, ready: str) -> None:
+        """Until the expression is true."""
         end = time.monotonic() + PATIENCE
-        while not self.value(f"document.readyState === 'complete' && ({ready})"):
+        while not self.value(ready):
             assert time.monotonic() < end, (
-                f"{url} does not get ready: {self.value('document.body.innerText')} {self.errors}"
+                f"it never is so that {ready}: {self.value('document.body.innerText')} {self.errors}"
             )
             time.sleep(0.05)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.build import chromium
 from tests.building import ROOT, run
 from tests.extension.llm.test_runner import CHUNK, PROMPT, Small, small  # noqa: F401
 from torchette import cli, llm
@@ -90,3 +91,34 @@ def test_the_guides_script_runs(folder: Path) -> None:
     printed = run(program, "--no-warnings", folder / "guide.mjs").stdout
     session = llm.Session(folder / "model.pte")
     assert printed.startswith(session.chat([{"role": "user", "content": "Hello"}], max_tokens=64).run().text)
+
+
+def test_the_page_talks_in_a_browser(folder: Path) -> None:
+    """Its answer is a session's; the text grows while the page has its turn; nothing comes from elsewhere."""
+    chromium.find()
+    session = llm.Session(folder / "model.pte")
+    expected = session.chat([{"role": "user", "content": "Hello"}], max_tokens=60).run().text
+    with chromium.Served(folder) as url, chromium.Chromium() as page:
+        page.open(url, "document.body.dataset.ready === ''")
+        page.value(
+            """(() => {
+              window.lengths = new Set(); window.turns = 0; window.longest = 0;
+              let last = performance.now();
+              setInterval(() => { window.turns += 1; const now = performance.now(); window.longest = Math.max(window.longest, now - last); last = now; }, 1);
+              const list = document.getElementById("messages");
+              new MutationObserver(() => window.lengths.add(list.textContent.length)).observe(list, {childList: true, subtree: true, characterData: true});
+              document.getElementById("most").value = "60";
+              document.getElementById("question").value = "Hello";
+              document.getElementById("form").requestSubmit();
+            })()"""
+        )
+        page.wait("document.getElementById('facts').textContent.includes('tokens ·')")
+        said = "[...document.querySelectorAll('#messages li.assistant')].map((item) => item.textContent)"
+        assert page.value(said) == [expected]
+        assert page.value("window.lengths.size") > 5 and page.value("window.turns") > 5
+        origins = page.value(
+            "performance.getEntriesByType('resource').map((entry) => new URL(entry.name).origin)"
+        )
+        assert origins and set(origins) == {url}
+        page.value("document.getElementById('clear').click()")
+        assert page.value(said) == [] and not page.errors, page.errors

@@ -410,6 +410,17 @@ def test_bounds_hold_for_each_number():
                 assert fits(integer, str(value)) == (low <= value <= high)
                 for real in (value, value + 0.5):
                     assert fits(number, str(real)) == (low <= real <= high)
+    for low in (-3, -1, 0, 2):
+        for high in (-1, 0, 1, 4):
+            for name, made in (("maximum", float.__le__), ("exclusiveMaximum", float.__lt__)):
+                if low < high:
+                    grammar = Grammar(grammar_of({"type": "number", "exclusiveMinimum": low, name: high}))
+                    for tenth in range(-45, 50):
+                        text = f"{tenth / 10:.2f}"
+                        assert fits(grammar, text) == (low < tenth / 10 and made(tenth / 10, float(high))), (
+                            text
+                        )
+                        assert fits(grammar, str(tenth)) == (low < tenth and made(float(tenth), float(high)))
     assert fits(Grammar(grammar_of({"type": "integer", "exclusiveMinimum": 3})), "4")
     assert not fits(Grammar(grammar_of({"type": "integer", "exclusiveMinimum": 3})), "3")
 
@@ -428,12 +439,23 @@ def test_formats_all_of_and_types_of_enums():
     assert fits(Grammar(grammar_of({"type": "string", "format": "date-time"})), '"2024-02-28T23:59:59Z"')
     assert not fits(Grammar(grammar_of({"type": "string", "format": "date"})), '"2024-13-01"')
     assert not fits(Grammar(grammar_of({"type": "string", "enum": ["a", 1]})), "1")
+    formats = {
+        "email": (["a@b.org", "x.y+z@ab-c.de.fr"], ["a@b", "@b.c", "a b@c.d", ".a@b.c", "a@-b.c"]),
+        "ipv4": (["1.2.3.4", "255.0.199.250"], ["256.1.1.1", "1.2.3", "01.2.3.4"]),
+        "ipv6": (["0:0:0:0:0:ffff:1:2"], ["1:2:3", "0:0:0:0:0:0:0:g"]),
+        "hostname": (["a", "a-1.example"], ["-a", "a-", "a..b", ""]),
+        "duration": (["P3W", "P1DT2H", "PT5M"], ["P", "5M", "PT"]),
+    }
+    for name, (good, bad) in formats.items():
+        grammar = Grammar(grammar_of({"type": "string", "format": name}))
+        assert all(fits(grammar, json.dumps(text)) for text in good), name
+        assert not any(fits(grammar, json.dumps(text)) for text in bad), name
 
 
 BAD_SCHEMAS = [
     5, "x", [], False, {"type": "strin"}, {"type": []}, {"type": "string", "minLength": -1}, {"type": "string", "minLength": 3, "maxLength": 2},
     {"not": {}}, {"$ref": "http://x"}, {"$ref": "#/nowhere"}, {"$ref": 5}, {"allOf": [{"$ref": "#"}]}, {"allOf": 3},
-    {"type": "array", "uniqueItems": True}, {"type": "integer", "multipleOf": 2}, {"type": "number", "minimum": 0.5},
+    {"type": "array", "uniqueItems": True}, {"type": "integer", "multipleOf": 2}, {"type": "number", "minimum": 0.5}, {"type": "number", "exclusiveMinimum": 3, "maximum": 3},
     {"type": "integer", "minimum": 5, "maximum": 4}, {"type": "integer", "minimum": 10**30}, {"type": "number", "minimum": float("inf")},
     {"enum": []}, {"type": "object", "required": ["a"], "additionalProperties": False}, {"type": "object", "required": [[1]]},
     {"properties": []}, {"type": "string", "pattern": "(?=a)b"}, {"type": "string", "pattern": r"a\1"}, {"type": "string", "pattern": "(a"},

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 
 from tests.models import zoo
 from torchette.errors import InputError
+from torchette.format import pte
 
 _LIBRARY = zoo.declare_torchvision_operators()
 transformers = pytest.importorskip("transformers")
@@ -121,3 +124,120 @@ def test_answers_are_the_models_own(name: str) -> None:
         InputError, match=r"image 0 is \[1, 3, 16, 16\], the model takes numbers of shape \[1, 3, 32, 32\]"
     ):
         session.generate([1, IMAGE], images=[np.zeros((3, 16, 16), np.float32)])
+
+
+def processor(name: str) -> Any:
+    """As the family saves one, on a tokenizer of bytes."""
+    hf = pytest.importorskip("tokenizers")
+    pytest.importorskip("PIL")
+    t = transformers
+    names = {
+        "gemma3": ["<image_soft_token>", "<start_of_image>", "<end_of_image>"],
+        "idefics3": ["<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>"],
+        "llava": ["<image>"],
+    }[name]
+    letters = hf.pre_tokenizers.ByteLevel.alphabet()
+    made = hf.Tokenizer(
+        hf.models.BPE(vocab={c: i for i, c in enumerate(["<s>", "</s>", *sorted(letters)])}, merges=[])
+    )
+    made.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = hf.decoders.ByteLevel()
+    made.add_special_tokens(names)
+    kinds = dict(zip(("image_token", "boi_token", "eoi_token"), names)) if name == "gemma3" else {}
+    fast = t.PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", extra_special_tokens=kinds)
+    if name == "gemma3":
+        from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+
+        images = Gemma3ImageProcessorPil(size={"height": 32, "width": 32})
+        return t.Gemma3Processor(image_processor=images, tokenizer=fast, image_seq_length=4)
+    if name == "llava":
+        from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+        images = CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+        more = {"num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}
+        return t.LlavaProcessor(image_processor=images, tokenizer=fast, patch_size=8, **more)
+    from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+
+    images = Idefics3ImageProcessorPil(size={"longest_edge": 32}, max_image_size={"longest_edge": 32})
+    return t.Idefics3Processor(image_processor=images, tokenizer=fast, image_seq_len=4)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "idefics3", "llava"])
+def test_a_folders_processor_says_what_stands_around_an_image(tmp_path: Path, name: str) -> None:
+    from torchette.llm.encoders import image_facts
+    from torchette.llm.media import ImageDecoder
+
+    made = processor(name)
+    made.save_pretrained(tmp_path)
+    token = made.tokenizer.convert_tokens_to_ids("<image_soft_token>" if name == "gemma3" else "<image>")
+    facts = image_facts(tmp_path, token)
+    written = "<start_of_image>" if name == "gemma3" else "<image>"
+    assert facts["image_placeholder"] == made.tokenizer.convert_tokens_to_ids(written)
+    assert len(facts["image_mean"]) == 3
+    text, image = f"a{written}b{written}", np.zeros((50, 60, 3), np.uint8)
+    given = {} if name == "gemma3" or name == "llava" else {"do_image_splitting": False}
+    expected = made(text=text, images=[image, image], **given)["input_ids"][0]
+    places = ImageDecoder.__new__(ImageDecoder)
+    places._token, places._whole, places.placeholder = (
+        token,
+        facts["image_prompt"],
+        facts["image_placeholder"],
+    )
+    wrapped = places._wrapped(made.tokenizer(text)["input_ids"])
+    rows = 16 if name == "llava" else 4
+    assert [t for one in wrapped for t in [one] * (rows if one == token else 1)] == expected
+    assert places._wrapped(wrapped) == wrapped  # once
+    (tmp_path / "processor_config.json").write_text("{}")
+    with pytest.warns(UserWarning, match="around an image is not known"):
+        assert image_facts(tmp_path, token) == {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert image_facts(tmp_path / "nothing", token) == {}
+
+
+@pytest.mark.slow
+def test_a_folder_becomes_a_conversation_about_images(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    """Compiled, and asked in Python and in the terminal: the template's image is what the processor makes of it."""
+    import io
+    import sys
+
+    from PIL import Image
+
+    from torchette import cli
+
+    made, folder = processor("idefics3"), tmp_path / "model"
+    config = build("idefics3").config
+    config.text_config.vocab_size = len(made.tokenizer)
+    config.image_token_id = made.tokenizer.convert_tokens_to_ids("<image>")
+    torch.manual_seed(0)
+    model = transformers.Idefics3ForConditionalGeneration(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.15)
+    model.save_pretrained(folder)
+    made.save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{% for p in m.content %}{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}{% endfor %}"
+    )
+    assert (
+        cli.main(["llm", "compile", str(folder), "-o", str(tmp_path / "model.pte"), "--max-context", "100"])
+        == 0
+    )
+    assert "chat_template.jinja" in pte.load_file(tmp_path / "model.pte").named()
+    photo = np.random.default_rng(1).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    Image.fromarray(photo).save(tmp_path / "photo.png")
+    session = llm.Session(tmp_path / "model.pte")
+    messages = [
+        {"role": "user", "content": [{"type": "image", "image": photo}, {"type": "text", "text": "hi"}]}
+    ]
+    answer = session.chat(messages, max_tokens=24, ignore_end=True).run()
+    given = made(text="<image>hi", images=[photo], do_image_splitting=False, return_tensors="pt")
+    assert answer.statistics.prompt_tokens == given["input_ids"].shape[1]
+    given = {key: given[key] for key in ("input_ids", "pixel_values")}
+    assert answer.tokens == expected(model, given, 24)
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"hi\n/reset\n/image {tmp_path / 'photo.png'}\nhi\n"))
+    options = ["--image", str(tmp_path / "photo.png"), "--max-tokens", "24", "--temperature", "0"]
+    assert cli.main(["chat", str(tmp_path / "model.pte"), *options]) == 0
+    text = session.chat(messages, max_tokens=24).run().text
+    assert capsys.readouterr().out == f"{text}\n" * 2

@@ -19,6 +19,7 @@ from tests.models import zoo
 from torchette import cli
 from torchette.errors import FormatError, InputError, ModelNotFoundError, TorchetteError, UnsupportedError
 from torchette.llm import lora
+from torchette.llm.serve import Server
 
 _LIBRARY = zoo.declare_torchvision_operators()
 transformers = pytest.importorskip("transformers")
@@ -56,7 +57,7 @@ def adapter(
     return folder, merged
 
 
-def test_adapters_are_swapped_at_run_time(tmp_path: Path, capsys: Any) -> None:
+def test_adapters_are_swapped_at_run_time(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     model = families.build("llama")
     pirate, as_pirate = adapter(tmp_path / "pirate", model, 4, ("q_proj", "v_proj", "down_proj"), 1)
     poet, as_poet = adapter(tmp_path / "poet", model, 3, ("v_proj",), 2, use_rslora=True)
@@ -105,6 +106,21 @@ def test_adapters_are_swapped_at_run_time(tmp_path: Path, capsys: Any) -> None:
             "model.model.layers.0.self_attn.v_proj.first", np.zeros((1, 64, 4), np.float32)
         )
     assert says(session) == answers[1]
+    # The server has a model of each name.
+    served: list[list[list[int]]] = []
+    monkeypatch.setattr(
+        Server,
+        "serve_forever",
+        lambda self: served.append([says(one) for models in self.models.values() for one in models]),
+    )
+    options = ["--port", "0", "--adapter", str(tmp_path / "poet.ptd"), "--adapter", f"jack={pirate}"]
+    capsys.readouterr()
+    assert cli.main(["serve", str(path), "--sessions", "2", *options]) == 0
+    assert served == [[answers[0]] * 2 + [answers[2]] * 2 + [answers[1]] * 2]
+    assert '"model", "poet", "jack" are at' in capsys.readouterr().err
+    for wrong in (["--adapter", f"model={pirate}"], ["--max-body", "0"], ["--sessions", "0"]):
+        assert cli.main(["serve", str(path), *wrong]) == 2
+    assert "torchette serve: " in capsys.readouterr().err and len(served) == 1
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,36 @@ def test_chat_keeps_to_grammars_and_names_what_is_wrong(file, tmp_path, monkeypa
         option = "--schema" if name.endswith("json") else "--grammar"
         assert cli.main(["chat", str(file), option, str(tmp_path / name)]) == 2
         assert "torchette chat: " in capsys.readouterr().err
+
+
+def test_a_prompt_goes_on_as_it_is(file, tmp_path, monkeypatch, capsys):
+    expected = Session(file).generate("Once", max_tokens=12, temperature=0).run().text
+    assert chat(file, "never read\n", monkeypatch, capsys, "--prompt", "Once") == expected + "\n"
+    assert (
+        chat(file, "", monkeypatch, capsys, "--prompt", "Once", "--seed", "1", "--statistics")
+        == expected + "\n"
+    )
+    (tmp_path / "no.wav").write_bytes(b"RIFF")
+    for more in (
+        ["--audio", str(tmp_path / "no.wav")],
+        ["--adapter", str(tmp_path / "no.ptd")],
+    ):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n"))
+        assert cli.main(["chat", str(file), *more]) != 0
+        assert "torchette chat: " in capsys.readouterr().err
+    sound = io.BytesIO()
+    with wave.open(sound, "wb") as made:
+        made.setparams((1, 2, 16_000, 0, "NONE", ""))
+        made.writeframes(bytes(3200))
+    (tmp_path / "silence.wav").write_bytes(sound.getvalue())
+    assert cli.main(["chat", str(file), "--audio", str(tmp_path / "silence.wav")]) != 0
+    assert "no images and no audio" in capsys.readouterr().err
+
+
+def test_bytes_that_are_no_text_end_no_conversation(file):
+    command = [sys.executable, "-m", "torchette.cli", "chat", file, "--max-tokens", "2", "--draft", file]
+    done = subprocess.run(command, input=b"a\xff\xfeb\nHello\n", capture_output=True, check=False)
+    assert done.returncode == 0 and done.stdout.count(b"\n") >= 2, done.stderr
 
 
 def hears_ctrl_c() -> None:

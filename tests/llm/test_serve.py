@@ -10,18 +10,34 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.llm.double import END, FakeDecoder, session
-from torchette.llm.serve import Limits, Server
+from tests.llm.test_messages import ADD, TOOLS
+from torchette.errors import InputError
+from torchette.llm.serve import Limits, Server, _plainly
+from torchette.llm.session import Session
+from torchette.llm.text import ChatTemplate
 
 pytest.importorskip("tokenizers")
 LIMITS = Limits(
     body_bytes=20_000, answer_tokens=40, waiting=2, seconds=5.0, socket_seconds=0.5, connections=12
 )
+
+
+class Eyes(FakeDecoder):
+    """Takes images in the place of a token, and knows nothing of them but their shapes."""
+
+    placeholder = ord("@")
+
+    def place(self, tokens: list[int], images: Any, audio: Any) -> list[int]:
+        self.seen = [np.asarray(image).shape for image in images]
+        assert tokens.count(self.placeholder) == len(images)
+        return tokens
 
 
 @pytest.fixture(scope="module")
@@ -182,24 +198,27 @@ def test_requests_at_once_get_the_answers_that_they_would_get_alone(server):
         )
 
 
+PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGP4z8DwHwAFAAH/iZk9HQAAAABJRU5ErkJggg=="
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 BAD: list[tuple[str, Any, int]] = [
     ("/v1/completions", b"{", 400), ("/v1/completions", b"[]", 400), ("/v1/completions", b"\xff\xfe", 400), ("/v1/completions", b"[" * 9000, 400),
-    ("/v1/completions", {}, 400), ("/v1/completions", {"prompt": 5}, 400), ("/v1/completions", {"prompt": ["a", "b"]}, 400),
+    ("/v1/completions", {}, 400), ("/v1/completions", {"prompt": 5}, 400), ("/v1/completions", {"prompt": ["a", 5]}, 400), ("/v1/completions", {"prompt": [[1], [2.5]]}, 400), ("/v1/completions", {"prompt": ["a"] * 99}, 400),
     ("/v1/completions", {"prompt": [99999]}, 400), ("/v1/completions", {"prompt": [True]}, 400), ("/v1/completions", {"prompt": []}, 400),
     ("/v1/completions", {"prompt": "x" * 600}, 400), ("/v1/completions", {"prompt": "\ud800"}, 400), ("/v1/completions", b"x" * 30_000, 413),
     ("/v1/completions", {"prompt": "x", "model": "other"}, 404), ("/v1/nothing", {}, 404), ("/v1/nothing", None, 404),
-    ("/v1/completions", {"prompt": "x", "n": 2}, 400), ("/v1/completions", {"prompt": "x", "logprobs": 21}, 400),
+    ("/v1/completions", {"prompt": "x", "n": 0}, 400), ("/v1/completions", {"prompt": "x", "n": 99}, 400), ("/v1/completions", {"prompt": ["x", "y"], "n": True}, 400), ("/v1/completions", {"prompt": "x", "logprobs": 21}, 400),
     ("/v1/completions", {"prompt": "x", "max_tokens": 0}, 400), ("/v1/completions", {"prompt": "x", "max_tokens": "9"}, 400),
     ("/v1/completions", {"prompt": "x", "temperature": "hot"}, 400), ("/v1/completions", b'{"prompt": "x", "temperature": NaN}', 400),
     ("/v1/completions", {"prompt": "x", "top_p": 7}, 400), ("/v1/completions", {"prompt": "x", "seed": -1}, 400),
     ("/v1/completions", {"prompt": "x", "stop": [5]}, 400), ("/v1/completions", {"prompt": "x", "stop": {"a": 1}}, 400), ("/v1/completions", {"prompt": "x", "stop": ["a"] * 17}, 400),
+    ("/v1/completions", {"prompt": "x", "logit_bias": {"1": 1e300}}, 400), ("/v1/completions", {"prompt": "x", "grammar": "root ::= \"a\"", "logit_bias": {"97": -1e300}}, 400),
     ("/v1/completions", {"prompt": "x", "logit_bias": {"a": 1}}, 400), ("/v1/completions", {"prompt": "x", "logit_bias": {"999": 1}}, 400), ("/v1/completions", {"prompt": "x", "logit_bias": 5}, 400),
     ("/v1/completions", {"prompt": "x", "grammar": "root ::= root"}, 400), ("/v1/completions", {"prompt": "x", "grammar": 5}, 400),
     ("/v1/chat/completions", {"messages": "x"}, 400), ("/v1/chat/completions", {"messages": []}, 400), ("/v1/chat/completions", {"messages": [5]}, 400),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400),
     ("/v1/chat/completions", {**CHAT, "tools": [{"type": "function"}]}, 400), ("/v1/chat/completions", {**CHAT, "response_format": "json"}, 400),
     ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}}, 400),
+    ("/v1/chat/completions", {**CHAT, "tools": 5}, 400), ("/v1/chat/completions", {**CHAT, "chat_template_kwargs": 5}, 400),
     ("/v1/chat/completions", {**CHAT, "stream": True, "grammar": "x"}, 400), ("/v1/chat/completions", {**CHAT, "top_logprobs": 99}, 400),
 ]  # fmt: skip
 
@@ -209,6 +228,13 @@ def test_what_is_wrong_is_an_error_object(server, path, body, status):
     found, answer = ask(server, path, body)
     assert found == status, answer
     assert set(answer["error"]) == {"message", "type", "param", "code"} and answer["error"]["message"]
+
+
+def test_a_prompt_beyond_the_context_has_openais_code(server):
+    body = ask(server, "/v1/completions", {"prompt": "x" * 600})[1]
+    assert (
+        body["error"]["code"] == "context_length_exceeded" and "the context 512" in body["error"]["message"]
+    )
 
 
 def test_after_all_that_it_lives(server):
@@ -286,6 +312,8 @@ def test_random_bodies_are_answered(server):
         3,
         0.5,
         "root ::= [a-c]+",
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PIXEL}}]}],
+        [ADD],
     ]
     names = [
         "prompt",
@@ -306,6 +334,9 @@ def test_random_bodies_are_answered(server):
         "model",
         "top_logprobs",
         "stream_options",
+        "tools",
+        "tool_choice",
+        "chat_template_kwargs",
     ]
     for _ in range(120):
         body = {name: rng.choice(values) for name in rng.sample(names, rng.randrange(len(names)))}
@@ -321,6 +352,46 @@ def test_random_bodies_are_answered(server):
         assert status in (200, 400, 404), answer
         assert status == 200 or answer["error"]["message"]
     lives(server)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Of all values within one, the keys that lead there."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in parts:
+        yield (*path, key)
+        yield from places(part, (*path, key))
+
+
+def test_good_requests_with_a_wrong_part_are_answered(further):
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    schema = {"type": "object", "properties": {"a": {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"$ref": "#/$defs/x"}]}},
+              "$defs": {"x": {"enum": ["u", None]}}}  # fmt: skip
+    good = [
+        ("/v1/chat/completions", {"messages": [*CHAT["messages"], {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": [{"type": "text", "text": "2"}]}],
+         "tools": [ADD], "tool_choice": {"function": {"name": "add"}}, "n": 2, "logprobs": True, "top_logprobs": 2, "chat_template_kwargs": {"x": 1}}),
+        ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}, "stream": True}),
+        ("/v1/completions", {"prompt": ["ab", [1, 2]], "n": 2, "grammar": 'root ::= [a-c]+ ("x" | r){1,3}\nr ::= "z" r | ""', "logit_bias": {"5": 1}}),
+    ]  # fmt: skip
+    junk = [True, 0, -1, 1.5, 1 << 63, 1e308, "", "x", "\0\uffff", [], {}, [[]], [None], "a" * 2000, {"$ref": "#"}, {"type": "array", "items": {"$ref": "#"}}, "root ::= root"]  # fmt: skip
+    rng = random.Random(5)
+    statuses = [ask(further, path, {**body, "max_tokens": 2}, KEY)[0] for path, body in good]
+    assert statuses == [200] * 3
+    for _ in range(200):
+        path, body = rng.choice(good)
+        body = json.loads(json.dumps({**body, "max_tokens": 2}))
+        for _ in range(rng.choice([1, 1, 2])):
+            *within, key = rng.choice(list(places(body)) or [("prompt",)])
+            part: Any = body
+            for one in within:
+                part = part[one]
+            if rng.random() < 0.3:
+                del part[key]
+            else:
+                part[key] = rng.choice(junk)
+        status, answer = ask(further, path, body, KEY)
+        statuses.append(status)
+        assert status in (200, 400, 404), (body, answer)
+    assert 20 < statuses.count(400) < 190
 
 
 def test_too_long_and_too_many_are_told_so():
@@ -350,6 +421,207 @@ def test_too_long_and_too_many_are_told_so():
         thread.join()
 
 
+def test_several_answers_and_several_prompts(server):
+    asked = {"prompt": ["Once", [1, 2, 3]], "n": 2, "max_tokens": 6, "temperature": 0.9, "seed": 4}
+    body = ask(server, "/v1/completions", asked)[1]
+    fresh = session(FakeDecoder(context=512))
+    said = [
+        fresh.generate(prompt, max_tokens=6, temperature=0.9, seed=seed).run()
+        for prompt in asked["prompt"]
+        for seed in (4, 5)
+    ]
+    assert [c["text"] for c in body["choices"]] == [one.text for one in said]
+    assert [c["index"] for c in body["choices"]] == [0, 1, 2, 3]
+    assert body["usage"]["prompt_tokens"] == 5 + 3
+    assert body["usage"]["completion_tokens"] == sum(len(one.tokens) for one in said)
+    texts = [""] * 4
+    for part in events(ask(server, "/v1/completions", {**asked, "stream": True})[1]):
+        texts[part["choices"][0]["index"]] += part["choices"][0]["text"]
+    assert texts == [one.text for one in said]
+
+
+def test_a_draft_changes_no_answer_and_a_bare_file_takes_tokens_alone():
+    with Server(
+        [session(FakeDecoder(context=512, every=True))],
+        "double",
+        port=0,
+        draft=session(FakeDecoder(context=512)),
+    ) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        body = ask(server, "/v1/completions", {"prompt": "x", "max_tokens": 20, "temperature": 0, "n": 2})[1]
+        said = session(FakeDecoder(context=512)).generate("x", max_tokens=20).run().text
+        assert [choice["text"] for choice in body["choices"]] == [said] * 2
+        (draft,) = server.drafts.values()
+        assert draft._decoder.fed >= 20
+        server.models["double"][0]._shared = Session(FakeDecoder())._shared
+        for path, asked, code in (
+            ("/v1/chat/completions", CHAT, "no-chat-template"),
+            ("/v1/completions", {"prompt": "x"}, "unknown-tokenizer"),
+        ):
+            status, body = ask(server, path, asked)
+            assert (status, body["error"]["code"]) == (400, code)
+        assert ask(server, "/v1/completions", {"prompt": [1, 2], "max_tokens": 2})[0] == 200
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def further() -> Iterator[Server]:
+    """With a key, a second model, and a template that takes tools."""
+    first, other = session(FakeDecoder(context=512)), session(FakeDecoder(context=512, seed=1))
+    for one in (first, other):
+        one._shared._template = ChatTemplate(TOOLS, {})
+    first._decoder.bias[list(b'"}')] = other._decoder.bias[list(b'"}')] = 3
+    with Server(
+        [first],
+        "double",
+        port=0,
+        limits=LIMITS._replace(answer_tokens=120),
+        adapters={"pirate/2": [other]},
+        api_key="key-1",
+    ) as made:
+        thread = threading.Thread(target=made.serve_forever, daemon=True)
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+KEY = {"Authorization": "Bearer key-1"}
+
+
+def test_a_key_is_asked_for(further):
+    for headers in ({}, {"Authorization": "Bearer \u00ff"}, {"Authorization": KEY["Authorization"][7:]}):
+        status, body = ask(further, "/v1/models", headers=headers)
+        assert (status, body["error"]["code"]) == (401, "invalid_api_key")
+        assert ask(further, "/v1/completions", {"prompt": "x"}, headers)[0] == 401
+    assert ask(further, "/health")[0] == 200 and ask(further, "/v1/models", headers=KEY)[0] == 200
+
+
+def test_adapters_are_models(further):
+    assert [m["id"] for m in ask(further, "/v1/models", headers=KEY)[1]["data"]] == ["double", "pirate/2"]
+    assert ask(further, "/v1/models/pirate%2F2", headers=KEY)[1]["id"] == "pirate/2"
+    for seed, name in enumerate(["double", "pirate/2"]):
+        decoder = FakeDecoder(context=512, seed=seed)
+        decoder.bias[list(b'"}')] = 3
+        body = ask(
+            further, "/v1/completions", {"model": name, "prompt": "x", "max_tokens": 9, "temperature": 0}, KEY
+        )[1]
+        assert body["model"] == name
+        assert body["choices"][0]["text"] == session(decoder).generate("x", max_tokens=9).run().text
+    assert ask(further, "/v1/completions", {"model": ["double"], "prompt": "x"}, KEY)[0] == 404
+
+
+def test_functions_are_called(further):
+    asked = {"messages": CHAT["messages"], "tools": [ADD], "tool_choice": "required"}
+    called = 0
+    for seed in range(6):
+        body = ask(further, "/v1/chat/completions", {**asked, "seed": seed}, KEY)[1]["choices"][0]
+        parts = events(ask(further, "/v1/chat/completions", {**asked, "seed": seed, "stream": True}, KEY)[1])
+        deltas = [part["choices"][0]["delta"] for part in parts]
+        if body["finish_reason"] != "tool_calls":  # 120 tokens were too few
+            assert body["finish_reason"] == parts[-1]["choices"][0]["finish_reason"] == "length"
+            continue
+        called += 1
+        (call,) = body["message"]["tool_calls"]
+        assert body["message"]["content"] is None and call["function"]["name"] == "add"
+        assert 0 <= json.loads(call["function"]["arguments"])["a"] <= 99
+        ((streamed,),) = [delta["tool_calls"] for delta in deltas if "tool_calls" in delta]
+        assert (streamed["index"], streamed["function"]) == (0, call["function"])
+        assert not any(delta.get("content") for delta in deltas)
+        assert parts[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    assert called > 2
+    for choice in ("auto", "none"):  # text stays text, streamed and whole
+        free = {**asked, "tool_choice": choice, "seed": 3}
+        whole = ask(further, "/v1/chat/completions", free, KEY)[1]["choices"][0]["message"]
+        parts = events(ask(further, "/v1/chat/completions", {**free, "stream": True}, KEY)[1])
+        assert "tool_calls" not in whole and len(parts) > 3
+        assert "".join(p["choices"][0]["delta"].get("content", "") for p in parts) == whole["content"]
+
+
+@pytest.mark.parametrize(
+    "text", ["I add. <tool_call>{", "<tool", "<toot", " {", "  x", "", "[", "a<tool_call>b"]
+)
+def test_what_may_be_a_call_is_held(text):
+    held = text[_plainly(text) :]
+    assert held in ("", " {", "<tool_call>{", "<tool", "[", "<tool_call>b") and (
+        held != "" or text in ("<toot", "  x", "")
+    )
+
+
+def until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_client_that_leaves_ends_its_answer():
+    decoder = FakeDecoder(context=100_000)
+    decoder.seconds = 0.01
+    with Server([session(decoder)], "slow", port=0, limits=Limits(answer_tokens=50_000)) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        body = json.dumps({"prompt": "x", "max_tokens": 50_000, "logit_bias": {str(END): -100}}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+        first = socket.create_connection(("127.0.0.1", server.server_port))
+        first.sendall(head + body)
+        until(lambda: not server.free)
+        with socket.create_connection(("127.0.0.1", server.server_port)) as waiting:
+            waiting.sendall(head + body)
+            until(lambda: server.waiting > 0)
+        first.close()  # and the other one, too
+        with server.turn:
+            assert server.turn.wait_for(lambda: server.free and not server.waiting, 20)
+        assert ask(server, "/v1/completions", {"prompt": "x", "max_tokens": 2})[0] == 200
+        assert decoder.fed < 5000
+        server.shutdown()
+        thread.join()
+
+
+def test_images_come_as_data_urls():
+    pytest.importorskip("PIL")
+    made = session(Eyes(context=512))
+    with Server([made], "eyes", port=0, limits=LIMITS._replace(images=2)) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+
+        def see(*urls: Any, **more: Any) -> tuple[int, Any]:
+            parts = [
+                {"type": "text", "text": "See"},
+                *({"type": "image_url", "image_url": url} for url in urls),
+            ]
+            asked = {
+                "messages": [{"role": "user", "content": parts}],
+                "max_tokens": 5,
+                "temperature": 0,
+                **more,
+            }
+            return ask(server, "/v1/chat/completions", asked)
+
+        status, body = see({"url": PIXEL}, PIXEL)
+        assert status == 200, body
+        image = np.array([[[255, 0, 0]]], np.uint8)
+        seen = [{"type": "text", "text": "See"}, *[{"type": "image", "image": image}] * 2]
+        expected = session(Eyes(context=512)).chat([{"role": "user", "content": seen}], max_tokens=5).run()
+        assert body["choices"][0]["message"]["content"] == expected.text
+        assert made._decoder.seen == [(1, 1, 3), (1, 1, 3)]
+        for bad in (
+            "http://example.org/x.png", "file:///etc/passwd", "data:text/html;base64,AAAA", "data:image/png;base64,$$", "data:image/png,xx",
+            "data:image/png;base64,AAAA", PIXEL[:60] + "AAAA" + PIXEL[64:], {"url": 5}, None, {},
+        ):  # fmt: skip
+            status, body = see(bad)
+            assert status == 400 and body["error"]["message"], bad
+        assert see(PIXEL, PIXEL, PIXEL)[0] == 400  # more than the limit
+        assert see(PIXEL)[0] == 200
+        server.shutdown()
+        thread.join()
+    plain = session(FakeDecoder(context=512))
+    with pytest.raises(InputError, match="no images"):
+        plain.chat([{"role": "user", "content": [{"type": "image", "image": image}]}])
+
+
 def test_openais_own_client(server):
     openai = pytest.importorskip("openai")
     client = openai.OpenAI(
@@ -367,8 +639,41 @@ def test_openais_own_client(server):
     assert parts[-1].usage.prompt_tokens == answer.usage.prompt_tokens
     text = client.completions.create(model="double", prompt="Once", max_tokens=5, temperature=0, logprobs=1)
     assert text.choices[0].text == session(FakeDecoder(context=512)).generate("Once", max_tokens=5).run().text
+    two = client.chat.completions.create(**{**asked, "temperature": 1.0}, n=2, seed=1)
+    assert len(two.choices) == 2 and two.choices[0].message.content != two.choices[1].message.content
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(**{**asked, "temperature": -1})
     assert caught.value.body["message"].startswith("temperature")
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(**{**asked, "model": "other"})
+
+
+def test_openais_client_calls_functions_with_a_key(further):
+    openai = pytest.importorskip("openai")
+    url = f"http://127.0.0.1:{further.server_port}/v1"
+    client = openai.OpenAI(base_url=url, api_key="key-1", max_retries=0)
+    tool: Any = ADD
+    asked: Any = {
+        "model": "pirate/2",
+        "messages": CHAT["messages"],
+        "tools": [tool],
+        "tool_choice": "required",
+    }
+    for seed in range(20):
+        answer = client.chat.completions.create(**asked, seed=seed).choices[0]
+        if answer.finish_reason == "tool_calls":
+            break
+    call = answer.message.tool_calls[0]
+    history = [
+        *CHAT["messages"],
+        answer.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "7"},
+    ]
+    assert client.chat.completions.create(
+        model="double", messages=history, max_tokens=3
+    ).usage.completion_tokens
+    streamed = [c.choices[0].delta for c in client.chat.completions.create(**asked, seed=seed, stream=True)]
+    ((found,),) = [delta.tool_calls for delta in streamed if delta.tool_calls]
+    assert found.function.arguments == call.function.arguments
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(base_url=url, api_key="other", max_retries=0).models.list()

@@ -27,10 +27,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def session(options: argparse.Namespace) -> Any:
+def draft_argument(parser: argparse.ArgumentParser) -> None:
+    """Declares a model that proposes tokens."""
+    parser.add_argument(
+        "--draft",
+        metavar="SMALL.pte",
+        type=Path,
+        help="a small model with the same tokens, which proposes some; answers stay the same",
+    )
+
+
+def session(options: argparse.Namespace, adapter: str | Path | None = None) -> Any:
     """A session of the model. Raises as `torchette.llm.Session` does."""
     from torchette.llm.session import Session
 
     return Session(
-        options.file, tokenizer=options.tokenizer, data_files=options.data_file, threads=options.threads
+        options.file,
+        tokenizer=options.tokenizer,
+        data_files=options.data_file,
+        adapter=adapter,
+        threads=options.threads,
     )

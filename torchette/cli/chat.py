@@ -2,18 +2,26 @@
 # In: a compiled language model and lines of a user. Out: its answers, as they come.
 """Talk with a language model
 
-Each line is a message. /reset begins a new conversation, /exit or Ctrl-D ends, Ctrl-C ends an answer. What the context
-no longer holds is forgotten, the oldest first.
+Each line is a message. /image FILE shows a picture with the next one, /reset begins a new conversation, /exit or Ctrl-D
+ends, Ctrl-C ends an answer. What the context no longer holds is forgotten, the oldest first. With --prompt a text is
+continued as it is, without a chat template; models that translate or transcribe do so.
 
 examples:
   torchette chat model.pte
   torchette chat model.pte --system "Answer in one sentence." --temperature 0.7
+  torchette chat smolvlm.pte --image photo.jpg
+  torchette chat llama.pte --adapter pirate.ptd
   echo "Name three rivers." | torchette chat model.pte --schema rivers.json
+  torchette chat base.pte --prompt "Once upon a time" --max-tokens 100
+  torchette chat t5.pte --prompt "translate English to German: Hello"
+  torchette chat whisper.pte --audio speech.wav
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import sys
 from pathlib import Path
@@ -21,6 +29,7 @@ from typing import Any
 
 from torchette.cli import DONE, UsageError, _llm
 from torchette.cli._console import note
+from torchette.errors import InputError
 
 _NUMBERS = {
     "temperature": (float, "0 takes the likeliest token"),
@@ -35,6 +44,25 @@ _NUMBERS = {
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     _llm.arguments(parser)
+    parser.add_argument(
+        "--adapter", metavar="FILE", type=Path, help="a LoRA adapter: a .ptd file, or peft's folder"
+    )
+    parser.add_argument(
+        "--image",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="a picture that comes with the first message; may be repeated",
+    )
+    _llm.draft_argument(parser)
+    parser.add_argument("--prompt", metavar="TEXT", help="continue this text alone, and end")
+    parser.add_argument(
+        "--audio",
+        metavar="FILE.wav",
+        type=Path,
+        help="what is heard, 16 kHz; the answer begins with the prompt",
+    )
     parser.add_argument("--system", metavar="TEXT", help="what the model is told before")
     for name, (kind, text) in _NUMBERS.items():
         parser.add_argument(f"--{name}", metavar="N", type=kind, help=text)
@@ -46,7 +74,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    session = _llm.session(options)
+    from torchette.llm.features import image_of, sound_of
+    from torchette.llm.session import Session
+
+    session = _llm.session(options, options.adapter)
     asked: dict[str, Any] = {
         name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in _NUMBERS
     }
@@ -58,38 +89,70 @@ def run(options: argparse.Namespace) -> int:
             asked["schema"] = json.loads(options.schema.read_bytes())
         except ValueError as error:
             raise UsageError(f"{options.schema} is no JSON: {error}") from None
+    if options.draft:
+        asked["draft"] = Session(options.draft, threads=options.threads)
+    if options.audio:
+        asked["audio"] = sound_of(options.audio.read_bytes())
     first = [] if options.system is None else [{"role": "system", "content": options.system}]
-    messages = list(first)
+    messages: list[dict[str, Any]] = list(first)
+    pictures = [image_of(path.read_bytes()) for path in options.image]
     terminal = sys.stdin.isatty()
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    if terminal:
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  arrows and history
+    if options.audio or options.prompt is not None:
+        _said(session.generate(options.prompt or "", images=pictures, **asked), options.statistics)
+        return DONE
     while True:
         try:
             line = input("> " if terminal else "").strip()
         except EOFError:
             return DONE
+        command, _, rest = line.partition(" ")
         if line == "/exit":
             return DONE
         if line == "/reset":
             messages = list(first)
-            continue
-        if line:
-            messages.append({"role": "user", "content": line})
-            messages.append(
-                {
-                    "role": "assistant",
-                    "content": _answer(session, messages, len(first), asked, options.statistics),
-                }
-            )
+        elif command == "/image":
+            try:
+                pictures.append(image_of(Path(rest.strip()).expanduser().read_bytes()))
+            except (OSError, InputError) as error:
+                note(str(error))
+        elif line:
+            parts = [{"type": "image", "image": picture} for picture in pictures]
+            content = [*parts, {"type": "text", "text": line}] if parts else line
+            pictures = []
+            messages.append({"role": "user", "content": content})
+            try:
+                said = _answer(session, messages, len(first), asked, options.statistics)
+            except InputError as error:
+                if not terminal:
+                    raise
+                note(str(error))
+                messages.pop()
+            else:
+                messages.append({"role": "assistant", "content": said})
 
 
 def _answer(
-    session: Any, messages: list[dict[str, str]], first: int, asked: dict[str, Any], statistics: bool
+    session: Any, messages: list[dict[str, Any]], first: int, asked: dict[str, Any], statistics: bool
 ) -> str:
     while True:
-        tokens = session.encode(session.render(messages), special=False)
-        if len(tokens) < session.max_context or len(messages) <= first + 1:
-            break
+        try:
+            answer = session.chat(messages, **asked)
+        except InputError as error:
+            if error.code != "prompt-too-long" or len(messages) <= first + 1:
+                raise
+            answer = None
+        if answer and (answer.statistics.prompt_tokens < session.max_context or len(messages) <= first + 1):
+            return _said(answer, statistics)
         del messages[first : first + 2]  # the oldest question and its answer
-    answer = session.generate(tokens, **asked)
+
+
+def _said(answer: Any, statistics: bool) -> str:
     try:
         for piece in answer:
             print(piece.text, end="", flush=True)
@@ -104,4 +167,4 @@ def _answer(
             f"{done.prompt_tokens} tokens of prompt, {done.reused_tokens} known before, {done.answer_tokens} of answer; first after "
             f"{done.time_to_first_token:.2f} s, then {done.tokens_per_second:.1f} a second; {done.peak_memory / 1e6:.0f} MB"
         )
-    return answer.text
+    return str(answer.text)

@@ -54,6 +54,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="what keys and values are stored in (default: float32)",
     )
     compiling.add_argument(
+        "--full-logits",
+        action="store_true",
+        help="logits of all tokens of a call, so that what a draft model proposes is judged in one step",
+    )
+    compiling.add_argument(
         "--lora",
         metavar="FOLDER",
         type=Path,
@@ -82,6 +87,7 @@ def run(options: argparse.Namespace) -> int:
             options.quantize,
             max_context=options.max_context,
             max_prefill=options.max_prefill,
+            full_logits=options.full_logits,
             lora=options.lora,
             cache=options.cache,
             progress=progress,

@@ -2,13 +2,15 @@
 # In: a compiled language model. Out: a server that OpenAI's clients talk to, until Ctrl-C.
 """Serve a language model at OpenAI's endpoints
 
-/v1/models, /v1/completions and /v1/chat/completions, also streaming, with log-probabilities, JSON schemas as
-response_format, and top_k, min_p, repetition_penalty and grammar beside OpenAI's own parameters. There is no password:
-only this machine is served, unless --host says otherwise.
+/v1/models, /v1/completions and /v1/chat/completions, also streaming, with several answers, log-probabilities, JSON schemas
+as response_format, tools, images as data URLs, and top_k, min_p, repetition_penalty, grammar and chat_template_kwargs beside
+OpenAI's own parameters. Only this machine is served, unless --host says otherwise; clients then should need a key.
 
 examples:
   torchette serve model.pte
   torchette serve model.pte --port 9000 --sessions 4 --max-tokens 512
+  torchette serve model.pte --adapter pirate.ptd --adapter poet=poems.ptd   # models "model", "pirate" and "poet"
+  TORCHETTE_API_KEY=secret torchette serve model.pte --host 0.0.0.0
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
+from pathlib import Path
+from typing import Any
 
 from torchette.cli import DONE, UsageError, _llm
 from torchette.cli._console import note
@@ -30,6 +35,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--port", type=int, default=8080, help="port to listen at (default: 8080; 0: a free one)"
     )
     parser.add_argument("--name", help="what clients call the model (default: the file's name)")
+    parser.add_argument(
+        "--adapter",
+        metavar="[NAME=]FILE",
+        action="append",
+        default=[],
+        help="a LoRA adapter, .ptd or peft's folder, that clients choose as a model of this name; may be repeated",
+    )
+    _llm.draft_argument(parser)
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        default=os.environ.get("TORCHETTE_API_KEY"),
+        help="what clients must give (default: what TORCHETTE_API_KEY is, which other users of the machine do not see)",
+    )
+    parser.add_argument(
+        "--max-body",
+        metavar="MB",
+        type=int,
+        help="of a request at most (default: 1; 16 where the model sees images)",
+    )
     parser.add_argument(
         "--sessions", metavar="N", type=int, default=1, help="requests that are answered at once (default: 1)"
     )
@@ -47,20 +72,34 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from torchette.llm.serve import Limits, Server
+    from torchette.llm.session import Session
 
-    if (
-        options.sessions < 1
-        or options.max_tokens < 1
-        or options.max_seconds <= 0
-        or not 0 <= options.port < 1 << 16
-    ):
-        raise UsageError("--sessions, --max-tokens and --max-seconds are from 1, --port from 0 to 65535")
-    session = _llm.session(options)
-    sessions = [session, *(session.new() for _ in range(options.sessions - 1))]
-    limits = Limits(answer_tokens=options.max_tokens, seconds=options.max_seconds)
+    least = min(options.sessions, options.max_tokens, 1 if options.max_body is None else options.max_body)
+    if least < 1 or options.max_seconds <= 0 or not 0 <= options.port < 1 << 16:
+        raise UsageError(
+            "--sessions, --max-tokens, --max-body and --max-seconds are from 1, --port from 0 to 65535"
+        )
     name = options.name or options.file.stem
-    with Server(sessions, name, options.host, options.port, limits) as server:
-        note(f"{json.dumps(name)} is at http://{options.host}:{server.server_port}/v1, Ctrl-C ends")
+    models: dict[str, list[Any]] = {}
+    for given in (None, *options.adapter):
+        own, _, path = (given or "").rpartition("=")
+        own = name if given is None else own or Path(path).stem
+        if own in models:
+            raise UsageError(f"two models are called {own!r}: --adapter NAME=FILE gives another name")
+        first = _llm.session(options, path or None)
+        models[own] = [first, *(first.new() for _ in range(options.sessions - 1))]
+    body = options.max_body or (16 if models[name][0].sees else 1)
+    limits = Limits(body << 20, options.max_tokens, seconds=options.max_seconds)
+    sessions = models.pop(name)
+    draft = Session(options.draft, threads=options.threads) if options.draft else None
+    given = (options.host, options.port, limits, models, options.api_key, draft)
+    with Server(sessions, name, *given) as server:
+        names = ", ".join(map(json.dumps, server.models))
+        note(
+            f"{names} {'are' if models else 'is'} at http://{options.host}:{server.server_port}/v1, Ctrl-C ends"
+        )
+        if not server.is_local and options.api_key is None:
+            note("other machines can use it: TORCHETTE_API_KEY says what they must know")
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
     return DONE

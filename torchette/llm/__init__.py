@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torchette.llm._export import export
     from torchette.llm.grammar import Grammar
     from torchette.llm.lora import write_adapter
+    from torchette.llm.messages import calls_in
     from torchette.llm.sampling import Sampling
     from torchette.llm.session import Generation, Piece, Session, Statistics
 
@@ -23,6 +24,7 @@ _LAZY = {
     "Sampling": "torchette.llm.sampling",
     "Session": "torchette.llm.session",
     "Statistics": "torchette.llm.session",
+    "calls_in": "torchette.llm.messages",
     "export": "torchette.llm._export",
     "grammar_of": "torchette.llm.schema",
     "write_adapter": "torchette.llm.lora",
@@ -35,6 +37,7 @@ __all__ = [
     "Sampling",
     "Session",
     "Statistics",
+    "calls_in",
     "export",
     "grammar_of",
     "write_adapter",

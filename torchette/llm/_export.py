@@ -34,6 +34,7 @@ from torchette.llm.encoders import (
     audio_step,
     example_image,
     example_input,
+    image_facts,
     most_rows,
 )  # fmt: skip
 from torchette.llm.quantized import SCHEMES, store_whole
@@ -98,6 +99,7 @@ def export(
     step = progress or (lambda stage, name: None)
     whole: Callable[[str], Any] | None = None
     named: dict[str, bytes] = {}
+    seen: dict[str, Any] = {}
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         step("load", path.name)
@@ -105,6 +107,8 @@ def export(
             model, whole, named = gguf.load(path)
         else:
             model, whole, named = _load(path)
+            if (image := _image_token(model)) is not None:
+                seen = image_facts(path, image)
     config = model.config.get_text_config(decoder=True)
     if max_context is None:
         names = ("max_position_embeddings", "max_target_positions", "n_positions")
@@ -142,9 +146,8 @@ def export(
         return compile(
             methods,
             backend=backend,
-            constant_methods=metadata(
-                model, len(decoder.layers), max_prefill, max_context, named.get(_PROCESSOR, b"{}")
-            ),
+            constant_methods=seen
+            | metadata(model, len(decoder.layers), max_prefill, max_context, named.get(_PROCESSOR, b"{}")),
             edge=EdgeCompileConfig(progress=progress),
             config=ExecutorchBackendConfig(
                 named_data=_with_configuration(model, named),
@@ -250,15 +253,32 @@ def _load(folder: Path) -> tuple[Any, Callable[[str], Any] | None, dict[str, byt
         raise InputError(f"transformers cannot load {folder} as a language model: {error}") from error
     if missing := sorted(said["missing_keys"]):
         raise FormatError(f"{folder} has no weights for {', '.join(missing[:3])}, {len(missing)} in all")
-    files = {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
-    if _TOKENIZER not in files:
-        said = folder / "tokenizer_config.json"
+    return model, whole, _files(folder)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """What travels in the program; a chat template is in other files of older folders."""
+    found = {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
+    for older in ("chat_template.json", "tokenizer_config.json"):
+        if "chat_template.jinja" not in found and (folder / older).is_file():
+            try:
+                template = json.loads((folder / older).read_bytes()).get("chat_template") or ""
+                if isinstance(template, list):  # several by name
+                    template = {one["name"]: one["template"] for one in template}["default"]
+                if template:
+                    found["chat_template.jinja"] = template.encode()
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise FormatError(
+                    f"{folder / older} has no chat template that can be read: {error}"
+                ) from None
+    if _TOKENIZER not in found:
+        settings = folder / "tokenizer_config.json"
         for pattern in ("*.model", "*.tiktoken"):
             for path in sorted(folder.glob(pattern)):
-                files[_TOKENIZER] = converted(
-                    path.read_bytes(), json.loads(said.read_bytes()) if said.is_file() else None
+                found[_TOKENIZER] = converted(
+                    path.read_bytes(), json.loads(settings.read_bytes()) if settings.is_file() else None
                 )
-    return model, whole, files
+    return found
 
 
 def metadata(

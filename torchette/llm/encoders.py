@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
+import warnings
+from itertools import groupby
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim
+from transformers import AutoProcessor
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -155,6 +160,31 @@ def example_image(model: Any) -> torch.Tensor:
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
     random = torch.Generator().manual_seed(0)
     return torch.randn(1, getattr(config, "num_channels", 3), height, width, generator=random)
+
+
+def image_facts(folder: Path, image_token: int) -> dict[str, Any]:
+    """What a folder's processor does with an image in a prompt, as a program's metadata: the token that chat templates write, and
+    the tokens in its place, of which `image_token` is once; and the range of images. Empty where the folder has none."""
+    try:
+        processor: Any = AutoProcessor.from_pretrained(folder, local_files_only=True)
+        name = getattr(processor, "boi_token", None) or processor.image_token
+        given = {"text": name, "images": [np.zeros((64, 64, 3), np.uint8)], "add_special_tokens": False}
+        if hasattr(processor.image_processor, "do_image_splitting"):
+            given["do_image_splitting"] = False
+        ids = processor(**given)["input_ids"][0]
+        prompt = [t for token, run in groupby(ids) for t in ([token] if token == image_token else run)]
+        found: dict[str, Any] = {
+            key: getattr(processor.image_processor, key) for key in ("image_mean", "image_std")
+        }
+        placeholder = processor.tokenizer.convert_tokens_to_ids(name)
+    except Exception as error:  # of a package that is missing, or of any model's own code
+        if any(folder.glob("*processor_config.json")):
+            warnings.warn(f"{folder}: what prompts have around an image is not known: {error}", stacklevel=3)
+        return {}
+    found = {key: [float(v) for v in value] for key, value in found.items() if len(value or ()) == 3}
+    if prompt.count(image_token) == 1:
+        found |= {"image_placeholder": placeholder, "image_prompt": prompt}
+    return found
 
 
 def example_input(model: Any, longest: int) -> tuple[torch.Tensor, Any, int]:

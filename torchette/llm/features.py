@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: samples of sound, bytes of an image. Out: what encoders were trained on. numpy alone.
-"""`log_mel` and `pixels`."""
+# In: samples of sound, bytes of an image, files of either. Out: what encoders were trained on. numpy alone, but for files of images.
+"""`log_mel`, `pixels`, `sound_of` and `image_of`."""
 
 from __future__ import annotations
 
+import io
+import wave
 from collections.abc import Sequence
 
 import numpy as np
 
+from torchette.errors import InputError
+from torchette.llm.text import package
+
 _RATE, _WINDOW, _HOP = 16_000, 400, 160
+_KINDS, _MOST_PIXELS, _LONGEST = ("PNG", "JPEG", "WEBP", "GIF", "BMP"), 50_000_000, 2048
 
 
 def _hertz(mel: np.ndarray) -> np.ndarray:
@@ -48,3 +54,38 @@ def pixels(
     sized = weights(image.shape[0], height) @ planes @ weights(image.shape[1], width).T
     scaled = (sized - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))
     return scaled[None].astype(np.float32)
+
+
+def image_of(data: bytes) -> np.ndarray:
+    """A file of an image (PNG, JPEG, WEBP, GIF, BMP) as bytes [height, width, 3]; of a large one, made smaller to 2048 pixels.
+    InputError if it is none, or damaged."""
+    image, turned = package("PIL.Image"), package("PIL.ImageOps")
+    try:
+        opened = image.open(io.BytesIO(data), formats=_KINDS)
+        if opened.width * opened.height > _MOST_PIXELS:
+            raise ValueError(f"{opened.width} x {opened.height} is more than {_MOST_PIXELS} pixels")
+        opened.thumbnail((_LONGEST, _LONGEST))
+        return np.asarray(turned.exif_transpose(opened).convert("RGB"))
+    except Exception as error:  # what decoders of images raise has no type of its own
+        raise InputError(
+            f"the image cannot be read: {error}", hints=[f"known are {', '.join(_KINDS)}"]
+        ) from None
+
+
+def sound_of(data: bytes) -> np.ndarray:
+    """A WAV file at 16 kHz as samples from -1 to 1, its channels' mean. InputError if it is none."""
+    try:
+        with wave.open(io.BytesIO(data)) as file:
+            width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
+            frames = file.readframes(file.getnframes())
+    except (wave.Error, EOFError, ValueError) as error:
+        raise InputError(
+            f"the sound cannot be read: {error}", hints=["WAV files of whole numbers are"]
+        ) from None
+    if rate != _RATE or width != 2:
+        raise InputError(
+            f"the sound has {rate} samples a second of {8 * width} bits, not {_RATE} of 16",
+            hints=["ffmpeg -i FILE -ar 16000 -ac 1 -c:a pcm_s16le sound.wav"],
+        )
+    frames = frames[: len(frames) // (2 * channels) * 2 * channels]
+    return np.frombuffer(frames, "<i2").reshape(-1, channels).mean(1, dtype=np.float32) / 32768

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -44,53 +43,44 @@ class State:
 
 
 class Vocabulary:
-    """The bytes of tokens by number; empty for tokens that no grammar allows, such as special ones."""
+    """The bytes of tokens by number; empty for tokens that no grammar allows, such as special ones.
+
+    They form a tree of nodes, level by level: a node is a beginning of tokens. Of the tokens in order, `lo` to `own` are it, `lo`
+    to `hi` begin with it; `byte` is its last, `below` the bytes of all of these tokens as bits, `kids` to `kids_end` what goes on.
+    """
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
         self.tokens = tokens
         self.order = np.array(
             sorted((i for i, t in enumerate(tokens) if t), key=tokens.__getitem__), np.int64
         )
-        self._sorted = [tokens[i] for i in self.order]
-        has: np.ndarray = np.zeros((len(self._sorted), 256), bool)
-        rows: np.ndarray = np.repeat(np.arange(len(self._sorted)), [len(t) for t in self._sorted])
-        has[rows, np.frombuffer(b"".join(self._sorted), np.uint8)] = True
-        self._bytes = np.packbits(has, axis=1, bitorder="little")
-        self.root = _Node(self, 0, len(self._sorted), b"")
-
-
-class _Node:
-    """A beginning of tokens: lo to own are it, lo to hi begin with it, `below` are the bytes of all of them."""
-
-    __slots__ = ("_children", "_prefix", "_vocabulary", "below", "hi", "lo", "own")
-
-    def __init__(self, vocabulary: Vocabulary, lo: int, hi: int, prefix: bytes) -> None:
-        self._vocabulary, self._prefix = vocabulary, prefix
-        self.lo = self.own = lo
-        self.hi = hi
-        while self.own < hi and len(vocabulary._sorted[self.own]) == len(prefix):
-            self.own += 1
-        self.below = 0
-        if self.own < hi:
-            self.below = int.from_bytes(np.bitwise_or.reduce(vocabulary._bytes[lo:hi]).tobytes(), "little")
-        self._children: list[tuple[int, _Node]] | None = None
-
-    @property
-    def children(self) -> list[tuple[int, _Node]]:
-        """By their next byte; made when they are first asked for."""
-        if self._children is None:
-            tokens, at, self._children = self._vocabulary._sorted, self.own, []
-            while at < self.hi:
-                byte = tokens[at][len(self._prefix)]
-                prefix = self._prefix + bytes([byte])
-                end = (
-                    bisect.bisect_left(tokens, self._prefix + bytes([byte + 1]), at, self.hi)
-                    if byte < 255
-                    else self.hi
-                )
-                self._children.append((byte, _Node(self._vocabulary, at, end, prefix)))
-                at = end
-        return self._children
+        words = [tokens[i] for i in self.order]
+        length = np.array([len(word) for word in words], np.int64)
+        start, text = np.cumsum(length) - length, np.frombuffer(b"".join(words), np.uint8)
+        has: np.ndarray = np.zeros((len(words), 256), bool)
+        has[np.repeat(np.arange(len(words)), length), text] = True
+        bits = np.packbits(has, axis=1, bitorder="little").view(np.uint64)
+        everything = np.bitwise_or.reduce(bits, axis=0, keepdims=True)
+        levels = [[np.array([n]) for n in (-1, 0, 0, len(words), 0)] + [everything]]
+        node: np.ndarray = np.zeros(len(words), np.int64)  # of each word, its beginning of that depth
+        made, depth = 1, 0
+        live = np.flatnonzero(length > depth)
+        while len(live):
+            byte = text[start[live] + depth]
+            fresh: np.ndarray = np.ones(len(live), bool)
+            fresh[1:] = (
+                (byte[1:] != byte[:-1]) | (node[live[1:]] != node[live[:-1]]) | (live[1:] > live[:-1] + 1)
+            )
+            first, depth = np.flatnonzero(fresh), depth + 1
+            lo = live[first]
+            hi: np.ndarray = live[np.append(first[1:], len(live)) - 1] + 1
+            own = lo + np.add.reduceat((length[live] == depth).astype(np.int64), first)
+            levels.append([node[lo], lo, own, hi, byte[first], np.bitwise_or.reduceat(bits[live], first)])
+            node[live] = made + np.cumsum(fresh) - 1
+            made += len(first)
+            live = live[length[live] > depth]
+        parent, self.lo, self.own, self.hi, self.byte, self.below = map(np.concatenate, zip(*levels))
+        self.kids, self.kids_end = (parent.searchsorted(np.arange(made), side) for side in ("left", "right"))
 
 
 class Grammar:
@@ -275,25 +265,42 @@ class Grammar:
         if (kept := self._masks.get(state)) is not None:
             return np.unpackbits(kept, count=len(vocabulary.tokens)).view(bool)
         self._work = _MOST_WORK
-        found: np.ndarray = np.zeros(len(vocabulary.order), bool)
-        work = [(vocabulary.root, state)]
-        while work:
-            node, here = work.pop()
-            if not node.below & ~here.loops:  # whatever follows stays in that state
-                found[node.lo : node.hi] = True
-                continue
-            self._work -= 1
-            moves = here.next
-            for byte, child in node.children:
-                kind = self._table[byte]
-                following = moves[kind] if kind in moves else self._move(here, kind)
-                if following is None:
-                    continue
-                found[child.lo : child.own] = True
-                if child.own < child.hi:
-                    work.append((child, following))
+        states, kinds = [state], max(self._table) + 1
+        table = np.frombuffer(self._table, np.uint8)
+        nodes: np.ndarray = np.zeros(1, np.int64)  # what tokens begin with
+        at: np.ndarray = np.zeros(1, np.int64)  # the number of the state after it
+        begins, ends = [nodes[:0]], [nodes[:0]]
+        while len(nodes):
+            loops = np.frombuffer(b"".join(one.loops.to_bytes(32, "little") for one in states), np.uint64)
+            goes_on: np.ndarray = (vocabulary.below[nodes] & ~loops.reshape(-1, 4)[at]).any(1)
+            begins.append(vocabulary.lo[nodes[~goes_on]])  # whatever follows stays in that state
+            ends.append(vocabulary.hi[nodes[~goes_on]])
+            nodes, at = nodes[goes_on], at[goes_on]
+            self._work -= len(nodes)
+            counts = vocabulary.kids_end[nodes] - vocabulary.kids[nodes]
+            kids = np.repeat(vocabulary.kids[nodes] - np.cumsum(counts) + counts, counts) + np.arange(
+                counts.sum()
+            )
+            moves = np.repeat(at, counts) * kinds + table[vocabulary.byte[kids]]
+            asked: np.ndarray = np.zeros(len(states) * kinds, bool)
+            asked[moves] = True
+            after: np.ndarray = np.full(len(asked), -1)
+            numbers: dict[State, int] = {}
+            for move in np.flatnonzero(asked).tolist():
+                following = self._move(states[move // kinds], move % kinds)
+                if following is not None:
+                    after[move] = numbers.setdefault(following, len(numbers))
+            states, at = list(numbers), after[moves]
+            nodes, at = kids[at >= 0], at[at >= 0]
+            begins.append(vocabulary.lo[nodes])
+            ends.append(vocabulary.own[nodes])
+            inner = vocabulary.own[nodes] < vocabulary.hi[nodes]
+            nodes, at = nodes[inner], at[inner]
+        count = len(vocabulary.order)
+        change = np.bincount(np.concatenate(begins), minlength=count + 1)
+        change -= np.bincount(np.concatenate(ends), minlength=count + 1)
         allowed: np.ndarray = np.zeros(len(vocabulary.tokens), bool)
-        allowed[vocabulary.order[found]] = True
+        allowed[vocabulary.order[np.cumsum(change[:-1]) > 0]] = True
         if len(self._masks) >= _MOST_MASKS:
             self._masks.clear()
         self._masks[state] = np.packbits(allowed)

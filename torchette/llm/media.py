@@ -185,6 +185,10 @@ class ImageDecoder(MediaDecoder):
         super().__init__(program, facts, threads, **named)
         self._table: Method = program.load_method("token_embedding", threads=threads)
         self._token = int(facts.get("image_token_id", -1))
+        self.placeholder = int(facts.get("image_placeholder", self._token))  # what chat templates write
+        self._whole = facts.get(
+            "image_prompt", [self._token]
+        )  # what the model was trained to see in its place
         self._range = facts.get("image_mean", [0.5] * 3), facts.get("image_std", [0.5] * 3)
         self._count = self._encoder.metadata.output_tensor_meta(0).sizes()[1]
         self._in_blocks = (
@@ -205,6 +209,7 @@ class ImageDecoder(MediaDecoder):
                 given = pixels(given, height, width, *self._range)
             given = self._fitting(self._encoder, given, f"image {index}")
             bases.append(self._number(given, [given, None]))
+        tokens = self._wrapped(tokens)
         spots = tokens.count(self._token)
         if spots not in (len(bases), len(bases) * self._count):
             raise InputError(
@@ -218,6 +223,13 @@ class ImageDecoder(MediaDecoder):
             placed += every[at : at + each] if token == self._token else [token]
             at += each * (token == self._token)
         return placed
+
+    def _wrapped(self, tokens: list[int]) -> list[int]:
+        """A prompt with what belongs around images, where it has that not already."""
+        whole = self._whole
+        if any(tokens[i : i + len(whole)] == whole for i in range(len(tokens))):
+            return tokens
+        return [t for token in tokens for t in (whole if token == self.placeholder else [token])]
 
     def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
         """As `torchette.llm.session.Decoder.step`."""

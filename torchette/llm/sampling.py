@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,9 +65,11 @@ class Sampling:
                 not isinstance(token, (int, np.integer))
                 or isinstance(bias, bool)
                 or not isinstance(bias, (int, float))
-                or not bias < math.inf
+                or not bias <= 1e30
             ):
-                raise InputError(f"logit_bias[{token!r}] is {bias!r}: it takes numbers by token number")
+                raise InputError(
+                    f"logit_bias[{token!r}] is {bias!r}: it takes numbers to 1e30 by token number"
+                )
 
     @property
     def is_plain(self) -> bool:
@@ -106,7 +107,7 @@ def adjust(
     for token, bias in sampling.logit_bias.items():
         if not 0 <= token < len(logits):
             raise InputError(f"logit_bias: there is no token {token}, the vocabulary has {len(logits)}")
-        logits[token] += bias
+        logits[token] += bias if bias > -1e30 else -np.inf
     if allowed is not None:
         logits[~allowed] = -np.inf
     most = logits.max()
@@ -131,9 +132,15 @@ def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     if 0 < sampling.top_k < len(result):
         result[result < np.partition(result, -sampling.top_k)[-sampling.top_k]] = 0
     if sampling.top_p < 1:
-        order = np.argsort(-result, kind="stable")
-        total = np.cumsum(result[order])
-        result[order[np.searchsorted(total, sampling.top_p * total[-1]) + 1 :]] = 0
+        mass = sampling.top_p * result.sum()
+        for least in (0.01, 0.0001, 0):  # of a large vocabulary, few are enough nearly always
+            some = np.flatnonzero(result > least)
+            if result[some].sum() > mass:
+                break
+        order = some[np.argsort(-result[some], kind="stable")]
+        kept = order[: np.searchsorted(np.cumsum(result[order]), mass) + 1]
+        values, result = result[kept], np.zeros_like(result)
+        result[kept] = values
     result[result < sampling.min_p] = 0  # the likeliest is 1 so far
     return result / result.sum()
 

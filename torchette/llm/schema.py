@@ -33,7 +33,7 @@ _KNOWN = {
     "array": {"items", "prefixItems", "minItems", "maxItems"},
     "string": {"minLength", "maxLength", "pattern", "format"},
     "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
-    "number": {"minimum", "maximum"},
+    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
 }
 _SILENT = {
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$schema", "$id", "$comment",
@@ -42,10 +42,17 @@ _SILENT = {
 _DAY = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"
 _TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 _HEX = "[0-9a-f]"
+_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_NAME = r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
 _FORMATS = {
     "date": _DAY,
     "time": _TIME,
     "date-time": f"{_DAY}T{_TIME}",
+    "duration": r"P([0-9]{1,4}W|[0-9]{1,4}D(T[0-9]{1,4}H)?|T[0-9]{1,4}H([0-9]{1,4}M)?|T[0-9]{1,4}[MS])",
+    "email": rf"[a-z0-9]([a-z0-9_+-]|\.[a-z0-9]){{0,30}}@{_NAME}(\.{_NAME}){{1,3}}",
+    "hostname": rf"{_NAME}(\.{_NAME}){{0,3}}",
+    "ipv4": rf"{_BYTE}(\.{_BYTE}){{3}}",
+    "ipv6": f"({_HEX}{{1,4}}:){{7}}{_HEX}{{1,4}}",
     "uuid": f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
 }
 
@@ -434,17 +441,28 @@ class _Converter:
         return " | ".join(parts + ([_natural(max(low, 0), high)] if high >= 0 else []))
 
     def _number(self, given: Mapping[str, Any], where: str, depth: int) -> str:
-        low, high = (self._bound(given[k], k, where) if k in given else None for k in ("minimum", "maximum"))
-        most = 10**_MOST_DIGITS - 1
-        low, high = -most if low is None else low, most if high is None else high
-        if low > high:
+        ends = []
+        for name, sign in (("inimum", -1), ("aximum", 1)):
+            found = [(sign * 10**_MOST_DIGITS - sign, False)]
+            for key, is_open in ((f"m{name}", False), (f"exclusiveM{name}", True)):
+                if key in given:
+                    found.append((self._bound(given[key], key, where), is_open))
+            ends.append(min(found, key=lambda end: (sign * end[0], not end[1])))
+        (low, low_open), (high, high_open) = ends
+        if low > high or (low == high and low_open | high_open):
             raise self._error(where, f"no number is from {low} to {high}")
+        any_fraction, some = '("." [0-9]{1,15})?', '"." "0"{0,14} [1-9] [0-9]{0,14}'
         parts = []
-        for sign, least, greatest in (('"-" ', max(-high, 0), -low), ("", max(low, 0), high)):
+        for minus, least, greatest, past_least, below_greatest in (
+            ('"-" ', max(-high, 0), -low, high_open and high <= 0, low_open),
+            ("", max(low, 0), high, low_open and low >= 0, high_open),
+        ):
             if greatest > least:
-                parts.append(f'{sign}({_natural(least, greatest - 1)}) ("." [0-9]{{1,15}})?')
-            if greatest >= least:
-                parts.append(f'{sign}"{greatest}" ("." "0"{{1,15}})?')
+                parts.append(f'{minus}"{least}" {some if past_least else any_fraction}')
+            if greatest > least + 1:
+                parts.append(f"{minus}({_natural(least + 1, greatest - 1)}) {any_fraction}")
+            if greatest > least or (greatest == least and not past_least):
+                parts += [] if below_greatest else [f'{minus}"{greatest}" ("." "0"{{1,15}})?']
         return self._rule(" | ".join(parts))
 
 

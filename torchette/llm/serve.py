@@ -5,24 +5,30 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 import json
 import logging
 import re
+import select
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from torchette.errors import InputError, TorchetteError
+from torchette.llm.features import image_of
+from torchette.llm.messages import OPEN, Call, calls_in, functions
 from torchette.llm.session import Generation, Piece, Session, common
 
 _log = logging.getLogger("torchette")
 # What would change the answer and is not there; null, and what it is without, are taken.
 _REFUSED: dict[str, tuple[Any, ...]] = {
-    "n": (1,), "best_of": (1,), "suffix": ("",), "echo": (False,), "tools": ([],), "functions": ([],),
+    "best_of": (1,), "suffix": ("",), "echo": (False,), "functions": ([],), "function_call": ("none",),
     "audio": (), "modalities": (["text"],), "prediction": (), "web_search_options": (),
 }  # fmt: skip
 _PLAIN = (
@@ -43,6 +49,10 @@ class Limits(NamedTuple):
 
     body_bytes: int = 1 << 20
     answer_tokens: int = 4096
+    choices: int = 16
+    """Answers to one request."""
+    images: int = 16
+    """In one request."""
     connections: int = 64
     waiting: int = 16
     """Requests that wait for a session; more are told to come again."""
@@ -53,6 +63,7 @@ class Limits(NamedTuple):
 
 
 _LIMITS = Limits()
+_LOOK = 0.2  # seconds between looks whether the client is still there
 
 
 class Refusal(Exception):
@@ -77,6 +88,9 @@ class Server(ThreadingHTTPServer):
     Args:
         sessions: of one model; as many requests are answered at once.
         name: what clients call the model.
+        adapters: sessions with adapters, by what clients call the model with them.
+        api_key: what clients must give; None: nothing.
+        draft: a session of a small model with the same tokens, which proposes some; answers stay of the same distribution.
         host: of the address. Where it is this machine's own, requests that name another host are refused, so that pages of
             other sites in a browser cannot reach it.
         port: 0 for any that is free; `server_port` has it.
@@ -92,9 +106,14 @@ class Server(ThreadingHTTPServer):
         host: str = "127.0.0.1",
         port: int = 8080,
         limits: Limits = _LIMITS,
+        adapters: Mapping[str, list[Session]] | None = None,
+        api_key: str | None = None,
+        draft: Session | None = None,
     ) -> None:
-        self.sessions, self.name, self.limits, self.created = list(sessions), name, limits, int(time.time())
-        self.free = list(sessions)
+        self.models = {name: list(sessions), **(adapters or {})}
+        self.name, self.limits, self.created, self.api_key = name, limits, int(time.time()), api_key
+        self.free = [session for one in self.models.values() for session in one]
+        self.drafts = {session: draft.new() for session in self.free} if draft else {}
         self.turn = threading.Condition()
         self.waiting = 0
         self.connections = threading.BoundedSemaphore(limits.connections)
@@ -124,10 +143,14 @@ class Server(ThreadingHTTPServer):
         """A connection ended in the middle: the others go on."""
         _log.info("a connection of %s ended", client_address[0], exc_info=True)
 
-    def acquire(self, tokens: list[int], until: float) -> Session:
-        """A free session, that which has most of the tokens already. Refusal where none gets free in time."""
+    def acquire(self, model: str, tokens: list[int], until: float, is_gone: Callable[[], bool]) -> Session:
+        """A free session of a model, that which has most of the tokens already. Refusal where none gets free in time."""
+
+        def free() -> list[Session]:
+            return [session for session in self.free if session in self.models[model]]
+
         with self.turn:
-            if not self.free and self.waiting >= self.limits.waiting:
+            if not free() and self.waiting >= self.limits.waiting:
                 raise Refusal(
                     429,
                     "too many requests wait already: try again later",
@@ -136,11 +159,15 @@ class Server(ThreadingHTTPServer):
                 )
             self.waiting += 1
             try:
-                if not self.turn.wait_for(lambda: self.free, max(until - time.monotonic(), 0)):
-                    raise Refusal(
-                        503, "no session got free in time: try again later", "server_error", "timeout"
-                    )
-                best = max(self.free, key=lambda session: common(session.tokens, tokens))
+                while not free():
+                    if (left := until - time.monotonic()) <= 0:
+                        raise Refusal(
+                            503, "no session got free in time: try again later", "server_error", "timeout"
+                        )
+                    if is_gone():
+                        raise ConnectionError("the client is gone")
+                    self.turn.wait(min(left, _LOOK))
+                best = max(free(), key=lambda session: common(session.tokens, tokens))
                 self.free.remove(best)
                 return best
             finally:
@@ -150,7 +177,7 @@ class Server(ThreadingHTTPServer):
         """Gives a session back."""
         with self.turn:
             self.free.append(session)
-            self.turn.notify()
+            self.turn.notify_all()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -183,13 +210,18 @@ class _Handler(BaseHTTPRequestHandler):
     def _guard(self, answer: Any) -> None:
         try:
             self._check_host()
+            self._check_key()
             answer()
         except Refusal as refusal:
             self._fail(refusal)
         except InputError as error:
-            self._fail(Refusal(400, str(error), name=error.code))
+            name = "context_length_exceeded" if error.code == "prompt-too-long" else error.code
+            self._fail(Refusal(400, str(error), name=name))
         except TorchetteError as error:
-            self._fail(Refusal(500, str(error), "server_error", error.code))
+            # a grammar or logit_bias forbids all; a conversation with a model that has none
+            is_asked = error.code in ("no-token", "no-chat-template", "unknown-tokenizer")
+            kind = "invalid_request_error" if is_asked else "server_error"
+            self._fail(Refusal(400 if is_asked else 500, str(error), kind, error.code))
         except OSError:
             self.close_connection = True  # the client is gone, or too slow
         except Exception:
@@ -202,6 +234,14 @@ class _Handler(BaseHTTPRequestHandler):
         host = re.sub(r":\d*$", "", self.headers.get("Host") or "localhost")
         if self.server.is_local and host.strip("[]").lower() not in ("localhost", "127.0.0.1", "::1"):
             raise Refusal(403, "this server answers requests to localhost alone", name="forbidden_host")
+
+    def _check_key(self) -> None:
+        key, given = self.server.api_key, self.headers.get("Authorization") or ""
+        is_right = key is None or hmac.compare_digest(
+            f"Bearer {key}".encode(), given.encode("latin-1", "replace")
+        )
+        if not is_right and self.path != "/health":
+            raise Refusal(401, "the API key is missing or wrong", name="invalid_api_key")
 
     def _fail(self, refusal: Refusal) -> None:
         try:
@@ -233,11 +273,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _get(self) -> None:
         server, path = self.server, self.path.split("?")[0].rstrip("/")
-        model = {"id": server.name, "object": "model", "created": server.created, "owned_by": "torchette"}
+        models = {
+            f"/v1/models/{name}": {
+                "id": name, "object": "model", "created": server.created, "owned_by": "torchette"
+            }
+            for name in server.models
+        }  # fmt: skip
         if path == "/v1/models":
-            self._send(200, {"object": "list", "data": [model]})
-        elif path == f"/v1/models/{server.name}":
-            self._send(200, model)
+            self._send(200, {"object": "list", "data": list(models.values())})
+        elif unquote(path) in models:
+            self._send(200, models[unquote(path)])
         elif path == "/health":
             self._send(200, {"status": "ok"})
         else:
@@ -280,52 +325,85 @@ class _Handler(BaseHTTPRequestHandler):
         chat = path == "/v1/chat/completions"
         until = time.monotonic() + self.server.limits.seconds
         body = self._body()
-        if body.get("model", self.server.name) != self.server.name:
+        model = body.setdefault("model", self.server.name)
+        if not isinstance(model, str) or model not in self.server.models:
             raise Refusal(
                 404,
-                f"there is no model {str(body['model'])[:200]!r}, there is {self.server.name!r}",
+                f"there is no model {str(model)[:200]!r}, there is {', '.join(map(repr, self.server.models))}",
                 name="model_not_found",
                 param="model",
             )
         for name, taken in _REFUSED.items():
             if name in body and body[name] not in taken:
                 raise Refusal(400, f"{name} is not supported", name="unsupported_parameter", param=name)
-        tokens = self._prompt(body, chat)
         options = self._options(body, chat)
-        session = self.server.acquire(tokens, until)
+        prompts = self._prompts(body, chat)
+        many = body.get("n", 1)
+        most = self.server.limits.choices
+        if isinstance(many, bool) or not isinstance(many, int) or not 1 <= many * len(prompts) <= most:
+            raise Refusal(400, f"n is {many!r}, a request has 1 to {most} answers", param="n")
+        session = self.server.acquire(model, prompts[0]["prompt"], until, self._is_gone)
+        done = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(session, until, done), daemon=True)
+        self._why: Exception | None = None
+        watch.start()
         try:
-            answer = session.generate(tokens, **options)
-            timer = threading.Timer(max(until - time.monotonic(), 0.01), session.cancel)
-            timer.daemon = True
-            timer.start()
-            try:
-                self._answer(answer, session, body, chat, until)
-            finally:
-                timer.cancel()
-                timer.join()  # or it could end the next answer
-                answer.close()
+            for prompt in prompts:
+                prompt["images"] = [image_of(data) for data in prompt.get("images", ())]
+            self._answer(session, [p for p in prompts for _ in range(many)], many, options, body, chat)
         finally:
+            done.set()
+            watch.join()  # or it could end the next answer
             self.server.release(session)
 
-    def _prompt(self, body: dict[str, Any], chat: bool) -> list[int]:
-        session = self.server.sessions[0]
+    def _is_gone(self) -> bool:
+        """Whether the client has closed its connection."""
+        look = select.poll()
+        look.register(self.connection, select.POLLIN)
+        try:
+            return bool(look.poll(0)) and not self.connection.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
+
+    def _watch(self, session: Session, until: float, done: threading.Event) -> None:
+        """Ends the answer when the time is over, or nobody waits for it."""
+        while not done.wait(min(_LOOK, max(until - time.monotonic(), 0.01))):
+            if time.monotonic() >= until:
+                text = f"the answer took more than {self.server.limits.seconds:g} seconds"
+                self._why = Refusal(504, text, "server_error", "timeout")
+            elif self._is_gone():
+                self._why = ConnectionError("the client is gone")
+            if self._why:
+                session.cancel()
+
+    def _prompts(self, body: dict[str, Any], chat: bool) -> list[dict[str, Any]]:
+        """What is to be answered, as `Session.generate` takes it; images as their files."""
+        session = self.server.models[body["model"]][0]
         if chat:
-            messages = body.get("messages")
-            if not isinstance(messages, list):
-                raise Refusal(400, "messages must be a list", param="messages")
-            return session.encode(session.render([_plain(m) for m in messages]), special=False)
+            messages, names = body.get("messages"), body.get("chat_template_kwargs", {})
+            if not isinstance(messages, list) or not isinstance(names, dict):
+                raise Refusal(
+                    400, "messages must be a list, chat_template_kwargs an object", param="messages"
+                )
+            tools, choice = body.get("tools"), body.get("tool_choice", "auto")
+            asked = session._asked([_plain(message) for message in messages], tools, choice, names)
+            body["tools"] = functions(tools) if tools and choice != "none" else {}
+            if len(asked.get("images", ())) > self.server.limits.images:
+                raise Refusal(
+                    400, f"a request has at most {self.server.limits.images} images", param="messages"
+                )
+            return [asked]
         prompt = body.get("prompt")
-        if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
-            prompt = prompt[0]
-        if not isinstance(prompt, str) and not (
-            isinstance(prompt, list) and all(isinstance(t, int) for t in prompt)
-        ):
-            raise Refusal(400, "prompt must be one text, or a list of tokens", param="prompt")
-        return session.encode(prompt) if isinstance(prompt, str) else session._checked(prompt)
+        if not isinstance(prompt, list) or (prompt and isinstance(prompt[0], int)):
+            prompt = [prompt]
+        if not all(isinstance(one, (str, list)) for one in prompt):
+            raise Refusal(400, "prompt must be a text, a list of tokens, or a list of such", param="prompt")
+        return [{"prompt": session.encode(p) if isinstance(p, str) else session._checked(p)} for p in prompt]
 
     def _options(self, body: dict[str, Any], chat: bool) -> dict[str, Any]:
         options = {name: body[name] for name in _PLAIN if name in body}
-        options.setdefault("temperature", self.server.sessions[0]._shared.defaults().get("temperature", 1.0))
+        shared = self.server.models[body["model"]][0]._shared
+        options.setdefault("temperature", shared.defaults().get("temperature", 1.0))
         most = body.get(
             "max_completion_tokens", body.get("max_tokens", self.server.limits.answer_tokens if chat else 16)
         )
@@ -369,9 +447,15 @@ class _Handler(BaseHTTPRequestHandler):
         return options
 
     def _answer(
-        self, answer: Generation, session: Session, body: dict[str, Any], chat: bool, until: float
+        self,
+        session: Session,
+        asked: list[Any],
+        many: int,
+        options: dict[str, Any],
+        body: dict[str, Any],
+        chat: bool,
     ) -> None:
-        stream = body.get("stream", False)
+        stream, choices, answers = body.get("stream", False), list[Any](), list[Generation]()
         usage_too = isinstance(body.get("stream_options"), dict) and bool(
             body["stream_options"].get("include_usage")
         )
@@ -380,25 +464,63 @@ class _Handler(BaseHTTPRequestHandler):
             "object": ("chat.completion" if chat else "text_completion")
             + (".chunk" if chat and stream else ""),
             "created": int(time.time()),
-            "model": self.server.name,
+            "model": body["model"],
         }
-        if not stream:
-            pieces = list(answer)
-            self._check_end(answer, until)
-            choice: dict[str, Any] = {
-                "index": 0,
-                "finish_reason": answer.finish_reason,
-                "logprobs": _logprobs(pieces, session, chat),
-            }
-            choice.update(
-                {"message": {"role": "assistant", "content": answer.text, "refusal": None}}
-                if chat
-                else {"text": answer.text}
+
+        def send(index: int, delta: Any, reason: str | None, logs: Any = None) -> None:
+            part = {"index": index, "finish_reason": reason, "logprobs": logs}
+            part.update({"delta": delta} if chat else {"text": delta.get("content", "")})
+            self._event({**head, "choices": [part], **({"usage": None} if usage_too else {})})
+
+        options["draft"] = self.server.drafts.get(session)
+        for index, prompt in enumerate(asked):
+            if self._why:
+                raise self._why
+            own = (
+                {**options, "seed": options["seed"] + index % many}
+                if index % many and "seed" in options
+                else options
             )
-            self._send(200, {**head, "choices": [choice], "usage": _usage(answer)})
+            answers.append(answer := session.generate(**prompt, **own))
+            try:
+                if not stream:
+                    choices.append(self._choice(index, answer, session, body, chat))
+                    continue
+                pieces = iter(answer)
+                first = next(pieces, None)  # what cannot be answered at all is still answered with a status
+                if not self._streaming:
+                    self._begin_stream()
+                self._stream(index, first, pieces, answer, session, body, chat, send)
+            finally:
+                answer.close()
+        usage = _usage(answers, many)
+        if not stream:
+            self._send(200, {**head, "choices": choices, "usage": usage})
             return
-        pieces_left: Iterator[Piece] = iter(answer)
-        first = next(pieces_left, None)  # what cannot be answered at all is still answered with a status
+        if usage_too:
+            self._event({**head, "choices": [], "usage": usage})
+        self._event(b"[DONE]")
+        self._chunk(b"")
+
+    def _choice(
+        self, index: int, answer: Generation, session: Session, body: dict[str, Any], chat: bool
+    ) -> dict[str, Any]:
+        """A whole answer."""
+        pieces = list(answer)
+        if self._why:
+            raise self._why
+        choice: dict[str, Any] = {"index": index, "finish_reason": answer.finish_reason}
+        choice["logprobs"] = _logprobs(pieces, session, chat)
+        if not chat:
+            return {**choice, "text": answer.text}
+        said, calls = calls_in(answer.text, body["tools"]) if body.get("tools") else (answer.text, [])
+        choice["message"] = {"role": "assistant", "content": said, "refusal": None}
+        if calls:
+            choice["message"].update(content=said or None, tool_calls=_calls(calls))
+            choice["finish_reason"] = "tool_calls"
+        return choice
+
+    def _begin_stream(self) -> None:
         self.close_connection = True
         self.send_response(200)
         for name, value in (
@@ -411,56 +533,93 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self._streaming = True
 
-        def send(delta: Any, reason: str | None, logs: Any = None) -> None:
-            part = {"index": 0, "finish_reason": reason, "logprobs": logs}
-            part.update({"delta": delta} if chat else {"text": delta.get("content", "")})
-            self._event({**head, "choices": [part], **({"usage": None} if usage_too else {})})
-
+    def _stream(
+        self, index: int, first: Piece | None, pieces: Iterator[Piece], answer: Generation, session: Session,
+        body: dict[str, Any], chat: bool, send: Callable[..., None],
+    ) -> None:  # fmt: skip
+        """An answer as it comes. What may be a call of a function is held until it is whole."""
+        tools, shown, reason = body.get("tools"), 0, None
         if chat:
-            send({"role": "assistant", "content": ""}, None)
+            send(index, {"role": "assistant", "content": ""}, None)
         while first is not None:
-            if first.text or first.logprob is not None:
-                send({"content": first.text}, None, _logprobs([first], session, chat))
-            first = next(pieces_left, None)
-        self._check_end(answer, until)
-        send({}, answer.finish_reason)
-        if usage_too:
-            self._event({**head, "choices": [], "usage": _usage(answer)})
-        self._event(b"[DONE]")
-        self._chunk(b"")
+            text = first.text
+            if tools:
+                text = answer.text[shown : _plainly(answer.text)]
+                shown += len(text)
+            if text or first.logprob is not None:
+                send(index, {"content": text}, None, _logprobs([first], session, chat))
+            first = next(pieces, None)
+        if self._why:
+            raise self._why
+        if tools:
+            if calls := calls_in(answer.text, tools)[1]:
+                called = [{"index": i, **call} for i, call in enumerate(_calls(calls))]
+                send(index, {"tool_calls": called}, None)
+                reason = "tool_calls"
+            elif answer.text[shown:]:
+                send(index, {"content": answer.text[shown:]}, None)
+        send(index, {}, reason or answer.finish_reason)
 
-    def _check_end(self, answer: Generation, until: float) -> None:
-        if answer.finish_reason == "cancelled":
-            raise Refusal(
-                504,
-                f"the answer took more than {self.server.limits.seconds:g} seconds",
-                "server_error",
-                "timeout",
-            )
+
+def _plainly(text: str) -> int:
+    """How much of an answer is no call of a function, whatever follows."""
+    if text.lstrip()[:1] in ("", "{", "["):
+        return 0
+    if (at := text.find(OPEN)) >= 0:
+        return at
+    return len(text) - max(n for n in range(len(OPEN)) if text.endswith(OPEN[:n]))
+
+
+def _calls(calls: list[Call]) -> list[dict[str, Any]]:
+    """As OpenAI's clients take them."""
+    return [
+        {
+            "id": "call_" + uuid.uuid4().hex[:24],
+            "type": "function",
+            "function": {
+                "name": name,
+                "arguments": given if isinstance(given, str) else json.dumps(given, ensure_ascii=False),
+            },
+        }
+        for name, given in calls
+    ]
 
 
 def _plain(message: Any) -> Any:
-    """A message whose content is text, where it comes in parts of text."""
+    """A message whose images are the files of their data URLs."""
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, list):
         return message
-    parts = [
-        part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
-        for part in content
-    ]
-    texts = [part for part in parts if isinstance(part, str)]
-    if len(texts) != len(parts):
-        raise Refusal(400, "a message's content is text, or parts of type text", param="messages")
-    return {**message, "content": "".join(texts)}
+    return {**message, "content": [_part(part) for part in content]}
 
 
-def _usage(answer: Generation) -> dict[str, Any]:
-    done = answer.statistics
+def _part(part: Any) -> dict[str, Any]:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "text" and isinstance(part.get("text"), str):
+        return {"type": "text", "text": part["text"]}
+    url = part.get("image_url") if kind == "image_url" else None
+    url = url.get("url") if isinstance(url, dict) else url
+    head, _, data = url.partition(",") if isinstance(url, str) else ("", "", "")
+    if not re.fullmatch(r"data:image/[\w.+-]+;base64", head):
+        raise Refusal(
+            400,
+            "a message's content is text, or parts of type text, or image_url with a URL data:image/...;base64,...",
+            param="messages",
+        )
+    try:
+        return {"type": "image", "image": base64.b64decode(data, validate=True)}
+    except ValueError as error:
+        raise Refusal(400, f"the image is no base64: {error}", param="messages") from None
+
+
+def _usage(answers: list[Generation], many: int) -> dict[str, Any]:
+    done = [answer.statistics for answer in answers]
+    prompt, said = sum(d.prompt_tokens for d in done[::many]), sum(d.answer_tokens for d in done)
     return {
-        "prompt_tokens": done.prompt_tokens,
-        "completion_tokens": done.answer_tokens,
-        "total_tokens": done.prompt_tokens + done.answer_tokens,
-        "prompt_tokens_details": {"cached_tokens": done.reused_tokens},
+        "prompt_tokens": prompt,
+        "completion_tokens": said,
+        "total_tokens": prompt + said,
+        "prompt_tokens_details": {"cached_tokens": sum(d.reused_tokens for d in done[::many])},
     }
 
 

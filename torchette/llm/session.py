@@ -24,6 +24,7 @@ from torchette.format import pte
 from torchette.llm import lora
 from torchette.llm.grammar import Grammar, Matcher, Vocabulary
 from torchette.llm.media import decoder_of, state_names
+from torchette.llm.messages import grammar_of_calls, images_of
 from torchette.llm.sampling import Random, Sampling, adjust, draw, log_softmax, probabilities, seeded
 from torchette.llm.schema import grammar_of
 from torchette.llm.text import ChatTemplate, TextStream, Tokenizer
@@ -291,6 +292,11 @@ class Session:
         """Tokens that there are."""
         return self._decoder.vocab_size
 
+    @property
+    def sees(self) -> bool:
+        """Whether prompts may have images."""
+        return hasattr(self._decoder, "placeholder")
+
     # --- text ---------------------------------------------------------------------------------------------------
 
     @property
@@ -315,13 +321,17 @@ class Session:
         )
 
     def render(self, messages: Sequence[Mapping[str, Any]], **names: Any) -> str:
-        """The prompt that the file's chat template makes of messages, each a role and a content.
+        """The prompt that the file's chat template makes of messages, each a role and a content: text, or parts as
+        {"type": "text", "text": ...} and {"type": "image"}. `names` are what the template asks for beside them.
 
         Raises:
             FormatError: code "no-chat-template".
             InputError: the template refuses the messages.
         """
-        return self._shared.template.render(messages, **names)
+        image = getattr(self._decoder, "placeholder", -1)  # a number of what stands for an image
+        return self._shared.template.render(
+            messages, self.tokenizer.name(image) if image >= 0 else "", **names
+        )
 
     # --- state --------------------------------------------------------------------------------------------------
 
@@ -485,9 +495,42 @@ class Session:
 
     # --- answers ------------------------------------------------------------------------------------------------
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Generation:
-        """The answer to a conversation; options as of `generate`."""
-        return self.generate(self.encode(self.render(messages), special=False), **options)
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        tool_choice: Any = "auto",
+        template: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Generation:
+        """The answer to a conversation. Parts of messages may be images: {"type": "image", "image": array}.
+
+        Args:
+            tools: functions that the model may call, in OpenAI's form; `calls_in` finds the calls in an answer.
+            tool_choice: "auto"; "required": the answer is a call; or {"function": {"name": ...}}: of this function.
+            template: what the chat template asks for beside messages and tools, such as {"enable_thinking": False}.
+            options: as of `generate`.
+        """
+        asked = self._asked(messages, tools, tool_choice, template)
+        if twice := asked.keys() & options.keys():
+            raise InputError(f"{twice.pop()} is what the messages, or tools that must be called, say already")
+        return self.generate(**asked, **options)
+
+    def _asked(self, messages: Any, tools: Any, tool_choice: Any, template: Any) -> dict[str, Any]:
+        """What a conversation is for `generate`."""
+        names, asked = dict(template or {}), dict[str, Any]()
+        if tools:
+            source = self._shared.template.source
+            if "tools" not in source:
+                raise InputError("the chat template of this model takes no tools")
+            if grammar := grammar_of_calls(tools, tool_choice, source):
+                asked["grammar"] = grammar
+            names["tools"] = list(tools)
+        asked["prompt"] = self.encode(self.render(messages, **names), special=False)
+        if images := images_of(messages):
+            asked["images"] = images
+        return asked
 
     def generate(
         self,

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from torchette.errors import FormatError, InputError, MissingPackageError
+from torchette.llm.messages import prepared
 from torchette.llm.vocabularies import byte_characters, converted
 
 
@@ -198,24 +199,34 @@ class ChatTemplate:
         environment.filters["tojson"] = lambda value, indent=None: json.dumps(
             value, ensure_ascii=False, indent=indent
         )
-        self._names = names
+        self.source, self._names = source, names
+        self._takes: tuple[bool, bool] | None = None
         try:
             self._template = environment.from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
             raise FormatError(f"the chat template cannot be read: {error}") from None
 
-    def render(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
+    @property
+    def takes(self) -> tuple[bool, bool]:
+        """Whether contents may be texts, and whether they may be lists of parts: what it writes of either tells."""
+        if self._takes is None:
+            probe, found = "torchette", []
+            for content in (probe, [{"type": "text", "text": probe}]):
+                try:
+                    text = self._rendered([{"role": "user", "content": content}])
+                except InputError:
+                    text = ""
+                found.append(probe in text and "'type'" not in text and '"type"' not in text)
+            self._takes = (found[0] or not found[1], found[1])
+        return self._takes
+
+    def render(self, messages: Sequence[Mapping[str, Any]], image: str = "", **more: Any) -> str:
         """The prompt of a conversation. InputError if the messages are none, or the template refuses them."""
-        if isinstance(messages, str) or not messages:
-            raise InputError("messages are a list: [{'role': 'user', 'content': 'Hello'}]")
-        for number, message in enumerate(messages):
-            if not isinstance(message, Mapping) or not all(
-                isinstance(message.get(k), str) for k in ("role", "content")
-            ):
-                raise InputError(f"messages[{number}] needs a role and a content, both text")
+        return self._rendered(prepared(messages, *self.takes, image), **more)
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
         try:
-            return self._template.render(
-                messages=list(messages), add_generation_prompt=True, **self._names, **more
-            )
+            names = {"messages": messages, "add_generation_prompt": True, **self._names, **more}
+            return self._template.render(names)
         except Exception as error:  # of jinja2, or of what the template computes
             raise InputError(f"the chat template refuses the messages: {error}") from None

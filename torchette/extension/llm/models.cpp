@@ -225,6 +225,7 @@ Result<std::unique_ptr<Model>> make_model(const Json& json) {
            : json["vocab"].is(Json::Kind::Array)                     ? "Unigram"
            : json["max_input_chars_per_word"].is(Json::Kind::Number) ? "WordPiece"
                                                                      : "";
+  TORCHETTE_CHECK(!type.empty(), InvalidExternalData, "the tokenizer has no model");
   if (type == "BPE") return read_model<Bpe>(read_bpe, json);
   if (type == "Unigram") return read_model<Unigram>(read_unigram, json);
   if (type == "WordPiece")

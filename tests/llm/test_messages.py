@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: messages with parts, images and calls of functions, and answers as models of several families write them. Out: what
+# templates take, and the calls that are there and none that is not.
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.llm.double import BEGIN, END, FakeDecoder, session
+from torchette.errors import InputError
+from torchette.llm.messages import Call, calls_in, functions, grammar_of_calls, images_of, prepared
+from torchette.llm.text import ChatTemplate
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("jinja2")
+
+PARTS = "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}{% if p.type == 'image' %}<img>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endfor %}"
+EITHER = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}[{{ p.type }}:{{ p.text }}]{% endfor %}{% endif %}{% endfor %}"
+TEXTS = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}{% endfor %}"
+# Qwen's way of writing functions and calls, and Llama's.
+TOOLS = "{% if tools %}Tools: {{ tools | tojson }}\n<tool_call>{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls %}{{ c.function.arguments.a }}{% endfor %}{% endfor %}"
+OTHER = TOOLS.replace("<tool_call>", ' {"name": ..., "parameters": ...}')
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "a": {"type": "integer", "minimum": 0, "maximum": 99},
+                "deep": {"$ref": "#/$defs/none"},
+            },
+            "required": ["a"],
+            "additionalProperties": False,
+            "$defs": {"none": {"type": "null"}},
+        },
+    },
+}
+NOW = {"type": "function", "function": {"name": "now"}}
+IMAGE = np.zeros((2, 2, 3), np.uint8)
+SEEN = [{"role": "user", "content": [{"type": "text", "text": "See "}, {"type": "image", "image": IMAGE}]}]
+
+
+@pytest.mark.parametrize(
+    ("source", "takes", "seen", "said"),
+    [
+        (PARTS, (False, True), "<user>See <img>", "<user>Hi"),
+        (EITHER, (True, True), "[text:See ][image:]", "Hi"),
+        (TEXTS, (True, False), "<user>See {picture}", "<user>Hi"),
+    ],
+    ids=["parts", "either", "texts"],
+)
+def test_contents_are_what_the_template_takes(
+    source: str, takes: tuple[bool, bool], seen: str, said: str
+) -> None:
+    template = ChatTemplate(source, {})
+    assert template.takes == takes
+    assert template.render(SEEN, "{picture}") == seen
+    for content in ("Hi", [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]):
+        assert template.render([{"role": "user", "content": content}]) == said
+    (image,) = images_of(SEEN)
+    assert image is IMAGE
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [], "x", {"role": "user", "content": "x"}, [5], [{"role": "user"}], [{"content": "x"}], [{"role": "user", "content": 5}],
+        [{"role": "user", "content": ["x"]}], [{"role": "user", "content": [{"type": "text"}]}], [{"role": "user", "content": [{"type": "video"}]}],
+        [{"role": "assistant", "tool_calls": [5]}], [{"role": "assistant", "tool_calls": 5}], [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_message_is_named(messages: Any) -> None:
+    with pytest.raises(InputError, match="messages"):
+        prepared(messages, True, True, "")
+
+
+def test_calls_of_the_past_are_values_for_the_template() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 3}'}}
+    messages = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "3"},
+    ]
+    assert ChatTemplate(TOOLS, {}).render(messages, tools=[]) == "<assistant>3<tool>3"
+    assert call["function"]["arguments"] == '{"a": 3}'
+
+
+ADDS = Call("add", {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "calls"),
+    [
+        ('<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>', "", [ADDS]),
+        ('I add.\n<tool_call>{"name": "add", "arguments": {"a": 1}}', "I add.", [ADDS]),
+        ('<tool_call>{"name": "now"}</tool_call>\n<tool_call>{"name":"add","arguments":{"a":1}}</tool_call>', "", [Call("now", {}), ADDS]),
+        ('{"name": "add", "parameters": {"a": 1}}', "", [ADDS]),
+        ('{"name": "add", "parameters": {"a": 1}}; {"name": "now"}', "", [ADDS, Call("now", {})]),
+        (' [{"name": "add", "arguments": {"a": 1}}]\n', "", [ADDS]),
+        ('{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}', "", [ADDS]),
+        ('{"name": "other", "arguments": {}}', None, []), ('{"name": "add", "arguments": {}} and more', None, []), ('{"name": {}}', None, []),
+        ("Just text.", None, []), ("", None, []), ("[1, 2]", None, []), ("<tool_call>{", None, []), ("[" * 5000, None, []), ('{"function": 5}', None, []),
+    ],
+)  # fmt: skip
+def test_calls_are_found_as_models_write_them(text: str, said: str | None, calls: list[Call]) -> None:
+    assert calls_in(text, ["add", "now"]) == (text if said is None else said, calls)
+
+
+def test_a_call_that_must_come_fits_its_function() -> None:
+    for source, choice in ((TOOLS, "required"), (OTHER, {"type": "function", "function": {"name": "add"}})):
+        for seed in range(6):
+            decoder = FakeDecoder(context=512)
+            decoder.bias[list(b'"}')] = 3
+            made = session(decoder)
+            made._shared._template = ChatTemplate(source, {})
+            tools = [ADD] if seed % 2 else [ADD, NOW]
+            answer = made.chat(
+                [{"role": "user", "content": "?"}],
+                tools=tools,
+                tool_choice=choice,
+                temperature=1.0,
+                seed=seed,
+                max_tokens=300,
+            ).run()
+            said, (call,) = calls_in(answer.text, functions(tools))
+            assert answer.finish_reason == "stop" and said == ""
+            assert answer.text.startswith("<tool_call>") == (source is TOOLS)
+            assert ("parameters" in answer.text) == (source is OTHER)
+            if call.name == "add":
+                assert 0 <= call.arguments["a"] <= 99 and call.arguments.get("deep") is None
+            else:
+                assert seed % 2 == 0 and choice == "required"
+
+
+def test_tools_that_are_none_are_named() -> None:
+    made = session(FakeDecoder(context=512))
+    messages = [{"role": "user", "content": "?"}]
+    with pytest.raises(InputError, match="takes no tools"):
+        made.chat(messages, tools=[ADD])
+    for tools in (5, [5], [{}], [{"type": "function", "function": {"name": "a b"}}], [ADD, ADD]):
+        with pytest.raises(InputError, match="tools are a list of functions"):
+            functions(tools)
+    for choice in ("other", 5, {"function": {"name": "sub"}}, {"function": 5}):
+        with pytest.raises(InputError, match="tool_choice"):
+            grammar_of_calls([ADD], choice, TOOLS)
+    deep: Any = {"type": "array"}
+    for _ in range(5000):
+        deep = {"type": "array", "items": deep}
+    for schema in (deep, {"not": {}}, "x"):
+        with pytest.raises(InputError) as caught:
+            grammar_of_calls(
+                [{"type": "function", "function": {"name": "f", "parameters": schema}}], "required", TOOLS
+            )
+        assert caught.value.code == "bad-schema"
+    made._shared._template = ChatTemplate(TOOLS, {})
+    with pytest.raises(InputError, match="grammar"):
+        made.chat(messages, tools=[ADD], tool_choice="required", grammar='root ::= "a"')
+
+
+def test_a_template_gets_the_names_that_it_is_given() -> None:
+    made = session(FakeDecoder(context=512))
+    made._shared._template = ChatTemplate(
+        "{{ messages[0].content }}{{ thinking }}{{ bos_token }}", {"bos_token": "<s>"}
+    )
+    answer = made.chat([{"role": "user", "content": "a"}], template={"thinking": "b"}, max_tokens=1)
+    assert answer._options.prompt == [*b"ab", BEGIN] and END not in answer._options.prompt
+    assert json.dumps(made.tokens) == "[]"
