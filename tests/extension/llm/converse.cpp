@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // In: a model, perhaps a tokenizer, and a line for each thing to do with a runner on the standard input, its
 // words between tabs: generate PROMPT NAME=VALUE..., prefill PROMPT, rewind N, reset, warmup PROMPT, steps
-// and chat like generate, fork, join. Out, for each: the error, the conversation's tokens, the answer in
-// hexadecimal, what ended it and how many pieces it had, between bars.
+// and chat like generate, fork, join, save and load FILE, adapter FILE, draft FILE COUNT, drafted, grammar
+// SCHEMA, image FILE WIDTH HEIGHT (bytes), pixels FILE WIDTH HEIGHT and sound FILE BINS FRAMES and samples
+// FILE (float32). Out, for each: the error, the conversation's tokens, the answer in hexadecimal, what ended
+// it and how many pieces it had, between bars.
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 #include <utility>
 
 #include "torchette/extension/backends.h"
 #include "torchette/extension/error_name.h"
 #include "torchette/extension/llm/config_json.h"
+#include "torchette/extension/llm/schema.h"
+#include "torchette/extension/llm/session_state.h"
 #include "torchette/extension/llm/text_llm_runner.h"
 
 using namespace torchette;
@@ -97,6 +102,34 @@ int main(int count, char** words) {
     } else if (parts[0] == "join") {
       runner = std::move(parents.back());
       parents.pop_back();
+    } else if (parts[0] == "save" || parts[0] == "load") {
+      error = parts[0] == "save" ? runner->save_state(parts[1]) : runner->load_state(parts[1]);
+    } else if (parts[0] == "adapter") {
+      error = runner->set_adapter(parts[1]);
+    } else if (parts[0] == "draft") {
+      std::unique_ptr<TextLLMRunner> draft;
+      if (!parts[1].empty()) draft = create_text_llm_runner(parts[1]);
+      runner->set_draft(std::move(draft), std::atoi(parts.back().c_str()));
+    } else if (parts[0] == "drafted") {
+      const Stats stats = runner->stats();
+      answer = std::to_string(stats.num_drafted_tokens) + " " + std::to_string(stats.num_accepted_tokens);
+    } else if (parts[0] == "grammar") {
+      const Result<std::string> grammar = grammar_of(parts[1]);
+      error = grammar.ok() ? Error::Ok : grammar.error();
+      if (grammar.ok()) answer = *grammar;
+    } else if (parts[0] == "image") {
+      const Result<std::vector<uint8_t>> bytes = read_file(parts[1]);
+      error = runner->prefill(
+          {Image(std::vector<uint8_t>(*bytes), std::atoi(parts[2].c_str()), std::atoi(parts[3].c_str()), 3)});
+    } else if (parts[0] == "pixels" || parts[0] == "sound" || parts[0] == "samples") {
+      const Result<std::vector<uint8_t>> bytes = read_file(parts[1]);
+      std::vector<float> values(bytes->size() / sizeof(float));
+      std::memcpy(values.data(), bytes->data(), bytes->size());
+      const int first = parts.size() > 2 ? std::atoi(parts[2].c_str()) : 0;
+      const int second = parts.size() > 3 ? std::atoi(parts[3].c_str()) : 0;
+      error = parts[0] == "samples" ? runner->prefill({RawAudio::of(values.data(), values.size())})
+              : parts[0] == "sound" ? runner->prefill({Audio(std::move(values), 1, first, second)})
+                                    : runner->prefill({Image(std::move(values), first, second, 3)});
     } else if (parts[0] == "warmup") {
       error = runner->warmup(parts[1], 3);
     } else {

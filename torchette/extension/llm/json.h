@@ -20,6 +20,7 @@ struct Json {
   std::vector<Json> items;
   std::vector<std::string> keys;  // of an object, one for each item
 
+  static constexpr int kDeep = 400;  // of schemas, whose texts are nested twice as deep as they are
   /// Error: InvalidExternalData (the log says where).
   static Result<Json> parse(std::string_view text, int max_depth = 32);
 

@@ -23,7 +23,7 @@ namespace {
 using Kind = Json::Kind;
 using Words = std::initializer_list<std::string_view>;
 
-constexpr int kMostDepth = 64, kMostJsonDepth = 400;
+constexpr int kMostDepth = 64;
 constexpr size_t kMostRules = 20000;
 constexpr int64_t kMost = 999999999999999;  // numbers have at most 15 digits
 constexpr char kBase[] = R"(
@@ -859,7 +859,7 @@ class Converter {
 }  // namespace
 
 Result<std::string> grammar_of(std::string_view schema) {
-  Result<Json> root = Json::parse(schema, kMostJsonDepth);
+  Result<Json> root = Json::parse(schema, Json::kDeep);
   if (!root.ok()) return root.error();
   unite(&*root);
   Converter converter(*root);

@@ -745,14 +745,22 @@ Result<AnswerPiece> TextLLMRunner::next() {
 Error TextLLMRunner::generate(const std::string& prompt, const GenerationConfig& config,
                               TokenCallback token_callback, StatsCallback stats_callback) {
   TORCHETTE_TRY(begin(prompt, config));
-  const auto give = [&](const std::string& piece) {
-    if (token_callback && !config.warming && !piece.empty()) token_callback(piece);
-  };
-  if (config.echo) give(prompt);
+  if (config.echo && token_callback && !config.warming && !prompt.empty()) token_callback(prompt);
+  return give(config, token_callback, stats_callback);
+}
+
+Error TextLLMRunner::generate(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config,
+                              TokenCallback token_callback, StatsCallback stats_callback) {
+  TORCHETTE_TRY(begin(inputs, config));
+  return give(config, token_callback, stats_callback);
+}
+
+Error TextLLMRunner::give(const GenerationConfig& config, const TokenCallback& token_callback,
+                          const StatsCallback& stats_callback) {
   for (bool is_last = false; !is_last;) {
     const Result<AnswerPiece> piece = next();
     if (!piece.ok()) return piece.error();
-    give(piece->text);
+    if (token_callback && !config.warming && !piece->text.empty()) token_callback(piece->text);
     is_last = piece->is_last;
   }
   if (stats_callback && !config.warming) stats_callback(answer_->stats);

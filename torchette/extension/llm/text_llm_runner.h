@@ -57,13 +57,15 @@ class TextLLMRunner final : public IRunner {
   /// that is wrong); OutOfResources (the prompt does not fit into the context: nothing is changed then).
   Error generate(const std::string& prompt, const GenerationConfig& config, TokenCallback token_callback = {},
                  StatsCallback stats_callback = {}) override;
+  /// The same of images, sound and text, in their order; `echo` has no effect. What reads a text or sound as
+  /// a whole (T5, Whisper) begins anew with each; a text beside sound is what the answer begins with.
+  Error generate(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config,
+                 TokenCallback token_callback = {}, StatsCallback stats_callback = {});
   /// The same in steps: an answer to `prompt` (which no piece echoes), of which each next() gives what one
   /// token brought, until a piece is the last. Whoever wants no more of it simply begins another one. Errors:
   /// as above; of next() InvalidState, too (no answer was begun, or it has ended).
   Error begin(const std::string& prompt, const GenerationConfig& config);
   Result<AnswerPiece> next();
-  /// An answer to pieces of text, images and sound, in their order. What reads a text or sound as a whole
-  /// (T5, Whisper) begins anew with each; a text beside sound is what the answer begins with.
   Error begin(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config);
   /// An answer to a whole conversation, given as tokens: what the context has of its beginning is not run
   /// again. Errors: those of begin().
@@ -139,6 +141,8 @@ class TextLLMRunner final : public IRunner {
   Result<std::vector<bool>> allowed(Grammar& grammar, const Grammar::State* state, size_t size);
   /// What the draft model would say next, and the model's logits behind the last token and each of that.
   Error guess();
+  Error give(const GenerationConfig& config, const TokenCallback& token_callback,
+             const StatsCallback& stats_callback);
   Error start(const std::vector<uint64_t>& prompt, std::unique_ptr<Answer> answer);
   Error start_whole(const std::vector<uint64_t>& conversation, std::unique_ptr<Answer> answer);
   Result<std::unique_ptr<Answer>> prepare(const GenerationConfig& given);
