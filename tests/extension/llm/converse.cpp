@@ -13,6 +13,7 @@
 
 #include "torchette/extension/backends.h"
 #include "torchette/extension/error_name.h"
+#include "torchette/extension/llm/asr_runner.h"
 #include "torchette/extension/llm/config_json.h"
 #include "torchette/extension/llm/schema.h"
 #include "torchette/extension/llm/session_state.h"
@@ -117,6 +118,21 @@ int main(int count, char** words) {
       const Result<std::string> grammar = grammar_of(parts[1]);
       error = grammar.ok() ? Error::Ok : grammar.error();
       if (grammar.ok()) answer = *grammar;
+    } else if (parts[0] == "transcribe") {
+      const Result<std::vector<uint8_t>> bytes = read_file(parts[1]);
+      std::vector<float> values(bytes->size() / sizeof(float));
+      std::memcpy(values.data(), bytes->data(), bytes->size());
+      asr::AsrRunner hears(words[1], std::nullopt, words[2]);
+      asr::AsrTranscribeConfig config;
+      config.max_new_tokens = std::atoi(parts[4].c_str());
+      config.eos_token_ids = {std::atoi(parts[5].c_str())};
+      std::string text;
+      const Result<std::vector<int64_t>> said = hears.transcribe(
+          make_tensor_ptr({1, std::atoi(parts[2].c_str()), std::atoi(parts[3].c_str())}, values), config,
+          [&](const std::string& piece) { text += piece; });
+      error = said.ok() ? Error::Ok : said.error();
+      for (int64_t token : said.ok() ? *said : std::vector<int64_t>()) answer += std::to_string(token) + " ";
+      answer += text;
     } else if (parts[0] == "image") {
       const Result<std::vector<uint8_t>> bytes = read_file(parts[1]);
       error = runner->prefill(

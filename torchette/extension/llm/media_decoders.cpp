@@ -157,11 +157,12 @@ class CrossDecoder final : public MediaDecoder {
                       "this model reads %s, and nothing else", reads_text_ ? "text" : "one piece of sound");
       sound = &input;
     }
-    if (!reads_text_ && sound == nullptr) return Prompt{tokens, false};  // the answer goes on behind them
+    if (reads_text_ ? tokens.empty() : sound == nullptr)  // the answer goes on behind them
+      return Prompt{tokens, false};
     Media media;
     if (reads_text_) {
-      TORCHETTE_CHECK(!tokens.empty() && tokens.size() <= static_cast<size_t>(sizes_[1]), OutOfResources,
-                      "the prompt has %zu tokens, the encoder takes 1 to %d", tokens.size(),
+      TORCHETTE_CHECK(tokens.size() <= static_cast<size_t>(sizes_[1]), OutOfResources,
+                      "the prompt has %zu tokens, the encoder takes %d", tokens.size(),
                       static_cast<int>(sizes_[1]));
       media.sizes = {1, static_cast<SizesType>(tokens.size())};
       media.tokens.assign(tokens.begin(), tokens.end());
@@ -183,10 +184,11 @@ class CrossDecoder final : public MediaDecoder {
     if (begin == 0) {
       TORCHETTE_CHECK(tokens[0] >= vocab_size_, InvalidArgument, "this model answers to %s first",
                       reads_text_ ? "a text" : "sound");
-      const Result<Media*> media = meant(tokens[0]);
+      const bool is_read = current_[1] == static_cast<int64_t>(tokens[0]);
+      const Result<Media*> media = is_read && reads_text_ ? nullptr : meant(tokens[0]);
       if (!media.ok()) return media.error();
-      chunk[0] = static_cast<int64_t>((*media)->first);
-      if (current_[1] != static_cast<int64_t>(tokens[0])) {
+      chunk[0] = static_cast<int64_t>(*media == nullptr ? start_ : (*media)->first);
+      if (!is_read) {
         const Result<Tensor> said = encode(**media);
         if (!said.ok()) return said.error();
         const bool fits = said->dim() == 4 && said->size(0) == bound_[0] && said->size(1) == bound_[1] &&
