@@ -749,7 +749,7 @@ def test_java(small: Small, tmp_path: Path) -> None:
         "-Dfile.encoding=UTF-8",
         "-Dstdout.encoding=UTF-8",
     )
-    printed = run(*command, "-cp", tmp_path, "LlmModuleTest", small.path, PROMPT).stdout
+    printed = run(*command, "-cp", tmp_path, "LlmModuleTest", small.path, PROMPT, tmp_path / "state").stdout
     found = {name: text for name, _, text in (line.partition(": ") for line in printed.splitlines())}
     said = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=12")[0]
     assert (
@@ -764,3 +764,8 @@ def test_java(small: Small, tmp_path: Path) -> None:
     assert found["template"] == "32 32 the file has no chat template"
     assert (found["prefill"], found["thrown"], found["closed"]) == ("0", "mine", "the module is closed")
     assert found["none"] == "34" and "WARNING" not in printed
+    # neither images nor sound nor adapters, for this model; a state goes on as the conversation would have
+    assert found["media"] == "18 18 18 18 18" and found["sizes"] == "the sizes are not those of 6 numbers"
+    given = "special=1\tnew=12"
+    on = converse(small.path, f"generate\t{PROMPT}\t{given}", f"generate\t so\t{given}")[1]
+    assert found["state"] == "0 0 36 0" + on.answer

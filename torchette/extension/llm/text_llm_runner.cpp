@@ -114,11 +114,9 @@ Error TextLLMRunner::read_metadata() {
   for (double one : *listed) ends.push_back(truncate(one));
   if (ends.empty() && end >= 0) ends.push_back(end);
   if (begin >= 0) begin_ = static_cast<uint64_t>(begin);
-  if (begin >= 0) tokenizer_->set_bos_tok(static_cast<uint64_t>(begin));
   for (int64_t id : ends)
     if (id >= 0) ends_.insert(static_cast<uint64_t>(id));
   if (!ends.empty() && ends[0] >= 0) end_ = static_cast<uint64_t>(ends[0]);
-  if (!ends.empty() && ends[0] >= 0) tokenizer_->set_eos_tok(static_cast<uint64_t>(ends[0]));
   TORCHETTE_CHECK(uses_cache != 0, NotSupported, "the model was exported without its caches (use_kv_cache)");
   TORCHETTE_CHECK(longest > 0 && max_context_ > 0 && max_context_ <= INT32_MAX, InvalidProgram,
                   "the model takes %lld tokens of %lld", static_cast<long long>(longest),
@@ -233,6 +231,14 @@ Error TextLLMRunner::make_decoder(const std::string& adapter) {
   return Error::Ok;
 }
 
+Error TextLLMRunner::load_model() {
+  if (max_context_ > 0 && decoder_) return Error::Ok;
+  TORCHETTE_CHECK(module_ != nullptr, InvalidArgument, "there is no module");
+  TORCHETTE_TRY(module_->load());
+  TORCHETTE_TRY(read_metadata());
+  return decoder_ ? Error::Ok : make_decoder({});
+}
+
 Error TextLLMRunner::load() {
   if (loaded_) return Error::Ok;
   TORCHETTE_CHECK(module_ != nullptr, InvalidArgument, "there is no module");
@@ -247,8 +253,9 @@ Error TextLLMRunner::load() {
     tokenizer_ = std::move(*made);
   }
   TORCHETTE_CHECK(tokenizer_->is_loaded(), InvalidState, "the tokenizer is not loaded");
-  TORCHETTE_TRY(read_metadata());
-  if (!decoder_) TORCHETTE_TRY(make_decoder({}));
+  TORCHETTE_TRY(load_model());
+  if (begin_ != UINT64_MAX) tokenizer_->set_bos_tok(begin_);
+  if (end_ != UINT64_MAX) tokenizer_->set_eos_tok(end_);
   load_end_ = time_in_ms();
   loaded_ = true;
   return Error::Ok;
@@ -426,7 +433,7 @@ Result<std::unique_ptr<TextLLMRunner::Answer>> TextLLMRunner::prepare(const Gene
     config.grammar = std::move(*grammar);
   }
   if (draft_) {
-    TORCHETTE_TRY(draft_->load());
+    TORCHETTE_TRY(draft_->load_model());  // it needs no tokenizer
     TORCHETTE_CHECK(
         draft_.get() != this && draft_->decoder_->vocab_size() == decoder_->vocab_size() && num_draft_ > 0,
         InvalidArgument, "a draft is a runner of its own, of a model with the same tokens");

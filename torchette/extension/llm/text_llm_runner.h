@@ -127,6 +127,7 @@ class TextLLMRunner final : public IRunner {
   struct Answer;
 
   Error read_metadata();
+  Error load_model();
   Result<FreeableBuffer> named_data(const char* name) const;
   Result<std::vector<uint64_t>> encode(const std::string& prompt, const GenerationConfig& config) const;
   /// Texts as tokens.
