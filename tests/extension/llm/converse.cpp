@@ -5,10 +5,12 @@
 // SCHEMA, image FILE WIDTH HEIGHT (bytes), pixels FILE WIDTH HEIGHT and sound FILE BINS FRAMES and samples
 // FILE (float32). Out, for each: the error, the conversation's tokens, the answer in hexadecimal, what ended
 // it and how many pieces it had, between bars.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
+#include <thread>
 #include <utility>
 
 #include "torchette/extension/backends.h"
@@ -118,6 +120,47 @@ int main(int count, char** words) {
       const Result<std::string> grammar = grammar_of(parts[1]);
       error = grammar.ok() ? Error::Ok : grammar.error();
       if (grammar.ok()) answer = *grammar;
+    } else if (parts[0] == "together") {  // what forks say in threads of their own; the last one is stopped
+      std::vector<std::unique_ptr<TextLLMRunner>> all;
+      for (int i = 0; i < 3 && error == Error::Ok; ++i) {
+        Result<std::unique_ptr<TextLLMRunner>> other = runner->fork();
+        error = other.ok() ? Error::Ok : other.error();
+        if (other.ok()) all.push_back(std::move(*other));
+      }
+      std::vector<std::string> texts(all.size());
+      std::vector<Error> errors(all.size(), Error::Ok);
+      std::atomic<bool> has_begun{false};
+      GenerationConfig config;
+      config.echo = false;
+      config.temperature = 0;
+      config.ignore_eos = config.slide = true;
+      config.max_new_tokens = 30;
+      config.schema = R"({"type": "array", "minItems": 5})";
+      std::vector<std::thread> threads;
+      for (size_t i = 0; i < all.size(); ++i)
+        threads.emplace_back([&, i] {
+          const bool is_last = i + 1 == all.size();
+          GenerationConfig own = config;
+          if (is_last) own.max_new_tokens = 1000000, own.schema.clear();
+          errors[i] = all[i]->generate(
+              parts[1], own,
+              [&](const std::string& piece) {
+                texts[i] += piece;
+                if (is_last) has_begun = true;
+              },
+              [&](const Stats& stats) {
+                if (is_last) reason = stats.finish_reason;
+              });
+          if (errors[i] == Error::Ok && !is_last)
+            errors[i] = all[i]->save_state(words[1] + std::to_string(i));
+          if (is_last) has_begun = true;
+        });
+      while (!has_begun) std::this_thread::yield();
+      if (!all.empty()) all.back()->stop();
+      for (std::thread& thread : threads) thread.join();
+      for (Error one : errors)
+        if (one != Error::Ok) error = one;
+      answer = texts[0] == texts[1] ? texts[0] : "they differ";
     } else if (parts[0] == "transcribe") {
       const Result<std::vector<uint8_t>> bytes = read_file(parts[1]);
       std::vector<float> values(bytes->size() / sizeof(float));

@@ -161,6 +161,28 @@ def test_a_conversation_under_sanitizers(small: Small) -> None:
     assert said[0].tokens == said[5].tokens
 
 
+def together(small: Small, folder: Path, tree: str) -> None:
+    path = folder / "model.pte"
+    path.write_bytes(small.path.read_bytes())
+    given = "new=30\tignore_eos=1\tslide=1"
+    schema = json.dumps({"schema": {"type": "array", "minItems": 5}})
+    _, said, alone = converse(
+        path, f"prefill\t{PROMPT}", "together\t so", f"generate\t so\t{given}\tjson={schema}", tree=tree
+    )
+    assert (said.error, said.reason) == ("Ok", "cancelled") and said.answer == alone.answer != ""
+    states = [Path(f"{path}{i}").read_bytes() for i in range(2)]
+    assert states[0] == states[1]
+
+
+def test_forks_in_threads(small: Small, tmp_path: Path) -> None:
+    together(small, tmp_path, "dev")
+
+
+@pytest.mark.safety
+def test_forks_in_threads_under_sanitizers(small: Small, tmp_path: Path) -> None:
+    together(small, tmp_path, "tsan")
+
+
 def test_what_ends_an_answer(small: Small) -> None:
     ids = small.tokenizer.encode(PROMPT).ids
     (whole,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1")
@@ -491,7 +513,7 @@ def test_a_draft_changes_no_answer(small: Small, tmp_path: Path) -> None:
     )
     assert all_of.tokens == plain and slid.tokens == alone.tokens and slid.reason == "length"
     drafted, accepted = map(int, count.answer.split())
-    assert drafted == accepted > 40 and none.error == "Ok"
+    assert drafted == accepted > 20 and none.error == "Ok"
     (_, bad) = converse(small.path, f"draft\t{tmp_path / 'none'}\t3", "generate\tx")
     assert bad.error == "AccessFailed"
 
