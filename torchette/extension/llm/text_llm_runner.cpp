@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <mutex>
 
 #include "torchette/extension/file_data_loader.h"
 #include "torchette/extension/llm/json.h"
@@ -126,8 +125,8 @@ Error TextLLMRunner::read_metadata() {
 
 /// The hash of the program's file, read where a state asks first.
 struct TextLLMRunner::Identity {
-  std::mutex mutex;
-  std::optional<uint64_t> hash;
+  std::atomic<uint64_t> hash{0};
+  std::atomic<bool> is_known{false};
 };
 
 namespace {
@@ -145,23 +144,21 @@ Result<uint64_t> hash_of(const DataLoader& file) {
 class AdapterData final : public NamedDataMap {
  public:
   static Result<std::shared_ptr<const NamedDataMap>> make(std::shared_ptr<Module> parent,
-                                                          const std::string& path, Decoder::Adapter tensors,
-                                                          std::string* hash) {
+                                                          std::shared_ptr<DataLoader> file,
+                                                          Decoder::Adapter tensors, std::string* hash) {
     auto made = std::make_shared<AdapterData>();
     size_t most = 0;
     for (const auto& one : tensors) most = std::max(most, one.second);
-    if (path.empty()) {
+    if (file == nullptr) {
       made->zeros_.resize(most);
     } else {
-      Result<FileDataLoader> file = FileDataLoader::from(path.c_str());
-      if (!file.ok()) return file.error();
-      made->file_ = std::make_unique<FileDataLoader>(std::move(*file));
-      const Result<uint64_t> found = hash_of(*made->file_);
+      const Result<uint64_t> found = hash_of(*file);
       if (!found.ok()) return found.error();
       *hash = "-" + std::to_string(*found);
-      Result<FlatTensorDataMap> map = FlatTensorDataMap::load(made->file_.get());
+      Result<FlatTensorDataMap> map = FlatTensorDataMap::load(file.get());
       if (!map.ok()) return map.error();
       made->map_ = std::make_unique<FlatTensorDataMap>(std::move(*map));
+      made->file_ = std::move(file);
     }
     made->tensors_ = std::move(tensors);
     made->parent_ = std::move(parent);
@@ -195,7 +192,7 @@ class AdapterData final : public NamedDataMap {
   std::shared_ptr<Module> parent_;
   Decoder::Adapter tensors_;
   std::vector<float> zeros_;
-  std::unique_ptr<FileDataLoader> file_;
+  std::shared_ptr<DataLoader> file_;
   std::unique_ptr<FlatTensorDataMap> map_;
 };
 
@@ -210,16 +207,14 @@ TextLLMRunner::TextLLMRunner(std::unique_ptr<Module> module, std::unique_ptr<Tok
       temperature_(temperature) {}
 
 /// With the module that has the adapter, where the model takes one.
-Error TextLLMRunner::make_decoder(const std::string& adapter) {
+Error TextLLMRunner::make_decoder(std::shared_ptr<DataLoader> adapter) {
   Result<Decoder::Adapter> tensors = Decoder::adapter_of(*root_->program());
   if (!tensors.ok()) return tensors.error();
-  TORCHETTE_CHECK(adapter.empty() || !tensors->empty(), InvalidArgument,
-                  "the model was exported without adapters (lora=)");
   std::shared_ptr<Module> module = root_;
   std::string hash;
   if (!tensors->empty()) {
     Result<std::shared_ptr<const NamedDataMap>> data =
-        AdapterData::make(root_, adapter, std::move(*tensors), &hash);
+        AdapterData::make(root_, std::move(adapter), std::move(*tensors), &hash);
     if (!data.ok()) return data.error();
     module = std::make_shared<Module>(root_, std::move(*data));
   }
@@ -236,7 +231,7 @@ Error TextLLMRunner::load_model() {
   TORCHETTE_CHECK(module_ != nullptr, InvalidArgument, "there is no module");
   TORCHETTE_TRY(module_->load());
   TORCHETTE_TRY(read_metadata());
-  return decoder_ ? Error::Ok : make_decoder({});
+  return decoder_ ? Error::Ok : make_decoder(nullptr);
 }
 
 Error TextLLMRunner::load() {
@@ -800,16 +795,16 @@ Result<std::unique_ptr<TextLLMRunner>> TextLLMRunner::fork() {
 }
 
 Result<std::string> TextLLMRunner::identity() {
-  const std::lock_guard<std::mutex> lock(identity_->mutex);
-  if (!identity_->hash) {
+  if (!identity_->is_known) {  // two threads may find the same
     TORCHETTE_CHECK(root_->data_loader() != nullptr, NotSupported,
                     "the model came as a program, without the bytes of its file that a state is tied to");
     const Result<uint64_t> hash = hash_of(*root_->data_loader());
     if (!hash.ok()) return hash.error();
     identity_->hash = *hash;
+    identity_->is_known = true;
   }
   return std::to_string(decoder_->vocab_size()) + "-" + std::to_string(max_context_) + "-" +
-         std::to_string(*identity_->hash) + adapter_;
+         std::to_string(identity_->hash) + adapter_;
 }
 
 Result<std::vector<uint8_t>> TextLLMRunner::state() {
@@ -856,7 +851,17 @@ Error TextLLMRunner::load_state(const std::string& path) {
 
 Error TextLLMRunner::set_adapter(const std::string& path) {
   TORCHETTE_TRY(load());
-  TORCHETTE_TRY(make_decoder(path));
+  std::shared_ptr<DataLoader> file;
+  if (!path.empty()) {
+    // a model without adapters takes no file, whatever it is
+    const Result<Decoder::Adapter> tensors = Decoder::adapter_of(*root_->program());
+    TORCHETTE_CHECK(tensors.ok() && !tensors->empty(), InvalidArgument,
+                    "the model was exported without adapters (lora=)");
+    Result<FileDataLoader> opened = FileDataLoader::from(path.c_str());
+    if (!opened.ok()) return opened.error();
+    file = std::make_shared<FileDataLoader>(std::move(*opened));
+  }
+  TORCHETTE_TRY(make_decoder(std::move(file)));
   answer_.reset();
   tokens_.clear();
   num_run_ = 0;

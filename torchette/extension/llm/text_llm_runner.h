@@ -132,7 +132,7 @@ class TextLLMRunner final : public IRunner {
   Result<std::vector<uint64_t>> encode(const std::string& prompt, const GenerationConfig& config) const;
   /// Texts as tokens.
   Result<Decoder::Prompt> place(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config);
-  Error make_decoder(const std::string& adapter);
+  Error make_decoder(std::shared_ptr<DataLoader> adapter);
   Result<std::string> identity();
   /// Runs what was not run yet of the first `end` tokens; `*logits` are those of the last one, until the next
   /// run.
