@@ -88,6 +88,23 @@ def test_a_text_is_read_as_a_whole(reader: Path, words: Path, tmp_path: Path) ->
     assert said[2].tokens[-COUNT:] == expected[0]
 
 
+@pytest.mark.safety
+def test_a_reader_under_sanitizers(reader: Path, words: Path, tmp_path: Path) -> None:
+    say, state = f"generate\t{text(5, 6, 7)}\t{GIVEN}", tmp_path / "state"
+    lines = (
+        say,
+        f"save\t{state}",
+        "fork",
+        f"generate\t{text(9)}\t{GIVEN}",
+        f"load\t{state}",
+        "rewind\t1",
+        f"generate\t\t{GIVEN}",
+    )
+    said = converse(reader, *lines, "samples\t" + str(words), tokenizer=words, tree="asan")
+    assert [line.error for line in said] == ["Ok"] * 7 + ["InvalidArgument"]
+    assert said[6].tokens == said[0].tokens != said[3].tokens
+
+
 def test_sound(words: Path, tmp_path: Path) -> None:
     from tests.llm.test_encoders import build
 

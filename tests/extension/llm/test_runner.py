@@ -153,12 +153,28 @@ def test_a_conversation_goes_on_and_back(small: Small) -> None:
 
 
 @pytest.mark.safety
-def test_a_conversation_under_sanitizers(small: Small) -> None:
+def test_a_conversation_under_sanitizers(small: Small, tmp_path: Path) -> None:
     given = f"generate\t{PROMPT}\tspecial=1\tnew=20\tignore_eos=1\ttemperature=1\ttop_p=0.9\tstop=never"
     lines = (given, "rewind\t9", f"generate\t{PROMPT}\tcancel=2", f"generate\t{PROMPT * 20}", "reset", given)
     said = converse(small.path, *lines, tree="asan")
     assert [line.error for line in said] == ["Ok", "Ok", "Ok", "OutOfResources", "Ok", "Ok"]
     assert said[0].tokens == said[5].tokens
+    # states, drafts, grammars of schemas, slides, log-probabilities, forks
+    state, schema = (
+        tmp_path / "state",
+        json.dumps({"schema": {"type": "array"}, "logprobs": 2, "temperature": 1}),
+    )
+    (tmp_path / "cut").write_bytes(b"torchette session 1\n" + bytes(8))
+    steps = f"steps\t so\tnew=30\tjson={schema}"
+    lines = (
+        given, f"save\t{state}", steps, f"draft\t{small.path}\t3", f"load\t{state}", f"load\t{tmp_path / 'cut'}", steps, "drafted", "fork",
+        f"{given}\tslide=1\tnew=150", "join", steps, "adapter\tnone",
+    )  # fmt: skip
+    said = converse(small.path, *lines, tree="asan")
+    assert [line.error for line in said] == ["Ok"] * 5 + ["InvalidExternalData"] + ["Ok"] * 6 + [
+        "InvalidArgument"
+    ]
+    assert said[4].tokens == said[0].tokens
 
 
 def together(small: Small, folder: Path, tree: str) -> None:
