@@ -589,7 +589,7 @@ def test_files_that_are_no_language_model(small: Small, tmp_path: Path) -> None:
     assert said.error == "AccessFailed"
 
 
-def test_the_program(small: Small) -> None:
+def test_the_program(small: Small, tmp_path: Path) -> None:
     program = built("llm_runner")
     ids = small.tokenizer.encode(PROMPT).ids
     expected = [
@@ -606,6 +606,27 @@ def test_the_program(small: Small) -> None:
     )
     assert run(*command, "--tokenizer", small.folder / "tokenizer.json").stdout == done.stdout
     assert run(*command, "--echo").stdout == PROMPT + done.stdout
+    # a conversation in two parts, with a draft that changes nothing; a schema
+    state = tmp_path / "state"
+    first = run(*command, "--save", state, "--draft", small.path, "--stats")
+    assert first.stdout == done.stdout and json.loads(first.stderr)["accepted_tokens"] > 4
+    more = (
+        program,
+        "--model",
+        small.path,
+        "--prompt",
+        "",
+        "--no_special_tokens",
+        "--max_new_tokens",
+        "9",
+        "--ignore_eos",
+    )
+    on = small.expected(small.expected(ids, 20), 9)[-9:]
+    assert run(*more, "--load", state).stdout == small.tokenizer.decode([t for t in on if t < 600]) + "\n"
+    (tmp_path / "schema").write_text('{"const": [1]}')
+    assert run(*more, "--load", state, "--schema", tmp_path / "schema").stdout == "[1]\n"
+    assert "the conversation: InvalidExternalData" in run(*more, "--load", __file__, status=1).stderr
+    assert "the adapter: InvalidArgument" in run(*more, "--adapter", __file__, status=1).stderr
     assert "usage: llm_runner" in run(program, "--help").stdout
     assert "takes a number" in run(*command, "--top_p", "much", status=2).stderr
     assert "is no option" in run(*command, "--bogus", "1", status=2).stderr
