@@ -164,7 +164,7 @@ int main(int count, char** words) {
     } else if (parts[0] == "transcribe") {
       const Result<std::vector<uint8_t>> bytes = read_file(parts[1]);
       std::vector<float> values(bytes->size() / sizeof(float));
-      std::memcpy(values.data(), bytes->data(), bytes->size());
+      std::memcpy(values.data(), bytes->data(), values.size() * sizeof(float));
       asr::AsrRunner hears(words[1], std::nullopt, words[2]);
       asr::AsrTranscribeConfig config;
       config.max_new_tokens = std::atoi(parts[4].c_str());
@@ -183,7 +183,7 @@ int main(int count, char** words) {
     } else if (parts[0] == "pixels" || parts[0] == "sound" || parts[0] == "samples") {
       const Result<std::vector<uint8_t>> bytes = read_file(parts[1]);
       std::vector<float> values(bytes->size() / sizeof(float));
-      std::memcpy(values.data(), bytes->data(), bytes->size());
+      std::memcpy(values.data(), bytes->data(), values.size() * sizeof(float));
       const int first = parts.size() > 2 ? std::atoi(parts[2].c_str()) : 0;
       const int second = parts.size() > 3 ? std::atoi(parts[3].c_str()) : 0;
       error = parts[0] == "samples" ? runner->prefill({RawAudio::of(values.data(), values.size())})
