@@ -94,8 +94,13 @@ Module::Module(std::shared_ptr<Program> program, std::shared_ptr<MemoryAllocator
   program_ = std::move(program);
 }
 
-Module::Module(const std::shared_ptr<Module>& parent) : Module(parent->program_) {
-  data_map_ = {parent, parent->data_map_.get()};
+Module::Module(const std::shared_ptr<Module>& parent)
+    : Module(parent, std::shared_ptr<const NamedDataMap>(parent, parent->data_map_.get())) {}
+
+Module::Module(const std::shared_ptr<Module>& parent, std::shared_ptr<const NamedDataMap> data)
+    : Module(parent->program_) {
+  data_map_ = std::move(data);
+  num_threads_ = parent->num_threads_;
 }
 
 Module::~Module() = default;

@@ -53,6 +53,8 @@ class Module {
                   std::shared_ptr<EventTracer> event_tracer = nullptr, bool share_memory_arenas = false);
   /// Another one on the program and the data files of `parent`, which is loaded and stays as long as it.
   explicit Module(const std::shared_ptr<Module>& parent);
+  /// The same with these data instead of its parent's, which they may hand on.
+  Module(const std::shared_ptr<Module>& parent, std::shared_ptr<const NamedDataMap> data);
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
   ~Module();
@@ -69,6 +71,10 @@ class Module {
   Error verify_integrity();
   bool is_loaded() const { return program_ != nullptr; }
   std::shared_ptr<Program> program() const { return program_; }
+  /// Of the program's file; null where the module was given a program.
+  const DataLoader* data_loader() const { return data_loader_.get(); }
+  /// Weights outside of the program; null where there are none.
+  const NamedDataMap* data_map() const { return data_map_.get(); }
   EventTracer* event_tracer() const { return event_tracer_.get(); }
 
   /// Second plans, which need no backend, are not counted and have no names here.
@@ -148,7 +154,7 @@ class Module {
   std::shared_ptr<DataLoader> data_loader_;
   std::vector<std::shared_ptr<DataLoader>> data_file_loaders_;
   std::vector<FlatTensorDataMap> data_maps_;
-  std::shared_ptr<MergedDataMap> data_map_;  // null without data files; a parent's keeps the parent
+  std::shared_ptr<const NamedDataMap> data_map_;  // null without data files; a parent's keeps the parent
   std::shared_ptr<Program> program_;
   std::shared_ptr<EventTracer> event_tracer_;
   std::shared_ptr<MemoryAllocator> memory_allocator_;

@@ -54,6 +54,22 @@ final class LlmModuleTest {
     heard = new Heard();
     lines.add("template: " + module.chat("[{\"role\": \"user\", \"content\": \"x\"}]", config().build(), heard) + " " + heard.error);
     lines.add("prefill: " + module.prefillPrompt("more"));
+    lines.add("media: " + module.prefillImages(new int[12], 2, 2, 3) + " " + module.prefillNormalizedImage(new float[12], 2, 2, 3) + " "
+        + module.prefillAudio(new float[6], 1, 2, 3) + " " + module.prefillRawAudio(new float[9]) + " " + module.setAdapter("none"));
+    try {
+      module.prefillAudio(new float[6], 1, 2, 4);
+    } catch (IllegalArgumentException error) {
+      lines.add("sizes: " + error.getMessage());
+    }
+    heard = new Heard();
+    module.resetContext();
+    module.generate(arguments[1], config().build(), heard);
+    String path = arguments[2];
+    int saved = module.saveState(path);
+    module.resetContext();
+    Heard more = new Heard();
+    lines.add("state: " + saved + " " + module.loadState(path) + " " + module.loadState(arguments[0]) + " "
+        + module.generate(" so", config().build(), more) + more.text);
     try {
       module.generate("x", config().build(), piece -> {
         throw new IllegalArgumentException("mine");

@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // In: a model, perhaps a tokenizer, and a line for each thing to do with a runner on the standard input, its
 // words between tabs: generate PROMPT NAME=VALUE..., prefill PROMPT, rewind N, reset, warmup PROMPT, steps
-// and chat like generate, fork, join. Out, for each: the error, the conversation's tokens, the answer in
-// hexadecimal, what ended it and how many pieces it had, between bars.
+// and chat like generate, fork, join, save and load FILE, adapter FILE, draft FILE COUNT, drafted, grammar
+// SCHEMA, image FILE WIDTH HEIGHT (bytes), pixels FILE WIDTH HEIGHT and sound FILE BINS FRAMES and samples
+// FILE (float32). Out, for each: the error, the conversation's tokens, the answer in hexadecimal, what ended
+// it and how many pieces it had, between bars.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
+#include <thread>
 #include <utility>
 
 #include "torchette/extension/backends.h"
 #include "torchette/extension/error_name.h"
+#include "torchette/extension/llm/asr_runner.h"
 #include "torchette/extension/llm/config_json.h"
+#include "torchette/extension/llm/schema.h"
+#include "torchette/extension/llm/session_state.h"
 #include "torchette/extension/llm/text_llm_runner.h"
 
 using namespace torchette;
@@ -97,6 +105,90 @@ int main(int count, char** words) {
     } else if (parts[0] == "join") {
       runner = std::move(parents.back());
       parents.pop_back();
+    } else if (parts[0] == "save" || parts[0] == "load") {
+      error = parts[0] == "save" ? runner->save_state(parts[1]) : runner->load_state(parts[1]);
+    } else if (parts[0] == "adapter") {
+      error = runner->set_adapter(parts[1]);
+    } else if (parts[0] == "draft") {
+      std::unique_ptr<TextLLMRunner> draft;
+      if (!parts[1].empty()) draft = create_text_llm_runner(parts[1]);
+      runner->set_draft(std::move(draft), std::atoi(parts.back().c_str()));
+    } else if (parts[0] == "drafted") {
+      const Stats stats = runner->stats();
+      answer = std::to_string(stats.num_drafted_tokens) + " " + std::to_string(stats.num_accepted_tokens);
+    } else if (parts[0] == "grammar") {
+      const Result<std::string> grammar = grammar_of(parts[1]);
+      error = grammar.ok() ? Error::Ok : grammar.error();
+      if (grammar.ok()) answer = *grammar;
+    } else if (parts[0] == "together") {  // what forks say in threads of their own; the last one is stopped
+      std::vector<std::unique_ptr<TextLLMRunner>> all;
+      for (int i = 0; i < 3 && error == Error::Ok; ++i) {
+        Result<std::unique_ptr<TextLLMRunner>> other = runner->fork();
+        error = other.ok() ? Error::Ok : other.error();
+        if (other.ok()) all.push_back(std::move(*other));
+      }
+      std::vector<std::string> texts(all.size());
+      std::vector<Error> errors(all.size(), Error::Ok);
+      std::atomic<bool> has_begun{false};
+      GenerationConfig config;
+      config.echo = false;
+      config.temperature = 0;
+      config.ignore_eos = config.slide = true;
+      config.max_new_tokens = 30;
+      config.schema = R"({"type": "array", "minItems": 5})";
+      std::vector<std::thread> threads;
+      for (size_t i = 0; i < all.size(); ++i)
+        threads.emplace_back([&, i] {
+          const bool is_last = i + 1 == all.size();
+          GenerationConfig own = config;
+          if (is_last) own.max_new_tokens = 1000000, own.schema.clear();
+          errors[i] = all[i]->generate(
+              parts[1], own,
+              [&](const std::string& piece) {
+                texts[i] += piece;
+                if (is_last) has_begun = true;
+              },
+              [&](const Stats& stats) {
+                if (is_last) reason = stats.finish_reason;
+              });
+          if (errors[i] == Error::Ok && !is_last)
+            errors[i] = all[i]->save_state(words[1] + std::to_string(i));
+          if (is_last) has_begun = true;
+        });
+      while (!has_begun) std::this_thread::yield();
+      if (!all.empty()) all.back()->stop();
+      for (std::thread& thread : threads) thread.join();
+      for (Error one : errors)
+        if (one != Error::Ok) error = one;
+      answer = texts[0] == texts[1] ? texts[0] : "they differ";
+    } else if (parts[0] == "transcribe") {
+      const Result<std::vector<uint8_t>> bytes = read_file(parts[1]);
+      std::vector<float> values(bytes->size() / sizeof(float));
+      std::memcpy(values.data(), bytes->data(), values.size() * sizeof(float));
+      asr::AsrRunner hears(words[1], std::nullopt, words[2]);
+      asr::AsrTranscribeConfig config;
+      config.max_new_tokens = std::atoi(parts[4].c_str());
+      config.eos_token_ids = {std::atoi(parts[5].c_str())};
+      std::string text;
+      const Result<std::vector<int64_t>> said = hears.transcribe(
+          make_tensor_ptr({1, std::atoi(parts[2].c_str()), std::atoi(parts[3].c_str())}, values), config,
+          [&](const std::string& piece) { text += piece; });
+      error = said.ok() ? Error::Ok : said.error();
+      for (int64_t token : said.ok() ? *said : std::vector<int64_t>()) answer += std::to_string(token) + " ";
+      answer += text;
+    } else if (parts[0] == "image") {
+      const Result<std::vector<uint8_t>> bytes = read_file(parts[1]);
+      error = runner->prefill(
+          {Image(std::vector<uint8_t>(*bytes), std::atoi(parts[2].c_str()), std::atoi(parts[3].c_str()), 3)});
+    } else if (parts[0] == "pixels" || parts[0] == "sound" || parts[0] == "samples") {
+      const Result<std::vector<uint8_t>> bytes = read_file(parts[1]);
+      std::vector<float> values(bytes->size() / sizeof(float));
+      std::memcpy(values.data(), bytes->data(), values.size() * sizeof(float));
+      const int first = parts.size() > 2 ? std::atoi(parts[2].c_str()) : 0;
+      const int second = parts.size() > 3 ? std::atoi(parts[3].c_str()) : 0;
+      error = parts[0] == "samples" ? runner->prefill({RawAudio::of(values.data(), values.size())})
+              : parts[0] == "sound" ? runner->prefill({Audio(std::move(values), 1, first, second)})
+                                    : runner->prefill({Image(std::move(values), first, second, 3)});
     } else if (parts[0] == "warmup") {
       error = runner->warmup(parts[1], 3);
     } else {

@@ -161,6 +161,21 @@ def test_damaged_files_are_errors_under_sanitizers(files: list[Path]) -> None:
     mutate(files, 2 * MUTATIONS, "asan")
 
 
+def mutate_requests(count: int, tree: str) -> None:
+    said = [int(one) for one in run(built("torchette_mutate_request", tree=tree), str(count)).stdout.split()]
+    assert all(count / 4 * 0.02 < taken < count / 4 * 0.9 for taken in said), said
+
+
+def test_damaged_requests_are_errors() -> None:
+    """Schemas, grammars, configurations, states."""
+    mutate_requests(4000, "dev")
+
+
+@pytest.mark.safety
+def test_damaged_requests_are_errors_under_sanitizers() -> None:
+    mutate_requests(4 * MUTATIONS, "asan")
+
+
 def load(content: bytes, path: Path) -> tuple[int, str]:
     """The status of a program that loads it, and what it says."""
     path.write_bytes(content)

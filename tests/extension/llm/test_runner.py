@@ -153,12 +153,50 @@ def test_a_conversation_goes_on_and_back(small: Small) -> None:
 
 
 @pytest.mark.safety
-def test_a_conversation_under_sanitizers(small: Small) -> None:
+def test_a_conversation_under_sanitizers(small: Small, tmp_path: Path) -> None:
     given = f"generate\t{PROMPT}\tspecial=1\tnew=20\tignore_eos=1\ttemperature=1\ttop_p=0.9\tstop=never"
     lines = (given, "rewind\t9", f"generate\t{PROMPT}\tcancel=2", f"generate\t{PROMPT * 20}", "reset", given)
     said = converse(small.path, *lines, tree="asan")
     assert [line.error for line in said] == ["Ok", "Ok", "Ok", "OutOfResources", "Ok", "Ok"]
     assert said[0].tokens == said[5].tokens
+    # states, drafts, grammars of schemas, slides, log-probabilities, forks
+    state, schema = (
+        tmp_path / "state",
+        json.dumps({"schema": {"type": "array"}, "logprobs": 2, "temperature": 1}),
+    )
+    (tmp_path / "cut").write_bytes(b"torchette session 1\n" + bytes(8))
+    steps = f"steps\t so\tnew=30\tjson={schema}"
+    lines = (
+        given, f"save\t{state}", steps, f"draft\t{small.path}\t3", f"load\t{state}", f"load\t{tmp_path / 'cut'}", steps, "drafted", "fork",
+        f"{given}\tslide=1\tnew=150", "join", steps, "adapter\tnone",
+    )  # fmt: skip
+    said = converse(small.path, *lines, tree="asan")
+    assert [line.error for line in said] == ["Ok"] * 5 + ["InvalidExternalData"] + ["Ok"] * 6 + [
+        "InvalidArgument"
+    ]
+    assert said[4].tokens == said[0].tokens
+
+
+def together(small: Small, folder: Path, tree: str) -> None:
+    path = folder / "model.pte"
+    path.write_bytes(small.path.read_bytes())
+    given = "new=30\tignore_eos=1\tslide=1"
+    schema = json.dumps({"schema": {"type": "array", "minItems": 5}})
+    _, said, alone = converse(
+        path, f"prefill\t{PROMPT}", "together\t so", f"generate\t so\t{given}\tjson={schema}", tree=tree
+    )
+    assert (said.error, said.reason) == ("Ok", "cancelled") and said.answer == alone.answer != ""
+    states = [Path(f"{path}{i}").read_bytes() for i in range(2)]
+    assert states[0] == states[1]
+
+
+def test_forks_in_threads(small: Small, tmp_path: Path) -> None:
+    together(small, tmp_path, "dev")
+
+
+@pytest.mark.safety
+def test_forks_in_threads_under_sanitizers(small: Small, tmp_path: Path) -> None:
+    together(small, tmp_path, "tsan")
 
 
 def test_what_ends_an_answer(small: Small) -> None:
@@ -380,6 +418,164 @@ def test_a_conversation_by_messages(small: Small, tmp_path: Path) -> None:
     assert converse(small.path, lines[0])[0].error == "NotFound", "no template"
 
 
+def test_states_are_pythons(small: Small, tmp_path: Path) -> None:
+    """Saved by one, loaded by the other; what is no state of this model is refused, and nothing is lost."""
+    session, state = llm.Session(small.path), tmp_path / "state"
+    given = "new=8\tignore_eos=1"
+    first, saved, more, _, loaded, again = converse(
+        small.path,
+        f"generate\t{PROMPT}\tspecial=1\t{given}",
+        f"save\t{state}",
+        f"generate\t and\t{given}",
+        "reset",
+        f"load\t{state}",
+        f"generate\t and\t{given}",
+    )
+    assert first.tokens == saved.tokens == loaded.tokens and more.tokens == again.tokens
+    assert sorted(tmp_path.iterdir()) == [state]
+    session.load(state)
+    assert list(session.tokens) == first.tokens
+    conversation = more.tokens[:-8]
+    answer = session.generate(conversation, max_tokens=8, ignore_end=True).run()
+    assert [*conversation, *answer.tokens] == more.tokens
+    assert answer.statistics.reused_tokens == len(first.tokens)
+    session.rewind(20)
+    session.save(tmp_path / "python")
+    theirs, on, full, whole, back, end = converse(
+        small.path,
+        f"load\t{tmp_path / 'python'}",
+        f"generate\t\t{given}",
+        "generate\t\tignore_eos=1",  # to the end of the context
+        f"save\t{tmp_path / 'full'}",
+        f"load\t{tmp_path / 'full'}",
+        "generate\t\tignore_eos=1",
+    )
+    assert theirs.tokens == first.tokens[:20] and on.tokens == small.expected(theirs.tokens, 8)
+    assert len(full.tokens) == len(whole.tokens) == len(back.tokens) == CONTEXT
+    assert (end.error, end.reason) == ("Ok", "context")
+
+    good = state.read_bytes()
+    size = int.from_bytes(good[20:28], "little")
+    head, numbers = json.loads(good[28 : 28 + size]), good[28 + size :]
+
+    def changed(more: bytes = b"", **parts: Any) -> bytes:
+        text = json.dumps({**head, **parts}).encode()
+        return good[:20] + len(text).to_bytes(8, "little") + text + numbers + more
+
+    tokens, parts = head["tokens"], head["state"]
+    bad = [
+        b"", good[:27], b"x" + good[1:], good[:-1], changed(b"x"), good[:20] + (1 << 63).to_bytes(8, "little") + good[28:],
+        changed(model="1"), changed(tokens=[*tokens[:-1], 608]), changed(tokens=[*tokens[:-1], -1]), changed(tokens=[*tokens[:-1], 1.5]),
+        changed(tokens=[*tokens[:-1], 1 << 64]), changed(tokens="1"), changed(tokens=tokens[1:]), changed(tokens=tokens * 9), changed(state=parts[1:]),
+        changed(state=[[parts[0][0], "float16", parts[0][2]], *parts[1:]]), changed(state=[["x", *parts[0][1:]], *parts[1:]]), changed(state=3),
+        changed(state=[[*parts[0][:2], [1, *parts[0][2][1:]]], *parts[1:]]), changed(state=[5] * len(parts)), b"[" * 100_000, changed(state=None),
+    ]  # fmt: skip
+    lines = [f"load\t{tmp_path / 'none'}", f"generate\t{PROMPT}\tspecial=1\t{given}"]
+    for i, content in enumerate(bad):
+        (tmp_path / f"bad{i}").write_bytes(content)
+        lines.append(f"load\t{tmp_path / f'bad{i}'}")
+    none, begun, *refused, on = converse(small.path, *lines, f"generate\t and\t{given}")
+    assert none.error == "AccessFailed" and begun.tokens == first.tokens
+    assert [line.error for line in refused] == ["InvalidExternalData"] * len(bad)
+    assert on.tokens == more.tokens
+    assert converse(small.path, f"save\t{tmp_path / 'no' / 'state'}")[0].error == "AccessFailed"
+
+
+def test_a_draft_changes_no_answer(small: Small, tmp_path: Path) -> None:
+    """Of the model itself, whose guesses all stand, and of another one; greedy, drawn, under a grammar, past the context."""
+    config = transformers.LlamaConfig(**{**small.model.config.to_dict(), "num_hidden_layers": 1})
+    torch.manual_seed(3)
+    other = transformers.LlamaForCausalLM(config).eval()
+    other.load_state_dict(small.model.state_dict(), strict=False)
+    path, whole = tmp_path / "draft.pte", tmp_path / "whole.pte"
+    llm.export(other, max_prefill=CHUNK).save(path)
+    llm.export(small.folder, max_prefill=CHUNK, full_logits=True).save(whole)
+    (tmp_path / "tokenizer.json").write_bytes((small.folder / "tokenizer.json").read_bytes())
+    tokenizer = tmp_path / "tokenizer.json"
+    session, draft = llm.Session(whole), llm.Session(path)
+    asked: list[dict[str, Any]] = [
+        {}, {"ignore_eos": True}, {"temperature": 1.2, "seed": 3, "ignore_eos": True}, {"temperature": 0.9, "top_k": 5, "seed": 1},
+        {"grammar": GRAMMARS[-1]}, {"grammar": GRAMMARS[1], "temperature": 2.0, "seed": 7}, {"repetition_penalty": 1.3, "ignore_eos": True},
+    ]  # fmt: skip
+    lines, wanted = [], []
+    for options in asked:
+        lines += ["reset", f"steps\t{PROMPT}\tspecial=1\tnew=40\tjson={json.dumps(options)}", "drafted"]
+        given = {k: v for k, v in options.items() if k != "ignore_eos"}
+        answer = session.generate(
+            PROMPT, max_tokens=40, ignore_end="ignore_eos" in options, draft=draft, **given
+        ).run()
+        wanted.append(answer)
+    said = converse(whole, f"draft\t{path}\t4", *lines, tokenizer=tokenizer)[1:]
+    for line, drafted, options, answer in zip(said[1::3], said[2::3], asked, wanted, strict=True):
+        ours = [token for token in line.tokens[14:] if "ignore_eos" in options or token not in (2, small.end)]
+        assert (line.error, ours, line.reason) == ("Ok", answer.tokens, answer.finish_reason), options
+        counts = [int(one) for one in drafted.answer.split()]
+        assert counts == [answer.statistics.drafted_tokens, answer.statistics.accepted_tokens], options
+    plain = converse(whole, f"steps\t{PROMPT}\tspecial=1\tnew=60\tignore_eos=1", tokenizer=tokenizer)[
+        0
+    ].tokens
+    assert said[4].tokens == plain[:54]
+    # of a file that gives the last logits alone; taken away; past the end of the context; no draft at all
+    long = f"generate\t{PROMPT}\tspecial=1\tignore_eos=1\tslide=1\tnew=200"
+    lines = [
+        f"draft\t{small.path}\t3",
+        f"generate\t{PROMPT}\tspecial=1\tnew=60\tignore_eos=1",
+        "drafted",
+        "reset",
+        long,
+    ]
+    _, all_of, count, _, slid, _, _, alone, none = converse(
+        small.path, *lines, "draft\t\t3", "reset", long, f"draft\t{tmp_path / 'none'}\t3"
+    )
+    assert all_of.tokens == plain and slid.tokens == alone.tokens and slid.reason == "length"
+    drafted, accepted = map(int, count.answer.split())
+    assert drafted == accepted > 20 and none.error == "Ok"
+    (_, bad) = converse(small.path, f"draft\t{tmp_path / 'none'}\t3", "generate\tx")
+    assert bad.error == "AccessFailed"
+
+
+def test_frequencies_with_a_draft(small: Small) -> None:
+    """Of pairs of tokens: those that a draft has proposed are as often as without one."""
+    lines = []
+    for seed in range(300):
+        lines += [
+            f"generate\tx\tspecial=1\tnew=3\ttemperature=0.9\ttop_k=2\tignore_eos=1\tseed={seed}",
+            "reset",
+        ]
+    plain, drafted = (
+        [tuple(said.tokens[-2:]) for said in converse(small.path, *before, *lines)[len(before) :: 2]]
+        for before in ([], [f"draft\t{small.path}\t2"])
+    )
+    for pair in {*plain, *drafted}:
+        chance = plain.count(pair) / 300
+        assert abs(drafted.count(pair) / 300 - chance) < 5 * (2 * max(chance, 0.01) / 300) ** 0.5
+    assert len(set(drafted)) > 3
+
+
+def test_schemas_hold_as_in_python(small: Small) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "maximum": 9}, "b": {"enum": ["x", "y"]}},
+        "required": ["a", "b"],
+    }
+    wanted = [
+        llm.Session(small.path).generate("x", max_tokens=60, schema=schema, temperature=t, seed=1).run()
+        for t in (0.0, 2.0)
+    ]
+    lines = []
+    for t in (0.0, 2.0):
+        given = {"schema": schema if t else json.dumps(schema), "temperature": t, "seed": 1}
+        lines += ["reset", f"steps\tx\tspecial=1\tnew=60\tjson={json.dumps(given)}"]
+    for said, answer in zip(converse(small.path, *lines)[1::2], wanted, strict=True):
+        assert said.answer == answer.text and set(json.loads(answer.text)) == {"a", "b"}
+    both, wrong = converse(
+        small.path,
+        f"generate\tx\tjson={json.dumps({'schema': schema, 'grammar': GRAMMARS[0]})}",
+        f"generate\tx\tjson={json.dumps({'schema': {'not': {}}})}",
+    )
+    assert both.error == wrong.error == "InvalidArgument"
+
+
 def test_files_that_are_no_language_model(small: Small, tmp_path: Path) -> None:
     import torchette
 
@@ -393,7 +589,7 @@ def test_files_that_are_no_language_model(small: Small, tmp_path: Path) -> None:
     assert said.error == "AccessFailed"
 
 
-def test_the_program(small: Small) -> None:
+def test_the_program(small: Small, tmp_path: Path) -> None:
     program = built("llm_runner")
     ids = small.tokenizer.encode(PROMPT).ids
     expected = [
@@ -410,6 +606,27 @@ def test_the_program(small: Small) -> None:
     )
     assert run(*command, "--tokenizer", small.folder / "tokenizer.json").stdout == done.stdout
     assert run(*command, "--echo").stdout == PROMPT + done.stdout
+    # a conversation in two parts, with a draft that changes nothing; a schema
+    state = tmp_path / "state"
+    first = run(*command, "--save", state, "--draft", small.path, "--stats")
+    assert first.stdout == done.stdout and json.loads(first.stderr)["accepted_tokens"] > 4
+    more = (
+        program,
+        "--model",
+        small.path,
+        "--prompt",
+        "",
+        "--no_special_tokens",
+        "--max_new_tokens",
+        "9",
+        "--ignore_eos",
+    )
+    on = small.expected(small.expected(ids, 20), 9)[-9:]
+    assert run(*more, "--load", state).stdout == small.tokenizer.decode([t for t in on if t < 600]) + "\n"
+    (tmp_path / "schema").write_text('{"const": [1]}')
+    assert run(*more, "--load", state, "--schema", tmp_path / "schema").stdout == "[1]\n"
+    assert "the conversation: InvalidExternalData" in run(*more, "--load", __file__, status=1).stderr
+    assert "the adapter: InvalidArgument" in run(*more, "--adapter", __file__, status=1).stderr
     assert "usage: llm_runner" in run(program, "--help").stdout
     assert "takes a number" in run(*command, "--top_p", "much", status=2).stderr
     assert "is no option" in run(*command, "--bogus", "1", status=2).stderr
@@ -431,6 +648,7 @@ class Config(ctypes.Structure):
         ("presence", ctypes.c_float),
         ("frequency", ctypes.c_float),
         *((name, ctypes.c_int32) for name in ("slide", "keep", "logprobs")),
+        ("schema", ctypes.c_char_p),
     ]
 
 
@@ -457,7 +675,7 @@ class Stats(ctypes.Structure):
 ON_TOKEN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
-def test_the_c_interface(small: Small) -> None:
+def test_the_c_interface(small: Small, tmp_path: Path) -> None:
     built("torchette_llm_shared")
     library = ctypes.CDLL(str(BUILD / "libtorchette_llm.so"))
     library.torchette_llm_position.restype = ctypes.c_size_t
@@ -523,7 +741,25 @@ def test_the_c_interface(small: Small) -> None:
     config.json = b'{"top": 1}'
     assert library.torchette_llm_begin(handle, b"x", ctypes.byref(config)) == 0x12
     config.json = config.grammar = None
-    library.torchette_llm_free(other)
+    # a schema, a state as a file, a draft
+    config.schema = b'{"enum": ["maybe"]}'
+    assert library.torchette_llm_begin(handle, b" so", ctypes.byref(config)) == 0
+    assert library.torchette_llm_save(handle, str(tmp_path / "state").encode()) == 0
+    said = library.torchette_llm_position(handle)
+    library.torchette_llm_reset(other)
+    assert library.torchette_llm_load(other, str(tmp_path / "state").encode()) == 0
+    assert library.torchette_llm_position(other) == said > 0
+    assert library.torchette_llm_load(other, str(small.path).encode()) == 0x24
+    assert library.torchette_llm_set_draft(handle, handle, 4) == 0x12
+    assert library.torchette_llm_set_draft(handle, other, 4) == 0
+    config.schema, config.temperature, config.new = None, 0, 9
+    drafted, accepted = ctypes.c_int64(), ctypes.c_int64()
+    library.torchette_llm_free(other)  # it stays as long as it is the draft
+    assert library.torchette_llm_generate(handle, b"x", ctypes.byref(config), None, None, None) == 0
+    library.torchette_llm_draft_stats(handle, ctypes.byref(drafted), ctypes.byref(accepted))
+    assert drafted.value == accepted.value > 3
+    assert library.torchette_llm_set_draft(handle, None, 4) == 0
+    assert library.torchette_llm_set_adapter(handle, b"none") == 0x12, "the model takes none"
 
     assert library.torchette_llm_generate(handle, None, None, None, None, None) == 0x12
     config.size = 0
@@ -572,7 +808,7 @@ def test_java(small: Small, tmp_path: Path) -> None:
         "-Dfile.encoding=UTF-8",
         "-Dstdout.encoding=UTF-8",
     )
-    printed = run(*command, "-cp", tmp_path, "LlmModuleTest", small.path, PROMPT).stdout
+    printed = run(*command, "-cp", tmp_path, "LlmModuleTest", small.path, PROMPT, tmp_path / "state").stdout
     found = {name: text for name, _, text in (line.partition(": ") for line in printed.splitlines())}
     said = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=12")[0]
     assert (
@@ -587,3 +823,8 @@ def test_java(small: Small, tmp_path: Path) -> None:
     assert found["template"] == "32 32 the file has no chat template"
     assert (found["prefill"], found["thrown"], found["closed"]) == ("0", "mine", "the module is closed")
     assert found["none"] == "34" and "WARNING" not in printed
+    # neither images nor sound nor adapters, for this model; a state goes on as the conversation would have
+    assert found["media"] == "18 18 18 18 18" and found["sizes"] == "the sizes are not those of 6 numbers"
+    given = "special=1\tnew=12"
+    on = converse(small.path, f"generate\t{PROMPT}\t{given}", f"generate\t so\t{given}")[1]
+    assert found["state"] == "0 0 36 0" + on.answer

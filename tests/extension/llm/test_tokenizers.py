@@ -45,6 +45,7 @@ O200K = (
 )
 DEEPSEEK = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+TEKKEN = O200K.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace("{1,3}", "")  # Mistral's
 GPT4 = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
 
 
@@ -336,6 +337,8 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
     ),
     "qwen": lambda: byte_level(isolated(QWEN), normalizers.NFC()),
     "o200k": lambda: byte_level(isolated(O200K)),
+    "tekken": lambda: with_model(byte_level(isolated(TEKKEN)), ignore_merges=True),
+    "gpt4": lambda: byte_level(isolated(GPT4)),
     "deepseek": lambda: byte_level(
         sequence(isolated(r"\p{N}{1,3}"), isolated("[一-龥぀-ゟ゠-ヿ]+"), isolated(DEEPSEEK)),
     ),

@@ -69,8 +69,13 @@ set(torchette_compat
 )
 if(NOT SKBUILD)  # a wheel has no torchette/extension/llm
   list(APPEND torchette_compat
+    extension/asr/runner/runner.h                  llm/asr_runner.h
+    extension/llm/runner/audio.h                   llm/audio.h
+    extension/llm/runner/image.h                   llm/image.h
     extension/llm/runner/irunner.h                 llm/irunner.h
-    extension/llm/runner/llm_runner_helper.h       llm/text_llm_runner.h
+    extension/llm/runner/llm_runner_helper.h       llm/multimodal_runner.h
+    extension/llm/runner/multimodal_input.h        llm/multimodal_input.h
+    extension/llm/runner/multimodal_runner.h       llm/multimodal_runner.h
     extension/llm/runner/stats.h                   llm/stats.h
     extension/llm/runner/text_llm_runner.h         llm/text_llm_runner.h
   )

@@ -105,6 +105,56 @@ NATIVE(jint, prefill)(JNIEnv* env, jclass type, jlong handle, jbyteArray prompt)
   return (jint)error;
 }
 
+NATIVE(jint, prefillImage)
+(JNIEnv* env, jclass type, jlong handle, jbyteArray data, jint width, jint height, jint channels) {
+  jbyte* bytes = (*env)->GetByteArrayElements(env, data, NULL);
+  const torchette_error_t error =
+      torchette_llm_prefill_image(llm_of(handle), (const uint8_t*)bytes, width, height, channels);
+  (void)type;
+  if (bytes != NULL) (*env)->ReleaseByteArrayElements(env, data, bytes, JNI_ABORT);
+  return (jint)error;
+}
+
+NATIVE(jint, prefillNormalized)
+(JNIEnv* env, jclass type, jlong handle, jfloatArray data, jint width, jint height, jint channels) {
+  jfloat* values = (*env)->GetFloatArrayElements(env, data, NULL);
+  const torchette_error_t error =
+      torchette_llm_prefill_normalized_image(llm_of(handle), values, width, height, channels);
+  (void)type;
+  if (values != NULL) (*env)->ReleaseFloatArrayElements(env, data, values, JNI_ABORT);
+  return (jint)error;
+}
+
+/* Without sizes they are samples. */
+NATIVE(jint, prefillSound)
+(JNIEnv* env, jclass type, jlong handle, jfloatArray data, jint batch_size, jint bins, jint frames) {
+  jfloat* values = (*env)->GetFloatArrayElements(env, data, NULL);
+  const torchette_error_t error =
+      batch_size > 0
+          ? torchette_llm_prefill_audio(llm_of(handle), values, batch_size, bins, frames)
+          : torchette_llm_prefill_samples(llm_of(handle), values, (size_t)(*env)->GetArrayLength(env, data));
+  (void)type;
+  if (values != NULL) (*env)->ReleaseFloatArrayElements(env, data, values, JNI_ABORT);
+  return (jint)error;
+}
+
+NATIVE(jint, state)(JNIEnv* env, jclass type, jlong handle, jbyteArray path, jboolean saves) {
+  const char* text = text_of(env, path);
+  const torchette_error_t error =
+      saves ? torchette_llm_save(llm_of(handle), text) : torchette_llm_load(llm_of(handle), text);
+  (void)type;
+  leave(env, path, text);
+  return (jint)error;
+}
+
+NATIVE(jint, adapt)(JNIEnv* env, jclass type, jlong handle, jbyteArray path) {
+  const char* text = text_of(env, path);
+  const torchette_error_t error = torchette_llm_set_adapter(llm_of(handle), text);
+  (void)type;
+  leave(env, path, text);
+  return (jint)error;
+}
+
 NATIVE(void, stop)(JNIEnv* env, jclass type, jlong handle) {
   (void)env, (void)type;
   torchette_llm_stop(llm_of(handle));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <new>
 
 #include "torchette/extension/backends.h"
@@ -18,7 +19,7 @@ torchette_error_t end_call(Error error);  // of the library below
 }
 
 struct torchette_llm {
-  std::unique_ptr<TextLLMRunner> runner;
+  std::shared_ptr<TextLLMRunner> runner;
   AnswerPiece piece;  // the last one
   std::vector<uint64_t> top_tokens;
   std::vector<float> top_logprobs;
@@ -64,6 +65,7 @@ Error import(const torchette_llm_config_t* from, GenerationConfig* to) {
   to->keep = config.keep;
   to->logprobs = config.logprobs;
   if (config.grammar != nullptr) to->grammar = config.grammar;
+  if (config.schema != nullptr) to->schema = config.schema;
   for (size_t i = 0; i < config.num_stop; ++i) {
     if (config.stop == nullptr || config.stop[i] == nullptr) {
       TORCHETTE_LOG(Error, "stop text %zu is null", i);
@@ -72,6 +74,29 @@ Error import(const torchette_llm_config_t* from, GenerationConfig* to) {
     to->stop.emplace_back(config.stop[i]);
   }
   return config.json == nullptr ? Error::Ok : read_config(config.json, to);
+}
+
+/// Of sizes that are above 0, as long as data can be.
+bool product(std::initializer_list<int32_t> sizes, size_t* count) {
+  *count = 1;
+  for (int32_t size : sizes) {
+    if (size <= 0 || *count > (size_t{1} << 31) / static_cast<size_t>(size)) {
+      TORCHETTE_LOG(Error, "sizes are above 0, and not %d here", static_cast<int>(size));
+      return false;
+    }
+    *count *= static_cast<size_t>(size);
+  }
+  return true;
+}
+
+template <typename T>
+torchette_error_t prefill_image(torchette_llm_t* llm, const T* data, int32_t width, int32_t height,
+                                int32_t channels) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(data);
+  size_t count = 0;
+  if (!product({width, height, channels}, &count)) return code(Error::InvalidArgument);
+  return code(llm->runner->prefill({Image(std::vector<T>(data, data + count), width, height, channels)}));
 }
 
 void export_stats(const Stats& from, torchette_llm_stats_t* to) {
@@ -195,6 +220,66 @@ torchette_error_t torchette_llm_prefill(torchette_llm_t* llm, const char* prompt
   TORCHETTE_GIVEN(llm);
   TORCHETTE_GIVEN(prompt);
   return code(llm->runner->prefill(prompt));
+}
+
+torchette_error_t torchette_llm_prefill_image(torchette_llm_t* llm, const uint8_t* data, int32_t width,
+                                              int32_t height, int32_t channels) {
+  return prefill_image(llm, data, width, height, channels);
+}
+
+torchette_error_t torchette_llm_prefill_normalized_image(torchette_llm_t* llm, const float* data,
+                                                         int32_t width, int32_t height, int32_t channels) {
+  return prefill_image(llm, data, width, height, channels);
+}
+
+torchette_error_t torchette_llm_prefill_audio(torchette_llm_t* llm, const float* features, int32_t batch_size,
+                                              int32_t num_bins, int32_t num_frames) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(features);
+  size_t count = 0;
+  if (!product({batch_size, num_bins, num_frames}, &count)) return code(Error::InvalidArgument);
+  return code(llm->runner->prefill(
+      {Audio(std::vector<float>(features, features + count), batch_size, num_bins, num_frames)}));
+}
+
+torchette_error_t torchette_llm_prefill_samples(torchette_llm_t* llm, const float* samples, size_t count) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(samples);
+  if (count > INT32_MAX) return code(Error::InvalidArgument);
+  return code(llm->runner->prefill({RawAudio::of(samples, count)}));
+}
+
+torchette_error_t torchette_llm_save(torchette_llm_t* llm, const char* path) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(path);
+  return code(llm->runner->save_state(path));
+}
+
+torchette_error_t torchette_llm_load(torchette_llm_t* llm, const char* path) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(path);
+  return code(llm->runner->load_state(path));
+}
+
+torchette_error_t torchette_llm_set_adapter(torchette_llm_t* llm, const char* path) {
+  TORCHETTE_GIVEN(llm);
+  return code(llm->runner->set_adapter(path == nullptr ? "" : path));
+}
+
+torchette_error_t torchette_llm_set_draft(torchette_llm_t* llm, torchette_llm_t* draft, int32_t num_tokens) {
+  TORCHETTE_GIVEN(llm);
+  if (draft == llm) {
+    TORCHETTE_LOG(Error, "a conversation is no draft of its own");
+    return code(Error::InvalidArgument);
+  }
+  llm->runner->set_draft(draft == nullptr ? nullptr : draft->runner, num_tokens);
+  return code(Error::Ok);
+}
+
+void torchette_llm_draft_stats(const torchette_llm_t* llm, int64_t* drafted, int64_t* accepted) {
+  const Stats stats = llm == nullptr ? Stats() : llm->runner->stats();
+  if (drafted != nullptr) *drafted = stats.num_drafted_tokens;
+  if (accepted != nullptr) *accepted = stats.num_accepted_tokens;
 }
 
 void torchette_llm_stop(torchette_llm_t* llm) {

@@ -39,7 +39,8 @@ typedef struct {
   float frequency_penalty;
   int32_t slide;
   int32_t keep;
-  int32_t logprobs; /* pieces have them, of so many of the likeliest tokens, too; -1: none */
+  int32_t logprobs;   /* pieces have them, of so many of the likeliest tokens, too; -1: none */
+  const char* schema; /* a JSON schema that the answer fits, instead of a grammar; may be null */
 } torchette_llm_config_t;
 
 /* What one token brought; `text`, `tokens` and `logprobs` last until the next call. */
@@ -90,6 +91,29 @@ TORCHETTE_API void torchette_llm_stats(const torchette_llm_t* llm, torchette_llm
 /* Another conversation on the same weights, which goes on from here by itself. */
 TORCHETTE_API torchette_error_t torchette_llm_fork(torchette_llm_t* llm, torchette_llm_t** other);
 TORCHETTE_API torchette_error_t torchette_llm_prefill(torchette_llm_t* llm, const char* prompt);
+/* An image of bytes or numbers, [channels, height, width]; features of sound, [batch, bins, frames]; or its
+ * samples, from -1 to 1 at the model's rate. What reads sound as a whole begins anew with it. */
+TORCHETTE_API torchette_error_t torchette_llm_prefill_image(torchette_llm_t* llm, const uint8_t* data,
+                                                            int32_t width, int32_t height, int32_t channels);
+TORCHETTE_API torchette_error_t torchette_llm_prefill_normalized_image(torchette_llm_t* llm,
+                                                                       const float* data, int32_t width,
+                                                                       int32_t height, int32_t channels);
+TORCHETTE_API torchette_error_t torchette_llm_prefill_audio(torchette_llm_t* llm, const float* features,
+                                                            int32_t batch_size, int32_t num_bins,
+                                                            int32_t num_frames);
+TORCHETTE_API torchette_error_t torchette_llm_prefill_samples(torchette_llm_t* llm, const float* samples,
+                                                              size_t count);
+/* The conversation as a file, and back: of the same model alone, see TextLLMRunner::state(). */
+TORCHETTE_API torchette_error_t torchette_llm_save(torchette_llm_t* llm, const char* path);
+TORCHETTE_API torchette_error_t torchette_llm_load(torchette_llm_t* llm, const char* path);
+/* A LoRA adapter's .ptd file; null: none. The conversation begins anew. */
+TORCHETTE_API torchette_error_t torchette_llm_set_adapter(torchette_llm_t* llm, const char* path);
+/* A small model with the same tokens that proposes `num_tokens` at a time; null: none. It may be freed, and
+ * is not for other use meanwhile. */
+TORCHETTE_API torchette_error_t torchette_llm_set_draft(torchette_llm_t* llm, torchette_llm_t* draft,
+                                                        int32_t num_tokens);
+/* How many tokens of the answer the draft has proposed, and how many of them stand. */
+TORCHETTE_API void torchette_llm_draft_stats(const torchette_llm_t* llm, int64_t* drafted, int64_t* accepted);
 /* Ends torchette_llm_generate() behind its token; for other threads. */
 TORCHETTE_API void torchette_llm_stop(torchette_llm_t* llm);
 /* Begins anew, or forgets what is behind `position` tokens. */

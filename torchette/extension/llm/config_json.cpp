@@ -54,6 +54,8 @@ bool is_whole(const Json& json, double least, double most) {
          json.number <= most;
 }
 
+std::string to_json(const Json& json);
+
 Error read(const std::string& name, const Json& value, GenerationConfig* config) {
   for (const Number& one : kNumbers)
     if (name == one.name) {
@@ -83,6 +85,10 @@ Error read(const std::string& name, const Json& value, GenerationConfig* config)
     config->grammar = value.text;
     return Error::Ok;
   }
+  if (name == "schema") {  // itself, or as a text
+    config->schema = value.is_string() ? value.text : to_json(value);
+    return Error::Ok;
+  }
   if (name == "stop") {
     config->stop.clear();
     for (const Json& text : value.is_string() ? std::vector<Json>{value} : value.items) {
@@ -108,10 +114,33 @@ Error read(const std::string& name, const Json& value, GenerationConfig* config)
   return Error::InvalidArgument;
 }
 
+std::string to_json(const Json& json) {
+  std::string out;
+  switch (json.kind) {
+    case Kind::Null:
+      return "null";
+    case Kind::True:
+      return "true";
+    case Kind::False:
+      return "false";
+    case Kind::Number:
+      return json.text;
+    case Kind::String:
+      return json_string(json.text);
+    case Kind::Array:
+      for (const Json& item : json.items) out += (out.empty() ? "" : ",") + to_json(item);
+      return "[" + out + "]";
+    default:
+      for (size_t i = 0; i < json.items.size(); ++i)
+        out += (i == 0 ? "" : ",") + json_string(json.keys[i]) + ":" + to_json(json.items[i]);
+      return "{" + out + "}";
+  }
+}
+
 }  // namespace
 
 Error read_config(std::string_view json, GenerationConfig* config) {
-  const Result<Json> parsed = Json::parse(json);
+  const Result<Json> parsed = Json::parse(json, Json::kDeep);
   if (!parsed.ok()) return parsed.error();
   if (!parsed->is(Kind::Object)) return wrong("the configuration", "an object of JSON");
   for (size_t i = 0; i < parsed->items.size(); ++i)

@@ -606,7 +606,7 @@ Result<const Grammar::State*> Grammar::start() {
   return static_cast<const State*>(*state);
 }
 
-Result<const Grammar::State*> Grammar::advance(const State* state, std::string_view bytes) {
+Result<const Grammar::State*> Grammar::advance(const State* state, std::string_view bytes, bool keeps_older) {
   left_ = kMostWork;
   auto* here = const_cast<State*>(state);
   for (char byte : bytes) {
@@ -615,7 +615,8 @@ Result<const Grammar::State*> Grammar::advance(const State* state, std::string_v
     here = *following;
     if (here == nullptr) break;
   }
-  if (here != nullptr && std::max(states_.size(), frames_.size()) > kMostStates) here = renew(here);
+  if (!keeps_older && here != nullptr && std::max(states_.size(), frames_.size()) > kMostStates)
+    here = renew(here);
   return static_cast<const State*>(here);
 }
 

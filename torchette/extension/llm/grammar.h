@@ -39,9 +39,9 @@ class Grammar {
 
   /// Where a text begins; it forgets every other state.
   Result<const State*> start();
-  /// The state behind more bytes; null where they are not allowed. Older states are gone. Error:
-  /// OutOfResources (too many readings).
-  Result<const State*> advance(const State* state, std::string_view bytes);
+  /// The state behind more bytes; null where they are not allowed. Older states are gone, unless they are
+  /// kept. Error: OutOfResources (too many readings).
+  Result<const State*> advance(const State* state, std::string_view bytes, bool keeps_older = false);
   /// For each token, whether it may come. Error: as above.
   Result<const std::vector<bool>*> mask(const State* state, const GrammarVocabulary& vocabulary);
   /// Whether the text may end there, and whether nothing may follow.

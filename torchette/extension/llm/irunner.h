@@ -35,6 +35,7 @@ struct GenerationConfig {
   uint64_t seed = 0;                                   // the same seed gives the same tokens
   std::vector<std::string> stop;                       // texts that end the answer and are not given out
   std::string grammar;                                 // GBNF: what the answer keeps to
+  std::string schema;                                  // the same as a JSON schema
   bool slide = false;     // a full context forgets half of what is behind its first `keep` tokens
   int32_t keep = -1;      // -1: the token that begins every text, where the conversation has it
   int32_t logprobs = -1;  // pieces have log-probabilities, of so many of the likeliest tokens, too; -1: none

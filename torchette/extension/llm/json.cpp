@@ -10,12 +10,10 @@
 namespace torchette::extension::llm {
 namespace {
 
-constexpr int kMaxDepth = 32;
-
 /// Stops at the first thing that is wrong: every function returns whether all is well.
 class Parser {
  public:
-  explicit Parser(std::string_view text) : text_(text) {}
+  Parser(std::string_view text, int max_depth) : text_(text), max_depth_(max_depth) {}
 
   size_t at() const { return at_; }
   bool whole(Json* out) {
@@ -44,7 +42,7 @@ class Parser {
   }
   bool value(Json* out, int depth) {
     skip();
-    if (at_ == text_.size() || depth > kMaxDepth) return false;
+    if (at_ == text_.size() || depth > max_depth_) return false;
     switch (text_[at_]) {
       case '{':
         return members(out, depth);
@@ -85,14 +83,29 @@ class Parser {
     } while (take(','));
     return take('}');
   }
+  /// At least one digit.
+  bool digits() {
+    const size_t start = at_;
+    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') ++at_;
+    return at_ > start;
+  }
   bool number(Json* out) {
-    const size_t end = std::min(text_.find_first_not_of("+-.0123456789eE", at_), text_.size());
-    const std::string digits(text_.substr(at_, end - at_));
-    char* stopped = nullptr;
+    const size_t start = at_;
+    const auto has = [&](std::string_view any) {
+      return at_ < text_.size() && any.find(text_[at_]) != std::string_view::npos;
+    };
+    at_ += has("-");
+    const bool is_zero = has("0");
+    if (!digits() || (is_zero && at_ - start > 1u + (text_[start] == '-'))) return false;
+    if (has(".") && (++at_, !digits())) return false;
+    if (has("eE")) {
+      ++at_;
+      at_ += has("+-");
+      if (!digits()) return false;
+    }
     out->kind = Json::Kind::Number;
-    out->number = std::strtod(digits.c_str(), &stopped);
-    if (digits.empty() || *stopped != 0) return false;
-    at_ = end;
+    out->text = text_.substr(start, at_ - start);
+    out->number = std::strtod(out->text.c_str(), nullptr);
     return true;
   }
   bool four_digits(uint32_t* out) {
@@ -152,6 +165,7 @@ class Parser {
   }
 
   std::string_view text_;
+  int max_depth_;
   size_t at_ = 0;
 };
 
@@ -159,12 +173,12 @@ const Json kNull;
 
 }  // namespace
 
-Result<Json> Json::parse(std::string_view text) {
+Result<Json> Json::parse(std::string_view text, int max_depth) {
   Json out;
-  Parser parser(text);
+  Parser parser(text, max_depth);
   TORCHETTE_CHECK(parser.whole(&out), InvalidExternalData,
                   "no JSON at byte %zu of %zu (or it is nested deeper than %d)", parser.at(), text.size(),
-                  kMaxDepth);
+                  max_depth);
   return out;
 }
 

@@ -29,8 +29,8 @@ double Sampler::next_random() {
   return static_cast<double>((z ^ z >> 31) >> 11) * 0x1p-53;
 }
 
-Result<uint64_t> Sampler::sample(Span<float> logits, const std::vector<uint64_t>& history, size_t answer,
-                                 const std::vector<bool>* allowed) {
+Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<uint64_t>& history,
+                                        size_t answer, const std::vector<bool>* allowed) {
   if (repetition_penalty_ != 1) {
     std::vector<uint64_t> seen = history;
     std::sort(seen.begin(), seen.end());
@@ -62,47 +62,76 @@ Result<uint64_t> Sampler::sample(Span<float> logits, const std::vector<uint64_t>
   const float most = logits[likeliest];
   TORCHETTE_CHECK(most > -INFINITY, InvalidArgument,
                   "no token is left that the grammar and logit_bias allow");
-  if (temperature_ <= 0 || !std::isfinite(most)) return static_cast<uint64_t>(likeliest);
+  Choice choice;
+  choice.token = likeliest;
+  if (temperature_ <= 0 || !std::isfinite(most)) return choice;
 
   // As torchette/llm/sampling.py does it, number by number: the same seed finds the same token.
-  weights_.resize(logits.size());
+  std::vector<double>& weights = choice.distribution;
+  weights.resize(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     const double below = static_cast<double>(logits[i]) - most;
     const double scaled = temperature_ > 1e-6 ? below / temperature_ : below * 1e6;
-    weights_[i] = std::isnan(below) ? 0 : std::exp(scaled);
+    weights[i] = std::isnan(below) ? 0 : std::exp(scaled);
   }
-  if (top_k_ > 0 && top_k_ < weights_.size()) {
-    sorted_ = weights_;
+  if (top_k_ > 0 && top_k_ < weights.size()) {
+    sorted_ = weights;
     const auto last = sorted_.begin() + static_cast<std::ptrdiff_t>(top_k_ - 1);
     std::nth_element(sorted_.begin(), last, sorted_.end(), std::greater<>());
-    for (double& weight : weights_) weight = weight < *last ? 0 : weight;
+    for (double& weight : weights) weight = weight < *last ? 0 : weight;
   }
   if (top_p_ < 1) {
     order_.clear();
-    for (size_t i = 0; i < weights_.size(); ++i)
-      if (weights_[i] > 0) order_.push_back(static_cast<uint32_t>(i));
+    for (size_t i = 0; i < weights.size(); ++i)
+      if (weights[i] > 0) order_.push_back(static_cast<uint32_t>(i));
     std::stable_sort(order_.begin(), order_.end(),
-                     [&](uint32_t a, uint32_t b) { return weights_[a] > weights_[b]; });
+                     [&](uint32_t a, uint32_t b) { return weights[a] > weights[b]; });
     double total = 0, taken = 0;
-    for (uint32_t i : order_) total += weights_[i];
+    for (uint32_t i : order_) total += weights[i];
     for (uint32_t i : order_) {
       const bool is_enough = taken >= static_cast<double>(top_p_) * total;
-      taken += weights_[i];
-      if (is_enough) weights_[i] = 0;
+      taken += weights[i];
+      if (is_enough) weights[i] = 0;
     }
   }
   double sum = 0;
-  for (double& weight : weights_) sum += weight = weight < min_p_ ? 0 : weight;  // the likeliest's is 1
-  double total = 0;
-  for (double& weight : weights_) total += weight /= sum;
+  for (double& weight : weights) sum += weight = weight < min_p_ ? 0 : weight;  // the likeliest's is 1
+  for (double& weight : weights) weight /= sum;
+  return choice;
+}
+
+uint64_t Sampler::draw(const std::vector<double>& distribution) {
+  double total = 0, passed = 0;
+  for (double weight : distribution) total += weight;
   const double drawn = next_random() * total;
-  double passed = 0;
-  for (size_t i = 0; i < weights_.size(); ++i) {
-    passed += weights_[i];
-    if (weights_[i] > 0) likeliest = i;
+  size_t chosen = 0;
+  for (size_t i = 0; i < distribution.size(); ++i) {
+    passed += distribution[i];
+    if (distribution[i] > 0) chosen = i;
     if (passed > drawn) break;
   }
-  return static_cast<uint64_t>(likeliest);
+  return chosen;
+}
+
+uint64_t Sampler::draw(const Choice& choice) {
+  return choice.distribution.empty() ? choice.token : draw(choice.distribution);
+}
+
+bool Sampler::accepts(const Choice& choice, const Choice& chance, uint64_t guess, uint64_t* instead) {
+  const std::vector<double>&wanted = choice.distribution, &given = chance.distribution;
+  if (wanted.empty() || given.empty()) {
+    *instead = draw(choice);
+    return *instead == guess;
+  }
+  if (next_random() * given[guess] < wanted[guess]) return true;
+  std::vector<double> rest(wanted.size());
+  bool any = false;
+  for (size_t i = 0; i < rest.size(); ++i) {
+    rest[i] = std::max(wanted[i] - given[i], 0.0);
+    any = any || rest[i] > 0;
+  }
+  *instead = draw(any ? rest : wanted);
+  return false;
 }
 
 }  // namespace torchette::extension::llm

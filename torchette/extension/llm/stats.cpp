@@ -33,17 +33,18 @@ long time_in_ms() {
 
 std::string stats_to_json_string(const Stats& stats) {
   char text[512];
-  std::snprintf(text, sizeof(text),
-                "{\"prompt_tokens\":%lld,\"generated_tokens\":%lld,\"model_load_start_ms\":%ld,\"model_load_"
-                "end_ms\":%ld,"
-                "\"inference_start_ms\":%ld,\"token_encode_end_ms\":%ld,\"prompt_eval_end_ms\":%ld,"
-                "\"first_token_ms\":%ld,\"inference_end_ms\":%ld,\"aggregate_sampling_time_ms\":%ld,"
-                "\"finish_reason\":\"%s\"}",
-                static_cast<long long>(stats.num_prompt_tokens),
-                static_cast<long long>(stats.num_generated_tokens), stats.model_load_start_ms,
-                stats.model_load_end_ms, stats.inference_start_ms, stats.token_encode_end_ms,
-                stats.prompt_eval_end_ms, stats.first_token_ms, stats.inference_end_ms,
-                stats.aggregate_sampling_time_ms, stats.finish_reason);
+  std::snprintf(
+      text, sizeof(text),
+      "{\"prompt_tokens\":%lld,\"generated_tokens\":%lld,\"drafted_tokens\":%lld,\"accepted_tokens\":%lld,"
+      "\"model_load_start_ms\":%ld,\"model_load_end_ms\":%ld,"
+      "\"inference_start_ms\":%ld,\"token_encode_end_ms\":%ld,\"prompt_eval_end_ms\":%ld,"
+      "\"first_token_ms\":%ld,\"inference_end_ms\":%ld,\"aggregate_sampling_time_ms\":%ld,"
+      "\"finish_reason\":\"%s\"}",
+      static_cast<long long>(stats.num_prompt_tokens), static_cast<long long>(stats.num_generated_tokens),
+      static_cast<long long>(stats.num_drafted_tokens), static_cast<long long>(stats.num_accepted_tokens),
+      stats.model_load_start_ms, stats.model_load_end_ms, stats.inference_start_ms, stats.token_encode_end_ms,
+      stats.prompt_eval_end_ms, stats.first_token_ms, stats.inference_end_ms,
+      stats.aggregate_sampling_time_ms, stats.finish_reason);
   return text;
 }
 

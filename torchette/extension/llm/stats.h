@@ -20,7 +20,9 @@ struct Stats {
   long aggregate_sampling_time_ms = 0;
   int64_t num_prompt_tokens = 0;
   int64_t num_generated_tokens = 0;
-  const char* finish_reason = "";  // stop (a token or a text), length, cancelled, or context (it is full)
+  int64_t num_drafted_tokens = 0;   // that a draft model proposed
+  int64_t num_accepted_tokens = 0;  // of these
+  const char* finish_reason = "";   // stop (a token or a text), length, cancelled, or context (it is full)
 
   void reset(bool all_stats = false);
 };

@@ -9,6 +9,7 @@
 
 #include "torchette/extension/backends.h"
 #include "torchette/extension/error_name.h"
+#include "torchette/extension/llm/session_state.h"
 #include "torchette/extension/llm/text_llm_runner.h"
 
 using namespace torchette;
@@ -32,6 +33,11 @@ Goes on with a text. What no option says is as the model's file has it (generati
                            which tokens may be chosen
   --seed N                 the same seed gives the same answer (0)
   --stop TEXT              end at this text, which is not printed; may be given several times
+  --grammar FILE, --schema FILE
+                           what the answer keeps to: GBNF, or a JSON schema that it fits
+  --adapter FILE           a LoRA adapter (.ptd), of a model that was exported with one
+  --draft FILE             a small model with the same tokens, which proposes some
+  --load FILE, --save FILE the conversation that the prompt goes on, and where it is kept
   --ignore_eos             tokens that end a text do not
   --no_special_tokens      leave out the tokens that the tokenizer puts around a text
   --echo                   print the prompt, too
@@ -75,7 +81,7 @@ std::string read_standard_input() {
 }  // namespace
 
 int main(int count, char** words) {
-  std::string model, tokenizer_path, data, prompt;
+  std::string model, tokenizer_path, data, prompt, adapter, draft, loaded, saved;
   bool has_prompt = false, prints_stats = false;
   long threads = 0;
   // what the options change of the file's configuration
@@ -114,6 +120,14 @@ int main(int count, char** words) {
     } else if (is("--prompt")) {
       prompt = std::strcmp(text, "-") == 0 ? read_standard_input() : text;
       has_prompt = true;
+    } else if (is("--adapter") || is("--draft") || is("--load") || is("--save")) {
+      (is("--adapter") ? adapter : is("--draft") ? draft : is("--load") ? loaded : saved) = text;
+    } else if (is("--grammar") || is("--schema")) {
+      const Result<std::vector<uint8_t>> bytes = read_file(text);
+      if (!bytes.ok()) stop(2, std::string(text) + " cannot be read");
+      const std::string given(bytes->begin(), bytes->end());
+      const bool is_grammar = is("--grammar");
+      changes.emplace_back([=](GenerationConfig* c) { (is_grammar ? c->grammar : c->schema) = given; });
     } else if (is("--stop")) {
       changes.emplace_back([=](GenerationConfig* c) { c->stop.emplace_back(text); });
     } else if (is("--cpu_threads")) {
@@ -154,6 +168,9 @@ int main(int count, char** words) {
   Result<GenerationConfig> config = runner->default_config();
   check("loading", config.ok() ? Error::Ok : config.error());
   for (const auto& change : changes) change(&*config);
+  if (!adapter.empty()) check("the adapter", runner->set_adapter(adapter));
+  if (!draft.empty()) runner->set_draft(create_text_llm_runner(draft));
+  if (!loaded.empty()) check("the conversation", runner->load_state(loaded));
   const Error error = runner->generate(
       prompt, *config,
       [](const std::string& piece) {
@@ -165,5 +182,6 @@ int main(int count, char** words) {
       });
   std::fputc('\n', stdout);
   check("generating", error);
+  if (!saved.empty()) check("the conversation", runner->save_state(saved));
   return 0;
 }

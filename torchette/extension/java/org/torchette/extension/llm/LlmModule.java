@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: a language model's .pte file, texts. Out: answers, piece by piece. The other side is torchette_llm_jni.c.
+// In: a language model's .pte file, texts, images, sound. Out: answers, piece by piece. The other side is torchette_llm_jni.c.
 package org.torchette.extension.llm;
 
 import java.nio.charset.StandardCharsets;
@@ -10,6 +10,8 @@ import java.nio.charset.StandardCharsets;
  */
 public final class LlmModule implements AutoCloseable {
   public static final int MODEL_TYPE_TEXT = 1;
+  /** The file itself says what it takes: these do the same. */
+  public static final int MODEL_TYPE_TEXT_VISION = 2, MODEL_TYPE_MULTIMODAL = 2;
 
   static {
     System.loadLibrary("torchette_llm_jni");
@@ -26,7 +28,7 @@ public final class LlmModule implements AutoCloseable {
 
   /** Opens nothing yet. tokenizerPath: null where the file has its tokenizer. */
   public LlmModule(int modelType, String modulePath, String tokenizerPath, float temperature) {
-    if (modelType != MODEL_TYPE_TEXT) throw new IllegalArgumentException("models of type " + modelType + " are not supported");
+    if (modelType != MODEL_TYPE_TEXT && modelType != MODEL_TYPE_MULTIMODAL) throw new IllegalArgumentException("models of type " + modelType + " are not supported");
     if (modulePath == null) throw new NullPointerException("the path of the model is null");
     this.modulePath = modulePath;
     this.tokenizerPath = tokenizerPath;
@@ -77,6 +79,55 @@ public final class LlmModule implements AutoCloseable {
     return error != 0 ? error : prefill(handle, bytes(prompt));
   }
 
+  /** Puts an image into the context: bytes of 0 to 255, [channels, height, width]. 0, or the runtime's number of the error. */
+  public synchronized int prefillImages(int[] image, int width, int height, int channels) {
+    int error = load();
+    if (error != 0) return error;
+    byte[] data = new byte[image.length];
+    for (int i = 0; i < image.length; i++) data[i] = (byte) image[i];
+    fits(image.length, width, height, channels);
+    return prefillImage(handle, data, width, height, channels);
+  }
+
+  /** The same of numbers as the model's encoder takes them. */
+  public synchronized int prefillNormalizedImage(float[] image, int width, int height, int channels) {
+    int error = load();
+    if (error != 0) return error;
+    fits(image.length, width, height, channels);
+    return prefillNormalized(handle, image, width, height, channels);
+  }
+
+  /** Features of sound, [batch, bins, frames]. The conversation begins anew with it, and generate("") says what was heard. */
+  public synchronized int prefillAudio(float[] audio, int batchSize, int nBins, int nFrames) {
+    int error = load();
+    if (error != 0) return error;
+    fits(audio.length, batchSize, nBins, nFrames);
+    return prefillSound(handle, audio, batchSize, nBins, nFrames);
+  }
+
+  /** Samples of sound, from -1 to 1, at the model's rate. */
+  public synchronized int prefillRawAudio(float[] samples) {
+    int error = load();
+    return error != 0 ? error : prefillSound(handle, samples, 0, 0, 0);
+  }
+
+  /** Writes the conversation to a file, or goes on with it, of the same model alone. 0, or the runtime's number of the error. */
+  public synchronized int saveState(String path) {
+    int error = load();
+    return error != 0 ? error : state(handle, bytes(path), true);
+  }
+
+  public synchronized int loadState(String path) {
+    int error = load();
+    return error != 0 ? error : state(handle, bytes(path), false);
+  }
+
+  /** Goes on with a LoRA adapter's .ptd file, or null: without. The conversation begins anew. */
+  public synchronized int setAdapter(String path) {
+    int error = load();
+    return error != 0 ? error : adapt(handle, path == null ? null : bytes(path));
+  }
+
   /** Ends generate() behind its token; from any thread, as long as the module is open. */
   public void stop() {
     if (handle != 0) stop(handle);
@@ -106,6 +157,15 @@ public final class LlmModule implements AutoCloseable {
     return bytes(own + (rest.startsWith("}") ? "" : ",") + rest);
   }
 
+  private static void fits(int length, int... sizes) {
+    long count = 1;
+    for (int size : sizes) {
+      if (size <= 0 || count * size > length) throw new IllegalArgumentException("the sizes are not those of " + length + " numbers");
+      count *= size;
+    }
+    if (count != length) throw new IllegalArgumentException("the sizes are not those of " + length + " numbers");
+  }
+
   /** Zero at the end, for C. */
   private static byte[] bytes(String text) {
     return (text + '\0').getBytes(StandardCharsets.UTF_8);
@@ -117,6 +177,16 @@ public final class LlmModule implements AutoCloseable {
       long handle, byte[] prompt, boolean isChat, byte[] options, boolean echo, boolean warming, LlmCallback callback);
 
   private static native int prefill(long handle, byte[] prompt);
+
+  private static native int prefillImage(long handle, byte[] data, int width, int height, int channels);
+
+  private static native int prefillNormalized(long handle, float[] data, int width, int height, int channels);
+
+  private static native int prefillSound(long handle, float[] data, int batchSize, int nBins, int nFrames);
+
+  private static native int state(long handle, byte[] path, boolean saves);
+
+  private static native int adapt(long handle, byte[] path);
 
   private static native void stop(long handle);
 
