@@ -52,7 +52,7 @@ struct Type {
 constexpr Type kTypes[] = {{"object", {"properties", "required", "additionalProperties"}},
                            {"array", {"items", "prefixItems", "minItems", "maxItems"}},
                            {"string", {"minLength", "maxLength", "pattern", "format"}},
-                           {"number", {"minimum", "maximum"}},
+                           {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
                            {"integer", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
                            {"boolean", {}},
                            {"null", {}}};
@@ -80,6 +80,15 @@ std::string format_of(std::string_view name) {
   if (name == "date") return day;
   if (name == "time") return time;
   if (name == "date-time") return day + "T" + time;
+  const std::string byte = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])",
+                    label = "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?";
+  if (name == "duration")
+    return "P([0-9]{1,4}W|[0-9]{1,4}D(T[0-9]{1,4}H)?|T[0-9]{1,4}H([0-9]{1,4}M)?|T[0-9]{1,4}[MS])";
+  if (name == "email")
+    return R"([a-z0-9]([a-z0-9_+-]|\.[a-z0-9]){0,30}@)" + label + R"((\.)" + label + "){1,3}";
+  if (name == "hostname") return label + R"((\.)" + label + "){0,3}";
+  if (name == "ipv4") return byte + R"((\.)" + byte + "){3}";
+  if (name == "ipv6") return "(" + hex + "{1,4}:){7}" + hex + "{1,4}";
   if (name == "uuid") return hex + "{8}-" + hex + "{4}-" + hex + "{4}-" + hex + "{4}-" + hex + "{12}";
   return {};
 }
@@ -834,19 +843,32 @@ class Converter {
   }
   std::string number(const Json& given, const std::string& where) {
     int64_t low = -kMost, high = kMost;
-    if (const Json* value = find(given, "minimum")) low = bound(*value, "minimum", where);
-    if (const Json* value = find(given, "maximum")) high = bound(*value, "maximum", where);
+    bool past_low = false, below_high = false;
+    for (const auto& [name, is_open] : {std::pair{"minimum", false}, {"exclusiveMinimum", true}})
+      if (const Json* value = find(given, name)) {
+        const int64_t found = bound(*value, name, where);
+        if (found > low || (found == low && is_open)) low = found, past_low = is_open;
+      }
+    for (const auto& [name, is_open] : {std::pair{"maximum", false}, {"exclusiveMaximum", true}})
+      if (const Json* value = find(given, name)) {
+        const int64_t found = bound(*value, name, where);
+        if (found < high || (found == high && is_open)) high = found, below_high = is_open;
+      }
     if (failed_) return {};
-    if (low > high) return no_number(low, high, where);
+    if (low > high || (low == high && (past_low || below_high))) return no_number(low, high, where);
     std::vector<std::string> parts;
-    const auto side = [&](const char* sign, int64_t least, int64_t greatest) {
-      if (greatest > least)
-        parts.push_back(std::string(sign) + "(" + natural(least, greatest - 1) + ") (\".\" [0-9]{1,15})?");
-      if (greatest >= least)
-        parts.push_back(std::string(sign) + "\"" + std::to_string(greatest) + "\" (\".\" \"0\"{1,15})?");
+    const std::string any_fraction = R"( ("." [0-9]{1,15})?)", some = R"( "." "0"{0,14} [1-9] [0-9]{0,14})";
+    const auto side = [&](const std::string& minus, int64_t least, int64_t greatest, bool past_least,
+                          bool below) {
+      const auto exactly = [&](int64_t n) { return minus + "\"" + std::to_string(n) + "\""; };
+      if (greatest > least) parts.push_back(exactly(least) + (past_least ? some : any_fraction));
+      if (greatest > least + 1)
+        parts.push_back(minus + "(" + natural(least + 1, greatest - 1) + ")" + any_fraction);
+      if (!below && (greatest > least || (greatest == least && !past_least)))
+        parts.push_back(exactly(greatest) + R"( ("." "0"{1,15})?)");
     };
-    side("\"-\" ", std::max<int64_t>(-high, 0), -low);
-    side("", std::max<int64_t>(low, 0), high);
+    side("\"-\" ", std::max<int64_t>(-high, 0), -low, below_high && high <= 0, past_low);
+    side("", std::max<int64_t>(low, 0), high, past_low && low >= 0, below_high);
     return rule(joined(parts, " | "));
   }
 
