@@ -220,6 +220,19 @@ def test_a_chain_that_several_layers_share_lowers(per_op: bool) -> None:
         torch.testing.assert_close(torch.as_tensor(got), expected, rtol=0.05, atol=0.03)
 
 
+def test_each_dynamic_layer_is_a_delegate_where_that_is_asked_for() -> None:
+    from torchette.backends.xnnpack import ConfigPrecisionType
+
+    torch.manual_seed(0)
+    model, args = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3)), (torch.randn(1, 3, 8, 8),)
+    program = _quantized(model, args, is_per_channel=True, is_dynamic=True)
+    which = XnnpackPartitioner(config_precisions=ConfigPrecisionType.DYNAMIC_QUANT, per_op_mode=True)
+    edge = to_edge_transform_and_lower(program, partitioner=which)
+    children = edge.exported_program().graph_module.children()
+    assert sum(hasattr(child, "backend_id") for child in children) == 2
+    torch.testing.assert_close(_run(edge.to_executorch().buffer, args), model(*args), rtol=0.05, atol=0.03)
+
+
 @pytest.mark.parametrize("group", [32, None])
 def test_four_bit_weights_here_and_there(group: int | None) -> None:
     torch.manual_seed(0)

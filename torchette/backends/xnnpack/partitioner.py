@@ -245,6 +245,8 @@ def _tag_one_by_one(program: ExportedProgram, stored: Mapping[Node, torch.Tensor
         for user in {user for part in (node, *parts) for user in part.users}:
             if TAG not in user.meta or role(node) == "quantize":
                 continue
+            if role(node) is None and role(user) in ("choose", "quantize rows"):
+                continue  # what is quantized at run time is in floats before
             floats = _precision(node, stored) is _precision(user, stored) is ConfigPrecisionType.FP32
             if not floats:
                 parent[root(user)] = root(node)

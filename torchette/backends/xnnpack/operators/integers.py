@@ -87,7 +87,9 @@ def integer_form(
     if weighted and weights is not None:
         bias = constants.get(option(node, 2))
         steps = weights.scales.double() * elements[0].scale
-        if not weights.sums_fit(axis, 0.0 if bias is None else float((bias.double() / steps).abs().max())):
+        if not weights.sums_fit(
+            axis, 0.0 if bias is None else float((bias.detach().double() / steps).abs().max())
+        ):
             return None
     if node.target in SAME_SCALE and any(other != element for other in elements):
         return None
