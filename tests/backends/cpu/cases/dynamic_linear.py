@@ -91,3 +91,7 @@ def dynamic_linear(draw: Draw) -> Iterator[tuple[Any, ...]]:
         )  # fmt: skip
     unknown = torch.tensor([[NAN, -128.0], [1.0, 3.0]])
     yield numbers(2, 9), unknown, pack_quads(numbers(5, 9)), pack_linear(draw(5, 1)), draw(5), None, 5, "none"
+    whole = (draw.below(16, 70, 64) - 8).char()  # more rows than share weights that became bytes
+    yield (
+        numbers(517, 64), rows(draw, 517), pack_nibbles(whole), pack_linear(draw(70, 2) * 0.02), None, draw(517, 70), 70, "none",
+    )  # fmt: skip
