@@ -127,7 +127,7 @@ Error fold_into(Context& context, const char* name, const Tensor& self, size_t d
     ptrdiff_t row = 1, next[3] = {};
     if (walk.rank > 0) {
       row = static_cast<ptrdiff_t>(walk.size[--walk.rank]);
-      for (size_t t = 0; t < 3; ++t) next[t] = walk.stride[t][walk.rank];
+      for (size_t k = 0; k < 3; ++k) next[k] = walk.stride[k][walk.rank];
     }
     const T number =
         std::is_integral_v<T> ? static_cast<T>(value.to_int()) : static_cast<T>(value.to_double());
