@@ -30,17 +30,14 @@ from tests.models import zoo
 kept = zoo.declare_torchvision_operators()
 from executorch.examples.models.llama.export_llama_lib import export_llama
 from executorch.extension.llm.export.config.llm_config import LlmConfig, ModelType
-folder, fast = sys.argv[1], sys.argv[2] == "fast"
+folder = sys.argv[1]
 config = LlmConfig()
 config.base.model_class = ModelType.smollm2
 config.base.checkpoint, config.base.params = folder + "/model.pth", folder + "/model.json"
 config.base.metadata = '{"get_bos_id": 1, "get_eos_ids": [2]}'
 config.model.use_kv_cache = True
 config.export.max_seq_length = config.export.max_context_length = 64
-config.export.output_name = folder + f"/{sys.argv[2]}.pte"
-if fast:
-    config.model.use_sdpa_with_kv_cache = True
-    config.backend.xnnpack.enabled = config.backend.xnnpack.extended_ops = True
+config.export.output_name = folder + "/model.pte"
 export_llama(config)
 """
 RUN = """
@@ -76,9 +73,7 @@ def small_llama() -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["plain", "fast"])
-def test_our_session_takes_their_files(kind: str, tmp_path: Path) -> None:
-    """`fast` has their attention with caches, and is lowered for XNNPACK."""
+def test_our_session_takes_their_files(tmp_path: Path) -> None:
     model = small_llama()
     parts = {
         "model.layers": "layers", "model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output",
@@ -97,8 +92,8 @@ def test_our_session_takes_their_files(kind: str, tmp_path: Path) -> None:
         "vocab_size": double.SIZE, "use_hf_rope": True, "use_scaled_rope": False, "bos_idx": 1, "eos_idx": 2,
     }  # fmt: skip
     (tmp_path / "model.json").write_text(json.dumps(described))
-    peer(EXPORT, tmp_path, kind)
-    session = Session(tmp_path / f"{kind}.pte")
+    peer(EXPORT, tmp_path)
+    session = Session(tmp_path / "model.pte")
     answer = session.generate(PROMPT, max_tokens=COUNT, ignore_end=True, temperature=0).run()
     assert [*PROMPT, *answer.tokens] == expected(model, PROMPT, COUNT)
     session.rewind(len(PROMPT))

@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from torchette._compile import CompiledModel, compile
 from torchette.errors import FormatError, InputError, ModelNotFoundError, TorchetteError, UnsupportedError
-from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
+from torchette.exir.config import DynamicMemoryPlanningMode, EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.llm import checkpoints, gguf
 from torchette.llm import lora as adapters
 from torchette.llm.decoder import CACHES, Decoder, settled
@@ -150,6 +150,9 @@ def export(
             | metadata(model, len(decoder.layers), max_prefill, max_context, named.get(_PROCESSOR, b"{}")),
             edge=EdgeCompileConfig(progress=progress),
             config=ExecutorchBackendConfig(
+                dynamic_memory_planning_mode=DynamicMemoryPlanningMode.UPPER_BOUND
+                if decoder.portable
+                else None,
                 named_data=_with_configuration(model, named),
                 emit_mutable_buffer_names=True,
                 external_constants=own_file or False,
