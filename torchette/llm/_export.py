@@ -78,7 +78,7 @@ def export(
         lora: the folder of a LoRA adapter as peft saves it. The program then takes this adapter, or another one for the same
             layers of at most its rank, as a .ptd file of its own; `save` writes this one's, by the folder's name.
         cache: what keys and values are stored in: "float32", "float16", or "int8" with a scale for each row of a head.
-        backend: as for `torchette.compile`; "portable" makes a file that ExecuTorch's runner takes, too.
+        backend: as for `torchette.compile`; "portable" makes a file that ExecuTorch's runtime takes, too.
         progress: called with (stage, step).
 
     Raises:
