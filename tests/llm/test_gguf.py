@@ -480,6 +480,9 @@ def test_an_encoder_decoder(kind: str, tmp_path: Path) -> None:
         tie_word_embeddings=tied, pad_token_id=0, decoder_start_token_id=0, eos_token_id=1,
     )  # fmt: skip
     model = transformers.T5ForConditionalGeneration(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
     if not tied:
         model.config.tie_word_embeddings = False
         model.lm_head.weight = torch.nn.Parameter(torch.randn(101, 64) * 0.3)

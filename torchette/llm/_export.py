@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from torchette._compile import CompiledModel, compile
 from torchette.errors import FormatError, InputError, ModelNotFoundError, TorchetteError, UnsupportedError
-from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
+from torchette.exir.config import DynamicMemoryPlanningMode, EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.llm import checkpoints, gguf
 from torchette.llm import lora as adapters
 from torchette.llm.decoder import CACHES, Decoder, settled
@@ -78,7 +78,7 @@ def export(
         lora: the folder of a LoRA adapter as peft saves it. The program then takes this adapter, or another one for the same
             layers of at most its rank, as a .ptd file of its own; `save` writes this one's, by the folder's name.
         cache: what keys and values are stored in: "float32", "float16", or "int8" with a scale for each row of a head.
-        backend: as for `torchette.compile`; "portable" makes a file that ExecuTorch's runner takes, too.
+        backend: as for `torchette.compile`; "portable" makes a file that ExecuTorch's runtime takes, too.
         progress: called with (stage, step).
 
     Raises:
@@ -150,6 +150,9 @@ def export(
             | metadata(model, len(decoder.layers), max_prefill, max_context, named.get(_PROCESSOR, b"{}")),
             edge=EdgeCompileConfig(progress=progress),
             config=ExecutorchBackendConfig(
+                dynamic_memory_planning_mode=DynamicMemoryPlanningMode.UPPER_BOUND
+                if decoder.portable
+                else None,
                 named_data=_with_configuration(model, named),
                 emit_mutable_buffer_names=True,
                 external_constants=own_file or False,

@@ -360,6 +360,7 @@ _MODELS = {
             "num_decoder_layers": "decoder_block_count", "relative_attention_num_buckets": "attention.relative_buckets_count",
             "decoder_start_token_id": "decoder_start_token_id",
         },
+        always={"decoder_start_token_id": 0},
     ),
     "granite": _Model("granite", _GRANITE, turned=True),
     "qwen2": _Model("qwen2"),
