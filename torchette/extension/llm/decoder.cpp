@@ -73,7 +73,9 @@ Error Decoder::load(size_t num_inputs) {
 Result<std::unique_ptr<Decoder>> Decoder::make(std::shared_ptr<Module> module, size_t max_context) {
   const Result<std::unordered_set<std::string>> names = module->method_names();
   if (!names.ok()) return names.error();
+#ifndef __wasm__  // a page has no way to give images or sound, and is to be small
   if (names->count("text_decoder") != 0) return make_media_decoder(std::move(module), *names, max_context);
+#endif
   std::unique_ptr<Decoder> decoder(new Decoder(std::move(module), "forward", max_context));
   TORCHETTE_TRY(decoder->load(2));
   const Result<MethodMeta> meta = decoder->module_->method_meta("forward");

@@ -423,9 +423,14 @@ Result<std::unique_ptr<TextLLMRunner::Answer>> TextLLMRunner::prepare(const Gene
   if (!config.schema.empty()) {
     TORCHETTE_CHECK(config.grammar.empty(), InvalidArgument,
                     "grammar and schema are two ways to say one thing: give one");
+#ifdef __wasm__  // a page is to be small
+    TORCHETTE_LOG(Error, "this build makes no grammar of a schema: torchette.llm.grammar_of does");
+    return Error::NotSupported;
+#else
     Result<std::string> grammar = grammar_of(config.schema);
     if (!grammar.ok()) return grammar.error();
     config.grammar = std::move(*grammar);
+#endif
   }
   if (draft_) {
     TORCHETTE_TRY(draft_->load_model());  // it needs no tokenizer
