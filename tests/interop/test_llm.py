@@ -36,6 +36,12 @@ config.base.model_class = ModelType.smollm2
 config.base.checkpoint, config.base.params = folder + "/model.pth", folder + "/model.json"
 config.base.metadata = '{"get_bos_id": 1, "get_eos_ids": [2]}'
 config.model.use_kv_cache = True
+if sys.argv[2] != "plain":
+    config.model.use_sdpa_with_kv_cache = True
+if sys.argv[2] == "8da4w":
+    config.backend.xnnpack.enabled = config.backend.xnnpack.extended_ops = True
+    config.quantization.qmode, config.quantization.group_size = "8da4w", 32
+    # no table of 4 bits: its numbers lie on a grid, where a last bit decides how dynamic quantization rounds
 config.export.max_seq_length = config.export.max_context_length = 64
 config.export.output_name = folder + "/model.pte"
 export_llama(config)
@@ -43,6 +49,7 @@ export_llama(config)
 RUN = """
 import json, sys, torch
 from executorch.extension.pybindings import portable_lib
+import executorch.extension.llm.custom_ops.custom_ops, executorch.kernels.quantized
 program = portable_lib._load_for_executorch(sys.argv[1])
 tokens = json.loads(sys.argv[2])
 given, start = list(tokens), 0
@@ -78,7 +85,8 @@ def small_llama() -> Any:
 
 
 @pytest.mark.slow
-def test_our_session_takes_their_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["plain", "attention as an operator", "8da4w"])
+def test_our_session_takes_their_files(tmp_path: Path, how: str) -> None:
     model = small_llama()
     parts = {
         "model.layers": "layers", "model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output",
@@ -97,8 +105,13 @@ def test_our_session_takes_their_files(tmp_path: Path) -> None:
         "vocab_size": double.SIZE, "use_hf_rope": True, "use_scaled_rope": False, "bos_idx": 1, "eos_idx": 2,
     }  # fmt: skip
     (tmp_path / "model.json").write_text(json.dumps(described))
-    peer(EXPORT, tmp_path)
+    peer(EXPORT, tmp_path, how)
     session = Session(tmp_path / "model.pte")
+    if how == "8da4w":  # rounded weights: what their runtime says
+        said = peer(RUN, tmp_path / "model.pte", json.dumps(PROMPT), COUNT).split("SAID")[1]
+        answer = session.generate(PROMPT, max_tokens=COUNT, ignore_end=True, temperature=0).run()
+        assert [*PROMPT, *answer.tokens] == json.loads(said)[0]
+        return
     answer = session.generate(PROMPT, max_tokens=COUNT, ignore_end=True, temperature=0).run()
     assert [*PROMPT, *answer.tokens] == expected(model, PROMPT, COUNT)
     session.rewind(len(PROMPT))

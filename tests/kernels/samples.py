@@ -328,6 +328,10 @@ NUMBERS: dict[str, tuple[Callable, list[tuple]]] = {
 # Operators that write to an argument, or that torch does not have: (arguments, which of them is written to, what is
 # there afterwards).
 LAST_ROW = X.new_full((4,), 5.0)
+# One head: [batch, tokens or positions, heads, depth].
+TOKENS, CACHE, LEFT = X[:2].reshape(1, 2, 1, 4), torch.zeros(1, 5, 1, 4), (0.0, False, None)
+WRITTEN, SPREAD_OUT = CACHE.clone(), CACHE.clone()
+WRITTEN[:, 2:4], SPREAD_OUT[:, [4, 1]] = TOKENS, TOKENS
 OTHERS: dict[str, list[tuple[tuple, int, torch.Tensor]]] = {
     "aten::copy_": [((torch.zeros(3, 4), X, False), 0, X), ((torch.zeros(3, 4), LAST_ROW, False), 0, LAST_ROW.expand(3, 4))],
     "aten::index_put_": [
@@ -339,6 +343,11 @@ OTHERS: dict[str, list[tuple[tuple, int, torch.Tensor]]] = {
     "dim_order_ops::_to_dim_order_copy.out": [((WHOLE, False, [0, 1], torch.zeros(2, 4)), 3, WHOLE.float())],
     "et_copy::_d2h_copy.out": [((X, torch.zeros(3, 4)), 1, X)],
     "et_copy::_h2d_copy.out": [((X, torch.zeros(3, 4)), 1, X)],
+    "llama::update_cache.out": [((TOKENS, CACHE.clone(), 2, torch.ones(1)), 1, WRITTEN)],
+    "llama::update_cache_with_indices.out": [((TOKENS, CACHE.clone(), 0, torch.tensor([[4, 1]]), torch.ones(1)), 1, SPREAD_OUT)],
+    # of equal keys a query has the mean of the values
+    "llama::custom_sdpa.out": [((TOKENS, CACHE, WRITTEN, 2, None, *LEFT, TOKENS.clone()), 8, WRITTEN[:, :4].mean(1, keepdim=True).expand(1, 2, 1, 4))],
+    "llama::sdpa_with_kv_cache.out": [((TOKENS, TOKENS, TOKENS, CACHE.clone(), CACHE.clone(), 2, 2, None, *LEFT, TOKENS.clone()), 4, WRITTEN)],
     "executorch_prim::et_copy_index.tensor": [((X.clone(), LAST_ROW, 2), 0, torch.cat([X[:2], LAST_ROW[None]]))],
     "executorch_prim::et_view.default": [((X, [2, -1], torch.zeros(2, 6)), 2, X.view(2, 6))],
 }  # fmt: skip

@@ -41,6 +41,10 @@ OTHERS = {
         for kind in ("byte", "4bit", "2bit")
         for overload, more in (("out", ""), ("dtype_out", "?i"))
     },
+    "llama::custom_sdpa.out": "TTTi?Tdb?dt",
+    "llama::sdpa_with_kv_cache.out": "TTTttii?Tdb?dt",
+    "llama::update_cache.out": "Ttit",
+    "llama::update_cache_with_indices.out": "TtiTt",
     "dim_order_ops::_empty_dim_order.out": "I?It",
     "et_copy::_d2h_copy.out": "Tt",
     "et_copy::_h2d_copy.out": "Tt",

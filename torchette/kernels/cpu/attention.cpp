@@ -720,9 +720,107 @@ static Error int8_cached_attention_out(Context& context, const Tensor& query, co
                        window, cap, out);
 }
 
+// --- What ExecuTorch's exports of language models call: caches are [batch, positions, heads, depth].
+
+/// Rows [batch, tokens] of `value` into the cache: at start_pos and behind, or where the indices say.
+static Error store_rows(const char* op, const Tensor& value, Tensor& cache, int64_t start_pos,
+                        const Tensor* indices) {
+  TORCHETTE_CHECK(value.scalar_type() == cache.scalar_type() && is_contiguous(value) && is_contiguous(cache),
+                  InvalidType, "%s: value and cache are of types %d and %d, or not contiguous", op,
+                  static_cast<int>(value.scalar_type()), static_cast<int>(cache.scalar_type()));
+  bool fits = value.dim() == 4 && cache.dim() == 4;
+  for (const int d : {0, 2, 3}) fits = fits && value.size(d) == cache.size(d);
+  TORCHETTE_CHECK(fits, InvalidArgument,
+                  "%s: value and cache differ in batch, heads or depth, or have %d and %d dimensions, not 4",
+                  op, static_cast<int>(value.dim()), static_cast<int>(cache.dim()));
+  const int64_t tokens = value.size(1), positions = cache.size(1);
+  TORCHETTE_CHECK(indices != nullptr || (start_pos >= 0 && start_pos <= positions - tokens), InvalidArgument,
+                  "%s: %d tokens from position %lld on do not fit into %d positions", op,
+                  static_cast<int>(tokens), static_cast<long long>(start_pos), static_cast<int>(positions));
+  if (value.numel() == 0) return Error::Ok;
+  if (indices != nullptr)
+    TORCHETTE_CHECK(indices->scalar_type() == ScalarType::Long && is_contiguous(*indices) &&
+                        indices->dim() == 2 && indices->size(0) == value.size(0) &&
+                        indices->size(1) == tokens,
+                    InvalidArgument, "%s: indices are of type %d, not int64 of [batch, tokens]", op,
+                    static_cast<int>(indices->scalar_type()));
+  const auto row = static_cast<size_t>(value.size(2) * value.size(3)) * element_size(value.scalar_type());
+  const int64_t* const places = indices != nullptr ? indices->const_data_ptr<int64_t>() : nullptr;
+  const int64_t rows = value.size(0) * tokens;
+  for (int64_t i = 0; places != nullptr && i < rows; ++i)
+    TORCHETTE_CHECK(places[i] >= 0 && places[i] < positions, InvalidArgument,
+                    "%s: position %lld is not among the %d of the cache", op,
+                    static_cast<long long>(places[i]), static_cast<int>(positions));
+  auto* const to = static_cast<uint8_t*>(cache.mutable_data_ptr());
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t place = places != nullptr ? places[i] : start_pos + i % tokens;
+    memcpy(to + static_cast<size_t>(i / tokens * positions + place) * row,
+           bytes_of(value) + static_cast<size_t>(i) * row, row);
+  }
+  return Error::Ok;
+}
+
+/// The result is for the graph alone, which orders writing before reading by it.
+static Error one_element(Tensor& out) {
+  const SizesType one[] = {1};
+  TORCHETTE_TRY(resize_result(out, {one, 1}));
+  memset(out.mutable_data_ptr(), 0, element_size(out.scalar_type()));
+  return Error::Ok;
+}
+
+static Error update_cache_out(Context&, const Tensor& value, Tensor& cache, int64_t start_pos, Tensor& out) {
+  TORCHETTE_TRY(store_rows("update_cache", value, cache, start_pos, nullptr));
+  return one_element(out);
+}
+
+static Error update_cache_with_indices_out(Context&, const Tensor& value, Tensor& cache, int64_t,
+                                           const Tensor& indices, Tensor& out) {
+  TORCHETTE_TRY(store_rows("update_cache_with_indices", value, cache, 0, &indices));
+  return one_element(out);
+}
+
+/// A mask decides alone; without one a query sees what is written, of that with `is_causal` what is not
+/// behind it.
+static Error custom_sdpa_out(Context& context, const Tensor& query, const Tensor& key, const Tensor& value,
+                             int64_t start_pos, const Optional<Tensor>& mask, double dropout, bool is_causal,
+                             const Optional<double>& scale, Tensor& out) {
+  Attention a = {};
+  TORCHETTE_TRY(describe(query, key, value, false, a));
+  TORCHETTE_CHECK(dropout == 0 && !(is_causal && mask.has_value()), NotSupported,
+                  "custom_sdpa: drpout_p is %f, not 0, or there is a mask beside is_causal", dropout);
+  const auto written = static_cast<size_t>(start_pos) + a.queries;
+  TORCHETTE_CHECK(start_pos >= 0 && start_pos <= key.size(1) && (mask.has_value() || written <= a.keys),
+                  InvalidArgument,
+                  "custom_sdpa: %d tokens from position %lld on do not fit into %d positions",
+                  static_cast<int>(a.queries), static_cast<long long>(start_pos), static_cast<int>(a.keys));
+  TORCHETTE_TRY(describe_mask(mask, a));
+  const SizesType sizes[] = {query.sizes()[0], query.sizes()[1], query.sizes()[2], value.sizes()[3]};
+  TORCHETTE_TRY(check_result("custom_sdpa", out, {sizes, 4}));
+  a.out = out.mutable_data_ptr<float>();
+  a.scale = scale.has_value() ? static_cast<float>(*scale) : 1.0f / std::sqrt(static_cast<float>(a.depth));
+  a.causal = is_causal;
+  a.start = static_cast<size_t>(start_pos);
+  if (!mask.has_value()) a.keys = written;
+  return out.numel() == 0 ? Error::Ok : run(context, a, "custom_sdpa");
+}
+
+static Error sdpa_with_kv_cache_out(Context& context, const Tensor& query, const Tensor& key,
+                                    const Tensor& value, Tensor& key_cache, Tensor& value_cache,
+                                    int64_t start_pos, int64_t, const Optional<Tensor>& mask, double dropout,
+                                    bool is_causal, const Optional<double>& scale, Tensor& out) {
+  TORCHETTE_TRY(store_rows("sdpa_with_kv_cache", key, key_cache, start_pos, nullptr));
+  TORCHETTE_TRY(store_rows("sdpa_with_kv_cache", value, value_cache, start_pos, nullptr));
+  return custom_sdpa_out(context, query, key_cache, value_cache, start_pos, mask, dropout, is_causal, scale,
+                         out);
+}
+
 TORCHETTE_KERNELS(attention, TORCHETTE_KERNEL("cpu::attention.out", attention_out),
                   TORCHETTE_KERNEL("cpu::cached_attention.out", cached_attention_out),
-                  TORCHETTE_KERNEL("cpu::int8_cached_attention.out", int8_cached_attention_out))
+                  TORCHETTE_KERNEL("cpu::int8_cached_attention.out", int8_cached_attention_out),
+                  TORCHETTE_KERNEL("llama::custom_sdpa.out", custom_sdpa_out),
+                  TORCHETTE_KERNEL("llama::sdpa_with_kv_cache.out", sdpa_with_kv_cache_out),
+                  TORCHETTE_KERNEL("llama::update_cache.out", update_cache_out),
+                  TORCHETTE_KERNEL("llama::update_cache_with_indices.out", update_cache_with_indices_out))
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette
