@@ -53,6 +53,27 @@ def test_saved_program_gives_the_same_file(folder: Path) -> None:
     assert main(["inspect", "saved.pte"]) == main(["inspect", "net.pte"]) == 0
 
 
+def test_a_saved_program_of_a_quantized_model(folder: Path) -> None:
+    code = """
+import torch, torch.ao.quantization.fx._decomposed
+class Rounds(torch.nn.Module):
+    def forward(self, x):
+        kind = 0.1, 0, -128, 127, torch.int8
+        return torch.ops.quantized_decomposed.quantize_per_tensor(x, *kind)
+torch.export.save(torch.export.export(Rounds(), (torch.ones(2),)), "rounds.pt2")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "torchette",
+        "compile",
+        "rounds.pt2",
+        "--check",
+    ]  # where nothing is imported yet
+    subprocess.run(command, check=True)
+
+
 def test_until_prints_the_graph_and_dump_writes_all_of_them(folder: Path, capsys: Capture) -> None:
     assert main(["compile", "model.py:Net", "--until", "edge", "--dump", "graphs"]) == 0
     assert "aten.relu.default" in capsys.readouterr().out

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -120,11 +123,31 @@ def _exported(torch: Any, path: Path) -> Any:
     if not path.exists():
         raise UsageError(f"no such file: {path}")
     try:
+        _declare_operators(path)
         return torch.export.load(path)
     except Exception as error:  # torch raises many kinds
         raise UsageError(
             f"{path} is not an exported program that this torch can read: {_one_line(error)}"
         ) from None
+
+
+# What declares the operators of a namespace, if it is installed.
+_LIBRARIES = {
+    "quantized_decomposed": "torch.ao.quantization.fx._decomposed",
+    "torchao": "torchao",
+    "torchvision": "torchvision",
+    "llama": "torchette.llm.custom_ops",
+    "dim_order_ops": "torchette.exir.ops",
+}
+
+
+def _declare_operators(path: Path) -> None:
+    """Those that the saved program calls: torch cannot read it before."""
+    with zipfile.ZipFile(path) as archive:
+        texts = [archive.read(name) for name in archive.namelist() if re.search(r"models/.*\.json$", name)]
+    for name in sorted(set(re.findall(rb"torch\.ops\.(\w+)\.", b"".join(texts)))):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(_LIBRARIES.get(name.decode(), "torch"))
 
 
 def _module(place: str) -> ModuleType:
