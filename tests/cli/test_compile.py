@@ -63,14 +63,7 @@ class Rounds(torch.nn.Module):
 torch.export.save(torch.export.export(Rounds(), (torch.ones(2),)), "rounds.pt2")
 """
     subprocess.run([sys.executable, "-c", code], check=True)
-    command = [
-        sys.executable,
-        "-m",
-        "torchette",
-        "compile",
-        "rounds.pt2",
-        "--check",
-    ]  # where nothing is imported yet
+    command = [sys.executable, "-m", "torchette.cli", "compile", "rounds.pt2", "--check"]
     subprocess.run(command, check=True)
 
 
