@@ -265,8 +265,11 @@ class RegexParser {
     if (take("?")) {
       out->lazy = true;
     } else if (next_is("+") && (!counted || dialect_ == Regex::Dialect::Rust)) {
-      ++at_;  // in Oniguruma's rules {1,3}+ repeats the repetition
+      ++at_;
       out->possessive = true;
+    } else if (next_is("+") && out->min <= 1 && out->max >= 1) {
+      ++at_;  // Oniguruma repeats the repetition: from one, or none, to many
+      out->max = kMany;
     }
     if (!ended() && (next_is("*") || next_is("+") || next_is("?")))
       return unknown("a repetition of a repetition");
