@@ -98,7 +98,8 @@ def to_edge_operators(program: ExportedProgram, named: bool = False) -> Exported
 
 
 def _name(node: Node) -> str:
-    return str(node.target).replace(".", "_").lower()
+    namespace, _, rest = str(node.target).partition(".")
+    return f"{facts.FILE_NAMESPACES.get(namespace, namespace)}_{rest}".replace(".", "_").lower()
 
 
 def to_torch_operators(program: ExportedProgram) -> ExportedProgram:
