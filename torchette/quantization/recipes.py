@@ -67,10 +67,14 @@ def quantizer_of(name: str) -> Any:
     """A quantizer of torchao's for all that the recipe "int8" or "int8-dynamic" fits."""
     from torchette.backends.xnnpack import pt2e_quantizer
 
-    config = pt2e_quantizer.get_symmetric_quantization_config(
-        is_per_channel=True, is_dynamic=name == "int8-dynamic"
-    )
-    return pt2e_quantizer.XNNPACKQuantizer().set_global(config)
+    dynamic = name == "int8-dynamic"
+    config = pt2e_quantizer.get_symmetric_quantization_config(is_per_channel=True, is_dynamic=dynamic)
+    quantizer = pt2e_quantizer.XNNPACKQuantizer().set_global(config)
+    for pattern in quantizer.SUPPORTED_PATTERNS if dynamic else ():
+        if pattern.name.startswith("conv"):  # XNNPACK alone runs them so; the CPU engine would in floats
+            for operator in pattern.op_overloads:
+                quantizer.set_operator_type(operator, None)
+    return quantizer
 
 
 def layers_of(recipe: Recipe, model: nn.Module, program: ExportedProgram | None) -> dict[str, str]:
@@ -362,7 +366,7 @@ def _operators(quantizer: Any) -> tuple[set[Any], set[Any]]:
     layers: set[Any] = set()
     others: set[Any] = set()
     for pattern in quantizer.SUPPORTED_PATTERNS:
-        if pattern.is_dynamic or not dynamic:
+        if not dynamic or (pattern.is_dynamic and pattern.name.startswith("linear")):
             (layers if pattern.name.startswith(("conv", "linear")) else others).update(pattern.op_overloads)
     return layers, others
 

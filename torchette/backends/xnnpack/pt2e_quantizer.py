@@ -88,7 +88,7 @@ def get_symmetric_quantization_config(
     Args:
         is_per_channel: a scale for each output of a layer, instead of one.
         is_qat: for training with quantization, instead of observing what comes by.
-        is_dynamic: scales of activations are chosen when the model runs; linear layers only.
+        is_dynamic: scales of activations are chosen when the model runs; linear layers and convolutions only.
         act_qmin, act_qmax, weight_qmin, weight_qmax: the integers that may occur.
 
     Returns:
