@@ -61,6 +61,24 @@ facts = {name: program.run_method(name)[0] for name in ("get_max_seq_len", "get_
 print("SAID", json.dumps([tokens, facts, program.run_method("get_eos_ids")]))
 """
 
+# Each token is a word of its own, so that any answer is text.
+RUNNER = """
+import json, sys
+import executorch.extension.llm.custom_ops.custom_ops
+from executorch.extension.llm.runner import GenerationConfig, TextLLMRunner
+from tokenizers import Tokenizer, models, pre_tokenizers, decoders
+words = ["<unk>", "<s>", "</s>", *"helo", *(f"x{i}" for i in range(7, int(sys.argv[4])))]
+made = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
+made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+made.add_special_tokens(words[:3])
+made.save(sys.argv[2])
+config = GenerationConfig()
+config.max_new_tokens, config.temperature, config.echo = int(sys.argv[3]), 0.0, False
+said = []
+TextLLMRunner(sys.argv[1], sys.argv[2]).generate("hello", config, said.append)
+print("SAID", json.dumps([words.index(word) for word in said if word in words]))
+"""
+
 
 def peer(code: str, *arguments: Any) -> str:
     pytest.importorskip("executorch")
@@ -132,3 +150,9 @@ def test_their_runtime_takes_our_files(tmp_path: Path) -> None:
     assert tokens == expected(model, PROMPT, COUNT)
     assert facts == {"get_max_seq_len": 16, "get_max_context_len": 64, "use_kv_cache": True, "get_bos_id": 1}
     assert ends == [2]
+
+    runner = peer(RUNNER, tmp_path / "model.pte", tmp_path / "tokenizer.json", 8, double.SIZE).split("SAID")[
+        1
+    ]
+    prompt = [3, 4, 5, 5, 6]
+    assert json.loads(runner) == expected(model, prompt, 8)[len(prompt) :]

@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from torchette._compile import CompiledModel, compile
 from torchette.errors import FormatError, InputError, ModelNotFoundError, TorchetteError, UnsupportedError
 from torchette.exir.config import DynamicMemoryPlanningMode, EdgeCompileConfig, ExecutorchBackendConfig
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.llm import checkpoints, gguf
 from torchette.llm import lora as adapters
 from torchette.llm.decoder import CACHES, Decoder, settled
@@ -150,9 +151,7 @@ def export(
             | metadata(model, len(decoder.layers), max_prefill, max_context, named.get(_PROCESSOR, b"{}")),
             edge=EdgeCompileConfig(progress=progress),
             config=ExecutorchBackendConfig(
-                dynamic_memory_planning_mode=DynamicMemoryPlanningMode.UPPER_BOUND
-                if decoder.portable
-                else None,
+                **(_PLANNED if decoder.portable else {}),
                 named_data=_with_configuration(model, named),
                 emit_mutable_buffer_names=True,
                 external_constants=own_file or False,
@@ -161,6 +160,13 @@ def export(
     finally:
         stack.close()
         model.train(training)
+
+
+# What ExecuTorch's runner of language models asks for: it gives no memory to results.
+_PLANNED: dict[str, Any] = {
+    "memory_planning_pass": MemoryPlanningPass(alloc_graph_input=False),
+    "dynamic_memory_planning_mode": DynamicMemoryPlanningMode.UPPER_BOUND,
+}
 
 
 def _methods(model: Any, max_context: int, max_prefill: int, full_logits: bool) -> tuple[dict[str, Any], int]:
