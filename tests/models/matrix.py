@@ -75,8 +75,7 @@ def _recipe(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], Any]:
 class Precision(NamedTuple):
     """How a network gets it, and how far a file may be from that network, in units of its largest output: what other orders of
     sums change. One step of 8 bits that goes the other way is carried to the end. Weights of 16 bits are rounded after a
-    batch norm has joined them, where torch rounds them before. Where a network loses much by its precision, file and torch
-    are two roundings of it in float32, each as far from that as torch's is: they may differ by twice as much."""
+    batch norm has joined them, where torch rounds them before."""
 
     apply: Callable[[nn.Module, tuple[Tensor, ...]], Any]
     bound: float
@@ -163,11 +162,7 @@ def _row(
     decibels = (
         signal_to_noise(float32.double().numpy(), expected.double().numpy()) if name != "float32" else np.inf
     )
-    bound = precision.bound
-    if name != "float32":
-        lost = (expected.double() - float32.double()).abs().max() / expected.double().abs().max()
-        bound = max(bound, 2 * lost.item())
-    cells = {it: _cell(BACKENDS[it], program, args, expected, bound) for it in chosen}
+    cells = {it: _cell(BACKENDS[it], program, args, expected, precision) for it in chosen}
     print(
         f"  {model}, {name}: {', '.join(f'{it} {cell.text}' for it, cell in cells.items())}", file=sys.stderr
     )
@@ -179,7 +174,9 @@ def _outputs(module: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
         return copy.deepcopy(module)(*args)  # a decoder's cache is written
 
 
-def _cell(backend: Backend, program: Any, args: tuple[Tensor, ...], expected: Tensor, bound: float) -> Cell:
+def _cell(
+    backend: Backend, program: Any, args: tuple[Tensor, ...], expected: Tensor, precision: Precision
+) -> Cell:
     try:
         compiled = torchette.compile(program, backend=backend.given)
     except TorchetteError as error:
@@ -192,10 +189,10 @@ def _cell(backend: Backend, program: Any, args: tuple[Tensor, ...], expected: Te
     with tempfile.TemporaryDirectory(prefix="torchette-matrix-") as folder:
         path = compiled.save(Path(folder, "model.pte"))
         try:
-            difference = (_judged if backend.bundled else _read)(path, args, expected, bound)
+            difference = (_judged if backend.bundled else _read)(path, args, expected, precision.bound)
         except (RuntimeError, OSError) as error:
             return Cell(why=f"FAILED: {_first_line(str(error))}", alone=alone)
-    return Cell(difference, alone=alone, bound=bound)
+    return Cell(difference, alone=alone, bound=precision.bound)
 
 
 def _read(path: Path, args: tuple[Tensor, ...], expected: Tensor, bound: float) -> float:
