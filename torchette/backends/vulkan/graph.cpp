@@ -314,13 +314,13 @@ Error Graph::read_values() {
 Error Graph::read_calls() {
   const flat::Tables records = payload_.calls();
   steps_.resize(records.size());
-  std::vector<Step*> prepared(
-      values_.size());  // by a value: the call that brings a constant to the device for it
+  // By a value: the call that brings a constant to the device for it. If the value changes later, it is the
+  // state, and is made once instead of at each execution.
+  std::vector<Step*> prepared(values_.size());
   const auto change = [&](int32_t id) {
     Value& it = values_[static_cast<size_t>(id)];
     Step*& step = prepared[static_cast<size_t>(id)];
-    if (it.constant < 0 &&
-        step != nullptr) {  // what changes is the prepared one: it is made once, not at each call
+    if (it.constant < 0 && step != nullptr) {
       it.constant = values_[static_cast<size_t>(step->args[0])].constant;
       step->run = [](Call&) {};
       step = nullptr;

@@ -115,26 +115,8 @@ Error read(const std::string& name, const Json& value, GenerationConfig* config)
 }
 
 std::string to_json(const Json& json) {
-  std::string out;
-  switch (json.kind) {
-    case Kind::Null:
-      return "null";
-    case Kind::True:
-      return "true";
-    case Kind::False:
-      return "false";
-    case Kind::Number:
-      return json.text;
-    case Kind::String:
-      return json_string(json.text);
-    case Kind::Array:
-      for (const Json& item : json.items) out += (out.empty() ? "" : ",") + to_json(item);
-      return "[" + out + "]";
-    default:
-      for (size_t i = 0; i < json.items.size(); ++i)
-        out += (i == 0 ? "" : ",") + json_string(json.keys[i]) + ":" + to_json(json.items[i]);
-      return "{" + out + "}";
-  }
+  return write_json(json, {[](const Json& number) { return number.text; },
+                           [](std::string_view text) { return json_string(text); }, ",", ":"});
 }
 
 }  // namespace

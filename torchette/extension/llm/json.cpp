@@ -204,4 +204,28 @@ int64_t Json::index() const {
   return whole ? static_cast<int64_t>(number) : -1;
 }
 
+std::string write_json(const Json& json, const JsonStyle& style) {
+  std::string out;
+  switch (json.kind) {
+    case Json::Kind::Null:
+      return "null";
+    case Json::Kind::True:
+      return "true";
+    case Json::Kind::False:
+      return "false";
+    case Json::Kind::Number:
+      return style.number(json);
+    case Json::Kind::String:
+      return style.string(json.text);
+    case Json::Kind::Array:
+      for (const Json& item : json.items) out += (out.empty() ? "" : style.comma) + write_json(item, style);
+      return "[" + out + "]";
+    default:
+      for (size_t i = 0; i < json.items.size(); ++i)
+        out += (i == 0 ? "" : style.comma) + style.string(json.keys[i]) + style.colon +
+               write_json(json.items[i], style);
+      return "{" + out + "}";
+  }
+}
+
 }  // namespace torchette::extension::llm

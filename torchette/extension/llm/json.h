@@ -34,4 +34,12 @@ struct Json {
   int64_t index() const;
 };
 
+/// How a tree is written.
+struct JsonStyle {
+  std::string (*number)(const Json&);
+  std::string (*string)(std::string_view);  // quotes included
+  const char *comma, *colon;
+};
+std::string write_json(const Json& json, const JsonStyle& style);
+
 }  // namespace torchette::extension::llm

@@ -147,26 +147,8 @@ std::string written_text(std::string_view text, bool is_ascii = false) {
 }
 
 std::string written(const Json& json) {
-  std::string out;
-  switch (json.kind) {
-    case Kind::Null:
-      return "null";
-    case Kind::True:
-      return "true";
-    case Kind::False:
-      return "false";
-    case Kind::Number:
-      return number_text(json);
-    case Kind::String:
-      return written_text(json.text);
-    case Kind::Array:
-      for (const Json& item : json.items) out += (out.empty() ? "" : ", ") + written(item);
-      return "[" + out + "]";
-    default:
-      for (size_t i = 0; i < json.items.size(); ++i)
-        out += (i == 0 ? "" : ", ") + written_text(json.keys[i]) + ": " + written(json.items[i]);
-      return "{" + out + "}";
-  }
+  return write_json(json,
+                    {number_text, [](std::string_view text) { return written_text(text); }, ", ", ": "});
 }
 
 /// Numbers and truths by value, objects in any order.

@@ -471,9 +471,9 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
 #if !TORCHETTE_BY_COLUMNS
           if constexpr (kApart<M>) {
             if (panels > 1) {
-              at_once = 2;
-              many ? add_groups_apart<M, parts.kRows, 2>(one) : add_groups_apart<M, 1, 2>(one);
-              one.sums += 2 * t.sums_panel;
+              at_once = panels;  // kPanels then
+              many ? add_groups_apart<M, parts.kRows, parts.kPanels>(one)
+                   : add_groups_apart<M, 1, parts.kPanels>(one);
             }
           }
 #endif
