@@ -26,7 +26,7 @@ FLAGS = (
     *("-fno-asynchronous-unwind-tables", "-ffunction-sections", "-fdata-sections"),
     *("-DTORCHETTE_LOG_LEVEL=0", "-DTORCHETTE_EVENT_TRACER=0", "-DNDEBUG"),
 )
-# Bytes of code of all kernels together; a build links those that its models name. The engine's are in kernels/cpu.
+# Bytes of code of all kernels together; a build links those that its models name. The engine's are in kernels/engine.
 KERNEL_BUDGETS = {"portable": 400_000, "engine": 180_000}
 # These are not the core: the Python module, and the platforms but for the one without an operating system.
 OUTSIDE = ("python.cpp", "platform_posix.cpp")  # the first one of older commits, to compare with
@@ -135,7 +135,7 @@ def measure_kernels() -> dict[str, list[Size]]:
         target = HOST._replace(flags=(*HOST.flags, f"-DTORCHETTE_FAMILIES(X,ONCE)={families}"))
         sizes: dict[str, list[Size]] = {group: [] for group in KERNEL_BUDGETS}
         for source in sources:
-            group = "engine" if source.parent.name == "cpu" else "portable"
+            group = "engine" if source.parent.name == "engine" else "portable"
             sizes[group].append(Size.of(_compile(source, folder, ROOT, target)))
         return sizes
 

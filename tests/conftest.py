@@ -22,7 +22,7 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 @pytest.fixture(scope="module")
 def portable_plan() -> Iterator[None]:
     """For tests that speak of torch's own operators, one instruction each: "auto" means "portable" while they run. What the
-    engine makes of a model is held by tests/backends/cpu."""
+    engine makes of a model is held by tests/backends/engine."""
     from torchette import _compile
 
     before, _compile.AUTO = _compile.AUTO, "portable"

@@ -122,8 +122,8 @@ def test_a_model_in_flash_gives_the_desks_answer_in_the_billed_bytes(
 def test_integers_give_the_desks_bits(part: str, bench: Bench) -> None:
     """Keyword spotting in static int8: what stands before the pool, and the last layer; layers in 8da4w."""
     pytest.importorskip("torchao")
-    from tests.backends.cpu.passes.test_dynamic_linears import FORMS, Layers
-    from tests.backends.cpu.passes.test_integers import quantized
+    from tests.backends.engine.passes.test_dynamic_linears import FORMS, Layers
+    from tests.backends.engine.passes.test_integers import quantized
 
     torch.manual_seed(0)
     if part == "dynamic":

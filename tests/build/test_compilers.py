@@ -35,7 +35,7 @@ SOURCES = sorted(
 )
 # those with most vectors in them, and those that know of Windows
 SAMPLE = (
-    *("kernels/cpu/scaled_gemm.cpp", "kernels/cpu/chain_program.cpp", "runtime/method_load.cpp"),
+    *("kernels/engine/scaled_gemm.cpp", "kernels/engine/chain_program.cpp", "runtime/method_load.cpp"),
     *("runtime/platform_posix.cpp", "extension/open_file.cpp", "extension/mmap_data_loader.cpp"),
 )
 FLAGS = ("-std=c++17", "-fsyntax-only", "-pedantic-errors", "-DTORCHETTE_PLAIN", f"-I{ROOT}")

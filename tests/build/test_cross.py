@@ -139,8 +139,8 @@ class Stored(nn.Module):
 def integers(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     """Networks that give the same bits everywhere."""
     pytest.importorskip("torchao")
-    from tests.backends.cpu.passes import test_dynamic_linears as dynamic_linears
-    from tests.backends.cpu.passes.test_integers import Block, quantized
+    from tests.backends.engine.passes import test_dynamic_linears as dynamic_linears
+    from tests.backends.engine.passes.test_integers import Block, quantized
 
     class Image(Block):
         forward = Block.image

@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-import torchette.backends.cpu.operators  # noqa: F401
-from tests.backends.cpu import test_operators as engine
-from tests.backends.cpu.draw import Draw
+import torchette.backends.engine.operators  # noqa: F401
+from tests.backends.engine import test_operators as engine
+from tests.backends.engine.draw import Draw
 from tests.building import built
 from tests.kernels import samples
 from tests.kernels.test_table import NAMESPACES, OTHERS

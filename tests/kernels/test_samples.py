@@ -104,7 +104,7 @@ def test_every_kernel_is_called() -> None:
     assert drawn >= samples.RANDOM
     quantized = re.findall(r'"(\w+\.\w+)"', Path(__file__).with_name("test_quantized.py").read_text())
     by_hand |= {f"quantized_decomposed::{name}" for name in quantized}
-    # Those of the CPU engine are called by tests/backends/cpu/test_operators.py.
+    # Those of the CPU engine are called by tests/backends/engine/test_operators.py.
     kernels = {name for name, _ in _native.operators() if not name.startswith("cpu::")}
     assert kernels - by_torch - by_hand - samples.RANDOM == set()
     assert by_hand | samples.RANDOM <= kernels

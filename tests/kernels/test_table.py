@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-import torchette.backends.cpu.operators  # noqa: F401  declares the engine's
+import torchette.backends.engine.operators  # noqa: F401  declares the engine's
 from torchette.build import kernels
 from torchette.cli.ops import coverage
 from torchette.exir import ops  # noqa: F401  declares the dim order operators

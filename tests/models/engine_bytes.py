@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from tests.models import architectures
-from torchette.backends.cpu import CpuPartitioner
+from torchette.backends.engine import CpuPartitioner
 from torchette.exir.config import ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.exir.program import to_edge_transform_and_lower

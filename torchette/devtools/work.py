@@ -179,7 +179,7 @@ def _attention(call: _Call) -> int:
     return 2 * batch * heads * scores * (depth + call.sizes(2)[-1])
 
 
-# Operator without its overload -> operations of a call. Weights of `cpu` are packed: torchette/backends/cpu/pack.py.
+# Operator without its overload -> operations of a call. Weights of `cpu` are packed: torchette/backends/engine/pack.py.
 FORMULAS: dict[str, Callable[[_Call], int]] = {
     "aten::mm": _product(0),
     "aten::bmm": _product(0),

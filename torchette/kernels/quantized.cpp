@@ -639,7 +639,7 @@ Error embedding_dtype_out(Context& context, const Tensor& weight, const Tensor& 
   return embedding(context, kBits, weight, scales, zero_points, indices, out);
 }
 
-/// torchette/backends/cpu/operators/weight_only_embedding.py
+/// torchette/backends/engine/operators/weight_only_embedding.py
 Error weight_only_embedding_out(Context& context, const Tensor& weight, const Tensor& scales,
                                 const Optional<Tensor>& zeros, int64_t bits, const Tensor& indices,
                                 Tensor& out) {

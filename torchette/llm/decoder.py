@@ -17,7 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-import torchette.backends.cpu.operators  # noqa: F401
+import torchette.backends.engine.operators  # noqa: F401
 from torchette.errors import UnsupportedError
 
 # The name under which transformers finds our attention.

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-import torchette.backends.cpu.operators  # noqa: F401
-from torchette.backends.cpu.pack import OCTET, PANEL, pack_linear, pack_nibbles, pack_quads
+import torchette.backends.engine.operators  # noqa: F401
+from torchette.backends.engine.pack import OCTET, PANEL, pack_linear, pack_nibbles, pack_quads
 
 # Name -> bits of a weight, inputs that have one scale (0: all), and whether inputs become whole numbers, too.
 SCHEMES = {"8da4w": (4, 32, True), "int4": (4, 32, False), "int8": (8, 0, False)}

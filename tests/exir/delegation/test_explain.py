@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchette.backends.cpu import CpuPartitioner
+from torchette.backends.engine import CpuPartitioner
 from torchette.errors import DelegationError, DelegationWarning
 from torchette.exir import EdgeCompileConfig, to_edge_transform_and_lower
 

@@ -443,6 +443,9 @@ def flat_signature(program: ExportedProgram) -> ExportedProgram:
 
 # ---- finding backends ----
 
+# Folder of torchette/backends -> the backend's public name, if the two differ.
+_BACKEND_NAMES = {"engine": "cpu"}
+
 
 def backend(name: str) -> type[BackendDetails]:
     """The backend of that name: a subclass of `BackendDetails` that is imported, or one in `torchette.backends`.
@@ -481,17 +484,18 @@ def partitioner_named(name: str) -> Partitioner:
         DelegationError: code "unknown-backend"; names those that there are.
     """
     folder = Path(__file__).parents[2] / "backends"
-    known = sorted(path.parent.name for path in folder.glob("*/partitioner*"))  # a file, or a package
+    folders = {path.parent.name for path in folder.glob("*/partitioner*")}  # a file, or a package
+    known = {_BACKEND_NAMES.get(folder, folder): folder for folder in sorted(folders)}
     if name not in known:
         raise DelegationError(
             f"there is no backend {name!r}",
             hints=[
-                f"backends that there are: portable, {', '.join(known)}",
+                f"backends that there are: portable, {', '.join(sorted(known))}",
                 "give an instance of a Partitioner",
             ],
             code="unknown-backend",
         )
-    return importlib.import_module(f"torchette.backends.{name}").PARTITIONER()
+    return importlib.import_module(f"torchette.backends.{known[name]}").PARTITIONER()
 
 
 # ---- lowering ----

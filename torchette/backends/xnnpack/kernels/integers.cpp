@@ -11,7 +11,7 @@ namespace {
 
 using Type = fb::XNNDatatype;
 
-constexpr size_t kPanel = 16;   // as in torchette/kernels/cpu/panels.h
+constexpr size_t kPanel = 16;   // as in torchette/kernels/engine/panels.h
 constexpr size_t kBytes = 256;  // that there are
 
 /// As the library has it: what is inverted stays finite, and so do numbers of 8 bits times it.

@@ -10,8 +10,8 @@ namespace {
 
 constexpr float kInfinity = INFINITY;
 constexpr uint32_t kTransposed = 1;  // flag of a layer whose weights are [inputs, outputs]
-constexpr uint32_t kPanel = 16;      // as in torchette/kernels/cpu/panels.h
-constexpr uint32_t kQuad = 4;        // as in torchette/kernels/cpu/integer_gemm.h
+constexpr uint32_t kPanel = 16;      // as in torchette/kernels/engine/panels.h
+constexpr uint32_t kQuad = 4;        // as in torchette/kernels/engine/integer_gemm.h
 constexpr uint32_t kOctet = 8;       // numbers of 4 bits that stand together
 constexpr size_t kMostTaps = 512;    // of cpu::quantized_depthwise
 

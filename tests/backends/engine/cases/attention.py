@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Cases of torchette/backends/engine/operators/attention.py.
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tests.backends.engine.draw import Draw
+
+# Batch, queries, heads, depth; keys, heads of keys and values, depth of a value.
+SHAPES: list[tuple[tuple[int, int, int, int], tuple[int, int, int]]] = [
+    ((1, 1, 1, 1), (1, 1, 1)),
+    ((1, 5, 1, 8), (5, 1, 8)),
+    ((2, 7, 3, 16), (9, 3, 12)),
+    ((1, 16, 4, 17), (16, 2, 17)),  # grouped heads
+    ((1, 33, 2, 10), (15, 1, 33)),
+    ((2, 1, 6, 32), (40, 2, 32)),  # one query
+    ((1, 1, 3, 9), (300, 1, 20)),  # more keys than a block
+    ((1, 4, 1, 15), (270, 1, 15)),
+    ((1, 140, 2, 8), (280, 1, 8)),  # more queries than a block
+    ((1, 2, 4, 24), (65, 4, 5)),
+    ((1, 3, 2, 4), (1, 2, 4)),
+    ((0, 3, 2, 4), (5, 2, 4)),
+]
+
+
+def attention(draw: Draw) -> Iterator[tuple[Any, ...]]:
+    for (batch, queries, heads, depth), (keys, groups, width) in SHAPES:
+
+        def tensors(heads_first: bool) -> list[torch.Tensor]:
+            place = (groups, keys) if heads_first else (keys, groups)  # noqa: B023
+            given = [draw(batch, queries, heads, depth)]  # noqa: B023
+            return [*given, draw(batch, *place, depth), draw(batch, *place, width)]  # noqa: B023
+
+        scale = depth**-0.5
+        yield *tensors(False), None, scale, False, False
+        yield *tensors(True), None, 1.0, False, True
+        yield *tensors(False), None, scale, True, False
+        yield *tensors(True), draw(keys), scale, True, True
+        # Some rows see no key.
+        yield *tensors(False), draw.bools(queries, keys, true=0.4), scale, False, False
+        yield *tensors(False), draw.bools(batch, 1, queries, keys, true=0.8), scale, False, False
+        yield *tensors(True), draw.bools(batch, 1, 1, keys, true=0.8), -scale, True, True
+        yield *tensors(False), draw(batch, heads, queries, keys), scale, False, False
+        yield *tensors(False), draw(1, heads, 1, keys), scale, False, False
+        hidden = draw.bools(1, 1, queries, keys, true=0.3)
+        for nothing in (float("-inf"), torch.finfo(torch.float32).min):
+            added = torch.zeros(hidden.shape).masked_fill(hidden, nothing)
+            yield *tensors(False), added, scale, False, False
+    far = torch.full((6,), 90.0)  # exp of the scores is no number
+    yield draw(1, 6, 1, 4) * 40, draw(1, 6, 1, 4) * 40, draw(1, 6, 1, 4), far, 1.0, False, False

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What a damaged file may give to the engine's kernels: each refuses it by name, on every level.
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from torchette.backends.engine.pack import pack_convolution, pack_depthwise, pack_linear
+from torchette.errors import InputError
+from torchette.runtime import Runtime, _native, kernel_levels
+
+X, IMAGE = torch.ones(3, 8), torch.ones(1, 5, 5, 4)
+LINEAR = [X, pack_linear(torch.ones(20, 8)), torch.ones(20), torch.ones(3, 20), 20, "relu"]
+CONVOLUTION = [
+    IMAGE, pack_convolution(torch.ones(20, 4, 3, 3), 1), torch.ones(20), torch.ones(1, 3, 3, 20), [1, 1], [0, 0], [1, 1], 20, "none",
+]  # fmt: skip
+DEPTHWISE = [
+    IMAGE, pack_depthwise(torch.ones(4, 1, 3, 3)), torch.ones(4), torch.ones(1, 3, 3, 4), [1, 1], [0, 0], [1, 1], "none",
+]  # fmt: skip
+ATTENTION = [torch.ones(1, 3, 2, 8), torch.ones(1, 5, 2, 8), torch.ones(1, 5, 2, 8), None, 1.0, False, False]
+CACHED = [
+    torch.ones(1, 3, 4, 8), torch.ones(9, 2, 8), torch.ones(9, 2, 8), torch.tensor([6]), torch.ones(4), 1.0, 0, 0.0,
+]  # fmt: skip
+BYTES = torch.ones(9, 2, 8).char()
+INT8_CACHED = [CACHED[0], BYTES, BYTES, torch.ones(9, 2, 2), torch.ones(9, 2, 2), *CACHED[3:]]
+SCALED = [torch.ones(1, 2, 16, 4).byte(), torch.ones(1, 2, 16), torch.tensor([0, 8]), 9, 16]
+NORM = [X, torch.ones(8), torch.ones(8), [8], 1e-5]
+EMBEDDING = [torch.ones(5, 4).byte(), torch.ones(5, 2), None, 4, torch.tensor([0, 4])]
+OUT = {
+    "linear": torch.empty(3, 20), "convolution": torch.empty(1, 3, 3, 20), "depthwise": torch.empty(1, 3, 3, 4),
+    "attention": torch.empty(1, 3, 2, 8), "cached_attention": torch.empty(1, 3, 4, 8),
+    "int8_cached_attention": torch.empty(1, 3, 4, 8), "layer_norm": torch.empty(3, 8),
+    "weight_only_embedding": torch.empty(2, 8), "scaled_embedding": torch.empty(2, 16),
+}  # fmt: skip
+
+# Operator, right arguments, the place of one and what stands there instead, the message.
+FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
+    ("linear", LINEAR, 1, torch.ones(1, 8, 16), "linear: a weight"),
+    ("linear", LINEAR, 1, torch.ones(3, 8, 16), "linear: a weight"),
+    ("linear", LINEAR, 1, torch.ones(2, 7, 16), "linear: a weight"),
+    ("linear", LINEAR, 1, torch.ones(2, 16, 8), "linear: a weight"),
+    ("linear", LINEAR, 1, torch.ones(20, 8), "linear: a weight"),
+    ("linear", LINEAR, 1, torch.ones(2, 8, 16).int(), "linear: weight is of type"),
+    ("linear", LINEAR, 1, torch.ones(2, 8, 16).double(), "linear: weight is of type"),
+    ("linear", LINEAR, 1, torch.ones(2, 7, 16).half(), "linear: a weight"),
+    ("linear", LINEAR, 0, torch.ones(3, 8).half(), "linear: input is of type"),
+    ("linear", LINEAR, 2, torch.ones(19), "linear: bias"),
+    ("linear", LINEAR, 2, torch.ones(20).double(), "linear: bias is of type"),
+    ("linear", LINEAR, 3, torch.ones(2, 20), "linear: residual"),
+    ("linear", LINEAR, 3, torch.ones(20), "linear: residual"),
+    ("linear", LINEAR, 4, -1, "linear: a weight"),
+    ("linear", LINEAR, 4, 2**40, "linear: a weight"),
+    ("linear", LINEAR, 5, "swish", "no activation swish"),
+    ("linear", LINEAR, 5, "", "no activation"),
+    ("convolution", CONVOLUTION, 1, torch.ones(1, 1, 3, 3, 4, 16), "convolution: a weight of 1 groups"),
+    ("convolution", CONVOLUTION, 1, torch.ones(1, 2, 3, 3, 5, 16), "convolution: a weight"),
+    ("convolution", CONVOLUTION, 1, torch.ones(0, 2, 3, 3, 4, 16), "convolution: a weight of 0 groups"),
+    ("convolution", CONVOLUTION, 1, torch.ones(1, 2, 3, 3, 4, 8), "convolution: a weight"),
+    ("convolution", CONVOLUTION, 1, torch.ones(1, 2, 3, 4, 16), "convolution: a weight"),
+    ("convolution", CONVOLUTION, 1, torch.ones(1, 2, 3, 3, 4, 16).int(), "convolution: weight is of type"),
+    ("convolution", CONVOLUTION, 1, torch.ones(1, 2, 9, 9, 4, 16), "convolution: a window of 9 over 5"),
+    ("convolution", CONVOLUTION, 3, torch.ones(1, 3, 3, 19), "convolution: residual"),
+    ("convolution", CONVOLUTION, 4, [-1, 1], "convolution: kernel 3, stride -1"),
+    ("convolution", CONVOLUTION, 4, [0, 1], "convolution: kernel 3, stride 0"),
+    ("convolution", CONVOLUTION, 4, [1], "convolution: stride, padding and dilation have 1, 2 and 2"),
+    ("convolution", CONVOLUTION, 5, [0, -1], "padding -1"),
+    ("convolution", CONVOLUTION, 6, [2**40, 1], "dilation"),
+    ("convolution", CONVOLUTION, 7, 21, "convolution: "),
+    ("convolution", CONVOLUTION, 8, "relu7", "no activation relu7"),
+    ("depthwise", DEPTHWISE, 1, torch.ones(2, 3, 3, 16), "depthwise: a weight of 2 times 16 for 4 channels"),
+    ("depthwise", DEPTHWISE, 1, torch.ones(1, 3, 3, 4), "depthwise: a weight"),
+    ("depthwise", DEPTHWISE, 1, torch.ones(1, 3, 16), "depthwise: a weight"),
+    ("depthwise", DEPTHWISE, 3, torch.ones(1, 4, 3, 3), "depthwise: residual"),
+    ("depthwise", DEPTHWISE, 4, [1, -2], "depthwise: kernel 3, stride -2"),
+    ("depthwise", DEPTHWISE, 7, "none ", "no activation none "),
+    ("attention", ATTENTION, 1, torch.ones(1, 5, 2, 7), "attention: query has 2 heads of 8, key 2 heads of 7"),
+    ("attention", ATTENTION, 1, torch.ones(1, 5, 0, 8), "attention: query has 2 heads"),
+    ("attention", ATTENTION, 2, torch.ones(1, 4, 2, 8), "attention: query has 2 heads"),
+    ("attention", ATTENTION, 3, torch.ones(4, 5), "attention: mask has 4 elements where 3"),
+    ("attention", ATTENTION, 3, torch.ones(3, 5).int(), "attention: mask is of type"),
+    ("cached_attention", CACHED, 0, torch.ones(3, 4, 8), "cached_attention: query has 3 dimensions, not 4"),
+    ("cached_attention", CACHED, 0, torch.ones(2, 3, 4, 8), "cached_attention: query has batch 2"),
+    ("cached_attention", CACHED, 0, torch.ones(1, 3, 3, 8), "cached_attention: query has batch 1 and 3 heads"),
+    ("cached_attention", CACHED, 1, torch.ones(9, 2, 7), "key of 7"),
+    ("cached_attention", CACHED, 1, torch.ones(9, 0, 8), "key and value have 9 and 9 positions, 0 and 2 heads"),
+    ("cached_attention", CACHED, 2, torch.ones(8, 2, 8), "key and value have 9 and 8 positions"),
+    ("cached_attention", CACHED, 2, torch.ones(9, 2, 8).half(), "cached_attention: value is of type"),
+    ("cached_attention", CACHED, 3, torch.tensor([7]), "3 tokens from position 7 on do not fit into 9 positions"),
+    ("cached_attention", CACHED, 3, torch.tensor([-1]), "3 tokens from position -1 on"),
+    ("cached_attention", CACHED, 3, torch.tensor([2**62]), "cached_attention: 3 tokens"),
+    ("cached_attention", CACHED, 3, torch.tensor([6, 6]), "cached_attention: start is 2 elements"),
+    ("cached_attention", CACHED, 3, torch.tensor([6]).int(), "cached_attention: start is 1 elements of type"),
+    ("cached_attention", CACHED, 4, torch.ones(3), "cached_attention: sinks"),
+    ("cached_attention", CACHED, 6, -1, "cached_attention: window -1"),
+    ("cached_attention", CACHED, 7, -2.0, "cached_attention: window 0 and cap -2"),
+    ("cached_attention", CACHED, 1, BYTES, "cached_attention: key is of type 1"),
+    ("cached_attention", CACHED, 1, torch.ones(9, 2, 8).half(), "cached_attention: value is of type 6, not 5"),
+    ("int8_cached_attention", INT8_CACHED, 0, torch.ones(1, 3, 4, 8).half(), "query is of type 5"),
+    ("int8_cached_attention", INT8_CACHED, 1, torch.ones(9, 2, 8), "int8_cached_attention: key is of type 6, not 1"),
+    ("int8_cached_attention", INT8_CACHED, 2, BYTES[:8], "key and value have 9 and 8 positions"),
+    ("int8_cached_attention", INT8_CACHED, 3, torch.ones(9, 2, 1), "int8_cached_attention: key_scales has 3 dimensions"),
+    ("int8_cached_attention", INT8_CACHED, 4, torch.ones(8, 2, 2), "int8_cached_attention: value_scales has 3"),
+    ("int8_cached_attention", INT8_CACHED, 4, torch.ones(9, 2, 2).half(), "value_scales is of type 5"),
+    ("int8_cached_attention", INT8_CACHED, 5, torch.tensor([7]), "3 tokens from position 7 on"),
+    ("scaled_embedding", SCALED, 0, torch.ones(1, 2, 16, 4), "scaled_embedding: a weight of type 6"),
+    ("scaled_embedding", SCALED, 0, torch.ones(1, 3, 16, 4).byte(), "scaled_embedding: a weight"),
+    ("scaled_embedding", SCALED, 1, torch.ones(1, 3, 16), "scaled_embedding: scales"),
+    ("scaled_embedding", SCALED, 2, torch.tensor([0, 9]), "scaled_embedding: index 9 of 9 rows"),
+    ("scaled_embedding", SCALED, 2, torch.tensor([-1, 0]), "scaled_embedding: index -1"),
+    ("scaled_embedding", SCALED, 2, torch.ones(2), "scaled_embedding: indices are of type"),
+    ("scaled_embedding", SCALED, 3, -1, "scaled_embedding: a weight"),
+    ("scaled_embedding", SCALED, 4, -1, "scaled_embedding: rows of -1"),
+    ("scaled_embedding", SCALED, 4, 17, "scaled_embedding: a weight"),
+    ("layer_norm", NORM, 1, torch.ones(7), "layer_norm: weight"),
+    ("layer_norm", NORM, 3, [7], "layer_norm: dimension 1 of input has 8 elements, not 7"),
+    ("layer_norm", NORM, 3, [], "layer_norm: shape has 0 dimensions"),
+    ("weight_only_embedding", EMBEDDING, 3, 3, "weight_only_embedding: 3 bits"),
+    ("weight_only_embedding", EMBEDDING, 4, torch.tensor([0, 5]), "index 5 for 5 rows"),
+    ("weight_only_embedding", EMBEDDING, 1, torch.ones(5, 3), "15 scales"),
+    ("weight_only_embedding", EMBEDDING, 0, torch.ones(5, 4).char(), "weight has 2 dimensions and is of type 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", kernel_levels())
+def test_kernels_refuse_by_name(level: str) -> None:
+    for name, right, place, wrong, message in FAULTS:
+        out = OUT[name]
+        _native.call_kernel(f"cpu::{name}.out", *right, out, level=level)
+        with pytest.raises(RuntimeError) as caught:
+            _native.call_kernel(
+                f"cpu::{name}.out", *right[:place], wrong, *right[place + 1 :], out, level=level
+            )
+        assert message in str(caught.value), f"{name}, argument {place}: {caught.value}"
+
+
+def test_no_threads_are_refused() -> None:
+    before = Runtime.get().num_threads
+    with pytest.raises(InputError, match="0"):
+        Runtime.get().set_num_threads(0)
+    assert Runtime.get().num_threads == before

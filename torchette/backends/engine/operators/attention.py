@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Kernel: torchette/kernels/engine/attention.cpp.
+"""`cpu::attention`: softmax between two products, without a matrix of scores."""
+
+from __future__ import annotations
+
+import torch
+
+from torchette.backends.engine.operators._library import LIBRARY
+from torchette.exir.dialects._ops import bind_pattern_to_op, ops
+
+_aten = ops.edge.aten
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "attention(Tensor query, Tensor key, Tensor value, Tensor? mask, float scale, bool causal, bool heads_first) -> Tensor",
+)
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    causal: bool,
+    heads_first: bool,
+) -> torch.Tensor:
+    """softmax(query key^T scale + mask) value, for each head; a query that sees no key yields zeros.
+
+    Args:
+        query: float32 [B, T, H, D].
+        key: [B, S, G, D]; H is a multiple of G, whose heads serve as many of the query's each.
+        value: [B, S, G, E].
+        mask: broadcasts to [B, H, T, S]; float32, which is added, or bool, true where a key may be seen.
+        causal: query i sees the keys 0 to i.
+        heads_first: key and value are [B, G, S, ...], as caches are.
+
+    Returns:
+        [B, T, H, E].
+    """
+    turned = lambda x: _aten.permute_copy.default(x, [0, 2, 1, 3])  # noqa: E731
+    query = turned(query)
+    if not heads_first:
+        key, value = turned(key), turned(value)
+    (batch, heads, rows, _), (_, groups, columns, _) = query.shape, key.shape
+
+    def for_each_head(x: torch.Tensor) -> torch.Tensor:
+        grouped = _aten.unsqueeze_copy.default(x, 2)
+        grouped = _aten.expand_copy.default(grouped, [batch, groups, heads // groups, columns, x.shape[3]])
+        return _aten.view_copy.default(grouped, [batch, heads, columns, x.shape[3]])
+
+    flat = lambda x: _aten.view_copy.default(x, [batch * heads, *x.shape[2:]])  # noqa: E731
+    keys = _aten.permute_copy.default(flat(for_each_head(key)), [0, 2, 1])
+    scores = _aten.bmm.default(flat(query), keys)
+    scores = _aten.mul.Scalar(_aten.view_copy.default(scores, [batch, heads, rows, columns]), scale)
+    nothing = _aten.full_like.default(scores, float("-inf"))
+    if mask is not None:
+        scores = (
+            _aten.where.self(mask, scores, nothing)
+            if mask.dtype == torch.bool
+            else _aten.add.Tensor(scores, mask)
+        )
+    if causal:
+        seen = _aten.tril.default(_aten.full_like.default(scores, True, dtype=torch.bool))
+        scores = _aten.where.self(seen, scores, nothing)
+    unseen = _aten.logical_not.default(_aten.any.dim(_aten.ne.Tensor(scores, nothing), -1, True))
+    weights = _aten._softmax.default(scores, -1, False)
+    weights = _aten.where.self(unseen, _aten.full_like.default(weights, 0.0), weights)
+    result = _aten.bmm.default(flat(weights), flat(for_each_head(value)))
+    return turned(_aten.view_copy.default(result, [batch, heads, rows, value.shape[3]]))

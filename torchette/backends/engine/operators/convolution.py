@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Kernel: torchette/kernels/engine/convolution.cpp.
+"""`cpu::convolution`, `cpu::planar_convolution`: an image and a constant filter, and what follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from torchette.backends.engine.operators._library import LIBRARY, channels_first, channels_last, finish, widened
+from torchette.backends.engine.pack import unpack_convolution, whole_panels
+from torchette.exir.dialects._ops import bind_pattern_to_op, ops
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "convolution(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int[] stride, int[] padding, "
+    "int[] dilation, int outputs, str activation) -> Tensor",
+    overwrites=("residual",),
+)
+def convolution(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    outputs: int,
+    activation: str,
+) -> torch.Tensor:
+    """activation(convolution(input) + bias + residual)
+
+    Args:
+        input: float32 [N, *spatial, C], one to three spatial dimensions.
+        weight: `pack_convolution`: [groups, ceil(outputs / groups / 16), *kernel, C / groups, 16]; or `cut_last_panel` of
+            each group: [groups, *kernel, C / groups, outputs / groups]. float32, or stored as bfloat16 or float16.
+        bias: [outputs].
+        residual: of the result's shape, [N, *spatial, outputs].
+        stride, padding, dilation: one number for each spatial dimension.
+        activation: a name of `ACTIVATIONS`.
+    """
+    filters = _filters(weight, len(stride), outputs)
+    result = _convolve(channels_first(input), filters, bias, stride, padding, dilation, weight.shape[0])
+    return finish(channels_last(result), residual, activation)
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "planar_convolution(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int[] stride, int[] padding, "
+    "int[] dilation, int outputs, str activation) -> Tensor",
+    overwrites=("residual",),
+)
+def planar_convolution(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    outputs: int,
+    activation: str,
+) -> torch.Tensor:
+    """activation(convolution(input) + bias + residual) of an image of few channels, as a model is given it.
+
+    Args:
+        input: float32 [N, C, *spatial], one or two spatial dimensions.
+        weight: `pack_convolution` of [outputs, 1, C, *kernel]: [1, ceil(outputs / 16), C, *kernel, 1, 16]; or
+            `cut_last_panel` of it: [1, C, *kernel, 1, outputs]. float32, or stored as bfloat16 or float16.
+        bias: [outputs].
+        residual: of the result's shape, [N, *spatial, outputs].
+        stride, padding, dilation: one number for each spatial dimension.
+        activation: a name of `ACTIVATIONS`.
+    """
+    filters = _filters(weight, len(stride) + 1, outputs).squeeze(1)
+    result = _convolve(input, filters, bias, stride, padding, dilation, 1)
+    return finish(channels_last(result), residual, activation)
+
+
+def _filters(weight: torch.Tensor, spatial: int, outputs: int) -> torch.Tensor:
+    """[N, C / groups, *kernel] of a packed weight."""
+    return unpack_convolution(torch.stack([whole_panels(group, spatial + 3) for group in weight]), outputs)
+
+
+def _convolve(
+    image: torch.Tensor,
+    filters: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> torch.Tensor:
+    where = (list(stride), list(padding), list(dilation))
+    filters = widened(filters, image.dtype)
+    return ops.edge.aten.convolution.default(image, filters, bias, *where, False, [0] * len(stride), groups)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Kernels: torchette/kernels/engine/dynamic_linear.cpp.
+"""Linear layers whose inputs become whole numbers while the model runs: `cpu::quantize_rows` makes these, once for all layers
+that read them, and `cpu::dynamic_linear` multiplies them.
+
+A group's sum of products is exact; the patterns say in which order float32 goes on from it, on every machine.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torchette.backends.engine.operators._library import LIBRARY, finish, shaped
+from torchette.backends.engine.operators.quantized import _to
+from torchette.backends.engine.pack import unpack_linear, unpack_nibbles, unpack_quads
+from torchette.exir.dialects._ops import bind_pattern_to_op, ops
+
+_aten = ops.edge.aten
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "quantize_rows(Tensor input, int low, int high, float steps, float epsilon, bool symmetric, bool whole) -> "
+    "(Tensor, Tensor)",
+)
+def quantize_rows(
+    input: torch.Tensor, low: int, high: int, steps: float, epsilon: float, symmetric: bool, whole: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whole numbers in [low, high], q = clamp(round(x (1 / scale)) + zero), of the range [least, most] of the numbers and 0.
+
+    scale = max((most - least) / steps, epsilon) and zero = low - round(least / scale); where it is `symmetric`,
+    scale = max(max(-least, most) / steps, epsilon) and zero = 0. Rounding is to the nearest, ties to even. Where a
+    number is not finite, the scale of its range is NaN, and all its numbers are `low`.
+
+    Args:
+        input: float32 [..., K].
+        steps, epsilon: above 0.
+        whole: all rows have one range, not one each.
+
+    Returns:
+        int8 [..., K], and float32 [..., 2]: scale and zero of each row.
+    """
+    x = _to(input, torch.float32)
+    none = _aten.full.default([*x.shape[:-1], 1], 0.0)
+    known = _aten.cat.default(
+        [x, none, _aten.mul.Tensor(x, 0.0)], -1
+    )  # 0 is in the range, infinity makes it NaN
+    dims = list(range(x.dim())) if whole and none.numel() else [-1]
+    least, most = _aten.amin.default(known, dims, True), _aten.amax.default(known, dims, True)
+    spread = (
+        _aten.maximum.default(_aten.neg.default(least), most) if symmetric else _aten.sub.Tensor(most, least)
+    )
+    scale = _aten.clamp.default(_aten.div.Tensor(spread, torch.tensor(float(steps))), epsilon)
+    scale = _aten.add.Tensor(scale, _aten.sub.Tensor(scale, scale))
+    below = _aten.round.default(_aten.div.Tensor(least, scale))
+    zero = _aten.clamp.default(_aten.sub.Tensor(torch.tensor(float(low)), below), low, high)
+    zero = _aten.full_like.default(zero, 0.0) if symmetric else _number(zero, low)
+    quantized = _aten.round.default(_aten.mul.Tensor(x, _aten.reciprocal.default(scale)))
+    quantized = _number(_aten.clamp.default(_aten.add.Tensor(quantized, zero), low, high), low)
+    rows = _aten.add.Tensor(_aten.cat.default([scale, zero], -1), none)
+    return _to(quantized, torch.int8), rows
+
+
+def _number(x: torch.Tensor, other: float) -> torch.Tensor:
+    """Another number where it is NaN."""
+    return _aten.where.self(_aten.eq.Tensor(x, x), x, torch.tensor(float(other)))
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "dynamic_linear(Tensor input, Tensor rows, Tensor weight, Tensor scales, Tensor? bias, Tensor? residual, int outputs, "
+    "str activation) -> Tensor",
+    overwrites=("residual",),
+)
+def dynamic_linear(
+    input: torch.Tensor,
+    rows: torch.Tensor,
+    weight: torch.Tensor,
+    scales: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    outputs: int,
+    activation: str,
+) -> torch.Tensor:
+    """activation(row scale Σ over groups of inputs((input - row zero) weight^T * group scale) + bias + residual)
+
+    Args:
+        input: int8 [..., K].
+        rows: float32 [..., 2], scale and zero of each row, a whole number from -128 to 127.
+        weight: `pack_quads`: int8 [ceil(N / 16), ceil(K / 4), 16, 4]; or `pack_nibbles`: uint8 [ceil(N / 16), ceil(K / 8), 16, 4].
+        scales: `pack_linear` of [N, groups]: float32 [ceil(N / 16), groups, 16]. Several groups have a multiple of 4 inputs
+            each, or of 8.
+        bias: [N].
+        residual: of the result's shape, [..., N].
+        outputs: N.
+        activation: a name of `ACTIVATIONS`.
+    """
+    inputs, groups = input.shape[-1], scales.shape[1]
+    unpack = unpack_quads if weight.dtype is torch.int8 else unpack_nibbles
+    whole = _to(unpack(weight, outputs, inputs), torch.float64)
+    above = _aten.sub.Tensor(_to(input, torch.float64), _to(rows[..., 1:], torch.float64))
+    factors = unpack_linear(scales, outputs)
+    total = _aten.full.default([*input.shape[:-1], outputs], 0.0, dtype=scales.dtype)
+    for group in range(groups):
+        part = slice(group * inputs // groups, (group + 1) * inputs // groups)
+        sums = _to(_aten.linear.default(above[..., part], whole[:, part]), scales.dtype)
+        total = _aten.add.Tensor(total, _aten.mul.Tensor(sums, factors[:, group]))
+    result = _aten.mul.Tensor(total, rows[..., :1])
+    return finish(result if bias is None else _aten.add.Tensor(result, bias), residual, activation)
+
+
+shaped(
+    "quantize_rows",
+    lambda input, *_: (
+        input.new_empty(input.shape, dtype=torch.int8),
+        input.new_empty([*input.shape[:-1], 2], dtype=torch.float32),
+    ),
+)
+shaped(
+    "dynamic_linear",
+    lambda input, rows, weight, scales, bias, residual, outputs, _: rows.new_empty(
+        [*input.shape[:-1], outputs]
+    ),
+)

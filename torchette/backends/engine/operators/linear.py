@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Kernel: torchette/kernels/engine/linear.cpp.
+"""`cpu::linear`: a product with a constant matrix, and what follows it."""
+
+from __future__ import annotations
+
+import torch
+
+from torchette.backends.engine.operators._library import LIBRARY, finish, widened
+from torchette.backends.engine.pack import unpack_linear, whole_panels
+from torchette.exir.dialects._ops import bind_pattern_to_op, ops
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "linear(Tensor input, Tensor weight, Tensor? bias, Tensor? residual, int outputs, str activation) -> Tensor",
+    overwrites=("residual",),
+)
+def linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    outputs: int,
+    activation: str,
+) -> torch.Tensor:
+    """activation(input weight^T + bias + residual)
+
+    Args:
+        input: float32 [..., K].
+        weight: `pack_linear`: [ceil(N / 16), K, 16]; or `cut_last_panel` of it: [K, N]. float32, or stored as bfloat16 or
+            float16.
+        bias: [N].
+        residual: of the result's shape, [..., N].
+        outputs: N.
+        activation: a name of `ACTIVATIONS`.
+    """
+    matrix = widened(unpack_linear(whole_panels(weight, 3), outputs), input.dtype)
+    result = ops.edge.aten.linear.default(input, matrix, bias)
+    return finish(result, residual, activation)

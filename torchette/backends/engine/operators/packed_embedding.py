@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Kernel: torchette/kernels/engine/packed_embedding.cpp.
+"""`cpu::packed_embedding` and `cpu::scaled_embedding`: rows of a table that is also the weight of a linear layer, read from
+that layer's panels."""
+
+from __future__ import annotations
+
+import torch
+
+from torchette.backends.engine.operators._library import LIBRARY, shaped, widened
+from torchette.backends.engine.pack import unpack_linear, unpack_nibbles, unpack_quads, whole_panels
+from torchette.exir.dialects._ops import bind_pattern_to_op, ops
+
+
+@bind_pattern_to_op(LIBRARY, "packed_embedding(Tensor weight, Tensor indices, int rows) -> Tensor")
+def packed_embedding(weight: torch.Tensor, indices: torch.Tensor, rows: int) -> torch.Tensor:
+    """embedding(unpacked weight, indices)
+
+    Args:
+        weight: as of `cpu::linear` with N = `rows`: [ceil(N / 16), K, 16] or [K, N]; float32, bfloat16 or float16.
+        indices: int64 or int32 [...], each below `rows`.
+
+    Returns:
+        float32 [..., K].
+    """
+    table = unpack_linear(whole_panels(weight, 3), rows)
+    dtype = torch.promote_types(table.dtype, torch.float32)
+    return widened(ops.edge.aten.embedding.default(table, indices), dtype)
+
+
+@bind_pattern_to_op(
+    LIBRARY, "scaled_embedding(Tensor weight, Tensor scales, Tensor indices, int rows, int depth) -> Tensor"
+)
+def scaled_embedding(
+    weight: torch.Tensor, scales: torch.Tensor, indices: torch.Tensor, rows: int, depth: int
+) -> torch.Tensor:
+    """embedding(whole numbers * scales, indices)
+
+    Args:
+        weight, scales: as of `cpu::dynamic_linear` with `rows` outputs and `depth` inputs.
+        indices: int64 or int32 [...], each below `rows`.
+
+    Returns:
+        float32 [..., depth].
+    """
+    unpack = unpack_quads if weight.dtype is torch.int8 else unpack_nibbles
+    factors = unpack_linear(scales, rows)
+    groups = unpack(weight, rows, depth).to(factors.dtype).unflatten(1, (factors.shape[1], -1))
+    table = ops.edge.aten.mul.Tensor(groups, factors.unsqueeze(2)).flatten(1)
+    return ops.edge.aten.embedding.default(table, indices)
+
+
+shaped(
+    "scaled_embedding",
+    lambda weight, scales, indices, rows, depth: scales.new_empty([*indices.shape, depth]),
+)

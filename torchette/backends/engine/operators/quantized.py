@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Kernels: torchette/kernels/engine/quantized_linear.cpp, quantized_convolution.cpp, quantized_pointwise.cpp, image_pool.cpp.
+"""Operators on whole numbers of 8 bits, each with the scale and zero point of its operands and its result.
+
+A quantized number q stands for (q - zero) scale. Sums of products are exact, so what a kernel computes is, on every machine and
+bit for bit, what the patterns here say: in float32 from the exact sum on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from torchette.backends.engine.operators._library import LIBRARY, channels_first, channels_last
+from torchette.backends.engine.pack import unpack_linear, unpack_quads
+from torchette.exir.dialects._ops import bind_pattern_to_op, ops
+
+_aten = ops.edge.aten
+
+
+def _to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return _aten._to_copy.default(x, dtype=dtype)
+
+
+def _above(x: torch.Tensor, zero: int) -> torch.Tensor:
+    """x - zero, in a type that has all sums of products of such numbers exactly."""
+    return _aten.sub.Tensor(_to(x, torch.float64), torch.tensor(float(zero), dtype=torch.float64))
+
+
+def _rounded(x: torch.Tensor, zero: int, low: int, high: int, dtype: torch.dtype) -> torch.Tensor:
+    """clamp(round(x) + zero, low, high), ties to even."""
+    whole = _aten.add.Tensor(_aten.round.default(x), torch.tensor(float(zero)))
+    return _to(_aten.clamp.default(whole, float(low), float(high)), dtype)
+
+
+def _requantized(
+    sums: torch.Tensor, terms: torch.Tensor, outputs: int, zero: int, low: int, high: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Sums [..., outputs] in float64, by the terms of the outputs."""
+    of_group = outputs // terms.shape[0]
+    bias, multiplier = (_to(terms[:, row, :of_group].flatten(), torch.float32) for row in (1, 2))
+    x = _aten.mul.Tensor(_aten.add.Tensor(_to(sums, torch.float32), bias), multiplier)
+    return _rounded(x, zero, low, high, dtype)
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "quantized_linear(Tensor input, Tensor weight, Tensor terms, int input_zero, int outputs, int zero, int low, "
+    "int high) -> Tensor",
+)
+def quantized_linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    terms: torch.Tensor,
+    input_zero: int,
+    outputs: int,
+    zero: int,
+    low: int,
+    high: int,
+) -> torch.Tensor:
+    """clamp(round(((input - input_zero) weight^T + bias) multiplier) + zero, low, high)
+
+    Args:
+        input: int8 or uint8 [..., K].
+        weight: `pack_quads`: int8 [ceil(N / 16), ceil(K / 4), 16, 4].
+        terms: `requantization_terms`: float32 [1, 3, 16 ceil(N / 16)].
+        outputs: N.
+        zero, low, high: of the result, which has the type of the input.
+    """
+    weights = _to(unpack_quads(weight, outputs, input.shape[-1]), torch.float64)
+    sums = _aten.linear.default(_above(input, input_zero), weights)
+    return _requantized(sums, terms, outputs, zero, low, high, input.dtype)
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "quantized_convolution(Tensor input, Tensor weight, Tensor terms, int input_zero, int[] kernel, int[] stride, "
+    "int[] padding, int[] dilation, int outputs, int zero, int low, int high) -> Tensor",
+)
+def quantized_convolution(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    terms: torch.Tensor,
+    input_zero: int,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    outputs: int,
+    zero: int,
+    low: int,
+    high: int,
+) -> torch.Tensor:
+    """clamp(round((convolution(input - input_zero) + bias) multiplier) + zero, low, high)
+
+    Args:
+        input: int8 or uint8 [N, *spatial, C], one to three spatial dimensions.
+        weight: `pack_quads` of each group: int8 [groups, ceil(outputs / groups / 16), ceil(taps C / groups / 4), 16, 4].
+        terms: `requantization_terms`: float32 [groups, 3, 16 ceil(outputs / groups / 16)].
+        kernel, stride, padding, dilation: one number for each spatial dimension.
+        zero, low, high: of the result [N, *spatial, outputs], which has the type of the input.
+    """
+    groups, channels = weight.shape[0], input.shape[-1] // weight.shape[0]
+    depth = channels * torch.Size(kernel).numel()
+    rows = torch.cat([unpack_quads(group, outputs // groups, depth) for group in weight])
+    filters = _to(rows.view(outputs, *kernel, channels).movedim(-1, 1).contiguous(), torch.float64)
+    return _convolved(input, filters, terms, input_zero, (stride, padding, dilation), groups, zero, low, high)
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "quantized_depthwise(Tensor input, Tensor weight, Tensor terms, int input_zero, int[] kernel, int[] stride, "
+    "int[] padding, int[] dilation, int zero, int low, int high) -> Tensor",
+)
+def quantized_depthwise(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    terms: torch.Tensor,
+    input_zero: int,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    zero: int,
+    low: int,
+    high: int,
+) -> torch.Tensor:
+    """The same with a filter for each channel.
+
+    Args:
+        input: int8 or uint8 [N, *spatial, C], one to three spatial dimensions.
+        weight: `pack_linear` of [C, taps]: int8 [ceil(C / 16), taps, 16], at most 512 taps.
+        terms: `requantization_terms`: float32 [1, 3, 16 ceil(C / 16)].
+        kernel, stride, padding, dilation: one number for each spatial dimension.
+        zero, low, high: of the result, which has the type of the input.
+    """
+    channels = input.shape[-1]
+    filters = _to(unpack_linear(weight, channels).reshape(channels, 1, *kernel), torch.float64)
+    return _convolved(
+        input, filters, terms, input_zero, (stride, padding, dilation), channels, zero, low, high
+    )
+
+
+def _convolved(
+    input: torch.Tensor,
+    filters: torch.Tensor,
+    terms: torch.Tensor,
+    input_zero: int,
+    where: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    groups: int,
+    zero: int,
+    low: int,
+    high: int,
+) -> torch.Tensor:
+    image = channels_first(_above(input, input_zero))
+    given = [list(each) for each in where]
+    sums = _aten.convolution.default(image, filters, None, *given, False, [0] * len(given[0]), groups)
+    return _requantized(channels_last(sums), terms, filters.shape[0], zero, low, high, input.dtype)
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "quantized_avg_pool(Tensor input, int[] kernel, int[] stride, int[] padding, float multiplier, int input_zero, "
+    "int zero, int low, int high) -> Tensor",
+)
+def quantized_avg_pool(
+    input: torch.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    multiplier: float,
+    input_zero: int,
+    zero: int,
+    low: int,
+    high: int,
+) -> torch.Tensor:
+    """clamp(round(sum(input - input_zero) multiplier) + zero, low, high) under each window; padding adds nothing.
+
+    Args:
+        input: int8 or uint8 [N, *spatial, C], one to three spatial dimensions.
+        kernel, stride, padding: one number for each spatial dimension; at most 65,536 elements under a window.
+        zero, low, high: of the result, which has the type of the input.
+    """
+    image, spatial = channels_first(_above(input, input_zero)), len(kernel)
+    where = [list(each) for each in (kernel, stride, padding)]
+    if spatial == 1:
+        image, where = _aten.unsqueeze_copy.default(image, 2), [[1, *kernel], [1, *stride], [0, *padding]]
+    pool = _aten.avg_pool3d if spatial == 3 else _aten.avg_pool2d
+    sums = pool.default(image, *where, False, True, 1)
+    if spatial == 1:
+        sums = _aten.squeeze_copy.dim(sums, 2)
+    x = _aten.mul.Tensor(
+        _to(channels_last(sums), torch.float32), torch.tensor(multiplier, dtype=torch.float32)
+    )
+    return _rounded(x, zero, low, high, input.dtype)
+
+
+@bind_pattern_to_op(
+    LIBRARY, "quantize(Tensor input, float scale, int zero, int low, int high, *, ScalarType dtype) -> Tensor"
+)
+def quantize(
+    input: torch.Tensor, scale: float, zero: int, low: int, high: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """clamp(round(input (1 / scale)) + zero, low, high), as torch's `quantize_per_tensor`; NaN gives `low`.
+
+    Args:
+        input: float32.
+        scale: above 0.
+        dtype: int8 or uint8.
+    """
+    x = _aten.mul.Tensor(_to(input, torch.float32), torch.tensor(1.0 / scale, dtype=torch.float32))
+    return _rounded(x, zero, low, high, dtype)
+
+
+@bind_pattern_to_op(LIBRARY, "dequantize(Tensor input, float scale, int zero) -> Tensor")
+def dequantize(input: torch.Tensor, scale: float, zero: int) -> torch.Tensor:
+    """(input - zero) scale, in float32, of int8 or uint8."""
+    above = _aten.sub.Tensor(_to(input, torch.float32), torch.tensor(float(zero)))
+    return _aten.mul.Tensor(above, torch.tensor(scale, dtype=torch.float32))
+
+
+@bind_pattern_to_op(LIBRARY, "lookup(Tensor input, Tensor table) -> Tensor")
+def lookup(input: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """What a table has for each byte: any function of one quantized tensor.
+
+    Args:
+        input: int8 or uint8.
+        table: int8 or uint8 [256]; the place of a number is its byte, of -1 it is 255.
+
+    Returns:
+        of the table's type.
+    """
+    places = _aten.remainder.Scalar(_to(input, torch.int64), 256)
+    rows = _aten.index_select.default(table, 0, _aten.view_copy.default(places, [-1]))
+    return _aten.view_copy.default(rows, list(input.shape))
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "quantized_add(Tensor a, Tensor b, float a_scale, int a_zero, float b_scale, int b_zero, float scale, int zero, "
+    "int low, int high) -> Tensor",
+)
+def quantized_add(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_scale: float,
+    a_zero: int,
+    b_scale: float,
+    b_zero: int,
+    scale: float,
+    zero: int,
+    low: int,
+    high: int,
+) -> torch.Tensor:
+    """quantize(dequantize(a) + dequantize(b)), of int8 or uint8 of the same sizes and type."""
+    total = _aten.add.Tensor(dequantize(a, a_scale, a_zero), dequantize(b, b_scale, b_zero))
+    return quantize(total, scale, zero, low, high, a.dtype)
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "quantized_mul(Tensor a, Tensor b, float a_scale, int a_zero, float b_scale, int b_zero, float scale, int zero, "
+    "int low, int high) -> Tensor",
+)
+def quantized_mul(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_scale: float,
+    a_zero: int,
+    b_scale: float,
+    b_zero: int,
+    scale: float,
+    zero: int,
+    low: int,
+    high: int,
+) -> torch.Tensor:
+    """quantize(dequantize(a) dequantize(b)), of int8 or uint8 of the same type; `b` has a's sizes, or 1 where it is broadcast."""
+    product = _aten.mul.Tensor(dequantize(a, a_scale, a_zero), dequantize(b, b_scale, b_zero))
+    return quantize(product, scale, zero, low, high, a.dtype)

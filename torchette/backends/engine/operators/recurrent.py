@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Kernels: torchette/kernels/engine/recurrent.cpp.
+"""`cpu::lstm` and `cpu::gru`: one layer in one direction over all steps."""
+
+from __future__ import annotations
+
+import torch
+
+from torchette.backends.engine.operators._library import LIBRARY, widened
+from torchette.backends.engine.pack import unpack_gate_bias, unpack_gates
+from torchette.exir.dialects._ops import bind_pattern_to_op, ops
+
+_aten = ops.edge.aten
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "lstm(Tensor input, Tensor hidden, Tensor cell, Tensor weight, Tensor state_weight, Tensor? bias, bool reverse, "
+    "bool batch_first) -> (Tensor, Tensor, Tensor)",
+)
+def lstm(
+    input: torch.Tensor,
+    hidden: torch.Tensor,
+    cell: torch.Tensor,
+    weight: torch.Tensor,
+    state_weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    reverse: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What a layer of torch.nn.LSTM without projection yields.
+
+    Args:
+        input: float32 [T, B, I], or [B, T, I] where `batch_first`.
+        hidden, cell: [B, H].
+        weight, state_weight: `pack_gates` of the weights of the input and of the state; float32, or both stored as bfloat16
+            or float16.
+        bias: `pack_gate_bias` of the sum of both.
+        reverse: from the last step to the first.
+
+    Returns:
+        The hidden states of all steps, [T, B, H] or [B, T, H]; the last hidden and cell state, [B, H].
+    """
+    units = hidden.shape[1]
+    params = [widened(unpack_gates(it, 4, units), input.dtype) for it in (weight, state_weight)]
+    if bias is not None:
+        given = unpack_gate_bias(bias, units)
+        params += [given, torch.zeros_like(given)]
+    turned = _turned(input, reverse, batch_first)
+    state = [hidden[None], cell[None]]
+    layer = torch.ops.aten.lstm.input
+    output, last, last_cell = layer(
+        turned, state, params, bias is not None, 1, 0.0, False, False, batch_first
+    )
+    return _turned(output, reverse, batch_first), last[0].clone(), last_cell[0].clone()
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "gru(Tensor input, Tensor hidden, Tensor weight, Tensor state_weight, Tensor? bias, Tensor? state_bias, bool reverse, "
+    "bool batch_first) -> (Tensor, Tensor)",
+)
+def gru(
+    input: torch.Tensor,
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    state_weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    state_bias: torch.Tensor | None,
+    reverse: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a layer of torch.nn.GRU yields: as `lstm`, with three gates and both biases, or none."""
+    units = hidden.shape[1]
+    params = [widened(unpack_gates(it, 3, units), input.dtype) for it in (weight, state_weight)]
+    if bias is not None and state_bias is not None:
+        params += [unpack_gate_bias(bias, units), unpack_gate_bias(state_bias, units)]
+    turned = _turned(input, reverse, batch_first)
+    layer = torch.ops.aten.gru.input
+    output, last = layer(turned, hidden[None], params, bias is not None, 1, 0.0, False, False, batch_first)
+    return _turned(output, reverse, batch_first), last[0].clone()
+
+
+def _turned(steps: torch.Tensor, reverse: bool, batch_first: bool) -> torch.Tensor:
+    return _aten.flip.default(steps, [1 if batch_first else 0]) if reverse else steps
+
+
+def _output_like(input: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    return input.new_empty([*input.shape[:2], hidden.shape[1]])
+
+
+# Shapes follow from the arguments; the patterns would run all steps to learn them, and tie a graph to their number.
+LIBRARY.impl(
+    "lstm", lambda x, h, c, *_: (_output_like(x, h), torch.empty_like(h), torch.empty_like(c)), "Meta"
+)
+LIBRARY.impl("gru", lambda x, h, *_: (_output_like(x, h), torch.empty_like(h)), "Meta")

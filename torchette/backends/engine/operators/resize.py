@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Kernel: torchette/kernels/engine/resize.cpp.
+"""`cpu::resize`: an image of another size, channels last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from torchette.backends.engine.operators._library import LIBRARY, channels_first, channels_last
+from torchette.exir.dialects._ops import bind_pattern_to_op, ops
+
+_aten = ops.edge.aten
+
+# Mode -> the operators of one, two and three spatial dimensions that it stands for. C++: kModes in resize.cpp.
+MODES = {
+    "nearest": (_aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.upsample_nearest3d),
+    "nearest-exact": (
+        _aten._upsample_nearest_exact1d,
+        _aten._upsample_nearest_exact2d,
+        _aten._upsample_nearest_exact3d,
+    ),
+    "linear": (_aten.upsample_linear1d, _aten.upsample_bilinear2d, _aten.upsample_trilinear3d),
+    "cubic": (None, _aten.upsample_bicubic2d, None),
+}
+
+
+@bind_pattern_to_op(
+    LIBRARY,
+    "resize(Tensor input, SymInt[]? output_size, float[]? scales, str mode, bool align_corners) -> Tensor",
+)
+def resize(
+    input: torch.Tensor,
+    output_size: Sequence[int] | None,
+    scales: Sequence[float] | None,
+    mode: str,
+    align_corners: bool,
+) -> torch.Tensor:
+    """torch.nn.functional.interpolate without antialiasing
+
+    Args:
+        input: float32 [N, *spatial, C], one to three spatial dimensions.
+        output_size: a number for each spatial dimension; None: what the scales make of the input's.
+        scales: the steps between pixels are their reciprocals; None: what the two sizes make of them.
+        mode: a name of `MODES`.
+        align_corners: for "linear" and "cubic".
+    """
+    target = MODES[mode][input.dim() - 3]
+    aligned = () if mode.startswith("nearest") else (align_corners,)
+    image = channels_first(input)
+    if output_size is None or scales is None:
+        return channels_last(target.vec(image, output_size, *aligned, scales))
+    return channels_last(target.default(image, output_size, *aligned, *scales))

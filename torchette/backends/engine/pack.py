@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A weight as the model has it comes in; the same numbers in the order in which every processor's kernels read them go
+# out, and the reverse. Nothing is packed while a model loads.
+"""The layout of weights: panels of 16 outputs, one for all processors.
+
+A register of AVX-512 holds a row of a panel, two of AVX2, four of SSE, NEON or WebAssembly. Rows behind the last output are
+zeros, so that kernels have no tail; where these zeros would make the file grow, the last panel is cut, and has as many
+columns as there are outputs left.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+# Outputs of a panel. C++: kPanel in torchette/kernels/engine/panels.h.
+PANEL = 16
+
+
+# How many zeros a weight may have behind its last output, for each of its outputs.
+_ZEROS = 0.01
+
+
+def cut_last_panel(packed: torch.Tensor, outputs: int) -> torch.Tensor:
+    """[panels, *inner, 16] -> [*inner, outputs]: whole panels, then the cut one. As it is where that would save too little."""
+    if -outputs % PANEL <= _ZEROS * outputs:
+        return packed
+    whole, rest = packed[: outputs // PANEL], packed[outputs // PANEL, ..., : outputs % PANEL]
+    return torch.cat([whole.flatten(), rest.flatten()]).view(*packed.shape[1:-1], outputs)
+
+
+def whole_panels(weight: torch.Tensor, rank: int) -> torch.Tensor:
+    """The reverse, for panels of this rank: [*inner, outputs] -> [panels, *inner, 16]."""
+    if weight.dim() == rank:
+        return weight
+    *inner, outputs = weight.shape
+    whole = outputs // PANEL * PANEL
+    flat, depth = weight.flatten(), math.prod(inner)
+    last = torch.nn.functional.pad(flat[whole * depth :].view(depth, outputs - whole), (0, -outputs % PANEL))
+    return torch.cat([flat[: whole * depth], last.flatten()]).view(-1, *inner, PANEL)
+
+
+def pack_linear(weight: torch.Tensor) -> torch.Tensor:
+    """[N, K] -> [ceil(N / 16), K, 16]."""
+    padded = torch.nn.functional.pad(weight, (0, 0, 0, -weight.shape[0] % PANEL))
+    return padded.unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
+
+
+def unpack_linear(packed: torch.Tensor, outputs: int) -> torch.Tensor:
+    """[ceil(N / 16), K, 16] -> [N, K]."""
+    return packed.transpose(1, 2).flatten(0, 1)[:outputs]
+
+
+def pack_convolution(weight: torch.Tensor, groups: int) -> torch.Tensor:
+    """[N, C / groups, *kernel] -> [groups, ceil(N / groups / 16), *kernel, C / groups, 16]."""
+    outputs, channels, *kernel = weight.shape
+    last = weight.view(groups, outputs // groups, channels, -1).transpose(2, 3)  # [groups, N, taps, C]
+    panels = [pack_linear(one.reshape(outputs // groups, -1)) for one in last]
+    return torch.stack(panels).view(groups, -1, *kernel, channels, PANEL)
+
+
+def unpack_convolution(packed: torch.Tensor, outputs: int) -> torch.Tensor:
+    """[groups, ceil(N / groups / 16), *kernel, C / groups, 16] -> [N, C / groups, *kernel]."""
+    groups, panels, *kernel, channels, _ = packed.shape
+    rows = [unpack_linear(one.reshape(panels, -1, PANEL), outputs // groups) for one in packed]
+    return torch.cat(rows).view(outputs, *kernel, channels).movedim(-1, 1).contiguous()
+
+
+def pack_transposed_convolution(weight: torch.Tensor, groups: int) -> torch.Tensor:
+    """[C, N / groups, *kernel] -> [groups, *kernel, ceil(N / groups / 16), C / groups, 16]."""
+    channels, outputs, *kernel = weight.shape
+    taps = weight.view(groups, channels // groups, outputs, -1).permute(0, 3, 2, 1)  # [groups, taps, N, C]
+    panels = torch.stack([pack_linear(tap) for tap in taps.flatten(0, 1)])
+    return panels.view(groups, *kernel, *panels.shape[1:])
+
+
+def unpack_transposed_convolution(packed: torch.Tensor, outputs: int) -> torch.Tensor:
+    """[groups, *kernel, ceil(N / groups / 16), C / groups, 16] -> [C, N / groups, *kernel]."""
+    groups, *kernel, panels, channels, _ = packed.shape
+    taps = [unpack_linear(tap, outputs // groups) for tap in packed.reshape(-1, panels, channels, PANEL)]
+    stacked = torch.stack(taps).view(groups, -1, outputs // groups, channels).permute(0, 3, 2, 1)
+    return stacked.reshape(groups * channels, outputs // groups, *kernel)
+
+
+def pack_depthwise(weight: torch.Tensor) -> torch.Tensor:
+    """[C, 1, *kernel] -> [ceil(C / 16), *kernel, 16]."""
+    channels, _, *kernel = weight.shape
+    return pack_linear(weight.reshape(channels, -1)).view(-1, *kernel, PANEL)
+
+
+def unpack_depthwise(packed: torch.Tensor, channels: int) -> torch.Tensor:
+    """[ceil(C / 16), *kernel, 16] -> [C, 1, *kernel]."""
+    panels, *kernel, _ = packed.shape
+    return unpack_linear(packed.reshape(panels, -1, PANEL), channels).view(channels, 1, *kernel)
+
+
+def pack_gates(weight: torch.Tensor, gates: int) -> torch.Tensor:
+    """[gates * H, K], as recurrent layers have it -> [ceil(H / 16) * gates, K, 16]: all gates of 16 units side by side."""
+    one = [pack_linear(gate) for gate in weight.chunk(gates)]
+    return torch.stack(one, 1).flatten(0, 1)
+
+
+def unpack_gates(packed: torch.Tensor, gates: int, units: int) -> torch.Tensor:
+    """[ceil(H / 16) * gates, K, 16] -> [gates * H, K]."""
+    return torch.cat([unpack_linear(packed[gate::gates], units) for gate in range(gates)])
+
+
+def pack_gate_bias(bias: torch.Tensor, gates: int) -> torch.Tensor:
+    """[gates * H] -> [ceil(H / 16), gates, 16]."""
+    return pack_gates(bias[:, None], gates).view(-1, gates, PANEL)
+
+
+def unpack_gate_bias(packed: torch.Tensor, units: int) -> torch.Tensor:
+    """[ceil(H / 16), gates, 16] -> [gates * H]."""
+    return unpack_gates(packed.view(-1, 1, PANEL), packed.shape[1], units)[:, 0]
+
+
+# Inputs of a panel of whole numbers that stand together for each output. C++: kQuad in kernels/engine/integer_gemm.h.
+QUAD = 4
+
+
+def pack_quads(weight: torch.Tensor) -> torch.Tensor:
+    """[N, K] -> [ceil(N / 16), ceil(K / 4), 16, 4]: as instructions that multiply four bytes at a time want them."""
+    outputs, inputs = weight.shape
+    padded = torch.nn.functional.pad(weight, (0, -inputs % QUAD, 0, -outputs % PANEL))
+    panels, quads = padded.shape[0] // PANEL, padded.shape[1] // QUAD
+    return padded.view(panels, PANEL, quads, QUAD).transpose(1, 2).contiguous()
+
+
+def unpack_quads(packed: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
+    """[ceil(N / 16), ceil(K / 4), 16, 4] -> [N, K]."""
+    return packed.transpose(1, 2).flatten(0, 1).flatten(1)[:outputs, :inputs]
+
+
+# Of numbers of 4 bits, twice as many.
+OCTET = 2 * QUAD
+
+
+def pack_nibbles(weight: torch.Tensor) -> torch.Tensor:
+    """[N, K], from -8 to 7 -> uint8 [ceil(N / 16), ceil(K / 8), 16, 4]: input i of eight in the low half of byte i, i + 4
+    in the high half, so that the halves are quads."""
+    outputs, inputs = weight.shape
+    padded = torch.nn.functional.pad(weight, (0, -inputs % OCTET, 0, -outputs % PANEL))
+    panels, octets = padded.shape[0] // PANEL, padded.shape[1] // OCTET
+    halves = padded.view(panels, PANEL, octets, 2, QUAD).transpose(1, 2).to(torch.int16) & 15
+    return (halves[..., 0, :] | halves[..., 1, :] << 4).to(torch.uint8).contiguous()
+
+
+def unpack_nibbles(packed: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
+    """uint8 [ceil(N / 16), ceil(K / 8), 16, 4] -> int8 [N, K]."""
+    halves = torch.cat([packed & 15, packed >> 4], -1).to(torch.int8)
+    whole = torch.where(halves > 7, halves - 16, halves)
+    return whole.transpose(1, 2).flatten(0, 1).flatten(1)[:outputs, :inputs]
+
+
+# Where the numbers of a byte are, the first one first, for numbers of so many bits. C++: kernels/quantized.cpp.
+_PLACES = {4: (4, 0), 2: (0, 2, 4, 6)}
+
+
+def pack_rows(whole: torch.Tensor, bits: int) -> torch.Tensor:
+    """[N, K], from -(2 ** (bits - 1)) on -> uint8 [N, K bits / 8]; as it is for 8 bits. As ExecuTorch packs tables of embeddings."""
+    if bits == 8:
+        return whole
+    above = (whole.to(torch.int16) + (1 << bits - 1)).unflatten(1, (-1, 8 // bits))
+    return sum(above[..., i] << place for i, place in enumerate(_PLACES[bits])).to(torch.uint8)  # type: ignore[union-attr]
+
+
+def unpack_rows(packed: torch.Tensor, bits: int) -> torch.Tensor:
+    """The reverse: int8 [..., K], of the given rows."""
+    if bits == 8:
+        return packed
+    parts = [packed >> place & (1 << bits) - 1 for place in _PLACES[bits]]
+    return torch.stack(parts, -1).flatten(-2).to(torch.int8) - (1 << bits - 1)
+
+
+def requantization_terms(
+    weight: torch.Tensor, bias: torch.Tensor | None, scales: torch.Tensor, scale: float, groups: int
+) -> torch.Tensor:
+    """What makes quantized results of sums of products: [groups, 3, 16 ceil(N / groups / 16)].
+
+    Its rows are the sum of each output's weights, the bias in units of a sum, and what a unit is in units of the result.
+
+    Args:
+        weight: whole numbers [N, K].
+        bias: [N].
+        scales: float64 [N], what a unit of a sum stands for.
+        scale: what a unit of the result stands for.
+    """
+    rows = torch.stack(
+        [
+            weight.sum(1, dtype=torch.int64).double(),
+            torch.zeros_like(scales) if bias is None else bias.double() / scales,
+            scales / scale,
+        ]
+    )
+    of_group = rows.view(3, groups, -1).transpose(0, 1).float()
+    return torch.nn.functional.pad(of_group, (0, -of_group.shape[2] % PANEL))

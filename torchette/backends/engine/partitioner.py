@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The engine's place in the compiler: it takes no delegate, it names passes.
+"""`CpuPartitioner`: the CPU engine as one expression on `to_edge_transform_and_lower`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch.export import ExportedProgram
+
+from torchette.backends.engine.passes.attention import place_attention
+from torchette.backends.engine.passes.chains import place_chains
+from torchette.backends.engine.passes.convolutions import place_convolutions
+from torchette.backends.engine.passes.dynamic_linears import place_dynamic_linears
+from torchette.backends.engine.passes.fuse_epilogues import fuse_epilogues
+from torchette.backends.engine.passes.images import place_images
+from torchette.backends.engine.passes.integers import place_integers
+from torchette.backends.engine.passes.layouts import move_permutes
+from torchette.backends.engine.passes.linears import place_linears
+from torchette.backends.engine.passes.narrow import compute_in_float32, fold_around_weights, store_widened
+from torchette.backends.engine.passes.norms import place_norms
+from torchette.backends.engine.passes.quantize_points import settle_quantize
+from torchette.backends.engine.passes.recurrent import place_recurrent
+from torchette.backends.engine.passes.rotary import place_rotary
+from torchette.backends.engine.passes.split_linears import split_linears
+from torchette.backends.engine.passes.weight_only import place_weight_only
+from torchette.exir.delegation.delegate import Partitioner, PartitionResult
+from torchette.exir.passes.merge_common_subexpressions import merge_common_subexpressions
+from torchette.exir.passes.remove_dead_code import remove_dead_code
+from torchette.exir.passes.spell_out_quantization import spell_out_quantization
+
+
+class CpuPartitioner(Partitioner):
+    """Runs what other partitioners leave on fused kernels with packed weights.
+
+    The operators are calls in the graph, not delegates: planned, profiled and debugged as all others. The file needs
+    Torchette's runtime; `replace_backend_with_edge` leads back.
+    """
+
+    def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
+        """Recurrent layers, of which nothing whole is left after it."""
+        return place_recurrent(exported_program)
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Nothing is delegated."""
+        return PartitionResult(exported_program, {})
+
+    def target_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
+        """The engine's passes, in order."""
+        return (
+            compute_in_float32,
+            place_integers,
+            spell_out_quantization,
+            place_dynamic_linears,
+            place_weight_only,
+            fold_around_weights,
+            place_attention,
+            place_convolutions,
+            place_images,
+            move_permutes,
+            settle_quantize,
+            merge_common_subexpressions,
+            remove_dead_code,
+            place_norms,
+            place_rotary,
+            split_linears,
+            place_linears,
+            store_widened,
+            fuse_epilogues,
+            remove_dead_code,
+            place_chains,
+        )

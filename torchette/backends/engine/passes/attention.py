@@ -1,0 +1,441 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: two batched products with a softmax between them, in the forms that torch, timm and transformers write. Out:
+# `cpu::attention`, tokens before heads; `layouts.py` takes away the permutations around it.
+"""Attention becomes one operator."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.backends.engine.passes.constants import Weights
+from torchette.backends.engine.passes.layouts import permute, permuted
+from torchette.backends.engine.passes.quantize_points import lift_dequantize, lower_quantize
+from torchette.exir.delegation.delegate import reject
+from torchette.exir.graph import call, calls, note, replace, same_shape, same_size
+
+aten = torch.ops.aten
+
+# Calls that a mask may be made of, where it depends on nothing but constants.
+_MASK_CALLS = 200
+
+
+class _Scores(NamedTuple):
+    """What a softmax is taken of."""
+
+    product: Node  # of the queries and the turned keys
+    scale: float
+    mask: Node | torch.Tensor | None  # added, or true where a key may be seen
+    dead: bool  # a row that sees no key is NaN
+
+
+def place_attention(program: ExportedProgram) -> ExportedProgram:
+    """Softmax between two batched products becomes cpu::attention."""
+    finder = _Finder(program)
+    count = sum(finder.place(node) for node in calls(program, aten._softmax.default))
+    if count:
+        note(program, f"{count} times attention became cpu::attention")
+    return program
+
+
+def _not(softmax: Node, reason: str) -> bool:
+    reject(softmax, f"no attention: {reason}")
+    return False
+
+
+class _Finder:
+    def __init__(self, program: ExportedProgram) -> None:
+        self._program = program
+        self._weights = Weights(program)
+
+    def place(self, softmax: Node) -> bool:
+        """Put the operator in the place of what surrounds a softmax; whether it did."""
+        value = softmax.meta["val"]
+        if (
+            softmax.args[1] not in (-1, value.dim() - 1)
+            or value.dtype != torch.float32
+            or value.dim() not in (3, 4)
+        ):
+            return _not(softmax, "not of the last of 3 or 4 dimensions of float32")
+        product, safe = self._product_behind(softmax)
+        scores = self._scores(softmax.args[0])
+        if product is None or scores is None:
+            return _not(
+                softmax, "no product before and behind it, with nothing but a scale and a mask between"
+            )
+        for operand in (*scores.product.args[:2], product.args[1]):
+            lift_dequantize(self._program, operand)
+        lower_quantize(self._program, product)
+        if isinstance(scores.mask, torch.Tensor) and softmax.graph is not self._program.graph:
+            return _not(softmax, "its mask is a constant, for which a branch has no place")
+        if scores.mask is not None and not _broadcasts(scores.mask, value):
+            return _not(softmax, "its mask is one for batch and heads together")
+        if value.dim() == 3 and self._as_4d(product.args[1], value) is None:
+            return self._place_flat(softmax, product, scores, safe)
+        query, turned = scores.product.args[:2]
+        query, scale = self._scaled(self._as_4d(query, value), scores.scale)
+        key, scale = self._scaled(self._turned(turned, value), scale)
+        values = self._as_4d(product.args[1], value)
+        end, guard = self._end(product, softmax, scores)
+        if query is None or key is None or values is None or end is None or end.meta["val"].dim() != 4:
+            return _not(softmax, "queries, keys and values do not come as [batch, heads, tokens, depth]")
+        if scores.dead and not safe and guard is None and not self._some_key_seen(scores.mask):
+            return _not(softmax, "a row that sees no key is NaN here")
+        if not _shapes_fit(query, key, values):
+            return _not(softmax, "the shapes of queries, keys and values do not agree")
+        mask, causal = self._mask(scores.mask, value)
+        order = [0, 2, 1, 3]
+        given = [permute(one, order, end) for one in (query, self._ungrouped(key), self._ungrouped(values))]
+        attention = call(
+            end,
+            torch.ops.cpu.attention.default,
+            (*given, mask, scale, causal, False),
+            val=permuted(end.meta["val"], order),
+            like=softmax,
+        )
+        replace(self._program, end, permute(attention, order, end))
+        return True
+
+    def _place_flat(self, softmax: Node, product: Node, scores: _Scores, safe: bool) -> bool:
+        """The same where heads are a part of the batch: a head for each."""
+        query, scale = self._scaled(scores.product.args[0], scores.scale)  # type: ignore[arg-type]
+        turned, scale = self._scaled(scores.product.args[1], scale)  # type: ignore[arg-type]
+        if query is None or turned is None or turned.target is not aten.permute_copy.default:
+            return False
+        if [dim % 3 for dim in turned.args[1]] != [0, 2, 1]:  # type: ignore[union-attr]
+            return False
+        key, scale = self._scaled(turned.args[0], scale)  # type: ignore[arg-type]
+        if scores.dead and not safe and not self._some_key_seen(scores.mask):
+            return False
+        mask, causal = self._mask(scores.mask, softmax.meta["val"])
+
+        def with_head(node: Node, dim: int) -> Node:
+            val = node.meta["val"].unsqueeze(dim)
+            return call(product, aten.unsqueeze_copy.default, (node, dim), val=val, like=node)
+
+        if mask is not None and mask.meta["val"].dim() == 3:
+            mask = with_head(mask, 1)
+        given = [with_head(node, 2) for node in (query, key, product.args[1])]  # type: ignore[arg-type]
+        val = product.meta["val"]
+        attention = call(
+            product,
+            torch.ops.cpu.attention.default,
+            (*given, mask, scale, causal, False),
+            val=val.new_empty([val.shape[0], val.shape[1], 1, val.shape[2]]),
+            like=softmax,
+        )
+        result = call(product, aten.squeeze_copy.dims, (attention, [2]), val=val, like=product)
+        replace(self._program, product, result)
+        return True
+
+    # ---- behind the softmax ----
+
+    def _product_behind(self, softmax: Node) -> tuple[Node | None, bool]:
+        """The product of the probabilities with the values; and whether rows that see no key were zeroed before."""
+        node, safe = softmax, False
+        for _ in range(8):
+            users = [user for user in node.users if user.target is not aten.full_like.default]
+            if len(users) != 1:
+                break
+            (user,) = users
+            if user.target is aten.bmm.default:
+                return (user, safe) if user.args[0] is node else (None, False)
+            if user.target is aten.where.self and user.args[2] is node and self._is_zero(user.args[1]):
+                if not self._is_unseen(user.args[0], softmax.args[0], None):
+                    break
+                safe = True
+            elif user.target not in _RESHAPES:
+                break
+            node = user
+        return None, False
+
+    def _is_zero(self, node: Any) -> bool:
+        filled = isinstance(node, Node) and node.target is aten.full_like.default
+        return self._weights.number(node.args[1] if filled else node) == 0
+
+    def _end(self, product: Node, softmax: Node, scores: _Scores) -> tuple[Node | None, Node | None]:
+        """The four-dimensional result, behind the guard for rows that see nothing if there is one; and that guard."""
+        node = product
+        if softmax.meta["val"].dim() == 4:
+            if len(node.users) != 1 or next(iter(node.users)).target is not aten.view_copy.default:
+                return None, None
+            node = next(iter(node.users))
+        if node.meta["val"].dim() != 4:
+            return None, None
+        users = list(node.users)
+        if len(users) == 1 and users[0].target is aten.where.self:
+            unseen, zero, result = users[0].args
+            if (
+                result is node
+                and self._is_zero(zero)
+                and self._is_unseen(unseen, softmax.args[0], scores.mask)
+            ):
+                return users[0], users[0]
+        return node, None
+
+    def _is_unseen(self, node: Any, scores: Any, mask: Any) -> bool:
+        """Whether a condition is "no key of the row may be seen": not any(mask), or all scores are -inf."""
+        constant = self._weights.any(node)
+        if constant is not None:
+            return not bool(constant.any())
+        if not isinstance(node, Node) or node.target is not aten.logical_not.default:
+            return False
+        some = node.args[0]
+        if not isinstance(some, Node) or some.target is not aten.any.dim or some.args[1] not in (-1, 3):
+            return False
+        seen = some.args[0]
+        if seen is mask:
+            return True
+        if not isinstance(seen, Node):
+            return False
+        if seen.target is aten.logical_not.default:
+            nothing, target = seen.args[0], aten.eq.Tensor
+        else:
+            nothing, target = seen, aten.ne.Tensor
+        return (
+            isinstance(nothing, Node)
+            and nothing.target is target
+            and nothing.args[0] in (scores, mask)
+            and self._weights.number(nothing.args[1]) == -math.inf
+        )
+
+    # ---- before the softmax ----
+
+    def _scores(self, node: Any) -> _Scores | None:
+        """A product, scaled and masked."""
+        scale, mask, dead = 1.0, None, False
+        for _ in range(8):
+            if not isinstance(node, Node):
+                return None
+            if node.target is aten.bmm.default:
+                return _Scores(node, scale, mask, dead)
+            if node.target in _RESHAPES:
+                node = node.args[0]
+            elif node.target in (aten.mul.Tensor, aten.div.Tensor) and self._number(node) is not None:
+                node, factor = self._number(node)  # type: ignore[misc]
+                scale *= factor
+            elif node.target is aten.where.self and mask is None and scale == 1.0:
+                found = self._filled(node)
+                if found is None:
+                    return None
+                node, mask, dead = found
+            elif node.target is aten.add.Tensor and scale == 1.0 and not node.kwargs and not dead:
+                node, added = self._summands(node)
+                mask = added if mask is None else self._sum(mask, added)
+                if mask is None:
+                    return None
+            else:
+                return None
+        return None
+
+    def _filled(self, node: Node) -> tuple[Any, Node | torch.Tensor, bool] | None:
+        """The scores that a condition keeps, the others being filled; a mask; and whether a row of them alone is NaN."""
+        condition, kept, other = node.args
+        inverse = self._weights.number(kept) is not None
+        if inverse:
+            kept, other = other, kept
+        fill = self._weights.number(other)
+        if fill is None or fill > -1e9 or not isinstance(condition, Node):
+            return None
+        constant = self._constant(condition)
+        if constant is not None:
+            constant = ~constant if inverse else constant
+            if math.isinf(fill) or bool(constant.any(-1).all()):
+                return kept, constant if inverse else condition, math.isinf(fill)
+            return kept, torch.zeros(constant.shape).masked_fill(~constant, fill), False
+        if math.isinf(fill):
+            return kept, self._not(condition, node) if inverse else condition, True
+        # A row of such scores alone is their mean: they stay as far away as they were.
+        val = condition.meta["val"].new_empty(condition.meta["val"].shape, dtype=torch.float32)
+        zero = call(
+            node, aten.full_like.default, (condition, 0.0), {"dtype": torch.float32}, val=val, like=node
+        )
+        args = (condition, other, zero) if inverse else (condition, zero, other)
+        return kept, call(node, aten.where.self, args, val=val, like=node), False
+
+    def _not(self, condition: Node, before: Node) -> Node:
+        if condition.target in (aten.logical_not.default, aten.bitwise_not.default):
+            return condition.args[0]  # type: ignore[return-value]
+        val = condition.meta["val"]
+        return call(before, aten.logical_not.default, (condition,), val=val, like=before)
+
+    def _sum(self, outer: Node | torch.Tensor, inner: Node | None) -> Node | None:
+        """Two masks that are added, as one."""
+        if not isinstance(outer, Node) or inner is None:
+            return None
+        one, other = outer.meta["val"], inner.meta["val"]
+        if one.dtype != torch.float32 or other.dtype != torch.float32 or max(one.dim(), other.dim()) > 4:
+            return None
+        if one.dim() == 4 and other.dim() == 3 and not same_size(other.shape[0], 1):
+            return None  # a batch of heads
+        later = max(outer, inner).next
+        val = one.new_empty(torch.broadcast_shapes(one.shape, other.shape))
+        return call(later, aten.add.Tensor, (inner, outer), val=val, like=inner)
+
+    def _summands(self, node: Node) -> tuple[Any, Node | None]:
+        """The summand that leads to a product, and the other, a mask that broadcasts."""
+        left, right = node.args[:2]
+        for scores, mask in ((left, right), (right, left)):
+            if (
+                isinstance(scores, Node)
+                and isinstance(mask, Node)
+                and _leads_to_product(scores)
+                and same_shape(scores.meta["val"].shape, node.meta["val"].shape)
+            ):
+                return scores, mask
+        return None, None
+
+    def _number(self, node: Node) -> tuple[Any, float] | None:
+        """(value, factor) of a product with a number or a quotient by one."""
+        left, right = node.args[:2]
+        number = self._weights.number(right)
+        if number is not None:
+            if node.target is aten.div.Tensor:
+                return (left, 1 / number) if number else None
+            return left, number
+        number = self._weights.number(left) if node.target is aten.mul.Tensor else None
+        return (right, number) if number is not None else None
+
+    def _scaled(self, node: Node | None, scale: float) -> tuple[Node | None, float]:
+        """A value without the number that it is multiplied with."""
+        while node is not None and node.target in (aten.mul.Tensor, aten.div.Tensor):
+            found = self._number(node)
+            if found is None:
+                break
+            node, factor = found
+            scale *= factor
+        return node, scale
+
+    def _as_4d(self, node: Any, probabilities: torch.Tensor) -> Node | None:
+        """[batch, heads, rows, columns] of the operand of a batched product."""
+        if not isinstance(node, Node):
+            return None
+        if (
+            node.target in _RESHAPES
+            and isinstance(node.args[0], Node)
+            and node.args[0].meta["val"].dim() == 4
+        ):
+            source = node.args[0]
+            shape, merged = source.meta["val"].shape, node.meta["val"].shape
+            if (
+                len(merged) == 3
+                and same_shape(shape[-2:], merged[-2:])
+                and (node.target is aten.view_copy.default or same_shape(shape[:2], probabilities.shape[:2]))
+            ):
+                return source
+        return None
+
+    def _turned(self, node: Any, probabilities: torch.Tensor) -> Node | None:
+        """The keys, of which a product takes the transpose: [batch, heads, keys, columns]."""
+        source = self._as_4d(node, probabilities)
+        if source is None:
+            return None
+        source, factor = self._scaled(source, 1.0)
+        if source is None or source.target is not aten.permute_copy.default or factor != 1.0:
+            return None
+        if [dim % 4 for dim in source.args[1]] != [0, 1, 3, 2]:  # type: ignore[union-attr]
+            # Heads and tokens changed places in the same permutation.
+            order = [dim % 4 for dim in source.args[1]]  # type: ignore[union-attr]
+            return permute(source.args[0], [order[0], order[1], order[3], order[2]], node)  # type: ignore[arg-type]
+        return source.args[0]  # type: ignore[return-value]
+
+    def _ungrouped(self, node: Node) -> Node:
+        """Keys or values before they were repeated for the heads of a group."""
+        if node.target is not aten.view_copy.default or not isinstance(node.args[0], Node):
+            return node
+        expanded = node.args[0]
+        if expanded.target is not aten.expand_copy.default or expanded.meta["val"].dim() != 5:
+            return node
+        grouped = expanded.args[0]
+        if not isinstance(grouped, Node) or not same_size(grouped.meta["val"].shape[2], 1):
+            return node
+        if grouped.target is aten.unsqueeze_copy.default and grouped.args[1] in (2, -3):
+            return grouped.args[0]  # type: ignore[return-value]
+        return node
+
+    # ---- masks ----
+
+    def _mask(self, mask: Node | torch.Tensor | None, scores: torch.Tensor) -> tuple[Node | None, bool]:
+        """The mask as an argument, and whether it is the causal one, which needs none."""
+        if mask is None:
+            return None, False
+        constant = self._constant(mask)
+        if constant is not None and constant.dtype == torch.bool:
+            if bool(constant.all()):
+                return None, False
+            rows, keys = constant.shape[-2:]
+            causal = rows > 1 and bool((constant == torch.ones(rows, keys, dtype=torch.bool).tril()).all())
+            if causal and scores.shape[-2] == rows and scores.shape[-1] == keys:
+                return None, True
+        if isinstance(mask, torch.Tensor):
+            return self._weights.add("attention_mask", mask, next(iter(self._program.graph.nodes))), False
+        return mask, False
+
+    def _some_key_seen(self, mask: Node | torch.Tensor | None) -> bool:
+        constant = self._constant(mask) if mask is not None else None
+        return constant is not None and constant.dtype == torch.bool and bool(constant.any(-1).all())
+
+    def _constant(self, value: Node | torch.Tensor) -> torch.Tensor | None:
+        """A value that depends on stored tensors alone."""
+        if isinstance(value, torch.Tensor):
+            return value
+        needed: list[Node] = []
+        waiting = [value]
+        while waiting:
+            node = waiting.pop()
+            if node in needed:
+                continue
+            needed.append(node)
+            if len(needed) > _MASK_CALLS:
+                return None
+            if node.op == "call_function":
+                waiting += node.all_input_nodes
+            elif self._weights.any(node) is None:
+                return None
+        known: dict[Node, Any] = {}
+        for node in sorted(needed):
+            if node.op == "call_function":
+                args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), known.__getitem__)
+                known[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+            else:
+                known[node] = self._weights.any(node)
+        return known[value] if isinstance(known[value], torch.Tensor) else None
+
+
+_RESHAPES = frozenset({aten.view_copy.default, aten.expand_copy.default, aten.clone.default})
+
+
+def _leads_to_product(node: Node) -> bool:
+    for _ in range(4):
+        if node.target is aten.bmm.default:
+            return True
+        if not node.args or not isinstance(node.args[0], Node):
+            return False
+        if node.target is aten.add.Tensor:
+            return any(isinstance(one, Node) and _leads_to_product(one) for one in node.args[:2])
+        if node.target not in (*_RESHAPES, aten.mul.Tensor, aten.div.Tensor):
+            return False
+        node = node.args[0]
+    return False
+
+
+def _broadcasts(mask: Node | torch.Tensor, scores: torch.Tensor) -> bool:
+    shape = (mask if isinstance(mask, torch.Tensor) else mask.meta["val"]).shape
+    last = scores.shape[max(len(scores.shape) - len(shape), 0) :]
+    return len(last) == len(shape) and all(
+        same_size(size, 1) or same_size(size, wanted) for size, wanted in zip(shape, last, strict=True)
+    )
+
+
+def _shapes_fit(query: Node, key: Node, values: Node) -> bool:
+    q, k, v = (node.meta["val"].shape for node in (query, key, values))
+    return (
+        len(q) == len(k) == len(v) == 4
+        and same_shape(q[:2], k[:2])
+        and same_shape(k[:3], v[:3])
+        and same_size(q[3], k[3])
+    )

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: convolutions of constant filters, channels first. Out: the engine's, on packed filters, between two permutations,
+# which `layouts.py` takes away where they meet.
+"""Convolutions become `cpu::convolution`, `cpu::depthwise` or `cpu::transposed_convolution`."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.backends.engine.pack import (
+    cut_last_panel,
+    pack_convolution,
+    pack_depthwise,
+    pack_transposed_convolution,
+)
+from torchette.backends.engine.passes.constants import Weights
+from torchette.backends.engine.passes.layouts import channels_first, channels_last, permuted
+from torchette.exir import ops
+from torchette.exir.delegation.delegate import reject
+from torchette.exir.graph import call, calls, note, replace
+
+aten = torch.ops.aten
+
+
+def place_convolutions(program: ExportedProgram) -> ExportedProgram:
+    """Convolutions with a constant filter become the engine's, channels last."""
+    weights = Weights(program)
+    count = 0
+    for node in calls(program, aten.convolution.default):
+        placed = _placed(weights, node)
+        if placed is None:
+            continue
+        replace(program, node, channels_first(placed, before=node))
+        count += 1
+    norms = (
+        sum(_place_batch_norm(weights, program, node) for node in calls(program, *_BATCH_NORMS))
+        if count
+        else 0
+    )
+    if count:
+        note(program, f"{count} convolutions became the engine's, and {norms} batch norms filters of one tap")
+    return program
+
+
+_BATCH_NORMS = (aten._native_batch_norm_legit_no_training.default,)
+
+
+def _place_batch_norm(weights: Weights, program: ExportedProgram, node: Node) -> bool:
+    """A batch norm that no convolution took up is a filter of one tap for each channel."""
+    x, *stored, _, eps = node.args
+    scale, shift, mean, variance = (weights.get(value) for value in stored)
+    result = only_result(node)
+    if mean is None or variance is None or result is None or not isinstance(x, Node):
+        return False
+    spatial = x.meta["val"].dim() - 2
+    if not 1 <= spatial <= 3 or x.meta["val"].dtype != torch.float32:
+        return False
+    factor = (variance + eps).rsqrt() * (1.0 if scale is None else scale)
+    bias = (0.0 if shift is None else shift) - mean * factor
+    filters = pack_depthwise(factor.detach().view(-1, *[1] * (spatial + 1)))
+    args = (
+        channels_last(x, before=node),
+        weights.add(f"{node.name}_factor", filters, node),
+        weights.add(f"{node.name}_bias", bias.detach(), node),
+        None,
+        *([number] * spatial for number in (1, 0, 1)),
+        "none",
+    )
+    val = permuted(result.meta["val"], [0, *range(2, spatial + 2), 1])
+    placed = call(node, torch.ops.cpu.depthwise.default, args, val=val, like=node)
+    replace(program, result, channels_first(placed, before=node))
+    return True
+
+
+def only_result(node: Node) -> Node | None:
+    """What stands for the value: the node, or the first of its results where nobody reads the others."""
+    if isinstance(node.meta["val"], torch.Tensor):
+        return node
+    results = [user for user in node.users if user.target is operator.getitem and user.args[1] == 0]
+    others = any(user.users for user in node.users if user not in results)
+    return results[0] if len(results) == 1 and not others else None
+
+
+def _placed(weights: Weights, node: Node) -> Node | None:
+    x, filters, bias, stride, padding, dilation, transposed, output_padding, groups = node.args
+    filter_values = weights.weight(filters)
+    if filter_values is None or not isinstance(x, Node):
+        reject(node, weights.why_not(filters, "filter") or "its image is a number")
+        return None
+    if bias is not None and weights.get(bias) is None:
+        reject(node, weights.why_not(bias, "bias") or "")
+        return None
+    spatial = filter_values.dim() - 2
+    if x.meta["val"].dim() != spatial + 2 or not 1 <= spatial <= 3:
+        reject(node, "its image has no batch, or not one to three dimensions")
+        return None
+    where = [each(given, spatial) for given in (stride, padding, dilation)]
+    outputs = filter_values.shape[1] * groups if transposed else filter_values.shape[0]
+    if transposed and outputs == groups > 1:
+        reject(
+            node, "nothing to gain: it is transposed and has a group for each channel, products of one column"
+        )
+        return None
+    if not transposed:
+        x, where[1] = _without_zeros(x, where[1])
+    val = permuted(node.meta["val"], [0, *range(2, spatial + 2), 1])
+    if not transposed and groups == 1 and spatial <= 2 and _is_planar(x):
+        packed = weights.packed(filters, "planar", lambda tensor: _pack_filters(tensor.unsqueeze(1), 1))
+        args: tuple[Any, ...] = (x, packed, bias, None, *where, outputs, "none")
+        return call(node, torch.ops.cpu.planar_convolution.default, args, val=val, like=node)
+    image = channels_last(x, before=node)
+    if transposed:
+        how = "transposed_convolution", groups
+        packed = weights.packed(
+            filters, how, lambda tensor: pack_transposed_convolution(tensor.float(), groups)
+        )
+        args = (image, packed, bias, None, *where, each(output_padding, spatial), outputs, "none")
+        return call(node, torch.ops.cpu.transposed_convolution.default, args, val=val, like=node)
+    if groups > 1 and groups == outputs and filter_values.shape[1] == 1 and x.meta["val"].shape[1] == outputs:
+        packed = weights.packed(
+            filters, "depthwise", lambda tensor: cut_last_panel(pack_depthwise(tensor.float()), outputs)
+        )
+        args = (image, packed, bias, None, *where, "none")
+        return call(node, torch.ops.cpu.depthwise.default, args, val=val, like=node)
+
+    packed = weights.packed(filters, ("convolution", groups), lambda tensor: _pack_filters(tensor, groups))
+    args = (image, packed, bias, None, *where, outputs, "none")
+    return call(node, torch.ops.cpu.convolution.default, args, val=val, like=node)
+
+
+def _pack_filters(tensor: torch.Tensor, groups: int) -> torch.Tensor:
+    return torch.stack(
+        [cut_last_panel(group, tensor.shape[0] // groups) for group in pack_convolution(tensor, groups)]
+    )
+
+
+# As images have. With more, `cpu::convolution` reads long runs of channels; where it begins to win was not measured.
+_FEW_CHANNELS = 4
+
+
+def _is_planar(image: Node) -> bool:
+    """Few channels, as the user gives them or moved about: not what another convolution makes."""
+    value = image.meta["val"]
+    if value.shape[1] > _FEW_CHANNELS:
+        return False
+    while image.op != "placeholder":
+        sources = [
+            source
+            for source in image.all_input_nodes
+            if isinstance(source.meta["val"], torch.Tensor) and source.meta["val"].dim() == value.dim()
+        ]
+        moves = image.target in (aten.slice_copy.Tensor, aten.constant_pad_nd.default, aten._to_copy.default)
+        if not (moves or ops.is_pointwise(image.target)) or len(sources) != 1:  # type: ignore[arg-type]
+            return False
+        (image,) = sources
+    return True
+
+
+def _without_zeros(x: Node, padding: list[int]) -> tuple[Node, list[int]]:
+    """The image within a frame of zeros that is as wide on both sides, and the padding with it."""
+    if x.target is not aten.constant_pad_nd.default or ops.argument(x, "value") != 0:
+        return x, padding
+    source, amounts = x.args[0], [*x.args[1]]  # type: ignore[misc]
+    pairs = list(zip(amounts[::2], amounts[1::2], strict=True))[::-1]
+    framed = len(pairs) <= len(padding) and all(isinstance(a, int) and a == b >= 0 for a, b in pairs)
+    if not framed or not isinstance(source, Node):
+        return x, padding
+    first = len(padding) - len(pairs)
+    return source, padding[:first] + [a + pair[0] for a, pair in zip(padding[first:], pairs, strict=True)]
+
+
+def each(given: Any, spatial: int) -> list[int]:
+    """A number for each spatial dimension, where one may stand for all."""
+    return list(given) * spatial if len(given) == 1 else list(given)

@@ -1,0 +1,496 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: products of a matrix of stored integers with a tensor that is quantized while the model runs, as PT2E and torchao spell
+# it in core operators. Out: `cpu::quantize_rows`, once for all readers, and `cpu::dynamic_linear`.
+"""Linear layers on dynamically quantized inputs become `cpu::dynamic_linear`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.backends.engine.passes.constants import Weights
+from torchette.backends.engine.passes.integers import MOST_INPUTS
+from torchette.backends.engine.passes.linears import operands
+from torchette.backends.engine.passes.weight_only import Packed, Scaled, pack, packed_weight
+from torchette.exir import ops
+from torchette.exir.delegation.delegate import reject
+from torchette.exir.graph import call, calls, constants, fake_mode, note, replace, same_shape, same_size
+from torchette.exir.passes.remove_dead_code import remove_dead_code
+
+aten = torch.ops.aten
+cpu = torch.ops.cpu
+
+_EXACT = (torch.float32, torch.float64)
+_SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
+_TINY = 2.0**-126  # of a smaller scale no float is the inverse
+
+
+class Scheme(NamedTuple):
+    """What follows the input in the arguments of `cpu::quantize_rows`."""
+
+    low: int
+    high: int
+    steps: float
+    epsilon: float
+    symmetric: bool
+    whole: bool
+
+
+class Quantized(NamedTuple):
+    """A tensor, how it is quantized, and its formulas: of its numbers, their zero points and their scales."""
+
+    x: Node
+    scheme: Scheme
+    numbers: Formula
+    zero: Formula
+    scale: Formula
+
+
+def place_dynamic_linears(program: ExportedProgram) -> ExportedProgram:
+    """Products of stored integers with what is quantized while the model runs become cpu::dynamic_linear."""
+    if not any(True for _ in calls(program, aten.amax.default)):
+        return program
+    placer = _Placer(program)
+    count = sum(placer.place(node) for node in calls(program, *_PRODUCTS))
+    if count:
+        note(
+            program,
+            f"{count} linear layers run on integers; {len(placer.rows)} tensors are quantized for them",
+        )
+        remove_dead_code(program)
+    return program
+
+
+_PRODUCTS = (aten.linear.default, aten.mm.default, aten.addmm.default)
+
+
+class _Placer:
+    def __init__(self, program: ExportedProgram) -> None:
+        self._program = program
+        self._weights = Weights(program)
+        self._stored = dict(constants(program))
+        self._packed: dict[Node, Packed | None] = {}
+        self._formulas: dict[Node, _Formulas] = {}
+        self.rows: dict[tuple[Node, Scheme], tuple[Node, Node]] = {}
+
+    def place(self, node: Node) -> bool:
+        if node._erased or node.kwargs:
+            return False
+        x, weight, bias = operands(node)
+        if not isinstance(x, Node) or not isinstance(weight, Node):
+            return False
+        if x.meta["val"].dtype is torch.float32:
+            return self._of_floats(node, x, weight, bias)
+        return node.target is aten.mm.default and self._of_integers(node, x, weight)
+
+    # ---- dequantized, then multiplied ----
+
+    def _of_floats(self, node: Node, x: Node, weight: Node, bias: Any) -> bool:
+        if weight in self._stored or x.target is not aten.mul.Tensor:
+            return False
+        above, scale = x.args
+        found = self._quantized(scale, above)
+        if found is None or not same_shape(x.meta["val"].shape, found.x.meta["val"].shape):
+            return False
+        formulas = self._formulas[found.x]
+        if formulas.of(x) != formulas.make(
+            "mul", formulas.make("sub", found.numbers, found.zero), found.scale
+        ):
+            reject(node, "its input is not quantized as cpu::quantize_rows does it")
+            return False
+        if weight not in self._packed:
+            self._packed[weight] = packed_weight(self._weights, self._stored, node, weight)
+        packed = self._packed[weight]
+        if packed is None:
+            return False
+        if bias is not None and not self._is_bias(bias, packed.outputs):
+            reject(node, self._weights.why_not(bias, "bias") or "its bias is no vector of the outputs")
+            return False
+        return self._emit(node, node, found, packed, bias)
+
+    # ---- multiplied, then scaled ----
+
+    def _of_integers(self, node: Node, x: Node, weight: Node) -> bool:
+        """mm of whole numbers, and the products with the scales that follow it."""
+        matrix, lift = self._stored.get(weight), self._lift(node, x, weight)
+        product: Node | None = node
+        if lift:
+            # Where the processor has only products of unsigned by signed bytes, torchao lifts the numbers, and lowers the sums.
+            product, x = _only_user(node, aten.sub.Tensor), _before(_before(x).args[0]).args[0]
+        end = _only_user(product, aten._to_copy.default)
+        if (
+            matrix is None
+            or matrix.is_floating_point()
+            or end is None
+            or end.meta["val"].dtype is not torch.float32
+        ):
+            return False
+        end, numbers = _only_user(end, aten.mul.Tensor), _before(x)
+        if end is None or not _is_column(end.args[1]):
+            return False
+        found = self._quantized(_before(end.args[1]), numbers)
+        if found is None or not same_shape(numbers.meta["val"].shape, found.x.meta["val"].shape):
+            return False
+        formulas, (depth, outputs) = self._formulas[found.x], matrix.shape
+        if lift and not 0 <= found.scheme.low + lift <= found.scheme.high + lift <= 255:
+            return False
+        if formulas.of(numbers) != found.numbers or not same_size(x.meta["val"].shape[-1], depth):
+            return False
+        below = _only_user(end, aten.sub.Tensor)
+        if below is not None:  # less zero scale * the sums of the weights
+            end, taken = below, below.args[1]
+            if not isinstance(taken, Node) or taken.target is not aten.mul.Tensor:
+                return False
+            scaled, sums = taken.args
+            known = self._row(sums, outputs)
+            if known is None or not torch.equal(known.flatten().double(), matrix.double().sum(0)):
+                return False
+            if not _is_column(scaled) or formulas.of(_before(scaled)) != formulas.make("mul", found.zero, found.scale):  # fmt: skip
+                return False
+        elif not found.scheme.symmetric:
+            return False
+        end = _only_user(end, aten.mul.Tensor)
+        factors = None if end is None else self._row(end.args[1], outputs)
+        if factors is None or factors.dtype is not torch.float32:
+            return False
+        if matrix.numel() == 0 or matrix.min() < -128 or matrix.max() > 127 or depth > MOST_INPUTS:
+            reject(node, "its weight has more than 8 bits, or its sums more than 32")
+            return False
+        # The result has the shape of x again, and may have a bias then.
+        sizes, bias, last = (*found.x.meta["val"].shape[:-1], outputs), None, None
+        while end is not None:
+            if same_shape(end.meta["val"].shape, sizes):
+                last = end
+            user = next(iter(end.users)) if len(end.users) == 1 else None
+            if user is not None and user.target is aten.add.Tensor and user.args[0] is end:
+                if (
+                    user.kwargs
+                    or bias is not None
+                    or last is not end
+                    or not self._is_bias(user.args[1], outputs)
+                ):
+                    break
+                bias = user.args[1]
+            elif user is None or user.target is not aten.view_copy.default:
+                break
+            end = user
+        if last is None:
+            reject(node, "its rows are put into another shape")
+            return False
+        scales = factors.detach().reshape(-1, 1).expand(outputs, 1)
+        stored = Scaled(matrix.detach().t().to(torch.int8), scales)
+        packed = pack(self._weights, weight, stored)
+        return packed is not None and self._emit(node, last, found, packed, bias)
+
+    def _lift(self, node: Node, x: Node, weight: Node) -> int:
+        """What is added to the numbers before they become unsigned bytes, and taken from the sums; 0 for nothing."""
+        cast, matrix = _before(x), self._stored.get(weight)
+        if cast.target is not aten._to_copy.default or cast.meta["val"].dtype is not torch.uint8:
+            return 0
+        add, sub = _before(cast.args[0]), _only_user(node, aten.sub.Tensor)
+        by = self._stored.get(add.args[1]) if add.target is aten.add.Tensor else None
+        if by is None or by.numel() != 1 or by.is_floating_point() or sub is None or matrix is None:
+            return 0
+        taken = self._row(sub.args[1], matrix.shape[1])
+        same = taken is not None and torch.equal(taken.flatten().long(), by.long() * matrix.long().sum(0))
+        return int(by) if same and isinstance(add.args[0], Node) else 0
+
+    def _row(self, value: Any, outputs: int) -> torch.Tensor | None:
+        """A stored number for each output, or for all."""
+        stored = self._stored.get(value)
+        fits = stored is not None and (stored.numel() == 1 or stored.numel() == stored.shape[-1] == outputs)
+        return stored if fits else None
+
+    # ---- what is common to both ----
+
+    def _is_bias(self, value: Any, outputs: int) -> bool:
+        stored = self._weights.get(value)
+        return stored is not None and stored.shape == (outputs,)
+
+    def _emit(self, node: Node, end: Node, found: Quantized, packed: Packed, bias: Any) -> bool:
+        if packed.group > MOST_INPUTS:
+            reject(node, "its sums need more than 32 bits")
+            return False
+        if (found.x, found.scheme) not in self.rows:
+            val = found.x.meta["val"]
+            with fake_mode(self._program):
+                vals = val.to(torch.int8), val.new_empty((*val.shape[:-1], 2))
+            first = _first_after(found.x)
+            pair = call(first, cpu.quantize_rows.default, (found.x, *found.scheme), val=vals, like=node)
+            self.rows[found.x, found.scheme] = tuple(  # type: ignore[assignment]
+                call(first, operator.getitem, (pair, i), val=part, like=node) for i, part in enumerate(vals)
+            )
+        args = (*self.rows[found.x, found.scheme], *packed[:2], bias, None, packed.outputs, "none")
+        placed = call(end, cpu.dynamic_linear.default, args, val=end.meta["val"], like=node)
+        replace(self._program, end, placed)
+        return True
+
+    def _quantized(self, scale: Any, above: Any) -> Quantized | None:
+        """What has this scale, and numbers of which these are made."""
+        for reduction in _reductions(scale):
+            x = reduction.args[0]
+            if not isinstance(x, Node) or x.meta["val"].dtype is not torch.float32:
+                continue
+            if x not in self._formulas:
+                self._formulas[x] = _Formulas(x, self._stored)
+            found = self._formulas[x].quantized(scale, above)
+            if found is not None:
+                return found
+        return None
+
+
+def _is_column(node: Any) -> bool:
+    """Whether a matrix has one number in each row."""
+    return isinstance(node, Node) and node.meta["val"].dim() == 2 and same_size(node.meta["val"].shape[1], 1)
+
+
+def _only_user(node: Node | None, target: Any) -> Node | None:
+    """The one user of a node but for views, where it is such a call with the node as its first operand."""
+    while node is not None and len(node.users) == 1:
+        (user,) = node.users
+        if user.target is target:
+            return user if user.args[0] is node and set(user.kwargs) <= {"dtype"} else None
+        if user.target is not aten.view_copy.default:
+            return None
+        node = user
+    return None
+
+
+def _before(node: Any) -> Any:
+    """What views and casts of whole numbers stand behind."""
+    while isinstance(node, Node) and (
+        node.target is aten.view_copy.default
+        or (node.target is aten._to_copy.default and node.meta["val"].dtype in _SIGNED)
+    ):
+        node = node.args[0]
+    return node
+
+
+def _first_after(x: Node) -> Node:
+    """Where x is computed already: what is quantized there can be read by all readers of x."""
+    first = x.next
+    while first.op == "placeholder":
+        first = first.next
+    return first
+
+
+def _reductions(scale: Any) -> Iterator[Node]:
+    """The maxima near a value."""
+    waiting: list[Any] = [scale]
+    seen: set[Node] = set()
+    while waiting and len(seen) < 16:
+        node = waiting.pop(0)
+        if not isinstance(node, Node) or node in seen or node.op != "call_function":
+            continue
+        seen.add(node)
+        if node.target is aten.amax.default:
+            yield node
+        else:
+            waiting += node.all_input_nodes
+
+
+# ---- formulas ----
+
+_DEEPEST = 32  # calls from a dequantized tensor to the one it is made of
+
+Formula = int  # equal for equal formulas of one tensor
+
+_POINTWISE = {
+    aten.add.Tensor: "add", aten.sub.Tensor: "sub", aten.mul.Tensor: "mul", aten.div.Tensor: "div",
+    aten.minimum.default: "minimum", aten.maximum.default: "maximum", aten.neg.default: "neg",
+    aten.round.default: "round", aten.reciprocal.default: "reciprocal",
+}  # fmt: skip
+_COMMUTE = ("add", "mul", "minimum", "maximum")
+
+
+class _Formulas:
+    """What values are of a tensor x, however they are spelled.
+
+    A formula stands for the same numbers, bit for bit, as the calls that it is read from. Values that have x's shape and
+    such that have one number for each range are told apart by checks of their shapes.
+    """
+
+    def __init__(self, x: Node, stored: dict[Node, torch.Tensor]) -> None:
+        self._x = x
+        self._stored = stored
+        self._numbers: dict[tuple, Formula] = {}
+        self._tuples: list[tuple] = []
+        self._depth = 0
+        self._known: dict[Node, Formula | None] = {x: self.make("x")}
+
+    def make(self, kind: str, *parts: Any) -> Formula:
+        """The formula of an operation on formulas; what changes no bit of the integers in the end is left out."""
+        if kind in _COMMUTE:
+            parts = tuple(sorted(parts))
+        if kind in ("add", "sub") and self._is_number(parts[-1], 0.0):
+            return parts[0]
+        for i in (0, 1):
+            if kind == "mul" and self._is_number(parts[i], 1.0):
+                return parts[1 - i]
+            if kind == "add" and self._is_number(parts[i], 0.0):
+                return parts[1 - i]
+        key = (kind, *parts)
+        if key not in self._numbers:
+            self._numbers[key] = len(self._tuples)
+            self._tuples.append(key)
+        return self._numbers[key]
+
+    def _is_number(self, formula: Formula, value: float) -> bool:
+        return self._tuples[formula] == ("number", value)
+
+    def of(self, value: Any) -> Formula | None:
+        """The formula of a value; None if it has none."""
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return self.make("number", float(value))
+        if not isinstance(value, Node):
+            return None
+        if value not in self._known:
+            self._known[value] = None
+            if self._depth < _DEEPEST:
+                self._depth += 1
+                self._known[value] = self._read(value)
+                self._depth -= 1
+        return self._known[value]
+
+    def _read(self, node: Node) -> Formula | None:
+        if node in self._stored:
+            tensor = self._stored[node]
+            return self.make("number", float(tensor.item())) if tensor.numel() == 1 and not tensor.is_complex() else None  # fmt: skip
+        val = node.meta.get("val")
+        if node.op != "call_function" or not isinstance(val, torch.Tensor):
+            return None
+        target = node.target
+        if target in (aten.full_like.default, aten.full.default):
+            return self.of(node.args[1])
+        if target in (aten.amin.default, aten.amax.default):
+            return self._extreme(node)
+        if target is aten.view_copy.default:
+            part = self.of(node.args[0])
+            # of one number for each range, in their order
+            return None if part is None or self._has_x(part) else part
+        if target is aten._to_copy.default:
+            part = self.of(node.args[0])
+            # float64 has every float32, and nothing is computed in it
+            kept = set(node.kwargs) <= {"dtype"} and (val.dtype in _EXACT or self._fits(part, val.dtype))
+            return part if part is not None and kept else None
+        if target is aten.clamp.default:
+            part = self.of(node.args[0])
+            low, high = (ops.argument(node, name) for name in ("min", "max"))
+            if part is None or not all(bound is None or isinstance(bound, (int, float)) for bound in (low, high)):  # fmt: skip
+                return None
+            return self.make("clamp", part, low, high)
+        if target not in _POINTWISE or node.kwargs or val.dtype is not torch.float32:
+            return None
+        if not self._is_even(node):
+            return None
+        parts = [self.of(arg) for arg in node.args]
+        return None if None in parts else self.make(_POINTWISE[target], *parts)  # type: ignore[index]
+
+    def _extreme(self, node: Node) -> Formula | None:
+        """The least or the greatest number of each row of x, or of all."""
+        rank = self._x.meta["val"].dim()
+        dims = node.args[1] if len(node.args) > 1 else []
+        dims = {d % rank for d in ([dims] if isinstance(dims, int) else dims)} if rank else set()  # type: ignore[union-attr]
+        dims = dims or set(range(rank))
+        if node.args[0] is not self._x or dims not in ({rank - 1}, set(range(rank))) or not rank:
+            return None
+        kind = "amin" if node.target is aten.amin.default else "amax"
+        return self.make(kind, "row" if dims == {rank - 1} and rank > 1 else "whole")
+
+    def _is_even(self, node: Node) -> bool:
+        """Whether no operand is broadcast but for numbers, and what is of a range to the range's numbers."""
+        shape = node.meta["val"].shape
+        for arg in node.args:
+            part = self.of(arg)
+            if part is None:
+                return False
+            if self._tuples[part][0] == "number" or not isinstance(arg, Node):
+                continue
+            sizes = arg.meta["val"].shape
+            if same_shape(sizes, shape):
+                continue
+            of_row = same_shape(sizes, (*shape[:-1], 1)) and same_shape(shape, self._x.meta["val"].shape)
+            if not of_row and not (self._of_whole(part) and all(same_size(size, 1) for size in sizes)):
+                return False
+        return True
+
+    def _of_whole(self, formula: Formula) -> bool:
+        """Whether a value has one number, of all of x."""
+        kind, *parts = self._tuples[formula]
+        if kind in ("amin", "amax"):
+            return parts == ["whole"]
+        return kind == "number" or (
+            kind != "x" and all(self._of_whole(part) for part in self._parts(formula))
+        )
+
+    def _has_x(self, formula: Formula) -> bool:
+        return self._tuples[formula][0] == "x" or any(self._has_x(part) for part in self._parts(formula))
+
+    def _parts(self, formula: Formula) -> list[Formula]:
+        kind, *parts = self._tuples[formula]
+        return [] if kind in ("number", "amin", "amax") else parts[:1] if kind == "clamp" else parts
+
+    def _fits(self, formula: Formula | None, dtype: torch.dtype) -> bool:
+        """Whether a value is whole, and within a type's range."""
+        if formula is None or dtype.is_floating_point or dtype is torch.bool or dtype.is_complex:
+            return False
+        info, (kind, *parts) = torch.iinfo(dtype), self._tuples[formula]
+        if kind == "number":
+            return float(parts[0]).is_integer() and info.min <= parts[0] <= info.max
+        if kind != "clamp" or None in parts[1:]:
+            return False
+        return info.min <= parts[1] and parts[2] <= info.max and self._is_whole(formula)
+
+    def _is_whole(self, formula: Formula) -> bool:
+        kind, *parts = self._tuples[formula]
+        if kind == "number":
+            return float(parts[0]).is_integer()
+        if kind == "clamp":
+            return all(float(bound).is_integer() for bound in parts[1:]) and self._is_whole(parts[0])
+        return kind == "round" or (kind in ("add", "sub") and all(map(self._is_whole, parts)))
+
+    def quantized(self, scale: Any, above: Any) -> Quantized | None:
+        """How x is quantized where these are the scale, max(spread / steps, epsilon), and the numbers, or what is left of
+        them without their zero point."""
+        given, numbers = self.of(scale), self.of(above)
+        if given is None or numbers is None:
+            return None
+        if self._tuples[numbers][0] == "sub":
+            numbers = self._tuples[numbers][1]
+        kind, *parts = self._tuples[given]
+        if kind != "clamp" or parts[2] is not None or self._tuples[parts[0]][0] != "div":
+            return None
+        _, spread, divisor = self._tuples[parts[0]]
+        epsilon, (number, *steps) = parts[1], self._tuples[divisor]
+        clamp, *bounds = self._tuples[numbers]
+        if number != "number" or not steps[0] > 0 or epsilon is None or epsilon < _TINY:
+            return None
+        if clamp != "clamp" or not all(
+            isinstance(bound, (int, float)) and bound == int(bound) for bound in bounds[1:]
+        ):
+            return None
+        low, high = int(bounds[1]), int(bounds[2])
+        if not -128 <= low <= 0 <= high <= 127:
+            return None
+        none, x = self.make("number", 0.0), self.make("x")
+        for where in ("row", "whole"):
+            least = self.make("minimum", self.make("amin", where), none)
+            most = self.make("maximum", self.make("amax", where), none)
+            if spread == self.make("maximum", self.make("neg", least), most):
+                symmetric, zero = True, none
+            elif spread == self.make("sub", most, least):
+                below = self.make("round", self.make("div", least, given))
+                symmetric = False
+                zero = self.make("clamp", self.make("sub", self.make("number", float(low)), below), low, high)
+            else:
+                continue
+            whole = self.make("round", self.make("mul", x, self.make("reciprocal", given)))
+            scheme = Scheme(low, high, float(steps[0]), float(epsilon), symmetric, where == "whole")
+            expected = self.make("clamp", self.make("add", whole, zero), low, high)
+            return Quantized(self._x, scheme, expected, zero, given)
+        return None

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: the engine's linear layers and convolutions, followed by an addition or an activation. Out: the operator does both
+# before it writes its result.
+"""Additions and activations join the operator before them."""
+
+from __future__ import annotations
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.backends.engine.passes.activations import Activations
+from torchette.exir.graph import call, calls, note, replace, same_shape
+
+aten = torch.ops.aten
+cpu = torch.ops.cpu
+
+# Operators with the arguments `residual` and `activation`, which is the last.
+_OPERATORS = (
+    cpu.linear.default,
+    cpu.dynamic_linear.default,
+    cpu.convolution.default,
+    cpu.planar_convolution.default,
+    cpu.depthwise.default,
+    cpu.transposed_convolution.default,
+)
+
+
+def fuse_epilogues(program: ExportedProgram) -> ExportedProgram:
+    """Additions and activations join the operator before them."""
+    residuals = activations = 0
+    known = Activations(program)
+    for node in calls(program, *_OPERATORS):
+        added = _add_residual(program, node)
+        residuals += added is not node
+        finished = _add_activation(program, known, added)
+        activations += finished is not added
+    if residuals or activations:
+        note(program, f"{residuals} additions and {activations} activations joined the operator before them")
+    return program
+
+
+def _add_residual(program: ExportedProgram, node: Node) -> Node:
+    users = list(node.users)
+    if len(users) != 1 or users[0].target is not aten.add.Tensor or users[0].kwargs:
+        return node
+    (addition,) = users
+    left, right = addition.args[:2]
+    other = right if left is node else left
+    if other is node or not isinstance(other, Node) or not isinstance(other.meta.get("val"), torch.Tensor):
+        return node
+    value, own = other.meta["val"], node.meta["val"]
+    if value.dtype != own.dtype or not same_shape(value.shape, own.shape):
+        return node
+    place = [argument.name for argument in node.target._schema.arguments].index("residual")  # type: ignore[union-attr]
+    args = (*node.args[:place], other, *node.args[place + 1 :])
+    return _move(program, node, addition, args)
+
+
+def _add_activation(program: ExportedProgram, known: Activations, node: Node) -> Node:
+    found = known.after(node)
+    if found is None:
+        return node
+    return _move(program, node, found.end, (*node.args[:-1], found.name))
+
+
+def _move(program: ExportedProgram, node: Node, end: Node, args: tuple) -> Node:
+    """Let a call with these arguments take the place of `end`; what led to it is dead code now."""
+    new = call(end, node.target, args, val=node.meta["val"], like=node)
+    replace(program, end, new)
+    return new

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: pools, resizes and norms, channels first, in a program with convolutions of the engine. Out: the engine's,
+# between two permutations, which `layouts.py` takes away where they meet.
+"""What stands between convolutions takes its channels last, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.backends.engine.passes.convolutions import each, only_result
+from torchette.backends.engine.passes.layouts import channels_first, channels_last, permuted
+from torchette.exir.delegation.delegate import reject
+from torchette.exir.graph import call, calls, note, replace, same_size
+
+aten = torch.ops.aten
+cpu = torch.ops.cpu
+
+_CONVOLUTIONS = (
+    cpu.convolution.default, cpu.planar_convolution.default, cpu.depthwise.default,
+    cpu.transposed_convolution.default,
+)  # fmt: skip
+
+
+def place_images(program: ExportedProgram) -> ExportedProgram:
+    """Pools, resizes and norms between convolutions become the engine's."""
+    if next(calls(program, *_CONVOLUTIONS), None) is None:
+        for node in calls(program, *_RULES):
+            reject(node, "nothing to gain: there is no convolution beside it")
+        return program  # permutations would be in vain
+    count = 0
+    for node in calls(program, *_RULES):
+        x, result, found = node.args[0], only_result(node), _RULES[node.target](node)
+        if not isinstance(x, Node) or x.meta["val"].dtype != torch.float32 or result is None or found is None:
+            reject(node, "it is not float32, its other results are read, or it has several images")
+            continue
+        target, args = found
+        val = permuted(result.meta["val"], [0, *range(2, result.meta["val"].dim()), 1])
+        placed = call(node, target, (channels_last(x, before=node), *args), val=val, like=node)
+        replace(program, result, channels_first(placed, before=node))
+        count += 1
+    if count:
+        note(program, f"{count} pools, resizes and norms followed the convolutions")
+    return program
+
+
+# ---- what each becomes: an operator, and its arguments behind the image ----
+
+Placed = tuple[Any, tuple[Any, ...]] | None
+
+
+def _filled(node: Node, defaults: list[Any]) -> list[Any]:
+    """The arguments behind the first; `defaults` are all of them."""
+    return [*node.args[1:], *defaults[len(node.args) - 1 :]]
+
+
+def _spatial(node: Node) -> int:
+    return node.args[0].meta["val"].dim() - 2  # type: ignore[union-attr]
+
+
+def _max_pool(node: Node) -> Placed:
+    kernel, stride, padding, dilation, ceil = _filled(node, [None, [], [0], [1], False])
+    where = [each(given, _spatial(node)) for given in (kernel, stride or kernel, padding, dilation)]
+    return cpu.max_pool.default, (*where, ceil)
+
+
+def _avg_pool(node: Node) -> Placed:
+    kernel, stride, padding, *rest = _filled(node, [None, [], [0], False, True, None])
+    where = [each(given, _spatial(node)) for given in (kernel, stride or kernel, padding)]
+    return cpu.avg_pool.default, (*where, *rest)
+
+
+def _adaptive_avg_pool(node: Node) -> Placed:
+    return cpu.adaptive_avg_pool.default, (list(node.args[1]),)  # type: ignore[arg-type]
+
+
+def _group_norm(node: Node) -> Placed:
+    _, weight, bias, *_, groups, eps = node.args
+    return cpu.group_norm.default, (weight, bias, groups, eps)
+
+
+def _instance_norm(node: Node) -> Placed:
+    """Of one image: torch puts the channels of several into one."""
+    x, weight, bias, _, _, eps = node.args
+    batch, channels = x.meta["val"].shape[:2]  # type: ignore[union-attr]
+    return (cpu.group_norm.default, (weight, bias, channels, eps)) if same_size(batch, 1) else None
+
+
+def _resize(mode: str) -> Callable[[Node], Placed]:
+    def placed(node: Node) -> Placed:
+        size, *rest = node.args[1:]
+        align = False if mode.startswith("nearest") else rest.pop(0)
+        if node.target._overloadname == "vec":  # type: ignore[union-attr]
+            (scales,) = rest or (None,)
+        else:
+            scales = rest if rest and None not in rest else None
+        return cpu.resize.default, (size, scales, mode, align)
+
+    return placed
+
+
+_RULES: dict[Any, Callable[[Node], Placed]] = {
+    aten.max_pool2d_with_indices.default: _max_pool,
+    aten.max_pool3d_with_indices.default: _max_pool,
+    aten.avg_pool2d.default: _avg_pool,
+    aten.avg_pool3d.default: _avg_pool,
+    aten._adaptive_avg_pool2d.default: _adaptive_avg_pool,
+    aten._adaptive_avg_pool3d.default: _adaptive_avg_pool,
+    aten.native_group_norm.default: _group_norm,
+    aten._native_batch_norm_legit.no_stats: _instance_norm,
+    **{overload: _resize("nearest") for overload in (
+        aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest2d.vec,
+        aten.upsample_nearest3d.default)},
+    **{overload: _resize("nearest-exact") for overload in (
+        aten._upsample_nearest_exact1d.default, aten._upsample_nearest_exact2d.default,
+        aten._upsample_nearest_exact3d.default)},
+    **{overload: _resize("linear") for overload in (
+        aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_bilinear2d.vec,
+        aten.upsample_trilinear3d.default)},
+    aten.upsample_bicubic2d.default: _resize("cubic"),
+}  # fmt: skip

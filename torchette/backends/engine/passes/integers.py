@@ -1,0 +1,500 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a graph with quantize and dequantize, as PT2E leaves it. Out: the layers between them as the engine's, on whole
+# numbers of 8 bits; what quantizes and dequantizes beside them as the engine's as well.
+"""Quantized layers become `cpu::quantized_linear` and its like."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.backends.engine.pack import pack_linear, pack_quads, requantization_terms
+from torchette.backends.engine.passes.constants import Weights
+from torchette.backends.engine.passes.convolutions import each, only_result
+from torchette.backends.engine.passes.layouts import channels_first, channels_last, permuted
+from torchette.backends.engine.passes.linears import operands
+from torchette.backends.engine.passes.quantize_points import moves
+from torchette.exir import ops
+from torchette.exir.delegation.delegate import reject
+from torchette.exir.graph import call, calls, constants, note, replace, same_shape, same_size
+from torchette.exir.passes.fold_constants import evaluate
+from torchette.exir.passes.remove_dead_code import remove_dead_code
+
+aten = torch.ops.aten
+cpu = torch.ops.cpu
+
+# By name: torch declares them only where its quantization has been imported.
+_QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
+_DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
+_DEQUANTIZE_CHANNELS = "quantized_decomposed.dequantize_per_channel.default"
+
+# Sums of more products may not fit into 32 bits: 255 * 128 each.
+MOST_INPUTS = (2**31 - 1) // (255 * 128)
+_MOST_TAPS = 512  # of a depthwise filter: C++ in kernels/engine/quantized_convolution.cpp
+_MOST_AVERAGED = 1 << 16  # elements under a window: C++ in kernels/engine/image_pool.cpp
+
+
+class Scheme(NamedTuple):
+    """What a tensor of whole numbers stands for: (q - zero) scale, of low <= q <= high."""
+
+    scale: float
+    zero: int
+    low: int
+    high: int
+    dtype: torch.dtype
+
+
+class Quantized(NamedTuple):
+    """A value that is stored as whole numbers."""
+
+    node: Node
+    scheme: Scheme
+
+
+def place_integers(program: ExportedProgram) -> ExportedProgram:
+    """Layers between dequantize and quantize become the engine's, on integers."""
+    if not any(str(node.target) in (_QUANTIZE, _DEQUANTIZE) for node in calls(program)):
+        return program
+    placer = _Placer(program)
+    for node in list(calls(program)):
+        placer.sink(node)
+    for node in reversed(list(calls(program))):
+        if not node._erased:
+            placer.raise_(node)
+    count = sum(placer.place(node) for node in list(calls(program)) if str(node.target) == _QUANTIZE)
+    remove_dead_code(program)
+    rest = sum(placer.place_rest(node) for node in list(calls(program)))
+    if count or rest:
+        note(program, f"{count} quantized layers run on integers; {rest} values are quantized or dequantized")
+    return program
+
+
+class _Placer:
+    def __init__(self, program: ExportedProgram) -> None:
+        self._program = program
+        self._weights = Weights(program)
+
+    # ---- quantize and dequantize go to where the arithmetic is ----
+
+    def scheme(self, node: Any) -> Scheme | None:
+        """Of a call that quantizes or dequantizes a whole tensor to or from 8 bits."""
+        if not isinstance(node, Node) or str(node.target) not in (_QUANTIZE, _DEQUANTIZE):
+            return None
+        scale, zero, low, high, dtype = node.args[1:6]
+        if dtype not in (torch.int8, torch.uint8) or not all(
+            isinstance(n, (int, float)) for n in (scale, zero)
+        ):
+            return None
+        floats = node.args[0] if str(node.target) == _QUANTIZE else node
+        if floats.meta["val"].dtype != torch.float32:  # type: ignore[union-attr]
+            return None
+        return Scheme(float(scale), int(zero), int(low), int(high), dtype)  # type: ignore[arg-type]
+
+    def source(self, node: Any) -> Quantized | None:
+        """The whole numbers that a value is dequantized from, unless they are a stored weight."""
+        scheme = self.scheme(node)
+        if scheme is None or str(node.target) != _DEQUANTIZE or self._weights.any(node.args[0]) is not None:
+            return None
+        return Quantized(node.args[0], scheme)
+
+    def quantize(self, x: Node, like: Node, before: Node) -> Node:
+        """`x` quantized as `like` quantizes; nothing where it is dequantized from the same."""
+        found = self.source(x)
+        if found is not None and found.scheme == self.scheme(like):
+            return found.node
+        val = x.meta["val"].to(like.args[5])
+        return call(before, like.target, (x, *like.args[1:]), dict(like.kwargs), val=val, like=like)
+
+    def sink(self, node: Node) -> None:
+        """Move elements of whole numbers instead of what they stand for."""
+        sources = [self.source(x) for x in _moved(node)]
+        if not sources or None in sources or len({source.scheme for source in sources}) > 1:  # type: ignore[union-attr]
+            return
+        first: Node = _moved(node)[0]
+        moved = self.move(node, [source.node for source in sources])  # type: ignore[union-attr]
+        args = (moved, *first.args[1:])
+        replace(
+            self._program,
+            node,
+            call(node, first.target, args, dict(first.kwargs), val=node.meta["val"], like=node),
+        )
+
+    def raise_(self, node: Node) -> None:
+        """Quantize before elements are moved, not behind."""
+        if str(node.target) != _QUANTIZE or self.scheme(node) is None:
+            return
+        mover: Node = node.args[0]  # type: ignore[assignment]
+        if not _moved(mover) or len(mover.users) > 1:
+            return
+        parts = [self.quantize(x, node, mover) for x in _moved(mover)]
+        replace(self._program, node, self.move(mover, parts, before=node))
+        mover.graph.erase_node(mover)
+        for part in parts:
+            if not part._erased:
+                self.raise_(part)
+
+    def move(self, node: Node, parts: list[Node], before: Node | None = None) -> Node:
+        """A call that moves elements, of other tensors."""
+        args = (parts, *node.args[1:]) if node.target is aten.cat.default else (parts[0], *node.args[1:])
+        val = node.meta["val"].to(parts[0].meta["val"].dtype)
+        return call(before or node, node.target, args, dict(node.kwargs), val=val, like=node)
+
+    # ---- what stands before a quantize ----
+
+    def place(self, node: Node) -> bool:
+        """Put an operator on whole numbers in the place of a quantize and of what computes its operand."""
+        scheme, source = self.scheme(node), node.args[0]
+        if scheme is None or not isinstance(source, Node):
+            return False
+        found = self.source(source)
+        if found is not None and found.scheme == scheme:
+            replace(self._program, node, found.node)
+            return True
+        producer, inside = _before_clamps(source, scheme)
+        rule = _RULES.get(producer.target)
+        placed = rule(self, producer, inside) if rule is not None and inside is not None else None
+        placed = placed or self._pooled(source, scheme, node) or self._looked_up(node, scheme)
+        if placed is None:
+            return False
+        replace(self._program, node, placed)
+        return True
+
+    def place_rest(self, node: Node) -> bool:
+        """What quantizes or dequantizes beside layers that stay."""
+        scheme = self.scheme(node)
+        if scheme is None:
+            return False
+        if str(node.target) == _QUANTIZE:
+            args, kwargs = (node.args[0], *scheme[:4]), {"dtype": scheme.dtype}
+            placed = call(node, cpu.quantize.default, args, kwargs, val=node.meta["val"], like=node)
+        elif self.source(node) is not None:
+            given = (node.args[0], scheme.scale, scheme.zero)
+            placed = call(node, cpu.dequantize.default, given, val=node.meta["val"], like=node)
+        else:
+            return False
+        replace(self._program, node, placed)
+        return True
+
+    def _pooled(self, source: Node, scheme: Scheme, node: Node) -> Node | None:
+        """The greatest of whole numbers is that of what they stand for: what is pooled is quantized before."""
+        pool = source.args[0] if source.target is operator.getitem else None
+        if not isinstance(pool, Node) or pool.target is not aten.max_pool2d_with_indices.default:
+            return None
+        if only_result(pool) is not source or len(node.args[0].users) != 1:  # type: ignore[union-attr]
+            return None
+        numbers = self.quantize(pool.args[0], node, before=pool)  # type: ignore[arg-type]
+        names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+        kernel, stride, padding, dilation, ceil = (ops.argument(pool, name) for name in names)
+        windows = [each(given or kernel, 2) for given in (kernel, stride, padding, dilation)]
+        image = channels_last(numbers, before=node)
+        if str(numbers.target) == _QUANTIZE and numbers.args[0] is pool.args[0]:
+            self.place(numbers)
+        val = permuted(node.meta["val"], [0, 2, 3, 1])
+        placed = call(node, cpu.max_pool.default, (image, *windows, bool(ceil)), val=val, like=source)
+        return channels_first(placed, before=node)
+
+    def _looked_up(self, node: Node, scheme: Scheme) -> Node | None:
+        """Any function of one tensor of 8 bits, element by element, is a table."""
+        leaves: set[Node] = set()
+        if not self._function(node.args[0], leaves, set()):
+            return None
+        sources = {self.source(leaf) for leaf in leaves}
+        if len(sources) != 1:
+            return None
+        (found,) = sources
+        if found is None or not same_shape(found.node.meta["val"].shape, node.meta["val"].shape):
+            return None
+        codes = torch.arange(256, dtype=torch.uint8).view(found.scheme.dtype)
+        exact = (codes.to(torch.float32) - found.scheme.zero) * torch.tensor(found.scheme.scale)
+        result = evaluate(node.args[0], {**constants(self._program), **dict.fromkeys(leaves, exact)})  # type: ignore[arg-type]
+        whole = torch.round(result * (1.0 / scheme.scale)) + scheme.zero
+        table = whole.clamp(scheme.low, scheme.high).nan_to_num(scheme.low).to(scheme.dtype)
+        stored = self._weights.add(f"{node.name}_table", table, node)
+        return call(node, cpu.lookup.default, (found.node, stored), val=node.meta["val"], like=node)
+
+    def _function(self, node: Any, leaves: set[Node], seen: set[Node]) -> bool:
+        """Collects the dequantized tensors that a value is computed from; whether it is, element by element."""
+        if node in seen:
+            return True
+        seen.add(node)
+        if self.source(node) is not None:
+            leaves.add(node)
+            return True
+        stored = self._weights.any(node)
+        if stored is not None:
+            return stored.numel() == 1 and stored.dim() == 0
+        if (
+            node.op != "call_function"
+            or not ops.is_pointwise(node.target)
+            or node.meta["val"].dtype != torch.float32
+        ):
+            return False
+        return all(self._function(source, leaves, seen) for source in node.all_input_nodes)
+
+    # ---- layers ----
+
+    def weight(self, value: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Whole numbers [N, ...] of 8 bits without a zero point, and the scale of each of the N, of a dequantized weight."""
+        if not isinstance(value, Node):
+            return None
+        stored = self._weights.any(value.args[0]) if value.op == "call_function" and value.args else None
+        if stored is None or stored.dtype not in (torch.int8, torch.uint8) or stored.dim() < 2:
+            return None
+        outputs = stored.shape[0]
+        scales: torch.Tensor | None
+        if str(value.target) == _DEQUANTIZE:
+            scale, zero = value.args[1:3]
+            if not isinstance(scale, (int, float)) or not isinstance(zero, int):
+                return None
+            scales, zeros = torch.full([outputs], float(scale)).double(), torch.full([outputs], zero)
+        elif str(value.target) == _DEQUANTIZE_CHANNELS:
+            given, offsets, axis = value.args[1:4]
+            scales = self._weights.any(given)
+            kept = self._weights.any(offsets) if offsets is not None else torch.zeros(outputs)
+            if scales is None or kept is None or axis != 0 or scales.shape != (outputs,):
+                return None
+            scales, zeros = scales.detach().double(), kept.detach()
+        else:
+            return None
+        whole = stored.detach().to(torch.int32) - zeros.to(torch.int32).view(-1, *[1] * (stored.dim() - 1))
+        if whole.numel() == 0 or whole.min() < -128 or whole.max() > 127:
+            return None
+        return whole.to(torch.int8), scales
+
+    def bias(self, value: Any, outputs: int) -> torch.Tensor | None:
+        stored = self._weights.get(value)
+        return stored.detach() if stored is not None and stored.shape == (outputs,) else None
+
+    def linear(self, node: Node, scheme: Scheme) -> Node | None:
+        """A product with a dequantized matrix."""
+        x, weight, bias = operands(node)
+        if node.target is not aten.linear.default:
+            turned = isinstance(weight, Node) and weight.target is aten.permute_copy.default
+            if not turned or list(weight.args[1]) != [1, 0]:
+                return None
+            weight = weight.args[0]
+        found, given = self.source(x), self.weight(weight)
+        if node.kwargs or found is None or given is None or found.scheme.dtype != scheme.dtype:
+            reject(node, "its input and its weight are not both dequantized from 8 bits")
+            return None
+        whole, scales = given
+        outputs, inputs = whole.shape
+        values = self.bias(bias, outputs)
+        if (bias is not None and values is None) or whole.dim() != 2 or inputs > MOST_INPUTS:
+            reject(
+                node,
+                "its bias is no stored vector"
+                if inputs <= MOST_INPUTS
+                else "its sums need more than 32 bits",
+            )
+            return None
+        terms = requantization_terms(whole, values, scales * found.scheme.scale, scheme.scale, 1)
+        packed, stored = self._stored(node, pack_quads(whole), terms)
+        args = (found.node, packed, stored, found.scheme.zero, outputs, scheme.zero, scheme.low, scheme.high)
+        val = node.meta["val"].to(scheme.dtype)
+        return call(node, cpu.quantized_linear.default, args, val=val, like=node)
+
+    def convolution(self, node: Node, scheme: Scheme) -> Node | None:
+        """A convolution with a dequantized filter."""
+        x, filters, bias, stride, padding, dilation, transposed, _, groups = node.args
+        found, given = self.source(x), self.weight(filters)
+        if found is None or given is None or transposed or found.scheme.dtype != scheme.dtype:
+            reject(node, "it is transposed, or its image and its filter are not both dequantized from 8 bits")
+            return None
+        whole, scales = given
+        outputs, channels, *kernel = whole.shape
+        values, depth = self.bias(bias, outputs), channels * math.prod(kernel)
+        image_val = found.node.meta["val"]
+        if (bias is not None and values is None) or depth > MOST_INPUTS or image_val.dim() != whole.dim():
+            reject(
+                node,
+                "its bias is no stored vector, its image has no batch, or its sums need more than 32 bits",
+            )
+            return None
+        spatial = len(kernel)
+        where = [each(amount, spatial) for amount in (stride, padding, dilation)]
+        image = channels_last(found.node, before=node)
+        last = whole.movedim(1, -1).reshape(outputs, depth)
+        scales = scales * found.scheme.scale
+        numbers = scheme.zero, scheme.low, scheme.high
+        val = permuted(node.meta["val"].to(scheme.dtype), [0, *range(2, spatial + 2), 1])
+        if groups == outputs == image_val.shape[1] > 1 and depth <= _MOST_TAPS:
+            terms = requantization_terms(last, values, scales, scheme.scale, 1)
+            packed, stored = self._stored(node, pack_linear(last), terms)
+            args: tuple[Any, ...] = (image, packed, stored, found.scheme.zero, kernel, *where, *numbers)
+            placed = call(node, cpu.quantized_depthwise.default, args, val=val, like=node)
+        else:
+            terms = requantization_terms(last, values, scales, scheme.scale, groups)  # type: ignore[arg-type]
+            panels = torch.stack([pack_quads(group) for group in last.view(groups, -1, depth)])  # type: ignore[arg-type]
+            packed, stored = self._stored(node, panels, terms)
+            args = (image, packed, stored, found.scheme.zero, kernel, *where, outputs, *numbers)
+            placed = call(node, cpu.quantized_convolution.default, args, val=val, like=node)
+        return channels_first(placed, before=node)
+
+    def _stored(self, node: Node, packed: torch.Tensor, terms: torch.Tensor) -> tuple[Node, Node]:
+        return (
+            self._weights.add(f"{node.name}_weight", packed, node),
+            self._weights.add(f"{node.name}_terms", terms, node),
+        )
+
+    def mean(self, node: Node, scheme: Scheme) -> Node | None:
+        """The mean over all dimensions but the first two, or but the first and the last."""
+        x, dims, keeps = node.args[0], ops.argument(node, "dim"), ops.argument(node, "keepdim", False)
+        rank = x.meta["val"].dim()  # type: ignore[union-attr]
+        dims = sorted(d % rank for d in dims or ())
+        found, last = self.source(x), dims == list(range(1, rank - 1))
+        if found is None or not 3 <= rank <= 5 or not (last or dims == list(range(2, rank))):
+            reject(node, "it is no mean over an image that is dequantized from 8 bits")
+            return None
+        kernel = [found.node.meta["val"].shape[d] for d in dims]
+        image = found.node if last else channels_last(found.node, before=node)
+        val = image.meta["val"].float().mean(list(range(1, rank - 1)), keepdim=True)
+        where = kernel, kernel, [0] * len(kernel)
+        placed = self._averaged(node, image, where, math.prod(kernel), found, scheme, val)
+        if placed is None or (keeps and last):
+            return placed
+        if keeps:
+            return channels_first(placed, before=node)
+        val = node.meta["val"].to(scheme.dtype)
+        flat = list(range(1, rank - 1))
+        return call(node, aten.squeeze_copy.dims, (placed, flat), val=val, like=node)
+
+    def avg_pool(self, node: Node, scheme: Scheme) -> Node | None:
+        """The means under windows that all have as many elements."""
+        kernel, stride, padding, ceil, padded, divisor = (
+            ops.argument(node, name, default)
+            for name, default in (("kernel_size", None), ("stride", ()), ("padding", 0), ("ceil_mode", False), ("count_include_pad", True), ("divisor_override", None))
+        )  # fmt: skip
+        size = node.args[0].meta["val"].shape[2:]  # type: ignore[union-attr]
+        kernel, stride, padding = (each(given, len(size)) for given in (kernel, stride or kernel, padding))
+        ragged = ceil and any(
+            (n + 2 * p - k) % s for n, k, s, p in zip(size, kernel, stride, padding, strict=True)
+        )
+        if ragged or (any(padding) and not padded and divisor is None):
+            reject(node, "its windows at the edge have fewer elements")
+            return None
+        return self._pooled_mean(node, kernel, stride, padding, divisor or math.prod(kernel), scheme)
+
+    def adaptive_avg_pool(self, node: Node, scheme: Scheme) -> Node | None:
+        """The same of windows that fill an image."""
+        given, wanted = node.args[0].meta["val"].shape[2:], node.args[1]  # type: ignore[union-attr]
+        if any(not isinstance(n, int) or n % m for n, m in zip(given, wanted, strict=True)):  # type: ignore[arg-type]
+            reject(node, "its windows have different sizes")
+            return None
+        kernel = [n // m for n, m in zip(given, wanted, strict=True)]  # type: ignore[arg-type]
+        return self._pooled_mean(node, kernel, kernel, [0] * len(kernel), math.prod(kernel), scheme)
+
+    def _pooled_mean(
+        self, node: Node, kernel: list[int], stride: list[int], padding: list[int], count: int, scheme: Scheme
+    ) -> Node | None:
+        found = self.source(node.args[0])
+        if found is None or found.node.meta["val"].dim() != len(kernel) + 2:
+            reject(node, "its image is not dequantized from 8 bits, or has no batch")
+            return None
+        image = channels_last(found.node, before=node)
+        val = permuted(node.meta["val"], [0, *range(2, len(kernel) + 2), 1])
+        placed = self._averaged(node, image, (kernel, stride, padding), count, found, scheme, val)
+        return None if placed is None else channels_first(placed, before=node)
+
+    def _averaged(
+        self,
+        node: Node,
+        image: Node,
+        where: tuple[list[int], list[int], list[int]],
+        count: int,
+        found: Quantized,
+        scheme: Scheme,
+        val: torch.Tensor,
+    ) -> Node | None:
+        """Sums under windows of an image, channels last, divided by `count`; `where`: kernel, stride, padding."""
+        fits = all(isinstance(n, int) for n in where[0]) and 0 < math.prod(where[0]) <= _MOST_AVERAGED
+        if found.scheme.dtype != scheme.dtype or not fits:
+            reject(node, "its windows are of varying size, or larger than 65,536 elements")
+            return None
+        multiplier = found.scheme.scale / (count * scheme.scale)
+        args = (image, *where, multiplier, found.scheme.zero, scheme.zero, scheme.low, scheme.high)
+        target = cpu.quantized_avg_pool.default
+        return call(node, target, args, val=val.to(scheme.dtype), like=node)
+
+    def add(self, node: Node, scheme: Scheme) -> Node | None:
+        """The sum of two dequantized tensors."""
+        a, b = (self.source(x) for x in node.args[:2])
+        if a is None or b is None or ops.argument(node, "alpha", 1) != 1:
+            return None
+        if not same_shape(a.node.meta["val"].shape, b.node.meta["val"].shape):
+            return None
+        return self._of_two(node, cpu.quantized_add.default, a, b, scheme)
+
+    def multiply(self, node: Node, scheme: Scheme) -> Node | None:
+        """The product of two dequantized tensors, of which one may be broadcast."""
+        found = [self.source(x) for x in node.args[:2]]
+        shape = node.meta["val"].shape
+        for a, b in (found, found[::-1]):
+            if a is None or b is None or not same_shape(a.node.meta["val"].shape, shape):
+                continue
+            sizes = b.node.meta["val"].shape
+            if len(sizes) == len(shape) > 0 and all(same_size(size, 1) or same_size(size, whole) for size, whole in zip(sizes, shape, strict=True)):  # fmt: skip
+                return self._of_two(node, cpu.quantized_mul.default, a, b, scheme)
+        return None
+
+    def _of_two(self, node: Node, target: Any, a: Quantized, b: Quantized, scheme: Scheme) -> Node | None:
+        if not a.scheme.dtype == b.scheme.dtype == scheme.dtype:
+            return None
+        args = (a.node, b.node, *a.scheme[:2], *b.scheme[:2], *scheme[:4])
+        return call(node, target, args, val=node.meta["val"].to(scheme.dtype), like=node)
+
+
+_RULES: dict[Any, Callable[[_Placer, Node, Scheme], Node | None]] = {
+    aten.linear.default: _Placer.linear,
+    aten.mm.default: _Placer.linear,
+    aten.addmm.default: _Placer.linear,
+    aten.convolution.default: _Placer.convolution,
+    aten.mean.dim: _Placer.mean,
+    aten.avg_pool2d.default: _Placer.avg_pool,
+    aten.avg_pool3d.default: _Placer.avg_pool,
+    aten._adaptive_avg_pool2d.default: _Placer.adaptive_avg_pool,
+    aten._adaptive_avg_pool3d.default: _Placer.adaptive_avg_pool,
+    aten.add.Tensor: _Placer.add,
+    aten.mul.Tensor: _Placer.multiply,
+}
+
+
+def _moved(node: Node) -> list[Node]:
+    """The tensors whose elements a call moves; none if it computes."""
+    if node.op != "call_function":
+        return []
+    if node.target is aten.cat.default:
+        return list(node.args[0])  # type: ignore[arg-type]
+    return [node.args[0]] if moves(node) else []  # type: ignore[list-item]
+
+
+def _before_clamps(node: Node, scheme: Scheme) -> tuple[Node, Scheme | None]:
+    """What a quantize reads but for a ReLU or another clamp, and the scheme with the bounds of it; no scheme where the value
+    has other readers."""
+    inverse = torch.tensor(1.0 / scheme.scale)
+    while len(node.users) == 1:
+        if node.target is aten.relu.default:
+            least, most = 0.0, math.inf
+        elif node.target in (aten.hardtanh.default, aten.clamp.default):
+            least, most = (ops.argument(node, name) for name in ("min_val", "max_val")) if node.target is aten.hardtanh.default else (ops.argument(node, name) for name in ("min", "max"))  # fmt: skip
+            least, most = -math.inf if least is None else least, math.inf if most is None else most
+        else:
+            return node, scheme
+        if not all(isinstance(bound, (int, float)) for bound in (least, most)):
+            return node, None
+        low, high = (
+            torch.round(torch.tensor(float(bound)) * inverse).clamp(-1e6, 1e6) + scheme.zero
+            for bound in (least, most)
+        )
+        low, high = max(scheme.low, int(low)), min(scheme.high, int(high))
+        if low > high:
+            return node, None
+        scheme = scheme._replace(low=low, high=high)
+        node = node.args[0]  # type: ignore[assignment]
+    return node, None

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a graph with permutations between operators that want their channels last and others. Out: the same with each
+# permutation moved towards the outputs, through operators that do not mind, until it meets its inverse or one that does.
+"""Permutations move until they cancel."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.backends.engine.passes.constants import Weights
+from torchette.exir import ops
+from torchette.exir.graph import call, note, outputs, replace, same_shape, same_size
+
+aten = torch.ops.aten
+cpu = torch.ops.cpu
+
+Order = tuple[int, ...]
+
+
+class Place(NamedTuple):
+    """A value is `inner` with its dimensions in this order: its dimension d is `order[d]` of `inner`."""
+
+    inner: Node
+    order: Order
+
+
+def permuted(val: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """A value with its dimensions in another order, dense."""
+    return val.new_empty([val.shape[dim] for dim in order])
+
+
+def permute(node: Node, order: Sequence[int], before: Node) -> Node:
+    """The node with its dimensions in another order."""
+    val = permuted(node.meta["val"], order)
+    return call(before, aten.permute_copy.default, (node, list(order)), val=val, like=before)
+
+
+def channels_last(image: Node, before: Node) -> Node:
+    """[N, C, *spatial] -> [N, *spatial, C]."""
+    return permute(image, [0, *range(2, image.meta["val"].dim()), 1], before)
+
+
+def channels_first(image: Node, before: Node) -> Node:
+    """[N, *spatial, C] -> [N, C, *spatial]."""
+    last = image.meta["val"].dim() - 1
+    return permute(image, [0, last, *range(1, last)], before)
+
+
+def move_permutes(program: ExportedProgram) -> ExportedProgram:
+    """Permutations move towards the outputs until they meet their inverse."""
+    mover = _Mover(program)
+    for node in list(program.graph.nodes):
+        if node.op == "call_function":
+            mover.visit(node)
+    if mover.moved or mover.met:
+        note(program, f"permutations: {mover.moved} moved, {mover.met} met their inverse")
+    return program
+
+
+class _Mover:
+    def __init__(self, program: ExportedProgram) -> None:
+        self._program = program
+        self._weights = Weights(program)
+        self._places: dict[Node, Place] = {}
+        self._outputs = {value for value in outputs(program) if isinstance(value, Node)}
+        self.moved = self.met = 0
+
+    def visit(self, node: Node) -> None:
+        """Move what is permuted in the operands of a call behind it."""
+        if node.target in _PERMUTES:
+            self._permutation(node)
+        elif any(source in self._places for source in node.all_input_nodes):
+            rule = _RULES.get(node.target)
+            if rule is None and ops.is_pointwise(node.target):  # type: ignore[arg-type]
+                rule = _pointwise
+            if rule is not None and (rule is _split or isinstance(node.meta.get("val"), torch.Tensor)):
+                rule(self, node)
+
+    def _permutation(self, node: Node) -> None:
+        source: Node = node.args[0]  # type: ignore[assignment]
+        order = _order(node)
+        place = self._places.get(source, Place(source, tuple(range(len(order)))))
+        whole = Place(place.inner, tuple(place.order[dim] for dim in order))
+        if whole.order == tuple(range(len(order))):
+            self.met += source in self._places
+            if whole.inner.op != "placeholder" or node not in self._outputs:
+                replace(self._program, node, whole.inner)
+            return
+        if source in self._places:
+            composed = permute(whole.inner, whole.order, node)
+            replace(self._program, node, composed)
+            node = composed
+        self._places[node] = whole
+
+    def place(self, node: Any) -> Place | None:
+        """Where a value comes from by a permutation."""
+        return self._places.get(node) if isinstance(node, Node) else None
+
+    def inside(self, node: Node, args: Sequence[Any], order: Order, shape: Sequence[Any]) -> None:
+        """Put a call on inner values in the place of one: its result has `shape`, the node is that in `order`."""
+        val = node.meta["val"].new_empty(list(shape))
+        inner = call(node, node.target, tuple(args), dict(node.kwargs), val=val, like=node)
+        self.outside(node, inner, order)
+
+    def outside(self, node: Node, inner: Node, order: Order) -> None:
+        """Let a permutation of `inner` take the place of a node."""
+        self.moved += 1
+        if order == tuple(range(len(order))):
+            replace(self._program, node, inner)
+            return
+        result = permute(inner, order, node)
+        replace(self._program, node, result)
+        self._places[result] = Place(inner, order)
+
+    def broadcast(self, value: Node, order: Order, before: Node) -> Node:
+        """An operand of fewer elements than the result, in the inner order."""
+        shape = value.meta["val"].shape
+        padded = [1] * (len(order) - len(shape)) + list(shape)
+        inverse = _inverse(order)
+        stored = self._weights.get(value)
+        if stored is not None:
+            tensor = stored.detach().reshape(padded).permute(inverse).contiguous()
+            return self._weights.add(f"{value.name}_permuted", tensor, value)
+        if len(padded) > len(shape):
+            val = value.meta["val"].new_empty(padded)
+            value = call(before, aten.view_copy.default, (value, padded), val=val, like=before)
+        return permute(value, inverse, before)
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    inverse = [0] * len(order)
+    for dim, source in enumerate(order):
+        inverse[source] = dim
+    return inverse
+
+
+_PERMUTES = frozenset({aten.permute_copy.default, aten.transpose_copy.int, aten.t_copy.default})
+
+
+def _order(node: Node) -> Order:
+    rank = node.meta["val"].dim()
+    if node.target is aten.permute_copy.default:
+        return tuple(dim % rank for dim in node.args[1])  # type: ignore[union-attr]
+    order = list(range(rank))
+    first, second = (0, 1) if node.target is aten.t_copy.default else (d % rank for d in node.args[1:3])  # type: ignore[operator]
+    if rank > 1:
+        order[first], order[second] = order[second], order[first]
+    return tuple(order)
+
+
+# ---- operators that do not mind: what each makes of its arguments ----
+
+
+def _pointwise(mover: _Mover, node: Node) -> None:
+    val = node.meta["val"]
+    order: Order | None = None
+    for source in node.all_input_nodes:
+        place = mover.place(source)
+        if place is not None and same_shape(source.meta["val"].shape, val.shape):
+            if order not in (None, place.order):
+                return
+            order = place.order
+    if order is None:
+        return
+    taken: dict[Node, Node] = {}
+    for source in node.all_input_nodes:
+        place, given = mover.place(source), source.meta.get("val")
+        if not isinstance(given, torch.Tensor) or all(same_size(size, 1) for size in given.shape):
+            taken[source] = source
+        elif place is not None and place.order == order and given.dim() == val.dim():
+            taken[source] = place.inner
+        elif same_shape(given.shape, val.shape) and mover._weights.get(source) is None:
+            return
+    for source in node.all_input_nodes:
+        if source not in taken:
+            taken[source] = mover.broadcast(source, order, node)
+    args = torch.fx.node.map_arg(node.args, taken.__getitem__)
+    mover.inside(node, args, order, [val.shape[dim] for dim in _inverse(order)])
+
+
+def _one_operand(mover: _Mover, node: Node) -> None:
+    """(input, ...), element by element; other tensors are no images."""
+    place = mover.place(node.args[0])
+    if place is not None:
+        shape = [node.meta["val"].shape[dim] for dim in _inverse(place.order)]
+        mover.inside(node, (place.inner, *node.args[1:]), place.order, shape)
+
+
+def _along(node: Node, position: int, order: Order) -> int:
+    given = node.args[position] if len(node.args) > position else 0
+    return order[given % len(order)]  # type: ignore[operator]
+
+
+def _concatenate(mover: _Mover, node: Node) -> None:
+    places = [mover.place(source) for source in node.args[0]]  # type: ignore[union-attr]
+    orders = {place.order if place is not None else None for place in places}
+    if len(orders) != 1:
+        return
+    (order,) = orders
+    if order is None:
+        return
+    shape = [node.meta["val"].shape[dim] for dim in _inverse(order)]
+    inner = [place.inner for place in places if place is not None]
+    mover.inside(node, (inner, _along(node, 1, order)), order, shape)
+
+
+def _slice_scatter(mover: _Mover, node: Node) -> None:
+    """(input, part, dim, ...), both permuted alike."""
+    whole, part = mover.place(node.args[0]), mover.place(node.args[1])
+    if whole is None or part is None or whole.order != part.order:
+        return
+    order, val = whole.order, node.meta["val"]
+    args = (whole.inner, part.inner, _along(node, 2, order), *node.args[3:])
+    mover.inside(node, args, order, [val.shape[dim] for dim in _inverse(order)])
+
+
+def _reduce(mover: _Mover, node: Node) -> None:
+    place = mover.place(node.args[0])
+    dims = node.args[1] if len(node.args) > 1 else None
+    if place is None or not dims or not isinstance(dims, (list, tuple)):
+        return
+    order = place.order
+    gone = {dim % len(order) for dim in dims}
+    inner_dims = sorted(order[dim] for dim in gone)
+    keep = bool(node.args[2]) if len(node.args) > 2 else bool(node.kwargs.get("keepdim", False))
+    left = order if keep else _renumbered([order[dim] for dim in range(len(order)) if dim not in gone])
+    val = node.meta["val"]
+    args = (place.inner, inner_dims, *node.args[2:])
+    mover.inside(node, args, left, [val.shape[dim] for dim in _inverse(left)])
+
+
+def _renumbered(dims: Sequence[int]) -> Order:
+    ranks = {dim: rank for rank, dim in enumerate(sorted(dims))}
+    return tuple(ranks[dim] for dim in dims)
+
+
+def _one_dim(mover: _Mover, node: Node) -> None:
+    """(input, dim, ...) with a result of the same rank."""
+    place = mover.place(node.args[0])
+    if place is None:
+        return
+    val = node.meta["val"]
+    args = (place.inner, _along(node, 1, place.order), *node.args[2:])
+    mover.inside(node, args, place.order, [val.shape[dim] for dim in _inverse(place.order)])
+
+
+def _select(mover: _Mover, node: Node) -> None:
+    """(input, dim, index): the dimension goes."""
+    place = mover.place(node.args[0])
+    if place is None:
+        return
+    gone = _along(node, 1, place.order)
+    left = _renumbered([dim for dim in place.order if dim != gone])
+    shape = [node.meta["val"].shape[dim] for dim in _inverse(left)]
+    mover.inside(node, (place.inner, gone, *node.args[2:]), left, shape)
+
+
+def _arg_reduce(mover: _Mover, node: Node) -> None:
+    """(input, dim, keepdim): the place of an element along one dimension."""
+    place = mover.place(node.args[0])
+    if place is None or len(node.args) < 2 or node.args[1] is None:
+        return
+    gone, keep = _along(node, 1, place.order), len(node.args) > 2 and bool(node.args[2])
+    left = place.order if keep else _renumbered([dim for dim in place.order if dim != gone])
+    shape = [node.meta["val"].shape[dim] for dim in _inverse(left)]
+    mover.inside(node, (place.inner, gone, *node.args[2:]), left, shape)
+
+
+def _split(mover: _Mover, node: Node) -> None:
+    """(input, sizes, dim), with a list of parts."""
+    place = mover.place(node.args[0])
+    if place is None:
+        return
+    order = place.order
+    args = (place.inner, node.args[1], _along(node, 2, order))
+    val = [permuted(part, _inverse(order)) for part in node.meta["val"]]
+    inner = call(node, node.target, args, val=val, like=node)
+    for part in list(node.users):
+        index: int = part.args[1]  # type: ignore[assignment]
+        mover.outside(part, call(part, operator.getitem, (inner, index), val=val[index], like=part), order)
+
+
+def _pad(mover: _Mover, node: Node) -> None:
+    place = mover.place(node.args[0])
+    if place is None:
+        return
+    rank = len(place.order)
+    amounts: list[int] = list(node.args[1])  # type: ignore[arg-type]
+    pairs = [(0, 0)] * rank
+    for index in range(len(amounts) // 2):
+        pairs[rank - 1 - index] = amounts[2 * index], amounts[2 * index + 1]
+    inverse = _inverse(place.order)
+    inner = [pairs[dim] for dim in inverse]
+    given = [number for pair in reversed(inner) for number in pair]
+    shape = [node.meta["val"].shape[dim] for dim in inverse]
+    mover.inside(node, (place.inner, given, *node.args[2:]), place.order, shape)
+
+
+def _reshape(mover: _Mover, node: Node) -> None:
+    """Dimensions that are merged or divided stay together where they are neighbours inside, too."""
+    place = mover.place(node.args[0])
+    if place is None:
+        return
+    old, new = node.args[0].meta["val"].shape, node.meta["val"].shape  # type: ignore[union-attr]
+    if not all(isinstance(size, int) for size in (*old, *new)) or math.prod(new) == 0:
+        return
+    groups = _groups(old, new)
+    if groups is None:
+        return
+    inner_groups: list[tuple[int, list[int]]] = []  # (first inner dimension, new dimensions)
+    sizes = place.inner.meta["val"].shape
+    sources = list(range(len(sizes)))
+    for olds, news in groups:
+        dims = [place.order[dim] for dim in olds]
+        first, last = min(dims), max(dims)
+        between = [dim for dim in range(first, last + 1) if sizes[dim] != 1]
+        if between != sorted(dims):
+            return  # not neighbours inside
+        for dim, source in zip(between, dims, strict=True):
+            sources[dim] = source
+        inner_groups.append((first, news))
+    inner = place.inner
+    if sources != sorted(sources):  # neighbours in another order: a shuffle of channels stays one inside
+        inner = permute(inner, sources, node)
+    inner_groups.sort()
+    sequence = [dim for _, news in inner_groups for dim in news]
+    # Dimensions of one element that belong to no group, such as a batch of one, stand in front.
+    sequence = [dim for dim in range(len(new)) if dim not in sequence] + sequence
+    order = tuple(sequence.index(dim) for dim in range(len(new)))
+    shape = [new[dim] for dim in sequence]
+    val = node.meta["val"].new_empty(shape)
+    inner = call(node, aten.view_copy.default, (inner, shape), val=val, like=node)
+    mover.outside(node, inner, order)
+
+
+def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:
+    """Dimensions of `old` beside those of `new` that have the same elements; those of one element are left out."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    olds = [dim for dim, size in enumerate(old) if size != 1]
+    news = [dim for dim, size in enumerate(new) if size != 1]
+    while i < len(olds) and j < len(news):
+        left, right = [olds[i]], [news[j]]
+        a, b = old[olds[i]], new[news[j]]
+        i, j = i + 1, j + 1
+        while a != b:
+            if a < b:
+                if i == len(olds):
+                    return None
+                left.append(olds[i])
+                a, i = a * old[olds[i]], i + 1
+            else:
+                if j == len(news):
+                    return None
+                right.append(news[j])
+                b, j = b * new[news[j]], j + 1
+        groups.append((left, right))
+    return groups if i == len(olds) and j == len(news) else None
+
+
+_RULES: dict[Any, Callable[[_Mover, Node], None]] = {
+    aten.cat.default: _concatenate,
+    aten.mean.dim: _reduce, aten.sum.dim_IntList: _reduce, aten.amax.default: _reduce, aten.amin.default: _reduce,
+    aten.slice_copy.Tensor: _one_dim, aten._softmax.default: _one_dim, aten._log_softmax.default: _one_dim,
+    aten.var.correction: _reduce, aten.select_copy.int: _select, aten.split_with_sizes_copy.default: _split,
+    aten.split_copy.Tensor: _split, aten.argmax.default: _arg_reduce, aten.argmin.default: _arg_reduce,
+    aten.constant_pad_nd.default: _pad, aten.slice_scatter.default: _slice_scatter,
+    cpu.quantize.default: _one_operand, cpu.dequantize.default: _one_operand, cpu.lookup.default: _one_operand,
+    cpu.quantized_add.default: _pointwise, cpu.quantized_mul.default: _pointwise,
+    aten.view_copy.default: _reshape, aten.unsqueeze_copy.default: _reshape, aten.squeeze_copy.dims: _reshape,
+    aten.squeeze_copy.dim: _reshape, aten.clone.default: _pointwise,
+}  # fmt: skip

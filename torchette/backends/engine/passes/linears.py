@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: products with a constant matrix on the right. Out: `cpu::linear` on its panels.
+"""Linear layers become `cpu::linear`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.backends.engine.pack import cut_last_panel, pack_linear
+from torchette.backends.engine.passes.constants import Weights
+from torchette.backends.engine.passes.narrow import widened_from
+from torchette.exir.delegation.delegate import reject
+from torchette.exir.graph import call, calls, note, replace
+
+aten = torch.ops.aten
+
+
+def place_linears(program: ExportedProgram) -> ExportedProgram:
+    """Products with a constant matrix become cpu::linear."""
+    weights = Weights(program)
+    count = 0
+    for node in calls(program, aten.linear.default, aten.mm.default, aten.addmm.default):
+        placed = _placed(weights, node)
+        if placed is not None:
+            replace(program, node, placed)
+            count += 1
+    if count:
+        note(program, f"{count} linear layers became cpu::linear")
+        _read_tables_from_panels(program, weights)
+    return program
+
+
+def _read_tables_from_panels(program: ExportedProgram, weights: Weights) -> None:
+    """Tables of embeddings that are weights of linear layers, too, so that the file has them once."""
+    layers = [(weights.weight(of), packed) for of, how, packed in weights.packings() if how == _AS_GIVEN]
+    for node in calls(program, aten.embedding.default):
+        table, indices = node.args[:2]
+        values = weights.any(table)
+        packed = next((packed for one, packed in layers if values is not None and _same(one, values)), None)
+        if values is None or packed is None:
+            continue
+        args, val = (packed, indices, values.shape[0]), node.meta["val"]
+        found = call(node, torch.ops.cpu.packed_embedding.default, args, val=val.float(), like=node)
+        for user in list(node.users):
+            if widened_from(user) is node:
+                replace(program, user, found)
+        if node.users and val.dtype != torch.float32:
+            found = call(node, aten._to_copy.default, (found,), {"dtype": val.dtype}, val=val, like=node)
+        replace(program, node, found)
+        note(program, "a table of embeddings is read from the panels of a linear layer")
+
+
+def _same(one: torch.Tensor | None, other: torch.Tensor) -> bool:
+    """Whether tensors are the same numbers, which stand at two places where each was computed from one."""
+    return one is not None and one.dtype is other.dtype and torch.equal(one, other)
+
+
+# How the weight of `aten.linear`, [outputs, inputs], is packed.
+_AS_GIVEN = ("linear", False)
+
+
+def operands(node: Node) -> tuple[Any, Any, Any]:
+    """The input, the weight and the bias or None of a linear, mm or addmm."""
+    if node.target is aten.addmm.default:
+        bias, x, weight = node.args
+        return x, weight, bias
+    return (*node.args, None)[:3]  # type: ignore[return-value]
+
+
+def _placed(weights: Weights, node: Node) -> Node | None:
+    if node.kwargs:
+        reject(node, "the product is scaled")
+        return None
+    transposed = node.target is not aten.linear.default
+    x, weight, bias = operands(node)
+    values = weights.weight(weight)
+    if values is None or values.dim() != 2 or not isinstance(x, Node) or x.meta["val"].dtype != torch.float32:
+        reject(node, weights.why_not(weight) or "its input is not float32")
+        return None
+    outputs = values.shape[1] if transposed else values.shape[0]
+    if bias is not None:
+        bias_values = weights.get(bias)
+        if bias_values is None or tuple(bias_values.shape) != (outputs,):
+            reject(node, weights.why_not(bias, "bias") or "its bias is no vector of the outputs")
+            return None
+    packed = weights.packed(
+        weight,
+        ("linear", transposed),
+        lambda tensor: cut_last_panel(pack_linear(tensor.t() if transposed else tensor), outputs),
+    )
+    args: tuple[Any, ...] = (x, packed, bias, None, outputs, "none")
+    return call(node, torch.ops.cpu.linear.default, args, val=node.meta["val"], like=node)

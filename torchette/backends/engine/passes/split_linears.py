@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a linear layer whose result is only read in parts: queries, keys and values, gate and up. Out: a layer for each part,
+# on its rows of the weight, so that no part is copied.
+"""Linear layers whose results are cut become one for each part."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.backends.engine.passes.constants import Pack, Weights
+from torchette.exir.graph import call, calls, note, replace, same_shape
+
+aten = torch.ops.aten
+
+
+class _Part(NamedTuple):
+    """Rows of a weight, and the node that has what they yield."""
+
+    first: int
+    last: int
+    node: Node
+
+
+def split_linears(program: ExportedProgram) -> ExportedProgram:
+    """Linear layers that are read in parts become one for each part."""
+    weights = Weights(program)
+    count = 0
+    for node in calls(program, aten.linear.default):
+        x, weight, bias = (*node.args, None)[:3]
+        values, added = weights.weight(weight), weights.get(bias)
+        if values is None or (bias is not None and added is None):
+            continue
+        parts = _parts(node)
+        if len(parts) < 2:
+            continue
+        for first, last, part in parts:
+            rows = ("rows", first, last)
+            args = [x, weights.widened(weights.packed(weight, rows, _rows(first, last)), node)]
+            if added is not None:
+                args.append(weights.packed(bias, rows, _rows(first, last)))
+            val = node.meta["val"]
+            val = val.new_empty([*val.shape[:-1], last - first])
+            layer = call(node, aten.linear.default, tuple(args), val=val, like=node)
+            shape = list(part.meta["val"].shape)
+            if not same_shape(shape, val.shape):
+                layer = call(node, aten.view_copy.default, (layer, shape), val=part.meta["val"], like=part)
+            replace(program, part, layer)
+        count += 1
+    if count:
+        note(program, f"{count} linear layers became one for each part that is read")
+    return program
+
+
+def _rows(first: int, last: int) -> Pack:
+    return lambda tensor: tensor[first:last].contiguous()
+
+
+def _parts(node: Node) -> list[_Part]:
+    """The parts of the last dimension in which a result is read; none where it is read otherwise."""
+    val = node.meta["val"]
+    dim, step, source = val.dim() - 1, 1, node
+    users = list(node.users)
+    if len(users) == 1 and users[0].target is aten.view_copy.default:
+        (source,) = users
+        shape = source.meta["val"].shape
+        if not all(isinstance(size, int) for size in (*shape, *val.shape)):
+            return []
+        # Leading dimensions as they were, the last one divided.
+        if list(shape[:dim]) != list(val.shape[:dim]) or len(shape) <= dim:
+            return []
+        step = math.prod(shape[dim + 1 :])
+    if not isinstance(val.shape[-1], int):
+        return []
+    length = val.shape[-1] // step
+    parts = []
+    for user in source.users:
+        given = [*user.args[1:], *[None] * 4]
+        if user.target is aten.split_with_sizes_copy.default:
+            if (given[1] or 0) % source.meta["val"].dim() != dim or user.kwargs:  # type: ignore[operator]
+                return []
+            ends_of = list(itertools.accumulate(given[0], initial=0))  # type: ignore[arg-type]
+            for result in user.users:
+                place = result.args[1]
+                parts.append(_Part(ends_of[place] * step, ends_of[place + 1] * step, result))  # type: ignore[index, operator]
+            continue
+        if user.target is aten.select_copy.int:
+            if given[0] % source.meta["val"].dim() != dim:  # type: ignore[operator]
+                return []
+            first = given[1] % length  # type: ignore[operator]
+            parts.append(_Part(first * step, (first + 1) * step, user))
+            continue
+        if user.target is not aten.slice_copy.Tensor or (given[0] or 0) % source.meta["val"].dim() != dim:  # type: ignore[operator]
+            return []
+        first, last = given[1] or 0, given[2] if given[2] is not None else length
+        if given[3] not in (None, 1) or not isinstance(first, int) or not isinstance(last, int):
+            return []
+        first = max(first + length, 0) if first < 0 else min(first, length)
+        last = max(last + length, 0) if last < 0 else min(last, length)
+        if first >= last:
+            return []
+        parts.append(_Part(first * step, last * step, user))
+    # Parts that overlap would be computed twice.
+    ends = sorted((part.first, part.last) for part in parts)
+    return parts if all(a[1] <= b[0] for a, b in itertools.pairwise(ends)) else []

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: products with a matrix that is computed from stored whole numbers and their scales, and rows of such a table. Out:
+# `cpu::weight_only_linear` and `cpu::weight_only_embedding` on the whole numbers, so that no matrix of floats is ever in
+# memory.
+"""Layers with weights of 8, 4 or 2 bits become `cpu::weight_only_linear` and `cpu::weight_only_embedding`."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from torchette.backends.engine.pack import OCTET, QUAD, pack_linear, pack_nibbles, pack_quads, pack_rows
+from torchette.backends.engine.passes.constants import Weights
+from torchette.backends.engine.passes.linears import operands
+from torchette.exir.delegation.delegate import reject
+from torchette.exir.graph import call, calls, constants, note, replace
+from torchette.exir.passes.fold_constants import evaluate
+from torchette.exir.passes.remove_dead_code import remove_dead_code
+
+aten = torch.ops.aten
+_WHOLE = (torch.int8, torch.uint8)
+
+
+class Scaled(NamedTuple):
+    """A matrix [N, K] as whole numbers, and the scales and zero points of groups of inputs, float32 [N, groups]."""
+
+    whole: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor | None = None
+
+
+class Packed(NamedTuple):
+    """The same as the engine's operators take it."""
+
+    whole: Node
+    scales: Node
+    outputs: int
+    group: int  # inputs
+
+
+def place_weight_only(program: ExportedProgram) -> ExportedProgram:
+    """Products with a matrix of stored integers, and tables of them, keep the integers."""
+    weights, stored = Weights(program), dict(constants(program))
+    packed: dict[Node, Packed | None] = {}
+    count = 0
+    for node in calls(program, aten.linear.default, aten.mm.default, aten.addmm.default):
+        x, weight, bias = operands(node)
+        if node.kwargs or not isinstance(weight, Node) or weight in stored or not isinstance(x, Node):
+            continue
+        if weight not in packed:
+            packed[weight] = packed_weight(weights, stored, node, weight)
+        found = packed[weight]
+        if found is None or x.meta["val"].dtype != torch.float32:
+            continue
+        if bias is not None and (weights.get(bias) is None or weights.get(bias).shape != (found.outputs,)):  # type: ignore[union-attr]
+            reject(node, weights.why_not(bias, "bias") or "its bias is no vector of the outputs")
+            continue
+        args = (x, found.whole, found.scales, bias, found.outputs)
+        placed = call(node, torch.ops.cpu.weight_only_linear.default, args, val=node.meta["val"], like=node)
+        replace(program, node, placed)
+        count += 1
+    if count:
+        note(program, f"{count} linear layers keep weights of 8 or 4 bits")
+    tables = _place_tables(program, weights, stored)
+    if count or tables:
+        remove_dead_code(program)
+    return program
+
+
+def _place_tables(program: ExportedProgram, weights: Weights, stored: dict[Node, torch.Tensor]) -> int:
+    """Rows of a table are made floats as they are looked up."""
+    packed: dict[Node, tuple[Any, ...] | None] = {}
+    count = 0
+    for node in calls(program, aten.embedding.default):
+        table, indices = node.args[:2]
+        if not isinstance(table, Node) or table in stored:
+            continue
+        if table not in packed:
+            packed[table] = _packed_table(weights, _scaled(stored, table, False), table)
+        found = packed[table]
+        if found is None:
+            reject(node, "its table is not computed from integers of 8 bits and their scales")
+            continue
+        target = torch.ops.cpu.weight_only_embedding.default
+        placed = call(node, target, (*found, indices), val=node.meta["val"], like=node)
+        replace(program, node, placed)
+        count += 1
+    if count:
+        note(program, f"{count} tables of embeddings stay integers of 8, 4 or 2 bits")
+    return count
+
+
+def _packed_table(weights: Weights, found: Scaled | None, table: Node) -> tuple[Any, ...] | None:
+    """The table in as few bits as hold its numbers, scales, zero points or None, and the bits."""
+    if found is None:
+        return None
+    whole, scales, zeros = found
+    fits = (
+        b
+        for b in (2, 4)
+        if whole.min() >= -(1 << b - 1) and whole.max() < 1 << b - 1 and whole.shape[1] % (8 // b) == 0
+    )
+    bits = next(fits, 8)
+    return (
+        weights.add(f"{table.name}_whole", pack_rows(whole, bits), table),
+        weights.add(f"{table.name}_scales", scales, table),
+        None if zeros is None else weights.add(f"{table.name}_zeros", zeros, table),
+        bits,
+    )
+
+
+def packed_weight(
+    weights: Weights, stored: dict[Node, torch.Tensor], node: Node, weight: Node
+) -> Packed | None:
+    """The matrix of a product, if it is computed from stored whole numbers."""
+    found = _scaled(stored, weight, node.target is not aten.linear.default)
+    if found is None or found.zeros is not None:
+        return None
+    packed = pack(weights, weight, found)
+    if packed is None:
+        reject(node, f"its weight has groups of inputs that are no multiple of {QUAD}")
+    return packed
+
+
+def pack(weights: Weights, like: Node, matrix: Scaled) -> Packed | None:
+    """Stores a matrix; None if its groups are no whole quads."""
+    whole, scales, _ = matrix
+    outputs, inputs = whole.shape
+    size = inputs // scales.shape[1]
+    nibbles = whole.min() >= -8 and whole.max() <= 7 and (scales.shape[1] == 1 or size % OCTET == 0)
+    if not nibbles and scales.shape[1] > 1 and size % QUAD != 0:
+        return None
+    return Packed(
+        weights.add(f"{like.name}_whole", (pack_nibbles if nibbles else pack_quads)(whole), like),
+        weights.add(f"{like.name}_scales", pack_linear(scales), like),
+        outputs,
+        size,
+    )
+
+
+def _scaled(stored: dict[Node, torch.Tensor], weight: Node, transposed: bool) -> Scaled | None:
+    """What a matrix is computed from, if it is (whole - zero) scale, bit for bit."""
+    roots = _roots(stored, weight)
+    if roots is None or weight.meta["val"].dim() != 2 or weight.meta["val"].dtype != torch.float32:
+        return None
+    elements = weight.meta["val"].numel()
+    tables = [t for t in roots if t.dtype in _WHOLE and t.numel() == elements > 0]
+    if len(tables) != 1:
+        return None
+    matrix = evaluate(weight, dict(stored))
+    matrix = matrix.t() if transposed else matrix
+    outputs, inputs = matrix.shape
+    others = [t for t in roots if t is not tables[0]]
+    table = tables[0].detach()
+    # As the matrix has it, or turned, as where a pass has stored it so.
+    layouts = [table.reshape(outputs, inputs), *([table.reshape(inputs, outputs).t()] if transposed else [])]
+    floats = [t.detach() for t in others if t.is_floating_point()]
+    for whole, scale in itertools.product(layouts, floats or [torch.ones(outputs)]):
+        if scale.numel() == 1:
+            scale = scale.reshape(1).expand(outputs)
+        groups = scale.numel() // outputs
+        if groups * outputs != scale.numel() or groups == 0 or inputs % groups != 0:
+            continue
+        factors, grouped = scale.reshape(outputs, groups).float(), whole.reshape(outputs, groups, -1)
+        zeros = [t.detach() for t in others if t.numel() == outputs * groups and t is not scale]
+        for zero in [torch.zeros(outputs, groups), *(t.reshape(outputs, groups).float() for t in zeros)]:
+            above = grouped.float() - zero.unsqueeze(2)
+            if not torch.equal((above * factors.unsqueeze(2)).view(outputs, inputs), matrix):
+                continue
+            # A zero point that leaves 8 bits is part of the whole numbers.
+            if above.min() >= -128 and above.max() <= 127 and torch.equal(above, above.round()):
+                return Scaled(above.view(outputs, inputs).to(torch.int8), factors)
+            return Scaled(whole, factors, zero)
+    return None
+
+
+def _roots(stored: dict[Node, torch.Tensor], node: Node) -> list[torch.Tensor] | None:
+    """The stored tensors that a value is computed from; None if it needs others."""
+    found: dict[Node, None] = {}
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        if current in found:
+            continue
+        if current in stored:
+            found[current] = None
+        elif current.op != "call_function" or len(found) > 16:
+            return None
+        else:
+            waiting += current.all_input_nodes
+    return [stored[root] for root in found]

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The operations of cpu::chain, and its programs as the file has them: any text may come.
+#include "torchette/kernels/engine/chain_program.h"
+
+#include <cmath>
+
+#include "torchette/kernels/engine/epilogue.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+namespace {
+
+TORCHETTE_INLINE Vec one_where(VecInt mask) { return select(mask, broadcast(1.0f), Vec{}); }
+TORCHETTE_INLINE Vec sqrt_of(Vec x) {
+#if defined(__AVX512F__)
+  return _mm512_sqrt_ps(x);
+#elif defined(__AVX2__)
+  return _mm256_sqrt_ps(x);
+#else
+  for (int i = 0; i < kLanes; ++i) x[i] = std::sqrt(x[i]);
+  return x;
+#endif
+}
+
+// The names of torchette/backends/engine/operators/chain.py, with as many operands. NaN is kept as torch keeps
+// it.
+#define TORCHETTE_OPERATIONS(X)                             \
+  X(add, 2, a + b)                                          \
+  X(sub, 2, a - b)                                          \
+  X(mul, 2, a* b)                                           \
+  X(div, 2, a / b)                                          \
+  X(maximum, 2, select(a != a, a, maximum(a, b)))           \
+  X(minimum, 2, select(a != a, a, minimum(a, b)))           \
+  X(eq, 2, one_where(a == b))                               \
+  X(ne, 2, one_where(a != b))                               \
+  X(lt, 2, one_where(a < b))                                \
+  X(le, 2, one_where(a <= b))                               \
+  X(gt, 2, one_where(a > b))                                \
+  X(ge, 2, one_where(a >= b))                               \
+  X(logical_and, 2, one_where((a != Vec{}) & (b != Vec{}))) \
+  X(logical_or, 2, one_where((a != Vec{}) | (b != Vec{})))  \
+  X(logical_not, 1, one_where(a == Vec{}))                  \
+  X(where, 3, select(a != Vec{}, b, c))                     \
+  X(neg, 1, -a)                                             \
+  X(abs, 1, abs_f(a))                                       \
+  X(sqrt, 1, sqrt_of(a))                                    \
+  X(rsqrt, 1, 1.0f / sqrt_of(a))                            \
+  X(reciprocal, 1, 1.0f / a)                                \
+  X(exp, 1, exp_f(a))                                       \
+  X(expm1, 1, expm1_f(a))                                   \
+  X(log, 1, log_f(a))                                       \
+  X(log1p, 1, log1p_f(a))                                   \
+  X(erf, 1, erf_f(a))
+
+template <typename Function>
+TORCHETTE_INLINE void each(const Source* in, float* out, size_t n, size_t arity, Function function) {
+  const Source a = in[0], b = in[arity > 1 ? 1 : 0], c = in[arity > 2 ? 2 : 0];
+  for (size_t i = 0; i < n; i += kLanes)
+    store(out + i, function(load(a.p + i * a.step), load(b.p + i * b.step), load(c.p + i * c.step)));
+}
+
+#define TORCHETTE_LOOP(name, arity, value)                                          \
+  void name##_loop(const Source* in, float* out, size_t n) {                        \
+    each(in, out, n, arity,                                                         \
+         []([[maybe_unused]] Vec a, [[maybe_unused]] Vec b, [[maybe_unused]] Vec c) \
+             TORCHETTE_INLINED { return value; });                                  \
+  }
+TORCHETTE_OPERATIONS(TORCHETTE_LOOP)
+#undef TORCHETTE_LOOP
+
+#define TORCHETTE_ACTIVATION_LOOP(name, value)                                    \
+  void name##_loop(const Source* in, float* out, size_t n) {                      \
+    each(in, out, n, 1, [](Vec x, Vec, Vec) TORCHETTE_INLINED { return value; }); \
+  }
+TORCHETTE_ACTIVATIONS(TORCHETTE_ACTIVATION_LOOP)
+#undef TORCHETTE_ACTIVATION_LOOP
+
+#define TORCHETTE_ENTRY(name, arity, value) {#name, sizeof(#name) - 1, arity, &name##_loop},
+#define TORCHETTE_ACTIVATION_ENTRY(name, value) {#name, sizeof(#name) - 1, 1, &name##_loop},
+constexpr Operation kOperations[] = {TORCHETTE_OPERATIONS(TORCHETTE_ENTRY)
+                                         TORCHETTE_ACTIVATIONS(TORCHETTE_ACTIVATION_ENTRY)};
+#undef TORCHETTE_ENTRY
+#undef TORCHETTE_ACTIVATION_ENTRY
+
+/// Takes the next word off a text; empty at its end.
+Span<const char> next_word(const char*& at, const char* end) {
+  while (at < end && *at == ' ') ++at;
+  const char* const begin = at;
+  while (at < end && *at != ' ') ++at;
+  return {begin, static_cast<size_t>(at - begin)};
+}
+
+}  // namespace
+
+Error Program::operand(Span<const char> word, uint8_t& value) const {
+  size_t place = 0;
+  bool known = word.size() == 2 || word.size() == 3;
+  for (size_t i = 1; known && i < word.size(); ++i) {
+    known = word[i] >= '0' && word[i] <= '9';
+    place = place * 10 + static_cast<size_t>(word[i] - '0');
+  }
+  size_t before = 0;
+  const struct {
+    char letter;
+    size_t count;
+  } kinds[] = {{'i', inputs}, {'c', conditions}, {'n', numbers}, {'v', length}};
+  for (const auto& kind : kinds) {
+    if (known && word[0] == kind.letter && place < kind.count) {
+      value = static_cast<uint8_t>(before + place);
+      return Error::Ok;
+    }
+    before += kind.count;
+  }
+  TORCHETTE_CHECK(false, InvalidArgument, "chain: program: instruction %d has no such operand as '%.*s'",
+                  static_cast<int>(length), static_cast<int>(word.size()), word.data());
+}
+
+Error Program::parse(Span<const char> text, size_t input_count, size_t condition_count, size_t number_count) {
+  inputs = input_count;
+  conditions = condition_count;
+  numbers = number_count;
+  length = 0;
+  TORCHETTE_CHECK(inputs + conditions <= kMaxInputs && numbers <= kMaxNumbers, InvalidArgument,
+                  "chain: %d inputs, %d conditions and %d numbers are too many", static_cast<int>(inputs),
+                  static_cast<int>(conditions), static_cast<int>(numbers));
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (;;) {
+    const Span<const char> name = next_word(at, end);
+    if (name.size() == 0) break;
+    const Operation* found = nullptr;  // at each execution: one name is compared, seldom two
+    for (const Operation& operation : kOperations)
+      if (operation.size == name.size() && operation.name[0] == name[0] &&
+          memcmp(operation.name, name.data(), name.size()) == 0) {
+        found = &operation;
+        break;
+      }
+    TORCHETTE_CHECK(found != nullptr && length < kMaxInstructions, InvalidArgument,
+                    "chain: program: instruction %d, '%.*s', is unknown or one too many",
+                    static_cast<int>(length), static_cast<int>(name.size()), name.data());
+    Instruction& instruction = instructions[length];
+    instruction = {found, {}, 0};
+    for (uint8_t i = 0; i < found->arity; ++i)
+      TORCHETTE_TRY(operand(next_word(at, end), instruction.operands[i]));
+    ++length;
+  }
+  TORCHETTE_CHECK(length > 0, InvalidArgument, "chain: the program is empty");
+  assign_places();
+  return Error::Ok;
+}
+
+/// An instruction takes the first place that no later one reads any more; its own operands' is free too,
+/// since all that it reads of them comes before what it writes.
+void Program::assign_places() {
+  const size_t first = inputs + conditions + numbers;
+  uint8_t last_reader[kMaxInstructions] = {}, busy_until[kMaxInstructions] = {};
+  for (size_t i = 0; i < length; ++i)
+    for (uint8_t k = 0; k < instructions[i].operation->arity; ++k)
+      if (instructions[i].operands[k] >= first)
+        last_reader[instructions[i].operands[k] - first] = static_cast<uint8_t>(i);
+  places = 0;
+  for (size_t i = 0; i < length; ++i) {
+    size_t place = 0;
+    while (place < places && busy_until[place] > i) ++place;
+    if (place == places) ++places;
+    busy_until[place] = last_reader[i];
+    instructions[i].place = static_cast<uint8_t>(place);
+  }
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The programs of cpu::chain: what a file says as text becomes instructions that are safe to run, each with a
+// place among the blocks of intermediate results.
+#pragma once
+
+#include "torchette/kernels/simd.h"
+#include "torchette/kernels/vecmath.h"
+#include "torchette/runtime/kernel.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+// The pass torchette/backends/engine/passes/chains.py knows them, too.
+constexpr size_t kMaxInputs = 16;  // conditions included
+constexpr size_t kMaxNumbers = 16;
+constexpr size_t kMaxInstructions = 48;
+
+/// Where an operand lies: element i is p[i * step], step 1, or 0 for a vector that stands for all.
+struct Source {
+  const float* p;
+  size_t step;
+};
+
+/// Whole vectors of results, `n` floats.
+using Loop = void (*)(const Source* operands, float* out, size_t n);
+
+struct Operation {
+  const char* name;
+  uint8_t size;  // of the name
+  uint8_t arity;
+  Loop loop;
+};
+
+struct Instruction {
+  const Operation* operation;
+  uint8_t operands[3];  // inputs, then conditions, numbers, earlier instructions
+  uint8_t place;        // which block of intermediate results is its own until its last reader
+};
+
+struct Program {
+  size_t inputs, conditions, numbers, length, places;
+  Instruction instructions[kMaxInstructions];
+
+  /// Reads a program, for so many operands of each kind. Error: InvalidArgument.
+  Error parse(Span<const char> text, size_t input_count, size_t condition_count, size_t number_count);
+
+ private:
+  Error operand(Span<const char> word, uint8_t& value) const;
+  void assign_places();
+};
+
+inline bool is_word(Span<const char> word, const char* known) {
+  return word.size() == strlen(known) && memcmp(word.data(), known, word.size()) == 0;
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// cpu::convolution: torchette/backends/engine/operators/convolution.py. Each pixel of the result is a row of
+// what lies under its window, times the packed filter; the rows of some pixels are gathered at a time.
+#include "torchette/kernels/engine/gather.h"
+#include "torchette/kernels/engine/image_winograd.h"
+#include "torchette/kernels/engine/packed_gemm.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+// Floats of gathered rows at a time: half of an L2 cache, little of a microcontroller's memory.
+constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 16 : size_t{1} << 13;
+constexpr size_t kLeastRows = kLanes >= 8 ? 56 : 8;
+
+// What `gather_windows` gives for an image of one channel and windows of short rows: those are copied in
+// whole vectors, whose ends the next rows write over, so `to` has room for kShort more floats. An image has
+// so many elements.
+constexpr ptrdiff_t kShort = 8;
+constexpr ptrdiff_t kMostRows = 64;
+static bool has_short_rows(const Window& w) {
+  return w.channels == 1 && w.dilation[2] == 1 && w.kernel[2] <= kShort &&
+         w.kernel[0] * w.kernel[1] <= kMostRows;
+}
+static void gather_short_rows(const Window& w, const float* image, size_t elements, size_t first,
+                              size_t count, float* to) {
+  const ptrdiff_t width = w.kernel[2], rows = w.kernel[0] * w.kernel[1];
+  const ptrdiff_t plane = w.out[1] * w.out[2];
+  const float* from[kMostRows];  // null for a row of zeros
+  for (size_t i = first; i < first + count;) {
+    const auto pixel = static_cast<ptrdiff_t>(i);
+    const ptrdiff_t z0 = pixel / plane * w.stride[0] - w.padding[0];
+    const ptrdiff_t y0 = pixel % plane / w.out[2] * w.stride[1] - w.padding[1];
+    for (ptrdiff_t row = 0; row < rows; ++row) {
+      const ptrdiff_t z = z0 + row / w.kernel[1] * w.dilation[0], y = y0 + row % w.kernel[1] * w.dilation[1];
+      const bool inside = z >= 0 && z < w.in[0] && y >= 0 && y < w.in[1];
+      from[row] = inside ? image + (z * w.in[1] + y) * w.in[2] : nullptr;
+    }
+    ptrdiff_t left = w.out[2] - pixel % w.out[2];
+    if (left > static_cast<ptrdiff_t>(first + count - i)) left = static_cast<ptrdiff_t>(first + count - i);
+    ptrdiff_t x = pixel % w.out[2] * w.stride[2] - w.padding[2];
+    i += static_cast<size_t>(left);
+    for (; left > 0; --left, x += w.stride[2]) {
+      const bool whole = x >= 0 && x + width <= w.in[2];
+      for (ptrdiff_t row = 0; row < rows; ++row, to += width) {
+        const float* const at = from[row];
+        if (at != nullptr && whole && at + x + kShort <= image + elements) {
+          if (width <= 4)
+            memcpy(to, at + x, 4 * sizeof(float));
+          else
+            memcpy(to, at + x, kShort * sizeof(float));
+          continue;
+        }
+        for (ptrdiff_t k = 0; k < width; ++k)
+          to[k] = at != nullptr && x + k >= 0 && x + k < w.in[2] ? at[x + k] : 0.0f;
+      }
+    }
+  }
+}
+
+// The window of a packed filter, and whether its last panel is cut.
+static Error describe_filter(const Tensor& input, const Tensor& weight, Span<const int64_t> stride,
+                             Span<const int64_t> padding, Span<const int64_t> dilation, Window& w,
+                             bool& cut) {
+  TORCHETTE_TRY(check_floats("convolution", input, "input"));
+  cut = weight.dim() == input.dim() + 1;
+  TORCHETTE_CHECK(cut || weight.dim() == input.dim() + 2, InvalidArgument,
+                  "convolution: a packed weight of %d dimensions for an input of %d",
+                  static_cast<int>(weight.dim()), static_cast<int>(input.dim()));
+  return describe_window("convolution", input, weight.sizes().data() + (cut ? 1 : 2), stride, padding,
+                         dilation, false, w);
+}
+
+// `shape`: the result's sizes, [batch, *spatial, outputs].
+static Error convolve(Context& context, const Tensor& input, const Tensor& weight,
+                      const Optional<Tensor>& bias, const Optional<Tensor>& residual, const Window& w,
+                      Span<const SizesType> shape, bool cut, int64_t outputs, Span<const char> activation,
+                      Tensor& out) {
+  const auto groups = static_cast<size_t>(weight.size(0));
+  const auto channels = static_cast<size_t>(weight.size(weight.dim() - 2));
+  TORCHETTE_CHECK(
+      outputs >= 0 && outputs <= INT32_MAX && groups > 0 && static_cast<size_t>(outputs) % groups == 0 &&
+          channels * groups == w.channels &&
+          (cut ? static_cast<size_t>(weight.size(weight.dim() - 1)) * groups == static_cast<size_t>(outputs)
+               : weight.size(weight.dim() - 1) == ptrdiff_t{kPanel} &&
+                     static_cast<size_t>(weight.size(1)) == panels_of(static_cast<size_t>(outputs) / groups)),
+      InvalidArgument,
+      "convolution: a weight of %d groups, panels of %d and %d channels for %d channels in and %d out",
+      static_cast<int>(groups), static_cast<int>(weight.size(weight.dim() - 1)), static_cast<int>(channels),
+      static_cast<int>(w.channels), static_cast<int>(outputs));
+  const SizesType vector[] = {static_cast<SizesType>(outputs)};
+  TORCHETTE_TRY(check_operand("convolution", bias, {vector, 1}, "bias"));
+  TORCHETTE_TRY(check_operand("convolution", residual, shape, "residual"));
+  PackedProduct product = {};
+  TORCHETTE_TRY(check_stored("convolution", weight, product.stored));
+  TORCHETTE_TRY(activation_of(activation, product.activation));
+  TORCHETTE_TRY(check_result("convolution", out, shape));
+
+  product.n = static_cast<size_t>(outputs) / groups;
+  product.cut = cut;
+  const size_t pixels = w.out_pixels(), panels = panels_of(product.n);
+  product.k = w.taps() * channels;
+  product.c_row = product.residual_row = static_cast<ptrdiff_t>(outputs);
+  const size_t of_weight = product.k * (cut ? product.n : panels * kPanel);
+  const auto of_group = [&](size_t group) {
+    PackedProduct part = product;
+    const size_t column = group * product.n;
+    part.w = static_cast<const char*>(weight.const_data_ptr()) + group * of_weight * size_of(product.stored);
+    part.c = out.mutable_data_ptr<float>() + column;
+    part.bias = bias.has_value() ? bias->const_data_ptr<float>() + column : nullptr;
+    part.residual = residual.has_value() ? residual->const_data_ptr<float>() + column : nullptr;
+    return part;
+  };
+  if (w.is_pointwise()) {
+    product.m = w.batch * pixels;
+    TORCHETTE_TRY(allocate_wide(context, "convolution", product));
+    for (size_t group = 0; group < groups; ++group) {
+      PackedProduct part = of_group(group);
+      part.a = input.const_data_ptr<float>() + group * channels;
+      part.a_row = static_cast<ptrdiff_t>(w.channels);
+      packed_gemm(context, part);
+    }
+    return Error::Ok;
+  }
+  if (groups == 1 && !cut && winograd_pays(w, product.n) &&
+      convolve_by_winograd(context, w, input.const_data_ptr<float>(), of_group(0)))
+    return Error::Ok;
+  // Some rows at a time: as many as the scratch memory holds, and few enough that every worker has some.
+  size_t rows = kGathered / (product.k + 1);
+  if (rows < kLeastRows) rows = kLeastRows;
+  const size_t all = w.batch * pixels;
+  if (rows > all) rows = all;
+  const size_t share = (all + context.workers() - 1) / context.workers();
+  if (rows > share && share > 0) rows = share;
+  const size_t blocks = rows == 0 ? 0 : (all + rows - 1) / rows;
+  product.m = rows;
+  const size_t gathers = rows * product.k + kShort, of_worker = gathers + product.widened();
+  float* const scratch =
+      static_cast<float*>(context.allocate_temp((context.workers() * of_worker + kLanes) * sizeof(float)));
+  TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed,
+                  "convolution: no scratch memory for %d rows of %d", static_cast<int>(rows),
+                  static_cast<int>(product.k));
+  const float* const images = input.const_data_ptr<float>();
+  const size_t image = w.in_pixels() * w.channels;
+  const bool short_rows = has_short_rows(w);
+  context.parallel_for(blocks * groups, least_items(rows * product.k * product.n),
+                       [&](size_t begin, size_t end, size_t worker) {
+                         float* const gathered = scratch + worker * of_worker;
+                         for (size_t item = begin; item < end; ++item) {
+                           const size_t group = item / blocks, first = item % blocks * rows;
+                           const size_t count = all - first < rows ? all - first : rows;
+                           for (size_t i = 0; i < count;) {  // a block may go over several images
+                             const size_t of_image = (first + i) % pixels;
+                             const size_t part =
+                                 pixels - of_image < count - i ? pixels - of_image : count - i;
+                             const float* const from = images + (first + i) / pixels * image;
+                             float* const to = gathered + i * product.k;
+                             if (short_rows)
+                               gather_short_rows(w, from, image, of_image, part, to);
+                             else
+                               gather_windows(w, from, group, channels, of_image, part, 0.0f, to);
+                             i += part;
+                           }
+                           PackedProduct part = of_group(group).rows(first, count);
+                           part.a = gathered;
+                           part.a_row = static_cast<ptrdiff_t>(product.k);
+                           part.wide = gathered + gathers;
+                           packed_gemm(part, 0, panels);
+                         }
+                       });
+  return Error::Ok;
+}
+
+static Error convolution_out(Context& context, const Tensor& input, const Tensor& weight,
+                             const Optional<Tensor>& bias, const Optional<Tensor>& residual,
+                             Span<const int64_t> stride, Span<const int64_t> padding,
+                             Span<const int64_t> dilation, int64_t outputs, Span<const char> activation,
+                             Tensor& out) {
+  Window w;
+  bool cut;
+  TORCHETTE_TRY(describe_filter(input, weight, stride, padding, dilation, w, cut));
+  SizesType sizes[5];
+  return convolve(context, input, weight, bias, residual, w,
+                  result_sizes(w, static_cast<size_t>(outputs), sizes), cut, outputs, activation, out);
+}
+
+// The channels are one more dimension of an image of one channel: the window covers them, and nothing moves.
+static Error planar_convolution_out(Context& context, const Tensor& input, const Tensor& weight,
+                                    const Optional<Tensor>& bias, const Optional<Tensor>& residual,
+                                    Span<const int64_t> stride, Span<const int64_t> padding,
+                                    Span<const int64_t> dilation, int64_t outputs,
+                                    Span<const char> activation, Tensor& out) {
+  TORCHETTE_TRY(check_floats("convolution", input, "input"));
+  const auto dims = static_cast<size_t>(input.dim()), spatial = dims - 2;
+  TORCHETTE_CHECK((dims == 3 || dims == 4) && stride.size() == spatial && padding.size() == spatial &&
+                      dilation.size() == spatial,
+                  InvalidArgument,
+                  "convolution: input has %d dimensions; stride, padding and dilation %d, %d and %d elements",
+                  static_cast<int>(dims), static_cast<int>(stride.size()), static_cast<int>(padding.size()),
+                  static_cast<int>(dilation.size()));
+  SizesType sizes[5];
+  StridesType strides[5];
+  constexpr DimOrderType kOrder[] = {0, 1, 2, 3, 4};
+  int64_t steps[3] = {1}, zeros[3] = {0}, taps[3] = {1};
+  for (size_t d = 0; d < dims; ++d) {
+    sizes[d] = input.sizes()[d];
+    strides[d] = input.strides()[d];
+  }
+  sizes[dims] = strides[dims] = 1;
+  for (size_t d = 0; d < spatial; ++d) {
+    steps[d + 1] = stride[d];
+    zeros[d + 1] = padding[d];
+    taps[d + 1] = dilation[d];
+  }
+  TensorImpl* const given = input.unsafe_impl();
+  TensorImpl impl = {given->data,
+                     sizes,
+                     strides,
+                     kOrder,
+                     given->capacity,
+                     given->numel,
+                     static_cast<uint8_t>(dims + 1),
+                     given->type,
+                     given->dynamism};
+  const Tensor image(&impl);
+  Window w;
+  bool cut;
+  TORCHETTE_TRY(describe_filter(image, weight, {steps, spatial + 1}, {zeros, spatial + 1},
+                                {taps, spatial + 1}, w, cut));
+  const size_t depth = 2 - spatial;
+  TORCHETTE_CHECK(w.kernel[depth] == w.in[depth], InvalidArgument,
+                  "convolution: a weight of %d channels for %d channels in",
+                  static_cast<int>(w.kernel[depth]), static_cast<int>(w.in[depth]));
+  SizesType of_result[4] = {input.sizes()[0]};
+  for (size_t d = 0; d < spatial; ++d) of_result[d + 1] = static_cast<SizesType>(w.out[depth + 1 + d]);
+  of_result[spatial + 1] = static_cast<SizesType>(outputs);
+  return convolve(context, image, weight, bias, residual, w, {of_result, dims}, cut, outputs, activation,
+                  out);
+}
+
+TORCHETTE_KERNELS(convolution, TORCHETTE_KERNEL("cpu::convolution.out", convolution_out),
+                  TORCHETTE_KERNEL("cpu::planar_convolution.out", planar_convolution_out))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// cpu::depthwise: torchette/backends/engine/operators/depthwise.py. Some neighbours of a row are computed
+// together, a panel of channels at a time; taps outside of the image are left out row by row, and at the ends
+// of a row one by one.
+#include "torchette/kernels/engine/epilogue.h"
+#include "torchette/kernels/engine/image.h"
+#include "torchette/kernels/engine/panels.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+namespace {
+
+// Neighbours that are computed together, and the parts of a panel: their sums and one row of the filter are
+// in registers.
+constexpr int kNeighbours = kLanes == 16 ? 8 : kVectorRegisters == 8 ? 2 : 4;
+constexpr int kParts = parts_of_pass(kNeighbours);
+constexpr size_t kPass = kParts * kPartLanes;
+
+struct Row {
+  const Window* window;
+  const float* image;     // [D, H, W, C]
+  const float* weight;    // [panels, taps, kPanel]
+  size_t last_row;        // floats of a row of the last panel
+  const float* bias;      // or null
+  const float* residual;  // of this row, or null
+  float* out;             // of this row
+  ptrdiff_t z, y;         // where the window begins
+  float low, high;
+
+  /// Floats from tap to tap of the panel that has this channel.
+  ptrdiff_t tap_row(size_t channel) const {
+    return static_cast<ptrdiff_t>(channel / kPanel < window->channels / kPanel ? kPanel : last_row);
+  }
+};
+
+/// Part v of a pass of which `channels` exist.
+TORCHETTE_INLINE Part get(const float* p, int v, size_t channels) {
+  const size_t first = static_cast<size_t>(v) * kPartLanes;
+  if (channels >= first + kPartLanes) return load_part(p + first);
+  return channels > first ? load_part(p + first, channels - first) : Part{};
+}
+TORCHETTE_INLINE void put(float* p, Part x, int v, size_t channels) {
+  const size_t first = static_cast<size_t>(v) * kPartLanes;
+  if (channels >= first + kPartLanes)
+    store_part(p + first, x);
+  else if (channels > first)
+    store_part(p + first, x, channels - first);
+}
+
+/// Results x to x + kCount of a pass over `channels` channels from `channel` on, with the taps [from, to) of
+/// each row of the window.
+template <int kCount, bool kWhole>
+void neighbours(const Row& row, size_t channel, size_t channels, ptrdiff_t x, ptrdiff_t from, ptrdiff_t to) {
+  const Window& w = *row.window;
+  const auto c = static_cast<ptrdiff_t>(w.channels);
+  const ptrdiff_t tap_row = row.tap_row(channel);
+  const size_t count = kWhole ? kPass : channels;
+  Part acc[kCount][kParts];
+  TORCHETTE_UNROLL(4)
+  for (int v = 0; v < kParts; ++v) {
+    const Part bias = row.bias != nullptr ? get(row.bias + channel, v, count) : Part{};
+    TORCHETTE_UNROLL(8)
+    for (int i = 0; i < kCount; ++i) acc[i][v] = bias;
+  }
+  const float* const weight = row.weight + channel / kPanel * w.taps() * kPanel + channel % kPanel;
+  const ptrdiff_t begin = x * w.stride[2] - w.padding[2], step = w.stride[2] * c;
+  for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz) {
+    const ptrdiff_t z = row.z + kz * w.dilation[0];
+    if (z < 0 || z >= w.in[0]) continue;
+    for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky) {
+      const ptrdiff_t y = row.y + ky * w.dilation[1];
+      if (y < 0 || y >= w.in[1]) continue;
+      const float* in = row.image + ((z * w.in[1] + y) * w.in[2] + begin + from * w.dilation[2]) * c +
+                        static_cast<ptrdiff_t>(channel);
+      const float* tap = weight + ((kz * w.kernel[1] + ky) * w.kernel[2] + from) * tap_row;
+      for (ptrdiff_t kx = from; kx < to; ++kx, tap += tap_row, in += w.dilation[2] * c) {
+        TORCHETTE_UNROLL(4)
+        for (int v = 0; v < kParts; ++v) {
+          const Part filter = kWhole ? load_part(tap + v * kPartLanes) : get(tap, v, count);
+          TORCHETTE_UNROLL(8)
+          for (int i = 0; i < kCount; ++i) acc[i][v] = fma(get(in + i * step, v, count), filter, acc[i][v]);
+        }
+      }
+    }
+  }
+  const Part low = part_of(row.low), high = part_of(row.high);
+  TORCHETTE_UNROLL(8)
+  for (int i = 0; i < kCount; ++i) {
+    const ptrdiff_t at = (x + i) * c + static_cast<ptrdiff_t>(channel);
+    TORCHETTE_UNROLL(4)
+    for (int v = 0; v < kParts; ++v) {
+      Part sum = acc[i][v];
+      if (row.residual != nullptr) sum += get(row.residual + at, v, count);
+      put(row.out + at, clamp(sum, low, high), v, count);
+    }
+  }
+}
+
+// Neighbours of a row that slide over its pixels together, a part of the channels at a time.
+constexpr int kSliding = kVectorRegisters == 8 ? 3 : 8;
+
+/// The same for windows of kTaps neighbouring pixels that move by one: each pixel is read once for all
+/// windows that it is in. Results x to x + kSliding of a part of the channels, `weight` being that part's.
+/// With kEnds, windows may reach over the ends of the row, and of the results only those in it are stored.
+template <int kTaps, bool kEnds>
+void slide(const Row& row, const float* weight, size_t channel, ptrdiff_t x) {
+  const Window& w = *row.window;
+  const auto c = static_cast<ptrdiff_t>(w.channels);
+  const ptrdiff_t tap_row = row.tap_row(channel);
+  const Part bias = row.bias != nullptr ? load_part(row.bias + channel) : Part{};
+  Part acc[kSliding];
+  TORCHETTE_UNROLL(8)
+  for (int i = 0; i < kSliding; ++i) acc[i] = bias;
+  for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz) {
+    const ptrdiff_t z = row.z + kz * w.dilation[0];
+    if (z < 0 || z >= w.in[0]) continue;
+    for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky) {
+      const ptrdiff_t y = row.y + ky * w.dilation[1];
+      if (y < 0 || y >= w.in[1]) continue;
+      const ptrdiff_t first = x - w.padding[2];
+      const float* const in = row.image + (z * w.in[1] + y) * w.in[2] * c + static_cast<ptrdiff_t>(channel);
+      const float* const taps = weight + (kz * w.kernel[1] + ky) * kTaps * tap_row;
+      Part filter[kTaps];
+      TORCHETTE_UNROLL(8)
+      for (int t = 0; t < kTaps; ++t) filter[t] = load_part(taps + t * tap_row);
+      TORCHETTE_UNROLL(16)
+      for (int j = 0; j < kSliding + kTaps - 1; ++j) {
+        if (kEnds && (first + j < 0 || first + j >= w.in[2])) continue;
+        const Part pixel = load_part(in + (first + j) * c);
+        TORCHETTE_UNROLL(8)
+        for (int t = 0; t < kTaps; ++t)
+          if (j >= t && j - t < kSliding) acc[j - t] = fma(pixel, filter[t], acc[j - t]);
+      }
+    }
+  }
+  const Part low = part_of(row.low), high = part_of(row.high);
+  TORCHETTE_UNROLL(8)
+  for (int i = 0; i < kSliding; ++i) {
+    if (kEnds && x + i >= w.out[2]) break;
+    const ptrdiff_t at = (x + i) * c + static_cast<ptrdiff_t>(channel);
+    if (row.residual != nullptr) acc[i] += load_part(row.residual + at);
+    store_part(row.out + at, clamp(acc[i], low, high));
+  }
+}
+
+/// The first place whose window lies inside from its first tap on, and the end of those that do to their last
+/// one.
+void inner_places(const Window& w, ptrdiff_t& from, ptrdiff_t& to) {
+  from = (w.padding[2] + w.stride[2] - 1) / w.stride[2];
+  const ptrdiff_t last = w.in[2] - 1 + w.padding[2] - (w.kernel[2] - 1) * w.dilation[2];
+  to = last < 0 ? 0 : last / w.stride[2] + 1;
+  if (from > w.out[2]) from = w.out[2];
+  if (to > w.out[2]) to = w.out[2];
+  if (to < from) to = from;
+}
+
+template <bool kWhole>
+void pass_over_row(const Row& row, size_t channel, size_t channels, ptrdiff_t inner_from,
+                   ptrdiff_t inner_to) {
+  const Window& w = *row.window;
+  const auto at_end = [&](ptrdiff_t x) {
+    const ptrdiff_t begin = x * w.stride[2] - w.padding[2], step = w.dilation[2];
+    const ptrdiff_t from = begin >= 0 ? 0 : (-begin + step - 1) / step;
+    ptrdiff_t to = begin < w.in[2] ? (w.in[2] - 1 - begin) / step + 1 : 0;
+    if (to > w.kernel[2]) to = w.kernel[2];
+    neighbours<1, kWhole>(row, channel, channels, x, from < to ? from : to, to);
+  };
+  ptrdiff_t x = 0;
+  const bool slides = kWhole && w.stride[2] == 1 && w.dilation[2] == 1;
+  if (slides && (w.kernel[2] == 3 || w.kernel[2] == 5)) {
+    for (; x < w.out[2]; x += kSliding)
+      for (size_t at = channel; at < channel + kPass; at += kPartLanes) {
+        const float* const weight = row.weight + at / kPanel * w.taps() * kPanel + at % kPanel;
+        if (x >= inner_from && x + kSliding <= inner_to)
+          w.kernel[2] == 3 ? slide<3, false>(row, weight, at, x) : slide<5, false>(row, weight, at, x);
+        else
+          w.kernel[2] == 3 ? slide<3, true>(row, weight, at, x) : slide<5, true>(row, weight, at, x);
+      }
+    return;
+  }
+  for (; x < inner_from; ++x) at_end(x);
+  for (; x + kNeighbours <= inner_to; x += kNeighbours)
+    neighbours<kNeighbours, kWhole>(row, channel, channels, x, 0, w.kernel[2]);
+  for (; x < inner_to; ++x) neighbours<1, kWhole>(row, channel, channels, x, 0, w.kernel[2]);
+  for (; x < w.out[2]; ++x) at_end(x);
+}
+
+}  // namespace
+
+static Error depthwise_out(Context& context, const Tensor& input, const Tensor& weight,
+                           const Optional<Tensor>& bias, const Optional<Tensor>& residual,
+                           Span<const int64_t> stride, Span<const int64_t> padding,
+                           Span<const int64_t> dilation, Span<const char> activation, Tensor& out) {
+  TORCHETTE_TRY(check_floats("depthwise", input, "input"));
+  TORCHETTE_TRY(check_floats("depthwise", weight, "weight"));
+  const bool cut = weight.dim() == input.dim() - 1;
+  TORCHETTE_CHECK(cut || weight.dim() == input.dim(), InvalidArgument,
+                  "depthwise: a packed weight of %d dimensions for an input of %d",
+                  static_cast<int>(weight.dim()), static_cast<int>(input.dim()));
+  Window w;
+  TORCHETTE_TRY(describe_window("depthwise", input, weight.sizes().data() + (cut ? 0 : 1), stride, padding,
+                                dilation, false, w));
+  const size_t panels = panels_of(w.channels);
+  const ptrdiff_t width = weight.size(weight.dim() - 1);
+  TORCHETTE_CHECK(cut ? static_cast<size_t>(width) == w.channels
+                      : static_cast<size_t>(weight.size(0)) == panels && width == ptrdiff_t{kPanel},
+                  InvalidArgument, "depthwise: a weight of %d times %d for %d channels",
+                  static_cast<int>(weight.size(0)), static_cast<int>(width), static_cast<int>(w.channels));
+  SizesType sizes[5];
+  const Span<const SizesType> shape = result_sizes(w, w.channels, sizes);
+  const SizesType vector[] = {static_cast<SizesType>(w.channels)};
+  TORCHETTE_TRY(check_operand("depthwise", bias, {vector, 1}, "bias"));
+  TORCHETTE_TRY(check_operand("depthwise", residual, shape, "residual"));
+  Activation wanted;
+  TORCHETTE_TRY(activation_of(activation, wanted));
+  TORCHETTE_TRY(check_result("depthwise", out, shape));
+  float low, high;
+  const Activation left = split_activation(wanted, low, high);
+  ptrdiff_t inner_from, inner_to;
+  inner_places(w, inner_from, inner_to);
+  const size_t row_floats = static_cast<size_t>(w.out[2]) * w.channels;
+  const auto rows_of_image = static_cast<size_t>(w.out[0] * w.out[1]);
+  context.parallel_for(
+      w.batch * rows_of_image, least_items(row_floats * w.taps()), [&](size_t begin, size_t end, size_t) {
+        for (size_t r = begin; r < end; ++r) {
+          const auto y = static_cast<ptrdiff_t>(r % rows_of_image);
+          Row row = {&w,
+                     input.const_data_ptr<float>() + r / rows_of_image * w.in_pixels() * w.channels,
+                     weight.const_data_ptr<float>(),
+                     cut ? cut_columns(w.channels) : kPanel,
+                     floats_of(bias),
+                     residual.has_value() ? residual->const_data_ptr<float>() + r * row_floats : nullptr,
+                     out.mutable_data_ptr<float>() + r * row_floats,
+                     y / w.out[1] * w.stride[0] - w.padding[0],
+                     y % w.out[1] * w.stride[1] - w.padding[1],
+                     low,
+                     high};
+          const size_t whole = w.channels / kPass * kPass;
+          for (size_t channel = 0; channel < whole; channel += kPass)
+            pass_over_row<true>(row, channel, kPass, inner_from, inner_to);
+          if (whole < w.channels) pass_over_row<false>(row, whole, w.channels - whole, inner_from, inner_to);
+          activate(left, row.out, 0, 1, row_floats);
+        }
+      });
+  return Error::Ok;
+}
+
+TORCHETTE_KERNELS(depthwise, TORCHETTE_KERNEL("cpu::depthwise.out", depthwise_out))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

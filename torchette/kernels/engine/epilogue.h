@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What ends an operator of the engine before its result is written: an activation, by its name in the file.
+#pragma once
+
+#include <cmath>
+
+#include "torchette/kernels/simd.h"
+#include "torchette/kernels/vecmath.h"
+#include "torchette/runtime/kernel.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+// The names of torchette/backends/engine/operators/_library.py.
+#define TORCHETTE_ACTIVATIONS(X)                                                                \
+  X(none, x)                                                                                    \
+  X(relu, maximum(broadcast(0.0f), x))                                                          \
+  X(relu6, minimum(broadcast(6.0f), maximum(broadcast(0.0f), x)))                               \
+  X(hardswish, x* minimum(broadcast(6.0f), maximum(broadcast(0.0f), x + 3.0f)) * (1.0f / 6.0f)) \
+  X(hardsigmoid, minimum(broadcast(6.0f), maximum(broadcast(0.0f), x + 3.0f)) * (1.0f / 6.0f))  \
+  X(silu, silu_f(x))                                                                            \
+  X(sigmoid, sigmoid_f(x))                                                                      \
+  X(tanh, tanh_f(x))                                                                            \
+  X(gelu, gelu_f(x))                                                                            \
+  X(gelu_tanh, gelu_tanh_f(x))
+
+#define TORCHETTE_NAME(name, value) name,
+enum class Activation : uint8_t { TORCHETTE_ACTIVATIONS(TORCHETTE_NAME) };
+#undef TORCHETTE_NAME
+
+/// The activation of a name in a file. Error: InvalidArgument.
+inline Error activation_of(Span<const char> name, Activation& activation) {
+#define TORCHETTE_NAMED(known, value)                                                       \
+  if (name.size() == sizeof(#known) - 1 && memcmp(name.data(), #known, name.size()) == 0) { \
+    activation = Activation::known;                                                         \
+    return Error::Ok;                                                                       \
+  }
+  TORCHETTE_ACTIVATIONS(TORCHETTE_NAMED)
+#undef TORCHETTE_NAMED
+  TORCHETTE_CHECK(false, InvalidArgument, "there is no activation %.*s", static_cast<int>(name.size()),
+                  name.data());
+}
+
+/// Calls `body` with a function from vector to vector, once; the choice is made outside of its loops.
+template <typename Body>
+TORCHETTE_INLINE void with_activation(Activation activation, const Body& body) {
+  switch (activation) {
+#define TORCHETTE_CASE(name, value)                      \
+  case Activation::name:                                 \
+    body([](Vec x) TORCHETTE_INLINED { return value; }); \
+    return;
+    TORCHETTE_ACTIVATIONS(TORCHETTE_CASE)
+#undef TORCHETTE_CASE
+  }
+}
+
+/// The part of an activation that is a clamp, which costs nothing where a result is in registers; and what is
+/// left.
+inline Activation split_activation(Activation activation, float& low, float& high) {
+  low = -INFINITY;
+  high = INFINITY;
+  if (activation != Activation::relu && activation != Activation::relu6) return activation;
+  low = 0.0f;
+  if (activation == Activation::relu6) high = 6.0f;
+  return Activation::none;
+}
+
+/// The clamp; NaN stays.
+template <typename V>
+TORCHETTE_INLINE V clamp(V x, V low, V high) {
+  x = TORCHETTE_SELECT(low > x, low, x);
+  return TORCHETTE_SELECT(high < x, high, x);
+}
+
+/// Applies an activation to rows of floats that are in a near cache.
+void activate(Activation activation, float* rows, ptrdiff_t row, size_t count, size_t columns);
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A window that moves over an image, channels last: what convolutions and pools have in common.
+#pragma once
+
+#include "torchette/kernels/engine/operands.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+/// Always three spatial dimensions; missing ones stand in front and have one element.
+struct Window {
+  size_t batch, channels;
+  ptrdiff_t in[3], out[3], kernel[3], stride[3], padding[3], dilation[3];
+  int spatial;  // dimensions that the tensors have
+
+  size_t in_pixels() const { return static_cast<size_t>(in[0] * in[1] * in[2]); }
+  size_t out_pixels() const { return static_cast<size_t>(out[0] * out[1] * out[2]); }
+  size_t taps() const { return static_cast<size_t>(kernel[0] * kernel[1] * kernel[2]); }
+  /// One pixel after the other, as they are.
+  bool is_pointwise() const {
+    return taps() == 1 && stride[0] * stride[1] * stride[2] == 1 && padding[0] + padding[1] + padding[2] == 0;
+  }
+};
+
+/// Reads [N, *spatial, C] and a window of `kernel`, all but the result's sizes. Errors: InvalidArgument, by
+/// `op`. What the elements are is the caller's to check.
+inline Error read_window(const char* op, const Tensor& input, const SizesType* kernel,
+                         Span<const int64_t> stride, Span<const int64_t> padding,
+                         Span<const int64_t> dilation, Window& window) {
+  TORCHETTE_CHECK(input.dim() >= 3 && input.dim() <= 5, InvalidArgument, "%s: input has %d dimensions", op,
+                  static_cast<int>(input.dim()));
+  const int spatial = static_cast<int>(input.dim()) - 2;
+  const size_t count = static_cast<size_t>(spatial);
+  TORCHETTE_CHECK(stride.size() == count && padding.size() == count && dilation.size() == count,
+                  InvalidArgument,
+                  "%s: stride, padding and dilation have %d, %d and %d elements for %d dimensions", op,
+                  static_cast<int>(stride.size()), static_cast<int>(padding.size()),
+                  static_cast<int>(dilation.size()), spatial);
+  window.spatial = spatial;
+  window.batch = static_cast<size_t>(input.size(0));
+  window.channels = static_cast<size_t>(input.size(input.dim() - 1));
+  for (int d = 0; d < 3; ++d) {
+    const int given = d - (3 - spatial);
+    window.in[d] = window.out[d] = window.kernel[d] = window.stride[d] = window.dilation[d] = 1;
+    window.padding[d] = 0;
+    if (given < 0) continue;
+    const auto g = static_cast<size_t>(given);
+    constexpr int64_t kMost = int64_t{1} << 24;
+    TORCHETTE_CHECK(stride[g] >= 1 && stride[g] <= kMost && padding[g] >= 0 && padding[g] <= kMost &&
+                        dilation[g] >= 1 && dilation[g] <= kMost && kernel[g] >= 1 && kernel[g] <= kMost,
+                    InvalidArgument, "%s: kernel %d, stride %lld, padding %lld, dilation %lld", op,
+                    static_cast<int>(kernel[g]), static_cast<long long>(stride[g]),
+                    static_cast<long long>(padding[g]), static_cast<long long>(dilation[g]));
+    window.in[d] = input.size(given + 1);
+    window.kernel[d] = kernel[g];
+    window.stride[d] = static_cast<ptrdiff_t>(stride[g]);
+    window.padding[d] = static_cast<ptrdiff_t>(padding[g]);
+    window.dilation[d] = static_cast<ptrdiff_t>(dilation[g]);
+  }
+  return Error::Ok;
+}
+
+/// The same, and the places of a window that moves over the image and its padding.
+inline Error describe_window(const char* op, const Tensor& input, const SizesType* kernel,
+                             Span<const int64_t> stride, Span<const int64_t> padding,
+                             Span<const int64_t> dilation, bool ceil, Window& window) {
+  TORCHETTE_TRY(read_window(op, input, kernel, stride, padding, dilation, window));
+  for (int d = 3 - window.spatial; d < 3; ++d) {
+    const int64_t step = window.stride[d], before = window.in[d] + window.padding[d];
+    const int64_t reach = (window.kernel[d] - 1) * window.dilation[d] + 1;
+    const int64_t room = before + window.padding[d] - reach;
+    TORCHETTE_CHECK(room >= 0, InvalidArgument, "%s: a window of %lld over %lld elements of input", op,
+                    static_cast<long long>(reach), static_cast<long long>(before + window.padding[d]));
+    int64_t places = (ceil ? room + step - 1 : room) / step + 1;
+    // A window that begins behind the image and the padding before it is none.
+    if (ceil && (places - 1) * step >= before) --places;
+    window.out[d] = static_cast<ptrdiff_t>(places);
+  }
+  return Error::Ok;
+}
+
+/// Sizes of the result with so many channels: the tensor's dimensions, at most five.
+inline Span<const SizesType> result_sizes(const Window& window, size_t channels, SizesType (&sizes)[5]) {
+  sizes[0] = static_cast<SizesType>(window.batch);
+  for (int d = 0; d < window.spatial; ++d)
+    sizes[d + 1] = static_cast<SizesType>(window.out[3 - window.spatial + d]);
+  sizes[window.spatial + 1] = static_cast<SizesType>(channels);
+  return {sizes, static_cast<size_t>(window.spatial) + 2};
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

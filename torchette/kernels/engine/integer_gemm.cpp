@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Register tiles of rows by panels of bytes, whose sums become bytes.
+#include "torchette/kernels/engine/integer_machines.h"
+
+// Whether the processor may have AMX: registers of 16 rows of 64 bytes.
+#if defined(__AVX512F__) && defined(__linux__) && !defined(__clang__)
+#define TORCHETTE_MAY_HAVE_TILES 1
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#else
+#define TORCHETTE_MAY_HAVE_TILES 0
+#endif
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+namespace {
+
+struct Tile {
+  size_t quads, columns;  // columns: of all panels of the tile
+  const void* a;          // rows of Machine::Number
+  size_t a_row;           // numbers
+  const int8_t* w;
+  size_t w_panel;  // bytes from panel to panel
+  uint8_t* c;
+  ptrdiff_t c_row;
+  Requantization how;
+  int32_t zero;  // what each input stands above, as multiplied
+};
+
+#if !TORCHETTE_BY_COLUMNS
+/// Makes bytes of the sums of so many rows and vectors; whole(i, v) gives those of a row.
+template <int kRows, int kVectors, typename Whole>
+TORCHETTE_INLINE void put_sums(const Tile& t, const Whole& whole) {
+  TORCHETTE_UNROLL(8)
+  for (int v = 0; v < kVectors; ++v) {
+    const size_t first = static_cast<size_t>(v) * kLanes;
+    if (first >= t.columns) break;
+    const RequantizedVector terms(t.how, first);
+    const VecInt above = whole_weights(t.how.sums + first) * t.zero;
+    TORCHETTE_UNROLL(8)
+    for (int i = 0; i < kRows; ++i)
+      terms.put(to_floats(whole(i, v) - above), t.columns - first, t.c + i * t.c_row + first);
+  }
+}
+
+template <typename M, int kRows, int kPanels>
+void compute(const Tile& t) {
+  Sums<M, kRows, kPanels> sums;
+  sums.template set<false>(static_cast<const typename M::Number*>(t.a), t.a_row, t.w, t.w_panel, t.quads);
+  put_sums<kRows, kPanels* static_cast<int>(kPanelVectors)>(
+      t, [&](int i, int v) TORCHETTE_INLINED { return whole_sums<M>(sums.of[i], v); });
+}
+
+#else
+/// One column of the panel after the other.
+template <typename M, int kRows, int kPanels>
+void compute(const Tile& t) {
+  const auto* const a = static_cast<const typename M::Number*>(t.a);
+  const size_t columns = t.columns < kPanel ? t.columns : kPanel;
+  int32_t sums[kRows * kPanel];
+  for (size_t j = 0; j < columns; j += M::kColumns)
+    M::template column<kRows>(a, t.w + j * kQuad, t.quads, sums + j);
+  for (int i = 0; i < kRows; ++i)
+    requantize(t.how, t.zero, sums + static_cast<size_t>(i) * kPanel, columns, t.c + i * t.c_row);
+}
+#endif
+
+/// The largest tile of at most so many rows; gives how many it has.
+template <typename M, int kPanels, int kRows>
+int run(const Tile& t, size_t rows) {
+  if constexpr (kRows > 1)
+    if (rows < kRows) return run<M, kPanels, static_cast<int>(fewer_rows(kRows))>(t, rows);
+  compute<M, kRows, kPanels>(t);
+  return kRows;
+}
+
+template <typename M>
+void multiply(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
+  typedef typename M::Number Number;
+  const size_t quads = quads_of(product.k);
+  const bool flip = flips<M>(product.is_signed);
+  Tile t = {};
+  t.quads = quads;
+  t.w_panel = quads * kPanel * kQuad;
+  t.c_row = product.c_row;
+  const int32_t mask = mask_of(flip), zero = product.input_zero + shift_of<M>(flip);
+  t.zero = sizeof(Number) == 2 ? 0 : zero;
+  const auto same = [&](size_t) { return zero; };
+#if TORCHETTE_BY_COLUMNS
+  t.a_row = padded_row<M>(quads * kQuad);
+  arrange<M, true>(product.a, product.a_row, product.m, product.k, t.a_row, M::kMostRows, mask, same,
+                   static_cast<Number*>(scratch));
+  const auto* const rows = static_cast<const Number*>(scratch);
+#else
+  ptrdiff_t a_row = product.a_row;
+  const Number* const rows =
+      machine_rows<M>(product.a, a_row, product.m, product.k, quads * kQuad, mask, same, scratch);
+  t.a_row = static_cast<size_t>(a_row);
+#endif
+  for (size_t i = 0; i < product.m;) {
+    int done = 0;
+    for (size_t p = first; p < last;) {
+      const size_t column = p * kPanel, panels = last - p >= 4 ? 4 : 1;
+      t.a = rows + i * t.a_row;
+      t.w = product.w + p * t.w_panel;
+      t.c = product.c + static_cast<ptrdiff_t>(i) * product.c_row + column;
+      t.columns = product.n - column;
+      t.how = product.how.from(column);
+      if (M::kMostPanels == 4 && panels == 4) {
+        done = run<M, M::kMostPanels, M::kMostRows>(t, product.m - i);
+        p += 4;
+      } else {
+        done = run<M, 1, M::kMostRows>(t, product.m - i);
+        p += 1;
+      }
+    }
+    i += static_cast<size_t>(done > 0 ? done : M::kMostRows);
+  }
+}
+
+#if TORCHETTE_MAY_HAVE_TILES
+// Tiles, by number: sums of [rows][panels]; rows of A and quads of a panel, whole ones of 64 numbers and
+// those behind the last whole one.
+constexpr size_t kTileRows = 16, kTileBytes = 64;
+#define TORCHETTE_TILE_LOAD(tile, from, stride) \
+  asm volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"(stride) : "memory")
+#define TORCHETTE_TILE_PRODUCT(sums, rows, quads, is_signed)           \
+  if (is_signed)                                                       \
+    asm volatile("tdpbssd %tmm" #quads ", %tmm" #rows ", %tmm" #sums); \
+  else                                                                 \
+    asm volatile("tdpbusd %tmm" #quads ", %tmm" #rows ", %tmm" #sums)
+
+/// Whether there are tiles, and the system lets this process use them.
+static bool has_tiles() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;
+  constexpr long kAskFor = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, of arch_prctl(2)
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kTile) != 0 && (edx & kInt8) != 0 &&
+         syscall(SYS_arch_prctl, kAskFor, kTileData) == 0;
+}
+
+struct TileProduct {
+  size_t whole, tail;  // tiles of 64 numbers, numbers that are left
+  const uint8_t* a;
+  size_t a_row;
+  const int8_t* w;
+  size_t w_panel;
+};
+
+/// Sums of kTiles times 16 rows and kPanels panels, each [16][16].
+template <int kTiles, int kPanels, bool kSigned>
+TORCHETTE_INLINE void tile_sums(const TileProduct& t, int32_t* sums) {
+  asm volatile("tilezero %tmm0\n\ttilezero %tmm1\n\ttilezero %tmm2\n\ttilezero %tmm3");
+  constexpr size_t kRow = kPanel * kQuad;
+  const uint8_t *a = t.a, *below = t.a + kTileRows * t.a_row;
+  const int8_t *w = t.w, *beside = t.w + t.w_panel;
+#define TORCHETTE_TILE_STEP(rows, quads)               \
+  TORCHETTE_TILE_LOAD(rows, a, t.a_row);               \
+  TORCHETTE_TILE_LOAD(quads, w, kRow);                 \
+  TORCHETTE_TILE_PRODUCT(0, rows, quads, kSigned);     \
+  if (kTiles == 2) {                                   \
+    TORCHETTE_TILE_LOAD(rows, below, t.a_row);         \
+    TORCHETTE_TILE_PRODUCT(2, rows, quads, kSigned);   \
+  }                                                    \
+  if (kPanels == 2) {                                  \
+    TORCHETTE_TILE_LOAD(quads, beside, kRow);          \
+    if (kTiles == 2) {                                 \
+      TORCHETTE_TILE_PRODUCT(3, rows, quads, kSigned); \
+      TORCHETTE_TILE_LOAD(rows, a, t.a_row);           \
+    }                                                  \
+    TORCHETTE_TILE_PRODUCT(1, rows, quads, kSigned);   \
+  }
+  for (size_t i = 0; i < t.whole; ++i) {
+    TORCHETTE_TILE_STEP(4, 5)
+    a += kTileBytes, below += kTileBytes, w += kTileBytes / kQuad * kRow, beside += kTileBytes / kQuad * kRow;
+  }
+  if (t.tail > 0) {
+    TORCHETTE_TILE_STEP(6, 7)
+  }
+#undef TORCHETTE_TILE_STEP
+#define TORCHETTE_TILE_STORE(tile)                                                      \
+  asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)"                                   \
+               :                                                                        \
+               : "r"(sums + (tile) * (kTileRows * kPanel)), "r"(kPanel * sizeof(*sums)) \
+               : "memory")
+  TORCHETTE_TILE_STORE(0);
+  if (kPanels == 2) TORCHETTE_TILE_STORE(1);
+  if (kTiles == 2) TORCHETTE_TILE_STORE(2);
+  if (kTiles == 2 && kPanels == 2) TORCHETTE_TILE_STORE(3);
+#undef TORCHETTE_TILE_STORE
+}
+
+template <int kTiles, int kPanels>
+void tile_block(const IntegerProduct& product, const TileProduct& t, size_t row, size_t panel) {
+  alignas(64) int32_t sums[4 * kTileRows * kPanel];
+  product.is_signed ? tile_sums<kTiles, kPanels, true>(t, sums) : tile_sums<kTiles, kPanels, false>(t, sums);
+  for (size_t p = 0; p < kPanels; ++p) {
+    const size_t column = (panel + p) * kPanel;
+    const RequantizedVector terms(product.how, column);
+    const VecInt above = whole_weights(product.how.sums + column) * product.input_zero;
+    uint8_t* to = product.c + static_cast<ptrdiff_t>(row) * product.c_row + column;
+    for (size_t i = 0; i < kTiles * kTileRows; ++i, to += product.c_row) {
+      const VecInt whole =
+          load(sums + (i / kTileRows * 2 + p) * (kTileRows * kPanel) + i % kTileRows * kPanel);
+      terms.put(to_floats(whole - above), product.n - column, to);
+    }
+  }
+}
+
+/// As multiply(), for at least kTileRows rows: the last tiles compute some rows once more.
+void multiply_tiles(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
+  const size_t padded = quads_of(product.k) * kQuad;
+  TileProduct t = {padded / kTileBytes, padded % kTileBytes, nullptr, padded, nullptr, padded * kPanel};
+  struct {
+    uint8_t palette = 1, reserved[15] = {};
+    uint16_t bytes[16] = {};
+    uint8_t rows[16] = {};
+  } config;
+  for (int i = 0; i < 8; ++i) {
+    const size_t bytes = i < 6 ? kTileBytes : t.tail;
+    config.bytes[i] = static_cast<uint16_t>(i == 7 ? kTileBytes : bytes);
+    config.rows[i] = static_cast<uint8_t>(i == 7 ? t.tail / kQuad : kTileRows);
+  }
+  if (t.tail == 0) config.bytes[6] = config.bytes[7] = config.rows[6] = config.rows[7] = 0;
+  asm volatile("ldtilecfg %0" : : "m"(config));
+  const uint8_t* rows = product.a;
+  if (padded == product.k) {
+    t.a_row = static_cast<size_t>(product.a_row);
+  } else {
+    auto* to = static_cast<uint8_t*>(scratch);
+    rows = to;
+    for (size_t i = 0; i < product.m; ++i, to += padded) {
+      memcpy(to, product.a + static_cast<ptrdiff_t>(i) * product.a_row, product.k);
+      memset(to + product.k, 0, padded - product.k);
+    }
+  }
+  for (size_t p = first; p < last;) {
+    const size_t panels = last - p >= 2 ? 2 : 1;
+    t.w = product.w + p * t.w_panel;
+    for (size_t i = 0; i < product.m;) {
+      const size_t left = product.m - i;
+      const size_t tiles = left > kTileRows && product.m >= 2 * kTileRows ? 2 : 1, count = tiles * kTileRows;
+      const size_t row = left >= count ? i : product.m - count;
+      t.a = rows + row * t.a_row;
+      if (panels == 2)
+        tiles == 2 ? tile_block<2, 2>(product, t, row, p) : tile_block<1, 2>(product, t, row, p);
+      else
+        tiles == 2 ? tile_block<2, 1>(product, t, row, p) : tile_block<1, 1>(product, t, row, p);
+      i = row + count;
+    }
+    p += panels;
+  }
+  asm volatile("tilerelease");
+}
+#endif
+
+}  // namespace
+
+IntegerProduct IntegerProduct::rows(size_t first, size_t count) const {
+  IntegerProduct part = *this;
+  part.m = count;
+  part.a += static_cast<ptrdiff_t>(first) * a_row;
+  part.c += static_cast<ptrdiff_t>(first) * c_row;
+  return part;
+}
+
+size_t integer_scratch(size_t rows, size_t k) {  // in whole vectors
+  return rows * ((quads_of(k) * kQuad * sizeof(int16_t) + 15) / 16 * 16);
+}
+
+void integer_gemm(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
+#if TORCHETTE_MAY_HAVE_TILES
+  if (product.m >= kTileRows && uses<has_tiles>()) return multiply_tiles(product, first, last, scratch);
+#endif
+#if TORCHETTE_MAY_HAVE_DOTS
+#if defined(__aarch64__)
+  if (uses<has_pairs>()) return multiply<Pairs>(product, first, last, scratch);
+#endif
+  if (uses<has_dots>()) return multiply<Dots>(product, first, last, scratch);
+#endif
+  multiply<Machine>(product, first, last, scratch);
+}
+
+Error integer_gemm(Context& context, const char* op, const IntegerProduct& product) {
+  const size_t rows = product.m < kRowsAtOnce ? product.m : kRowsAtOnce;
+  return for_parts(context, op, product.m, product.n, product.k, integer_scratch(rows, product.k),
+                   [&](size_t at, size_t count, size_t first, size_t last, uint8_t* scratch) {
+                     integer_gemm(product.rows(at, count), first, last, scratch);
+                   });
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Checks of what the engine's operators are given: float32, dense, dimensions in natural order.
+#pragma once
+
+#include "torchette/kernels/engine/panels.h"
+#include "torchette/kernels/dims.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+inline Error check_floats(const char* op, const Tensor& t, const char* name) {
+  TORCHETTE_CHECK(t.scalar_type() == ScalarType::Float, InvalidType, "%s: %s is of type %d, not of float32",
+                  op, name, static_cast<int>(t.scalar_type()));
+  TORCHETTE_CHECK(is_contiguous(t), InvalidArgument, "%s: %s is not contiguous", op, name);
+  return Error::Ok;
+}
+
+/// A weight that may be stored in 16 bits.
+inline Error check_stored(const char* op, const Tensor& t, Stored& stored, const char* name = "weight") {
+  const ScalarType type = t.scalar_type();
+  stored = type == ScalarType::BFloat16 ? Stored::bfloat16
+           : type == ScalarType::Half   ? Stored::float16
+                                        : Stored::float32;
+  if (stored == Stored::float32) return check_floats(op, t, name);
+  TORCHETTE_CHECK(is_contiguous(t), InvalidArgument, "%s: %s is not contiguous", op, name);
+  return Error::Ok;
+}
+
+/// An operand that has these sizes if it is there.
+inline Error check_operand(const char* op, const Optional<Tensor>& t, Span<const SizesType> sizes,
+                           const char* name) {
+  if (!t.has_value()) return Error::Ok;
+  TORCHETTE_TRY(check_floats(op, *t, name));
+  bool same = t->dim() == static_cast<ptrdiff_t>(sizes.size());
+  for (size_t d = 0; same && d < sizes.size(); ++d) same = t->sizes()[d] == sizes[d];
+  TORCHETTE_CHECK(same, InvalidArgument,
+                  "%s: %s has %d dimensions and %d elements, other sizes than the result", op, name,
+                  static_cast<int>(t->dim()), static_cast<int>(t->numel()));
+  return Error::Ok;
+}
+
+/// The result's sizes, and that it is what the kernels write.
+inline Error check_result(const char* op, const Tensor& out, Span<const SizesType> sizes,
+                          const char* name = "out") {
+  TORCHETTE_TRY(resize_result(out, sizes, name));
+  return check_floats(op, out, name);
+}
+
+TORCHETTE_INLINE const float* floats_of(const Optional<Tensor>& t) {
+  return t.has_value() ? t->const_data_ptr<float>() : nullptr;
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Register tiles of rows by panels. The panels of a block stay in the L2 cache while all rows pass by; the
+// rows of a tile stay in the L1 cache while the panels of the block pass by.
+#include "torchette/kernels/engine/packed_gemm.h"
+
+#include <cmath>
+#include <utility>
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+namespace {
+
+// So much of the depth is summed up in registers at once: a panel of it fits into the L1 cache beside the
+// rows, and rounding errors grow with the length of a chain of sums.
+constexpr size_t kDepth = 384;
+// Floats of the panels of a block; and of one whose weights are widened, which takes memory.
+constexpr size_t kBlock = size_t{1} << 16, kWideBlock = 2 * (kDepth + 1) * kPanel;
+
+/// Most rows of a tile of so many panels: the sums, a row of the panels and a number are in registers.
+constexpr int max_rows(int panels) {
+  if (kLanes == 16) return panels <= 2 ? 14 : panels == 4 ? 6 : 3;
+  if (kLanes == 8) return panels == 1 ? 6 : panels == 2 ? 2 : 1;
+  if (kVectorRegisters == 32) return panels == 1 ? 5 : 2;
+  return panels > 1 ? 1 : TORCHETTE_HAS_VECTORS && kVectorRegisters == 8 ? 2 : 4;
+}
+/// Most panels of a tile of one row: so many sums hide the latency of an addition.
+constexpr int kWidest = kLanes == 16                                    ? 8
+                        : kLanes == 8                                   ? 4
+                        : TORCHETTE_HAS_VECTORS && kVectorRegisters > 8 ? 2
+                                                                        : 1;
+
+// Rows of a tile that widens weights of 16 bits while it reads them; so many rows are left to such tiles, as
+// to widen a panel apart pays where more rows share it.
+constexpr int kNarrowRows = kLanes == 16 ? 6 : max_rows(1);
+constexpr size_t kFewRows = (kLanes == 16 ? 3 : kLanes == 8 ? 4 : 2) * static_cast<size_t>(kNarrowRows);
+
+constexpr bool kHasNarrow = has_dtype(ScalarType::BFloat16) || has_dtype(ScalarType::Half);
+
+struct Tile {
+  size_t depth;
+  const float* a;
+  ptrdiff_t a_row;
+  const void* w;
+  Stored stored;
+  size_t w_panel;  // elements from panel to panel
+  size_t w_row;    // of one panel; several are whole
+  float* c;
+  ptrdiff_t c_row;
+  const float* bias;      // a vector for each vector of a row, or null
+  const float* residual;  // or null
+  ptrdiff_t residual_row;
+  float low, high;
+};
+
+constexpr int kOfPanel = static_cast<int>(kPanelVectors);
+
+/// C tile = clamp(A tile x panels + bias + residual), for so many vectors of columns. Rows go in groups of
+/// three off one pointer, which spares address registers.
+template <typename W, int kRows, int kVectors>
+void compute(const Tile& t) {
+  constexpr int kPanels = (kVectors + kOfPanel - 1) / kOfPanel;
+  constexpr size_t kColumns = kVectors < kOfPanel ? kVectors * kLanes : kPanel;  // of each panel
+  constexpr int kPass = parts_of_pass(kRows, kColumns / kPartLanes), kParts = kPanels * kPass;
+  const Part low = part_of(t.low), high = part_of(t.high);
+  for (size_t at = 0; at < kColumns; at += kPass * kPartLanes) {
+    Part acc[kRows][kParts] = {};
+    const float* group[(kRows + 2) / 3];
+    TORCHETTE_UNROLL(8)
+    for (int g = 0; g < (kRows + 2) / 3; ++g) group[g] = t.a + 3 * g * t.a_row;
+    const W* panel[kPanels];
+    const size_t row = kPanels == 1 ? t.w_row : kPanel;
+    TORCHETTE_UNROLL(8)
+    for (int p = 0; p < kPanels; ++p)
+      panel[p] = static_cast<const W*>(t.w) + static_cast<size_t>(p) * t.w_panel + at;
+    for (size_t k = 0; k < t.depth; ++k) {
+      // One row reads each weight once, from streams too many for some processors to foresee.
+      if (kRows == 1 && kPanels > 1) {
+        TORCHETTE_UNROLL(8)
+        for (int p = 0; p < kPanels; ++p) TORCHETTE_PREFETCH(panel[p] + (k + 8) * row);
+      }
+      Part w[kParts];
+      TORCHETTE_UNROLL(8)
+      for (int v = 0; v < kParts; ++v)
+        w[v] = load_weights(panel[v / kPass] + k * row + v % kPass * kPartLanes, t.stored);
+      TORCHETTE_UNROLL(16)
+      for (int i = 0; i < kRows; ++i) {
+        const Part a = part_of(group[i / 3][(i % 3) * t.a_row]);
+        TORCHETTE_UNROLL(8)
+        for (int v = 0; v < kParts; ++v) acc[i][v] = fma(a, w[v], acc[i][v]);
+      }
+      TORCHETTE_UNROLL(8)
+      for (int g = 0; g < (kRows + 2) / 3; ++g) ++group[g];
+    }
+    TORCHETTE_UNROLL(8)
+    for (int v = 0; v < kParts; ++v) {
+      const size_t column = at + v / kPass * kPanel + v % kPass * kPartLanes;
+      const Part bias = t.bias != nullptr ? load_part(t.bias + column) : Part{};
+      if (t.residual != nullptr) {
+        TORCHETTE_UNROLL(16)
+        for (int i = 0; i < kRows; ++i)
+          acc[i][v] += bias + load_part(t.residual + i * t.residual_row + column);
+      } else {
+        TORCHETTE_UNROLL(16)
+        for (int i = 0; i < kRows; ++i) acc[i][v] += bias;
+      }
+      TORCHETTE_UNROLL(16)
+      for (int i = 0; i < kRows; ++i) store_part(t.c + i * t.c_row + column, clamp(acc[i][v], low, high));
+    }
+  }
+}
+
+using Compute = void (*)(const Tile&);
+
+template <typename W, int kVectors, int... kRow>
+Compute pick(size_t rows, std::integer_sequence<int, kRow...>) {
+  static constexpr Compute kTiles[] = {compute<W, kRow + 1, kVectors>...};
+  return kTiles[rows - 1];
+}
+/// The most rows of a tile that reads such weights.
+template <typename W>
+constexpr int rows_of(int panels) {
+  return sizeof(W) == sizeof(float) || max_rows(panels) < kNarrowRows ? max_rows(panels) : kNarrowRows;
+}
+template <typename W, int kPanels>
+Compute of_panels(size_t rows) {
+  return pick<W, kPanels * kOfPanel>(rows, std::make_integer_sequence<int, rows_of<W>(kPanels)>{});
+}
+/// Of the first half of a panel.
+template <typename W>
+Compute of_half(size_t rows) {
+  return pick<W, kOfPanel / 2>(rows, std::make_integer_sequence < int, kOfPanel<2 ? 0 : rows_of<W>(1)>{});
+}
+
+/// How many panels a tile of so many rows has at most.
+size_t panels_at_once(size_t rows) {
+  const auto fits = [&](int panels) {
+    return panels <= kWidest && rows <= static_cast<size_t>(max_rows(panels));
+  };
+  return fits(8) ? 8 : fits(4) ? 4 : fits(2) ? 2 : 1;
+}
+
+template <typename W>
+Compute tile_of(size_t rows, size_t panels) {
+  if constexpr (kWidest >= 8)
+    if (panels == 8) return of_panels<W, 8>(rows);
+  if constexpr (kWidest >= 4)
+    if (panels == 4) return of_panels<W, 4>(rows);
+  if constexpr (kWidest >= 2)
+    if (panels == 2) return of_panels<W, 2>(rows);
+  return of_panels<W, 1>(rows);
+}
+
+// Rows of a tile where there are many: two panels on AVX-512, where one would leave half of the registers.
+constexpr size_t kTileRows = static_cast<size_t>(max_rows(kLanes == 16 ? 2 : 1));
+
+/// Splits `total` into as few nearly equal parts of at most `most` as possible; gives the size of the next
+/// one.
+size_t next_part(size_t total, size_t most) {
+  if (total <= most) return total;
+  const size_t parts = (total + most - 1) / most;
+  return (total + parts - 1) / parts;
+}
+
+/// A panel that is cut to so many columns. A row of it is read as if it were whole, with what follows it in
+/// the columns that are thrown away; the rows behind whose columns the panel ends are read from a copy, and
+/// so is a panel of few rows.
+struct CutPanel {
+  size_t columns;
+  size_t copied = 0;  // rows, the last ones
+  float rows[kPanel * kPanel];
+
+  /// Of `depth` rows at `w`, with `below` rows of the panel below them.
+  void copy(const float* w, size_t depth, size_t below) {
+    const size_t last = (kPanel - 1) / columns;  // so many rows of the panel begin within kPanel of its end
+    const size_t needed = below >= last ? 0 : last - below;
+    copied = depth <= kPanel ? depth : needed;
+    memset(rows, 0, copied * kPanel * sizeof(float));
+    for (size_t i = 0; i < copied; ++i)
+      memcpy(rows + i * kPanel, w + (depth - copied + i) * columns, columns * sizeof(float));
+  }
+
+  void compute(Tile t, Compute tile) const {
+    t.w_row = columns;
+    if (copied == 0) return tile(t);
+    Tile rest = t;
+    if (copied < t.depth) {
+      t.depth -= copied;
+      t.low = -INFINITY;
+      t.high = INFINITY;
+      tile(t);
+      rest.depth = copied;
+      rest.a += t.depth;
+      rest.bias = nullptr;
+      rest.residual = t.c;
+      rest.residual_row = t.c_row;
+    }
+    rest.w = rows;
+    rest.w_row = kPanel;
+    tile(rest);
+  }
+};
+
+/// Panels [first, last) of weights of 16 bits in rows [k0, k0 + depth), as whole panels of floats.
+template <typename W>
+void widen(const PackedProduct& product, const W* weights, size_t first, size_t last, size_t k0, size_t depth,
+           float* to) {
+  for (size_t p = first; p < last; ++p, to += depth * kPanel) {
+    const bool cut = product.cut && (p + 1) * kPanel > product.n;
+    const size_t row = cut ? cut_columns(product.n) : kPanel;
+    const W* const from = weights + p * product.k * kPanel + k0 * row;
+    const size_t left = (product.k - k0) * row;  // until the weights end, where the panel is cut
+    for (size_t i = 0; i < depth; ++i) {
+      if (cut && i * row + kPanel > left)
+        for (size_t j = 0; j < kPanel; ++j) to[i * kPanel + j] = j < row ? float(from[i * row + j]) : 0.0f;
+      else
+        for (size_t v = 0; v < kPanel; v += kPartLanes)
+          store_part(to + i * kPanel + v, load_part(from + i * row + v));
+    }
+  }
+}
+
+/// Panels of a block of such a depth that is widened.
+size_t wide_panels(size_t depth) {
+  const size_t fitting = kWideBlock / ((depth + 1) * kPanel);
+  return fitting > 8 ? fitting / 8 * 8 : fitting / 2 * 2;
+}
+
+/// Copies fewer than kPanel columns of so many rows.
+void copy_columns(const float* from, ptrdiff_t from_row, float* to, ptrdiff_t to_row, size_t rows,
+                  size_t columns) {
+  for (size_t at = 0; at < columns; at += kLanes) {
+    const size_t count = columns - at < kLanes ? columns - at : kLanes;
+    for (size_t r = 0; r < rows; ++r)
+      store_partial(to + static_cast<ptrdiff_t>(r) * to_row + at,
+                    load_partial(from + static_cast<ptrdiff_t>(r) * from_row + at, count), count);
+  }
+}
+
+}  // namespace
+
+size_t PackedProduct::widened() const {
+  const size_t depth = next_part(k, kDepth), panels = panels_of(n), most = wide_panels(depth);
+  if (stored == Stored::float32 || (m <= kFewRows && !cut)) return 0;
+  return (m <= kFewRows ? 1 : panels < most ? panels : most) * depth * kPanel;
+}
+
+PackedProduct PackedProduct::rows(size_t first, size_t count) const {
+  PackedProduct part = *this;
+  part.m = count;
+  part.a += static_cast<ptrdiff_t>(first) * a_row;
+  part.c += static_cast<ptrdiff_t>(first) * c_row;
+  if (residual != nullptr) part.residual += static_cast<ptrdiff_t>(first) * residual_row;
+  return part;
+}
+
+void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
+  const size_t m = product.m, n = product.n, k = product.k;
+  const bool narrow = kHasNarrow && product.stored != Stored::float32, wide = narrow && m > kFewRows;
+  float low, high;
+  const Activation left = split_activation(product.activation, low, high);
+  size_t k0 = 0;
+  do {  // once even where k is 0: the bias must be written
+    const size_t depth = next_part(k - k0, kDepth);
+    const bool begins = k0 == 0, ends = k0 + depth >= k;
+    const size_t fitting = depth == 0 ? last - first : kBlock / (depth * kPanel);
+    const size_t block = wide ? wide_panels(depth) : fitting > 8 ? fitting / 8 * 8 : 8;
+    for (size_t p0 = first; p0 < last; p0 += block) {
+      const size_t p_end = p0 + block < last ? p0 + block : last;
+      CutPanel cut;
+      cut.columns = cut_columns(n);
+      const bool has_cut = product.cut && p_end * kPanel > n;
+      const float* cut_panel = nullptr;
+      if (has_cut && !narrow) {
+        cut_panel = static_cast<const float*>(product.w) + (p_end - 1) * k * kPanel + k0 * cut.columns;
+        cut.copy(cut_panel, depth, k - k0 - depth);
+      } else if (wide || has_cut) {
+        with_stored(product.stored, product.w, [&](const auto* w) {
+          widen(product, w, wide ? p0 : p_end - 1, p_end, k0, depth, product.wide);
+        });
+      }
+      // What a tile of the last panel reads is whole.
+      float last_bias[kPanel] = {};
+      if (product.bias != nullptr && p_end * kPanel > n)
+        memcpy(last_bias, product.bias + (p_end - 1) * kPanel, cut.columns * sizeof(float));
+      for (size_t i = 0; i < m;) {
+        const size_t rows = next_part(m - i, narrow && !wide ? kNarrowRows : kTileRows),
+                     at_once = panels_at_once(rows);
+        for (size_t p = p0; p < p_end;) {
+          size_t panels = at_once;
+          while (panels > p_end - p) panels /= 2;
+          while (panels > 1 && n - p * kPanel < panels * kPanel) panels /= 2;
+          const size_t column = p * kPanel, width = panels * kPanel;
+          const size_t columns = n - column < width ? n - column : width;
+          float* const c = product.c + static_cast<ptrdiff_t>(i) * product.c_row + column;
+          const float* added = begins ? product.residual : product.c;
+          const ptrdiff_t added_row = begins ? product.residual_row : product.c_row;
+          if (added != nullptr)
+            added += static_cast<ptrdiff_t>(i) * added_row + static_cast<ptrdiff_t>(column);
+          const bool is_cut = has_cut && columns < width, is_wide = wide || (narrow && is_cut);
+          const void* w = product.wide + (wide ? (p - p0) * depth * kPanel : 0);
+          if (!is_wide)
+            w = static_cast<const char*>(product.w) + (p * k + k0) * kPanel * size_of(product.stored);
+          Tile t = {depth,
+                    product.a + static_cast<ptrdiff_t>(i) * product.a_row + k0,
+                    product.a_row,
+                    w,
+                    product.stored,
+                    (is_wide ? depth : k) * kPanel,
+                    kPanel,
+                    c,
+                    product.c_row,
+                    begins && product.bias != nullptr ? product.bias + column : nullptr,
+                    added,
+                    added_row,
+                    ends ? low : -INFINITY,
+                    ends ? high : INFINITY};
+          const bool half = kOfPanel > 1 && panels == 1 && columns <= kPanel / 2;
+          // What a tile of one vector stores behind the last column may lie in the rows that follow.
+          const bool spills = columns < width && product.c_row == static_cast<ptrdiff_t>(n) &&
+                              (half ? kPanel / 2 : kPanel) == kPartLanes && added == nullptr &&
+                              left == Activation::none && n <= kPanel && (m - i - rows) * n >= kPanel;
+          // Else the panel that ends behind the last column is computed in a tile of its own.
+          const bool apart = columns < width && !spills;
+          float result[kTileRows * kPanel];
+          if (is_cut && !narrow) t.w = cut_panel;
+          if (columns < width && t.bias != nullptr) t.bias = last_bias;
+          if (apart) {
+            if (added != nullptr) copy_columns(added, added_row, result, kPanel, rows, columns);
+            t.residual = added != nullptr ? result : nullptr;
+            t.c = result;
+            t.residual_row = t.c_row = kPanel;
+          }
+          Compute tile = half ? of_half<float>(rows) : tile_of<float>(rows, panels);
+          if constexpr (kHasNarrow)
+            if (narrow && !is_wide) tile = half ? of_half<uint16_t>(rows) : tile_of<uint16_t>(rows, panels);
+          if (is_cut && !narrow)
+            cut.compute(t, tile);
+          else
+            tile(t);
+          if (ends) activate(left, t.c, t.c_row, rows, columns);
+          if (apart) copy_columns(result, kPanel, c, product.c_row, rows, columns);
+          p += panels;
+        }
+        i += rows;
+      }
+    }
+    k0 += depth;
+  } while (k0 < k);
+}
+
+void packed_gemm(Context& context, const PackedProduct& product) {
+  const size_t panels = panels_of(product.n), work = product.k + 1, widened = product.widened();
+  const size_t tiles = (product.m + kTileRows - 1) / kTileRows;
+  // Rows where there are enough of them for all workers, else panels: both leave every sum as it is.
+  if (tiles >= 4 * context.workers() || tiles >= panels) {
+    context.parallel_for(tiles, least_items(kTileRows * product.n * work),
+                         [&](size_t begin, size_t end, size_t worker) {
+                           const size_t first = begin * kTileRows,
+                                        rows = end * kTileRows < product.m ? end * kTileRows : product.m;
+                           PackedProduct part = product.rows(first, rows - first);
+                           part.wide += worker * widened;
+                           packed_gemm(part, 0, panels);
+                         });
+    return;
+  }
+  context.parallel_for(panels, least_items(product.m * kPanel * work),
+                       [&](size_t begin, size_t end, size_t worker) {
+                         PackedProduct part = product;
+                         part.wide += worker * widened;
+                         packed_gemm(part, begin, end);
+                       });
+}
+
+Error allocate_wide(Context& context, const char* op, PackedProduct& product) {
+  const size_t floats = product.widened() * context.workers();
+  if (floats == 0) return Error::Ok;
+  product.wide = static_cast<float*>(context.allocate_temp(floats * sizeof(float)));
+  TORCHETTE_CHECK(product.wide != nullptr, MemoryAllocationFailed,
+                  "%s: no scratch memory for %d floats of weights", op, static_cast<int>(floats));
+  return Error::Ok;
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The product that the engine's linear layers and convolutions stand on: rows of floats times packed panels,
+// and what follows it.
+#pragma once
+
+#include "torchette/kernels/engine/epilogue.h"
+#include "torchette/kernels/engine/panels.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+/// C = activation(A W + bias + residual).
+struct PackedProduct {
+  size_t m, n, k;
+  const float* a;  // rows of k contiguous floats
+  ptrdiff_t a_row;
+  const void* w;  // panels [panels_of(n)][k][kPanel]
+  Stored stored;  // what they hold
+  bool cut;       // the last one is [k][cut_columns(n)]
+  float* c;       // rows of n contiguous floats
+  ptrdiff_t c_row;
+  const float* bias;      // n floats, or null
+  const float* residual;  // rows as those of C, or null; may be C itself
+  ptrdiff_t residual_row;
+  Activation activation;
+  float* wide;  // where `widened` asks for it
+
+  /// Floats of scratch memory that a call takes for its weights of 16 bits; 0 where it reads them in place.
+  size_t widened() const;
+  /// The same from row `first` on, `count` rows.
+  PackedProduct rows(size_t first, size_t count) const;
+};
+
+/// Computes the columns of panels [first, last).
+void packed_gemm(const PackedProduct& product, size_t first, size_t last);
+/// All of it, on the context's threads, each of which has its own part of `wide`.
+void packed_gemm(Context& context, const PackedProduct& product);
+/// Scratch memory for the latter. Error: MemoryAllocationFailed, by `op`.
+Error allocate_wide(Context& context, const char* op, PackedProduct& product);
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

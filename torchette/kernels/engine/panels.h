@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The layout of packed weights, and the checks that a kernel makes of them: the file may hold anything.
+#pragma once
+
+#include "torchette/kernels/simd.h"
+#include "torchette/runtime/kernel.h"
+#include "torchette/runtime/selected.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+/// Outputs of a panel: torchette/backends/engine/pack.py.
+constexpr size_t kPanel = 16;
+/// Vectors of a row of a panel.
+constexpr size_t kPanelVectors = kPanel / kLanes;
+
+/// How weights are stored. Those of 16 bits become floats where they are read, and all that is computed is
+/// float.
+enum class Stored : uint8_t { float32, bfloat16, float16 };
+constexpr size_t size_of(Stored stored) {
+  return stored == Stored::float32 ? sizeof(float) : sizeof(uint16_t);
+}
+/// Calls `body` with a pointer to the weights as what they are.
+template <typename Body>
+TORCHETTE_INLINE auto with_stored(Stored stored, const void* weights, const Body& body) {
+  if constexpr (has_dtype(ScalarType::BFloat16))
+    if (stored == Stored::bfloat16) return body(static_cast<const BFloat16*>(weights));
+  if constexpr (has_dtype(ScalarType::Half))
+    if (stored == Stored::float16) return body(static_cast<const Half*>(weights));
+  return body(static_cast<const float*>(weights));
+}
+
+/// What a tile is made of: vectors, or numbers where the machine has no vectors.
+#if TORCHETTE_HAS_VECTORS
+typedef Vec Part;
+template <typename T>
+TORCHETTE_INLINE Part load_part(const T* p) {
+  return load(p);
+}
+TORCHETTE_INLINE void store_part(float* p, Part x) { store(p, x); }
+/// The first `n` lanes, fewer than there are.
+TORCHETTE_INLINE Part load_part(const float* p, size_t n) { return load_partial(p, n); }
+TORCHETTE_INLINE void store_part(float* p, Part x, size_t n) { store_partial(p, x, n); }
+#else
+typedef float Part;
+template <typename T>
+TORCHETTE_INLINE Part load_part(const T* p) {
+  return *p;
+}
+TORCHETTE_INLINE void store_part(float* p, Part x) { *p = x; }
+TORCHETTE_INLINE Part load_part(const float*, size_t) { return 0.0f; }
+TORCHETTE_INLINE void store_part(float*, Part, size_t) {}
+#endif
+TORCHETTE_INLINE Part load_weights(const float* p, Stored) { return load_part(p); }
+TORCHETTE_INLINE Part load_weights(const uint16_t* p, Stored stored) {
+  return stored == Stored::bfloat16 ? load_part(reinterpret_cast<const BFloat16*>(p))
+                                    : load_part(reinterpret_cast<const Half*>(p));
+}
+TORCHETTE_INLINE float fma(float a, float b, float c) { return a * b + c; }
+TORCHETTE_INLINE Part part_of(float x) { return x - Part{}; }
+constexpr size_t kPartLanes = sizeof(Part) / sizeof(float);
+/// How many of `parts` of a panel are computed at a time for so many rows. Where registers are few, a panel
+/// takes several passes over the rows.
+constexpr int parts_of_pass(int rows, int parts = static_cast<int>(kPanel / kPartLanes)) {
+  const int most = !TORCHETTE_HAS_VECTORS                             ? (rows <= 2 ? 8 : 4)
+                   : kLanes == 4 && kVectorRegisters < 32 && rows > 1 ? 2
+                                                                      : parts;
+  return parts < most ? parts : most;
+}
+
+constexpr size_t panels_of(size_t outputs) { return (outputs + kPanel - 1) / kPanel; }
+/// Columns of the last panel, where it is cut behind the last output.
+constexpr size_t cut_columns(size_t outputs) { return outputs % kPanel == 0 ? kPanel : outputs % kPanel; }
+
+/// With fewer multiply-adds a part is not worth a thread: 10 to 20 microseconds, since what one core has
+/// written another must fetch.
+constexpr size_t kLeastWork = size_t{1} << (kLanes >= 8 ? 19 : 18);
+
+/// How many of `count` items, of `work` multiply-adds each, a part has at least.
+TORCHETTE_INLINE size_t least_items(size_t work) {
+  return work >= kLeastWork ? 1 : kLeastWork / (work + 1) + 1;
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

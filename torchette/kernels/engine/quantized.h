@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the engine's quantized operators have in common: checks of numbers of 8 bits and of the terms that
+// follow a packed weight.
+#pragma once
+
+#include "torchette/kernels/engine/integer_gemm.h"
+#include "torchette/kernels/engine/operands.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+
+inline bool is_byte(ScalarType type) { return type == ScalarType::Char || type == ScalarType::Byte; }
+
+inline Error check_bytes(const char* op, const Tensor& t, const char* name) {
+  TORCHETTE_CHECK(is_byte(t.scalar_type()), InvalidType, "%s: %s is of type %d, not of 8 bits", op, name,
+                  static_cast<int>(t.scalar_type()));
+  TORCHETTE_CHECK(is_contiguous(t), InvalidArgument, "%s: %s is not contiguous", op, name);
+  return Error::Ok;
+}
+
+/// Whether whole numbers lie in the range of a type of 8 bits.
+inline bool in_range(ScalarType type, int64_t low, int64_t high) {
+  return type == ScalarType::Char ? low >= INT8_MIN && high <= INT8_MAX : low >= 0 && high <= UINT8_MAX;
+}
+
+/// The result's sizes, its type, and the range that its numbers are clamped to.
+inline Error check_quantized(const char* op, const Tensor& out, Span<const SizesType> sizes, int64_t zero,
+                             int64_t low, int64_t high, const char* name = "out") {
+  TORCHETTE_TRY(resize_result(out, sizes, name));
+  TORCHETTE_TRY(check_bytes(op, out, name));
+  TORCHETTE_CHECK(
+      low <= high && in_range(out.scalar_type(), low, high) && in_range(out.scalar_type(), zero, zero),
+      InvalidArgument, "%s: zero %lld, low %lld and high %lld do not fit type %d", op,
+      static_cast<long long>(zero), static_cast<long long>(low), static_cast<long long>(high),
+      static_cast<int>(out.scalar_type()));
+  return Error::Ok;
+}
+
+/// The terms of `groups` times `outputs` results: float32 [groups, 3, whole panels], see pack.py.
+inline Error read_terms(const char* op, const Tensor& terms, size_t groups, size_t outputs, int64_t zero,
+                        int64_t low, int64_t high, Requantization& how) {
+  const size_t width = panels_of(outputs) * kPanel;
+  TORCHETTE_CHECK(terms.scalar_type() == ScalarType::Float && is_contiguous(terms) && terms.dim() == 3 &&
+                      static_cast<size_t>(terms.size(0)) == groups && terms.size(1) == 3 &&
+                      static_cast<size_t>(terms.size(2)) == width,
+                  InvalidArgument, "%s: terms of type %d with %d elements for %d groups of %d outputs", op,
+                  static_cast<int>(terms.scalar_type()), static_cast<int>(terms.numel()),
+                  static_cast<int>(groups), static_cast<int>(outputs));
+  const float* const first = terms.const_data_ptr<float>();
+  how = {first,
+         first + width,
+         first + 2 * width,
+         static_cast<int32_t>(zero),
+         static_cast<int32_t>(low),
+         static_cast<int32_t>(high)};
+  return Error::Ok;
+}
+
+/// A weight that is stored in 8 or 4 bits, of `outputs` outputs of `depth` inputs, and the scales of its
+/// groups of inputs: pack.py.
+inline Error check_stored(const char* op, const Tensor& weight, const Tensor& scales, size_t depth,
+                          int64_t outputs, size_t& groups) {
+  const bool of_bytes = weight.scalar_type() == ScalarType::Char;
+  const size_t numbers = of_bytes ? kQuad : 2 * kQuad, panels = panels_of(static_cast<size_t>(outputs));
+  TORCHETTE_CHECK(outputs >= 0 && outputs <= INT32_MAX &&
+                      (of_bytes || weight.scalar_type() == ScalarType::Byte) && is_contiguous(weight) &&
+                      weight.dim() == 4 && static_cast<size_t>(weight.size(0)) == panels &&
+                      static_cast<size_t>(weight.size(1)) == (depth + numbers - 1) / numbers &&
+                      weight.size(2) == ptrdiff_t{kPanel} && weight.size(3) == ptrdiff_t{kQuad},
+                  InvalidArgument, "%s: a weight of type %d with %d elements for %d outputs of %d inputs", op,
+                  static_cast<int>(weight.scalar_type()), static_cast<int>(weight.numel()),
+                  static_cast<int>(outputs), static_cast<int>(depth));
+  TORCHETTE_TRY(check_floats(op, scales, "scales"));
+  groups = scales.dim() == 3 ? static_cast<size_t>(scales.size(1)) : 0;
+  TORCHETTE_CHECK(groups > 0 && static_cast<size_t>(scales.size(0)) == panels &&
+                      scales.size(2) == ptrdiff_t{kPanel} && depth % groups == 0 &&
+                      (groups == 1 || depth / groups % numbers == 0),
+                  InvalidArgument, "%s: scales of %d dimensions with %d elements for %d outputs of %d inputs",
+                  op, static_cast<int>(scales.dim()), static_cast<int>(scales.numel()),
+                  static_cast<int>(outputs), static_cast<int>(depth));
+  return Error::Ok;
+}
+
+inline Error check_input_zero(const char* op, const Tensor& input, int64_t zero) {
+  TORCHETTE_CHECK(in_range(input.scalar_type(), zero, zero), InvalidArgument,
+                  "%s: input_zero %lld is not of type %d", op, static_cast<long long>(zero),
+                  static_cast<int>(input.scalar_type()));
+  return Error::Ok;
+}
+
+/// Bytes as floats: signed ones, or with a flip of -128 unsigned ones, less 128.
+TORCHETTE_INLINE Vec floats_of(const uint8_t* p, int8_t flip) {
+#if TORCHETTE_HAS_HELIUM
+  return vcvtq_f32_s32(veorq_s32(vldrbq_s32(reinterpret_cast<const int8_t*>(p)), vdupq_n_s32(flip)));
+#elif defined(__ARM_NEON)
+  int32_t bytes;
+  memcpy(&bytes, p, sizeof(bytes));
+  const int8x8_t four = veor_s8(vreinterpret_s8_s32(vdup_n_s32(bytes)), vdup_n_s8(flip));
+  return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(four))));
+#else
+  TORCHETTE_LANES(Bytes, int8_t, kLanes);
+  Bytes bytes;
+  memcpy(&bytes, p, sizeof(bytes));
+  return convert_lanes<Vec>(convert_lanes<VecInt>(bytes ^ flip));
+#endif
+}
+
+/// The first n of them, with nothing in memory behind.
+TORCHETTE_INLINE Vec floats_of(const uint8_t* p, int8_t flip, size_t n) {
+  if (n >= kLanes) return floats_of(p, flip);
+  uint8_t bytes[kLanes] = {};
+  memcpy(bytes, p, n);
+  return floats_of(bytes, flip);
+}
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

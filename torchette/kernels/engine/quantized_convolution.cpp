@@ -1,0 +1,527 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// cpu::quantized_convolution, cpu::quantized_depthwise: torchette/backends/engine/operators/quantized.py. As the
+// convolutions of floats: rows of what lies under the windows, times the packed filter.
+#include "torchette/kernels/engine/gather.h"
+#include "torchette/kernels/engine/quantized.h"
+
+#if defined(__wasm_simd128__)
+#include <wasm_simd128.h>
+#endif
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+namespace {
+
+// Bytes of gathered rows at a time, and the fewest rows.
+constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 18 : size_t{1} << 13;
+constexpr size_t kLeastRows = kLanes >= 8 ? 64 : 8;
+
+Error read_filter(const char* op, const Tensor& input, const Tensor& weight, int64_t input_zero,
+                  Span<const int64_t> kernel, Span<const int64_t> stride, Span<const int64_t> padding,
+                  Span<const int64_t> dilation, Window& w) {
+  TORCHETTE_TRY(check_bytes(op, input, "input"));
+  TORCHETTE_TRY(check_bytes(op, weight, "weight"));
+  TORCHETTE_CHECK(weight.scalar_type() == ScalarType::Char, InvalidType,
+                  "%s: weight is of type %d, not of int8", op, static_cast<int>(weight.scalar_type()));
+  TORCHETTE_TRY(check_input_zero(op, input, input_zero));
+  SizesType window[3];
+  TORCHETTE_CHECK(kernel.size() <= 3 && static_cast<ptrdiff_t>(kernel.size()) == input.dim() - 2,
+                  InvalidArgument, "%s: kernel has %d dimensions for an input of %d", op,
+                  static_cast<int>(kernel.size()), static_cast<int>(input.dim()));
+  for (size_t d = 0; d < kernel.size(); ++d) {
+    TORCHETTE_CHECK(kernel[d] >= 1 && kernel[d] <= INT32_MAX, InvalidArgument, "%s: kernel of %lld", op,
+                    static_cast<long long>(kernel[d]));
+    window[d] = static_cast<SizesType>(kernel[d]);
+  }
+  return describe_window(op, input, window, stride, padding, dilation, false, w);
+}
+
+}  // namespace
+
+static Error quantized_convolution_out(Context& context, const Tensor& input, const Tensor& weight,
+                                       const Tensor& terms, int64_t input_zero, Span<const int64_t> kernel,
+                                       Span<const int64_t> stride, Span<const int64_t> padding,
+                                       Span<const int64_t> dilation, int64_t outputs, int64_t zero,
+                                       int64_t low, int64_t high, Tensor& out) {
+  constexpr const char* kName = "quantized_convolution";
+  Window w;
+  TORCHETTE_TRY(read_filter(kName, input, weight, input_zero, kernel, stride, padding, dilation, w));
+  TORCHETTE_CHECK(weight.dim() == 5 && weight.size(0) > 0 && outputs >= 0 && outputs <= INT32_MAX,
+                  InvalidArgument, "%s: weight has %d dimensions, for %lld outputs", kName,
+                  static_cast<int>(weight.dim()), static_cast<long long>(outputs));
+  const auto groups = static_cast<size_t>(weight.size(0));
+  const size_t channels = w.channels / groups, k = w.taps() * channels, padded = quads_of(k) * kQuad;
+  IntegerProduct product = {};
+  product.n = static_cast<size_t>(outputs) / groups;
+  const size_t panels = panels_of(product.n);
+  TORCHETTE_CHECK(channels * groups == w.channels && product.n * groups == static_cast<size_t>(outputs) &&
+                      static_cast<size_t>(weight.size(1)) == panels &&
+                      static_cast<size_t>(weight.size(2)) * kQuad == padded &&
+                      weight.size(3) == ptrdiff_t{kPanel} && weight.size(4) == ptrdiff_t{kQuad},
+                  InvalidArgument,
+                  "%s: a weight of %d groups and %d elements for %d taps of %d channels and %d outputs",
+                  kName, static_cast<int>(groups), static_cast<int>(weight.numel()),
+                  static_cast<int>(w.taps()), static_cast<int>(w.channels), static_cast<int>(outputs));
+  SizesType sizes[5];
+  TORCHETTE_TRY(
+      check_quantized(kName, out, result_sizes(w, static_cast<size_t>(outputs), sizes), zero, low, high));
+  TORCHETTE_TRY(read_terms(kName, terms, groups, product.n, zero, low, high, product.how));
+  product.c_row = static_cast<ptrdiff_t>(outputs);
+  product.is_signed = input.scalar_type() == ScalarType::Char;
+  product.input_zero = static_cast<int32_t>(input_zero);
+  const auto of_group = [&](size_t group) {
+    IntegerProduct part = product;
+    part.w = weight.const_data_ptr<int8_t>() + group * panels * padded * kPanel;
+    part.c = static_cast<uint8_t*>(out.mutable_data_ptr()) + group * product.n;
+    const size_t terms_of_group = group * 3 * panels * kPanel;
+    part.how.sums += terms_of_group;
+    part.how.bias += terms_of_group;
+    part.how.multiplier += terms_of_group;
+    return part;
+  };
+  const size_t pixels = w.out_pixels(), all = w.batch * pixels;
+  const auto* const images = static_cast<const uint8_t*>(input.const_data_ptr());
+  if (w.is_pointwise()) {
+    for (size_t group = 0; group < groups; ++group) {
+      IntegerProduct part = of_group(group);
+      part.m = all;
+      part.k = k;
+      part.a = images + group * channels;
+      part.a_row = static_cast<ptrdiff_t>(w.channels);
+      TORCHETTE_TRY(integer_gemm(context, kName, part));
+    }
+    return Error::Ok;
+  }
+  // Some rows at a time: as many as the scratch memory holds, and few enough that every worker has some.
+  size_t rows = kGathered / (padded + 1);
+  if (rows < kLeastRows) rows = kLeastRows;
+  if (rows > all) rows = all;
+  const size_t share = (all + context.workers() - 1) / context.workers();
+  if (rows > share && share > 0) rows = share;
+  const size_t blocks = rows == 0 ? 0 : (all + rows - 1) / rows;
+  const size_t gathered = rows * padded, each = gathered + integer_scratch(rows, padded);
+  auto* const scratch = static_cast<uint8_t*>(context.allocate_temp(context.workers() * each));
+  TORCHETTE_CHECK(scratch != nullptr || each == 0, MemoryAllocationFailed,
+                  "%s: no scratch memory for %d rows of %d", kName, static_cast<int>(rows),
+                  static_cast<int>(padded));
+  const size_t image = w.in_pixels() * w.channels;
+  context.parallel_for(
+      blocks * groups, least_items(rows * padded * product.n), [&](size_t begin, size_t end, size_t worker) {
+        uint8_t* const own = scratch + worker * each;
+        for (size_t item = begin; item < end; ++item) {
+          const size_t group = item / blocks, first = item % blocks * rows;
+          const size_t count = all - first < rows ? all - first : rows;
+          for (size_t i = 0; i < count;) {  // a block may go over several images
+            const size_t of_image = (first + i) % pixels;
+            const size_t part = pixels - of_image < count - i ? pixels - of_image : count - i;
+            gather_windows(w, images + (first + i) / pixels * image, group, channels, of_image, part,
+                           static_cast<uint8_t>(input_zero), own + i * padded, padded - k);
+            i += part;
+          }
+          for (size_t i = 0; k < padded && i < count; ++i) memset(own + i * padded + k, 0, padded - k);
+          IntegerProduct part = of_group(group).rows(first, count);
+          part.k = padded;
+          part.a = own;
+          part.a_row = static_cast<ptrdiff_t>(padded);
+          integer_gemm(part, 0, panels, own + gathered);
+        }
+      });
+  return Error::Ok;
+}
+
+namespace {
+
+// Whether sums are whole numbers: vectors of ARM and WebAssembly multiply bytes, and a machine without
+// vectors has no use for floats.
+#if !TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM || defined(__ARM_NEON) || defined(__wasm_simd128__)
+#define TORCHETTE_WHOLE_SUMS 1
+#else
+#define TORCHETTE_WHOLE_SUMS 0
+#endif
+#if !TORCHETTE_WHOLE_SUMS
+typedef float TapWeight;
+#elif TORCHETTE_HAS_VECTORS
+typedef int8_t TapWeight;
+#else
+typedef int16_t TapWeight;
+#endif
+
+struct DepthwiseRow {
+  const Window* window;
+  const uint8_t* image;
+  const TapWeight* filter;  // [taps][kPanel], of the panel
+  const Requantization* how;
+  uint8_t* out;
+  ptrdiff_t z, y;
+  int8_t flip;
+  size_t channel, channels;  // the panel's
+  const uint8_t* outside;    // a panel of zero points
+
+  /// Pixel x of a line of the image.
+  TORCHETTE_INLINE const uint8_t* pixel(const uint8_t* line, ptrdiff_t x) const {
+    return x >= 0 && x < window->in[2] ? line + x * static_cast<ptrdiff_t>(window->channels) : outside;
+  }
+  /// A line of the image under tap (kz, ky); null outside.
+  TORCHETTE_INLINE const uint8_t* line(ptrdiff_t kz, ptrdiff_t ky) const {
+    const Window& w = *window;
+    const ptrdiff_t in_z = z + kz * w.dilation[0], in_y = y + ky * w.dilation[1];
+    if (in_z < 0 || in_z >= w.in[0] || in_y < 0 || in_y >= w.in[1]) return nullptr;
+    return image + (in_z * w.in[1] + in_y) * w.in[2] * static_cast<ptrdiff_t>(w.channels) +
+           static_cast<ptrdiff_t>(channel);
+  }
+};
+
+/// Calls tap(line, filter) for the rows of a window: with the filter of the row's first tap, and null for a
+/// line that is outside, where all pixels are zero points.
+template <typename Tap>
+TORCHETTE_INLINE void for_lines(const DepthwiseRow& row, const Tap& tap) {
+  const Window& w = *row.window;
+  const TapWeight* filter = row.filter;
+  for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz)
+    for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky, filter += w.kernel[2] * static_cast<ptrdiff_t>(kPanel))
+      tap(row.line(kz, ky), filter);
+}
+
+#if !TORCHETTE_WHOLE_SUMS
+// Pixels of a row whose sums are in registers together.
+constexpr int kNeighbours = kVectorRegisters >= 32 ? 8 : kVectorRegisters >= 16 ? 4 : 2;
+
+// Sums are of (x - zero) w for the pixels x of a window: of x w, less what `Requantization::sums` says. They
+// are whole numbers below 2^24, which floats have exactly.
+
+template <bool kWhole>
+TORCHETTE_INLINE Vec get(const DepthwiseRow& row, const uint8_t* pixel, size_t v) {
+  return kWhole ? floats_of(pixel + v, row.flip) : floats_of(pixel + v, row.flip, row.channels - v);
+}
+
+/// Neighbouring pixels x to x + kCount of a vector of channels, one tap after the other. With kInside none of
+/// the taps' pixels is beside the line.
+template <int kCount, bool kWhole, bool kInside>
+void depthwise_taps(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
+  const Window& w = *row.window;
+  const ptrdiff_t first = x * w.stride[2] - w.padding[2], c = static_cast<ptrdiff_t>(w.channels);
+  for_lines(row, [&](const uint8_t* line, const float* filter) TORCHETTE_INLINED {
+    for (ptrdiff_t kx = 0; kx < w.kernel[2]; ++kx) {
+      const Vec weight = load(filter + kx * static_cast<ptrdiff_t>(kPanel) + v);
+      const ptrdiff_t tap = first + kx * w.dilation[2];
+      const uint8_t* const from = line != nullptr ? line + tap * c : row.outside;
+      const ptrdiff_t step = line != nullptr ? w.stride[2] * c : 0;
+      TORCHETTE_UNROLL(8)
+      for (int i = 0; i < kCount; ++i) {
+        const ptrdiff_t at = tap + i * w.stride[2];
+        const bool inside = kInside || line == nullptr || (at >= 0 && at < w.in[2]);
+        sums[i] = fma(get<kWhole>(row, inside ? from + i * step : row.outside, v), weight, sums[i]);
+      }
+    }
+  });
+}
+template <int kCount, bool kWhole>
+TORCHETTE_INLINE void depthwise_taps(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
+  const Window& w = *row.window;
+  const ptrdiff_t first = x * w.stride[2] - w.padding[2];
+  const ptrdiff_t last = first + (kCount - 1) * w.stride[2] + (w.kernel[2] - 1) * w.dilation[2];
+  if (kCount > 1 && first >= 0 && last < w.in[2])
+    depthwise_taps<kCount, kWhole, true>(row, x, v, sums);
+  else
+    depthwise_taps<kCount, kWhole, false>(row, x, v, sums);
+}
+
+/// The same for windows that move by one pixel and are kTaps wide: each pixel is read once for all of them.
+/// With kInside none of their pixels is beside the line.
+template <int kTaps, int kCount, bool kWhole, bool kInside>
+void depthwise_slide(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
+  const Window& w = *row.window;
+  const ptrdiff_t first = x - w.padding[2], c = static_cast<ptrdiff_t>(w.channels);
+  for_lines(row, [&](const uint8_t* line, const float* filter) TORCHETTE_INLINED {
+    Vec weights[kTaps];
+    TORCHETTE_UNROLL(8)
+    for (int t = 0; t < kTaps; ++t) weights[t] = load(filter + static_cast<size_t>(t) * kPanel + v);
+    const uint8_t* const from = line != nullptr ? line + first * c : row.outside;
+    const ptrdiff_t step = line != nullptr ? c : 0;
+    TORCHETTE_UNROLL(16)
+    for (int j = 0; j < kCount + kTaps - 1; ++j) {
+      const bool inside = kInside || line == nullptr || (first + j >= 0 && first + j < w.in[2]);
+      const Vec pixel = get<kWhole>(row, inside ? from + j * step : row.outside, v);
+      TORCHETTE_UNROLL(8)
+      for (int t = 0; t < kTaps; ++t)
+        if (j >= t && j - t < kCount) sums[j - t] = fma(pixel, weights[t], sums[j - t]);
+    }
+  });
+}
+
+template <int kTaps, int kCount, bool kWhole>
+TORCHETTE_INLINE void depthwise_slide(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
+  const ptrdiff_t first = x - row.window->padding[2];
+  if (first >= 0 && first + kCount + kTaps - 1 <= row.window->in[2])
+    depthwise_slide<kTaps, kCount, kWhole, true>(row, x, v, sums);
+  else
+    depthwise_slide<kTaps, kCount, kWhole, false>(row, x, v, sums);
+}
+
+template <int kCount, bool kWhole>
+void depthwise_pixels(const DepthwiseRow& row, ptrdiff_t x, float zero) {
+  const Window& w = *row.window;
+  const bool slides = kCount > 1 && w.stride[2] == 1 && w.dilation[2] == 1;
+  for (size_t v = 0; v < row.channels; v += kLanes) {
+    Vec sums[kCount] = {};
+    if (slides && w.kernel[2] == 3)
+      depthwise_slide<3, kCount, kWhole>(row, x, v, sums);
+    else if (slides && w.kernel[2] == 5)
+      depthwise_slide<5, kCount, kWhole>(row, x, v, sums);
+    else
+      depthwise_taps<kCount, kWhole>(row, x, v, sums);
+    const RequantizedVector terms(*row.how, row.channel + v);
+    const Vec of_weights = load(row.how->sums + row.channel + v);
+    TORCHETTE_UNROLL(8)
+    for (int i = 0; i < kCount; ++i)
+      terms.put(fma(of_weights, broadcast(-zero), sums[i]), row.channels - v,
+                row.out + (x + i) * static_cast<ptrdiff_t>(w.channels) + v);
+  }
+}
+
+/// The last pixels of a row are computed with some before them once more, which costs less than one by one.
+template <int kCount, bool kWhole>
+void depthwise_blocks(const DepthwiseRow& row, float zero) {
+  const ptrdiff_t pixels = row.window->out[2];
+  if constexpr (kCount > 1)
+    if (pixels < kCount) return depthwise_blocks<kCount == 8 ? 4 : 1, kWhole>(row, zero);
+  for (ptrdiff_t x = 0; x < pixels; x += kCount)
+    depthwise_pixels<kCount, kWhole>(row, x + kCount <= pixels ? x : pixels - kCount, zero);
+}
+template <bool kWhole>
+void depthwise_row(const DepthwiseRow& row, float zero) {
+  depthwise_blocks<kWhole ? kNeighbours : 1, kWhole>(row, zero);
+}
+
+void widen(const int8_t* bytes, size_t count, float* to) {
+  for (size_t i = 0; i < count; i += kLanes)
+    store(to + i, floats_of(reinterpret_cast<const uint8_t*>(bytes) + i, 0));
+}
+#else
+#if TORCHETTE_HAS_VECTORS
+/// Adds the products of so many pixels, `step` bytes apart, to the sums of a panel's channels.
+template <bool kWhole>
+TORCHETTE_NOINLINE void add_taps(const uint8_t* pixel, ptrdiff_t step, const int8_t* weights, size_t count,
+                                 int32_t flip, size_t channels, int32_t* sums) {
+#if TORCHETTE_HAS_HELIUM
+  // Channels 4 i, 4 i + 1 and so on: products are of even and odd bytes, and are widened in the same way.
+  int32x4x4_t four = vld4q_s32(sums);
+  const mve_pred16_t there = vctp8q(channels);
+  do {
+    const uint8x16_t bytes = kWhole ? vld1q_u8(pixel) : vldrbq_z_u8(pixel, there);
+    const int8x16_t x = veorq_s8(vreinterpretq_s8_u8(bytes), vdupq_n_s8(static_cast<int8_t>(flip)));
+    const int8x16_t w = vld1q_s8(weights);
+    const int16x8_t even = vmullbq_int_s8(x, w), odd = vmulltq_int_s8(x, w);
+    four.val[0] = vaddq_s32(four.val[0], vmovlbq_s16(even));
+    four.val[1] = vaddq_s32(four.val[1], vmovlbq_s16(odd));
+    four.val[2] = vaddq_s32(four.val[2], vmovltq_s16(even));
+    four.val[3] = vaddq_s32(four.val[3], vmovltq_s16(odd));
+    pixel += step;
+    weights += kPanel;
+  } while (--count > 0);
+  vst4q_s32(sums, four);
+#elif defined(__wasm_simd128__)
+  v128_t four[4];
+  memcpy(four, sums, sizeof(four));
+  do {
+    uint8_t some[kPanel] = {};
+    if (!kWhole) copy_run(some, pixel, channels);
+    const v128_t x = wasm_v128_xor(wasm_v128_load(kWhole ? pixel : some), wasm_i32x4_splat(flip));
+    const v128_t w = wasm_v128_load(weights);
+    const v128_t low = wasm_i16x8_extmul_low_i8x16(x, w), high = wasm_i16x8_extmul_high_i8x16(x, w);
+    four[0] = wasm_i32x4_add(four[0], wasm_i32x4_extend_low_i16x8(low));
+    four[1] = wasm_i32x4_add(four[1], wasm_i32x4_extend_high_i16x8(low));
+    four[2] = wasm_i32x4_add(four[2], wasm_i32x4_extend_low_i16x8(high));
+    four[3] = wasm_i32x4_add(four[3], wasm_i32x4_extend_high_i16x8(high));
+    pixel += step;
+    weights += kPanel;
+  } while (--count > 0);
+  memcpy(sums, four, sizeof(four));
+#else
+  int32x4_t a = vld1q_s32(sums), b = vld1q_s32(sums + 4), c = vld1q_s32(sums + 8), d = vld1q_s32(sums + 12);
+  do {
+    uint8_t some[kPanel] = {};
+    if (!kWhole) copy_run(some, pixel, channels);
+    const uint8x16_t bytes = vld1q_u8(kWhole ? pixel : some);
+    const int8x16_t x = veorq_s8(vreinterpretq_s8_u8(bytes), vdupq_n_s8(static_cast<int8_t>(flip)));
+    const int8x16_t w = vld1q_s8(weights);
+    const int16x8_t low = vmull_s8(vget_low_s8(x), vget_low_s8(w));
+    const int16x8_t high = vmull_s8(vget_high_s8(x), vget_high_s8(w));
+    a = vaddw_s16(a, vget_low_s16(low));
+    b = vaddw_s16(b, vget_high_s16(low));
+    c = vaddw_s16(c, vget_low_s16(high));
+    d = vaddw_s16(d, vget_high_s16(high));
+    pixel += step;
+    weights += kPanel;
+  } while (--count > 0);
+  vst1q_s32(sums, a);
+  vst1q_s32(sums + 4, b);
+  vst1q_s32(sums + 8, c);
+  vst1q_s32(sums + 12, d);
+#endif
+}
+
+void widen(const int8_t* bytes, size_t count, int8_t* to) { memcpy(to, bytes, count); }
+#else
+// The bytes of four channels at a time. Of four weights the even ones are before the odd ones, as SXTB16
+// leaves the pixel.
+
+/// Adds the products of so many pixels, `step` bytes apart, to the sums of a panel's channels.
+template <bool kWhole>
+TORCHETTE_NOINLINE void add_taps(const uint8_t* pixels, ptrdiff_t step, const int16_t* filter, size_t count,
+                                 int32_t flip, size_t channels, int32_t* sums) {
+  for (size_t v = 0; v < channels; v += 4, sums += 4) {
+    const uint8_t* pixel = pixels + v;
+    const int16_t* weights = filter + v;
+    int32_t a = sums[0], b = sums[1], c = sums[2], d = sums[3];
+    size_t left = count;
+    do {
+      int32_t bytes = 0;
+      if (kWhole || channels - v >= 4)
+        memcpy(&bytes, pixel, sizeof(bytes));
+      else
+        memcpy(&bytes, pixel, channels - v);
+      bytes ^= flip;
+      pixel += step;
+#if defined(__ARM_FEATURE_DSP)
+      int32_t odd, pair;
+      asm("sxtb16 %[odd], %[bytes], ror #8\n\t"
+          "sxtb16 %[bytes], %[bytes]\n\t"
+          "ldr %[pair], [%[weights]], #4\n\t"
+          "smlabb %[a], %[bytes], %[pair], %[a]\n\t"
+          "smlatt %[c], %[bytes], %[pair], %[c]\n\t"
+          "ldr %[pair], [%[weights]], #28\n\t"
+          "smlabb %[b], %[odd], %[pair], %[b]\n\t"
+          "smlatt %[d], %[odd], %[pair], %[d]"
+          : [a] "+r"(a), [b] "+r"(b), [c] "+r"(c), [d] "+r"(d), [bytes] "+r"(bytes), [odd] "=&r"(odd),
+            [pair] "=&r"(pair), [weights] "+r"(weights)
+          :
+          : "memory");
+      static_assert(kPanel * sizeof(int16_t) == 4 + 28);
+#else
+      a += static_cast<int8_t>(bytes) * weights[0];
+      b += static_cast<int8_t>(bytes >> 8) * weights[2];
+      c += static_cast<int8_t>(bytes >> 16) * weights[1];
+      d += static_cast<int8_t>(bytes >> 24) * weights[3];
+      weights += kPanel;
+#endif
+    } while (--left > 0);
+    sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
+  }
+}
+
+void widen(const int8_t* bytes, size_t count, int16_t* to) {
+  for (size_t i = 0; i < count; ++i) to[(i & ~size_t{3}) + i % 2 * 2 + i % 4 / 2] = bytes[i];
+}
+#endif
+
+template <bool kWhole>
+void depthwise_row(const DepthwiseRow& row, float zero) {
+  const Window& w = *row.window;
+  const int32_t flip = row.flip != 0 ? static_cast<int32_t>(0x80808080u) : 0;
+  int32_t above[kPanel], sums[kPanel];
+#if TORCHETTE_HAS_VECTORS
+  for (size_t c = 0; c < kPanel; c += kLanes)
+    store(above + c, whole_weights(row.how->sums + row.channel + c) * -static_cast<int32_t>(zero));
+#else
+  for (size_t c = 0; c < kPanel; ++c)
+    above[c] = whole_weights(row.how->sums + row.channel + c) * -static_cast<int32_t>(zero);
+#endif
+  const auto add = [&](const uint8_t* pixel, ptrdiff_t step, const TapWeight* weights, ptrdiff_t count) {
+    if (count > 0)
+      add_taps<kWhole>(pixel, step, weights, static_cast<size_t>(count), flip, row.channels, sums);
+  };
+  const ptrdiff_t taps = w.kernel[2], step = w.dilation[2] * static_cast<ptrdiff_t>(w.channels);
+  uint8_t* to = row.out;
+  for (ptrdiff_t x = 0, at = -w.padding[2]; x < w.out[2]; ++x, at += w.stride[2], to += w.channels) {
+    memcpy(sums, above, sizeof(sums));
+    // Taps [first, end) are inside.
+    ptrdiff_t first = 0, end = taps;
+    while (first < taps && at + first * w.dilation[2] < 0) ++first;
+    while (end > first && at + (end - 1) * w.dilation[2] >= w.in[2]) --end;
+    for_lines(row, [&](const uint8_t* line, const TapWeight* weights) TORCHETTE_INLINED {
+      const ptrdiff_t begin = line != nullptr ? first : taps, after = line != nullptr ? end : taps;
+      constexpr auto kRow = static_cast<ptrdiff_t>(kPanel);
+      add(row.outside, 0, weights, begin);
+      if (begin < after)
+        add(row.pixel(line, at + begin * w.dilation[2]), step, weights + begin * kRow, after - begin);
+      add(row.outside, 0, weights + after * kRow, taps - after);
+    });
+    requantize(row.how->from(row.channel), 0, sums, row.channels, to);
+  }
+}
+
+#endif
+
+}  // namespace
+
+static Error quantized_depthwise_out(Context& context, const Tensor& input, const Tensor& weight,
+                                     const Tensor& terms, int64_t input_zero, Span<const int64_t> kernel,
+                                     Span<const int64_t> stride, Span<const int64_t> padding,
+                                     Span<const int64_t> dilation, int64_t zero, int64_t low, int64_t high,
+                                     Tensor& out) {
+  constexpr const char* kName = "quantized_depthwise";
+  constexpr size_t kMostTaps = 512;  // of 255 times 128 each: their sum is below 2^24
+  Window w;
+  TORCHETTE_TRY(read_filter(kName, input, weight, input_zero, kernel, stride, padding, dilation, w));
+  const size_t panels = panels_of(w.channels), taps = w.taps();
+  TORCHETTE_CHECK(taps <= kMostTaps && weight.dim() == 3 && static_cast<size_t>(weight.size(0)) == panels &&
+                      static_cast<size_t>(weight.size(1)) == taps && weight.size(2) == ptrdiff_t{kPanel},
+                  InvalidArgument, "%s: a weight of %d dimensions and %d elements for %d taps of %d channels",
+                  kName, static_cast<int>(weight.dim()), static_cast<int>(weight.numel()),
+                  static_cast<int>(taps), static_cast<int>(w.channels));
+  SizesType sizes[5];
+  TORCHETTE_TRY(check_quantized(kName, out, result_sizes(w, w.channels, sizes), zero, low, high));
+  Requantization how;
+  TORCHETTE_TRY(read_terms(kName, terms, 1, w.channels, zero, low, high, how));
+  auto* const filters = static_cast<TapWeight*>(context.allocate_temp(weight.numel() * sizeof(float)));
+  TORCHETTE_CHECK(filters != nullptr || weight.numel() == 0, MemoryAllocationFailed,
+                  "%s: no scratch memory for %d weights", kName, static_cast<int>(weight.numel()));
+  widen(weight.const_data_ptr<int8_t>(), panels * taps * kPanel, filters);
+  uint8_t outside[kPanel];
+  memset(outside, static_cast<uint8_t>(input_zero), sizeof(outside));
+  const bool is_signed = input.scalar_type() == ScalarType::Char;
+  const auto flip = static_cast<int8_t>(is_signed ? 0 : INT8_MIN);
+  const auto above = static_cast<float>(is_signed ? input_zero : input_zero - 128);
+  const size_t row_bytes = static_cast<size_t>(w.out[2]) * w.channels;
+  const auto rows_of_image = static_cast<size_t>(w.out[0] * w.out[1]);
+  context.parallel_for(
+      w.batch * rows_of_image, least_items(row_bytes * taps), [&](size_t begin, size_t end, size_t) {
+        for (size_t r = begin; r < end; ++r) {
+          const auto y = static_cast<ptrdiff_t>(r % rows_of_image);
+          for (size_t p = 0; p < panels; ++p) {
+            const size_t channel = p * kPanel, left = w.channels - channel;
+            const DepthwiseRow row = {&w,
+                                      static_cast<const uint8_t*>(input.const_data_ptr()) +
+                                          r / rows_of_image * w.in_pixels() * w.channels,
+                                      filters + p * taps * kPanel,
+                                      &how,
+                                      static_cast<uint8_t*>(out.mutable_data_ptr()) + r * row_bytes + channel,
+                                      y / w.out[1] * w.stride[0] - w.padding[0],
+                                      y % w.out[1] * w.stride[1] - w.padding[1],
+                                      flip,
+                                      channel,
+                                      left < kPanel ? left : kPanel,
+                                      outside};
+            // A panel that is not whole is read as one where what follows its channels is the image, too.
+            const auto reaches = [&](ptrdiff_t at, int d) {
+              const ptrdiff_t to = at + (w.kernel[d] - 1) * w.dilation[d];
+              return to < w.in[d] ? to : w.in[d] - 1;
+            };
+            const ptrdiff_t line = reaches(row.z, 0) * w.in[1] + reaches(row.y, 1);
+            const bool is_last = r / rows_of_image + 1 == w.batch && line + 1 >= w.in[0] * w.in[1];
+            const bool whole =
+                left >= kPanel || (!is_last && static_cast<size_t>(w.in[2]) * w.channels >= kPanel);
+            whole ? depthwise_row<true>(row, above) : depthwise_row<false>(row, above);
+          }
+        }
+      });
+  return Error::Ok;
+}
+
+TORCHETTE_KERNELS(quantized_convolution,
+                  TORCHETTE_KERNEL("cpu::quantized_convolution.out", quantized_convolution_out),
+                  TORCHETTE_KERNEL("cpu::quantized_depthwise.out", quantized_depthwise_out))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// cpu::transposed_convolution: torchette/backends/engine/operators/transposed_convolution.py. A tap of the
+// filter takes a row of the input to every stride-th pixel of a row of the result: a product of the two in
+// place, added to what earlier taps left there. Nothing is gathered or scattered.
+#include "torchette/kernels/engine/image.h"
+#include "torchette/kernels/engine/packed_gemm.h"
+
+namespace torchette {
+namespace TORCHETTE_ISA {
+namespace {
+
+// Floats of a filter that stay in the L2 cache while the rows of an image pass by.
+constexpr size_t kFilterBlock = size_t{1} << 16;
+
+struct Transposed {
+  Window w;
+  size_t groups, channels, outputs;  // of a group
+  size_t panels;
+  const float *input, *weight, *bias, *residual;
+  float* out;
+  Activation activation;
+};
+
+/// The one place of the input that a tap takes to place `o` of the result; false where there is none.
+bool source_of(const Window& w, int d, ptrdiff_t o, ptrdiff_t tap, ptrdiff_t& i) {
+  const ptrdiff_t at = o + w.padding[d] - tap * w.dilation[d];
+  i = at / w.stride[d];
+  return at >= 0 && at % w.stride[d] == 0 && i < w.in[d];
+}
+
+/// Panels [first, last) of a group, in row `row` of the result: of [N, D, H] rows.
+void compute_row(const Transposed& t, size_t group, size_t row, size_t first, size_t last) {
+  const Window& w = t.w;
+  const size_t n = t.groups * t.outputs, column = group * t.outputs + first * kPanel;
+  const size_t width = static_cast<size_t>(w.out[2]);
+  const size_t columns = (last * kPanel < t.outputs ? last * kPanel : t.outputs) - first * kPanel;
+  float* const out = t.out + row * width * n;
+  for (size_t x = 0; x < width; ++x) {
+    const size_t at = x * n + column;
+    for (size_t j = 0; j < columns; ++j)
+      out[at + j] = (t.bias != nullptr ? t.bias[column + j] : 0.0f) +
+                    (t.residual != nullptr ? t.residual[row * width * n + at + j] : 0.0f);
+  }
+  const ptrdiff_t y = static_cast<ptrdiff_t>(row) % w.out[1],
+                  z = static_cast<ptrdiff_t>(row) / w.out[1] % w.out[0];
+  const size_t batch = row / static_cast<size_t>(w.out[0] * w.out[1]);
+  const float* tap = t.weight + group * w.taps() * t.panels * t.channels * kPanel;
+  PackedProduct product = {};
+  product.n = t.outputs;
+  product.k = t.channels;
+  product.a_row = static_cast<ptrdiff_t>(w.channels);
+  product.c_row = product.residual_row = w.stride[2] * static_cast<ptrdiff_t>(n);
+  for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz)
+    for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky)
+      for (ptrdiff_t kx = 0; kx < w.kernel[2]; ++kx, tap += t.panels * t.channels * kPanel) {
+        ptrdiff_t iz, iy;
+        if (!source_of(w, 0, z, kz, iz) || !source_of(w, 1, y, ky, iy)) continue;
+        // The pixels of the input whose result lies inside of the row.
+        const ptrdiff_t shift = kx * w.dilation[2] - w.padding[2];
+        const ptrdiff_t from = shift >= 0 ? 0 : (-shift + w.stride[2] - 1) / w.stride[2];
+        ptrdiff_t to = shift < w.out[2] ? (w.out[2] - 1 - shift) / w.stride[2] + 1 : 0;
+        if (to > w.in[2]) to = w.in[2];
+        if (to <= from) continue;
+        const auto pixel = static_cast<size_t>(
+            ((static_cast<ptrdiff_t>(batch) * w.in[0] + iz) * w.in[1] + iy) * w.in[2] + from);
+        product.m = static_cast<size_t>(to - from);
+        product.a = t.input + pixel * w.channels + group * t.channels;
+        product.w = tap;
+        product.c = out + static_cast<size_t>(from * w.stride[2] + shift) * n + group * t.outputs;
+        product.residual = product.c;
+        packed_gemm(product, first, last);
+      }
+  activate(t.activation, out + column, static_cast<ptrdiff_t>(n), width, columns);
+}
+
+}  // namespace
+
+static Error transposed_convolution_out(Context& context, const Tensor& input, const Tensor& weight,
+                                        const Optional<Tensor>& bias, const Optional<Tensor>& residual,
+                                        Span<const int64_t> stride, Span<const int64_t> padding,
+                                        Span<const int64_t> dilation, Span<const int64_t> output_padding,
+                                        int64_t outputs, Span<const char> activation, Tensor& out) {
+  constexpr const char* kName = "transposed_convolution";
+  TORCHETTE_TRY(check_floats(kName, input, "input"));
+  TORCHETTE_TRY(check_floats(kName, weight, "weight"));
+  TORCHETTE_CHECK(weight.dim() == input.dim() + 2, InvalidArgument,
+                  "%s: a packed weight of %d dimensions for an input of %d", kName,
+                  static_cast<int>(weight.dim()), static_cast<int>(input.dim()));
+  Transposed t = {};
+  Window& w = t.w;
+  TORCHETTE_TRY(read_window(kName, input, weight.sizes().data() + 1, stride, padding, dilation, w));
+  const auto spatial = static_cast<size_t>(w.spatial);
+  TORCHETTE_CHECK(output_padding.size() == spatial, InvalidArgument,
+                  "%s: output_padding has %d numbers for %d spatial dimensions", kName,
+                  static_cast<int>(output_padding.size()), w.spatial);
+  for (size_t d = 3 - spatial; d < 3; ++d) {
+    const int64_t extra = output_padding[d - (3 - spatial)];
+    const int64_t size = (static_cast<int64_t>(w.in[d]) - 1) * w.stride[d] - 2 * w.padding[d] +
+                         (w.kernel[d] - 1) * w.dilation[d] + 1 + extra;
+    TORCHETTE_CHECK(
+        extra >= 0 && (extra < w.stride[d] || extra < w.dilation[d]) && size >= 1 && size <= INT32_MAX,
+        InvalidArgument, "%s: a result of %lld elements, %lld of them for output_padding", kName,
+        static_cast<long long>(size), static_cast<long long>(extra));
+    w.out[d] = static_cast<ptrdiff_t>(size);
+  }
+  const ptrdiff_t last = weight.dim() - 1;
+  t.groups = static_cast<size_t>(weight.size(0));
+  t.panels = static_cast<size_t>(weight.size(last - 2));
+  t.channels = static_cast<size_t>(weight.size(last - 1));
+  TORCHETTE_CHECK(
+      outputs >= 0 && outputs <= INT32_MAX && t.groups > 0 && static_cast<size_t>(outputs) % t.groups == 0 &&
+          t.channels * t.groups == w.channels && weight.size(last) == ptrdiff_t{kPanel} &&
+          t.panels == panels_of(static_cast<size_t>(outputs) / t.groups),
+      InvalidArgument, "%s: a weight of %d groups, %d panels and %d channels for %d channels in and %d out",
+      kName, static_cast<int>(t.groups), static_cast<int>(t.panels), static_cast<int>(t.channels),
+      static_cast<int>(w.channels), static_cast<int>(outputs));
+  t.outputs = static_cast<size_t>(outputs) / t.groups;
+  SizesType sizes[5];
+  const Span<const SizesType> shape = result_sizes(w, static_cast<size_t>(outputs), sizes);
+  const SizesType vector[] = {static_cast<SizesType>(outputs)};
+  TORCHETTE_TRY(check_operand(kName, bias, {vector, 1}, "bias"));
+  TORCHETTE_TRY(check_operand(kName, residual, shape, "residual"));
+  TORCHETTE_TRY(activation_of(activation, t.activation));
+  TORCHETTE_TRY(check_result(kName, out, shape));
+  t.input = input.const_data_ptr<float>();
+  t.weight = weight.const_data_ptr<float>();
+  t.bias = floats_of(bias);
+  t.residual = floats_of(residual);
+  t.out = out.mutable_data_ptr<float>();
+
+  const size_t of_panel = w.taps() * t.channels * kPanel;
+  const size_t block = of_panel * t.panels <= kFilterBlock ? t.panels : kFilterBlock / of_panel + 1;
+  const size_t blocks = block == 0 ? 0 : (t.panels + block - 1) / block;
+  const size_t rows = w.batch * static_cast<size_t>(w.out[0] * w.out[1]);
+  size_t work = static_cast<size_t>(w.out[2]) * t.channels * block * kPanel;
+  for (int d = 0; d < 3; ++d) work *= static_cast<size_t>(w.kernel[d] / w.stride[d] + 1);
+  context.parallel_for(t.groups * blocks * rows, least_items(work), [&](size_t begin, size_t end, size_t) {
+    for (size_t item = begin; item < end; ++item) {
+      const size_t part = item / rows, first = part % blocks * block;
+      const size_t past = first + block < t.panels ? first + block : t.panels;
+      compute_row(t, part / blocks, item % rows, first, past);
+    }
+  });
+  return Error::Ok;
+}
+
+TORCHETTE_KERNELS(transposed_convolution,
+                  TORCHETTE_KERNEL("cpu::transposed_convolution.out", transposed_convolution_out))
+
+}  // namespace TORCHETTE_ISA
+}  // namespace torchette
