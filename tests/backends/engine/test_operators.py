@@ -39,7 +39,8 @@ def cases_of(name: str) -> Cases:
         return getattr(importlib.import_module(f"tests.backends.engine.cases.{file}"), name)
     except (ImportError, AttributeError):
         pytest.fail(
-            f"cpu::{name} has no cases: tests/backends/engine/cases/{file}.py needs {name}(draw)", pytrace=False
+            f"cpu::{name} has no cases: tests/backends/engine/cases/{file}.py needs {name}(draw)",
+            pytrace=False,
         )
 
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // cpu::attention, cpu::cached_attention and cpu::int8_cached_attention:
-// torchette/backends/engine/operators/attention.py and cached_attention.py. Keys and values are packed a block
-// at a time; queries pass by, and the sums of each are rescaled when a block raises its maximum, so that no
-// matrix of scores exists. A few queries read keys and values where they are. Those of a cache may be stored
-// in 16 or 8 bits: they become floats a few rows at a time.
+// torchette/backends/engine/operators/attention.py and cached_attention.py. Keys and values are packed a
+// block at a time; queries pass by, and the sums of each are rescaled when a block raises its maximum, so
+// that no matrix of scores exists. A few queries read keys and values where they are. Those of a cache may be
+// stored in 16 or 8 bits: they become floats a few rows at a time.
 #include <cmath>
 #include <type_traits>
 

@@ -22,8 +22,8 @@ TORCHETTE_INLINE Vec sqrt_of(Vec x) {
 #endif
 }
 
-// The names of torchette/backends/engine/operators/chain.py, with as many operands. NaN is kept as torch keeps
-// it.
+// The names of torchette/backends/engine/operators/chain.py, with as many operands. NaN is kept as torch
+// keeps it.
 #define TORCHETTE_OPERATIONS(X)                             \
   X(add, 2, a + b)                                          \
   X(sub, 2, a - b)                                          \

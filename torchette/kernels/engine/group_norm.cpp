@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::group_norm: torchette/backends/engine/operators/group_norm.py. The channels of a pixel lie together, so
-// sums are taken channel by channel, a panel of them at a time, and put together for each group; mean and
+// cpu::group_norm: torchette/backends/engine/operators/group_norm.py. The channels of a pixel lie together,
+// so sums are taken channel by channel, a panel of them at a time, and put together for each group; mean and
 // variance in two passes, so that a large mean costs no digits.
 #include <cmath>
 

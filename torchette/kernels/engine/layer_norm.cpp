@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::layer_norm and cpu::rms_norm: torchette/backends/engine/operators/norm.py. Mean and variance are taken in
-// two passes over a row that is in the L1 cache, so that a large mean costs no digits.
+// cpu::layer_norm and cpu::rms_norm: torchette/backends/engine/operators/norm.py. Mean and variance are taken
+// in two passes over a row that is in the L1 cache, so that a large mean costs no digits.
 #include <cmath>
 
 #include "torchette/kernels/engine/operands.h"

@@ -2,8 +2,8 @@
 // Checks of what the engine's operators are given: float32, dense, dimensions in natural order.
 #pragma once
 
-#include "torchette/kernels/engine/panels.h"
 #include "torchette/kernels/dims.h"
+#include "torchette/kernels/engine/panels.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {

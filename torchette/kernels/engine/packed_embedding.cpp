@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::packed_embedding, cpu::scaled_embedding: torchette/backends/engine/operators/packed_embedding.py. A row
-// of the table is a column of a panel: what is read for a token is little beside the layer that shares the
-// panels.
+// cpu::packed_embedding, cpu::scaled_embedding: torchette/backends/engine/operators/packed_embedding.py. A
+// row of the table is a column of a panel: what is read for a token is little beside the layer that shares
+// the panels.
 #include "torchette/kernels/engine/operands.h"
 #include "torchette/kernels/engine/panels.h"
 #include "torchette/kernels/engine/quantized.h"

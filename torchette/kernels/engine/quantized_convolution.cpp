@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::quantized_convolution, cpu::quantized_depthwise: torchette/backends/engine/operators/quantized.py. As the
-// convolutions of floats: rows of what lies under the windows, times the packed filter.
+// cpu::quantized_convolution, cpu::quantized_depthwise: torchette/backends/engine/operators/quantized.py. As
+// the convolutions of floats: rows of what lies under the windows, times the packed filter.
 #include "torchette/kernels/engine/gather.h"
 #include "torchette/kernels/engine/quantized.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::lstm and cpu::gru: torchette/backends/engine/operators/recurrent.py. What the input adds is one product
-// for many steps; each step then adds the product with the state before it, and writes the state where the
-// result has it.
+// cpu::lstm and cpu::gru: torchette/backends/engine/operators/recurrent.py. What the input adds is one
+// product for many steps; each step then adds the product with the state before it, and writes the state
+// where the result has it.
 #include "torchette/kernels/engine/operands.h"
 #include "torchette/kernels/engine/packed_gemm.h"
 

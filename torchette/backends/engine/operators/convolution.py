@@ -8,7 +8,13 @@ from collections.abc import Sequence
 
 import torch
 
-from torchette.backends.engine.operators._library import LIBRARY, channels_first, channels_last, finish, widened
+from torchette.backends.engine.operators._library import (
+    LIBRARY,
+    channels_first,
+    channels_last,
+    finish,
+    widened,
+)
 from torchette.backends.engine.pack import unpack_convolution, whole_panels
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 

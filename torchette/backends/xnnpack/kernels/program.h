@@ -208,8 +208,8 @@ class Builder {
   /// both sides and the layer adds it itself, which `padding` then says.
   Error with_border(const char* kernel, Slot* image, const uint32_t (&before)[2], const uint32_t (&behind)[2],
                     bool is_own, double value, int64_t (&padding)[2], Slot** out);
-  /// Panels (torchette/backends/engine/pack.py) of `groups` times `outputs` rows of `inputs` numbers; `steps`:
-  /// from one group, row and number to the next. Null where there is no memory.
+  /// Panels (torchette/backends/engine/pack.py) of `groups` times `outputs` rows of `inputs` numbers;
+  /// `steps`: from one group, row and number to the next. Null where there is no memory.
   Slot* packed(const Slot* weights, size_t groups, size_t outputs, size_t inputs, const size_t (&steps)[3],
                Span<const uint32_t> sizes);
   /// Whole numbers of a constant, `unit` inputs of an output side by side: panels
