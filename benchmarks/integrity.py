@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 import torchette
+from torchette import receipt
 from torchette.cli._console import print_table
-from torchette.devtools import receipt
 from torchette.runtime import Runtime, xxh64
 
 ROUNDS = 9

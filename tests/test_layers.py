@@ -34,7 +34,7 @@ COMPILER_FLOORS = (
     ("memory.banks",),
     ("passes",),
     ("config",),
-    ("emit", "pipeline", "fit.propose"),
+    ("emit", "pipeline"),
     ("program",),
     ("exir_program",),
 )
@@ -48,6 +48,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.files": (),
     "torchette.notebook": (),
     "torchette.progress": (),
+    "torchette.units": (),
     "torchette.pytree": ("torchette.errors",),
     "torchette.extension": (),
     "torchette.extension.portable_lib": ("torchette.devtools", "torchette.errors", "torchette.runtime"),
@@ -115,6 +116,12 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.targets",
     ),
     "torchette.targets": ("torchette.errors", "torchette.runtime"),
+    "torchette.receipt": (
+        "torchette.devtools",
+        "torchette.errors",
+        "torchette.format",
+        "torchette.runtime",
+    ),
     "torchette.build": (
         "torchette.cache",
         "torchette.errors",
@@ -143,6 +150,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     **{
         f"torchette.exir.{name}": (
             "torchette.errors",
+            *(("torchette.units",) if name == "memory.plan_memory" else ()),
             *(("torchette.notebook",) if name in ("delegation.explain", "pipeline", "program") else ()),
             *(f"torchette.exir.{lower}" for below in COMPILER_FLOORS[:height] for lower in below),
             *(("torchette.format", "torchette.pytree") if name in ("emit", "program") else ()),
@@ -179,33 +187,33 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.errors",
         "torchette.exir",
         *COMPILER,
-        "torchette.exir.fit",
+        "torchette.fit",
         "torchette.format",
         "torchette.model",
         "torchette.pytree",
-        "torchette.quantization",
+        "torchette.receipt",
         "torchette.runtime",
     ),
     "torchette.export": (
         "torchette.capture",
         "torchette.errors",
         *COMPILER,
-        "torchette.quantization",
         "torchette.runtime",
     ),
     "torchette.llm.custom_cache": ("torchette.llm.custom_ops",),
     "torchette.llm.custom_ops": (),
-    "torchette.device": ("torchette.errors", "torchette.exir.memory", "torchette.targets"),
-    "torchette.exir.fit": (
+    "torchette.device": ("torchette.errors", "torchette.targets", "torchette.units"),
+    "torchette.fit": (
         "torchette.device",
         "torchette.devtools",
         "torchette.errors",
         *COMPILER,
         "torchette.format",
     ),
-    "torchette.quantization": ("torchette.errors", "torchette.exir.passes"),
+    "torchette.quantization": (),
     "torchette.quantization.recipes": (
         "torchette.backends",
+        "torchette.capture",
         "torchette.errors",
         "torchette.exir.graph",
         "torchette.quantization",
@@ -214,7 +222,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.quantization.knapsack": (),
     "torchette.quantization.measurements": ("torchette.errors",),
     # What compiles and runs whole models to choose between them; the rest of the folder is below the compiler's door.
-    "torchette.quantization.one_call": (
+    "torchette.quantization.quantize": (
         "torchette.capture",
         "torchette._compile",
         "torchette.build",
@@ -263,7 +271,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.errors",
         "torchette.exir",
         "torchette.model",
-        "torchette.quantization.one_call",
+        "torchette.quantization.quantize",
         "torchette.runtime",
     ),
     "torchette.cli": (
@@ -287,6 +295,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.quantization",
         "torchette.quantization.recipes",
         "torchette.quantization.table",
+        "torchette.receipt",
         "torchette.runtime",
         "torchette.schema",
         "torchette.targets",
@@ -304,6 +313,8 @@ TORCH_FREE = (
     "torchette.notebook",
     "torchette.progress",
     "torchette.pytree",
+    "torchette.receipt",
+    "torchette.units",
     "torchette.format",
     "torchette.schema",
     "torchette.devtools",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torchette.custom_ops import load_library
     from torchette.device import Device
     from torchette.model import Model, load
-    from torchette.quantization.one_call import quantize
+    from torchette.quantization.quantize import quantize
 
 __version__ = "0.1.0"
 
@@ -36,7 +36,7 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "load": ("torchette.model", "load"),
     "load_library": ("torchette.custom_ops", "load_library"),
     "Model": ("torchette.model", "Model"),
-    "quantize": ("torchette.quantization.one_call", "quantize"),
+    "quantize": ("torchette.quantization.quantize", "quantize"),
     "errors": ("torchette.errors", None),
     "exir": ("torchette.exir", None),
     "runtime": ("torchette.runtime", None),

@@ -18,9 +18,9 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from torchette.capture import as_train_mode, capture
+from torchette import receipt
+from torchette.capture import as_train_mode, capture, pt2e
 from torchette.device import Device
-from torchette.devtools import receipt
 from torchette.errors import (
     CompileError,
     DelegationWarning,
@@ -40,7 +40,6 @@ from torchette.exir.config import (
 )
 from torchette.exir.delegation.delegate import partitioner_named
 from torchette.exir.delegation.explain import Delegation
-from torchette.exir.fit import fit
 from torchette.exir.graph import calls
 from torchette.exir.interface import specs_of
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
@@ -48,8 +47,8 @@ from torchette.exir.ops import is_operator, kernel_name
 from torchette.exir.passes.quantize_io import quantize_io
 from torchette.exir.pipeline import Report
 from torchette.exir.program import ExecutorchProgramManager, transform_and_lower
+from torchette.fit import fit
 from torchette.model import Model
-from torchette.quantization import pt2e
 from torchette.runtime import kernel_level
 
 # What is fastest everywhere without a library: the CPU engine.
@@ -132,7 +131,7 @@ class CompiledModel(Model):
         atol: float = 1e-5,
         facts: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Gives the file a receipt, see `torchette.devtools.receipt`: hashes of its bytes, versions, and how far its outputs
+        """Gives the file a receipt, see `torchette.receipt`: hashes of its bytes, versions, and how far its outputs
         are from the captured program's, on the example inputs and on others drawn with these seeds.
 
         An output fits within the tolerances, or with a signal-to-noise ratio of 40 dB, which rounding weights takes. `facts`

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from torchette import targets
 from torchette.errors import InputError
-from torchette.exir.memory import byte_count
+from torchette.units import byte_count
 
 
 @dataclass(frozen=True)

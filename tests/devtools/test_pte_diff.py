@@ -14,8 +14,7 @@ torch = pytest.importorskip("torch")
 
 import torchette  # noqa: E402
 from tests.format import peer_files  # noqa: E402
-from torchette import cli  # noqa: E402
-from torchette.devtools import receipt  # noqa: E402
+from torchette import cli, receipt  # noqa: E402
 from torchette.devtools.pte_diff import KINDS, Row, compare  # noqa: E402
 from torchette.errors import FormatError, ModelNotFoundError  # noqa: E402
 from torchette.exir import ExecutorchBackendConfig  # noqa: E402

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from tests.building import ROOT, built, run
-from torchette.devtools import receipt
+from torchette import receipt
 
 
 def test_cpp(two_methods: Path, tmp_path: Path) -> None:

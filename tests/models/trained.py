@@ -241,7 +241,7 @@ def by_recipe(name: str) -> Callable[[Trained], dict[str, Any]]:
 
 
 def _trained_in_integers(trained: Trained) -> dict[str, Any]:
-    from torchette.quantization import pt2e
+    from torchette.capture import pt2e
 
     seen = trained.seen
     if seen is None:

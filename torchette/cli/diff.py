@@ -23,7 +23,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +120,8 @@ def _device(file: Any, options: argparse.Namespace) -> Any:
 
 def _sign(file: Any, result: Any, options: argparse.Namespace) -> None:
     """Stores what was compared in the file, which is replaced at once and whole; what its receipt said before stays."""
-    receipt = importlib.import_module("torchette.devtools.receipt")
+    from torchette import receipt
+
     made_up = any(not text.endswith((".npy", ".npz")) for text in options.inputs or ())
     known = receipt.read(file)
     facts = {**(known.facts if known else {}), **result.facts(options.seed if made_up else None)}

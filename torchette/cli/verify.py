@@ -21,11 +21,11 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from torchette import receipt
 from torchette.cli import CHECK_FAILED, DONE, UsageError
 from torchette.cli import _inputs as inputs
 from torchette.cli import _source as source
 from torchette.cli._console import note, print_json, print_values
-from torchette.devtools import receipt
 from torchette.errors import FormatError
 from torchette.format import pte
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from torchette.devtools import memory, profile, receipt, size, validate
+from torchette.devtools import memory, profile, size, validate
 from torchette.devtools.inspect import MethodInfo, describe, source_line
 from torchette.errors import FormatError, InputError
-from torchette.format import bundled, pte
+from torchette.format import bundled, pte, receipt
 from torchette.runtime import Program, Runtime
 
 FORMAT = 1  # of the facts

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchette import notebook, schema
-from torchette.devtools import receipt
 from torchette.errors import MissingPackageError
-from torchette.format import pte
+from torchette.format import pte, receipt
 
 DTYPES = {dtype.schema_name: dtype.torch_name for dtype in schema.DTYPES}
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from torchette import notebook
-from torchette.devtools import receipt
 from torchette.devtools.inspect import (
     Description,
     InstructionInfo,
@@ -30,7 +29,7 @@ from torchette.devtools.inspect import (
 )
 from torchette.devtools.size import members, sizes
 from torchette.devtools.validate import largest_difference
-from torchette.format import pte
+from torchette.format import pte, receipt
 
 # What rows are about, in their order.
 KINDS = (

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from torchette import notebook
-from torchette.devtools import receipt, xnnpack_graph
+from torchette.devtools import xnnpack_graph
 from torchette.devtools.inspect import (
     DTYPES,
     Description,
@@ -31,7 +31,7 @@ from torchette.devtools.inspect import (
     source_line,
 )
 from torchette.errors import FormatError, ModelNotFoundError
-from torchette.format import flatbuffer, ptd, pte
+from torchette.format import flatbuffer, ptd, pte, receipt
 
 # What `Sizes.by` adds up by.
 PROPERTIES = ("part", "tensor", "module", "dtype", "operator", "delegate")

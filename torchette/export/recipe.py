@@ -15,11 +15,11 @@ from typing import Any
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from torchette.capture.pt2e import GraphPasses
 from torchette.errors import InputError
 from torchette.exir.delegation.delegate import Partitioner
 from torchette.exir.program import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.export.types import StageType
-from torchette.quantization.pt2e import GraphPasses
 
 
 class Mode(str, Enum):

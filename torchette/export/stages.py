@@ -15,7 +15,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
-from torchette.capture import capture
+from torchette.capture import capture, pt2e
 from torchette.errors import ExportError, InputError
 from torchette.exir.program import (
     EdgeCompileConfig,
@@ -27,7 +27,6 @@ from torchette.exir.program import (
 )
 from torchette.export.recipe import ExportRecipe, LoweringRecipe, Mode, QuantizationRecipe
 from torchette.export.types import StageType
-from torchette.quantization import pt2e
 
 
 @dataclass

@@ -18,9 +18,10 @@ from torch.export import ExportedProgram
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrize
 
+from torchette.capture import pt2e
 from torchette.errors import InputError
 from torchette.exir.graph import calls
-from torchette.quantization import RECIPES, pt2e
+from torchette.quantization import RECIPES
 
 # The name, among those of layers, of what is quantized between them: sums, products, averages, joins.
 BETWEEN = ""

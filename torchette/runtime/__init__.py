@@ -113,7 +113,7 @@ def _integrity_error(fault: Exception, name: str, data_files: Sequence[str | os.
             f"{name} has no receipt, so its integrity cannot be checked",
             hints=[
                 "compile it with torchette.compile(..., verify=True), which stores one",
-                "torchette.devtools.receipt.sign() adds one to a file that you trust",
+                "torchette.receipt.sign() adds one to a file that you trust",
             ],
             code="no-receipt",
         )

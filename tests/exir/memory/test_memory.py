@@ -152,17 +152,6 @@ def test_the_checker_refuses_misaligned_negative_and_backward_intervals():
 # ---- several memories ----
 
 
-@pytest.mark.parametrize(("text", "count"), [("7", 7), ("64K", 65536), ("2 MiB", 2 << 20), ("1gb", 1 << 30)])
-def test_byte_counts_are_read(text: str, count: int) -> None:
-    assert memory.byte_count(text) == count
-
-
-@pytest.mark.parametrize("text", ["", "K", "-1", "1.5K", "64Q"])
-def test_what_is_no_byte_count_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no number of bytes"):
-        memory.byte_count(text)
-
-
 def test_hot_small_intervals_go_to_the_first_memory() -> None:
     hot, cold, large = Interval(0, 9, 64), Interval(0, 9, 64), Interval(0, 9, 640)
     assert memory.place([cold, hot, large], [64, 640, 640], [64, None]) == [1, 0, 1]

@@ -18,10 +18,10 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 
 import torchette
 from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
+from torchette.capture import pt2e
 from torchette.errors import QuantizationError
 from torchette.exir import to_edge
 from torchette.export import export as export_with_recipe
-from torchette.quantization import pt2e
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torchao warns of what is tested here
 IMAGE = (torch.linspace(-1, 1, 96).reshape(2, 3, 4, 4),)

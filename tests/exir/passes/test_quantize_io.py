@@ -54,8 +54,7 @@ class _Mixed(nn.Module):
 
 
 def _quantized(model: nn.Module, args: tuple) -> Any:
-    from torchette.capture import capture
-    from torchette.quantization import pt2e
+    from torchette.capture import capture, pt2e
 
     graph = pt2e.quantize(
         capture(model.eval(), args, {}, None, "forward").module(), [quantizer_of("int8")], [(args, {})]

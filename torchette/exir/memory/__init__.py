@@ -12,7 +12,6 @@ bounded by counted work, never by a clock.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -54,21 +53,6 @@ class PlanViolation(PlanError):
     def __init__(self, message: str, pair: tuple[int, int]) -> None:
         super().__init__(message)
         self.pair = pair
-
-
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-
-
-def byte_count(text: str) -> int:
-    """``"64K"`` -> 65536: a number of bytes, or of units of 1024 of them (K, M, G, with or without B or iB).
-
-    Raises:
-        ValueError: the text is not a size.
-    """
-    match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise ValueError(f"{text!r} is no number of bytes, such as 65536, 64K or 2M")
-    return int(match[1]) * _UNITS[match[2].upper()]
 
 
 def align(size: int, alignment: int) -> int:

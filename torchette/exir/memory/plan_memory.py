@@ -42,6 +42,7 @@ from torchette.exir.memory.algorithms import (
     interval,
 )
 from torchette.exir.tensor import ALIGNMENT, TensorShapeDynamism, TensorSpec
+from torchette.units import byte_count
 
 # ---- specs ----
 
@@ -602,7 +603,7 @@ class MemoryPlanningPass:
 
 def _capacity(name: str, size: int | str | None) -> int | None:
     try:
-        return memory.byte_count(size) if isinstance(size, str) else size
+        return byte_count(size) if isinstance(size, str) else size
     except ValueError as error:
         raise InputError(f"arena {name}: {error}") from None
 

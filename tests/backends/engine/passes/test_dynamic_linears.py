@@ -33,7 +33,7 @@ from tests.kernels import kernel_call
 from torchette.backends.engine.operators.dynamic_linear import dynamic_linear, quantize_rows
 from torchette.backends.engine.pack import pack_linear, pack_quads
 from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
-from torchette.quantization import pt2e
+from torchette.capture import pt2e
 from torchette.quantization.recipes import apply, recipe_named
 from torchette.runtime import kernel_levels
 

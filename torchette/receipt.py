@@ -22,46 +22,21 @@ import os
 import struct
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from torchette.devtools.size import places
 from torchette.errors import FormatError, InputTypeError, ModelNotFoundError
 from torchette.format import pte
+from torchette.format.receipt import ENTRY, HASHED_FROM, HEAD, KEY, MARK, Entry, Receipt, provenance, rows
 from torchette.runtime import xxh64
 
-KEY = "torchette.receipt"  # its name among the named data
+__all__ = ["KEY", "Damage", "Entry", "Receipt", "provenance", "read", "rows", "sign", "verify"]
 
-_MARK = b"RECEIPT1"
-_HEAD = struct.Struct("<8sQII")  # mark, hash of what follows it, number of parts, number of data files
-_HASHED_FROM = 16
-_ENTRY = struct.Struct("<QQ")  # bytes, hash
 _SMALLEST, _LARGEST = 1 << 12, 1 << 20  # bytes of a part; tensors below the first share one
 _ALIGNMENT = 16
 _UNKNOWN = 1 << 40  # stands for the receipt's size until it is known; takes as many bytes in the program
-
-
-class Entry(NamedTuple):
-    """Bytes and their hash."""
-
-    nbytes: int
-    hash: int
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What a file says about itself."""
-
-    parts: list[Entry]  # consecutive, from byte 0 to where the receipt starts
-    data_files: list[Entry]
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The facts, the parts and the data files as plain values."""
-        return asdict(self) | {
-            "parts": [entry._asdict() for entry in self.parts],
-            "data_files": [entry._asdict() for entry in self.data_files],
-        }
 
 
 @dataclass(frozen=True)
@@ -118,13 +93,13 @@ def sign(
     alignment = _alignment(file, record)
     head = pte.head(with_receipt(_UNKNOWN), start + _UNKNOWN, alignment)
     bounds = _bounds(record, len(head), len(head) + start)
-    size = _HEAD.size + _ENTRY.size * (len(bounds) - 1 + len(outside)) + len(text.encode())
+    size = HEAD.size + ENTRY.size * (len(bounds) - 1 + len(outside)) + len(text.encode())
     head = pte.head(with_receipt(size), start + size, alignment)
     whole = memoryview(bytes(head) + segments)
     parts = [Entry(b - a, xxh64(whole[a:b])) for a, b in itertools.pairwise(bounds)]
-    body = b"".join(_ENTRY.pack(*entry) for entry in (*parts, *outside)) + text.encode()
+    body = b"".join(ENTRY.pack(*entry) for entry in (*parts, *outside)) + text.encode()
     counts = struct.pack("<II", len(parts), len(outside))
-    return bytes(whole) + _MARK + struct.pack("<Q", xxh64(counts + body)) + counts + body
+    return bytes(whole) + MARK + struct.pack("<Q", xxh64(counts + body)) + counts + body
 
 
 def read(source: str | os.PathLike[str] | bytes | pte.PteFile) -> Receipt | None:
@@ -173,42 +148,6 @@ def verify(
     return found
 
 
-def provenance(file: pte.PteFile) -> dict[str, Any] | None:
-    """The facts of a file's receipt, unchecked; None where it has none that can be read."""
-    blob = file.named().get(KEY)
-    try:
-        _, _, parts, files = _HEAD.unpack_from(blob or b"")
-        facts = json.loads(bytes(blob[_HEAD.size + _ENTRY.size * (parts + files) :])) if blob else None
-    except (struct.error, ValueError):
-        return None
-    return facts if isinstance(facts, dict) else None
-
-
-def rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Facts of a receipt for people, as (name, text)."""
-    found = []
-    for name, value in facts.items():
-        if name == "compared" and isinstance(value, list):
-            found += [_case_row(case) for case in value]
-        else:
-            found.append((name, value if isinstance(value, str) else json.dumps(value)))
-    return found
-
-
-def _case_row(case: Any) -> tuple[str, str]:
-    try:
-        seed = case["inputs"].get("seed")
-        inputs = "the example inputs" if seed is None else f"inputs of seed {seed}"
-        errors = ", ".join(
-            f"output {it['output']} within {it['max_abs']:.3g}"
-            + (f" ({it['snr_db']:.0f} dB)" if it["snr_db"] is not None else "")
-            for it in case["outputs"]
-        )
-        return f"{case['method']} on {inputs}", errors or "no output is a tensor"
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return "compared", json.dumps(case)  # a receipt of another maker
-
-
 def _file(source: Any) -> pte.PteFile:
     if isinstance(source, pte.PteFile):
         return source
@@ -217,10 +156,10 @@ def _file(source: Any) -> pte.PteFile:
 
 def _parsed(blob: memoryview) -> Receipt:
     try:
-        mark, stored, parts, files = _HEAD.unpack_from(blob)
-        if mark == _MARK and stored == xxh64(blob[_HASHED_FROM:]):
-            end = _HEAD.size + _ENTRY.size * (parts + files)
-            entries = [Entry(*entry) for entry in _ENTRY.iter_unpack(blob[_HEAD.size : end])]
+        mark, stored, parts, files = HEAD.unpack_from(blob)
+        if mark == MARK and stored == xxh64(blob[HASHED_FROM:]):
+            end = HEAD.size + ENTRY.size * (parts + files)
+            entries = [Entry(*entry) for entry in ENTRY.iter_unpack(blob[HEAD.size : end])]
             facts = json.loads(bytes(blob[end:]))
             if len(entries) == parts + files and isinstance(facts, dict):
                 return Receipt(entries[:parts], entries[parts:], facts)
@@ -275,8 +214,6 @@ def _bounds(record: Any, base: int, end: int) -> list[int]:
 
 
 def _holds(file: pte.PteFile, offset: int, nbytes: int) -> list[str]:
-    from torchette.devtools.size import places
-
     if offset < file.program_size:
         return ["the program: methods, values, instructions"]
     names = dict.fromkeys(

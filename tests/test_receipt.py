@@ -20,8 +20,7 @@ torch = pytest.importorskip("torch")
 import torchette  # noqa: E402
 from tests.building import built  # noqa: E402
 from tests.format import peer_files  # noqa: E402
-from torchette import cli  # noqa: E402
-from torchette.devtools import receipt  # noqa: E402
+from torchette import cli, receipt  # noqa: E402
 from torchette.devtools.inspect import describe  # noqa: E402
 from torchette.errors import (  # noqa: E402
     CompileError,

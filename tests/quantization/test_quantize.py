@@ -19,7 +19,7 @@ from torch import nn
 
 import torchette
 from torchette.errors import InputError, InputTypeError, QuantizationError, TrainModeError
-from torchette.quantization import RECIPES, knapsack, one_call, recipes
+from torchette.quantization import RECIPES, knapsack, quantize, recipes
 from torchette.quantization.table import Layer, Point, QuantizationTable
 
 pytest.importorskip("torchao")
@@ -284,7 +284,7 @@ def test_results_with_few_huge_numbers_stay_in_floats() -> None:
     assert set(table.wide) == {"narrow", "add"} and table.wide["narrow"] < 1
     assert "narrow (0." in str(table) and "stay in floats" in str(table)
     assert table.chosen is not None and table.chosen.sqnr > 20
-    program = one_call.capture(model, (rows[0],), {}, None, "forward")
+    program = quantize.capture(model, (rows[0],), {}, None, "forward")
     recipe = recipes.recipe_named("int8")
     layers = dict.fromkeys(recipes.layers_of(recipe, model, program), 8)
     plain = recipes.apply(recipe, model, program, layers, layers, [((row,), {}) for row in rows])
@@ -327,8 +327,8 @@ class _Given:
     ],
 )
 def test_how_many_layers_get_integers(limits: dict[str, Any], count: int | None) -> None:
-    given = one_call._Limits.of(**({"max_drop": None, "ms": None, "mb": None} | limits))
-    assert one_call._search(_Given(), 4, 2, given) == count  # type: ignore[arg-type]
+    given = quantize._Limits.of(**({"max_drop": None, "ms": None, "mb": None} | limits))
+    assert quantize._search(_Given(), 4, 2, given) == count  # type: ignore[arg-type]
 
 
 def test_choices_save_most_for_their_noise() -> None:
@@ -339,11 +339,11 @@ def test_choices_save_most_for_their_noise() -> None:
         Layer("", "add", 8, 40.0),
     ]
     quiet, both = {"quiet": 8}, {"loud": 8, "quiet": 8, "": 8}
-    assert one_call._choices(layers, by_time=True) == (
+    assert quantize._choices(layers, by_time=True) == (
         [{}, quiet, both, dict.fromkeys(["slow", "loud", "quiet", ""], 8)],
         2,
     )
-    found, gaining = one_call._choices(layers, by_time=False)
+    found, gaining = quantize._choices(layers, by_time=False)
     assert found[1:3] == [{"slow": 8}, quiet] and gaining == len(found) - 1
     assert set(found[-1]) == {"slow", "loud", "quiet", ""}
 
@@ -363,7 +363,7 @@ def test_layers_have_the_bits_that_save_most_for_their_noise() -> None:
         )
         for name, loss in (("deaf", 60.0), ("keen", 10.0))
     ]
-    found, _ = one_call._choices(layers, by_time=False)
+    found, _ = quantize._choices(layers, by_time=False)
     assert {"deaf": 4, "keen": 8} in found and {"deaf": 8, "keen": 4} not in found
     assert found[0] == {} and found[-1] == {"deaf": 4, "keen": 4}
 
@@ -405,7 +405,7 @@ def _measured_lines(path: Path) -> list[str]:
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, path = _Uneven().eval(), tmp_path / "measured.jsonl"
     given: dict[str, Any] = {"metric": _close(model), "max_drop": 0.1, "resume": path}
-    measure, calls = one_call._Work._measured, 0
+    measure, calls = quantize._Work._measured, 0
 
     def interrupted(self: Any, chosen: Any) -> Point:
         nonlocal calls
@@ -414,7 +414,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             raise KeyboardInterrupt
         return measure(self, chosen)
 
-    monkeypatch.setattr(one_call._Work, "_measured", interrupted)
+    monkeypatch.setattr(quantize._Work, "_measured", interrupted)
     with pytest.raises(KeyboardInterrupt):
         torchette.quantize(model, _rows(), "int8", **given)
     before = _measured_lines(path)
@@ -499,7 +499,7 @@ def test_a_board_counts_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
             seen.append(program)
             return 1000 * len(program)
 
-    monkeypatch.setattr(one_call, "Counter", Counter)
+    monkeypatch.setattr(quantize, "Counter", Counter)
     plain = torchette.compile(model, (_images()[0],)).nbytes / 1e6
     _, table = torchette.quantize(model, _images(), max_ms=0.6 * plain * 1e3, board="mps2-an386")
     assert all(point.milliseconds == pytest.approx(1e3 * point.megabytes) for point in table.points)

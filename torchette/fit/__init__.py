@@ -14,9 +14,9 @@ from torch.fx import Node
 from torchette.device import Device
 from torchette.devtools.memory import Bill, bills
 from torchette.errors import PlanError
-from torchette.exir.fit.propose import Proposal, propose
 from torchette.exir.graph import outputs, placeholders, tensor_of
 from torchette.exir.program import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager
+from torchette.fit.propose import Proposal, propose
 from torchette.format import pte
 
 # A change that saves less of what is missing is not worth telling.

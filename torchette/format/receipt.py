@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The bytes of a receipt, which docs/format.md describes, and the facts in it. torchette/receipt.py computes the hashes.
+"""The receipt of a .pte file as records."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from torchette.format import pte
+
+KEY = "torchette.receipt"  # the receipt's name in the named data
+
+MARK = b"RECEIPT1"
+HEAD = struct.Struct(
+    "<8sQII"
+)  # mark, hash of the bytes from HASHED_FROM, number of parts, number of data files
+HASHED_FROM = 16
+ENTRY = struct.Struct("<QQ")  # bytes, hash
+
+
+class Entry(NamedTuple):
+    """Bytes and their hash."""
+
+    nbytes: int
+    hash: int
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a file says about itself."""
+
+    parts: list[Entry]  # consecutive, from byte 0 to where the receipt starts
+    data_files: list[Entry]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The facts, the parts and the data files as plain values."""
+        return asdict(self) | {
+            "parts": [entry._asdict() for entry in self.parts],
+            "data_files": [entry._asdict() for entry in self.data_files],
+        }
+
+
+def provenance(file: pte.PteFile) -> dict[str, Any] | None:
+    """The facts of a file's receipt, unchecked; None where it has none that can be read."""
+    blob = file.named().get(KEY)
+    try:
+        _, _, parts, files = HEAD.unpack_from(blob or b"")
+        facts = json.loads(bytes(blob[HEAD.size + ENTRY.size * (parts + files) :])) if blob else None
+    except (struct.error, ValueError):
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
+def rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Facts of a receipt for people, as (name, text)."""
+    found = []
+    for name, value in facts.items():
+        if name == "compared" and isinstance(value, list):
+            found += [_case_row(case) for case in value]
+        else:
+            found.append((name, value if isinstance(value, str) else json.dumps(value)))
+    return found
+
+
+def _case_row(case: Any) -> tuple[str, str]:
+    try:
+        seed = case["inputs"].get("seed")
+        inputs = "the example inputs" if seed is None else f"inputs of seed {seed}"
+        errors = ", ".join(
+            f"output {it['output']} within {it['max_abs']:.3g}"
+            + (f" ({it['snr_db']:.0f} dB)" if it["snr_db"] is not None else "")
+            for it in case["outputs"]
+        )
+        return f"{case['method']} on {inputs}", errors or "no output is a tensor"
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return "compared", json.dumps(case)  # a receipt of another maker
