@@ -19,7 +19,7 @@ COMPILER_FLOORS = (
     ("tensor",),
     ("control_flow",),
     ("graph", "ops", "delegation.cost"),
-    ("interface", "dialects", "check", "known_numbers", "own_sizes", "delegation.partition"),
+    ("interface", "dialects", "check", "assertion_prover", "copy_shape_env", "delegation.partition"),
     ("pass_base", "delegation.delegate"),
     (
         "pass_manager",

@@ -15,10 +15,10 @@ import pytest
 
 from tests.devtools.report_programs import encoder
 from torchette import notebook
+from torchette.devtools.device_memory import bills
 from torchette.devtools.diff.judge import Numbers
 from torchette.devtools.diff.result import DiffResult, OperatorRow, StageRow
 from torchette.devtools.inspect import describe
-from torchette.devtools.memory import bills
 from torchette.devtools.profile import Operation, Profile
 from torchette.devtools.pte_diff import compare
 from torchette.devtools.size import sizes

@@ -24,8 +24,8 @@ from torchette.build.bare.boards import Board
 from torchette.build.bare.image import Image, bare_flags, bare_units, build_image, image_size, link_image
 from torchette.build.bare.project import Application
 from torchette.build.toolchain import Compiler, Unit
+from torchette.devtools.device_memory import bills
 from torchette.devtools.embed import embed
-from torchette.devtools.memory import bills
 from torchette.errors import BuildError
 from torchette.exir import ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass

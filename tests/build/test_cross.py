@@ -27,7 +27,7 @@ from torchette.build import library, selection, toolchain
 from torchette.build.bare import boards
 from torchette.build.make import Made, link_flags, make
 from torchette.build.selection import Selection
-from torchette.devtools.memory import bills
+from torchette.devtools.device_memory import bills
 from torchette.exir import ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 

@@ -19,7 +19,7 @@ from tests.building import ROOT, run
 from tests.models import artifacts
 from torchette import schema, targets
 from torchette.build import library, selection, toolchain, web
-from torchette.devtools.memory import bills
+from torchette.devtools.device_memory import bills
 
 HERE = Path(__file__).parent
 MODELS = ("digits", "keyword_spotting")

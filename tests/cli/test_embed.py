@@ -16,8 +16,8 @@ import torch
 
 import torchette
 from torchette.cli import main
+from torchette.devtools.device_memory import bills
 from torchette.devtools.inspect import describe
-from torchette.devtools.memory import bills
 from torchette.exir import ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 

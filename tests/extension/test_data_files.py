@@ -15,7 +15,7 @@ from torch import nn
 
 from tests.building import built, run
 from torchette.devtools.bundle import Module, load_bundled_program
-from torchette.devtools.memory import bills
+from torchette.devtools.device_memory import bills
 from torchette.errors import ExecutionError, FormatError, ModelNotFoundError, RuntimeLoadError
 from torchette.format import bundled, ptd, pte
 from torchette.runtime import Runtime

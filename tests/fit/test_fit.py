@@ -11,7 +11,7 @@ from torch import nn
 
 import torchette
 from tests.models import zoo
-from torchette.devtools.memory import bills
+from torchette.devtools.device_memory import bills
 from torchette.errors import InputError, PlanError
 
 

@@ -15,7 +15,7 @@ import torch
 
 from tests.models import artifacts
 from tests.models.artifacts import each_model
-from torchette.devtools.memory import bills
+from torchette.devtools.device_memory import bills
 from torchette.exir import ExecutorchBackendConfig
 from torchette.format import pte
 

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from tests.models import artifacts, zoo
-from torchette.devtools.memory import bills
+from torchette.devtools.device_memory import bills
 
 PATH = Path(__file__).with_name("figures.json")
 

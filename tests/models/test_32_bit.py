@@ -13,7 +13,7 @@ import pytest
 from tests.building import BUILD, CXX, ROOT, run
 from tests.models import artifacts
 from tests.models.artifacts import each_model
-from torchette.devtools.memory import bills
+from torchette.devtools.device_memory import bills
 from torchette.runtime import _native
 
 MEMORY_ALLOCATION_FAILED = 0x21

@@ -16,7 +16,7 @@ from tests.building import built
 from tests.models import artifacts, branching
 from tests.models.artifacts import each_model
 from torchette.backends.null import NullPartitioner
-from torchette.devtools.memory import Bill, bills
+from torchette.devtools.device_memory import Bill, bills
 from torchette.exir import ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 
@@ -66,7 +66,7 @@ def test_the_billed_bytes_are_enough_and_one_less_is_not(name: str, heapless: Pa
         result = np.frombuffer(output, np.float32).reshape(expected.shape).copy()
         artifacts.assert_equal_to_eager(result, name)
 
-    # torchette/devtools/memory.py and method_load.cpp must agree on every allocation
+    # torchette/devtools/device_memory.py and method_load.cpp must agree on every allocation
     output, messages = run(method - 1, most, *bill.planned)
     assert not output and f"needs at least {method}\n" in messages, messages
     if least:

@@ -44,8 +44,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from torchette.devtools import arena_picture
+    from torchette.devtools.device_memory import bills, tenants
     from torchette.devtools.inspect import describe
-    from torchette.devtools.memory import bills, tenants
     from torchette.devtools.memory_trace import generate_memory_trace
     from torchette.format import pte
 

@@ -16,9 +16,9 @@ from torchette.build import kernels
 from torchette.build.sources import ROOT
 from torchette.codegen.loops import SOURCE, definitions
 from torchette.codegen.methods import C_TYPES, Method, Pool, Port, codes_of, parameter, symbol
+from torchette.devtools.device_memory import temp_bytes, tenants
 from torchette.devtools.embed import distinct_names
 from torchette.devtools.inspect import describe
-from torchette.devtools.memory import temp_bytes, tenants
 from torchette.errors import InputError
 from torchette.format import pte
 

@@ -55,6 +55,7 @@ MOVED = {
     "checks": "capture.checks",
     "compilation": "_compile",
     "custom": "custom_ops",
+    "devtools.memory": "devtools.device_memory",
     "devtools.receipt": "receipt",
     "exir.budget": "fit.propose",
     "exir.fit": "fit",

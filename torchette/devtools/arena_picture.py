@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: the tensors of a planned memory, with places and lifetimes. Out: a picture of them, time to the right and addresses
 # upwards, for a terminal or as a self-contained SVG.
-"""Pictures of planned memory over time, from `torchette.devtools.memory.tenants`."""
+"""Pictures of planned memory over time, from `torchette.devtools.device_memory.tenants`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
 
-from torchette.devtools.memory import Tenant
+from torchette.devtools.device_memory import Tenant
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 FREE = "·"

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from torchette.devtools import memory, profile, size, validate
+from torchette.devtools import device_memory, profile, size, validate
 from torchette.devtools.inspect import MethodInfo, describe, source_line
 from torchette.errors import FormatError, InputError
 from torchette.format import bundled, pte, receipt
@@ -97,10 +97,10 @@ def facts(
 
 def _arena(method: MethodInfo) -> dict[str, Any]:
     """Bytes of a method's planned memory, and what is in it when most of it is needed."""
-    tenants = memory.tenants(method)
+    tenants = device_memory.tenants(method)
     instants = {tenant.first for tenant in tenants}
 
-    def alive(time: int) -> list[memory.Tenant]:
+    def alive(time: int) -> list[device_memory.Tenant]:
         return [tenant for tenant in tenants if tenant.first <= time <= tenant.last]
 
     peak = max(instants, key=lambda time: sum(tenant.nbytes for tenant in alive(time)), default=0)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from torchette.devtools.memory import Bill, bills
+from torchette.devtools.device_memory import Bill, bills
 from torchette.errors import InputError
 from torchette.format import pte
 

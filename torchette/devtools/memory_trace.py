@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from torchette.devtools.device_memory import Tenant, tenants
 from torchette.devtools.inspect import MethodInfo, describe
-from torchette.devtools.memory import Tenant, tenants
 from torchette.errors import InputError
 
 

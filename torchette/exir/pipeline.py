@@ -20,12 +20,12 @@ from torchette.errors import InputTypeError, PassError, TorchetteError, Unsuppor
 from torchette.exir import dialects, ops
 from torchette.exir.check import Reference
 from torchette.exir.config import DynamicMemoryPlanningMode, EdgeCompileConfig, ExecutorchBackendConfig
+from torchette.exir.copy_shape_env import copy_shape_env
 from torchette.exir.delegation import delegate
 from torchette.exir.delegation.explain import Delegation, explain_target, mark_origins
 from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
 from torchette.exir.graph import calls, copy_program, node_text, sync_signature
 from torchette.exir.memory.plan_memory import MemoryPlanningPass, assign_specs
-from torchette.exir.own_sizes import own_sizes
 from torchette.exir.pass_manager import COPIED_FROM, adapt, flatten
 from torchette.exir.passes.bind_branches import bind_branches
 from torchette.exir.passes.check_quantization import check_quantization
@@ -497,7 +497,7 @@ class _Run:
     """A method on its way through the stages."""
 
     def __init__(self, program: ExportedProgram, options: Options, report: Report) -> None:
-        self.program = to_torch_operators(own_sizes(copy_program(program)))
+        self.program = to_torch_operators(copy_shape_env(copy_program(program)))
         self.program.__dict__[COPIED_FROM] = program
         self._options, self._report = options, report
         # A program that is at Edge already may be compiled again: its copies are accepted as they come.

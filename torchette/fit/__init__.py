@@ -12,7 +12,7 @@ import torch
 from torch.fx import Node
 
 from torchette.device import Device
-from torchette.devtools.memory import Bill, bills
+from torchette.devtools.device_memory import Bill, bills
 from torchette.errors import PlanError
 from torchette.exir.graph import outputs, placeholders, tensor_of
 from torchette.exir.program import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager

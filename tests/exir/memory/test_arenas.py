@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import torchette
+from torchette.devtools.device_memory import tenants
 from torchette.devtools.inspect import describe
-from torchette.devtools.memory import tenants
 from torchette.errors import InputError, PlanError
 from torchette.exir import ExecutorchBackendConfig, to_edge
 from torchette.exir.memory.plan_memory import MemoryPlanningPass

@@ -20,9 +20,9 @@ from torchette.build import kernels, selection
 from torchette.build.bare import boards
 from torchette.build.bare.boards import STACK, Board
 from torchette.build.sources import PACKAGE, ROOT
+from torchette.devtools.device_memory import Bill, bills
 from torchette.devtools.embed import distinct_names, embed
 from torchette.devtools.inspect import MethodInfo, TensorInfo, describe
-from torchette.devtools.memory import Bill, bills
 from torchette.errors import BuildError, TorchetteError
 from torchette.format import pte, schema
 from torchette.schema import DTYPES

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from torchette.devtools.diff.judge import NoReference, Verdict, growth_of, judge
-from torchette.devtools.diff.memory import Memory, Source
 from torchette.devtools.diff.operators import reference
 from torchette.devtools.diff.result import Fault, OperatorRow
+from torchette.devtools.diff.simulated_memory import SimulatedMemory, Source
 from torchette.devtools.inspect import InstructionInfo, MethodInfo, source_line
 from torchette.errors import ExecutionError, InputError
 from torchette.format import pte
@@ -64,7 +64,7 @@ class Walk:
         self.file, self.plan, self.method = file, plan, method
         self.rows = [OperatorRow(it.index, it.op, source_line(it.source)) for it in method.instructions]
         self.faults: list[Fault] = []
-        self.memory = Memory(file, plan, external)
+        self.memory = SimulatedMemory(file, plan, external)
         self.ever_written: set[int] = set()
         self.records = [each.instr_args for chain in plan.chains for each in chain.instructions]
         self._signatures = operator_signatures()

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from torchette.devtools import size, xnnpack_graph
+from torchette.devtools.device_memory import bills, tenants
 from torchette.devtools.inspect import FrameInfo, InstructionInfo, MethodInfo, describe
-from torchette.devtools.memory import bills, tenants
 from torchette.devtools.profile import Operation
 from torchette.errors import FormatError, TorchetteError
 from torchette.format import pte

@@ -38,27 +38,26 @@ class _Assertion(NamedTuple):
 
 def keep_assertions(program: ExportedProgram) -> ExportedProgram:
     """Make every assertion an `_assert_scalar`, with its line in the text; drop those that always hold."""
-    from torchette.exir.known_numbers import (
-        Known,  # with sympy, which takes as long to load as all of this package
-    )
+    # It imports sympy, which takes as long as the rest of this package.
+    from torchette.exir.assertion_prover import AssertionProver
 
     kept = dropped = 0
     checks = program.graph_module.meta.get(CHECKS, {})
     for module in graph_modules(program):
         selections = _widened(module)
-        known = Known(program, module)
+        prover = AssertionProver(program, module)
         nodes = [node for node in module.graph.nodes if node.target in ops.ASSERTIONS]
         found = [assertion for node in nodes for assertion in _assertions(program, node, checks)]
         # Torch has some of them twice, once with the model's text and once with its own.
-        words = {known.form(each.condition): each.text for each in reversed(found) if each.theirs}
+        words = {prover.form(each.condition): each.text for each in reversed(found) if each.theirs}
         for node, condition, text, theirs in found:
             if not theirs and _is_torchs_bound(condition, selections):
                 continue
-            if known.proves(condition):
+            if prover.proves(condition):
                 dropped += 1
                 continue
             kept += 1
-            text = words.get(known.form(condition), text)
+            text = words.get(prover.form(condition), text)
             call(node, ops.assert_scalar, (condition, text), val=None, like=node)
         for node in nodes:
             module.graph.erase_node(node)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The plan of a method and what its instructions wrote come in; what each value holds at any time goes out, byte for byte
 # as on the device: values that share memory share it here.
-"""`Memory`: the values of a method while it runs, as torch's tensors."""
+"""`SimulatedMemory`: the values of a method while it runs, as torch tensors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Write(NamedTuple):
         return self.memory == memory and self.start < end and start < self.end
 
 
-class Memory:
+class SimulatedMemory:
     """What the values of one method hold."""
 
     def __init__(self, file: pte.PteFile, plan: Any, external: Mapping[str, Any] | None = None) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a graph. Out: whether a condition of its numbers holds always. Imported where it is needed: it stands on sympy.
-"""What is known about the numbers of a graph: `Known`."""
+# In: a graph. Out: whether a condition on its symbolic integers always holds. Imported inside functions, because it imports
+# sympy.
+"""`AssertionProver`."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ _FUNCTIONS: dict[Any, Callable[..., sympy.Basic]] = {
 }  # fmt: skip
 
 
-class Known:
-    """What is known about the numbers of one graph before an assertion: ranges of the inputs, and what was asserted
-    earlier. Not what torch knows, which takes all assertions for granted."""
+class AssertionProver:
+    """Proves assertions of one graph from the ranges of its inputs and from the assertions before them. Torch's own
+    ShapeEnv cannot be asked: it assumes that all assertions hold."""
 
     def __init__(self, program: ExportedProgram, module: GraphModule) -> None:
-        self._sized: set[Node] = set()  # whose sizes follow from those of the inputs
+        self._sized: set[Node] = set()  # their sizes follow from the sizes of the inputs
         for node in module.graph.nodes:
             given = node.op == "placeholder" and module is program.graph_module
             if given or (_sizes_follow(node) and self._sized.issuperset(node.all_input_nodes)):
@@ -43,7 +44,7 @@ class Known:
         self._asserted: set[Any] = set()
 
     def form(self, value: Any) -> Any:
-        """What equal conditions have in common."""
+        """Returns the normal form of a condition; equal conditions have equal forms."""
         expression = self._expression(value)
         if expression is not None:
             return expression
@@ -52,7 +53,7 @@ class Known:
         return value
 
     def proves(self, condition: Any) -> bool:
-        """Whether a condition holds always. It is taken to hold from now on."""
+        """Whether a condition always holds. Later calls assume that it holds."""
         form = self.form(condition)
         if form in self._asserted:
             return True
@@ -67,21 +68,22 @@ class Known:
             and form.rhs.is_Integer
         ):
             known = self._ranges.get(form.lhs, ValueRanges(-int_oo, int_oo))
-            least = max(known.lower, form.rhs) if isinstance(form, sympy.Ge) else known.lower
-            most = min(known.upper, form.rhs) if isinstance(form, sympy.Le) else known.upper
-            if least <= most:  # else no run comes past it
-                self._ranges[form.lhs] = ValueRanges(least, most)
+            lower = max(known.lower, form.rhs) if isinstance(form, sympy.Ge) else known.lower
+            upper = min(known.upper, form.rhs) if isinstance(form, sympy.Le) else known.upper
+            if lower <= upper:  # otherwise no run passes the assertion
+                self._ranges[form.lhs] = ValueRanges(lower, upper)
         return proven
 
     def _expression(self, value: Any) -> sympy.Basic | None:
-        """A number or condition in terms of what only a run can say; None where it is not one of whole numbers."""
+        """Returns an integer or condition as an expression of input sizes and of values known at run time only; None if it
+        is not about integers."""
         if isinstance(value, (bool, int)):
             return sympy.sympify(value)
         if not isinstance(value, Node):
             return None
         if value.op == "call_function" and value.target in _FUNCTIONS:
             terms = [self._expression(argument) for argument in value.args]
-            return None if None in terms else _whole(_FUNCTIONS[value.target](*terms))
+            return None if None in terms else _normalized(_FUNCTIONS[value.target](*terms))
         result = value.meta.get("val")
         if isinstance(result, int):
             return sympy.sympify(result)
@@ -100,15 +102,15 @@ class Known:
         if value.target is not aten.sym_size.int:
             return ValueRanges(-int_oo, int_oo)
         source, dim = value.args
-        most: Any = int_oo
+        upper: Any = int_oo
         if source.target is aten.nonzero.default and dim == 0 and source.args[0] in self._sized:
             elements = sympy.sympify(source.args[0].meta["val"].numel())
-            most = bound_sympy(elements, self._ranges).upper
-        return ValueRanges(0, most)
+            upper = bound_sympy(elements, self._ranges).upper
+        return ValueRanges(0, upper)
 
 
 def _sizes_follow(node: Node) -> bool:
-    """Whether the sizes of a call's results follow from those of its operands alone."""
+    """Whether the result sizes of a call depend on its operand sizes only."""
     if node.op != "call_function" or "unbacked_bindings" in node.meta:
         return False
     if not ops.is_operator(node.target):
@@ -117,8 +119,8 @@ def _sizes_follow(node: Node) -> bool:
     return node.target.namespace == "aten" and not any(tag in node.target.tags for tag in data)  # type: ignore[union-attr]
 
 
-def _whole(expression: sympy.Basic) -> sympy.Basic:
-    """Of whole numbers, x < 5 and x <= 4 are one condition."""
+def _normalized(expression: sympy.Basic) -> sympy.Basic:
+    """Normalizes a comparison of integers: x < 5 becomes x <= 4."""
     if isinstance(expression, sympy.Lt):
         return sympy.Le(expression.lhs, expression.rhs - 1)
     if isinstance(expression, sympy.Gt):

@@ -13,8 +13,8 @@ import torch
 import torchette
 from torchette import runtime
 from torchette.devtools import arena_picture
+from torchette.devtools.device_memory import Tenant, bills, tenants
 from torchette.devtools.inspect import describe
-from torchette.devtools.memory import Tenant, bills, tenants
 from torchette.errors import InputError
 from torchette.exir import ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A program comes in whose values share what torch knows about sizes with the program that it was copied from; a program
-# goes out that knows the same and learns alone. Tracing adds symbols, ranges and guards to that knowledge, so without
-# this a program could not be lowered a second time, or not to the same file.
-"""`own_sizes`: a copy of a program gets symbols and ranges of its own."""
+# In: a copy of a program that shares the ShapeEnv of the original. Out: the same program with its own ShapeEnv. Tracing adds
+# symbols, ranges and guards to a ShapeEnv; if the original kept them, lowering it again could fail or yield another file.
+"""`copy_shape_env`."""
 
 from __future__ import annotations
 
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass, transform_subclass
 
 
-def own_sizes(program: ExportedProgram) -> ExportedProgram:
-    """Let all values of a program, which is edited in place, live in a mode of their own with a copy of what is known
-    about sizes."""
+def copy_shape_env(program: ExportedProgram) -> ExportedProgram:
+    """Moves all values of a program to a new FakeTensorMode with a copy of its ShapeEnv. Edits the program in place and
+    returns it."""
     mode = fake_mode(program)
-    if mode is not None and _may_learn(program, mode):
+    if mode is not None and _needs_copy(program, mode):
         moved = _Moved(mode)
         for module in graph_modules(program):
             for node in module.graph.nodes:
@@ -34,14 +33,16 @@ def own_sizes(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def _may_learn(program: ExportedProgram, mode: FakeTensorMode) -> bool:
-    """Whether there is a symbol, or what makes one when it is traced; in most models there is not."""
-    known = mode.shape_env is not None and bool(mode.shape_env.var_to_range)
-    return known or any(is_higher_order(node.target) or node.target in ASSERTIONS for node in calls(program))
+def _needs_copy(program: ExportedProgram, mode: FakeTensorMode) -> bool:
+    """Whether the program has a symbol, or a call that creates one when it is traced. Most models have neither."""
+    has_symbols = mode.shape_env is not None and bool(mode.shape_env.var_to_range)
+    return has_symbols or any(
+        is_higher_order(node.target) or node.target in ASSERTIONS for node in calls(program)
+    )
 
 
 class _Moved:
-    """Values of one mode -> the same in another."""
+    """Maps the values of one FakeTensorMode to values of a new one."""
 
     def __init__(self, old: FakeTensorMode) -> None:
         self._old_env = old.shape_env
@@ -79,7 +80,7 @@ class _Moved:
 
     def _tensor(self, tensor: FakeTensor) -> torch.Tensor:
         if tensor.layout is not torch.strided:
-            return tensor  # is refused by the first check
+            return tensor  # the first check refuses it
         shape = [*tensor.shape, *tensor.stride(), tensor.storage_offset()]
         with torch.no_grad():
             if any(isinstance(size, torch.SymInt) for size in shape):
@@ -108,8 +109,8 @@ def _copied(env: ShapeEnv) -> ShapeEnv:
             setattr(result, name, emptied)
         elif isinstance(value, (list, set)):
             setattr(result, name, copy.copy(value))
-    # A size that assertions fix, such as u0 == 2, stays a symbol: whether they hold is known at run time only. Its range
-    # says what is known. With the number in its place, a moved tensor would be of fixed size.
+    # A size that an assertion fixes, such as u0 == 2, stays a symbol with a range, because the assertion is checked at run
+    # time. If the integer replaced the symbol, a moved tensor would have a static size.
     result.replacements = {symbol: by for symbol, by in env.replacements.items() if not by.is_number}
     result.pending_fresh_unbacked_symbols = []
     result.fx_node_cache, result.fake_tensor_cache = {}, {}
