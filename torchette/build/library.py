@@ -203,7 +203,8 @@ def llm_units(common: tuple[str, ...]) -> list[Unit]:
     text = runpy.run_path(str(folder / "unicode_tables.py"))["header"]()
     include = cache_folder() / "include" / _digest(text)
     _write(include / "torchette" / "extension" / "llm" / "unicode_tables.h", text)
-    return [Unit(source, (*common, f"-I{include}")) for source in sorted(folder.glob("*.cpp"))]
+    sources = sorted([*folder.glob("*.cpp"), *folder.glob("jinja/*.cpp")])
+    return [Unit(source, (*common, f"-I{include}")) for source in sources]
 
 
 def runner_units(common: tuple[str, ...]) -> list[Unit]:

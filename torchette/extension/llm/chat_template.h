@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ChatTemplate: messages to the prompt that a model was trained on, by the template that its file has.
-// Templates are Jinja's; of that language there is what templates of language models use: for, if, set,
-// macro, filters, tests, methods of texts and mappings. Any bytes may come in: what is not known is refused
-// by name, work is bounded.
+// ChatTemplate: renders the messages of a conversation as the prompt of a model, with the template of its
+// file. Templates are written in Jinja. jinja/ implements the part of the language that templates of language
+// models use. Templates are untrusted: unknown constructs are errors that name them, and work is bounded.
 #pragma once
 
 #include <memory>
@@ -18,16 +17,16 @@ namespace torchette::extension::llm {
 
 class ChatTemplate {
  public:
-  /// Names beside `messages`, with their values.
+  /// The variables of the template, such as `messages`.
   using Names = std::vector<std::pair<std::string, Json>>;
 
   ChatTemplate(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
-  /// Errors: InvalidExternalData (no template; the log says what and in which line), NotSupported.
+  /// Errors: InvalidExternalData (not a valid template; the log names the line), NotSupported.
   static Result<ChatTemplate> parse(std::string_view source);
-  /// Errors: InvalidArgument (the template refuses the messages; the log has its words), NotSupported,
-  /// OutOfResources (it takes too long).
+  /// Errors: InvalidArgument (the template rejects the messages; the log has its message), NotSupported,
+  /// OutOfResources (the work exceeds its limit).
   Result<std::string> render(const Names& names) const;
 
  private:
