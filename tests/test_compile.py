@@ -143,7 +143,7 @@ def test_a_quantized_model_runs_without_a_backend():
     assert model.verify() < 1e-6
     wide = torchette.compile(nn.ReLU(), (x,), quantizer=EveryRelu(), calibration=[(100 * x,), {"input": x}])
     torch.testing.assert_close(wide(100 * x), (100 * x).relu(), rtol=0, atol=100 / 120)
-    with pytest.raises(errors.InputError, match="calibration is given for backward, which is no method"):
+    with pytest.raises(errors.InputError, match="calibration is given for backward, which is not a method"):
         torchette.compile(nn.ReLU(), (x,), quantizer=EveryRelu(), calibration={"backward": [x]})
     with pytest.raises(errors.InputError, match="no input to observe"):
         torchette.compile(nn.ReLU(), (x,), quantizer=EveryRelu(), calibration=[])

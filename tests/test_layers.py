@@ -50,6 +50,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.progress": (),
     "torchette.units": (),
     "torchette.pytree": ("torchette.errors",),
+    "torchette.methods": ("torchette.errors",),
     "torchette.extension": (),
     "torchette.extension.portable_lib": ("torchette.devtools", "torchette.errors", "torchette.runtime"),
     "torchette.extension.training": (
@@ -79,6 +80,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.exir.graph",
         "torchette.exir.passes",
         "torchette.exir.serde",
+        "torchette.methods",
     ),
     "torchette.devtools.inspector": (
         "torchette.devtools",
@@ -154,6 +156,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
             *(("torchette.notebook",) if name in ("delegation.explain", "pipeline", "program") else ()),
             *(f"torchette.exir.{lower}" for below in COMPILER_FLOORS[:height] for lower in below),
             *(("torchette.format", "torchette.pytree") if name in ("emit", "program") else ()),
+            *(("torchette.methods",) if name == "program" else ()),
             *(("torchette.schema",) if name == "emit" else ()),
             # which kernels there are, and a record of the stages where one is asked for
             *(("torchette.runtime", "torchette.devtools.etrecord") if name == "program" else ()),
@@ -189,6 +192,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         *COMPILER,
         "torchette.fit",
         "torchette.format",
+        "torchette.methods",
         "torchette.model",
         "torchette.pytree",
         "torchette.receipt",
@@ -198,6 +202,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.capture",
         "torchette.errors",
         *COMPILER,
+        "torchette.methods",
         "torchette.runtime",
     ),
     "torchette.llm.custom_cache": ("torchette.llm.custom_ops",),
@@ -313,6 +318,7 @@ TORCH_FREE = (
     "torchette.notebook",
     "torchette.progress",
     "torchette.pytree",
+    "torchette.methods",
     "torchette.receipt",
     "torchette.units",
     "torchette.format",

@@ -48,6 +48,7 @@ from torchette.exir.passes.quantize_io import quantize_io
 from torchette.exir.pipeline import Report
 from torchette.exir.program import ExecutorchProgramManager, transform_and_lower
 from torchette.fit import fit
+from torchette.methods import by_method
 from torchette.model import Model
 from torchette.runtime import kernel_level
 
@@ -284,7 +285,11 @@ def compile(
     programs = {name: _export(name, given, edge) for name, given in methods.items()}
     calibration_sizes: dict[str, int] = {}
     if quantizer is not None:
-        observed = {name: list(given) for name, given in _by_method(calibration, programs).items()}
+        if calibration is not None and not isinstance(calibration, Mapping):
+            calibration = list(calibration)  # an iterator can be read only once
+        observed = {
+            name: list(given) for name, given in by_method(calibration, programs, "calibration").items()
+        }
         calibration_sizes = {name: len(observed.get(name, [()])) for name in programs}
         programs = {
             name: _quantized(name, program, quantizer, observed.get(name), methods[name], edge)
@@ -412,21 +417,6 @@ def partitioners_of(backend: Any) -> list[Any]:
         return [backend]
     name = AUTO if backend == "auto" else backend
     return [] if name == "portable" else [partitioner_named(name)]
-
-
-def _by_method(calibration: Any, methods: Mapping[str, Any]) -> dict[str, Any]:
-    if calibration is None:
-        return {}
-    if not isinstance(calibration, Mapping):
-        observed = list(calibration)  # an iterator can be read once only
-        calibration = dict.fromkeys(methods, observed)
-    unknown = sorted(set(calibration) - set(methods))
-    if unknown:
-        raise InputError(
-            f"calibration is given for {', '.join(unknown)}, which is no method",
-            hints=[f"methods: {', '.join(sorted(methods))}"],
-        )
-    return dict(calibration)
 
 
 def _methods(module: Any, args: Any, kwargs: Any, dynamic_shapes: Any) -> dict[str, tuple]:

@@ -20,6 +20,7 @@ from typing import IO, Any, NamedTuple
 
 from torchette.devtools.inspect import operator_names
 from torchette.errors import FormatError, InputError, InputTypeError, ModelNotFoundError
+from torchette.methods import by_method
 
 __path__: list[str] = []  # in ExecuTorch this is a package; torchette.compat serves what is in it
 
@@ -119,7 +120,7 @@ class ETRecord:
     ) -> None:
         self._exported = exported_program
         self.export_graph_id = export_graph_id
-        self._edge = _by_method(edge_dialect_program)
+        self._edge = None if edge_dialect_program is None else by_method(edge_dialect_program)
         self._graphs = None if graph_map is None else dict(graph_map)
         self._debug_handle_map = _debug_handle_map
         self._delegate_map = _delegate_map
@@ -555,12 +556,6 @@ def _stack_entry(text: str) -> tuple[str, tuple[str, str]]:
 # ---- what is given ----
 
 
-def _by_method(given: Any) -> dict[str, Any] | None:
-    if given is None:
-        return None
-    return dict(given) if isinstance(given, Mapping) else {_FORWARD: given}
-
-
 def _read(programs: Any, name: str) -> Any:
     if isinstance(programs[name], _Stored):
         programs[name] = programs[name].program()
@@ -581,7 +576,7 @@ def _programs_of(given: Any, what: str) -> dict[str, Any]:
 
     if hasattr(given, "methods") and hasattr(given, "exported_program"):
         given = {name: given.exported_program(name) for name in sorted(given.methods)}
-    programs = _by_method(given) or {}
+    programs = by_method(given)
     for program in programs.values():
         _check_program(program, what)
     return {name: copy_program(program) for name, program in programs.items()}

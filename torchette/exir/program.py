@@ -32,6 +32,7 @@ from torchette.exir.pass_manager import flatten
 from torchette.exir.passes.split_rows import split_rows
 from torchette.exir.pipeline import TO_EDGE, TO_PLAN, Options, Pipeline, Report, build, delegation, planner_of
 from torchette.format import ptd, pte
+from torchette.methods import by_method
 
 __path__: list[str] = []  # in ExecuTorch this is a package; torchette.compat serves `program._program`
 
@@ -93,7 +94,7 @@ def transform_and_lower(
 ) -> EdgeProgramManager:
     """As `to_edge_transform_and_lower`; calls keep the names that torch gave them unless `theirs`."""
     named = _named(programs)
-    wanted = _by_method(partitioner, named)
+    wanted = _partitioners(partitioner, named)
     config = compile_config or EdgeCompileConfig()
     named = {name: _before_decomposition(program, wanted.get(name, ())) for name, program in named.items()}
     preserve = tuple(
@@ -121,24 +122,14 @@ def transform_and_lower(
     return edge
 
 
-def _by_method(partitioner: Any, methods: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Method name -> partitioners, from whatever form they were given in."""
-    if not partitioner:
-        return {}
-    if not isinstance(partitioner, Mapping):
-        partitioner = dict.fromkeys(methods, partitioner)
-    unknown = sorted(set(partitioner) - set(methods))
-    if unknown:
-        raise InputTypeError(
-            f"a partitioner is given for {', '.join(unknown)}, which is no method",
-            hints=[f"methods: {', '.join(sorted(methods))}"],
-        )
+def _partitioners(given: Any, methods: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Method name -> partitioners, from any form in which a caller gives them."""
     found = {
-        name: list(given) if isinstance(given, (list, tuple)) else [given]
-        for name, given in partitioner.items()
-        if given
+        name: list(each) if isinstance(each, (list, tuple)) else [each]
+        for name, each in by_method(given, methods, "partitioner").items()
+        if each
     }
-    wrong = [one for given in found.values() for one in given if not isinstance(one, delegate.Partitioner)]
+    wrong = [one for each in found.values() for one in each if not isinstance(one, delegate.Partitioner)]
     if wrong:
         raise InputTypeError(
             f"partitioner: expected a Partitioner, not {wrong[0]!r}",
@@ -306,7 +297,7 @@ class EdgeProgramManager:
         Raises:
             DelegationError: a backend cannot take what its partitioner has chosen.
         """
-        wanted = _by_method(partitioner, self._programs)
+        wanted = _partitioners(partitioner, self._programs)
         reports = {name: Report(list(report.records)) for name, report in self._reports.items()}
         target = dict(self._target)
         for name, given in wanted.items():

@@ -19,6 +19,7 @@ from torchette.exir.program import EdgeProgramManager, ExecutorchProgramManager
 from torchette.export.recipe import ExportRecipe
 from torchette.export.stages import STAGES, PipelineArtifact
 from torchette.export.types import StageType
+from torchette.methods import by_method
 from torchette.runtime import Runtime
 
 _OF_MODULES = (StageType.SOURCE_TRANSFORM, StageType.QUANTIZE)
@@ -64,10 +65,10 @@ class ExportSession:
                 )
         self.name = name
         self._recipe = export_recipe or ExportRecipe()
-        self._inputs = _by_method(example_inputs, self._models)
+        self._inputs = by_method(example_inputs, self._models, "example_inputs")
         self._context = {
             "example_inputs": self._inputs,
-            "dynamic_shapes": _by_method(dynamic_shapes, self._models),
+            "dynamic_shapes": _shapes_by_method(dynamic_shapes, self._models),
             "constant_methods": constant_methods,
             "generate_etrecord": generate_etrecord,
         }
@@ -224,10 +225,11 @@ def export(
     return session
 
 
-def _by_method(given: Any, models: Mapping[str, Any]) -> dict[str, Any]:
-    if given is None:
-        return {}
-    return dict(given) if isinstance(given, Mapping) and set(given) <= set(models) else {"forward": given}
+def _shapes_by_method(given: Any, models: Mapping[str, Any]) -> dict[str, Any]:
+    """Method name -> dynamic shapes. A mapping may also have the names of arguments; it then counts for all methods."""
+    if isinstance(given, Mapping) and not set(given) <= set(models):
+        given = dict.fromkeys(models, given)
+    return by_method(given, models, "dynamic_shapes")
 
 
 def _of(found: Mapping[str, Any], method_name: str) -> Any:
