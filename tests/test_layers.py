@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # The compiler, from the ground up: a module may know everything on the floors below its own, and the errors.
 COMPILER_FLOORS = (
-    ("error", "memory", "size_relations"),
+    ("memory", "size_relations"),
     ("tensor",),
     ("control_flow",),
     ("graph", "ops", "delegation.cost"),
@@ -26,17 +26,14 @@ COMPILER_FLOORS = (
         "memory.algorithms",
         "decompositions",
         "delegation.explain",
-        "delegation.partitioners",
         "delegation.share_weights",
         "serde",
     ),
     ("memory.plan_memory",),
-    ("memory.banks",),
     ("passes",),
     ("config",),
     ("emit", "pipeline"),
     ("program",),
-    ("exir_program",),
 )
 COMPILER = tuple(f"torchette.exir.{name}" for floor in COMPILER_FLOORS for name in floor)
 
@@ -151,6 +148,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "torchette.custom_ops": ("torchette.errors", "torchette.exir.ops", "torchette.runtime"),
     **{
         f"torchette.exir.{name}": (
+            "torchette.compat",
             "torchette.errors",
             *(("torchette.units",) if name == "memory.plan_memory" else ()),
             *(("torchette.notebook",) if name in ("delegation.explain", "pipeline", "program") else ()),
@@ -164,9 +162,13 @@ PYTHON: dict[str, tuple[str, ...]] = {
         for height, floor in enumerate(COMPILER_FLOORS)
         for name in floor
     },
-    "torchette.exir": ("torchette.errors", *COMPILER),
+    "torchette.exir": ("torchette.compat", "torchette.errors", *COMPILER),
     "torchette.capture": ("torchette.errors", "torchette.exir.passes"),
     "torchette.compat": ("torchette.errors",),  # a table of names: what it serves is imported on demand
+    **{
+        f"torchette.compat.{name}": (*COMPILER, "torchette.errors")
+        for name in ("banks", "error", "exir_program", "export_util", "partitioners", "verifier")
+    },
     "torchette.compat.inner": (
         *COMPILER,
         "torchette.compat.transforms",

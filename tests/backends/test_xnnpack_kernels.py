@@ -21,10 +21,10 @@ from torchette.backends.xnnpack import XnnpackBackend, XnnpackPartitioner
 from torchette.backends.xnnpack.payload import DYNAMIC, FP32, NONE, Element, Payload
 from torchette.backends.xnnpack.payload import T as RECORDS
 from torchette.build import delegates, kernels, selection
+from torchette.compat.partitioners import AllNodePartitioner
 from torchette.errors import DelegationWarning, InputError, RuntimeLoadError, TorchetteError
 from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from torchette.exir.delegation.delegate import PreprocessResult
-from torchette.exir.delegation.partitioners import AllNodePartitioner
 from torchette.runtime import Method, Runtime
 
 ROOT = Path(__file__).parents[2]

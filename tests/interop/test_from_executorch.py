@@ -38,7 +38,7 @@ ABSENT = "compat/test_compat.py::test_what_is_not_here_says_what_there_is_instea
 CLAIMS: dict[str, str] = {
     "Torchette reads and writes": "interop/test_interop.py::test_our_runtime_runs_the_peers_file interop/test_interop.py::test_peer_runtime_runs_our_file",
     "`from executorch.": IMPORT,
-    "`exir.capture(": "exir/test_exir_program.py::test_the_snippet_of_2023_runs_with_one_warning",
+    "`exir.capture(": "compat/test_exir_program.py::test_the_snippet_of_2023_runs_with_one_warning",
     "`import org.pytorch.executorch": "extension/test_bindings.py::test_java extension/test_bindings.py::test_swift",
     "`diff_pte.py`": "devtools/test_pte_diff.py::test_the_command devtools/test_size.py::test_the_command",
     "Most programs need only": BLOCKS + " interop/test_interop.py::test_peer_runtime_runs_our_zero_copy_file",

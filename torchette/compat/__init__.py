@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# An import of `torchette.<path of ExecuTorch's>` that is no file of ours is served from the table of names.txt; what has no
-# other place here is in the modules beside it.
+# An import of `torchette.<path of ExecuTorch>` that is not a file of ours is served from the table in names.txt. The modules
+# next to this file define the names that no code of ours uses. This file imports none of them: it is at the bottom, they are
+# at the top.
 """ExecuTorch's module paths under our root, so that a migration is a change of the import root.
 
 >>> from torchette.exir.backend.partitioner import Partitioner       # is torchette.exir.delegation.delegate.Partitioner
@@ -12,6 +13,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -49,14 +51,18 @@ with open(f"{__path__[0]}/names.txt", encoding="utf-8") as _file:
 
 # Paths of our own that have moved -> where they are now.
 MOVED = {
-    **{
-        f"exir.{name}": f"exir.delegation.{name}" for name in ("cost", "explain", "partition", "partitioners")
-    },
+    **{f"exir.{name}": f"exir.delegation.{name}" for name in ("cost", "explain", "partition")},
     "checks": "capture.checks",
     "compilation": "_compile",
     "custom": "custom_ops",
     "devtools.memory": "devtools.device_memory",
     "devtools.receipt": "receipt",
+    "exir.partitioners": "compat.partitioners",
+    "exir.delegation.partitioners": "compat.partitioners",
+    "exir.dialects.verifier": "compat.verifier",
+    "exir.exir_program": "compat.exir_program",
+    "exir.memory.banks": "compat.banks",
+    "export.one_call": "compat.export_util",
     "exir.budget": "fit.propose",
     "exir.fit": "fit",
     "exir.passes.plan_memory": "exir.memory.plan_memory",
@@ -110,17 +116,8 @@ class _Finder:
             return
         names = TABLE.get(module.__name__.removeprefix(_ROOT), {})
 
-        def lookup(name: str) -> Any:
-            ours = (None if name.startswith("_") else names) if isinstance(names, str) else names.get(name)
-            if ours is None:
-                raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
-            home, _, called = ours.partition(":")
-            value = getattr(importlib.import_module(home), called or name)
-            setattr(module, name, value)
-            return value
-
         module.__doc__ = "ExecuTorch's module path; see torchette.compat."
-        module.__getattr__ = lookup  # type: ignore[method-assign]
+        module.__getattr__ = attributes(module.__name__)  # type: ignore[method-assign]
         listed = (
             (lambda: dir(importlib.import_module(names))) if isinstance(names, str) else lambda: sorted(names)
         )
@@ -137,6 +134,23 @@ class _Finder:
         if isinstance(names, str) or "main" not in names:
             return None
         return compile(f"import sys\nfrom {names['main']} import main\nsys.exit(main())", fullname, "exec")
+
+
+def attributes(module: str) -> Callable[[str], Any]:
+    """Returns a `__getattr__` for a module: it serves the names that the table has for the module's path. A module of ours
+    uses it if ExecuTorch has more names in its module of the same path."""
+    names = TABLE.get(module.removeprefix(_ROOT), {})
+
+    def lookup(name: str) -> Any:
+        ours = (None if name.startswith("_") else names) if isinstance(names, str) else names.get(name)
+        if ours is None:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        home, _, called = ours.partition(":")
+        value = getattr(importlib.import_module(home), called or name)
+        setattr(sys.modules[module], name, value)
+        return value
+
+    return lookup
 
 
 def _renamed(name: str) -> str | None:

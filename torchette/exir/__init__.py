@@ -7,6 +7,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from torchette import compat
+
 if TYPE_CHECKING:
     from torch.export import ExportedProgram, ExportGraphSignature, load, save
 
@@ -32,14 +34,6 @@ _LAZY = {
     "ExportGraphSignature": "torch.export",
     "load": "torch.export",
     "save": "torch.export",
-    # ExecuTorch's first releases
-    "CallSpec": "torch.export.exported_program",
-    "CaptureConfig": "torchette.exir.exir_program",
-    "ExecutorchProgram": "torchette.exir.exir_program",
-    "ExirDynamoConfig": "torchette.exir.exir_program",
-    "ExirExportedProgram": "torchette.exir.exir_program",
-    "capture": "torchette.exir.exir_program",
-    "Value": "typing:Any",
 }
 
 __all__ = [
@@ -56,12 +50,13 @@ __all__ = [
     "verify",
 ]
 
+_names_of_first_releases = compat.attributes(__name__)
+
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        raise AttributeError(f"module 'torchette.exir' has no attribute {name!r}")
-    home, _, called = _LAZY[name].partition(":")
-    value = getattr(importlib.import_module(home), called or name)
+        return _names_of_first_releases(name)
+    value = getattr(importlib.import_module(_LAZY[name]), name)
     globals()[name] = value
     return value
 

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import Any
 
 import torch
+
+from torchette import compat
 
 ALIGNMENT = 16
 
@@ -320,16 +320,4 @@ def _example(size: int | torch.SymInt) -> int:
     return upper_bound(size) or 2**20
 
 
-# Records of files, by ExecuTorch's names.
-_LAZY = dict.fromkeys(
-    (
-        "get_scalar_type", "make_allocation_info", "make_tensor_value", "num_bytes_from_shape_and_dtype", "scalar_type_enum",
-    ),
-    "torchette.compat.inner",
-)  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'torchette.exir.tensor' has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+__getattr__ = compat.attributes(__name__)  # records of files, by ExecuTorch's names

@@ -12,6 +12,12 @@ from torch.export import export
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from torchette.backends.xnnpack.partitioner import XnnpackPartitioner
+from torchette.compat.partitioners import (
+    AllNodePartitioner,
+    DelegateMappingBuilder,
+    generate_pattern_op_partitions,
+    get_delegates,
+)
 from torchette.devtools.inspect import describe
 from torchette.errors import DelegationError, DelegationWarning, InputTypeError
 from torchette.exir import (
@@ -37,12 +43,6 @@ from torchette.exir.delegation.delegate import (
     tag_mutated_buffer,
     to_backend,
     why_not_taken,
-)
-from torchette.exir.delegation.partitioners import (
-    AllNodePartitioner,
-    DelegateMappingBuilder,
-    generate_pattern_op_partitions,
-    get_delegates,
 )
 from torchette.exir.graph import calls
 from torchette.format import ptd, pte

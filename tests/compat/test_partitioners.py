@@ -11,9 +11,7 @@ from torchette.exir.backend.backend_api import validation_disabled
 
 from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack.configs import XNNPACKPassManager, get_input_node
-from torchette.compat.transforms import get_param_tensor
-from torchette.exir import to_edge, to_edge_transform_and_lower
-from torchette.exir.delegation.partitioners import (
+from torchette.compat.partitioners import (
     GroupBasedPartitioner,
     get_delegated_payload,
     get_delegation_info,
@@ -23,6 +21,8 @@ from torchette.exir.delegation.partitioners import (
     is_lowered_module,
     print_delegation_info,
 )
+from torchette.compat.transforms import get_param_tensor
+from torchette.exir import to_edge, to_edge_transform_and_lower
 from torchette.exir.passes import CSEPass
 
 

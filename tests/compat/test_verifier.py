@@ -55,8 +55,9 @@ def test_the_rule_about_dtypes_alone() -> None:
 
 
 def test_passes_raise_the_errors_by_their_names() -> None:
-    from torchette.errors import TorchetteError
     from torchette.exir.error import ExportError, ExportErrorType, InternalError, internal_assert
+
+    from torchette.errors import TorchetteError
 
     with pytest.raises(TorchetteError, match=r"NOT_SUPPORTED.*: no such thing"):
         raise ExportError(ExportErrorType.NOT_SUPPORTED, "no such thing")

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchette.exir import ExecutorchBackendConfig, to_edge
-from torchette.exir.memory.banks import (
+from torchette.compat.banks import (
     Bank,
     BankedGreedy,
     BankPlacementError,
@@ -17,6 +16,7 @@ from torchette.exir.memory.banks import (
     format_placement_report,
     planned_mem_ids,
 )
+from torchette.exir import ExecutorchBackendConfig, to_edge
 from torchette.exir.tensor import TensorSpec
 from torchette.runtime import Runtime
 
