@@ -155,7 +155,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
             *(f"torchette.exir.{lower}" for below in COMPILER_FLOORS[:height] for lower in below),
             *(("torchette.format", "torchette.pytree") if name in ("emit", "program") else ()),
             *(("torchette.methods",) if name == "program" else ()),
-            *(("torchette.schema",) if name == "emit" else ()),
+            *(("torchette.schema",) if name in ("dialects", "emit") else ()),
             # which kernels there are, and a record of the stages where one is asked for
             *(("torchette.runtime", "torchette.devtools.etrecord") if name == "program" else ()),
         )
@@ -184,6 +184,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
         "torchette.export",
         "torchette.format",
         "torchette.runtime",
+        "torchette.schema",
     ),
     "torchette._compile": (
         "torchette.capture",
@@ -353,7 +354,9 @@ CPP: dict[str, int] = {
     "torchette/runtime/memory": 3,
     "torchette/runtime/flat": 4,
     "torchette/schema/dtypes": 0,
+    "torchette/schema/engine": 0,
     "torchette/schema/kernels": 0,
+    "torchette/schema/limits": 0,
     "torchette/schema/": 4,  # headers of slot constants, made from the schemas by the build
     "torchette/runtime/tensor": 4,
     "torchette/runtime/loader": 4,

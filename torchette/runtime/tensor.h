@@ -14,9 +14,10 @@ using SizesType = int32_t;
 using StridesType = int32_t;
 using DimOrderType = uint8_t;
 
-/// Tensors of more dimensions are refused at load, so kernels may keep index arrays of this length on the
-/// stack.
-constexpr size_t kMaxDim = 16;
+// Tensors of more than kMaxDim dimensions are refused at load, so kernels may keep index arrays of this
+// length on the stack.
+#define TORCHETTE_LIMIT(name, value) constexpr size_t name = value;
+#include "torchette/schema/limits.def"
 
 /// How far a tensor's sizes may move away from those in the file. Numbers are the format's.
 /// OWNED is the runtime's own: a DYNAMIC_UNBOUND tensor inside of a method, an OwnedTensorImpl.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: dtypes.def, kernels.def and layouts.def, which C++ includes. Out: their rows.
+# In: the .def files, which C++ includes. Out: their rows.
 """The tables that C++ and Python share."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["CODES", "DTYPES", "LAYOUTS", "Code", "Dtype"]
+__all__ = ["CODES", "DTYPES", "LAYOUTS", "LIMITS", "Code", "Dtype", "rows"]
 
 
 class Dtype(NamedTuple):
@@ -55,27 +55,28 @@ class Code(NamedTuple):
     """Whether the kernel writes it wherever it stands."""
 
 
-def _rows(file: str, pattern: str) -> list[Any]:
+def rows(file: str, pattern: str) -> list[Any]:
+    """The groups of a pattern at the beginnings of the lines of a .def file."""
     return re.findall(pattern, (Path(__file__).parent / file).read_text(encoding="utf-8"), re.M)
 
 
 def _dtypes() -> tuple[Dtype, ...]:
-    rows = _rows("dtypes.def", r"^TORCHETTE_(?:STORED_)?DTYPE\((\d+), (\w+), (\w+), (\d+)(?:, (\w+))?\)")
+    listed = rows("dtypes.def", r"^TORCHETTE_(?:STORED_)?DTYPE\((\d+), (\w+), (\w+), (\d+)(?:, (\w+))?\)")
     found = tuple(
         Dtype(int(number), name, torch_name, int(nbytes), cpp_type)
-        for number, name, torch_name, nbytes, cpp_type in rows
+        for number, name, torch_name, nbytes, cpp_type in listed
     )
     assert [dtype.number for dtype in found] == list(range(len(found)))
     return found
 
 
 def _codes() -> tuple[Code, ...]:
-    rows = _rows(
+    listed = rows(
         "kernels.def", r"^TORCHETTE_(?:WRITTEN_CODE\('(\w)', ([^,]+)|CODE\('(\w)', ([^,]+), ([^,]+)),"
     )
     return tuple(
         Code(letter or slot, cpp_type or slot_type, schema_type, bool(slot))
-        for slot, slot_type, letter, cpp_type, schema_type in rows
+        for slot, slot_type, letter, cpp_type, schema_type in listed
     )
 
 
@@ -83,5 +84,9 @@ DTYPES = _dtypes()
 """By number."""
 CODES = _codes()
 """In the file's order."""
-LAYOUTS: dict[str, str] = dict(_rows("layouts.def", r'^TORCHETTE_LAYOUT\(([^,]+), "(\w+)"\)'))
+LAYOUTS: dict[str, str] = dict(rows("layouts.def", r'^TORCHETTE_LAYOUT\(([^,]+), "(\w+)"\)'))
 """By the C++ type that loading a method allocates, its members: P a pointer, otherwise the bytes of a number."""
+LIMITS: dict[str, int] = {
+    name: int(value) for name, value in rows("limits.def", r"^TORCHETTE_LIMIT\((\w+), (\d+)\)")
+}
+"""The limits of files and payloads by their names in C++."""

@@ -14,9 +14,14 @@ import math
 
 import torch
 
-# Outputs of a panel. C++: kPanel in torchette/kernels/engine/panels.h.
-PANEL = 16
+from torchette.schema.engine import CONSTANTS
 
+PANEL = CONSTANTS["kPanel"]
+"""Outputs of a panel."""
+QUAD = CONSTANTS["kQuad"]
+"""Adjacent inputs of each output in a panel of 8-bit weights."""
+OCTET = CONSTANTS["kOctet"]
+"""Adjacent inputs of each output in a panel of 4-bit weights."""
 
 # How many zeros a weight may have behind its last output, for each of its outputs.
 _ZEROS = 0.01
@@ -116,10 +121,6 @@ def unpack_gate_bias(packed: torch.Tensor, units: int) -> torch.Tensor:
     return unpack_gates(packed.view(-1, 1, PANEL), packed.shape[1], units)[:, 0]
 
 
-# Inputs of a panel of whole numbers that stand together for each output. C++: kQuad in kernels/engine/integer_gemm.h.
-QUAD = 4
-
-
 def pack_quads(weight: torch.Tensor) -> torch.Tensor:
     """[N, K] -> [ceil(N / 16), ceil(K / 4), 16, 4]: as instructions that multiply four bytes at a time want them."""
     outputs, inputs = weight.shape
@@ -131,10 +132,6 @@ def pack_quads(weight: torch.Tensor) -> torch.Tensor:
 def unpack_quads(packed: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
     """[ceil(N / 16), ceil(K / 4), 16, 4] -> [N, K]."""
     return packed.transpose(1, 2).flatten(0, 1).flatten(1)[:outputs, :inputs]
-
-
-# Of numbers of 4 bits, twice as many.
-OCTET = 2 * QUAD
 
 
 def pack_nibbles(weight: torch.Tensor) -> torch.Tensor:

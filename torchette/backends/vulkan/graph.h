@@ -13,7 +13,7 @@
 namespace torchette {
 namespace vulkan {
 
-constexpr int kMostDims = 8;
+constexpr int kMostDims = kMaxVulkanDims;
 
 /// What the elements of a tensor are on the device: four bytes each, two of a half, or one of weights that
 /// are whole numbers. Shaders know the numbers.

@@ -36,7 +36,7 @@ class Host {
   size_t inputs() const { return payload_.inputs().size(); }
 
  private:
-  static constexpr size_t kMostDims = 8;
+  static constexpr size_t kMostDims = kMaxVulkanDims;
   /// A tensor and where it has its sizes.
   struct Stored : OwnedTensorImpl {
     SizesType own_sizes[kMostDims];

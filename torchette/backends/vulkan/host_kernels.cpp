@@ -10,7 +10,7 @@ namespace torchette {
 namespace vulkan {
 namespace {
 
-constexpr int kMostDims = 8;
+constexpr int kMostDims = kMaxVulkanDims;
 
 /// An element of a tensor without gaps, of any of the types that tensors have on the processor.
 double at(const Tensor& t, int64_t i) {

@@ -15,8 +15,9 @@ from torch.fx import Node
 
 from torchette.backends.vulkan.payload import DTYPES
 from torchette.exir.tensor import upper_bound
+from torchette.schema import LIMITS
 
-MOST_DIMS = 8
+MAX_DIMS = LIMITS["kMaxVulkanDims"]
 _FLOATS = (torch.float32, torch.float16)
 _MOST_ELEMENTS = 2**31 - 2
 
@@ -365,6 +366,6 @@ def _why_not_value(val: Any) -> str | None:
         bounds = [upper_bound(size) for size in one.shape]
         if None in bounds:
             return "a dimension has no upper bound"
-        if one.dim() > MOST_DIMS or math.prod(bounds) > _MOST_ELEMENTS:  # type: ignore[arg-type]
+        if one.dim() > MAX_DIMS or math.prod(bounds) > _MOST_ELEMENTS:  # type: ignore[arg-type]
             return "more than eight dimensions, or 2^31 elements"
     return None

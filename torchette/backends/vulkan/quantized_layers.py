@@ -13,12 +13,13 @@ import torch
 from torch.fx import Node
 
 from torchette.backends.vulkan.operators import name_of
+from torchette.schema.engine import CONSTANTS
 
 NAME = "torchette.quantized_convolution.default"
 _QUANTIZE, _DEQUANTIZE = (
     f"quantized_decomposed.{way}_per_tensor.default" for way in ("quantize", "dequantize")
 )
-_MOST_PRODUCTS = (2**31 - 1) // (255 * 128)  # sums of more of them may need more than 32 bits
+_MAX_DEPTH = CONSTANTS["kMaxIntegerDepth"]  # products of 8-bit integers whose sum fits into 32 bits
 
 
 @dataclass
@@ -58,7 +59,7 @@ def quantized_layer(node: Node, stored: Mapping[Node, torch.Tensor]) -> Quantize
     if given is None or weight is None or values is None or x.args[0] in stored:
         return None
     whole, scales = weight
-    if whole[0].numel() > _MOST_PRODUCTS or (kind == "aten.convolution.default" and layer.args[6]):
+    if whole[0].numel() > _MAX_DEPTH or (kind == "aten.convolution.default" and layer.args[6]):
         return None
     scales = scales * given[0]
     terms = torch.stack([values.double() / scales, scales / scale]).float().view(torch.int32)

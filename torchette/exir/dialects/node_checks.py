@@ -17,6 +17,7 @@ from torchette.exir.dialects.backend._ops import BackendOpOverload, dialect_oper
 from torchette.exir.dialects.edge import dtypes
 from torchette.exir.dialects.rules import EXPORT_AGAIN, PASS_FAULT, Check
 from torchette.exir.graph import is_dense, shape_text
+from torchette.schema import LIMITS
 
 aten = torch.ops.aten
 
@@ -27,7 +28,7 @@ DTYPES = frozenset(
         torch.bool, torch.bfloat16, torch.uint16, torch.uint64,
     }
 )  # fmt: skip
-MAX_RANK = 16
+MAX_RANK = LIMITS["kMaxDim"]
 
 
 def _is_graph_node(node: Node) -> str | None:

@@ -15,11 +15,19 @@ namespace {
 constexpr size_t kBlocks = 6144;
 constexpr size_t kLongest = 1024;
 
-enum class Fold : uint8_t { none, sum, mean, max };
+enum class Fold : uint8_t {
+  none,
+#define TORCHETTE_CHAIN_FOLD(name, ...) name,
+#include "torchette/schema/engine.def"
+};
 
 Error fold_of(Span<const char> name, Fold& fold) {
-  static constexpr const char* kNames[] = {"none", "sum", "mean", "max"};
-  for (size_t i = 0; i < 4; ++i)
+  static constexpr const char* kNames[] = {
+      "none",
+#define TORCHETTE_CHAIN_FOLD(name, ...) #name,
+#include "torchette/schema/engine.def"
+  };
+  for (size_t i = 0; i < sizeof(kNames) / sizeof(kNames[0]); ++i)
     if (is_word(name, kNames[i])) {
       fold = static_cast<Fold>(i);
       return Error::Ok;
@@ -140,7 +148,7 @@ const float* run_block(const Chain& chain, float* buffers, size_t start, size_t 
   const Program& program = *chain.program;
   const size_t inputs = program.inputs + program.conditions;
   const size_t rounded = (count + kLanes - 1) / kLanes * kLanes;
-  Source sources[kMaxInputs + kMaxNumbers + kMaxInstructions];
+  Source sources[kMaxChainInputs + kMaxChainNumbers + kMaxChainInstructions];
   for (size_t i = 0; i < inputs; ++i)
     sources[i] = read(chain.inputs[i], chain.shape, start, count, buffers + i * chain.block);
   for (size_t i = 0; i < program.numbers; ++i) sources[inputs + i] = {chain.numbers + i * kLanes, 0};
@@ -290,7 +298,7 @@ static Error chain_out(Context& context, Span<const Tensor> inputs, Span<const T
   size_t rank = 0;
   TORCHETTE_TRY(broadcast_sizes(inputs, sizes, rank));
   TORCHETTE_TRY(broadcast_sizes(conditions, sizes, rank));
-  Input given[kMaxInputs];
+  Input given[kMaxChainInputs];
   size_t count = 0;
   for (const Tensor& t : inputs) given[count++] = input_of(t, sizes, rank);
   for (const Tensor& t : conditions) given[count++] = input_of(t, sizes, rank);
@@ -313,7 +321,7 @@ static Error chain_out(Context& context, Span<const Tensor> inputs, Span<const T
     return Error::Ok;
   }
 
-  float vectors[kMaxNumbers * kLanes];
+  float vectors[kMaxChainNumbers * kLanes];
   for (size_t i = 0; i < numbers.size(); ++i)
     store(vectors + i * kLanes, broadcast(static_cast<float>(numbers[i])));
   const size_t buffers = count + program.places;

@@ -22,36 +22,6 @@ TORCHETTE_INLINE Vec sqrt_of(Vec x) {
 #endif
 }
 
-// The names of torchette/backends/engine/operators/chain.py, with as many operands. NaN is kept as torch
-// keeps it.
-#define TORCHETTE_OPERATIONS(X)                             \
-  X(add, 2, a + b)                                          \
-  X(sub, 2, a - b)                                          \
-  X(mul, 2, a* b)                                           \
-  X(div, 2, a / b)                                          \
-  X(maximum, 2, select(a != a, a, maximum(a, b)))           \
-  X(minimum, 2, select(a != a, a, minimum(a, b)))           \
-  X(eq, 2, one_where(a == b))                               \
-  X(ne, 2, one_where(a != b))                               \
-  X(lt, 2, one_where(a < b))                                \
-  X(le, 2, one_where(a <= b))                               \
-  X(gt, 2, one_where(a > b))                                \
-  X(ge, 2, one_where(a >= b))                               \
-  X(logical_and, 2, one_where((a != Vec{}) & (b != Vec{}))) \
-  X(logical_or, 2, one_where((a != Vec{}) | (b != Vec{})))  \
-  X(logical_not, 1, one_where(a == Vec{}))                  \
-  X(where, 3, select(a != Vec{}, b, c))                     \
-  X(neg, 1, -a)                                             \
-  X(abs, 1, abs_f(a))                                       \
-  X(sqrt, 1, sqrt_of(a))                                    \
-  X(rsqrt, 1, 1.0f / sqrt_of(a))                            \
-  X(reciprocal, 1, 1.0f / a)                                \
-  X(exp, 1, exp_f(a))                                       \
-  X(expm1, 1, expm1_f(a))                                   \
-  X(log, 1, log_f(a))                                       \
-  X(log1p, 1, log1p_f(a))                                   \
-  X(erf, 1, erf_f(a))
-
 template <typename Function>
 TORCHETTE_INLINE void each(const Source* in, float* out, size_t n, size_t arity, Function function) {
   const Source a = in[0], b = in[arity > 1 ? 1 : 0], c = in[arity > 2 ? 2 : 0];
@@ -59,28 +29,24 @@ TORCHETTE_INLINE void each(const Source* in, float* out, size_t n, size_t arity,
     store(out + i, function(load(a.p + i * a.step), load(b.p + i * b.step), load(c.p + i * c.step)));
 }
 
-#define TORCHETTE_LOOP(name, arity, value)                                          \
+#define TORCHETTE_CHAIN_OPERATION(name, arity, overload, value)                     \
   void name##_loop(const Source* in, float* out, size_t n) {                        \
     each(in, out, n, arity,                                                         \
          []([[maybe_unused]] Vec a, [[maybe_unused]] Vec b, [[maybe_unused]] Vec c) \
              TORCHETTE_INLINED { return value; });                                  \
   }
-TORCHETTE_OPERATIONS(TORCHETTE_LOOP)
-#undef TORCHETTE_LOOP
-
-#define TORCHETTE_ACTIVATION_LOOP(name, value)                                    \
+#define TORCHETTE_ACTIVATION(name, value)                                         \
   void name##_loop(const Source* in, float* out, size_t n) {                      \
     each(in, out, n, 1, [](Vec x, Vec, Vec) TORCHETTE_INLINED { return value; }); \
   }
-TORCHETTE_ACTIVATIONS(TORCHETTE_ACTIVATION_LOOP)
-#undef TORCHETTE_ACTIVATION_LOOP
+#include "torchette/schema/engine.def"
 
-#define TORCHETTE_ENTRY(name, arity, value) {#name, sizeof(#name) - 1, arity, &name##_loop},
-#define TORCHETTE_ACTIVATION_ENTRY(name, value) {#name, sizeof(#name) - 1, 1, &name##_loop},
-constexpr Operation kOperations[] = {TORCHETTE_OPERATIONS(TORCHETTE_ENTRY)
-                                         TORCHETTE_ACTIVATIONS(TORCHETTE_ACTIVATION_ENTRY)};
-#undef TORCHETTE_ENTRY
-#undef TORCHETTE_ACTIVATION_ENTRY
+constexpr Operation kOperations[] = {
+#define TORCHETTE_CHAIN_OPERATION(name, arity, overload, value) \
+  {#name, sizeof(#name) - 1, arity, &name##_loop},
+#define TORCHETTE_ACTIVATION(name, value) {#name, sizeof(#name) - 1, 1, &name##_loop},
+#include "torchette/schema/engine.def"
+};
 
 /// Takes the next word off a text; empty at its end.
 Span<const char> next_word(const char*& at, const char* end) {
@@ -120,7 +86,7 @@ Error Program::parse(Span<const char> text, size_t input_count, size_t condition
   conditions = condition_count;
   numbers = number_count;
   length = 0;
-  TORCHETTE_CHECK(inputs + conditions <= kMaxInputs && numbers <= kMaxNumbers, InvalidArgument,
+  TORCHETTE_CHECK(inputs + conditions <= kMaxChainInputs && numbers <= kMaxChainNumbers, InvalidArgument,
                   "chain: %d inputs, %d conditions and %d numbers are too many", static_cast<int>(inputs),
                   static_cast<int>(conditions), static_cast<int>(numbers));
   const char* at = text.data();
@@ -135,7 +101,7 @@ Error Program::parse(Span<const char> text, size_t input_count, size_t condition
         found = &operation;
         break;
       }
-    TORCHETTE_CHECK(found != nullptr && length < kMaxInstructions, InvalidArgument,
+    TORCHETTE_CHECK(found != nullptr && length < kMaxChainInstructions, InvalidArgument,
                     "chain: program: instruction %d, '%.*s', is unknown or one too many",
                     static_cast<int>(length), static_cast<int>(name.size()), name.data());
     Instruction& instruction = instructions[length];
@@ -153,7 +119,7 @@ Error Program::parse(Span<const char> text, size_t input_count, size_t condition
 /// since all that it reads of them comes before what it writes.
 void Program::assign_places() {
   const size_t first = inputs + conditions + numbers;
-  uint8_t last_reader[kMaxInstructions] = {}, busy_until[kMaxInstructions] = {};
+  uint8_t last_reader[kMaxChainInstructions] = {}, busy_until[kMaxChainInstructions] = {};
   for (size_t i = 0; i < length; ++i)
     for (uint8_t k = 0; k < instructions[i].operation->arity; ++k)
       if (instructions[i].operands[k] >= first)

@@ -3,17 +3,13 @@
 // place among the blocks of intermediate results.
 #pragma once
 
+#include "torchette/kernels/engine/panels.h"
 #include "torchette/kernels/simd.h"
 #include "torchette/kernels/vecmath.h"
 #include "torchette/runtime/kernel.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
-
-// The pass torchette/backends/engine/passes/chains.py knows them, too.
-constexpr size_t kMaxInputs = 16;  // conditions included
-constexpr size_t kMaxNumbers = 16;
-constexpr size_t kMaxInstructions = 48;
 
 /// Where an operand lies: element i is p[i * step], step 1, or 0 for a vector that stands for all.
 struct Source {
@@ -39,7 +35,7 @@ struct Instruction {
 
 struct Program {
   size_t inputs, conditions, numbers, length, places;
-  Instruction instructions[kMaxInstructions];
+  Instruction instructions[kMaxChainInstructions];
 
   /// Reads a program, for so many operands of each kind. Error: InvalidArgument.
   Error parse(Span<const char> text, size_t input_count, size_t condition_count, size_t number_count);

@@ -11,32 +11,19 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-// The names of torchette/backends/engine/operators/_library.py.
-#define TORCHETTE_ACTIVATIONS(X)                                                                \
-  X(none, x)                                                                                    \
-  X(relu, maximum(broadcast(0.0f), x))                                                          \
-  X(relu6, minimum(broadcast(6.0f), maximum(broadcast(0.0f), x)))                               \
-  X(hardswish, x* minimum(broadcast(6.0f), maximum(broadcast(0.0f), x + 3.0f)) * (1.0f / 6.0f)) \
-  X(hardsigmoid, minimum(broadcast(6.0f), maximum(broadcast(0.0f), x + 3.0f)) * (1.0f / 6.0f))  \
-  X(silu, silu_f(x))                                                                            \
-  X(sigmoid, sigmoid_f(x))                                                                      \
-  X(tanh, tanh_f(x))                                                                            \
-  X(gelu, gelu_f(x))                                                                            \
-  X(gelu_tanh, gelu_tanh_f(x))
-
-#define TORCHETTE_NAME(name, value) name,
-enum class Activation : uint8_t { TORCHETTE_ACTIVATIONS(TORCHETTE_NAME) };
-#undef TORCHETTE_NAME
+enum class Activation : uint8_t {
+#define TORCHETTE_ACTIVATION(name, value) name,
+#include "torchette/schema/engine.def"
+};
 
 /// The activation of a name in a file. Error: InvalidArgument.
 inline Error activation_of(Span<const char> name, Activation& activation) {
-#define TORCHETTE_NAMED(known, value)                                                       \
+#define TORCHETTE_ACTIVATION(known, value)                                                  \
   if (name.size() == sizeof(#known) - 1 && memcmp(name.data(), #known, name.size()) == 0) { \
     activation = Activation::known;                                                         \
     return Error::Ok;                                                                       \
   }
-  TORCHETTE_ACTIVATIONS(TORCHETTE_NAMED)
-#undef TORCHETTE_NAMED
+#include "torchette/schema/engine.def"
   TORCHETTE_CHECK(false, InvalidArgument, "there is no activation %.*s", static_cast<int>(name.size()),
                   name.data());
 }
@@ -45,12 +32,11 @@ inline Error activation_of(Span<const char> name, Activation& activation) {
 template <typename Body>
 TORCHETTE_INLINE void with_activation(Activation activation, const Body& body) {
   switch (activation) {
-#define TORCHETTE_CASE(name, value)                      \
+#define TORCHETTE_ACTIVATION(name, value)                \
   case Activation::name:                                 \
     body([](Vec x) TORCHETTE_INLINED { return value; }); \
     return;
-    TORCHETTE_ACTIVATIONS(TORCHETTE_CASE)
-#undef TORCHETTE_CASE
+#include "torchette/schema/engine.def"
   }
 }
 

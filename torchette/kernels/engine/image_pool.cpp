@@ -226,8 +226,6 @@ static Error quantized_avg_pool_out(Context& context, const Tensor& input, Span<
                                     int64_t high, Tensor& out) {
   constexpr const char* kName = "quantized_avg_pool";
   constexpr int64_t kOnes[] = {1, 1, 1};
-  // 255 in each of so many: sums that a float has exactly, as it has all on the way there.
-  constexpr size_t kMostTaps = size_t{1} << 16;
   Window w;
   TORCHETTE_TRY(check_bytes(kName, input, "input"));
   TORCHETTE_TRY(check_input_zero(kName, input, input_zero));
@@ -236,9 +234,9 @@ static Error quantized_avg_pool_out(Context& context, const Tensor& input, Span<
   TORCHETTE_TRY(check_quantized(kName, out, out.sizes(), zero, low, high));
   TORCHETTE_CHECK(input.scalar_type() == out.scalar_type(), InvalidType, "%s: out is of another type", kName);
   for (int d = 0; d < 3; ++d)
-    TORCHETTE_CHECK(static_cast<size_t>(w.kernel[d]) <= kMostTaps, InvalidArgument, "%s: a window of %lld",
-                    kName, static_cast<long long>(w.kernel[d]));
-  TORCHETTE_CHECK(w.taps() <= kMostTaps, InvalidArgument, "%s: a window of %lld elements", kName,
+    TORCHETTE_CHECK(static_cast<size_t>(w.kernel[d]) <= kMaxPoolElements, InvalidArgument,
+                    "%s: a window of %lld", kName, static_cast<long long>(w.kernel[d]));
+  TORCHETTE_CHECK(w.taps() <= kMaxPoolElements, InvalidArgument, "%s: a window of %lld elements", kName,
                   static_cast<long long>(w.taps()));
   const int8_t flip = static_cast<int8_t>(input.scalar_type() == ScalarType::Char ? 0 : INT8_MIN);
   const auto above = static_cast<float>(input_zero + flip), factor = static_cast<float>(multiplier);

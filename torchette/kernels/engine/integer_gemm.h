@@ -11,8 +11,6 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// Inputs of a panel that stand together for each output: torchette/backends/engine/pack.py.
-constexpr size_t kQuad = 4;
 constexpr size_t quads_of(size_t inputs) { return (inputs + kQuad - 1) / kQuad; }
 
 /// Writes the first n lanes, at most kLanes, of clamp(round(x) + zero, zero + low, zero + high), ties to

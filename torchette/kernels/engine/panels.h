@@ -9,8 +9,8 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// Outputs of a panel: torchette/backends/engine/pack.py.
-constexpr size_t kPanel = 16;
+#define TORCHETTE_CONSTANT(name, value) constexpr size_t name = value;
+#include "torchette/schema/engine.def"
 /// Vectors of a row of a panel.
 constexpr size_t kPanelVectors = kPanel / kLanes;
 

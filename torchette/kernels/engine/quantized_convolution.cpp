@@ -461,11 +461,11 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
                                      Span<const int64_t> dilation, int64_t zero, int64_t low, int64_t high,
                                      Tensor& out) {
   constexpr const char* kName = "quantized_depthwise";
-  constexpr size_t kMostTaps = 512;  // of 255 times 128 each: their sum is below 2^24
   Window w;
   TORCHETTE_TRY(read_filter(kName, input, weight, input_zero, kernel, stride, padding, dilation, w));
   const size_t panels = panels_of(w.channels), taps = w.taps();
-  TORCHETTE_CHECK(taps <= kMostTaps && weight.dim() == 3 && static_cast<size_t>(weight.size(0)) == panels &&
+  TORCHETTE_CHECK(taps <= kMaxDepthwiseTaps && weight.dim() == 3 &&
+                      static_cast<size_t>(weight.size(0)) == panels &&
                       static_cast<size_t>(weight.size(1)) == taps && weight.size(2) == ptrdiff_t{kPanel},
                   InvalidArgument, "%s: a weight of %d dimensions and %d elements for %d taps of %d channels",
                   kName, static_cast<int>(weight.dim()), static_cast<int>(weight.numel()),

@@ -13,10 +13,10 @@ namespace {
 constexpr struct {
   const char* name;
   Filter filter;
-} kModes[] = {{"nearest", Filter::Nearest},
-              {"nearest-exact", Filter::NearestExact},
-              {"linear", Filter::Linear},
-              {"cubic", Filter::Cubic}};
+} kModes[] = {
+#define TORCHETTE_RESIZE_MODE(name, filter, ...) {#name, Filter::filter},
+#include "torchette/schema/engine.def"
+};
 constexpr size_t kMostTaps = 4;  // along one dimension
 
 /// out = sum of weight[i] * pixel[i], channel by channel.

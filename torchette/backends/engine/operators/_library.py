@@ -9,23 +9,21 @@ from collections.abc import Callable
 import torch
 
 from torchette.exir.dialects._ops import ops
+from torchette.schema import engine
 
 LIBRARY = torch.library.Library("cpu", "DEF")
 
 _aten = ops.edge.aten
 
-# Name of an activation in an operator's arguments -> what it computes. C++: kernels/engine/epilogue.h.
-ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+# Activations that are not aten's operator of the same name.
+COMPOSED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "none": lambda x: x,
-    "relu": lambda x: _aten.relu.default(x),
     "relu6": lambda x: _aten.hardtanh.default(x, 0.0, 6.0),
-    "hardswish": lambda x: _aten.hardswish.default(x),
-    "hardsigmoid": lambda x: _aten.hardsigmoid.default(x),
-    "silu": lambda x: _aten.silu.default(x),
-    "sigmoid": lambda x: _aten.sigmoid.default(x),
-    "tanh": lambda x: _aten.tanh.default(x),
-    "gelu": lambda x: _aten.gelu.default(x),
     "gelu_tanh": lambda x: _aten.gelu.default(x, approximate="tanh"),
+}
+# Name of an activation in an operator's arguments -> its function.
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    name: COMPOSED.get(name) or getattr(_aten, name).default for name in engine.ACTIVATIONS
 }
 
 

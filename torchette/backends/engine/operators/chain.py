@@ -11,27 +11,17 @@ import torch
 
 from torchette.backends.engine.operators._library import ACTIVATIONS, LIBRARY
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
+from torchette.schema.engine import CHAIN_FOLDS, CHAIN_OPERATIONS
 
 _aten = ops.edge.aten
 
-# Name of an operation in a program -> how many operands it has, and what it computes. C++: kernels/engine/chain.cpp.
+# Name of an operation in a program -> the number of its operands, and its function.
 OPERATIONS: dict[str, tuple[int, Callable[..., torch.Tensor]]] = {
     **{name: (1, function) for name, function in ACTIVATIONS.items()},
-    **{
-        name: (1, getattr(_aten, name).default)
-        for name in ("abs", "erf", "exp", "expm1", "log", "log1p", "logical_not", "neg", "reciprocal", "rsqrt", "sqrt")
-    },
-    **{name: (2, getattr(_aten, name).Tensor) for name in ("add", "div", "eq", "ge", "gt", "le", "lt", "mul", "ne", "sub")},
-    **{name: (2, getattr(_aten, name).default) for name in ("logical_and", "logical_or", "maximum", "minimum")},
-    "where": (3, _aten.where.self),
-}  # fmt: skip
-
-_FOLDS: dict[str, Callable[[torch.Tensor, bool], torch.Tensor]] = {
-    "none": lambda x, keepdim: x,
-    "sum": lambda x, keepdim: _aten.sum.dim_IntList(x, [-1], keepdim),
-    "mean": lambda x, keepdim: _aten.mean.dim(x, [-1], keepdim),
-    "max": lambda x, keepdim: _aten.amax.default(x, [-1], keepdim),
+    **{name: (arity, getattr(getattr(_aten, name), overload)) for name, arity, overload in CHAIN_OPERATIONS},
 }
+# Name of a fold -> its function of a tensor, dimensions and keepdim.
+_FOLDS = {name: getattr(getattr(_aten, operator), overload) for name, operator, overload in CHAIN_FOLDS}
 
 
 @bind_pattern_to_op(
@@ -55,7 +45,7 @@ def chain(
         program: instructions, separated by spaces as their words are: a name of `OPERATIONS` and its operands. An operand
             is a letter and a place: in the inputs (i), conditions (c), numbers (n), or instructions before it (v).
             "sigmoid i0 mul i0 v0 mul v1 i1" is silu(i0) i1.
-        fold: a name of `_FOLDS`.
+        fold: a name of `_FOLDS`, or "none".
         keepdim: the folded dimension stays, of size 1.
     """
     scalars = [_aten.full.default([], float(one), dtype=torch.float32) for one in numbers]
@@ -70,4 +60,4 @@ def chain(
         arity, function = OPERATIONS[name]
         result = values[f"v{count}"] = function(*[values[next(words)] for _ in range(arity)])
     assert result is not None, "a program has an instruction"
-    return _FOLDS[fold](result, keepdim)
+    return result if fold == "none" else _FOLDS[fold](result, [-1], keepdim)

@@ -10,20 +10,12 @@ import torch
 
 from torchette.backends.engine.operators._library import LIBRARY, channels_first, channels_last
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
+from torchette.schema.engine import RESIZE_MODES
 
 _aten = ops.edge.aten
 
-# Mode -> the operators of one, two and three spatial dimensions that it stands for. C++: kModes in resize.cpp.
-MODES = {
-    "nearest": (_aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.upsample_nearest3d),
-    "nearest-exact": (
-        _aten._upsample_nearest_exact1d,
-        _aten._upsample_nearest_exact2d,
-        _aten._upsample_nearest_exact3d,
-    ),
-    "linear": (_aten.upsample_linear1d, _aten.upsample_bilinear2d, _aten.upsample_trilinear3d),
-    "cubic": (None, _aten.upsample_bicubic2d, None),
-}
+# Mode -> aten's operators for one, two and three spatial dimensions.
+MODES = {mode.name: tuple(getattr(_aten, name, None) for name in mode.operators) for mode in RESIZE_MODES}
 
 
 @bind_pattern_to_op(

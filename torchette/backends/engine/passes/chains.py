@@ -12,24 +12,21 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from torchette.backends.engine.operators._library import COMPOSED
 from torchette.backends.engine.passes.constants import Weights
 from torchette.exir.graph import call, graph_modules, is_dense, note, replace, same_shape
+from torchette.schema.engine import ACTIVATIONS, CHAIN_FOLDS, CHAIN_OPERATIONS, CONSTANTS
 
 aten = torch.ops.aten
 
-# What a program has at most: torchette/kernels/engine/chain_program.h.
-_INPUTS, _NUMBERS, _INSTRUCTIONS = 16, 16, 48
+_MAX_INPUTS, _MAX_NUMBERS, _MAX_INSTRUCTIONS = (
+    CONSTANTS[f"kMaxChain{of}"] for of in ("Inputs", "Numbers", "Instructions")
+)
 
 # Calls whose operands are tensors or numbers, all of them, and what they are called in a program.
-_DIRECT = {
-    getattr(getattr(aten, name), overload): name
-    for overload, names in {
-        "default": "abs erf exp expm1 hardsigmoid hardswish log log1p maximum minimum neg reciprocal "
-        " relu rsqrt sigmoid silu sqrt tanh",
-        "Tensor": "add div eq ge gt le lt mul ne sub",
-        "self": "where",
-    }.items()
-    for name in names.split()
+_DIRECT: dict[Any, str] = {
+    **{getattr(aten, name).default: name for name in ACTIVATIONS if name not in COMPOSED},
+    **{getattr(getattr(aten, name), overload): name for name, _, overload in CHAIN_OPERATIONS},
 }
 # Of conditions alone.
 _LOGICAL = {
@@ -38,7 +35,7 @@ _LOGICAL = {
     aten.logical_not.default: "logical_not", aten.bitwise_not.default: "logical_not",
 }  # fmt: skip
 _DIRECT |= _LOGICAL
-_FOLDS = {aten.sum.dim_IntList: "sum", aten.mean.dim: "mean", aten.amax.default: "max"}
+_FOLDS = {getattr(getattr(aten, operator), overload): name for name, operator, overload in CHAIN_FOLDS}
 _POWERS = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 
 
@@ -61,7 +58,9 @@ class _Program:
     @property
     def fits(self) -> bool:
         inputs = len(self.inputs) + len(self.conditions)
-        return inputs <= _INPUTS and len(self.numbers) <= _NUMBERS and self._length <= _INSTRUCTIONS
+        return (
+            inputs <= _MAX_INPUTS and len(self.numbers) <= _MAX_NUMBERS and self._length <= _MAX_INSTRUCTIONS
+        )
 
     def add(self, node: Node) -> None:
         """Write what a call computes."""

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.backends.engine.passes.constants import Weights
-from torchette.backends.engine.passes.integers import MOST_INPUTS
+from torchette.backends.engine.passes.integers import MAX_DEPTH
 from torchette.backends.engine.passes.linears import operands
 from torchette.backends.engine.passes.weight_only import Packed, Scaled, pack, packed_weight
 from torchette.exir import ops
@@ -158,7 +158,7 @@ class _Placer:
         factors = None if end is None else self._row(end.args[1], outputs)
         if factors is None or factors.dtype is not torch.float32:
             return False
-        if matrix.numel() == 0 or matrix.min() < -128 or matrix.max() > 127 or depth > MOST_INPUTS:
+        if matrix.numel() == 0 or matrix.min() < -128 or matrix.max() > 127 or depth > MAX_DEPTH:
             reject(node, "its weight has more than 8 bits, or its sums more than 32")
             return False
         # The result has the shape of x again, and may have a bias then.
@@ -213,7 +213,7 @@ class _Placer:
         return stored is not None and stored.shape == (outputs,)
 
     def _emit(self, node: Node, end: Node, found: Quantized, packed: Packed, bias: Any) -> bool:
-        if packed.group > MOST_INPUTS:
+        if packed.group > MAX_DEPTH:
             reject(node, "its sums need more than 32 bits")
             return False
         if (found.x, found.scheme) not in self.rows:

@@ -25,6 +25,7 @@ from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, constants, note, replace, same_shape, same_size
 from torchette.exir.passes.fold_constants import evaluate
 from torchette.exir.passes.remove_dead_code import remove_dead_code
+from torchette.schema.engine import CONSTANTS
 
 aten = torch.ops.aten
 cpu = torch.ops.cpu
@@ -34,10 +35,10 @@ _QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 _DEQUANTIZE_CHANNELS = "quantized_decomposed.dequantize_per_channel.default"
 
-# Sums of more products may not fit into 32 bits: 255 * 128 each.
-MOST_INPUTS = (2**31 - 1) // (255 * 128)
-_MOST_TAPS = 512  # of a depthwise filter: C++ in kernels/engine/quantized_convolution.cpp
-_MOST_AVERAGED = 1 << 16  # elements under a window: C++ in kernels/engine/image_pool.cpp
+MAX_DEPTH = CONSTANTS["kMaxIntegerDepth"]
+"""The largest number of products of 8-bit integers whose sum fits into 32 bits."""
+_MAX_DEPTHWISE_TAPS = CONSTANTS["kMaxDepthwiseTaps"]
+_MAX_POOL_ELEMENTS = CONSTANTS["kMaxPoolElements"]
 
 
 class Scheme(NamedTuple):
@@ -286,12 +287,10 @@ class _Placer:
         whole, scales = given
         outputs, inputs = whole.shape
         values = self.bias(bias, outputs)
-        if (bias is not None and values is None) or whole.dim() != 2 or inputs > MOST_INPUTS:
+        if (bias is not None and values is None) or whole.dim() != 2 or inputs > MAX_DEPTH:
             reject(
                 node,
-                "its bias is no stored vector"
-                if inputs <= MOST_INPUTS
-                else "its sums need more than 32 bits",
+                "its bias is no stored vector" if inputs <= MAX_DEPTH else "its sums need more than 32 bits",
             )
             return None
         terms = requantization_terms(whole, values, scales * found.scheme.scale, scheme.scale, 1)
@@ -311,7 +310,7 @@ class _Placer:
         outputs, channels, *kernel = whole.shape
         values, depth = self.bias(bias, outputs), channels * math.prod(kernel)
         image_val = found.node.meta["val"]
-        if (bias is not None and values is None) or depth > MOST_INPUTS or image_val.dim() != whole.dim():
+        if (bias is not None and values is None) or depth > MAX_DEPTH or image_val.dim() != whole.dim():
             reject(
                 node,
                 "its bias is no stored vector, its image has no batch, or its sums need more than 32 bits",
@@ -324,7 +323,7 @@ class _Placer:
         scales = scales * found.scheme.scale
         numbers = scheme.zero, scheme.low, scheme.high
         val = permuted(node.meta["val"].to(scheme.dtype), [0, *range(2, spatial + 2), 1])
-        if groups == outputs == image_val.shape[1] > 1 and depth <= _MOST_TAPS:
+        if groups == outputs == image_val.shape[1] > 1 and depth <= _MAX_DEPTHWISE_TAPS:
             terms = requantization_terms(last, values, scales, scheme.scale, 1)
             packed, stored = self._stored(node, pack_linear(last), terms)
             args: tuple[Any, ...] = (image, packed, stored, found.scheme.zero, kernel, *where, *numbers)
@@ -413,9 +412,9 @@ class _Placer:
         val: torch.Tensor,
     ) -> Node | None:
         """Sums under windows of an image, channels last, divided by `count`; `where`: kernel, stride, padding."""
-        fits = all(isinstance(n, int) for n in where[0]) and 0 < math.prod(where[0]) <= _MOST_AVERAGED
+        fits = all(isinstance(n, int) for n in where[0]) and 0 < math.prod(where[0]) <= _MAX_POOL_ELEMENTS
         if found.scheme.dtype != scheme.dtype or not fits:
-            reject(node, "its windows are of varying size, or larger than 65,536 elements")
+            reject(node, f"its windows are of varying size, or larger than {_MAX_POOL_ELEMENTS:,} elements")
             return None
         multiplier = found.scheme.scale / (count * scheme.scale)
         args = (image, *where, multiplier, found.scheme.zero, scheme.zero, scheme.low, scheme.high)

@@ -11,7 +11,6 @@ namespace {
 
 using Type = fb::XNNDatatype;
 
-constexpr size_t kPanel = 16;   // as in torchette/kernels/engine/panels.h
 constexpr size_t kBytes = 256;  // that there are
 
 /// As the library has it: what is inverted stays finite, and so do numbers of 8 bits times it.
@@ -139,7 +138,7 @@ bool sums_are_whole(const Slot& in, const Slot& weights, const Slot* bias, const
   return in.is_bytes() && out.is_bytes() && weights.is_constant && weights.impl.type == ScalarType::Char &&
          weights.how.zero == 0 && (!is_of_channels || weights.how.channel_dim == outputs_dim) &&
          (bias == nullptr || (bias->is_constant && bias->impl.type == ScalarType::Int)) &&
-         inputs <= kMostInputs;
+         inputs <= kMaxIntegerDepth;
 }
 
 Error Builder::floats(Slot** slot) {
@@ -260,7 +259,7 @@ Error Builder::round() {
 Slot* Builder::packed_integers(const Slot* weights, size_t groups, size_t outputs, size_t inputs,
                                const size_t (&steps)[3], size_t unit, Span<const uint32_t> sizes, float* sums,
                                size_t line) {
-  const bool in_halves = unit == 8;
+  const bool in_halves = unit == kOctet;
   const size_t bytes = in_halves ? unit / 2 : unit;
   Slot* const slot = stored(sizes, in_halves ? ScalarType::Byte : ScalarType::Char);
   if (slot == nullptr) return nullptr;

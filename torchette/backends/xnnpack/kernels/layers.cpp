@@ -10,10 +10,6 @@ namespace {
 
 constexpr float kInfinity = INFINITY;
 constexpr uint32_t kTransposed = 1;  // flag of a layer whose weights are [inputs, outputs]
-constexpr uint32_t kPanel = 16;      // as in torchette/kernels/engine/panels.h
-constexpr uint32_t kQuad = 4;        // as in torchette/kernels/engine/integer_gemm.h
-constexpr uint32_t kOctet = 8;       // numbers of 4 bits that stand together
-constexpr size_t kMostTaps = 512;    // of cpu::quantized_depthwise
 
 /// The activation that a kernel of the engine applies itself; the limits that are left go into `rest`.
 const char* activation_of(const Definition& d, Definition* rest) {
@@ -142,7 +138,7 @@ Error Builder::convolution(const Definition& d) {
     const int64_t low = low_of(*out, d.limits), high = high_of(*out, d.limits);
     const Value kernel = integers({{kh, kw}});
     Slot *weights, *terms;
-    if (is_depthwise && taps <= kMostTaps) {
+    if (is_depthwise && taps <= kMaxDepthwiseTaps) {
       const size_t steps[] = {0, last ? 1 : taps, last ? all : 1};
       TORCHETTE_TRY(integer_weights(numbers, filter, bias, out, 1, all, taps, steps, 1,
                                     {{panels(all), static_cast<uint32_t>(taps), kPanel}}, &weights, &terms));
@@ -287,7 +283,7 @@ Error Builder::fully_connected(const Definition& d) {
                  int64_t{out->how.zero}, low_of(*out, d.limits), high_of(*out, d.limits), value_of(out)});
   }
   const bool of_whole = weights_are_whole(*filter, static_cast<uint32_t>(transposed));
-  const bool has_rows = of_whole && in->source != nullptr && in->how.zero == 1 && inputs <= kMostInputs;
+  const bool has_rows = of_whole && in->source != nullptr && in->how.zero == 1 && inputs <= kMaxIntegerDepth;
   Slot* row_scales = nullptr;
   TORCHETTE_TRY(has_rows ? quantize_rows(d.integers[3], in, &in, &row_scales) : floats(&in));
   TORCHETTE_TRY(floats(&bias));

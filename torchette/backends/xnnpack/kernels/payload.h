@@ -18,7 +18,7 @@ using flat::Tables;
 using Node = fb::XNodeUnion;
 
 constexpr uint32_t kNothing = UINT32_MAX;  // an id that names no value
-constexpr size_t kMostDims = 6;            // of a value
+constexpr size_t kMostDims = kMaxXnnpackDims;
 
 /// A value as the payload has it.
 struct ValueRecord {

@@ -9,6 +9,10 @@
 namespace torchette {
 namespace xnnpack {
 
+// The CPU engine's kernels, which get weights as they store them.
+#define TORCHETTE_CONSTANT(name, value) constexpr uint32_t name = value;
+#include "torchette/schema/engine.def"
+
 /// What the whole numbers q of a value stand for: (q - zero) scale. Constants may have a scale for each index
 /// of a dimension, weights of 4 bits also one for each group of so many numbers along the other.
 struct Quantization {
@@ -259,8 +263,6 @@ float scale_at(const Slot& slot, size_t channel, size_t group);
 /// `outputs_dim` of the weights: what the engine's integer kernels compute.
 bool sums_are_whole(const Slot& in, const Slot& weights, const Slot* bias, const Slot& out,
                     uint32_t outputs_dim, uint64_t inputs);
-/// The most inputs of such a sum.
-constexpr uint64_t kMostInputs = INT32_MAX / (255 * 128);
 
 extern const DimOrderType kNatural[kMostDims];
 

@@ -12,8 +12,9 @@ from torch.fx import Node
 
 from torchette.backends.xnnpack.operators.table import Refused
 from torchette.exir.tensor import upper_bound
+from torchette.schema import LIMITS
 
-MAX_DIMS = 6
+MAX_DIMS = LIMITS["kMaxXnnpackDims"]
 
 
 TRANSPOSE_B, ALIGN_CORNERS = 1, 8  # flags of the library
