@@ -4,7 +4,6 @@ Payloads are written by hand, for either runtime."""
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,8 @@ from torch.nn import functional as F
 
 import torchette
 from tests.backends.xnnpack_cases import HAS_LIBRARY
-from torchette.backends.xnnpack import XnnpackBackend, XnnpackPartitioner
+from torchette.backends.xnnpack import XnnpackBackend, XnnpackPartitioner, configs
+from torchette.backends.xnnpack.operators import OPERATORS
 from torchette.backends.xnnpack.payload import DYNAMIC, FP32, NONE, Element, Payload
 from torchette.backends.xnnpack.payload import T as RECORDS
 from torchette.build import delegates, kernels, selection
@@ -26,6 +26,7 @@ from torchette.errors import DelegationWarning, InputError, RuntimeLoadError, To
 from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from torchette.exir.delegation.delegate import PreprocessResult
 from torchette.runtime import Method, Runtime
+from torchette.schema.xnnpack import BINARY, INTEGER_KERNELS, KERNELS, UNARY, Elementwise
 
 ROOT = Path(__file__).parents[2]
 POOL = (
@@ -530,16 +531,38 @@ def test_parts_of_a_call_are_told_under_their_kernels_names() -> None:
 
 
 def test_every_kind_of_node_has_kernels_that_exist() -> None:
-    folder = ROOT / "torchette" / "backends" / "xnnpack"
-    text = (folder / "kernels" / "nodes.def").read_text()
-    rows = dict(re.findall(r"^NODE\((\w+), \w+, (.*)\)$", text, re.M))
-    integers = dict(re.findall(r"^INTEGERS\((\w+), (.*)\)$", text, re.M))
-    assert integers.keys() < rows.keys()
-    of_the_library = re.findall(r"\{Node::(\w+), &Builder", (folder / "nodes.cpp").read_text())
-    assert sorted(rows) == sorted(of_the_library)
-    assert {
-        name for row in [*rows.values(), *integers.values()] for name in re.findall(r'"([^"]+)"', row)
-    } <= kernels.library().keys()
+    union = {name for name in RECORDS if name.startswith("XNN")}
+    assert KERNELS.keys() <= union
+    assert INTEGER_KERNELS.keys() < KERNELS.keys()
+    assert {name for row in (*KERNELS.values(), *INTEGER_KERNELS.values()) for name in row} <= (
+        kernels.library().keys()
+    )
+
+
+@pytest.mark.parametrize("row", [*UNARY, *BINARY], ids=lambda row: row.kind)
+def test_one_row_of_the_table_reaches_every_part(row: Elementwise) -> None:
+    target = getattr(getattr(torch.ops.aten, row.name), row.overload)
+    assert target in OPERATORS
+    assert getattr(configs, row.config).target_name == row.target
+    assert KERNELS[row.kind] == (f"aten::{row.name}.out",)
+    includes = '#include "torchette/schema/xnnpack.def"'
+    for file in ("nodes.cpp", "kernels/nodes.cpp"):  # the library's table and the table of our kernels
+        assert includes in (ROOT / "torchette" / "backends" / "xnnpack" / file).read_text()
+
+
+@pytest.mark.parametrize("row", [UNARY[0], BINARY[0]], ids=lambda row: row.kind)
+def test_a_row_runs_from_the_partitioner_to_the_kernel(row: Elementwise) -> None:
+    class One(nn.Module):
+        def forward(self, *args: torch.Tensor) -> torch.Tensor:
+            return getattr(getattr(torch.ops.aten, row.name), row.overload)(*args)
+
+    args = (torch.rand(3, 4),) if row in UNARY else (torch.rand(3, 4), torch.rand(3, 4))
+    chosen = XnnpackPartitioner(configs=[getattr(configs, row.config)])
+    edge = to_edge_transform_and_lower(export(One(), args), partitioner=[chosen])
+    payload = edge.exported_program().graph_module.lowered_module_0.processed_bytes
+    assert KERNELS[row.kind][0] in delegates.operators("XnnpackBackend", memoryview(payload))
+    method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
+    torch.testing.assert_close(torch.as_tensor(method.execute(list(args))[0]), One()(*args))
 
 
 def test_a_build_for_a_file_takes_what_its_nodes_call(tmp_path: Path) -> None:

@@ -4,15 +4,13 @@
 
 from __future__ import annotations
 
-import re
-
 from torchette.build.sources import PACKAGE
 from torchette.errors import FormatError
 from torchette.format import flatbuffer
 from torchette.format.schema import load
+from torchette.schema.xnnpack import INTEGER_KERNELS, KERNELS
 
-_XNNPACK = PACKAGE / "backends" / "xnnpack" / "kernels" / "nodes.def"
-_LIMITS = "aten::clamp.out"  # of results, as nodes.def says
+_LIMITS = "aten::clamp.out"  # of results, as schema/xnnpack.def says
 _BETWEEN = [
     "cpu::quantize.out",
     "cpu::dequantize.out",
@@ -33,12 +31,11 @@ def operators(backend: str, payload: memoryview) -> frozenset[str]:
     except FormatError:
         return frozenset()
     kinds = {type(node.xnode_union).__name__ for node in graph.xnodes}
-    text, called = _XNNPACK.read_text(encoding="utf-8"), [_LIMITS]
-    rows = re.findall(r"^NODE\((\w+), \w+, (.*)\)$", text, re.M)
+    called, tables = [_LIMITS], [KERNELS]
     if any(hasattr(value.xvalue_union, "quant_params") for value in graph.xvalues):
         called += _BETWEEN
-        rows += re.findall(r"^INTEGERS\((\w+), (.*)\)$", text, re.M)
-    for kind, kernels in rows:
-        if kind in kinds:
-            called += re.findall(r'"([^"]+)"', kernels)
+        tables.append(INTEGER_KERNELS)
+    for kind in kinds:
+        for table in tables:
+            called += table.get(kind, ())
     return frozenset(called)

@@ -19,6 +19,7 @@ from torchette.exir.graph import constants
 from torchette.exir.pass_base import PassType
 from torchette.exir.pass_manager import transform
 from torchette.exir.program import EdgeCompileConfig, ExecutorchBackendConfig
+from torchette.schema import xnnpack
 
 
 class ConfigPrecisionType(Enum):
@@ -79,55 +80,37 @@ class QDQAffineConfigs(XNNPartitionerConfig):
 
 # Name of the class -> operator.
 _CONFIGS = {
-    "AbsConfig": "abs.default",
-    "AddConfig": "add.Tensor",
+    **{row.config: row.target for row in (*xnnpack.UNARY, *xnnpack.BINARY)},
     "AddmmConfig": "addmm.default",
     "AvgPoolingConfig": "avg_pool2d.default",
     "BMMConfig": "bmm.default",
     "BatchNormConfig": "_native_batch_norm_legit_no_training.default",
     "CatConfig": "cat.default",
-    "CeilConfig": "ceil.default",
     "ChooseQParamsAffineConfig": "choose_qparams_affine.default",
     "ClampConfig": "clamp.default",
     "CloneConfig": "clone.default",
     "CloneDimOrderConfig": "_clone_dim_order.default",
     "ConstantPadConfig": "constant_pad_nd.default",
     "ConvolutionConfig": "convolution.default",
-    "CosConfig": "cos.default",
     "DeQuantizeAffineConfig": "dequantize_affine.default",
     "DeQuantizedPerTensorConfig": "dequantize_per_tensor.default",
-    "DivConfig": "div.Tensor",
     "EluConfig": "elu.default",
-    "ExpConfig": "exp.default",
-    "FloorConfig": "floor.default",
     "GeluConfig": "gelu.default",
-    "HardswishConfig": "hardswish.default",
     "HardtanhConfig": "hardtanh.default",
     "LeakyReLUConfig": "leaky_relu.default",
     "LinearConfig": "linear.default",
-    "LogConfig": "log.default",
     "MMConfig": "mm.default",
     "MaxDimConfig": "max.dim",
     "MaxPool2dConfig": "max_pool2d.default",
-    "MaximumConfig": "maximum.default",
     "MeanDimConfig": "mean.dim",
-    "MinimumConfig": "minimum.default",
-    "MulConfig": "mul.Tensor",
-    "NegConfig": "neg.default",
     "PermuteConfig": "permute_copy.default",
     "PowConfig": "pow.Tensor_Scalar",
     "PreluConfig": "prelu.default",
     "QuantizeAffineConfig": "quantize_affine.default",
     "QuantizedPerTensorConfig": "quantize_per_tensor.default",
     "ReLUConfig": "relu.default",
-    "ReciprocalSquareRootConfig": "rsqrt.default",
-    "SigmoidConfig": "sigmoid.default",
-    "SinConfig": "sin.default",
     "SliceCopyConfig": "slice_copy.Tensor",
     "SoftmaxConfig": "_softmax.default",
-    "SquareRootConfig": "sqrt.default",
-    "SubConfig": "sub.Tensor",
-    "TanhConfig": "tanh.default",
     "ToDimOrderCopyConfig": "_to_dim_order_copy.default",
     "UnsqueezeCopyConfig": "unsqueeze_copy.default",
     "UpsampleBilinear2dConfig": "upsample_bilinear2d.vec",
@@ -144,7 +127,7 @@ def _base(name: str) -> type[XNNPartitionerConfig]:
 
 ALL_PARTITIONER_CONFIGS: list[type[XNNPartitionerConfig]] = [
     type(name, (_base(name),), {"target_name": target, "__module__": __name__, "__doc__": f"{target}."})
-    for name, target in _CONFIGS.items()
+    for name, target in sorted(_CONFIGS.items())
 ]
 globals().update((config.__name__, config) for config in ALL_PARTITIONER_CONFIGS)
 

@@ -19,64 +19,33 @@ namespace {
 
 constexpr const char* kUnary = "Unary Elementwise";
 
+/// The library's name of a node if its own list of names lacks the node.
+const char* profiled_name(Node kind) {
+  switch (kind) {
+    case Node::XNNClamp:
+      return kUnary;
+    case Node::XNNCopy:
+      return "Copy";
+    case Node::XNNStaticConstantPad:
+      return "Constant Pad";
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace
 
-/// A kind of node. `number`: what `define` is told, the library's operator or how many values are joined.
+/// A row of the table of nodes. `number`: the library's operator, or how many values are joined.
 struct Builder::Kind {
   Node kind;
   Error (Builder::*define)(const Definition& d, int number);
-  int number = 0;
-  const char* profiled = nullptr;  // the library's name for it, where its own list lacks it
+  int number;
 };
 
 const Builder::Kind* Builder::find_kind(Node kind) {
   static constexpr Kind kKinds[] = {
-      {Node::XNNAdd, &Builder::binary, xnn_binary_add},
-      {Node::XNNSubtract, &Builder::binary, xnn_binary_subtract},
-      {Node::XNNMultiply, &Builder::multiply},
-      {Node::XNNDiv, &Builder::binary, xnn_binary_divide},
-      {Node::XNNMinimum, &Builder::binary, xnn_binary_minimum},
-      {Node::XNNMaximum, &Builder::binary, xnn_binary_maximum},
-      {Node::XNNPReLU, &Builder::binary, xnn_binary_prelu},
-      {Node::XNNClamp, &Builder::clamp, 0, kUnary},
-      {Node::XNNSigmoid, &Builder::sigmoid},
-      {Node::XNNFloor, &Builder::unary, xnn_unary_floor},
-      {Node::XNNConvert, &Builder::unary, xnn_unary_convert},
-      {Node::XNNSquareRoot, &Builder::unary, xnn_unary_square_root},
-      {Node::XNNReciprocalSquareRoot, &Builder::unary, xnn_unary_reciprocal_square_root},
-      {Node::XNNCeiling, &Builder::unary, xnn_unary_ceiling},
-      {Node::XNNHardswish, &Builder::unary, xnn_unary_hardswish},
-      {Node::XNNNegate, &Builder::unary, xnn_unary_negate},
-      {Node::XNNSquare, &Builder::unary, xnn_unary_square},
-      {Node::XNNAbs, &Builder::unary, xnn_unary_abs},
-      {Node::XNNLog, &Builder::unary, xnn_unary_log},
-      {Node::XNNGelu, &Builder::unary, xnn_unary_gelu},
-      {Node::XNNTanh, &Builder::unary, xnn_unary_tanh},
-      {Node::XNNExp, &Builder::unary, xnn_unary_exp},
-      {Node::XNNSin, &Builder::unary, xnn_unary_sine},
-      {Node::XNNCos, &Builder::unary, xnn_unary_cosine},
-      {Node::XNNLeakyReLU, &Builder::leaky_relu},
-      {Node::XNNELU, &Builder::elu},
-      {Node::XNNCopy, &Builder::copy, 0, "Copy"},
-      {Node::XNNSoftmax, &Builder::softmax},
-      {Node::XNNGlobalAvgPooling2d, &Builder::mean},
-      {Node::XNNConcatenate2, &Builder::concatenate, 2},
-      {Node::XNNConcatenate3, &Builder::concatenate, 3},
-      {Node::XNNConcatenate4, &Builder::concatenate, 4},
-      {Node::XNNConcatenate5, &Builder::concatenate, 5},
-      {Node::XNNConv2d, &Builder::convolution},
-      {Node::XNNDepthwiseConv2d, &Builder::convolution},
-      {Node::XNNConvTranspose2d, &Builder::convolution},
-      {Node::XNNMaxPooling2d, &Builder::pool, true},
-      {Node::XNNAvgPooling2d, &Builder::pool, false},
-      {Node::XNNFullyConnected, &Builder::fully_connected},
-      {Node::XNNBatchMatrixMultiply, &Builder::product_of_matrices},
-      {Node::XNNScaledDotProductAttention, &Builder::attention},
-      {Node::XNNStaticTranspose, &Builder::transpose},
-      {Node::XNNStaticReshape, &Builder::reshape},
-      {Node::XNNStaticSlice, &Builder::slice},
-      {Node::XNNStaticConstantPad, &Builder::pad, 0, "Constant Pad"},
-      {Node::XNNStaticResizeBilinear2D, &Builder::resize},
+#define TORCHETTE_XNNPACK_NODE(kind, make, define, code, ...) {Node::kind, &Builder::define, code},
+#include "torchette/schema/xnnpack.def"
   };
   const auto* found =
       std::find_if(std::begin(kKinds), std::end(kKinds), [kind](const Kind& it) { return it.kind == kind; });
@@ -86,8 +55,7 @@ const Builder::Kind* Builder::find_kind(Node kind) {
 Error Builder::node(const Table& entry) {
   const auto kind = entry.get<Node>(fb::XNode::kXnodeUnionType);
   const Kind* const known = find_kind(kind);
-  out_.origins.push_back(
-      {entry.get<uint32_t>(fb::XNode::kDebugHandle), known == nullptr ? nullptr : known->profiled});
+  out_.origins.push_back({entry.get<uint32_t>(fb::XNode::kDebugHandle), profiled_name(kind)});
   TORCHETTE_CHECK(known != nullptr, NotSupported, "a node of kind %u, which this backend does not have",
                   static_cast<unsigned>(kind));
   const auto [low, high] = limits_of(entry);

@@ -19,16 +19,16 @@ Error Builder::node(const Table& entry) {
     const char* kernels[4];
   };
   static constexpr Row kRows[] = {
-#define NODE(kind, make, ...) {Node::kind, &Builder::make, {__VA_ARGS__}},
-#include "torchette/backends/xnnpack/kernels/nodes.def"
+#define TORCHETTE_XNNPACK_NODE(kind, make, define, code, ...) {Node::kind, &Builder::make, {__VA_ARGS__}},
+#include "torchette/schema/xnnpack.def"
   };
   struct Integers {
     Node kind;
     const char* kernels[4];
   };
   static constexpr Integers kIntegers[] = {
-#define INTEGERS(kind, ...) {Node::kind, {__VA_ARGS__}},
-#include "torchette/backends/xnnpack/kernels/nodes.def"
+#define TORCHETTE_XNNPACK_INTEGERS(kind, ...) {Node::kind, {__VA_ARGS__}},
+#include "torchette/schema/xnnpack.def"
   };
   const auto kind = entry.get<Node>(fb::XNode::kXnodeUnionType);
   debug_handle_ = entry.get<uint32_t>(fb::XNode::kDebugHandle);

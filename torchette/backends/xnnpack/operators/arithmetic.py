@@ -11,14 +11,9 @@ from torch.fx import Node
 from torchette.backends.xnnpack.operators.elementwise import emit_root, emit_unary
 from torchette.backends.xnnpack.operators.lowering import Lowering, operands_and_result
 from torchette.backends.xnnpack.operators.nodes import arg, arguments, option
-from torchette.backends.xnnpack.operators.table import OPERATORS, Emit, Operator, Refused, register
+from torchette.backends.xnnpack.operators.table import BINARY, OPERATORS, Emit, Operator, Refused, register
 
 aten = torch.ops.aten
-
-BINARY = {
-    aten.add.Tensor: "XNNAdd", aten.sub.Tensor: "XNNSubtract", aten.mul.Tensor: "XNNMultiply",
-    aten.div.Tensor: "XNNDiv", aten.maximum.default: "XNNMaximum", aten.minimum.default: "XNNMinimum",
-}  # fmt: skip
 
 
 def _two_tensors(node: Node, is_constant: Callable[[Node], bool]) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import torch
 from torch.fx import Node
 
-from torchette.backends.xnnpack.operators.arithmetic import BINARY
 from torchette.backends.xnnpack.operators.lowering import Lowering, operands_and_result
 from torchette.backends.xnnpack.operators.nodes import (
     arg,
@@ -21,7 +20,7 @@ from torchette.backends.xnnpack.operators.nodes import (
     sizes_of,
 )
 from torchette.backends.xnnpack.operators.products import only_transposes
-from torchette.backends.xnnpack.operators.table import Refused, register
+from torchette.backends.xnnpack.operators.table import BINARY, Refused, register
 from torchette.backends.xnnpack.payload import FLOATS
 from torchette.exir.graph import is_dense, same_size
 

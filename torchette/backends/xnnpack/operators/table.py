@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
+from torchette.schema import xnnpack
+
 if TYPE_CHECKING:
     from torchette.backends.xnnpack.operators.lowering import Lowering
 
@@ -49,13 +51,10 @@ def register(*targets: Any, check: Check | None = None) -> Callable[[Emit], Emit
     return decorate
 
 
-UNARY = {
-    aten.abs.default: "XNNAbs", aten.ceil.default: "XNNCeiling", aten.floor.default: "XNNFloor",
-    aten.exp.default: "XNNExp", aten.log.default: "XNNLog", aten.neg.default: "XNNNegate",
-    aten.rsqrt.default: "XNNReciprocalSquareRoot", aten.sigmoid.default: "XNNSigmoid", aten.sqrt.default: "XNNSquareRoot",
-    aten.tanh.default: "XNNTanh", aten.sin.default: "XNNSin", aten.cos.default: "XNNCos",
-    aten.hardswish.default: "XNNHardswish",
-}  # fmt: skip
+UNARY: dict[Any, str] = {getattr(aten, row.name).default: row.kind for row in xnnpack.UNARY}
+"""Elementwise operator with one operand -> kind of node."""
+BINARY: dict[Any, str] = {getattr(getattr(aten, row.name), row.overload): row.kind for row in xnnpack.BINARY}
+"""Elementwise operator with two operands -> kind of node."""
 
 
 PLACED = {aten.index.Tensor}
