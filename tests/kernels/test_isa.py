@@ -16,7 +16,7 @@ LEVELS = ("v1", "v3", "v4")
 
 
 def objects(level: str) -> list[Path]:
-    builds = ROOT.glob(f"build/**/torchette_kernels_{level}_*.dir/torchette/kernels/**/*.cpp.o")
+    builds = ROOT.glob(f"build/*/torchette/kernels/CMakeFiles/torchette_kernels_{level}_*.dir/**/*.cpp.o")
     newest: dict[str, Path] = {}
     for path in sorted(builds, key=lambda p: p.stat().st_mtime):
         newest[path.as_posix().partition(".dir/")[2]] = path

@@ -31,7 +31,7 @@ DEVICE_FLAGS = (
     *("-std=c++17", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"),
     *("-ffunction-sections", "-fdata-sections", "-w"),
 )
-# As in CMakeLists.txt, and what every compiler knows.
+# As in torchette/kernels/CMakeLists.txt, and what every compiler knows.
 FAST = ("-O2", "-ftree-vectorize")
 # M_PI on Windows wants its name said.
 KERNEL_FLAGS = (
