@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// As torchette/llm/schema.py, function by function, so that both give the same text.
+// The same functions as in torchette/llm/schema.py: both implementations return the same grammar.
 #include "torchette/extension/llm/schema.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
 #include <iterator>
@@ -14,18 +13,22 @@
 #include <vector>
 
 #include "torchette/extension/llm/json.h"
+#include "torchette/extension/llm/schema_gbnf.h"
+#include "torchette/extension/llm/schema_json.h"
+#include "torchette/extension/llm/schema_pattern.h"
 #include "torchette/extension/llm/unicode.h"
 #include "torchette/runtime/platform.h"
 
 namespace torchette::extension::llm {
+namespace schema {
 namespace {
 
 using Kind = Json::Kind;
 using Words = std::initializer_list<std::string_view>;
 
-constexpr int kMostDepth = 64;
-constexpr size_t kMostRules = 20000;
-constexpr int64_t kMost = 999999999999999;  // numbers have at most 15 digits
+constexpr int kMaxDepth = 64;
+constexpr size_t kMaxRules = 20000;
+constexpr int64_t kMaxInteger = 999999999999999;  // 15 digits
 constexpr char kBase[] = R"(
 ws ::= (" " | "\n" " "{0,16})?
 char ::= [^"\\\x00-\x1f\x7f] | "\\" (["\\/bfnrt] | "u" ([0-9a-cA-CefEF] hex hex hex | [dD] ([0-7] | [89abAB] hex hex "\\u" [dD] [c-fC-F]) hex hex))
@@ -39,11 +42,10 @@ object ::= "{" ws (string ws ":" ws value ws ("," ws string ws ":" ws value ws)*
 array ::= "[" ws (value ws ("," ws value ws)*)? "]"
 value ::= object | array | string | number | boolean | null
 )";
-constexpr std::string_view kNever = R"("\\\x00-\x1f\x7f)";
 
 struct Type {
   std::string_view name;
-  std::string_view known[4];  // what the grammar says of it
+  std::string_view known[4];  // keywords that the grammar expresses
 
   bool knows(std::string_view key) const {
     return !key.empty() && std::find(std::begin(known), std::end(known), key) != std::end(known);
@@ -65,15 +67,16 @@ template <typename List>
 bool has(const List& words, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
-/// What says nothing about which texts fit.
-bool is_silent(std::string_view key) {
+/// Whether a keyword is only an annotation.
+bool is_annotation(std::string_view key) {
   return has(Words{"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly",
                    "$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "discriminator",
                    "contentEncoding", "contentMediaType", "strict"},
              key);
 }
 
-std::string format_of(std::string_view name) {
+/// The regular expression of a format; empty if the format is unknown.
+std::string format_pattern(std::string_view name) {
   const std::string day = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])", hex = "[0-9a-f]";
   const std::string time =
       R"(([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))";
@@ -93,177 +96,7 @@ std::string format_of(std::string_view name) {
   return {};
 }
 
-template <typename... Values>
-std::string format(const char* form, Values... values) {
-  char text[64];
-  std::snprintf(text, sizeof(text), form, values...);
-  return text;
-}
-
-// --- JSON as Python reads and writes it
-// ---------------------------------------------------------------------
-bool is_bool(const Json& json) { return json.is(Kind::True) || json.is(Kind::False); }
-bool is_integer(const Json& json) {
-  return json.is(Kind::Number) && json.text.find_first_of(".eE") == std::string::npos;
-}
-
-/// The shortest digits that are this number.
-std::string number_text(const Json& json) {
-  if (is_integer(json)) return json.text == "-0" ? "0" : json.text;
-  if (!std::isfinite(json.number)) return json.number < 0 ? "-Infinity" : "Infinity";
-  int digits = 0;
-  std::string text;
-  do {
-    text = format("%.*e", digits++, json.number);
-  } while (digits < 18 && std::strtod(text.c_str(), nullptr) != json.number);
-  const size_t at = text.find('e');
-  const int exponent = std::atoi(text.c_str() + at + 1);
-  if (exponent >= -4 && exponent < 16) {
-    text = format("%.*f", std::max(digits - 1 - exponent, 1), json.number);
-    return text;
-  }
-  std::string mantissa = text.substr(0, at);
-  return mantissa + "e" + (exponent < 0 ? "-" : "+") + format("%02d", std::abs(exponent));
-}
-
-/// Between quotes; characters beyond ASCII as they are, or as \u.
-std::string written_text(std::string_view text, bool is_ascii = false) {
-  std::string out = "\"";
-  const auto unit = [&](uint32_t code) { out += format("\\u%04x", code); };
-  const Result<Text> points = to_text(text);
-  for (char32_t c : points.ok() ? *points : Text()) {
-    constexpr std::string_view kFrom = "\"\\\n\r\t\b\f", kTo = "\"\\nrtbf";
-    const size_t known = c < 128 ? kFrom.find(static_cast<char>(c)) : std::string_view::npos;
-    if (known != std::string_view::npos)
-      (out += '\\') += kTo[known];
-    else if (c < ' ' || (is_ascii && c > 126 && c < 0x10000))
-      unit(c);
-    else if (is_ascii && c > 126)
-      unit(0xD800 + ((c - 0x10000) >> 10)), unit(0xDC00 + ((c - 0x10000) & 0x3FF));
-    else
-      append_utf8(c, &out);
-  }
-  return out + "\"";
-}
-
-std::string written(const Json& json) {
-  return write_json(json,
-                    {number_text, [](std::string_view text) { return written_text(text); }, ", ", ": "});
-}
-
-/// Numbers and truths by value, objects in any order.
-bool equal(const Json& a, const Json& b) {
-  const auto number = [](const Json& json, double* out) {
-    *out = is_bool(json) ? json.is(Kind::True) : json.number;
-    return is_bool(json) || json.is(Kind::Number);
-  };
-  double left, right;
-  if (number(a, &left)) {
-    if (!number(b, &right)) return false;
-    return is_integer(a) && is_integer(b) ? number_text(a) == number_text(b) : left == right;
-  }
-  if (a.kind != b.kind || a.items.size() != b.items.size()) return false;
-  if (a.is_string()) return a.text == b.text;
-  for (size_t i = 0; i < a.items.size(); ++i) {
-    const Json* other = a.is(Kind::Array) ? &b.items[i] : nullptr;
-    for (size_t k = 0; k < b.keys.size() && a.is(Kind::Object); ++k)
-      if (b.keys[k] == a.keys[i]) other = &b.items[k];
-    if (other == nullptr || !equal(a.items[i], *other)) return false;
-  }
-  return true;
-}
-
-/// Of equal names the last value, in the first one's place.
-void unite(Json* json) {
-  if (json->is(Kind::Object)) {
-    std::map<std::string, size_t> places;
-    size_t size = 0;
-    for (size_t i = 0; i < json->items.size(); ++i) {
-      const auto [at, is_new] = places.try_emplace(json->keys[i], size);
-      if (at->second != i) {
-        json->items[at->second] = std::move(json->items[i]);
-        json->keys[at->second] = at->first;
-      }
-      size += is_new;
-    }
-    json->items.resize(size);
-    json->keys.resize(size);
-  }
-  for (Json& item : json->items) unite(&item);
-}
-
-const Json* find(const Json& object, std::string_view key) {
-  for (size_t i = 0; i < object.keys.size(); ++i)
-    if (object.keys[i] == key) return &object.items[i];
-  return nullptr;
-}
-void set(Json* object, const std::string& key, Json value) {
-  if (const Json* const known = find(*object, key)) {
-    *const_cast<Json*>(known) = std::move(value);
-    return;
-  }
-  object->keys.push_back(key);
-  object->items.push_back(std::move(value));
-}
-Json only_keys(const Json& object, bool (*keeps)(std::string_view)) {
-  Json kept;
-  kept.kind = Kind::Object;
-  for (size_t i = 0; i < object.items.size(); ++i)
-    if (keeps(object.keys[i])) set(&kept, object.keys[i], object.items[i]);
-  return kept;
-}
-Json constant(Kind kind) {
-  Json json;
-  json.kind = kind;
-  return json;
-}
-
-// --- GBNF
-// ----------------------------------------------------------------------------------------------------
-std::string quoted(std::string_view text) {
-  std::string out = "\"";
-  for (char c : text)
-    if (static_cast<uint8_t>(c) < ' ' || c == '"' || c == '\\')
-      out += format("\\x%02x", static_cast<unsigned>(static_cast<uint8_t>(c)));
-    else
-      out += c;
-  return out + "\"";
-}
-std::string class_of(char32_t c) { return format("\\U%08x", static_cast<unsigned>(c)); }
-std::string joined(const std::vector<std::string>& parts, const char* between) {
-  std::string out;
-  for (const std::string& part : parts) out += (&part == parts.data() ? "" : between) + part;
-  return out;
-}
-
-/// Numbers of as many digits from low to high.
-std::string digits_between(const std::string& low, const std::string& high) {
-  if (low.empty()) return "\"\"";
-  const size_t rest = low.size() - 1;
-  const std::string more = " [0-9]{" + std::to_string(rest) + "}", first(1, low[0]), last(1, high[0]);
-  if (low.find_first_not_of('0', 1) == std::string::npos &&
-      high.find_first_not_of('9', 1) == std::string::npos)
-    return "[" + first + "-" + last + "]" + more;
-  if (low[0] == high[0]) return "\"" + first + "\" (" + digits_between(low.substr(1), high.substr(1)) + ")";
-  std::string out = "\"" + first + "\" (" + digits_between(low.substr(1), std::string(rest, '9')) + ")";
-  if (high[0] - low[0] > 1)
-    out += std::string(" | [") + static_cast<char>(low[0] + 1) + "-" + static_cast<char>(high[0] - 1) + "]" +
-           more;
-  return out + " | \"" + last + "\" (" + digits_between(std::string(rest, '0'), high.substr(1)) + ")";
-}
-/// Numbers without a sign from low to high.
-std::string natural(int64_t low, int64_t high) {
-  std::vector<std::string> parts;
-  int64_t power = 1;  // 10 to the digits before the last
-  for (size_t digits = 1; digits <= std::to_string(high).size(); ++digits, power *= 10) {
-    if (digits < std::to_string(low).size()) continue;
-    parts.push_back(digits_between(std::to_string(std::max(low, digits > 1 ? power : 0)),
-                                   std::to_string(std::min(high, power * 10 - 1))));
-  }
-  return joined(parts, " | ");
-}
-
-/// Stops at the first thing that it cannot say: `failed()` then, and texts mean nothing.
+/// Converts schemas to rules. After the first error failed() is true and results are meaningless.
 class Converter {
  public:
   explicit Converter(const Json& root) : root_(root) {}
@@ -271,15 +104,15 @@ class Converter {
   bool failed() const { return failed_; }
   const std::vector<std::string>& rules() const { return rules_; }
 
-  /// An expression of one schema, safe to stand among others.
+  /// An expression of a schema that is valid inside of a sequence.
   std::string convert(const Json& schema, const std::string& where, int depth) {
     if (failed_) return {};
     if (schema.is(Kind::True) || (schema.is(Kind::Object) && schema.items.empty())) return "value";
     if (!schema.is(Kind::Object))
-      return refuse(where, "it is " + written(schema) + ", a schema is an object or true");
-    if (depth > kMostDepth)
-      return refuse(where, "it is nested more than " + std::to_string(kMostDepth) + " deep");
-    Json given = only_keys(schema, [](std::string_view key) { return !is_silent(key); });
+      return refuse(where, "it is " + dump(schema) + ", a schema is an object or true");
+    if (depth > kMaxDepth)
+      return refuse(where, "it is nested more than " + std::to_string(kMaxDepth) + " deep");
+    Json given = only_keys(schema, [](std::string_view key) { return !is_annotation(key); });
     if (const Json* target = find(given, "$ref")) {
       if (!only(given, {"$ref"}, where)) return {};
       return reference(*target, where, depth);
@@ -303,7 +136,7 @@ class Converter {
       beside.erase(std::remove(beside.begin(), beside.end(), "type"), beside.end());
       std::sort(beside.begin(), beside.end());
       if (kinds.size() != 1)
-        return refuse(where, "it needs a type beside " + (beside.empty() ? "nothing" : joined(beside, ", ")));
+        return refuse(where, "it needs a type beside " + (beside.empty() ? "nothing" : join(beside, ", ")));
     }
     std::vector<std::string> strange;
     for (const std::string& key : given.keys)
@@ -311,8 +144,8 @@ class Converter {
                                         [&](const std::string& kind) { return type_of(kind)->knows(key); }))
         strange.push_back(key);
     if (!strange.empty())
-      return refuse(where, *std::min_element(strange.begin(), strange.end()) + " of " +
-                               joined(kinds, " or ") + " cannot be held by a grammar");
+      return refuse(where, *std::min_element(strange.begin(), strange.end()) + " of " + join(kinds, " or ") +
+                               " cannot be held by a grammar");
     std::vector<std::string> expressions;
     for (const std::string& kind : kinds) expressions.push_back(typed(kind, given, where, depth));
     return any(expressions);
@@ -325,14 +158,14 @@ class Converter {
     return {};
   }
   std::string rule(const std::string& text) {
-    if (rules_.size() >= kMostRules)
-      return refuse("#", "it needs more than " + std::to_string(kMostRules) + " rules");
+    if (rules_.size() >= kMaxRules)
+      return refuse("#", "it needs more than " + std::to_string(kMaxRules) + " rules");
     const std::string name = "r" + std::to_string(rules_.size());
     rules_.push_back(name + " ::= " + text);
     return name;
   }
   std::string any(const std::vector<std::string>& expressions) {
-    return expressions.size() == 1 ? expressions[0] : rule(joined(expressions, " | "));
+    return expressions.size() == 1 ? expressions[0] : rule(join(expressions, " | "));
   }
   bool only(const Json& given, Words keys, const std::string& where) {
     std::vector<std::string> strange;
@@ -354,7 +187,7 @@ class Converter {
     for (const Json& kind : said.is_string() ? one : said.items) {
       if (!kind.is_string() || type_of(kind.text) == nullptr) {
         refuse(where.substr(0, where.rfind('/')),
-               "there is no type " + (kind.is_string() ? kind.text : written(kind)));
+               "there is no type " + (kind.is_string() ? kind.text : dump(kind)));
         return false;
       }
       kinds->push_back(kind.text);
@@ -385,8 +218,8 @@ class Converter {
           any_type || has(kinds, own) || (own == std::string_view("integer") && has(kinds, "number"));
       const bool is_listed =
           list == nullptr || std::any_of(list->items.begin(), list->items.end(),
-                                         [&](const Json& item) { return equal(item, value); });
-      if (fits && is_listed) expressions.push_back(quoted(written(value)));
+                                         [&](const Json& item) { return is_equal(item, value); });
+      if (fits && is_listed) expressions.push_back(quoted(dump(value)));
     }
     return expressions.empty() ? refuse(where, "no value fits") : any(expressions);
   }
@@ -399,10 +232,10 @@ class Converter {
     std::vector<std::string> expressions;
     for (size_t i = 0; i < branches.items.size(); ++i) {
       Json branch = branches.items[i];
-      if (type != nullptr) {  // said once for all
+      if (type != nullptr) {  // the type applies to each branch
         const Json* own = branch.is(Kind::Object) ? find(branch, "type") : nullptr;
-        if (!branch.is(Kind::Object) || (own != nullptr && !equal(*own, *type)))
-          branch = constant(Kind::False);
+        if (!branch.is(Kind::Object) || (own != nullptr && !is_equal(*own, *type)))
+          branch = empty(Kind::False);
         else
           set(&branch, "type", *type);
       }
@@ -414,7 +247,7 @@ class Converter {
 
   const Json* resolved(const Json& target, const std::string& where) {
     if (!target.is_string() || target.text.substr(0, 1) != "#") {
-      refuse(where, "$ref " + written(target) + " leads out of the schema");
+      refuse(where, "$ref " + dump(target) + " leads out of the schema");
       return nullptr;
     }
     const Json* found = &root_;
@@ -430,14 +263,14 @@ class Converter {
         const size_t index = is_index ? std::strtoul(part.c_str(), nullptr, 10) : SIZE_MAX;
         found = index < found->items.size() ? &found->items[index] : nullptr;
       } else {
-        found = llm::find(*found, part);
+        found = schema::find(*found, part);
       }
       at = end;
     }
     if (found == nullptr) refuse(where, "$ref " + target.text + " leads nowhere");
     return found;
   }
-  static const Json* find(const Json& object, std::string_view key) { return llm::find(object, key); }
+  static const Json* find(const Json& object, std::string_view key) { return schema::find(object, key); }
 
   std::string reference(const Json& target, const std::string& where, int depth) {
     const Json* const found = resolved(target, where);
@@ -457,9 +290,9 @@ class Converter {
     if (!is_list(parts, where + "/allOf")) return {};
     for (const Json& each : parts.items) {
       const Json* part = &each;
-      for (int i = 0; i < kMostDepth; ++i) {  // what a reference leads to may be one
-        const Json loud = only_keys(*part, [](std::string_view key) { return !is_silent(key); });
-        if (!part->is(Kind::Object) || loud.keys != std::vector<std::string>{"$ref"}) break;
+      for (int i = 0; i < kMaxDepth; ++i) {  // a reference may refer to another one
+        const Json constraints = only_keys(*part, [](std::string_view key) { return !is_annotation(key); });
+        if (!part->is(Kind::Object) || constraints.keys != std::vector<std::string>{"$ref"}) break;
         part = resolved(*find(*part, "$ref"), where);
         if (part == nullptr) return {};
       }
@@ -469,7 +302,7 @@ class Converter {
         const Json& value = part->items[i];
         const Json* const known = find(merged, key);
         Json both = known == nullptr ? value : *known;
-        if (is_silent(key) || known == nullptr || equal(*known, value)) {
+        if (is_annotation(key) || known == nullptr || is_equal(*known, value)) {
         } else if (key == "required" && value.is(Kind::Array) && known->is(Kind::Array)) {
           both.items.insert(both.items.end(), value.items.begin(), value.items.end());
         } else if (key == "properties" && value.is(Kind::Object) && known->is(Kind::Object) &&
@@ -485,14 +318,14 @@ class Converter {
   }
   static bool agree(const Json& a, const Json& b) {
     for (size_t i = 0; i < b.items.size(); ++i)
-      if (const Json* known = find(a, b.keys[i]); known != nullptr && !equal(*known, b.items[i]))
+      if (const Json* known = find(a, b.keys[i]); known != nullptr && !is_equal(*known, b.items[i]))
         return false;
     return true;
   }
 
   std::string typed(const std::string& kind, const Json& all, const std::string& where, int depth) {
     if (failed_) return {};
-    Json given = constant(Kind::Object);
+    Json given = empty(Kind::Object);
     for (size_t i = 0; i < all.items.size(); ++i)
       if (type_of(kind)->knows(all.keys[i])) set(&given, all.keys[i], all.items[i]);
     if (given.items.empty()) return kind;
@@ -502,31 +335,29 @@ class Converter {
     return kind == "integer" ? integer(given, where) : number(given, where);
   }
 
-  /// -1 where it is not said. Null says nothing of what has no default.
+  /// A count of the schema; -1 if it is absent. Null is an absent value without a default.
   int64_t count(const Json& given, const char* key, bool has_default, const std::string& where) {
     const Json* const value = find(given, key);
     if (value == nullptr || (value->is(Kind::Null) && !has_default)) return has_default ? 0 : -1;
     const int64_t number = is_integer(*value) ? value->index() : -1;
     if (number < 0 || number > 10000)
-      refuse(where,
-             std::string(key) + " is " + written(*value) + ", it must be a whole number from 0 to 10000");
+      refuse(where, std::string(key) + " is " + dump(*value) + ", it must be a whole number from 0 to 10000");
     return number;
   }
 
-  // --- objects and arrays
-  // -----------------------------------------------------------------------------------
+  // --- Objects and arrays ---
   std::string object(const Json& given, const std::string& where, int depth) {
-    const Json none = constant(Kind::Object), empty = constant(Kind::Array);
+    const Json no_properties = empty(Kind::Object), no_names = empty(Kind::Array);
     const Json* const said = find(given, "properties");
     const Json* const listed = find(given, "required");
-    Json properties = said == nullptr ? none : *said;
-    const Json& required = listed == nullptr ? empty : *listed;
+    Json properties = said == nullptr ? no_properties : *said;
+    const Json& required = listed == nullptr ? no_names : *listed;
     bool fits = properties.is(Kind::Object) && required.is(Kind::Array);
     for (const Json& name : required.items) fits = fits && name.is_string();
     if (!fits) return refuse(where, "properties is an object, required a list of names");
     const Json* const others = find(given, "additionalProperties");
     const Json more =
-        others != nullptr ? *others : constant(properties.items.empty() ? Kind::True : Kind::False);
+        others != nullptr ? *others : empty(properties.items.empty() ? Kind::True : Kind::False);
     const std::vector<std::string> known = properties.keys;
     std::set<std::string_view> needed;
     for (const Json& name : required.items) {
@@ -540,7 +371,7 @@ class Converter {
       const std::string value =
           convert(properties.items[i], where + "/properties/" + properties.keys[i], depth + 1);
       if (failed_) return {};
-      pairs.push_back(quoted(written_text(properties.keys[i])) + " ws \":\" ws " + value + " ws");
+      pairs.push_back(quoted(dump_string(properties.keys[i])) + " ws \":\" ws " + value + " ws");
     }
     std::string rest = "\"\"", first = "\"\"";
     if (!more.is(Kind::False)) {
@@ -549,7 +380,7 @@ class Converter {
       rest = rule("(\",\" ws " + pair + ")*");
       first = rule("(" + pair + " (\",\" ws " + pair + ")*)?");
     }
-    for (size_t i = pairs.size(); i-- > 0;) {  // `first` where no pair has come yet, `rest` after one
+    for (size_t i = pairs.size(); i-- > 0;) {  // `first`: no pair precedes; `rest`: a pair precedes
       const bool is_needed = needed.count(properties.keys[i]) != 0;
       first = rule(pairs[i] + " " + rest + (is_needed ? "" : " | " + first));
       rest = rule("\",\" ws " + pairs[i] + " " + rest + (is_needed ? "" : " | " + rest));
@@ -557,13 +388,13 @@ class Converter {
     return "\"{\" ws " + first + " \"}\"";
   }
 
-  /// A string that is none of these names, nor one with escapes, in which they could hide.
+  /// A string other than these names. It has no escapes, which could write a name differently.
   std::string other_key(const std::vector<std::string>& names) {
     if (names.empty()) return "string";
     std::vector<Text> plain;
     for (const std::string& name : names) {
       const Result<Text> text = to_text(name);
-      if (text.ok() && written_text(name).find('\\') == std::string::npos) plain.push_back(*text);
+      if (text.ok() && dump_string(name).find('\\') == std::string::npos) plain.push_back(*text);
     }
     return "\"\\\"\" " + other_than(plain, 0) + " \"\\\"\"";
   }
@@ -577,16 +408,16 @@ class Converter {
       else
         by_start[name[0]].push_back(name.substr(1));
     std::string starts;
-    for (const auto& one : by_start) starts += class_of(one.first);
-    const std::string never = "[^\"\\\\\\x00-\\x1f\\x7f";
+    for (const auto& one : by_start) starts += class_member(one.first);
     std::vector<std::string> branches;
     if (!ends_here) branches.emplace_back("\"\"");
-    branches.push_back(never + starts + "] " + never + "]*");
+    const std::string other = std::string("[^") + kEscapedCharacters;
+    branches.push_back(other + starts + "] " + other + "]*");
     for (const auto& [start, rest] : by_start) {
       if (failed_) return {};
       branches.push_back(quoted(to_utf8(Text(1, start))) + " " + other_than(rest, depth + 1));
     }
-    return rule(joined(branches, " | "));
+    return rule(join(branches, " | "));
   }
 
   std::string array(const Json& given, const std::string& where, int depth) {
@@ -600,7 +431,7 @@ class Converter {
       firsts.push_back(convert(prefix->items[i], where + "/prefixItems/" + std::to_string(i), depth + 1));
     if (failed_) return {};
     const Json* const said = find(given, "items");
-    const Json items = said == nullptr ? constant(Kind::True) : *said;
+    const Json items = said == nullptr ? empty(Kind::True) : *said;
     const auto size = static_cast<int64_t>(firsts.size());
     if (items.is(Kind::False)) most = most < 0 ? size : std::min(most, size);
     if (most >= 0) {
@@ -630,8 +461,7 @@ class Converter {
     return "\"[\" ws " + tail + " \"]\"";
   }
 
-  // --- strings and numbers
-  // ----------------------------------------------------------------------------------
+  // --- Strings and numbers ---
   std::string string(const Json& given, const std::string& where) {
     const int64_t least = count(given, "minLength", true, where),
                   most = count(given, "maxLength", false, where);
@@ -640,7 +470,8 @@ class Converter {
     std::optional<std::string> own;
     if (said != nullptr && !said->is(Kind::Null)) {
       if (said->is_string()) own = said->text;
-    } else if (const std::string known = form != nullptr && form->is_string() ? format_of(form->text) : "";
+    } else if (const std::string known =
+                   form != nullptr && form->is_string() ? format_pattern(form->text) : "";
                !known.empty()) {
       own = "^" + known + "$";
     } else {
@@ -651,148 +482,17 @@ class Converter {
     }
     if (find(given, "minLength") != nullptr || find(given, "maxLength") != nullptr)
       return refuse(where, "minLength or maxLength beside pattern or format cannot be held by a grammar");
-    if (!own) return refuse(where, "pattern is " + written(*said) + ", no text");
-    return "\"\\\"\" " + rule(pattern(*own, where)) + " \"\\\"\"";
-  }
-
-  static const char* set_of(char32_t c) {
-    return c == 'd' || c == 'D'   ? "0-9"
-           : c == 'w' || c == 'W' ? "0-9A-Za-z_"
-           : c == 's' || c == 'S' ? " "
-                                  : nullptr;
-  }
-  static bool is_alnum(char32_t c) { return is_in(c, kLetters | kNumbers); }
-
-  /// A regular expression as an expression of a grammar, of characters that JSON writes as they are.
-  std::string pattern(const std::string& given, const std::string& where) {
-    const Result<Text> points = to_text(given);
-    if (!points.ok()) return refuse(where, "pattern is no UTF-8");
-    Text text = *points;
-    const auto no = [&](const std::string& what) {
-      return refuse(where, "pattern " + written_text(given) + ": " + what + " cannot be held by a grammar");
-    };
-    std::string before = "char* (", after = ") char*";
-    if (!text.empty() && text[0] == '^') text.erase(0, 1), before = "(";
-    if (!text.empty() && text.back() == '$') {
-      size_t slashes = 0;
-      while (slashes + 1 < text.size() && text[text.size() - 2 - slashes] == '\\') ++slashes;
-      if (slashes % 2 == 0) text.pop_back(), after = ")";
-    }
-    const bool is_anchored = text != *points;
-    const std::string never(kNever);
-    const char* const spaces =
-        "\\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000\\ufeff";
-    std::vector<std::string> found = {before};
-    int depth = 0;
-    size_t at = 0;
-    const auto is_at = [&](size_t i, char32_t c) { return i < text.size() && text[i] == c; };
-    while (at < text.size()) {
-      const char32_t c = text[at++];
-      if (c == '\\') {
-        const char32_t e = at < text.size() ? text[at] : 0;
-        const bool is_end = at >= text.size();
-        ++at;
-        if (!is_end && (e == 'd' || e == 'w' || e == 's'))
-          found.push_back(std::string("[") + set_of(e) + "]");
-        else if (!is_end && set_of(e) != nullptr)
-          found.push_back(std::string("[^") + set_of(e) + never + (e == 'S' ? spaces : "") + "]");
-        else if (is_end || is_alnum(e))
-          return no("\\" + (is_end ? std::string() : to_utf8(Text(1, e))));
-        else
-          found.push_back(literal(e, true));
-      } else if (c == '[') {
-        size_t end = at + is_at(at, '^');
-        end += is_at(end, ']');
-        while (end < text.size() && text[end] != ']') end += text[end] == '\\' ? 2 : 1;
-        if (end >= text.size()) return no("a class without an end");
-        std::string why;
-        found.push_back(character_class(text.substr(at, end - at), never, &why));
-        if (!why.empty()) return no(why);
-        at = end + 1;
-      } else if (c == '(') {
-        const bool is_group = is_at(at, '?') && is_at(at + 1, ':');
-        if (is_at(at, '?') && !is_group) return no(to_utf8(text.substr(at - 1, 3)));
-        at += is_group ? 2 : 0;
-        ++depth;
-        found.emplace_back("(");
-      } else if (c == ')') {
-        if (--depth < 0) return no("a ) without a (");
-        found.emplace_back(")");
-      } else if (c == '*' || c == '+' || c == '?') {
-        // how it is searched changes nothing about what fits
-        if (is_at(at, '?') || is_at(at, '+')) ++at;
-        found.emplace_back(1, static_cast<char>(c));
-      } else if (const size_t size = c == '{' ? repeat_size(text, at) : 0; size > 0) {
-        found.push_back("{" + to_utf8(text.substr(at, size)));
-        at += size;
-      } else if (c == '|') {
-        if (depth == 0 && is_anchored) return no("^ or $ of one alternative");
-        found.emplace_back("|");
-      } else if (c == '^' || c == '$') {
-        return no(std::string(1, static_cast<char>(c)) + " inside");
-      } else if (c == '.') {
-        found.emplace_back("char");
-      } else {
-        found.push_back(literal(c, false));
-      }
-    }
-    if (depth != 0) return no("a ( without a )");
-    found.push_back(after);
-    return joined(found, " ");
-  }
-  static std::string literal(char32_t c, bool is_ascii) {
-    const std::string text = written_text(to_utf8(Text(1, c)), is_ascii);
-    return quoted(std::string_view(text).substr(1, text.size() - 2));
-  }
-  /// Of `3}`, `3,}` or `3,5}`; 0 of anything else.
-  static size_t repeat_size(const Text& text, size_t start) {
-    size_t at = start;
-    const auto digits = [&] {
-      const size_t from = at;
-      while (at < text.size() && text[at] >= '0' && text[at] <= '9') ++at;
-      return at > from;
-    };
-    if (!digits()) return 0;
-    if (at < text.size() && text[at] == ',') ++at, digits();
-    return at < text.size() && text[at] == '}' ? at + 1 - start : 0;
-  }
-  std::string character_class(const Text& text, const std::string& never, std::string* why) {
-    const bool is_negated = !text.empty() && text[0] == '^';
-    std::string found;
-    size_t at = is_negated ? 1 : 0;
-    while (at < text.size()) {
-      char32_t c = text[at++];
-      if (c == '\\') {
-        const bool is_end = at >= text.size();
-        c = is_end ? 0 : text[at];
-        ++at;
-        if (!is_end && (c == 'd' || c == 'w' || c == 's')) {
-          found += set_of(c);
-          continue;
-        }
-        if (is_end || is_alnum(c)) {
-          *why = "\\" + (is_end ? std::string() : to_utf8(Text(1, c))) + " in a class";
-          return {};
-        }
-      }
-      if (c == '-' && 1u + is_negated < at && at < text.size() && text[at - 2] != '\\') {
-        found += "-";
-        continue;
-      }
-      if (c == '"' || c == '\\' || c < ' ') {
-        if (is_negated) continue;
-        *why = written_text(to_utf8(Text(1, c))) + " in a class";
-        return {};
-      }
-      found += class_of(c);
-    }
-    return std::string("[") + (is_negated ? "^" : "") + found + (is_negated ? never : "") + "]";
+    if (!own) return refuse(where, "pattern is " + dump(*said) + ", no text");
+    std::string reason;
+    const std::optional<std::string> expression = pattern_expression(*own, &reason);
+    if (!expression) return refuse(where, reason);
+    return "\"\\\"\" " + rule(*expression) + " \"\\\"\"";
   }
 
   int64_t bound(const Json& value, const char* name, const std::string& where) {
     if (!value.is(Kind::Number) || value.number != std::floor(value.number) ||
-        std::abs(value.number) > static_cast<double>(kMost)) {
-      refuse(where, std::string(name) + " is " + written(value) +
+        std::abs(value.number) > static_cast<double>(kMaxInteger)) {
+      refuse(where, std::string(name) + " is " + dump(value) +
                         ", a grammar holds whole numbers of at most 15 digits");
       return 0;
     }
@@ -802,7 +502,7 @@ class Converter {
     return refuse(where, "no number is from " + std::to_string(low) + " to " + std::to_string(high));
   }
   std::string integer(const Json& given, const std::string& where) {
-    int64_t low = -kMost, high = kMost;
+    int64_t low = -kMaxInteger, high = kMaxInteger;
     bool has_low = false, has_high = false;
     for (const auto& [name, shift] : {std::pair{"minimum", 0}, {"exclusiveMinimum", 1}})
       if (const Json* value = find(given, name)) {
@@ -819,12 +519,12 @@ class Converter {
     if (failed_) return {};
     if (low > high) return no_number(low, high, where);
     std::vector<std::string> parts;
-    if (low < 0) parts.push_back("\"-\" (" + natural(std::max<int64_t>(1, -high), -low) + ")");
-    if (high >= 0) parts.push_back(natural(std::max<int64_t>(low, 0), high));
-    return rule(joined(parts, " | "));
+    if (low < 0) parts.push_back("\"-\" (" + unsigned_range(std::max<int64_t>(1, -high), -low) + ")");
+    if (high >= 0) parts.push_back(unsigned_range(std::max<int64_t>(low, 0), high));
+    return rule(join(parts, " | "));
   }
   std::string number(const Json& given, const std::string& where) {
-    int64_t low = -kMost, high = kMost;
+    int64_t low = -kMaxInteger, high = kMaxInteger;
     bool past_low = false, below_high = false;
     for (const auto& [name, is_open] : {std::pair{"minimum", false}, {"exclusiveMinimum", true}})
       if (const Json* value = find(given, name)) {
@@ -845,13 +545,13 @@ class Converter {
       const auto exactly = [&](int64_t n) { return minus + "\"" + std::to_string(n) + "\""; };
       if (greatest > least) parts.push_back(exactly(least) + (past_least ? some : any_fraction));
       if (greatest > least + 1)
-        parts.push_back(minus + "(" + natural(least + 1, greatest - 1) + ")" + any_fraction);
+        parts.push_back(minus + "(" + unsigned_range(least + 1, greatest - 1) + ")" + any_fraction);
       if (!below && (greatest > least || (greatest == least && !past_least)))
         parts.push_back(exactly(greatest) + R"( ("." "0"{1,15})?)");
     };
     side("\"-\" ", std::max<int64_t>(-high, 0), -low, below_high && high <= 0, past_low);
     side("", std::max<int64_t>(low, 0), high, past_low && low >= 0, below_high);
-    return rule(joined(parts, " | "));
+    return rule(join(parts, " | "));
   }
 
   const Json& root_;
@@ -861,16 +561,17 @@ class Converter {
 };
 
 }  // namespace
+}  // namespace schema
 
-Result<std::string> grammar_of(std::string_view schema) {
-  Result<Json> root = Json::parse(schema, Json::kDeep);
+Result<std::string> grammar_of(std::string_view text) {
+  Result<Json> root = Json::parse(text, Json::kDeep);
   if (!root.ok()) return root.error();
-  unite(&*root);
-  Converter converter(*root);
+  schema::merge_duplicate_keys(&*root);
+  schema::Converter converter(*root);
   std::string out = "root ::= " + converter.convert(*root, "#", 0);
   if (converter.failed()) return Error::InvalidArgument;
   for (const std::string& rule : converter.rules()) out += "\n" + rule;
-  return out + kBase;
+  return out + schema::kBase;
 }
 
 }  // namespace torchette::extension::llm

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: a JSON schema. Out: a grammar in GBNF of the JSON texts that fit it, the one that
-// torchette.llm.grammar_of makes. What a grammar cannot say is refused by name, so that nothing is promised
-// which does not hold.
+// Converts a JSON schema to a grammar in GBNF of the JSON texts that are valid, equal to the grammar of
+// torchette.llm.grammar_of. Constraints that GBNF cannot express are errors that name them.
 #pragma once
 
 #include <string>
@@ -11,9 +10,9 @@
 
 namespace torchette::extension::llm {
 
-/// Objects have their properties in the schema's order, and others only where `additionalProperties` is
-/// given; `oneOf` is read as `anyOf`. Errors: InvalidExternalData (no JSON), InvalidArgument (what it cannot
-/// say; the log names it, and where).
+/// Objects have their properties in the order of the schema, and other properties only if the schema has
+/// `additionalProperties`. `oneOf` means `anyOf`. Errors: InvalidExternalData (not JSON), InvalidArgument
+/// (GBNF cannot express a constraint; the log names it and its location).
 Result<std::string> grammar_of(std::string_view schema);
 
 }  // namespace torchette::extension::llm

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// SentencePiece's .model: a protocol buffer, of which a few fields are read by hand.
+// Reads the .model files of SentencePiece, which are protocol buffers.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <optional>
 
@@ -15,17 +16,17 @@ namespace {
 constexpr char32_t kMark = 0x2581;
 constexpr std::string_view kMarkUtf8 = "\xE2\x96\x81";
 
-/// The fields of a message, one after the other.
+/// The fields of a message, in order.
 class Fields {
  public:
   explicit Fields(std::string_view bytes) : bytes_(bytes) {}
 
   uint64_t number = 0;    // of the field
-  uint64_t value = 0;     // of a varint, or of four bytes
-  std::string_view text;  // of bytes, strings and messages
+  uint64_t value = 0;     // of a varint or a fixed 32-bit field
+  std::string_view text;  // of bytes, a string or a message
 
   bool failed() const { return failed_; }
-  /// Whether there is another one.
+  /// Reads the next field. Returns false at the end and on an error.
   bool next() {
     uint64_t key = 0;
     if (at_ == bytes_.size() || !varint(&key)) return false;
@@ -116,7 +117,7 @@ Error read(std::string_view bytes, Spec* out) {
         if (inner.number == 3) entry.type = inner.value;
       }
       out->entries.push_back(std::move(entry));
-    } else if (fields.number == 2) {  // how it was trained
+    } else if (fields.number == 2) {  // TrainerSpec
       while (inner.next()) {
         if (inner.number == 3) out->model_type = inner.value;
         if (inner.number == 24) out->mark_behind = inner.value != 0;
@@ -125,7 +126,7 @@ Error read(std::string_view bytes, Spec* out) {
         if (inner.number == 46) out->bos = inner.text;
         if (inner.number == 47) out->eos = inner.text;
       }
-    } else if (fields.number == 3) {  // how it normalizes
+    } else if (fields.number == 3) {  // NormalizerSpec
       while (inner.next()) {
         if (inner.number == 2) out->charsmap = inner.text;
         if (inner.number == 3) out->add_prefix = inner.value != 0;
@@ -148,7 +149,7 @@ struct SentencePieceNormalizer final : Normalizer {
     const std::string input = to_utf8(*text);
     std::string out;
     bool after_space = remove_extra, started = false;
-    for (size_t at = 0, i = 0; at < input.size();) {  // the same place in bytes and in characters
+    for (size_t at = 0, i = 0; at < input.size();) {  // the same position in bytes and in characters
       bool cut;
       size_t wrong, size = 0;
       std::string_view part;
@@ -179,7 +180,7 @@ struct SentencePieceNormalizer final : Normalizer {
     return Error::Ok;
   }
   std::optional<CharsMap> map;
-  Trie user_defined;  // which stay as they are
+  Trie user_defined;  // tokens that are not normalized
   bool add_prefix, remove_extra, escape;
 };
 
@@ -212,76 +213,90 @@ struct SentencePieceDecoder final : Decoder {
   bool strips = true;
 };
 
-}  // namespace
-
-Error SPTokenizer::load_bytes(std::string_view file) {
-  Spec spec;
-  TORCHETTE_TRY(read(file, &spec));
-  auto made = std::make_shared<Pipeline>();
-  auto normalizer = std::make_unique<SentencePieceNormalizer>();
-  auto decoder = std::make_unique<SentencePieceDecoder>();
-  auto bpe = std::make_unique<Bpe>();
-  auto unigram = std::make_unique<Unigram>();
-  const bool is_bpe = spec.model_type == 2;
-  Model* model = is_bpe ? static_cast<Model*>(bpe.get()) : unigram.get();
-  int64_t unknown = -1;
-  float least = std::numeric_limits<float>::infinity(), most = -least;
-  std::vector<float> scores;  // that are normal, for the ranks
+/// Adds all tokens to the vocabulary of a model. Sets `*unknown` to the token of unknown text.
+Error add_vocabulary(const Spec& spec, Model* model, int64_t* unknown) {
+  *unknown = -1;
   for (size_t i = 0; i < spec.entries.size(); ++i) {
-    const Entry& entry = spec.entries[i];
-    TORCHETTE_TRY(model->vocabulary.add(entry.piece, static_cast<int64_t>(i)));
-    if (entry.type == kUnknown) {
-      unknown = static_cast<int64_t>(i);
-      decoder->unknown = entry.piece;
-    }
-    if (entry.type != kNormal) continue;
-    scores.push_back(entry.score);
-    least = std::min(least, entry.score);
-    most = std::max(most, entry.score);
+    TORCHETTE_TRY(model->vocabulary.add(spec.entries[i].piece, static_cast<int64_t>(i)));
+    if (spec.entries[i].type == kUnknown) *unknown = static_cast<int64_t>(i);
   }
-  TORCHETTE_CHECK(unknown >= 0, InvalidExternalData, "the SentencePiece model has no unknown token");
-  std::sort(scores.begin(), scores.end(), [](float a, float b) { return a > b; });
+  TORCHETTE_CHECK(*unknown >= 0, InvalidExternalData, "the SentencePiece model has no unknown token");
+  return Error::Ok;
+}
+
+/// The different scores of normal tokens, in descending order. The index of a score is its rank.
+std::vector<float> ranked_scores(const Spec& spec) {
+  std::vector<float> scores;
+  for (const Entry& entry : spec.entries)
+    if (entry.type == kNormal) scores.push_back(entry.score);
+  std::sort(scores.begin(), scores.end(), std::greater<float>());
   scores.erase(std::unique(scores.begin(), scores.end()), scores.end());
-  for (int byte = 0; byte < 256; ++byte)
-    decoder->bytes[byte_token(static_cast<uint8_t>(byte))] = static_cast<uint8_t>(byte);
+  return scores;
+}
+
+Result<std::unique_ptr<Model>> make_bpe(const Spec& spec) {
+  auto bpe = std::make_unique<Bpe>();
+  TORCHETTE_TRY(add_vocabulary(spec, bpe.get(), &bpe->unknown));
+  const std::vector<float> scores = ranked_scores(spec);
+  for (const Entry& entry : spec.entries) {
+    const auto at = std::lower_bound(scores.begin(), scores.end(), entry.score, std::greater<float>());
+    bpe->ranks.push_back(entry.type == kNormal ? static_cast<uint32_t>(at - scores.begin()) : Bpe::kNever);
+  }
+  bpe->byte_fallback = spec.byte_fallback;
+  bpe->fuse_unknown = true;
+  return std::unique_ptr<Model>(std::move(bpe));
+}
+
+Result<std::unique_ptr<Model>> make_unigram(const Spec& spec) {
+  auto unigram = std::make_unique<Unigram>();
+  TORCHETTE_TRY(add_vocabulary(spec, unigram.get(), &unigram->unknown));
+  float min_score = std::numeric_limits<float>::infinity();
   for (size_t i = 0; i < spec.entries.size(); ++i) {
     const Entry& entry = spec.entries[i];
+    unigram->scores.push_back(entry.score);
+    if (entry.type != kNormal) continue;
     const Result<Text> text = to_text(entry.piece);
     if (!text.ok()) return text.error();
-    unigram->scores.push_back(entry.score);
-    bpe->ranks.push_back(Bpe::kNever);
-    if (entry.type == kNormal) {
-      if (!is_bpe) unigram->add(*text, static_cast<uint32_t>(i));
-      const auto at =
-          std::lower_bound(scores.begin(), scores.end(), entry.score, [](float a, float b) { return a > b; });
-      bpe->ranks.back() = static_cast<uint32_t>(at - scores.begin());
-    }
+    unigram->add(*text, static_cast<uint32_t>(i));
+    min_score = std::min(min_score, entry.score);
   }
-  unigram->set_unknown_score(least - 10);
+  unigram->set_unknown_score(min_score - 10);
   unigram->single_precision = true;
-  unigram->unknown = bpe->unknown = unknown;
-  unigram->byte_fallback = bpe->byte_fallback = spec.byte_fallback;
-  bpe->fuse_unknown = true;
-  if (!spec.charsmap.empty()) {
-    Result<CharsMap> map = CharsMap::from(std::move(spec.charsmap));
+  unigram->byte_fallback = spec.byte_fallback;
+  return std::unique_ptr<Model>(std::move(unigram));
+}
+
+Result<std::unique_ptr<SentencePieceNormalizer>> make_normalizer(Spec* spec) {
+  auto normalizer = std::make_unique<SentencePieceNormalizer>();
+  if (!spec->charsmap.empty()) {
+    Result<CharsMap> map = CharsMap::from(std::move(spec->charsmap));
     if (!map.ok()) return map.error();
     normalizer->map.emplace(std::move(*map));
   }
-  normalizer->add_prefix = spec.add_prefix;
-  normalizer->remove_extra = spec.remove_extra;
-  normalizer->escape = spec.escape;
+  normalizer->add_prefix = spec->add_prefix;
+  normalizer->remove_extra = spec->remove_extra;
+  normalizer->escape = spec->escape;
+  return normalizer;
+}
+
+std::unique_ptr<Decoder> make_decoder(const Spec& spec) {
+  auto decoder = std::make_unique<SentencePieceDecoder>();
+  for (const Entry& entry : spec.entries)
+    if (entry.type == kUnknown) decoder->unknown = entry.piece;
+  for (int byte = 0; byte < 256; ++byte)
+    decoder->bytes[byte_token(static_cast<uint8_t>(byte))] = static_cast<uint8_t>(byte);
   decoder->surface = spec.unknown_surface;
   decoder->strips = spec.add_prefix || spec.remove_extra;
-  made->decoders.push_back(std::move(decoder));
-  if (is_bpe)
-    made->model = std::move(bpe);
-  else
-    made->model = std::move(unigram);
+  return decoder;
+}
+
+/// Adds control tokens, which text cannot produce, and user-defined tokens, which are not normalized.
+Error add_special_tokens(const Spec& spec, Pipeline* pipeline, SentencePieceNormalizer* normalizer) {
   for (size_t i = 0; i < spec.entries.size(); ++i) {
     const Entry& entry = spec.entries[i];
-    if (entry.type == kControl) {  // no text becomes one
-      if (made->special.size() <= i) made->special.resize(i + 1);
-      made->special[i] = true;
+    if (entry.type == kControl) {
+      if (pipeline->special.size() <= i) pipeline->special.resize(i + 1);
+      pipeline->special[i] = true;
     } else if (entry.type == kUserDefined) {
       Result<Text> text = to_text(entry.piece);
       if (!text.ok()) return text.error();
@@ -289,11 +304,29 @@ Error SPTokenizer::load_bytes(std::string_view file) {
       token.content = std::move(*text);
       token.id = i;
       normalizer->user_defined.add(token.content, 0);
-      made->normalized_added.add(token.content, static_cast<int32_t>(made->added.size()));
-      made->added.push_back(std::move(token));
+      pipeline->normalized_added.add(token.content, static_cast<int32_t>(pipeline->added.size()));
+      pipeline->added.push_back(std::move(token));
     }
   }
-  made->normalizers.push_back(std::move(normalizer));
+  return Error::Ok;
+}
+
+}  // namespace
+
+Error SPTokenizer::load_bytes(std::string_view file) {
+  Spec spec;
+  TORCHETTE_TRY(read(file, &spec));
+  auto made = std::make_shared<Pipeline>();
+  Result<std::unique_ptr<Model>> model = spec.model_type == 2 ? make_bpe(spec) : make_unigram(spec);
+  if (!model.ok()) return model.error();
+  for (const Entry& entry : spec.entries)
+    if (const Result<Text> text = to_text(entry.piece); !text.ok()) return text.error();
+  made->model = std::move(*model);
+  made->decoders.push_back(make_decoder(spec));
+  Result<std::unique_ptr<SentencePieceNormalizer>> normalizer = make_normalizer(&spec);
+  if (!normalizer.ok()) return normalizer.error();
+  TORCHETTE_TRY(add_special_tokens(spec, made.get(), normalizer->get()));
+  made->normalizers.push_back(std::move(*normalizer));
   const int64_t bos = made->model->vocabulary.find(spec.bos), eos = made->model->vocabulary.find(spec.eos);
   bos_ = bos < 0 ? kNone : static_cast<uint64_t>(bos);
   eos_ = eos < 0 ? kNone : static_cast<uint64_t>(eos);

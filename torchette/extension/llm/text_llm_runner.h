@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TextLLMRunner: a language model in a .pte file that goes on with a text. The file's method `forward` takes
-// tokens (int64 [1, n]) and the position of the first of them (int64 [1]), keeps what it needs of them, and
-// gives the logits of the last one; or it has `text_decoder` and an encoder of texts, sound or images. Names
-// are ExecuTorch's; tokens are those that transformers gives.
+// TextLLMRunner: generates text with a language model stored in a .pte file. The method `forward` of the file
+// accepts tokens (int64 [1, n]) and the position of the first one (int64 [1]), updates its KV cache and
+// returns the logits of the last token. Other files have the method `text_decoder` and an encoder of text,
+// sound or images. The API has the names of ExecuTorch. Tokens are equal to those of transformers.
 #pragma once
 
 #include <atomic>
@@ -22,103 +22,108 @@
 
 namespace torchette::extension::llm {
 
-/// What one token brought.
+/// The output of one step.
 struct AnswerPiece {
   struct TokenLogprob {
     uint64_t token;
     float logprob;
   };
-  std::string text;      // whole characters; empty while one is not complete, or may begin a stop text
-  bool is_last = false;  // the answer has ended; its last piece may have text
-  std::optional<uint64_t> token;  // none of a last piece that has only what was held back
-  // where the configuration asks for them, in the model's own distribution
+  // Complete characters. Empty while a character is incomplete or the text may begin a stop string.
+  std::string text;
+  bool is_last = false;           // the last piece of an answer may have text
+  std::optional<uint64_t> token;  // absent if the last piece has only text that was held back
+  // Log-probabilities in the distribution of the model, if the configuration requests them.
   float logprob = 0;
   std::vector<TokenLogprob> top;
 };
 
-/// A conversation: each prompt goes on where the last answer ended, until reset(). Not for use by two threads
-/// at once, but for stop().
+/// A conversation: each prompt continues after the last answer, until reset(). Not thread-safe, except
+/// stop().
 class TextLLMRunner final : public IRunner {
  public:
-  /// Without a tokenizer that of the file is used (its named data tokenizer.json). `temperature` other than
-  /// -1 stands for that of every configuration.
+  /// The default tokenizer is the one of the file (its named data tokenizer.json). A `temperature` other than
+  /// -1 replaces the temperature of each configuration.
   explicit TextLLMRunner(std::unique_ptr<Module> module, std::unique_ptr<Tokenizer> tokenizer = nullptr,
                          float temperature = -1);
   ~TextLLMRunner() override;
 
   bool is_loaded() const override { return loaded_; }
-  /// Errors: those of Module::load_method(); NotFound (no tokenizer), those of make_tokenizer(), NotSupported
-  /// (a method that is not as said above).
+  /// Errors: those of Module::load_method() and make_tokenizer(); NotFound (no tokenizer), NotSupported (the
+  /// methods are not those of a language model).
   Error load() override;
 
-  /// Goes on with `prompt`. `token_callback` gets the answer in pieces of whole characters. Ends at a token
-  /// or a text that ends it, after as many tokens as asked for, at stop(), or where the context is full.
-  /// Errors: those of load(); InvalidArgument (no token at all, a prompt that is not UTF-8 or a configuration
-  /// that is wrong); OutOfResources (the prompt does not fit into the context: nothing is changed then).
+  /// Generates an answer to `prompt`. `token_callback` receives the answer in pieces of complete characters.
+  /// The answer ends at an end token or a stop string, after the maximum of new tokens, at stop(), or when
+  /// the context is full. Errors: those of load(); InvalidArgument (no token, a prompt that is not UTF-8, or
+  /// an invalid configuration); OutOfResources (the prompt does not fit into the context, which is
+  /// unchanged).
   Error generate(const std::string& prompt, const GenerationConfig& config, TokenCallback token_callback = {},
                  StatsCallback stats_callback = {}) override;
-  /// The same of images, sound and text, in their order; `echo` has no effect. What reads a text or sound as
-  /// a whole (T5, Whisper) begins anew with each; a text beside sound is what the answer begins with.
+  /// The same for images, sound and text, in their order; `echo` has no effect. Models that encode a whole
+  /// text or sound (T5, Whisper) start a new conversation with each; a text with sound is the beginning of
+  /// the answer.
   Error generate(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config,
                  TokenCallback token_callback = {}, StatsCallback stats_callback = {});
-  /// The same in steps: an answer to `prompt` (which no piece echoes), of which each next() gives what one
-  /// token brought, until a piece is the last. Whoever wants no more of it simply begins another one. Errors:
-  /// as above; of next() InvalidState, too (no answer was begun, or it has ended).
+  /// The same in steps: begin() starts an answer to `prompt` without an echo, and each next() returns the
+  /// piece of one token, until the last one. A new begin() ends an unfinished answer. Errors: as above;
+  /// next() also has InvalidState (there is no answer, or it has ended).
   Error begin(const std::string& prompt, const GenerationConfig& config);
   Result<AnswerPiece> next();
   Error begin(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config);
-  /// An answer to a whole conversation, given as tokens: what the context has of its beginning is not run
-  /// again. Errors: those of begin().
+  /// Starts an answer to the tokens of a whole conversation. Tokens at its beginning that the context has are
+  /// not run again. Errors: those of begin().
   Error begin_with(const std::vector<uint64_t>& conversation, const GenerationConfig& config);
-  /// An answer to messages: render(), encode, begin_with().
+  /// Starts an answer to messages: render(), encode, begin_with().
   Error begin_chat(std::string_view messages, const GenerationConfig& config);
-  /// Of the answer so far.
+  /// The statistics of the answer so far.
   Stats stats() const;
-  /// Puts a text into the context; an answer to it begins with generate() of what follows. Errors: as above.
+  /// Appends a text to the context without an answer. Errors: as above.
   Error prefill(const std::string& prompt, int32_t num_bos = 0, int32_t num_eos = 0);
   Error prefill(const std::vector<MultimodalInput>& inputs, int32_t num_bos = 0, int32_t num_eos = 0);
-  /// Runs everything once, and forgets it.
+  /// Generates an answer once and discards it.
   Error warmup(const std::string& prompt, int32_t max_new_tokens);
 
-  /// Ends generate() behind the token that it is at; for other threads and callbacks.
+  /// Ends generate() after the current token; for other threads and callbacks.
   void stop() override { stopped_.store(true, std::memory_order_relaxed); }
-  /// Begins anew.
+  /// Starts a new conversation.
   void reset() override { static_cast<void>(rewind(0)); }
-  /// Forgets all tokens from `position` on. Error: InvalidArgument (there are not so many).
+  /// Removes all tokens from `position` on. Error: InvalidArgument (the position is beyond the end).
   Error rewind(size_t position);
-  /// Another conversation on the same weights that goes on from here by itself. Errors: those of load();
+  /// A copy of the conversation that continues independently on the same weights. Errors: those of load();
   /// MemoryAllocationFailed.
   Result<std::unique_ptr<TextLLMRunner>> fork();
 
-  /// The conversation as bytes, and back: those of torchette.llm.Session.save. Errors: those of load(),
-  /// NotSupported (the file's bytes are not at hand), InvalidExternalData (no state, or another model's or
-  /// adapter's: the conversation stays as it was), AccessFailed (of files, which are written whole or not at
-  /// all).
+  /// Saves and restores the conversation, in the format of torchette.llm.Session.save. Files are written
+  /// atomically. Errors: those of load(), NotSupported (the bytes of the file are not available),
+  /// InvalidExternalData (not a state of this model and adapter; the conversation is unchanged),
+  /// AccessFailed.
   Result<std::vector<uint8_t>> state();
   Error set_state(Span<const uint8_t> bytes);
   Error save_state(const std::string& path);
   Error load_state(const std::string& path);
 
-  /// Goes on with a LoRA adapter, the .ptd file of a model that was exported with one; empty: without. The
-  /// conversation begins anew; forks stay as they are. Errors: those of load(), InvalidArgument (the model
-  /// takes none), InvalidExternalData (a file of other tensors).
+  /// Uses a LoRA adapter, the .ptd file of a model that was exported with one; an empty path: no adapter.
+  /// Starts a new conversation; forks do not change. Errors: those of load(), InvalidArgument (the model has
+  /// no adapters), InvalidExternalData (the file has other tensors).
   Error set_adapter(const std::string& path);
-  /// A runner of a small model with the same tokens, which proposes so many at a time: answers are of the
-  /// same distribution; greedy, they are the same. Null takes it away. It is this one's until then.
+  /// Uses a small model with the same tokens for speculative decoding, with `num_tokens` proposals per step.
+  /// The distribution of answers does not change; greedy answers are equal. Null removes the draft. Until
+  /// then only this runner may use it.
   void set_draft(std::shared_ptr<TextLLMRunner> draft, int32_t num_tokens = 4) {
     draft_ = std::move(draft);
     num_draft_ = num_tokens;
   }
 
-  /// All tokens of the conversation; numbers beyond the vocabulary stand for what is no text.
+  /// All tokens of the conversation. Tokens beyond the vocabulary represent images and sound.
   const std::vector<uint64_t>& tokens() const { return tokens_; }
   int64_t max_context_len() const { return max_context_; }
   /// Null before load().
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   Module& module() { return *module_; }
-  /// The defaults that the file has for its model (generation_config.json), where it has some. Loads.
+  /// The defaults of the file for its model (generation_config.json). Errors: those of load() and
+  /// Json::parse().
   Result<GenerationConfig> default_config();
-  /// The prompt that the file's template makes of messages, a list of {"role": ..., "content": ...} in JSON.
+  /// Renders messages, a JSON list of {"role": ..., "content": ...}, with the template of the file.
   /// Errors: those of load(), ChatTemplate and Json::parse(); NotFound (the file has no template).
   Result<std::string> render(std::string_view messages);
   bool has_template() const;
@@ -130,25 +135,33 @@ class TextLLMRunner final : public IRunner {
   Error load_model();
   Result<FreeableBuffer> named_data(const char* name) const;
   Result<std::vector<uint64_t>> encode(const std::string& prompt, const GenerationConfig& config) const;
-  /// Texts as tokens.
+  /// A prompt for the decoder, with the tokens of each text.
   Result<Decoder::Prompt> place(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config);
   Error make_decoder(std::shared_ptr<DataLoader> adapter);
   Result<std::string> identity();
-  /// Runs what was not run yet of the first `end` tokens; `*logits` are those of the last one, until the next
-  /// run.
+  /// Runs the first `end` tokens, except those that ran before. `*logits` are those of the last one and are
+  /// valid until the next run.
   Error run(size_t end, Span<float>* logits);
-  /// Of these tokens, what is not run yet; they become the conversation.
+  /// The same for all of `tokens`, which become the conversation.
   Error run_all(const std::vector<uint64_t>& tokens, Span<float>* logits);
-  Result<std::vector<bool>> allowed(Grammar& grammar, const Grammar::State* state, size_t size);
-  /// What the draft model would say next, and the model's logits behind the last token and each of that.
-  Error guess();
-  Error give(const GenerationConfig& config, const TokenCallback& token_callback,
-             const StatsCallback& stats_callback);
-  Error start(const std::vector<uint64_t>& prompt, std::unique_ptr<Answer> answer);
-  Error start_whole(const std::vector<uint64_t>& conversation, std::unique_ptr<Answer> answer);
+
+  // text_llm_generation.cpp
   Result<std::unique_ptr<Answer>> prepare(const GenerationConfig& given);
+  Error set_grammar(Answer* answer);
+  Error start(const std::vector<uint64_t>& prompt, std::unique_ptr<Answer> answer);
+  Error start_conversation(const std::vector<uint64_t>& conversation, std::unique_ptr<Answer> answer);
+  void drop_oldest(size_t num_kept, size_t num_newest);
+  Error next_logits(Span<float>* logits);
+  Error choose_token(Span<float> logits, AnswerPiece* piece);
+  Result<Sampler::Choice> distribution(Span<float> logits, const Grammar::State* state,
+                                       const std::vector<uint64_t>& history);
+  Result<AnswerPiece> add_text(AnswerPiece piece);
+  Result<AnswerPiece> finish(const char* reason);
   void end(const char* reason, AnswerPiece* last);
-  void forget(size_t keep, size_t newest);
+  Error draft_tokens();
+  Error run_draft(const std::vector<uint64_t>& tokens);
+  Error generate_pieces(const GenerationConfig& config, const TokenCallback& token_callback,
+                        const StatsCallback& stats_callback);
 
   struct Identity;
 
@@ -156,7 +169,7 @@ class TextLLMRunner final : public IRunner {
   std::shared_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Decoder> decoder_;
   std::shared_ptr<Identity> identity_;  // of the file; forks share it
-  std::string adapter_;                 // what tells it from others
+  std::string adapter_;                 // identifies the adapter
   float temperature_;
   bool loaded_ = false;
   uint64_t begin_ = UINT64_MAX, end_ = UINT64_MAX;
@@ -164,18 +177,18 @@ class TextLLMRunner final : public IRunner {
   int64_t max_context_ = 0;
   std::unordered_set<uint64_t> ends_;
   std::vector<uint64_t> tokens_;
-  size_t num_run_ = 0;  // of these, those that the caches have
+  size_t num_run_ = 0;  // tokens in the KV cache, the first ones of tokens_
   long load_start_ = 0, load_end_ = 0;
   std::unique_ptr<Answer> answer_;
   std::shared_ptr<const ChatTemplate> template_;
-  std::shared_ptr<const GrammarVocabulary> vocabulary_;  // made where a grammar asks first
-  std::shared_ptr<Grammar> grammar_;                     // of the last answer that had one
+  std::shared_ptr<const GrammarVocabulary> vocabulary_;  // made by the first grammar
+  std::shared_ptr<Grammar> grammar_;                     // of the last answer with one
   std::string grammar_text_;
   std::shared_ptr<TextLLMRunner> draft_;
   int32_t num_draft_ = 4;
 };
 
-/// ExecuTorch's way to one; opens nothing yet.
+/// Makes a runner, as in ExecuTorch. Opens no file.
 std::unique_ptr<TextLLMRunner> create_text_llm_runner(
     const std::string& model_path, std::unique_ptr<Tokenizer> tokenizer = nullptr,
     std::optional<const std::string> data_path = std::nullopt, float temperature = -1);
