@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from torchette.errors import ExecutionError
-from torchette.llm.session import Session, _Shared
+from torchette.llm.session import Session
+from torchette.llm.shared_model import SharedModel
 from torchette.llm.text import Tokenizer
 
 
@@ -102,7 +103,7 @@ def session(decoder: FakeDecoder | None = None, generation: Mapping[str, object]
         "generation_config.json": json.dumps(generation or {}).encode(),
     }
     facts = {"get_eos_ids": [END], "get_bos_id": BEGIN}
-    made._shared = _Shared(files, facts, Tokenizer(tokenizer_json()), made.vocab_size, b"")
+    made._shared = SharedModel(files, facts, Tokenizer(tokenizer_json()), made.vocab_size, b"")
     return made
 
 

@@ -11,19 +11,20 @@ from torchette.errors import MissingPackageError
 
 if TYPE_CHECKING:
     from torchette.llm._export import export
+    from torchette.llm.generation import Generation, Piece, Statistics
     from torchette.llm.grammar import Grammar
     from torchette.llm.lora import write_adapter
     from torchette.llm.messages import calls_in
     from torchette.llm.sampling import Sampling
-    from torchette.llm.session import Generation, Piece, Session, Statistics
+    from torchette.llm.session import Session
 
 _LAZY = {
-    "Generation": "torchette.llm.session",
+    "Generation": "torchette.llm.generation",
     "Grammar": "torchette.llm.grammar",
-    "Piece": "torchette.llm.session",
+    "Piece": "torchette.llm.generation",
     "Sampling": "torchette.llm.sampling",
     "Session": "torchette.llm.session",
-    "Statistics": "torchette.llm.session",
+    "Statistics": "torchette.llm.generation",
     "calls_in": "torchette.llm.messages",
     "export": "torchette.llm._export",
     "grammar_of": "torchette.llm.schema",

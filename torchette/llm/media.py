@@ -149,7 +149,7 @@ class CrossDecoder(MediaDecoder):
         return [self._number(inputs, (start[0], inputs)), *start[1:]]
 
     def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
-        """As `torchette.llm.session.Decoder.step`."""
+        """As `torchette.llm.token_state.Decoder.step`."""
         tokens = list(tokens)
         if start_pos == 0:
             number = tokens[0]
@@ -232,7 +232,7 @@ class ImageDecoder(MediaDecoder):
         return [t for token in tokens for t in (whole if token == self.placeholder else [token])]
 
     def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
-        """As `torchette.llm.session.Decoder.step`."""
+        """As `torchette.llm.token_state.Decoder.step`."""
         plain = np.array([[token if token < self.vocab_size else 0 for token in tokens]], np.int64)
         rows = self._run(self._table, plain)
         for i, number in enumerate(tokens):

@@ -22,8 +22,10 @@ from urllib.parse import unquote
 
 from torchette.errors import InputError, TorchetteError
 from torchette.llm.features import image_of
+from torchette.llm.generation import Generation, Piece
 from torchette.llm.messages import OPEN, Call, calls_in, functions
-from torchette.llm.session import Generation, Piece, Session, common
+from torchette.llm.session import Session
+from torchette.llm.token_state import common
 
 _log = logging.getLogger("torchette")
 # What would change the answer and is not there; null, and what it is without, are taken.
