@@ -18,12 +18,16 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchette.build.bare.image import Image
 from torchette.build.selection import Selection
 from torchette.cli import DONE, UsageError, _board
 from torchette.cli._console import note, print_json, print_table, print_values
 from torchette.targets import Target
+
+if TYPE_CHECKING:
+    from torchette.build.make import Made
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +65,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from torchette import targets
-    from torchette.build import kernels, selection
     from torchette.build.make import make
 
     if options.list:
@@ -73,13 +76,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("where to? name a folder: -o DIR")
     if options.llm and target.kind == "bare":
         raise UsageError(f"--llm needs files and a heap, which {target.name} has not")
-    chosen = selection.of_files(options.models)
-    if options.ops is not None or options.dtypes is not None:
-        operators = (
-            chosen.operators if options.ops is None else selection.checked_operators(_names(options.ops))
-        )
-        dtypes = chosen.dtypes if options.dtypes is None else selection.checked_dtypes(_names(options.dtypes))
-        chosen = Selection(operators, dtypes, chosen.backends)
+    chosen = _selection(options)
     if target.name == "wasm32-browser":
         return _build_for_browser(options, chosen)
     made = make(
@@ -94,23 +91,58 @@ def run(options: argparse.Namespace) -> int:
     )
     images = _build_images(options, target, chosen) if target.kind == "bare" else []
     made.files.update({f"image of {image.path.stem}": image.path for image in images})
-    known = set(kernels.library())
-    kept = known if chosen.operators is None else chosen.operators & known
-    bytes_ = made.footprint
     if options.json:
-        print_json(
-            {
-                "target": target.name,
-                "files": {kind: str(path) for kind, path in made.files.items()},
-                "kernels": [vars(cost) for cost in bytes_.kernels] if bytes_ else sorted(kept),
-                "left_out": {"operators": sorted(known - kept), "dtypes": _left_out(chosen.dtypes)},
-                "shared_bytes": bytes_.shared if bytes_ else None,
-                "other_bytes": bytes_.rest if bytes_ else None,
-                "runner": made.loaded,
-                "images": {image.path.stem: {"flash": image.flash, "ram": image.ram} for image in images},
-            }
-        )
-        return DONE
+        _print_json(target, chosen, made, images)
+    else:
+        _print_text(target, chosen, made)
+    return DONE
+
+
+def _selection(options: argparse.Namespace) -> Selection:
+    """The operators and dtypes of the models, or those that --ops and --dtypes name."""
+    from torchette.build import selection
+
+    chosen = selection.of_files(options.models)
+    if options.ops is None and options.dtypes is None:
+        return chosen
+    operators, dtypes = chosen.operators, chosen.dtypes
+    if options.ops is not None:
+        operators = selection.checked_operators(_names(options.ops))
+    if options.dtypes is not None:
+        dtypes = selection.checked_dtypes(_names(options.dtypes))
+    return Selection(operators, dtypes, chosen.backends)
+
+
+def _operators(chosen: Selection) -> tuple[set[str], set[str]]:
+    """The operators of the library that a build keeps and those that it leaves out."""
+    from torchette.build import kernels
+
+    known = set(kernels.library())
+    kept = known if chosen.operators is None else known & chosen.operators
+    return kept, known - kept
+
+
+def _print_json(target: Target, chosen: Selection, made: Made, images: list[Image]) -> None:
+    kept, left = _operators(chosen)
+    bytes_ = made.footprint
+    print_json(
+        {
+            "target": target.name,
+            "files": {kind: str(path) for kind, path in made.files.items()},
+            "kernels": [vars(cost) for cost in bytes_.kernels] if bytes_ else sorted(kept),
+            "left_out": {"operators": sorted(left), "dtypes": _left_out(chosen.dtypes)},
+            "shared_bytes": bytes_.shared if bytes_ else None,
+            "other_bytes": bytes_.rest if bytes_ else None,
+            "runner": made.loaded,
+            "images": {image.path.stem: {"flash": image.flash, "ram": image.ram} for image in images},
+        }
+    )
+
+
+def _print_text(target: Target, chosen: Selection, made: Made) -> None:
+    from torchette.build.selection import DTYPES
+
+    bytes_, loaded = made.footprint, made.loaded
     if bytes_ is not None:
         print_table(
             ("kernel", "own bytes", "with shared"),
@@ -118,28 +150,25 @@ def run(options: argparse.Namespace) -> int:
             title=f"Kernels of {target.name}: bytes of code and constants",
         )
         print()
-    left = _left_out(chosen.dtypes)
+    kept, left = _operators(chosen)
+    dtypes = _left_out(chosen.dtypes)
+    num_dtypes = f"{len(DTYPES) - len(dtypes)} of {len(DTYPES)}"
     rows: list[tuple[str, object]] = [
-        ("kernels", f"{len(kept)} of {len(known)}; {len(known - kept)} left out"),
-        (
-            "dtypes",
-            f"{len(selection.DTYPES) - len(left)} of {len(selection.DTYPES)}; left out: {', '.join(left) or 'none'}",
-        ),
+        ("kernels", f"{len(kept)} of {len(kept) + len(left)}; {len(left)} left out"),
+        ("dtypes", f"{num_dtypes}; left out: {', '.join(dtypes) or 'none'}"),
     ]
     if bytes_ is not None:
         own = sum(cost.own for cost in bytes_.kernels)
         rows += [("kernels' own bytes", own), ("shared by kernels", bytes_.shared)]
-        if made.loaded is not None:
+        if loaded is not None:
             rows.append(("runtime and runner", bytes_.rest))
-    if made.loaded is not None:
-        loaded = made.loaded
+    if loaded is not None:
         rows.append(
             ("image in all", f"{loaded['text']:,} text, {loaded['data']:,} data, {loaded['bss']:,} bss")
         )
     print_values([*rows, *((kind, str(path)) for kind, path in made.files.items())])
     if target.note:
         note(f"{target.name}: {target.note}")
-    return DONE
 
 
 def _build_for_browser(options: argparse.Namespace, chosen: Selection) -> int:

@@ -54,6 +54,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--inputs", action="append", metavar="INPUT", help=inputs.HELP)
     parser.add_argument("--seed", type=int, default=0, help="seed of generated inputs (default: 0)")
+    _add_pass_options(parser)
+    _add_backend_options(parser)
+    _add_quantization_options(parser)
+    _add_file_options(parser)
+    parser.add_argument("--list", action="store_true", help="print the stages and passes, and stop")
+    parser.add_argument("--until", metavar="STAGE", help="print the graph after this stage, and stop")
+    parser.add_argument("--report", action="store_true", help="print what every pass did")
+    parser.add_argument(
+        "--report-page",
+        metavar="FILE.html",
+        type=Path,
+        help="write `torchette report`'s page, which then says why each call runs where it does",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_pass_options(parser: argparse.ArgumentParser) -> None:
+    """Options that check, print and switch off passes."""
     parser.add_argument("--check", action="store_true", help="run the result and compare it with eager")
     parser.add_argument(
         "--check-passes", action="store_true", help="compare the graph before and after every pass"
@@ -64,6 +82,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dump", metavar="DIR", type=Path, help="write the graph after every pass into this folder"
     )
+
+
+def _add_backend_options(parser: argparse.ArgumentParser) -> None:
+    """Options of backends and dynamic shapes."""
     parser.add_argument(
         "--backend",
         action="append",
@@ -78,6 +100,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a dimension whose size varies, by the input's position; dimensions of one name have one size",
     )
+
+
+def _add_quantization_options(parser: argparse.ArgumentParser) -> None:
+    """Options of recipes and calibration."""
     parser.add_argument(
         "--quantize",
         choices=RECIPES,
@@ -107,6 +133,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=("int8", "uint8"),
         help="take and return floats as whole numbers; goes with --quantize int8",
     )
+
+
+def _add_file_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the stored file and the memories of the device."""
     parser.add_argument(
         "--data-file", metavar="FILE.ptd", type=Path, help="write the weights to this file, beside the .pte"
     )
@@ -139,16 +169,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compare with eager on the inputs and on random ones, and store the result with hashes in the file",
     )
-    parser.add_argument("--list", action="store_true", help="print the stages and passes, and stop")
-    parser.add_argument("--until", metavar="STAGE", help="print the graph after this stage, and stop")
-    parser.add_argument("--report", action="store_true", help="print what every pass did")
-    parser.add_argument(
-        "--report-page",
-        metavar="FILE.html",
-        type=Path,
-        help="write `torchette report`'s page, which then says why each call runs where it does",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,6 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A model, inputs and a recipe come in, perhaps with limits; a model with integers goes out, and a table of what they cost
-# and save. Which layers get them is decided by measuring: first each layer alone, then whole models.
+# In: a model, inputs and a recipe, perhaps with limits. Out: a quantized model, and a table of errors, times and sizes.
+#
+# With limits, measurements choose the layers:
+# 1. Each layer is quantized alone. Its cost is the signal-to-noise ratio of the network's output, the worst one of several,
+#    on the first 32 inputs. The layer is also compiled alone, in floats and in integers, and both are timed in turns. More
+#    bits are measured as well: weights of bfloat16, and 8 bits if the recipe has 4.
+# 2. A knapsack finds, for up to 64 amounts of bytes, or of microseconds if `max_ms` is given, the bits of each layer (32, 16,
+#    8 or 4) with the least sum of noise that save as much.
+# 3. Some of these choices are compiled as a whole and measured, about the logarithm of their number. With `max_drop` the
+#    choice that saves most within all limits is chosen, so an allowed drop is used; without it the one that saves least.
 """`torchette.quantize`: one call from floats to integers."""
 
 from __future__ import annotations
@@ -59,50 +67,41 @@ def quantize(
 ) -> tuple[nn.Module, QuantizationTable]:
     """Quantize a model for `torchette.compile`.
 
-    Without a limit, all layers that the recipe fits get integers. With one, each layer gets them or stays in float32:
-
-    1. Each layer is quantized alone. The signal-to-noise ratio of the network's output, the worst one of several, on the
-       first 32 inputs, says what it costs. The layer is also compiled alone, in floats and in integers, and both are timed in
-       turns. More bits are measured as well: weights of bfloat16, and 8 bits where the recipe has 4.
-    2. A knapsack gives, for up to 64 amounts of bytes, or of microseconds where `max_ms` is given, the bits of each layer (32,
-       16, 8, or 4) with the least sum of noise that save as much.
-    3. Of these choices, some are compiled as a whole and measured, about as many as the logarithm of their number. With
-       `max_drop` the one that saves most and keeps all limits is taken, so a drop that is allowed is used; without it the
-       one that saves least.
+    Without a limit, all layers that the recipe supports are quantized. With a limit, measurements choose the bits of each
+    layer; the top of this module describes the search.
 
     Args:
-        model: in eval mode; it stays as it is.
-        calibration: inputs like those of use: tuples of arguments, dicts of named ones or single tensors. All of them are
-            observed. The first is the example that the model is captured with.
-        recipe: "int8", weights and activations of layers and of what is between them; "int8-dynamic", linear layers, the
-            activations' scales taken from each input; "8da4w", the same with weights of 4 bits in groups of 32;
-            "int8-weight-only" and "int4-weight-only", linear layers that compute in floats and tables of embeddings.
-        metric: called with a model, compiled, that is called as the given one; gives a number, or one for each example,
-            whose mean counts. Higher is better. With numbers for each example the table has 95 % intervals of drops:
-            percentiles of 1,000 means of examples drawn with replacement, the same ones for both models; where no example
-            differs it is a point, and says little below 3 in as many as there are. By default, where
-            `max_drop` is given and the first output is [n, classes], the share of calibration inputs whose largest output is
-            float32's; for other outputs, 1 - noise / signal.
-        max_drop: how much less than float32's the metric may be: a number, absolute; or a text such as "0.5%", relative to
-            float32's. The drop itself counts, not the end of its interval.
+        model: a module in eval mode. It does not change.
+        calibration: typical inputs: tuples of arguments, dicts of named arguments or single tensors. All of them are
+            observed. The model is captured with the first one.
+        recipe: "int8": weights and activations of layers and of the operators between them; "int8-dynamic": linear layers,
+            with the scales of activations from each input; "8da4w": the same with 4-bit weights in groups of 32;
+            "int8-weight-only" and "int4-weight-only": embeddings and linear layers that compute in floats.
+        metric: called with a compiled model, which is called like `model`. Returns a number, or one for each example, whose
+            mean is the score; higher is better. With one for each example the table has 95 % intervals of drops:
+            percentiles of 1,000 bootstrap means, with the same examples for both models. The default with `max_drop` is the
+            share of calibration inputs with the largest output of float32, if the first output is [n, classes];
+            otherwise 1 - noise / signal.
+        max_drop: the largest drop of the metric below its value in float32: a number, absolute; or a text such as "0.5%",
+            relative. The drop itself is compared, not the end of its interval.
         max_ms: milliseconds of a call with the first calibration input, on this machine.
-        max_mb: of the compiled file, in 10^6 bytes.
-        dynamic_shapes, backend: as for `torchette.compile`, to which you give the same.
-        resume: a file that what is measured is kept in, as it is measured. A run that was interrupted goes on with it, and one
-            with other limits measures only what is new. The metric must be the same.
-        board: of `torchette build --board`, such as "mps2-an386", a Cortex-M4F: instructions of its image in qemu, start and
-            one call, stand for time: `max_ms` is millions of them. Needs qemu-system-arm and compilers for both.
+        max_mb: size of the compiled file, in 10^6 bytes.
+        dynamic_shapes, backend: as for `torchette.compile`, which must get the same.
+        resume: a file that stores the measurements. An interrupted run continues with it, and a run with other limits
+            measures only new choices. The metric must be the same.
+        board: a board of `torchette build --board`, such as "mps2-an386", a Cortex-M4F. Its time is the instructions of its
+            image in qemu, start and one call; `max_ms` is in millions. Needs qemu-system-arm and compilers for both.
 
     Returns:
-        The quantized model, and the table with all that was measured. Where float32 keeps `max_ms` and `max_mb`, and there
-        is no `max_drop`, the model is the given one.
+        The quantized model, and the table of all measurements. If float32 is within `max_ms` and `max_mb`, and there is no
+        `max_drop`, the model is the given one.
 
     Raises:
-        InputError: unknown recipe, no calibration, a metric that gives no number, a limit that is none; a file to resume with
-            that is of another model, recipe, backend, machine or other inputs.
-        TargetError, MissingCompilerError, BuildError: no such board, no tool for it, or a model that it has no memory for.
-        QuantizationError: code "nothing-to-quantize": the recipe fits no layer. Code "budget-not-met": no choice keeps the
-            limits; the text has the nearest one.
+        InputError: an unknown recipe, no calibration, a metric without a number, an invalid limit, or a file to resume of
+            another model, recipe, backend, machine or calibration.
+        TargetError, MissingCompilerError, BuildError: the board is unknown, lacks a tool, or has too little memory.
+        QuantizationError: code "nothing-to-quantize": the recipe supports no layer. Code "budget-not-met": no choice is
+            within the limits; the text names the nearest one.
         MissingPackageError: torchao is not installed.
         TrainModeError, ExportError: as for `torchette.compile`.
     """
@@ -115,43 +114,59 @@ def quantize(
         raise InputError("there is no input to observe", hints=["calibration=[(x,), ...]"])
     recipes.pt2e.torchao("torchao.quantization")
     counter = None if board is None else Counter(board)
+    of = {"recipe": recipe, "backend": _text(backend), **_facts(model, calls)}
+    of |= {"machine": board} if board else {}
     with Progress() as progress, torch.no_grad():
-        progress("quantize", "capture")
-        args, kwargs = calls[0]
-        program = capture(model, args, kwargs, dynamic_shapes, "forward")
-        layers = recipes.layers_of(chosen_recipe, model, program)
-        if not layers:
-            raise QuantizationError(
-                f"the recipe {recipe!r} fits no layer of {type(model).__name__}",
-                hints=[
-                    "int8 takes convolutions, too; recipes of 4 bits take linear layers of a multiple of 32 inputs"
-                ],
-                code="nothing-to-quantize",
-            )
-        of = {"recipe": recipe, "backend": _text(backend), **_facts(model, calls)}
-        of |= {"machine": board} if board else {}
-        kept = Measurements(resume, of)
-        work = _Work(
-            model, calls, chosen_recipe, program, layers, dynamic_shapes, backend, progress, kept, counter
-        )
-        if metric is None and limits.drop is not None:
-            metric = work.agreement
-        work.metric = metric
-        measured = [work.layer(name, several=not limits.are_none) for name in layers]
-        work.choices, gaining = _choices(measured, by_time=limits.ms is not None)
-        chosen = _search(work, len(work.choices) - 1, gaining, limits)
-        points = tuple(work.points[number] for number in sorted(work.points))
-    table = QuantizationTable(
-        recipe,
-        tuple(replace(layer, bits=32) for layer in measured),
-        points,
-        {**work.wide.layers, **work.wide.sums},
-    )
+        work = _begin(model, calls, chosen_recipe, dynamic_shapes, backend, progress, resume, counter, of)
+        work.metric = work.agreement if metric is None and limits.drop is not None else metric
+        table, chosen = _measure(recipe, work, limits)
     if chosen is None:
         raise _not_met(table, limits)
     point = work.points[chosen]
     made = work.quantized(work.choices[chosen]) if point.layers else model
     return made, table.choosing(point)
+
+
+def _begin(
+    model: nn.Module,
+    calls: Sequence[Call],
+    recipe: recipes.Recipe,
+    dynamic_shapes: Any,
+    backend: Any,
+    progress: Progress,
+    resume: str | os.PathLike[str] | None,
+    counter: Counter | None,
+    of: dict[str, Any],
+) -> _Work:
+    """Captures the model, finds its layers and opens the measurements, which describe `of`."""
+    progress("quantize", "capture")
+    args, kwargs = calls[0]
+    program = capture(model, args, kwargs, dynamic_shapes, "forward")
+    layers = recipes.layers_of(recipe, model, program)
+    if not layers:
+        raise QuantizationError(
+            f"the recipe {of['recipe']!r} fits no layer of {type(model).__name__}",
+            hints=[
+                "int8 takes convolutions, too; recipes of 4 bits take linear layers of a multiple of 32 inputs"
+            ],
+            code="nothing-to-quantize",
+        )
+    kept = Measurements(resume, of)
+    return _Work(model, calls, recipe, program, layers, dynamic_shapes, backend, progress, kept, counter)
+
+
+def _measure(recipe: str, work: _Work, limits: _Limits) -> tuple[QuantizationTable, int | None]:
+    """Measures layers and choices. Returns the table and the choice, None if no choice is within the limits."""
+    measured = [work.layer(name, several=not limits.are_none) for name in work.layers]
+    work.choices, gaining = _choices(measured, by_time=limits.ms is not None)
+    chosen = _search(work, len(work.choices) - 1, gaining, limits)
+    table = QuantizationTable(
+        recipe,
+        tuple(replace(layer, bits=32) for layer in measured),
+        tuple(work.points[number] for number in sorted(work.points)),
+        {**work.wide.layers, **work.wide.sums},
+    )
+    return table, chosen
 
 
 # ---- limits ----
