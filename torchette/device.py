@@ -42,7 +42,7 @@ class Device:
     def __post_init__(self) -> None:
         for name, size in self.arenas.items():
             _bytes(f"arena {name}", size)
-        if self.target != "native":
+        if self.target not in ("native", "host"):
             targets.processor(self.target)
         sizes = self.ram_bytes, self.flash_bytes
         if self.fit and sizes[0] is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import platform
 import re
-import struct
 from dataclasses import dataclass, replace
 
 from torchette.errors import InputError, TargetError
@@ -49,17 +48,12 @@ PROCESSORS = {
 
 
 def processor(name: str) -> Processor:
-    """The processor of a machine: one of `TARGETS`, or one of `PROCESSORS` and what begins with its name, such as
-    cortex-m0, or this machine, "native" or "host".
+    """Returns the processor of a machine. The name is one of `TARGETS`, or begins with one of `PROCESSORS`, such as
+    cortex-m0. For this machine, see `torchette.devtools.device_memory.processor_of`.
 
     Raises:
-        InputError: nothing has that name.
-        NativeModuleError: for this machine, the runtime is not built.
+        InputError: there is no such processor.
     """
-    if name in ("native", "host"):
-        from torchette import runtime
-
-        return Processor(name, struct.calcsize("P"), LANES[runtime.kernel_level()])
     kinds = [kind for kind in PROCESSORS if re.fullmatch(rf"{kind}(\d+|-.+)?", name)]
     if not kinds:
         raise InputError(

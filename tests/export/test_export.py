@@ -112,7 +112,7 @@ def test_backends_register_their_recipes(monkeypatch: pytest.MonkeyPatch) -> Non
         ExportRecipe.get_recipe(_Recipes.ONE)
     assert "xnnpack" in str(error.value)
     registry = RecipeRegistry()
-    monkeypatch.setattr(sys.modules["torchette.export.recipe_registry"], "recipe_registry", registry)
+    monkeypatch.setattr(sys.modules["torchette.export.recipe"], "recipe_registry", registry)
     registry.register_backend_recipe_provider(_Provider())
     assert ExportRecipe.get_recipe(_Recipes.ONE).name == "one"
     with pytest.raises(InputError, match="mine has no recipe 'two'; it has one"):

@@ -11,11 +11,11 @@ from typing import Any
 
 _HOMES = {
     "BundledProgram": "torchette.devtools.bundle",
-    "ETRecord": "torchette.devtools.etrecord",
+    "ETRecord": "torchette.exir.etrecord",
     "Inspector": "torchette.devtools.inspector",
     "inspector": "torchette.devtools.inspector",
-    "generate_etrecord": "torchette.devtools.etrecord",
-    "parse_etrecord": "torchette.devtools.etrecord",
+    "generate_etrecord": "torchette.exir.etrecord",
+    "parse_etrecord": "torchette.exir.etrecord",
 }
 
 __all__ = ["BundledProgram", "ETRecord", "Inspector", "generate_etrecord", "inspector", "parse_etrecord"]

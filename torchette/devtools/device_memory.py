@@ -14,6 +14,7 @@ The caller gives the runtime all memory, in four pools, so the needs of a method
 from __future__ import annotations
 
 import dataclasses
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -349,7 +350,7 @@ def bills(
 
     Args:
         source: a path, the file's bytes, or a file that has been read.
-        target: see `torchette.targets.processor`.
+        target: see `processor_of`.
         temp: also find the temporary memory, which runs each kernel once on zeros.
 
     Raises:
@@ -360,8 +361,17 @@ def bills(
     if isinstance(source, (str, Path)):
         source = pte.load_file(source)
     file = source if isinstance(source, pte.PteFile) else pte.read(source)
-    chosen = processor(target)
+    chosen = processor_of(target)
     return [_bill(file, plan, chosen, temp) for plan in file.program.execution_plan]
+
+
+def processor_of(target: str) -> Processor:
+    """Returns the processor of a target: of this machine for "native" and "host", otherwise `torchette.targets.processor`."""
+    if target not in ("native", "host"):
+        return processor(target)
+    from torchette import runtime
+
+    return Processor(target, struct.calcsize("P"), LANES[runtime.kernel_level()])
 
 
 def _bill(file: pte.PteFile, plan: Any, target: Processor, with_temp: bool) -> Bill:

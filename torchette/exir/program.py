@@ -188,7 +188,7 @@ def _to_edge(
 
 def _new_etrecord() -> Any:
     """Imported only where one is asked for: tools stand above the compiler."""
-    return importlib.import_module("torchette.devtools.etrecord").ETRecord()
+    return importlib.import_module("torchette.exir.etrecord").ETRecord()
 
 
 def _named(programs: Any) -> dict[str, ExportedProgram]:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What the steps from a module to a file do, as data, under ExecuTorch's names (executorch.export). Backends fill recipes
-# in by name (recipe_registry.py); export.py runs them.
-"""`ExportRecipe` and its parts."""
+# The steps from a module to a file as data, under ExecuTorch's names (executorch.export). Backends register providers, which
+# make recipes by name; export.py runs recipes.
+"""`ExportRecipe` and its parts, and `recipe_registry`."""
 
 from __future__ import annotations
 
 import dataclasses
-from abc import ABCMeta, abstractmethod
+from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, EnumMeta
@@ -132,8 +132,6 @@ class ExportRecipe:
             raise InputError(
                 f"{recipe!r} is no recipe", hints=["a member of an enumeration of a backend's recipes"]
             )
-        from torchette.export.recipe_registry import recipe_registry  # which makes recipes
-
         backend = recipe.get_backend_name()
         made = recipe_registry.create_recipe(recipe, backend, **kwargs)
         if made is None:
@@ -178,3 +176,61 @@ def _merge(parts: Sequence[Any]) -> Any:
             differ = ", ".join(dict.fromkeys(map(repr, values)))
             raise InputError(f"recipes that are combined differ in {field.name}: {differ}")
     return type(parts[0])(**fields)
+
+
+class BackendRecipeProvider(ABC):
+    """Makes the recipes of a backend. The backend's module of recipes registers one when it is imported."""
+
+    @property
+    @abstractmethod
+    def backend_name(self) -> str:
+        """The name that `RecipeType.get_backend_name` of its recipes returns."""
+
+    @abstractmethod
+    def get_supported_recipes(self) -> Sequence[RecipeType]:
+        """Returns all recipes of the backend."""
+
+    @abstractmethod
+    def create_recipe(self, recipe_type: RecipeType, **kwargs: Any) -> ExportRecipe | None:
+        """Returns a recipe of the backend, or None if the recipe is of another backend."""
+
+    def supports_recipe(self, recipe_type: RecipeType) -> bool:
+        """Whether the backend has the recipe."""
+        return recipe_type in self.get_supported_recipes()
+
+
+class RecipeRegistry:
+    """The providers, by name of the backend."""
+
+    def __init__(self) -> None:
+        self._providers: dict[str, BackendRecipeProvider] = {}
+
+    def register_backend_recipe_provider(self, provider: BackendRecipeProvider) -> None:
+        """Adds a provider; replaces the provider of the same name."""
+        self._providers[provider.backend_name] = provider
+
+    def create_recipe(self, recipe_type: RecipeType, backend: str, **kwargs: Any) -> ExportRecipe | None:
+        """Returns the recipe, or None if the backend has no such recipe. Raises InputError if the backend is unknown."""
+        return self._provider(backend).create_recipe(recipe_type, **kwargs)
+
+    def get_supported_recipes(self, backend: str) -> Sequence[RecipeType]:
+        """Returns the recipes of a backend. Raises InputError if the backend is unknown."""
+        return self._provider(backend).get_supported_recipes()
+
+    def list_backends(self) -> list[str]:
+        """Returns the names of the backends that have recipes."""
+        return list(self._providers)
+
+    def _provider(self, backend: str) -> BackendRecipeProvider:
+        if backend not in self._providers:
+            raise InputError(
+                f"there are no recipes for the backend {backend}",
+                hints=[
+                    f"backends with recipes: {', '.join(self._providers) or 'none'}",
+                    "import its recipes",
+                ],
+            )
+        return self._providers[backend]
+
+
+recipe_registry = RecipeRegistry()

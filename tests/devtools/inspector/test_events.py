@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from torchette.devtools import ETRecord
-from torchette.devtools.etrecord import GraphNode
 from torchette.devtools.inspector import Event, Inspector, PerfData, TimeScale, compare_results
 from torchette.errors import (
     FormatError,
@@ -23,6 +22,7 @@ from torchette.errors import (
     TorchetteError,
     UnsupportedError,
 )
+from torchette.exir.etrecord import GraphNode
 from torchette.format import etdump
 
 MS = 10**6

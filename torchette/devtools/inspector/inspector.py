@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from torchette.devtools import profile
-from torchette.devtools.etrecord import EDGE_PROGRAM, ETRecord, parse_etrecord
 from torchette.devtools.inspect import Description, describe, pandas
 from torchette.devtools.inspector.events import (
     AROUND_A_KERNEL,
@@ -37,6 +36,7 @@ from torchette.errors import (
     ModelNotFoundError,
     UnsupportedError,
 )
+from torchette.exir.etrecord import EDGE_PROGRAM, ETRecord, parse_etrecord
 from torchette.format import etdump
 
 _log = logging.getLogger("torchette")

@@ -9,12 +9,12 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from torchette.devtools.etrecord import EDGE_PROGRAM, EXPORTED_PROGRAM, ETRecord
 from torchette.devtools.inspector.events import AROUND_A_KERNEL, Event
 from torchette.devtools.inspector.numerical_comparator import comparator
 from torchette.devtools.inspector.table import Table
 from torchette.devtools.inspector.values import is_tensor
 from torchette.errors import InputError, MissingPackageError
+from torchette.exir.etrecord import EDGE_PROGRAM, EXPORTED_PROGRAM, ETRecord
 
 
 def numeric_gap(inspector: Any, record: ETRecord, distance: Any, reference_graph: str | None) -> Table:

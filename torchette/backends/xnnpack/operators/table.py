@@ -6,15 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import Node
 
 from torchette.schema import xnnpack
-
-if TYPE_CHECKING:
-    from torchette.backends.xnnpack.operators.lowering import Lowering
 
 aten = torch.ops.aten
 
@@ -26,7 +23,7 @@ class Refused(Exception):
 Check = Callable[[Node, Callable[[Node], bool]], None]
 
 
-Emit = Callable[["Lowering", Node], None]
+Emit = Callable[[Any, Node], None]  # of a `Lowering`, which imports this table
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,6 @@ from torchette.devtools.inspect import operator_names
 from torchette.errors import FormatError, InputError, InputTypeError, ModelNotFoundError
 from torchette.methods import by_method
 
-__path__: list[str] = []  # in ExecuTorch this is a package; torchette.compat serves what is in it
-
 # The names of the file's members.
 IDENTIFIER = "ETRECORD_V0"
 EXPORTED_PROGRAM = "exported_program"
