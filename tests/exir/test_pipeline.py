@@ -12,7 +12,7 @@ from torchette.backends.null import NullPartitioner
 from torchette.errors import DialectError, PassError
 from torchette.exir import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.pass_manager import adapt
-from torchette.exir.pipeline import OPTIONAL, TO_EDGE, build, pass_name, text
+from torchette.exir.pipeline import OPTIONAL, build, pass_name, text
 
 X = torch.randn(2, 3, 8, 8)
 
@@ -50,7 +50,7 @@ def test_until_dump_and_progress(tmp_path):
         nn.Linear(3, 2), (torch.randn(1, 3),), "edge", dump=tmp_path, progress=lambda *step: seen.append(step)
     )
     assert called(program) == ["linear.default"]
-    passes = [(stage.name, pass_name(run)) for stage in build().only(*TO_EDGE).stages for run in stage.passes]
+    passes = [(stage.name, pass_name(run)) for stage in build().until("edge").stages for run in stage.passes]
     assert seen == passes == [(record.stage, record.name) for record in report.records]
     files = sorted(path.name for path in tmp_path.iterdir())
     assert len(files) == len(passes) and files[4] == "05_core_decompose_to_core.txt"

@@ -200,9 +200,7 @@ def _pipeline(options: argparse.Namespace) -> Any:
     from torchette.exir import pipeline
 
     partitioners = [one for name in options.backend or ("auto",) for one in partitioners_of(name)]
-    target = [run for one in partitioners for run in one.target_passes()]
-    delegating = [one for one in partitioners if not one.target_passes()]
-    return pipeline.build(_edge(options), partitioners=delegating, target=target)
+    return pipeline.build(_edge(options), partitioners=partitioners)
 
 
 def _print_until(options: argparse.Namespace) -> int:

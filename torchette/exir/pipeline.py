@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The whole compiler on one screen. An ExportedProgram comes in at the top of `build` and goes out at the bottom with
+# The whole compiler on one screen. An ExportedProgram comes in at the top of `STAGES` and goes out at the bottom with
 # planned memory, ready for the emitter. `print(build(...))` shows all that will run.
-"""Stages, each a dialect and an ordered tuple of passes: `build` makes them from the user's choices, `Pipeline` runs them."""
+"""Stages, each a dialect and an ordered tuple of passes: `build` makes them from the user's choices, `run_stages` runs them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from torchette.exir.check import Reference
 from torchette.exir.config import DynamicMemoryPlanningMode, EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.copy_shape_env import copy_shape_env
 from torchette.exir.delegation import delegate
-from torchette.exir.delegation.explain import Delegation, explain_target, mark_origins
+from torchette.exir.delegation.delegate import Partitioner
+from torchette.exir.delegation.explain import Delegation, explain_target, keeping_rejections, mark_origins
 from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
 from torchette.exir.graph import calls, copy_program, node_text, sync_signature
 from torchette.exir.memory.plan_memory import MemoryPlanningPass, assign_specs
@@ -53,6 +54,7 @@ from torchette.exir.passes.split_chains import split_chains
 from torchette.exir.passes.split_rows import Split, split_rows
 from torchette.exir.passes.to_out_variants import to_out_variants
 from torchette.exir.passes.update_buffers_in_place import update_buffers_in_place
+from torchette.methods import by_method
 
 Pass = Callable[[ExportedProgram], ExportedProgram]
 
@@ -63,14 +65,56 @@ class Stage:
 
     name: str
     dialect: dialects.Dialect
-    passes: tuple[Any, ...]
-    # A pass of this stage takes and returns all methods at once, by name: backends share data between them.
-    together: bool = False
+    passes: tuple[Pass, ...]
 
 
-# Names of the stages that lead to Edge, and of those from Edge to planned memory.
-TO_EDGE = ("capture", "core", "edge")
-TO_PLAN = ("user", "optimize", "target", "exec", "plan")
+@dataclass(frozen=True)
+class _Choices:
+    """The user's choices for one method, and all that the stages derive from them."""
+
+    edge: EdgeCompileConfig
+    backend: ExecutorchBackendConfig
+    method: str
+    partitioners: Mapping[str, Sequence[Partitioner]]  # of all methods
+    transforms: Mapping[str, Any]
+    preserve: tuple[Any, ...]
+
+    @property
+    def kept(self) -> tuple[Any, ...]:
+        """The operators that the first decomposition keeps whole."""
+        return (*self.edge.preserve_ops, *(op for op in self.preserve if op not in self.edge.preserve_ops))
+
+    @property
+    def delegating(self) -> list[Partitioner]:
+        """The partitioners that give parts of the method to a delegate."""
+        return [one for one in self.partitioners.get(self.method, ()) if not one.target_passes()]
+
+    @property
+    def target(self) -> list[Pass]:
+        """The passes of partitioners that put operators of a target into the method."""
+        passes: list[Pass] = []
+        for one in self.partitioners.get(self.method, ()):
+            if found := one.target_passes():
+                passes += [*found, keeping_rejections(type(one).__name__)]
+        return passes
+
+    @property
+    def strips(self) -> list[Pass]:
+        splits = self.backend.row_splits.get(self.method, ())
+        return [_splitting(splits)] if splits else []
+
+
+# ---- the passes of each stage; a stage without passes is left out ----
+
+
+def _capture(choices: _Choices) -> Sequence[Pass]:
+    # Batch norms are folded before the decomposition, which costs the more the more there is to trace.
+    return (check_quantization, number_calls, drop_unused_tensors, fold_batch_norm)
+
+
+def _core(choices: _Choices) -> Sequence[Pass]:
+    return (_decomposing(choices.kept, choices.edge.train_mode),)
+
 
 EDGE_PASSES: tuple[Pass, ...] = (
     keep_assertions,
@@ -86,131 +130,142 @@ EDGE_PASSES: tuple[Pass, ...] = (
 )
 
 
+def _edge(choices: _Choices) -> Sequence[Pass]:
+    # The partitioners of any method count for all: a constant that two methods use is folded in both or in neither.
+    every = [one for given in choices.partitioners.values() for one in given]
+    return (*_folding_for_backends(every), *EDGE_PASSES)
+
+
+def _transform(choices: _Choices) -> Sequence[Pass]:
+    passes = flatten(choices.transforms.get(choices.method))
+    # EDGE_PASSES make the graph legal again: users' passes may add views, numbers and casts.
+    return (*map(adapt, passes), *EDGE_PASSES) if passes else ()
+
+
+def _delegate(choices: _Choices) -> Sequence[Pass]:
+    return [DelegatePass(one) for one in choices.delegating]
+
+
+def _core_again(choices: _Choices) -> Sequence[Pass]:
+    if len(choices.kept) == len(choices.edge.preserve_ops):
+        return ()
+    return (_decomposing(choices.edge.preserve_ops, choices.edge.train_mode),)
+
+
+def _edge_again(choices: _Choices) -> Sequence[Pass]:
+    return EDGE_PASSES if _core_again(choices) else ()
+
+
+def _user(choices: _Choices) -> Sequence[Pass]:
+    passes = flatten(choices.backend.passes)
+    return (*map(adapt, passes), *EDGE_PASSES) if passes else ()
+
+
+def _optimize(choices: _Choices) -> Sequence[Pass]:
+    portable = not choices.target
+    return (
+        # What backends did not take: they are given it as it was captured. A target has integers of its own.
+        *((spell_out_quantization,) if portable else ()),
+        # Before constants are folded: a transposed weight that is put back needs no folding.
+        fuse_linear,
+        fold_batch_norm,
+        _folding(SMALL, portable, _sentence(fold_constants)),
+        merge_common_subexpressions,
+        remove_noops,
+        remove_dead_code,
+    )
+
+
+def _target(choices: _Choices) -> Sequence[Pass]:
+    passes = choices.target
+    # Strips first: a target takes the layer of a strip.
+    return (*choices.strips, mark_origins, *passes, remove_dead_code, explain_target) if passes else ()
+
+
+def _exec(choices: _Choices) -> Sequence[Pass]:
+    to_out = choices.backend.to_out_var_pass
+    parallel = choices.backend.parallel
+    return (
+        *(() if choices.target else choices.strips),
+        remove_dead_code,
+        loops_to_while,
+        eliminate_views,
+        # After the views: what is an alias has no place of its own.
+        bind_branches,
+        # After the views: an alias of a buffer that is read late keeps the buffer from being overwritten.
+        update_buffers_in_place,
+        to_out_variants if to_out is None else adapt(to_out),
+        mark_values,
+        relate_sizes,
+        *((_chaining(parallel),) if parallel > 1 else ()),
+    )
+
+
+def _plan(choices: _Choices) -> Sequence[Pass]:
+    return (_planning(planner_of(choices.backend, choices.method), choices.backend),)
+
+
+# The whole compiler: every stage in order, the dialect that it leads into, and its passes.
+STAGES: Mapping[str, tuple[dialects.Dialect, Callable[[_Choices], Sequence[Pass]]]] = {
+    "capture": (dialects.AUTOGRAD_SAFE, _capture),
+    "core": (dialects.CORE_ATEN, _core),
+    "edge": (dialects.EDGE, _edge),
+    "transform": (dialects.EDGE, _transform),
+    "delegate": (dialects.EDGE, _delegate),
+    "core again": (dialects.CORE_ATEN, _core_again),
+    "edge again": (dialects.EDGE, _edge_again),
+    "user": (dialects.EDGE, _user),
+    "optimize": (dialects.EDGE, _optimize),
+    "target": (dialects.EDGE, _target),
+    "exec": (dialects.EXEC, _exec),
+    "plan": (dialects.EXEC, _plan),
+}
+
+# The stages that lead to Edge, and those from Edge to planned memory.
+TO_EDGE = ("capture", "core", "edge")
+TO_PLAN = ("user", "optimize", "target", "exec", "plan")
+
+
 def build(
     edge: EdgeCompileConfig | None = None,
     backend: ExecutorchBackendConfig | None = None,
     *,
     method: str = "forward",
-    partitioners: Sequence[Any] = (),
+    partitioners: Any = None,
     transforms: Any = None,
     preserve: Sequence[Any] = (),
-    target: Sequence[Pass] = (),
 ) -> Pipeline:
     """All that runs on a method, from what torch.export captured to planned memory.
 
     Args:
         edge, backend: the user's choices.
-        method: the one whose share of `backend` counts: its memory planning pass, its layers in strips.
-        partitioners: asked in this order.
-        transforms: users' passes that run before the partitioners; see `pass_manager.flatten`.
-        preserve: operators kept whole for the partitioners; what they leave is decomposed after them.
-        target: passes that put operators of a target in the place of patterns, see `Partitioner.target_passes`.
+        method: the name of the method.
+        partitioners: method name -> partitioners, asked in this order; or those of this method. Partitioners that have
+            `target_passes` work in the stage "target", the others in the stage "delegate".
+        transforms: method name -> users' passes that run before the partitioners, or those of this method; see
+            `pass_manager.flatten`.
+        preserve: operators kept whole for the partitioners, and decomposed after them if they are left.
 
     Raises:
-        PassError: an optimisation to switch off is none.
-        InputTypeError: an operator to keep is none.
+        PassError: a pass to switch off is not optional.
+        InputTypeError: an operator to keep is not an operator.
         UnsupportedError: tensors are to have their actual size, and the memory planning pass is not ours.
     """
-    edge, backend = edge or EdgeCompileConfig(), backend or ExecutorchBackendConfig()
-    disabled = {*edge.disable_passes, *backend.disable_passes}
-    _check_choices(edge, disabled)
-    if not backend.remove_view_copy:
-        disabled.add("eliminate_views")
-    kept = (*edge.preserve_ops, *(op for op in preserve if op not in edge.preserve_ops))
-    to_edge = Stage("edge", dialects.EDGE, EDGE_PASSES)
-    before_backends = [adapt(run) for run in flatten(transforms)]
-    before_planning = [adapt(run) for run in flatten(backend.passes)]
-    splits = backend.row_splits.get(method, ())
-    strips = (_splitting(splits),) if splits else ()
-    to_out = to_out_variants if backend.to_out_var_pass is None else adapt(backend.to_out_var_pass)
-    stages = [
-        # Batch norms are folded before the decomposition, which costs the more the more there is to trace.
-        Stage(
-            "capture",
-            dialects.AUTOGRAD_SAFE,
-            (check_quantization, number_calls, drop_unused_tensors, fold_batch_norm),
-        ),
-        Stage("core", dialects.CORE_ATEN, (_decomposing(kept, edge.train_mode),)),
-        replace(to_edge, passes=(*_folding_for_backends(partitioners), *EDGE_PASSES)),
-        # What follows users' passes makes the graph legal again: new views, numbers and casts are no faults.
-        *([Stage("transform", dialects.EDGE, (*before_backends, *EDGE_PASSES))] if before_backends else ()),
-        *([delegation({method: partitioners})] if partitioners else ()),
-        *(
-            [
-                Stage("core again", dialects.CORE_ATEN, (_decomposing(edge.preserve_ops, edge.train_mode),)),
-                replace(to_edge, name="edge again"),
-            ]
-            if len(kept) > len(edge.preserve_ops)
-            else ()
-        ),
-        *([Stage("user", dialects.EDGE, (*before_planning, *EDGE_PASSES))] if before_planning else ()),
-        Stage(
-            "optimize",
-            dialects.EDGE,
-            (
-                # What backends did not take: they are given it as it was captured. A target has integers of its own.
-                *(() if target else (spell_out_quantization,)),
-                # Before constants are folded: a transposed weight that is put back needs no folding.
-                fuse_linear,
-                fold_batch_norm,
-                _folding(SMALL, not target, _sentence(fold_constants)),
-                merge_common_subexpressions,
-                remove_noops,
-                remove_dead_code,
-            ),
-        ),
-        # Strips first: what a target takes is a strip's layer.
-        *(
-            [
-                Stage(
-                    "target",
-                    dialects.EDGE,
-                    (*strips, mark_origins, *target, remove_dead_code, explain_target),
-                )
-            ]
-            if target
-            else ()
-        ),
-        Stage(
-            "exec",
-            dialects.EXEC,
-            (
-                *(() if target else strips),
-                remove_dead_code,
-                loops_to_while,
-                eliminate_views,
-                # After the views: what is an alias has no place of its own.
-                bind_branches,
-                # After the views: an alias of a buffer that is read late keeps the buffer from being overwritten.
-                update_buffers_in_place,
-                to_out,
-                mark_values,
-                relate_sizes,
-                *([_chaining(backend.parallel)] if backend.parallel > 1 else ()),
-            ),
-        ),
-        Stage("plan", dialects.EXEC, (_planning(planner_of(backend, method), backend),)),
-    ]
-    kept_stages = tuple(
-        stage if stage.together else replace(stage, passes=tuple(p for p in stage.passes if pass_name(p) not in disabled))
-        for stage in stages
-    )  # fmt: skip
-    return Pipeline(kept_stages, Options.of(edge, allow=kept))
-
-
-def delegation(partitioners: Mapping[str, Sequence[Any]]) -> Stage:
-    """The stage that gives to backends what their partitioners choose; method name -> partitioners, asked in order.
-    Methods that have a partitioner at the same turn are lowered together."""
-    turns = max(map(len, partitioners.values()), default=0)
-    return Stage(
-        "delegate",
-        dialects.EDGE,
-        tuple(
-            _delegating({name: given[turn] for name, given in partitioners.items() if turn < len(given)})
-            for turn in range(turns)
-        ),
-        together=True,
+    choices = _Choices(
+        edge or EdgeCompileConfig(),
+        backend or ExecutorchBackendConfig(),
+        method,
+        by_method(partitioners, (method,)),
+        by_method(transforms, (method,)),
+        tuple(preserve),
     )
+    disabled = _disabled(choices)
+    stages = [
+        Stage(name, dialect, tuple(run for run in passes if pass_name(run) not in disabled))
+        for name, (dialect, passes_of) in STAGES.items()
+        if (passes := passes_of(choices))
+    ]
+    return Pipeline(tuple(stages), Options.of(choices.edge, choices.backend, choices.kept))
 
 
 # What users may switch off; the other passes are what makes a program legal.
@@ -222,13 +277,16 @@ OPTIONAL = frozenset(
 )  # fmt: skip
 
 
-def _check_choices(edge: EdgeCompileConfig, disabled: set[str]) -> None:
+def _disabled(choices: _Choices) -> set[str]:
+    """The names of the passes that the user has switched off."""
+    edge, backend = choices.edge, choices.backend
     for op in (*edge.preserve_ops, *edge._core_aten_ops_exception_list):
         if not ops.is_operator(op):
             raise InputTypeError(
                 f"an operator to keep must be one of torch.ops, with its overload, not {op!r}",
                 hints=["torch.ops.aten.relu.default, for example; registered ones likewise"],
             )
+    disabled = {*edge.disable_passes, *backend.disable_passes}
     unknown = disabled - OPTIONAL
     if unknown:
         raise PassError(
@@ -236,12 +294,25 @@ def _check_choices(edge: EdgeCompileConfig, disabled: set[str]) -> None:
             hints=[f"passes that can be switched off: {', '.join(sorted(OPTIONAL))}"],
             code="unknown-pass",
         )
+    return disabled if backend.remove_view_copy else disabled | {"eliminate_views"}
 
 
 # ---- passes that the user's choices make ----
 
 
-def _configured(name: str, sentence: str, run: Callable[[Any], Any]) -> Any:
+class DelegatePass:
+    """A backend takes what its partitioner chooses."""
+
+    def __init__(self, partitioner: Partitioner) -> None:
+        self.partitioner = partitioner
+        self.__name__ = type(partitioner).__name__
+
+    def __call__(self, program: ExportedProgram) -> ExportedProgram:
+        """Lower one method; `run_stages` lowers several methods together."""
+        return delegate.to_backend(program, self.partitioner)
+
+
+def _configured(name: str, sentence: str, run: Pass) -> Pass:
     """A pass that a choice is bound to, under the name and with the sentence that lists show."""
     run.__name__, run.__doc__ = name, sentence
     return run
@@ -271,17 +342,6 @@ def _folding_for_backends(partitioners: Sequence[Any]) -> tuple[Pass, ...]:
     delegates = any(not one.target_passes() for one in partitioners)
     sentence = "What follows from stored tensors alone is stored before backends are asked."
     return (_folding(_STORED, delegates, sentence),)
-
-
-def _delegating(partitioners: Mapping[str, Any]) -> Any:
-    def run(programs: Mapping[str, ExportedProgram]) -> dict[str, ExportedProgram]:
-        turn = {name: program for name, program in programs.items() if name in partitioners}
-        spec = delegate.MethodProgramsPartitionerSpec(turn, partitioners)
-        return {**programs, **delegate.to_backend(spec)}
-
-    run.methods = frozenset(partitioners)  # type: ignore[attr-defined]
-    names = dict.fromkeys(type(one).__name__ for one in partitioners.values())
-    return _configured(", ".join(names), "A backend takes what its partitioner chooses.", run)
 
 
 def _splitting(splits: Sequence[Split]) -> Pass:
@@ -408,12 +468,12 @@ class Options:
     dump: str | Path | None = None
 
     @classmethod
-    def of(cls, edge: EdgeCompileConfig, allow: Sequence[Any] = ()) -> Options:
+    def of(cls, edge: EdgeCompileConfig, backend: ExecutorchBackendConfig, allow: Sequence[Any]) -> Options:
         """As the user chose."""
         return cls(
             allow=(*allow, *edge._core_aten_ops_exception_list),
             verify=edge._check_ir_validity,
-            check_passes=edge.check_passes,
+            check_passes=edge.check_passes or backend.check_passes,
             progress=edge.progress,
             dump=edge.dump,
         )
@@ -433,10 +493,6 @@ class Pipeline:
             lines += [f"    {pass_name(p):30} {_sentence(p)}" for p in stage.passes]
         return "\n".join(lines)
 
-    def only(self, *names: str) -> Pipeline:
-        """The stages of these names; a name without a stage selects nothing."""
-        return replace(self, stages=tuple(stage for stage in self.stages if stage.name in names))
-
     def until(self, name: str) -> Pipeline:
         """The stages up to the one of this name, which is included."""
         names = [stage.name for stage in self.stages]
@@ -453,7 +509,7 @@ class Pipeline:
         )
 
     def run(self, program: ExportedProgram, report: Report | None = None) -> ExportedProgram:
-        """Run the stages on a copy of a program.
+        """Run all stages on a copy of a program.
 
         Args:
             program: is left as it is; its tensors are shared, not copied.
@@ -463,34 +519,58 @@ class Pipeline:
             DialectError: a program does not fit the dialect of a stage, with all violations.
             PassError: a pass raised, or changed what the program computes; names the pass.
         """
-        report = report if report is not None else Report()
-        return self.run_methods({"forward": program}, {"forward": report})["forward"]
+        reports = {} if report is None else {"forward": report}
+        return run_stages({"forward": self}, {"forward": program}, reports)["forward"]
 
-    def run_methods(
-        self, programs: Mapping[str, ExportedProgram], reports: Mapping[str, Report]
-    ) -> dict[str, ExportedProgram]:
-        """As `run`, for several methods by name; `reports` has one for each."""
-        runs = {name: _Run(program, self.options, reports[name]) for name, program in programs.items()}
-        for stage in self.stages:
-            for one in stage.passes if stage.together else ():
-                self._run_together(stage, one, runs)
-            for run in runs.values():
-                run.stage(stage)
-        for run in runs.values():
-            run.program.__dict__.pop(COPIED_FROM, None)
-        return {name: run.program for name, run in runs.items()}
 
-    @staticmethod
-    def _run_together(stage: Stage, one: Any, runs: Mapping[str, _Run]) -> None:
-        name, start = pass_name(one), time.perf_counter()
-        before = {method: to_edge_operators(run.program) for method, run in runs.items()}
+def run_stages(
+    pipelines: Mapping[str, Pipeline],
+    programs: Mapping[str, ExportedProgram],
+    reports: Mapping[str, Report],
+    names: Sequence[str] = tuple(STAGES),
+) -> dict[str, ExportedProgram]:
+    """Run the stages of these names on copies of several methods, one stage after the other.
+
+    Args:
+        pipelines: method name -> its pipeline, which may lack a stage.
+        programs: method name -> program.
+        reports: method name -> the report that receives a record per pass; methods may be absent.
+        names: of the stages to run; their order is that of `STAGES`.
+
+    Raises: as `Pipeline.run`.
+    """
+    runs = {
+        name: _Run(program, pipelines[name].options, reports.get(name, Report()))
+        for name, program in programs.items()
+    }
+    for name in (name for name in STAGES if name in names):
+        stages = {
+            method: stage for method in runs for stage in pipelines[method].stages if stage.name == name
+        }
+        if name == "delegate":
+            _delegate_together(stages, runs)
+        for method, stage in stages.items():
+            runs[method].stage(stage)
+    for run in runs.values():
+        run.program.__dict__.pop(COPIED_FROM, None)
+    return {name: run.program for name, run in runs.items()}
+
+
+def _delegate_together(stages: Mapping[str, Stage], runs: Mapping[str, _Run]) -> None:
+    """Lower methods that have a partitioner at the same turn together: backends share data between them."""
+    for turn in range(max((len(stage.passes) for stage in stages.values()), default=0)):
+        start = time.perf_counter()
+        passes: dict[str, Any] = {
+            method: stage.passes[turn] for method, stage in stages.items() if turn < len(stage.passes)
+        }
+        before = {method: to_edge_operators(runs[method].program) for method in passes}
         sizes = {method: len(program.graph.nodes) for method, program in before.items()}
-        after = one(before)
-        seconds = (time.perf_counter() - start) / len(runs)
-        for method, run in runs.items():
-            run.program = to_torch_operators(after[method])
-            if method in one.methods:
-                run.record(stage, name, seconds, sizes[method])
+        partitioners = {method: one.partitioner for method, one in passes.items()}
+        after = delegate.to_backend(delegate.MethodProgramsPartitionerSpec(before, partitioners))
+        seconds = (time.perf_counter() - start) / len(passes)
+        for method, one in passes.items():
+            runs[method].program = to_torch_operators(after[method])
+            runs[method].record(stages[method], pass_name(one), seconds, sizes[method])
 
 
 class _Run:
@@ -512,7 +592,7 @@ class _Run:
     def stage(self, stage: Stage) -> None:
         """Run the passes of a stage and hold the program against its dialect."""
         options = self._options
-        for run in () if stage.together else stage.passes:
+        for run in () if stage.name == "delegate" else stage.passes:
             name = pass_name(run)
             if options.progress is not None:
                 options.progress(stage.name, name)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# ExportedPrograms come in, one per method; a program manager goes out that can be transformed, lowered and written as a
+# .pte file. Names, fields and signatures are ExecuTorch's; what is ours beyond them has a default.
+"""`to_edge`, `to_edge_transform_and_lower`, and what they return."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from torchette.errors import InputTypeError
+from torchette.exir import ops
+from torchette.exir.config import DynamicMemoryPlanningMode as DynamicMemoryPlanningMode
+from torchette.exir.config import EdgeCompileConfig as EdgeCompileConfig
+from torchette.exir.config import ExecutorchBackendConfig as ExecutorchBackendConfig
+from torchette.exir.delegation import delegate
+from torchette.exir.delegation.explain import warn
+from torchette.exir.dialects._ops import to_edge_operators
+from torchette.exir.graph import calls
+from torchette.exir.pipeline import TO_EDGE, Report
+from torchette.exir.program.edge import EdgeProgramManager as EdgeProgramManager
+from torchette.exir.program.edge import partitioners_by_method, programs_by_method, run
+from torchette.exir.program.executorch import ExecutorchProgramManager as ExecutorchProgramManager
+
+
+def to_edge(
+    programs: ExportedProgram | Mapping[str, ExportedProgram],
+    constant_methods: Mapping[str, Any] | None = None,
+    compile_config: EdgeCompileConfig | None = None,
+    generate_etrecord: bool = False,
+) -> EdgeProgramManager:
+    """Bring exported programs into the Edge dialect.
+
+    Args:
+        programs: what `torch.export.export` returned, or method name -> program. They are left as they are.
+        constant_methods: method name -> value that the method returns.
+        compile_config: see `EdgeCompileConfig`.
+        generate_etrecord: keep the stages for `ExecutorchProgramManager.get_etrecord()`.
+
+    Raises:
+        DialectError: lists every node that has no place in core ATen or Edge, with the line of the model.
+    """
+    return _to_edge(programs, constant_methods, compile_config, generate_etrecord, {}, (), True)
+
+
+def to_edge_transform_and_lower(
+    programs: ExportedProgram | Mapping[str, ExportedProgram],
+    transform_passes: Any = None,
+    partitioner: Any = None,
+    constant_methods: Mapping[str, Any] | None = None,
+    compile_config: EdgeCompileConfig | None = None,
+    generate_etrecord: bool = False,
+) -> EdgeProgramManager:
+    """Bring exported programs into the Edge dialect, run users' passes on them, and give to backends what they take.
+
+    Args:
+        programs: as for `to_edge`.
+        transform_passes: passes for all methods, a PassManager, or method name -> passes.
+        partitioner: a `Partitioner`, several that are asked in order, or method name -> one or several.
+            `CpuPartitioner()` is the CPU engine: it takes what the others leave, when `to_executorch` has optimised it.
+        constant_methods, compile_config, generate_etrecord: as for `to_edge`.
+
+    Raises:
+        DelegationError: a backend cannot take what its partitioner has chosen, or, with `strict` in the configuration,
+            something expensive runs on no backend.
+    """
+    return transform_and_lower(
+        programs, transform_passes, partitioner, constant_methods, compile_config, generate_etrecord, True
+    )
+
+
+def transform_and_lower(
+    programs: ExportedProgram | Mapping[str, ExportedProgram],
+    transform_passes: Any,
+    partitioner: Any,
+    constant_methods: Mapping[str, Any] | None,
+    compile_config: EdgeCompileConfig | None,
+    generate_etrecord: bool,
+    theirs: bool,
+) -> EdgeProgramManager:
+    """As `to_edge_transform_and_lower`; calls keep the names that torch gave them unless `theirs`."""
+    named = programs_by_method(programs)
+    wanted = partitioners_by_method(partitioner, named)
+    config = compile_config or EdgeCompileConfig()
+    named = {name: _before_decomposition(program, wanted.get(name, ())) for name, program in named.items()}
+    preserve = tuple(
+        {
+            op: None
+            for name, partitioners in wanted.items()
+            for one in partitioners
+            for op in _kept_whole(one, named[name])
+            if op not in config.preserve_ops
+        }
+    )
+    edge = _to_edge(named, constant_methods, config, generate_etrecord, wanted, preserve, theirs)
+    if transform_passes:
+        edge = edge.transform(transform_passes)
+        if edge._etrecord is not None:
+            edge._etrecord.add_extra_export_modules({"edge_after_transform": edge})
+    if not wanted:
+        return edge
+    edge = edge.to_backend(wanted)
+    if preserve:
+        edge = edge._decompose_the_rest(preserve, config)
+    for name in wanted:
+        if not edge._targets.get(name):  # those choose their operators later
+            warn(edge.delegation(name), config.strict)
+    return edge
+
+
+def _before_decomposition(program: ExportedProgram, partitioners: Sequence[Any]) -> ExportedProgram:
+    for partitioner in partitioners:
+        program = partitioner.transform_for_pre_decomposition(program)
+    return program
+
+
+def _kept_whole(partitioner: Any, program: ExportedProgram) -> list[Any]:
+    """The operators of a program that a partitioner wants not to be decomposed."""
+    operators, wanted = partitioner.ops_to_not_decompose(program)
+    used: dict[Any, list[Any]] = {}
+    for node in calls(program):
+        used.setdefault(ops.functional(node.target), []).append(node)  # type: ignore[arg-type]
+    return [op for op in operators if any(delegate.is_wanted(node, wanted) for node in used.get(op, ()))]
+
+
+def _to_edge(
+    programs: ExportedProgram | Mapping[str, ExportedProgram],
+    constant_methods: Mapping[str, Any] | None,
+    config: EdgeCompileConfig | None,
+    generate_etrecord: bool,
+    partitioners: Mapping[str, Sequence[Any]],
+    preserve: Sequence[Any],
+    theirs: bool,
+) -> EdgeProgramManager:
+    config = config or EdgeCompileConfig()
+    named = programs_by_method(programs)
+    clash = sorted(set(named) & set(constant_methods or ()))
+    if clash:
+        raise InputTypeError(
+            f"{', '.join(clash)}: both a method and a constant method",
+            hints=["give the constant another name"],
+        )
+    reports = {name: Report() for name in named}
+    lowered = run(named, TO_EDGE, reports, config, partitioners=partitioners, preserve=preserve)
+    kept = replace(config, preserve_ops=[*config.preserve_ops, *preserve])
+    if theirs:
+        lowered = {name: to_edge_operators(program, named=True) for name, program in lowered.items()}
+    edge = EdgeProgramManager(lowered, constant_methods, kept, reports=reports)
+    if generate_etrecord:
+        edge._etrecord = _new_etrecord()
+        edge._etrecord.add_exported_program(named)
+        edge._etrecord.add_edge_dialect_program(edge)
+    return edge
+
+
+def _new_etrecord() -> Any:
+    """Imported only where one is asked for: tools stand above the compiler."""
+    return importlib.import_module("torchette.devtools.etrecord").ETRecord()

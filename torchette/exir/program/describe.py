@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Programs and managers come in, the text that both managers print goes out.
+"""The text of program managers, and the method of a name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from torchette import notebook
+from torchette.exir.graph import placeholders, shape_text
+
+
+def method_named(items: Mapping[str, Any], name: str) -> Any:
+    """The item of a method. Raises KeyError with the names of the methods for another name."""
+    if name not in items:
+        raise KeyError(f"no method {name!r}; there are {', '.join(sorted(items))}")
+    return items[name]
+
+
+def describe(manager: Any, lines: list[str]) -> str:
+    """The representation of a manager: its class, these lines, and its constant methods."""
+    constants = [f"{name}: constant" for name in sorted(manager.config_methods)]
+    return "\n  ".join([f"{type(manager).__name__}", *lines, *constants])
+
+
+def html(manager: Any) -> str:
+    """The same as a table of a notebook."""
+    heading, *lines = repr(manager).split("\n  ")
+    return notebook.tables([("", (), [(line,) for line in lines])], heading)
+
+
+def signature_text(program: ExportedProgram) -> str:
+    """The shapes of a program's inputs and outputs, and how many calls it has."""
+    signature = program.graph_signature
+    values = {node.name: node.meta.get("val") for node in placeholders(program)}
+    inputs = [shape_text(values.get(str(name), name)) for name in signature.user_inputs]
+    by_name = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    results = [shape_text(by_name.get(str(name), name)) for name in signature.user_outputs]
+    calls = sum(node.op == "call_function" and "alias" not in node.meta for node in program.graph.nodes)
+    return f"({', '.join(inputs)}) -> ({', '.join(results)}), {calls} calls"

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Programs at Edge come in, one per method; a program manager goes out that can be transformed, lowered and finished. Names
+# and signatures are ExecuTorch's; what is ours beyond them has a default.
+"""`EdgeProgramManager`: programs in the Edge dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from torchette.errors import InputTypeError
+from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
+from torchette.exir.delegation.delegate import Partitioner, is_delegate_call
+from torchette.exir.delegation.explain import Delegation, explain, keep_reasons, warn
+from torchette.exir.delegation.share_weights import share_weights
+from torchette.exir.dialects._ops import to_edge_operators
+from torchette.exir.emit import emit_program
+from torchette.exir.graph import calls
+from torchette.exir.pass_manager import flatten
+from torchette.exir.passes.split_rows import split_rows
+from torchette.exir.pipeline import TO_PLAN, Report, build, planner_of, run_stages
+from torchette.exir.program.describe import describe, html, method_named, signature_text
+from torchette.exir.program.executorch import ExecutorchProgramManager, warn_of_missing_kernels
+from torchette.format import pte
+from torchette.methods import by_method
+
+
+def run(
+    programs: Mapping[str, ExportedProgram],
+    stages: Sequence[str],
+    reports: Mapping[str, Report],
+    edge: EdgeCompileConfig,
+    backend: ExecutorchBackendConfig | None = None,
+    **choices: Any,
+) -> dict[str, ExportedProgram]:
+    """Run stages of the pipeline that follows from the user's choices, by their names.
+
+    Args:
+        programs: method name -> program. A fallback, whose name ends in `pte.PORTABLE`, has the choices of its method.
+        stages: names of `pipeline.STAGES`.
+        reports: method name -> the report that receives a record per pass.
+        edge, backend, choices: see `pipeline.build`.
+    """
+    pipelines = {
+        name: build(edge, backend, method=name.removesuffix(pte.PORTABLE), **choices) for name in programs
+    }
+    return run_stages(pipelines, programs, reports, stages)
+
+
+def programs_by_method(programs: Any) -> dict[str, ExportedProgram]:
+    """Method name -> program. Raises InputTypeError for anything but an ExportedProgram or a dict of them."""
+    named = {"forward": programs} if isinstance(programs, ExportedProgram) else programs
+    wrong = (
+        named
+        if not isinstance(named, Mapping)
+        else next((p for p in named.values() if not isinstance(p, ExportedProgram)), None)
+    )
+    if wrong is not None or not named:
+        raise InputTypeError(
+            f"expected an ExportedProgram or a dict of them, not {type(wrong).__name__ if wrong is not None else '{}'}",
+            hints=[
+                "program = torch.export.export(model.eval(), example_inputs)",
+                "torchette.compile(model, args)",
+            ],
+        )
+    return dict(named)
+
+
+def partitioners_by_method(given: Any, methods: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Method name -> partitioners, from any form in which a caller gives them."""
+    found = {
+        name: list(each) if isinstance(each, (list, tuple)) else [each]
+        for name, each in by_method(given, methods, "partitioner").items()
+        if each
+    }
+    wrong = [one for each in found.values() for one in each if not isinstance(one, Partitioner)]
+    if wrong:
+        raise InputTypeError(
+            f"partitioner: expected a Partitioner, not {wrong[0]!r}",
+            hints=["give an instance, such as XnnpackPartitioner()"],
+        )
+    return found
+
+
+class EdgeProgramManager:
+    """Programs in the Edge dialect, one per method."""
+
+    def __init__(
+        self,
+        edge_programs: ExportedProgram | Mapping[str, ExportedProgram],
+        constant_methods: Mapping[str, Any] | None = None,
+        compile_config: EdgeCompileConfig | None = None,
+        *,
+        reports: Mapping[str, Report] | None = None,
+        portable: Mapping[str, ExportedProgram] | None = None,
+        targets: Mapping[str, Sequence[Partitioner]] | None = None,
+        etrecord: Any = None,
+    ) -> None:
+        self._targets = dict(targets or {})  # method -> partitioners that have `target_passes`
+        self._programs = {name: to_edge_operators(p) for name, p in programs_by_method(edge_programs).items()}
+        self._portable = dict(portable or {})  # methods with delegates -> as they were before
+        self._constant_methods = dict(constant_methods or {})
+        self.compile_config = compile_config or EdgeCompileConfig()
+        self._reports = {name: (reports or {}).get(name) or Report() for name in self._programs}
+        self._etrecord = etrecord
+
+    @property
+    def _edge_programs(
+        self,
+    ) -> dict[str, ExportedProgram]:  # by ExecuTorch's name, which its users' code knows
+        return self._programs
+
+    @property
+    def methods(self) -> set[str]:
+        """The names of the methods that compute."""
+        return set(self._programs)
+
+    @property
+    def config_methods(self) -> set[str]:
+        """The names of the methods that return a constant."""
+        return set(self._constant_methods)
+
+    def exported_program(self, method_name: str = "forward") -> ExportedProgram:
+        """The program of a method; KeyError with the known names for another."""
+        program = method_named(self._programs, method_name)
+        program.graph_module.recompile()  # passes edit the graph alone
+        return program
+
+    def report(self, method_name: str = "forward") -> Report:
+        """What each pass did to a method."""
+        return method_named(self._reports, method_name)
+
+    def transform(self, passes: Any, compile_config: EdgeCompileConfig | None = None) -> EdgeProgramManager:
+        """Run users' passes; returns a new manager and leaves this one as it is.
+
+        Args:
+            passes: a pass, a sequence of passes or a PassManager for all methods, or method name -> passes. A pass
+                takes a graph module and returns a `PassResult` or None, or takes and returns an ExportedProgram. What a
+                pass has in `constant_methods` afterwards, name -> value, the new manager has, too.
+            compile_config: as for `to_edge`.
+        """
+        config = compile_config or self.compile_config
+        given = {name: flatten(each) for name, each in by_method(passes, self._programs).items()}
+        reports, portable = self._copied_reports(), self._fallbacks()
+        programs, constants = {**self._programs, **portable}, dict(self._constant_methods)
+        for name in self._programs:
+            own = {one: programs[one] for one in (name, name + pte.PORTABLE) if one in programs}
+            # Without passes the program is brought to Edge again.
+            stage = "transform" if given.get(name) else "edge"
+            programs |= run(own, (stage,), reports, config, transforms=given)
+            for one in given.get(name, ()):
+                constants |= getattr(one, "constant_methods", {})
+        return self._with(
+            programs={name: programs[name] for name in self._programs},
+            constant_methods=constants,
+            compile_config=config,
+            reports=reports,
+            portable={name: programs[name + pte.PORTABLE] for name in self._portable},
+        )
+
+    def to_backend(self, partitioner: Any) -> EdgeProgramManager:
+        """Give to backends what their partitioners choose; returns a new manager and leaves this one as it is.
+
+        Args:
+            partitioner: a `Partitioner`, several that are asked in order, or method name -> one or several.
+
+        Raises:
+            DelegationError: a backend cannot take what its partitioner has chosen.
+        """
+        reports, targets = self._copied_reports(), dict(self._targets)
+        delegating: dict[str, list[Partitioner]] = {}
+        for name, given in partitioners_by_method(partitioner, self._programs).items():
+            for one in given:
+                if one.target_passes():
+                    targets[name] = [*targets.get(name, ()), one]
+                else:
+                    delegating.setdefault(name, []).append(one)
+        taken = run(
+            {name: self._programs[name] for name in delegating},
+            ("delegate",),
+            reports,
+            self.compile_config,
+            partitioners=delegating,
+        )
+        programs = {**self._programs, **taken}
+        changed = {name: p for name, p in programs.items() if any(map(is_delegate_call, calls(p)))}
+        portable = {name: self._portable.get(name, self._programs[name]) for name in changed}
+        return self._with(programs=programs, reports=reports, portable=portable, targets=targets)
+
+    def delegation(self, method_name: str = "forward") -> Delegation:
+        """Where every call of a method runs, what it costs, and why it is not on a backend."""
+        return explain(self.exported_program(method_name))
+
+    def _decompose_the_rest(self, preserved: Sequence[Any], config: EdgeCompileConfig) -> EdgeProgramManager:
+        """What was kept whole for backends that then did not take it becomes core operators after all."""
+        programs = {**self._programs, **self._fallbacks()}
+        left = {
+            name: program
+            for name, program in programs.items()
+            if any(True for _ in calls(program, *preserved))
+        }
+        stages = ("core again", "edge again")
+        for name, program in run(left, stages, self._reports, config, preserve=preserved).items():
+            programs[name] = keep_reasons(left[name], program)
+        return self._with(
+            programs={name: programs[name] for name in self._programs},
+            compile_config=config,
+            portable={name: programs[name + pte.PORTABLE] for name in self._portable},
+        )
+
+    def _with(self, *, programs: Mapping[str, ExportedProgram], **changes: Any) -> EdgeProgramManager:
+        """A new manager with these programs, and with all else that does not change."""
+        kept = {
+            "constant_methods": self._constant_methods,
+            "compile_config": self.compile_config,
+            "reports": self._reports,
+            "portable": self._portable,
+            "targets": self._targets,
+            "etrecord": self._etrecord,
+        }
+        return EdgeProgramManager(programs, **{**kept, **changes})
+
+    def _copied_reports(self) -> dict[str, Report]:
+        """Method -> a report that continues that of the method."""
+        return {name: Report(list(report.records)) for name, report in self._reports.items()}
+
+    def _fallbacks(self) -> dict[str, ExportedProgram]:
+        """The methods that run if a backend is missing, under the names that they have in the file."""
+        return {name + pte.PORTABLE: program for name, program in self._portable.items()}
+
+    def to_executorch(self, config: ExecutorchBackendConfig | None = None) -> ExecutorchProgramManager:
+        """Optimise, plan memory and emit; this manager is left as it is.
+
+        Raises:
+            DelegationError: with `strict` in the configuration of Edge, something expensive for which a target has an operator
+                stays on the portable kernels. Without `strict` that is a DelegationWarning.
+        """
+        config = config or ExecutorchBackendConfig()
+        programs = {**self._programs, **(self._fallbacks() if config.portable_fallback else {})}
+        reports = {name: Report() for name in programs} | self._copied_reports()
+        programs = self._run(programs, TO_PLAN, config, reports)
+        for name in self._programs:
+            if placed := reports[name].delegation:
+                warn(placed, self.compile_config.strict, rejected=True)
+        _plan_across_methods(config, self._programs)
+        _share_weights(programs, config)
+        output = emit_program(
+            programs,
+            constant_methods=self._constant_methods,
+            emit_stacktrace=config.emit_stacktrace,
+            source_lines=config.source_lines,
+            emit_mutable_buffer_names=config.emit_mutable_buffer_names,
+            data_file_of=_data_file_of(config.external_constants),
+            file_of_trained=_DATA_FILE if config.external_mutable_weights else None,
+        )
+        output.named_data = {**output.named_data, **config.named_data}
+        program = ExecutorchProgramManager(programs, self._constant_methods, output, config, reports)
+        if self._etrecord is not None:
+            program._etrecord = self._etrecord.copy()
+            program._etrecord.add_executorch_program(program)
+        warn_of_missing_kernels(program)
+        return program
+
+    def _run(
+        self,
+        programs: Mapping[str, ExportedProgram],
+        stages: Sequence[str],
+        config: ExecutorchBackendConfig,
+        reports: Mapping[str, Report],
+    ) -> dict[str, ExportedProgram]:
+        return run(programs, stages, reports, self.compile_config, config, partitioners=self._targets)
+
+    def _optimized(self, name: str, config: ExecutorchBackendConfig) -> ExportedProgram:
+        """A method at the end of Edge, where its memory can still be changed by other layers."""
+        program = self._run({name: self._programs[name]}, ("user", "optimize"), config, {})[name]
+        return split_rows(program, config.row_splits.get(name, ()))
+
+    def __repr__(self) -> str:
+        return describe(self, [f"{name}: {signature_text(p)}" for name, p in sorted(self._programs.items())])
+
+    def _repr_html_(self) -> str:
+        return html(self)
+
+
+def _plan_across_methods(config: ExecutorchBackendConfig, methods: Iterable[str]) -> None:
+    """Finish the plans of memory that methods share."""
+    planners: list[Any] = []
+    for planner in (planner_of(config, method) for method in methods):
+        if planner not in planners:
+            planners.append(planner)
+            if hasattr(planner, "run_multimethod"):
+                planner.run_multimethod()
+
+
+_DATA_FILE = "_default_external_constant"
+
+
+def _data_file_of(choice: bool | Callable[[torch.fx.Node], str | None]) -> Any:
+    """For each constant the data file that it goes to, as ExecuTorch chooses and calls it, or as passes have marked its
+    placeholder: numbers that stand in the code of a model stay in the program."""
+    if choice is True:
+        choice = lambda node: _DATA_FILE  # noqa: E731
+    if not callable(choice):
+        choice = lambda node: node.meta.get("constant_tag")  # noqa: E731
+    return lambda node: None if "_lifted_tensor" in node.name else choice(node)
+
+
+def _share_weights(programs: Mapping[str, ExportedProgram], config: ExecutorchBackendConfig) -> None:
+    """Let portable plans have weights as delegates hold them."""
+    portable = {name for name in programs if name.endswith(pte.PORTABLE)}
+    share_weights(
+        (programs[name] for name in sorted(portable)),
+        (programs[name] for name in sorted(programs.keys() - portable)),
+        _data_file_of(config.external_constants),
+    )

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What the emitter made comes in; a program manager that writes the bytes of the file goes out. Names and signatures are
+# ExecuTorch's; what is ours beyond them has a default.
+"""`ExecutorchProgramManager`: a finished program."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+import torch
+from torch.export import ExportedProgram
+
+from torchette import runtime
+from torchette.errors import InputError, MissingKernelWarning, kernel_hints
+from torchette.exir.config import ExecutorchBackendConfig
+from torchette.exir.emit import EmitterOutput
+from torchette.exir.graph import calls, place
+from torchette.exir.ops import is_operator, kernel_name
+from torchette.exir.pipeline import Report
+from torchette.exir.program.describe import describe, html, method_named, signature_text
+from torchette.format import ptd, pte
+
+
+class ExecutorchProgramManager:
+    """A finished program: its bytes, and how it came about."""
+
+    def __init__(
+        self,
+        programs: Mapping[str, ExportedProgram],
+        constant_methods: Mapping[str, Any],
+        output: EmitterOutput,
+        config: ExecutorchBackendConfig,
+        reports: Mapping[str, Report],
+    ) -> None:
+        self._programs = dict(programs)
+        self._constant_methods = dict(constant_methods)
+        self._output = output
+        self._reports = dict(reports)
+        self._config = config
+        self._etrecord: Any = None
+        self._pte = pte.write(
+            output.program,
+            output.constants,
+            output.mutable_data,
+            output.delegate_data,
+            output.named_data,
+            named_alignment=output.named_alignment,
+            segment_alignment=config.segment_alignment,
+            constant_tensor_alignment=config.constant_tensor_alignment or 16,
+            extract_delegate_segments=config.extract_delegate_segments,
+        )
+        self._buffer: bytes | None = None
+
+    @property
+    def buffer(self) -> bytes:
+        """The whole file. To store it, `save` and `write_to_file` are cheaper: they do not copy the weights."""
+        if self._buffer is None:
+            self._buffer = bytes(self._pte)
+        return self._buffer
+
+    def write_to_file(self, open_file: BinaryIO) -> None:
+        """Write the file to an open binary file."""
+        self._pte.write_to(open_file)
+
+    def save(self, path: str | Path) -> None:
+        """Write the file; `.pte` is the usual suffix, and a path without one gets it."""
+        path = Path(path)
+        self._pte.write_to(path if path.suffix else path.with_suffix(".pte"))
+
+    def write_tensor_data_to_file(self, outdir: str | Path) -> None:
+        """Write the weights that are stored apart from the program, each file as `<name>.ptd` into the folder."""
+        for name, data in self._tensor_data.items():
+            (Path(outdir) / (name if name.endswith(".ptd") else f"{name}.ptd")).write_bytes(data)
+
+    @property
+    def _emitter_output(self) -> Any:
+        """What was emitted, by the name that programs of ExecuTorch's users ask for."""
+        return self._output
+
+    @property
+    def _tensor_data(self) -> dict[str, Any]:
+        """The bytes of each of these files, by the name that they were given; programs of ExecuTorch's users ask for it."""
+        alignment = self._config.segment_alignment
+        return {
+            name: ptd.write(named, segment_alignment=alignment)
+            for name, named in self._output.data_files.items()
+        }
+
+    @property
+    def methods(self) -> set[str]:
+        """The names of the methods that compute."""
+        return {name for name in self._programs if not name.endswith(pte.PORTABLE)}
+
+    @property
+    def config_methods(self) -> set[str]:
+        """The names of the methods that return a constant."""
+        return set(self._constant_methods)
+
+    @property
+    def executorch_program(self) -> Any:
+        """The program as records of the file's schema, without the weights."""
+        return self._output.program
+
+    def exported_program(self, method_name: str = "forward") -> ExportedProgram:
+        """The planned graph of a method, in the EXEC dialect."""
+        return method_named(self._programs, method_name)
+
+    def report(self, method_name: str = "forward") -> Report:
+        """What each pass did to a method."""
+        return method_named(self._reports, method_name)
+
+    def planned_bytes(self, method_name: str = "forward") -> tuple[int, int]:
+        """(bytes of planned memory of a method, the least that any plan would need)."""
+        meta = self.exported_program(method_name).graph_module.meta
+        return sum(meta["non_const_buffer_sizes"]), sum(meta["memory_bounds"])
+
+    def dump_executorch_program(self, verbose: bool = False, out: IO[str] | None = None) -> None:
+        """Print the program: its graphs with planned memory, or with `verbose` all records of the file."""
+        out = out or sys.stdout
+        if verbose:
+            print(self.executorch_program, file=out)
+            return
+        for name, program in sorted(self._programs.items()):
+            print(f"{name}: {signature_text(program)}", file=out)
+            for node in calls(program):
+                mark = (
+                    "  (alias)" if "alias" in node.meta else "  (in place)" if "in_place" in node.meta else ""
+                )
+                print(f"  {node.name} = {node.target}{node.args}{mark}", file=out)
+
+    @property
+    def named_data(self) -> dict[str, Any]:
+        """The bytes that the file holds by name."""
+        return dict(self._output.named_data)
+
+    @property
+    def debug_handle_map(self) -> dict[str, dict[int, Any]]:
+        """Method -> instruction -> debug handle of its node."""
+        return self._output.debug_handle_map
+
+    def nodes(self, method_name: str = "forward") -> list[torch.fx.Node]:
+        """The node of `exported_program(method_name)`, or of a branch of it, that each instruction of the file came from."""
+        return method_named(self._output.nodes, method_name)
+
+    def values(self, method_name: str = "forward") -> dict[torch.fx.Node, int | tuple[int, ...]]:
+        """Node -> the value of the file's method, or the values, that it yields."""
+        return method_named(self._output.values, method_name)
+
+    @property
+    def delegate_map(self) -> dict[str, dict[int, Any]]:
+        """Method -> instruction -> {"name": backend, "delegate_map": its own debug handles}."""
+        return self._output.delegate_map
+
+    @property
+    def instruction_id_to_num_outs_map(self) -> dict[str, dict[int, int]]:
+        """Method -> instruction -> number of tensors that it writes."""
+        return self._output.instruction_id_to_num_outs_map
+
+    def get_etrecord(self) -> Any:
+        """What leads from instructions back to the model, a `torchette.devtools.ETRecord`.
+
+        Raises:
+            InputError: the program was made without `generate_etrecord=True`.
+        """
+        if self._etrecord is None:
+            raise InputError(
+                "this program has no ETRecord",
+                hints=[
+                    "to_edge(..., generate_etrecord=True)",
+                    "to_edge_transform_and_lower(..., generate_etrecord=True)",
+                ],
+            )
+        return self._etrecord
+
+    def operators(self) -> dict[str, str]:
+        """Name of every operator that the program calls, as in the file -> the line of the model that first needs it."""
+        found: dict[str, str] = {}
+        called = {
+            ".".join(part for part in (op.name, op.overload) if part)
+            for plan in self._output.program.execution_plan
+            for op in plan.operators
+        }
+        for program in self._programs.values():
+            for node in calls(program):
+                if "alias" in node.meta:
+                    found.setdefault("executorch_prim::et_view.default", place(node))
+                elif is_operator(node.target):
+                    found.setdefault(".".join(part for part in kernel_name(node.target) if part), place(node))
+        return {name: found.get(name, "") for name in sorted(called)}
+
+    def missing_kernels(self) -> dict[str, str]:
+        """Those of `operators()` that this machine's runtime has no kernel for; none where the runtime is not built."""
+        try:
+            known = runtime.operator_names()
+        except ImportError:
+            return {}
+        return {name: line for name, line in self.operators().items() if name not in known}
+
+    def __repr__(self) -> str:
+        lines = []
+        for name, program in sorted(self._programs.items()):
+            planned, bound = self.planned_bytes(name)
+            lines.append(
+                f"{name}: {signature_text(program)}, {planned} bytes planned (at least {bound} needed)"
+            )
+        return describe(self, [f"{len(self._pte)} bytes", *lines])
+
+    def _repr_html_(self) -> str:
+        return html(self)
+
+
+def warn_of_missing_kernels(program: ExecutorchProgramManager) -> None:
+    """The device may have kernels that this machine has not, so that nothing is refused here."""
+    missing = program.missing_kernels()
+    if missing:
+        lines = [
+            f"this runtime has no kernel for {', '.join(missing)}; the file loads only where there is one",
+            *(f"at {line}, for {name}" for name, line in missing.items()),
+            "Try:",
+            *(f"- {hint}" for hint in kernel_hints(missing)),
+        ]
+        warnings.warn("\n  ".join(lines), MissingKernelWarning, stacklevel=3)
