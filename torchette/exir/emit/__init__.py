@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.errors import EmitError
-from torchette.exir.emit.constants import DataFiles, Store
+from torchette.exir.emit.constants import DataFiles, Storage, Store
 from torchette.exir.emit.delegates import Delegates
 from torchette.exir.emit.metadata import source_line, stack_trace, structure
 from torchette.exir.emit.method import MethodEmitter
@@ -93,20 +93,12 @@ def emit_program(
     lines_of = stack_trace if emit_stacktrace else source_line if source_lines else None
     constants, mutable_data, delegates = Store(), Store(), Delegates()
     outside = DataFiles(data_file_of, file_of_trained)
+    storage = Storage(constants, mutable_data, outside, emit_mutable_buffer_names)
     output = EmitterOutput(None, constants.buffers, mutable_data.buffers, delegates.blobs)
     plans, problems = [], []
     returned = dict(constant_methods or {})
     for name, program in sorted(methods.items()):
-        emitter = MethodEmitter(
-            name,
-            program,
-            constants,
-            outside,
-            mutable_data,
-            delegates,
-            lines_of,
-            emit_mutable_buffer_names,
-        )
+        emitter = MethodEmitter(name, program, storage, delegates, lines_of)
         plans.append(emitter.emit())
         problems += emitter.problems
         if emitter.interface.gradients:

@@ -4,20 +4,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch.fx import GraphModule, Node
 
 from torchette.exir import control_flow
 from torchette.exir.emit.records import scalar_record
+from torchette.exir.emit.tables import Tables
 from torchette.exir.interface import specs_of
 from torchette.format import pte
 
-if TYPE_CHECKING:
-    from torchette.exir.emit.method import MethodEmitter
+
+class Branching(Tables, Protocol):
+    """Tables, and the emission of a graph into them."""
+
+    def graph(self, module: GraphModule) -> None:
+        """Emit a graph whose placeholders have values already."""
 
 
-def cond(method: MethodEmitter, node: Node) -> None:
+def cond(method: Branching, node: Node) -> None:
     """Jump over the side that is not taken. Its tensors are computed where the result lies, its numbers moved there."""
     values = node.meta["val"]
     results = [
@@ -35,7 +40,7 @@ def cond(method: MethodEmitter, node: Node) -> None:
     method.values.of_node[node] = tuple(results)
 
 
-def while_loop(method: MethodEmitter, node: Node) -> None:
+def while_loop(method: Branching, node: Node) -> None:
     """Jump out where the condition fails, else back behind the body. What is carried has one place throughout."""
     first = [method.values.argument(value, "") for value in control_flow.carried(node)]
     results = [
@@ -54,28 +59,28 @@ def while_loop(method: MethodEmitter, node: Node) -> None:
     method.values.of_node[node] = tuple(results)
 
 
-def _branch(method: MethodEmitter, branch: GraphModule, operands: list[int]) -> list[int]:
+def _branch(method: Branching, branch: GraphModule, operands: list[int]) -> list[int]:
     """Emit a branch; the values of its results."""
     method.values.of_node.update(zip(control_flow.inputs(branch), operands, strict=True))
     method.graph(branch)
     return [method.values.argument(value, "") for value in control_flow.results(branch)]
 
 
-def _jump(method: MethodEmitter, condition: int, node: Node) -> Any:
+def _jump(tables: Tables, condition: int, node: Node) -> Any:
     """A jump where the condition does not hold; its destination is to be set."""
     record = pte.JumpFalseCall(condition, 0)
-    method.code.append(record, node)
+    tables.code.append(record, node)
     return record
 
 
-def _move(method: MethodEmitter, node: Node, sources: list[int], targets: list[int]) -> None:
+def _move(tables: Tables, node: Node, sources: list[int], targets: list[int]) -> None:
     """Move all values at once; what is where it should be stays."""
     moves = [(source, target) for source, target in zip(sources, targets, strict=True) if source != target]
     overwritten = {target for _, target in moves}
     for index, (source, target) in enumerate(moves):
         if source in overwritten:
-            kept = method.values.add(method.values.records[source].val)
-            method.code.append(pte.MoveCall(source, kept), node)
+            kept = tables.values.add(tables.values.records[source].val)
+            tables.code.append(pte.MoveCall(source, kept), node)
             moves[index] = (kept, target)
     for source, target in moves:
-        method.code.append(pte.MoveCall(source, target), node)
+        tables.code.append(pte.MoveCall(source, target), node)

@@ -8,21 +8,22 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from torchette.exir import ops
+from torchette.exir.emit.constants import DataFiles
 from torchette.exir.emit.records import Unsupported, scalar_record
+from torchette.exir.emit.tables import Tables
 from torchette.exir.interface import specs_of, view_sizes
 from torchette.exir.tensor import TensorSpec
 from torchette.format import pte
 
 if TYPE_CHECKING:
     import sympy
-
-    from torchette.exir.emit.method import MethodEmitter
 
 
 class Argument(NamedTuple):
@@ -75,33 +76,33 @@ PRIMITIVES: dict[Any, str] = {
 }  # fmt: skip
 
 
-def kernel(method: MethodEmitter, node: Node, op: torch._ops.OpOverload) -> None:
+def kernel(tables: Tables, node: Node, op: torch._ops.OpOverload) -> None:
     """The instruction for an operator."""
     if "alias" in node.meta and not ops.is_out_variant(op):
         raise Unsupported(f"{op} shares memory by its metadata, and has memory of its own by the plan")
     value = node.meta.get("val")
     if isinstance(value, (bool, int, float)) and op in ops.SYMBOLIC_OPERATORS:
-        method.values.of_node[node] = method.values.scalar(value)
+        tables.values.of_node[node] = tables.values.scalar(value)
         return
     schema = signature(op)
     written = [argument for argument in schema if argument.is_out]
     specs = specs_of(node)
     if len(written) == 1 and written[0].kind == "[Tensor]" and None not in specs:
-        tensors = tuple(method.values.tensor(spec) for spec in specs if spec is not None)
-        results: tuple[int, ...] = (method.values.add(pte.TensorList(list(tensors))),)
+        tensors = tuple(tables.values.tensor(spec) for spec in specs if spec is not None)
+        results: tuple[int, ...] = (tables.values.add(pte.TensorList(list(tensors))),)
     elif written:
         if len(specs) != len(written) or all(spec is None for spec in specs):
             raise Unsupported(f"{op} writes {len(written)} tensors, the graph knows {len(specs)}")
         # what a mask leaves out, as of convolution_backward, is a tensor without elements
         results = tensors = tuple(
-            method.values.tensor(spec or TensorSpec(torch.uint8, [0])) for spec in specs
+            tables.values.tensor(spec or TensorSpec(torch.uint8, [0])) for spec in specs
         )
     elif specs:
-        results = tensors = tuple(method.values.tensor(spec) for spec in specs if spec is not None)
+        results = tensors = tuple(tables.values.tensor(spec) for spec in specs if spec is not None)
     elif value is None:
         raise Unsupported(f"{op} yields nothing that a value can hold")
     else:
-        results, tensors = (method.values.add(scalar_record(value)),), ()
+        results, tensors = (tables.values.add(scalar_record(value)),), ()
     arguments, following = [], iter(results)
     for position, argument in enumerate(schema):
         if argument.is_out:
@@ -114,50 +115,50 @@ def kernel(method: MethodEmitter, node: Node, op: torch._ops.OpOverload) -> None
         else:
             given = argument.default
         try:
-            arguments.append(method.values.argument(given, argument.kind, argument.length))
+            arguments.append(tables.values.argument(given, argument.kind, argument.length))
         except Unsupported as problem:
             raise Unsupported(f"argument {argument.name!r} of {op}: {problem}") from None
     if node.meta.get("no_instruction"):
-        method.values.of_node[node] = results[0]
+        tables.values.of_node[node] = results[0]
         return
     # After the schema's own arguments come the results, several of them as one list.
     if op is not ops.copy_index:
         arguments.append(
-            results[0] if len(results) == 1 else method.values.add(pte.TensorList(list(results)))
+            results[0] if len(results) == 1 else tables.values.add(pte.TensorList(list(results)))
         )
-    method.values.of_node[node] = tensors if isinstance(node.meta.get("spec"), tuple) else results[0]
-    method.code.kernel(ops.kernel_name(op), arguments, node, len(tensors))
+    tables.values.of_node[node] = tensors if isinstance(node.meta.get("spec"), tuple) else results[0]
+    tables.code.kernel(ops.kernel_name(op), arguments, node, len(tensors))
 
 
-def primitive(method: MethodEmitter, node: Node) -> None:
+def primitive(tables: Tables, node: Node) -> None:
     """The instruction for a Python function on numbers; none where the number is known."""
     value = node.meta.get("val")
     if isinstance(value, (bool, int, float)):
-        method.values.of_node[node] = method.values.scalar(value)
+        tables.values.of_node[node] = tables.values.scalar(value)
         return
     if node.kwargs:
         raise Unsupported("arguments by name of a function on numbers")
     if node.target is operator.pos:
-        method.values.of_node[node] = method.values.argument(node.args[0], "")
+        tables.values.of_node[node] = tables.values.argument(node.args[0], "")
         return
     if node.target is round and len(node.args) > 1:
         raise Unsupported("rounding to a number of digits")
     name = (f"executorch_prim::{PRIMITIVES[node.target]}", "Scalar")
     if node.target is torch.sym_sum:
-        total, *terms = (method.values.argument(term, "") for term in node.args[0])
+        total, *terms = (tables.values.argument(term, "") for term in node.args[0])
         for term in terms:
-            result = method.values.add(scalar_record(value))
-            method.code.kernel(name, [total, term, result], node, 0)
+            result = tables.values.add(scalar_record(value))
+            tables.code.kernel(name, [total, term, result], node, 0)
             total = result
-        method.values.of_node[node] = total
+        tables.values.of_node[node] = total
         return
-    arguments = [method.values.argument(argument, "") for argument in node.args]
-    result = method.values.add(scalar_record(value))
-    method.values.of_node[node] = result
-    method.code.kernel(name, [*arguments, result], node, 0)
+    arguments = [tables.values.argument(argument, "") for argument in node.args]
+    result = tables.values.add(scalar_record(value))
+    tables.values.of_node[node] = result
+    tables.code.kernel(name, [*arguments, result], node, 0)
 
 
-def assertion(method: MethodEmitter, node: Node) -> None:
+def assertion(tables: Tables, node: Node) -> None:
     """The comparison that an assertion is about, with the text of the error where it does not hold."""
     condition, text = node.args
     if isinstance(condition, Node) and condition.meta.get("no_instruction"):
@@ -165,71 +166,70 @@ def assertion(method: MethodEmitter, node: Node) -> None:
     else:
         function, operands = operator.ne, (condition, False)
     _compare(
-        method, PRIMITIVES[function], [method.values.argument(each, "") for each in operands], str(text), node
+        tables, PRIMITIVES[function], [tables.values.argument(each, "") for each in operands], str(text), node
     )
 
 
-def alias(method: MethodEmitter, node: Node) -> None:
+def alias(tables: Tables, outside: DataFiles, node: Node) -> None:
     """A tensor that shares bytes with another: a value, and an instruction where its place is known at run time only."""
     spec = node.meta["spec"]
     root = spec.root
-    if root in method.outside_of:
-        name = method.outside.add(*method.outside_of[root], spec)
-        method.values.of_node[node] = method.values.tensor(spec, 0, name, outside=True)
+    if root in outside.place_of:
+        name = outside.add(*outside.place_of[root], spec)
+        tables.values.of_node[node] = tables.values.tensor(spec, 0, name, outside=True)
         return
     if root.const:
-        method.values.of_node[node] = method.values.tensor(
-            spec, method.values.records[method.values.of_spec[root]].val.data_buffer_idx
+        tables.values.of_node[node] = tables.values.tensor(
+            spec, tables.values.records[tables.values.of_spec[root]].val.data_buffer_idx
         )
         return
-    result = method.values.tensor(spec)
-    method.values.of_node[node] = result
+    result = tables.values.tensor(spec)
+    tables.values.of_node[node] = result
     if spec.mem_offset is not None and spec.is_static_shape_tensor:
         return
     # Where the bytes lie, or how many they are, is known at run time only: a view is made there.
     sizes = view_sizes(node)
     source = node.meta["alias"][0]
-    arguments = [method.values.argument(source, "Tensor"), method.values.argument(sizes, "[int]"), result]
-    method.code.kernel(("executorch_prim::et_view", "default"), arguments, node, 1)
+    arguments = [tables.values.argument(source, "Tensor"), tables.values.argument(sizes, "[int]"), result]
+    tables.code.kernel(("executorch_prim::et_view", "default"), arguments, node, 1)
 
 
-def relate_sizes(method: MethodEmitter) -> None:
+def relate_sizes(tables: Tables, module: GraphModule, inputs: Sequence[Node]) -> None:
     """Compare sizes of inputs that depend on each other, each with a text that is the error where they differ."""
-    inputs = list(method.interface.inputs)
-    found, places = method.program.graph_module.meta.get("size_relations", ([], {}))
+    found, places = module.meta.get("size_relations", ([], {}))
     if not found:
         return
     from torch.utils._sympy.functions import FloorDiv  # loads sympy
 
-    first = next(node for node in method.program.graph.nodes if node.op != "placeholder")
-    method.code.chain = first.meta.get("chain")
+    first = next(node for node in module.graph.nodes if node.op != "placeholder")
+    tables.code.chain = first.meta.get("chain")
     values: dict[sympy.Expr, int] = {}
 
     def number(expression: sympy.Expr) -> int:
         if expression.is_Integer:
-            return method.values.scalar(int(expression))
+            return tables.values.scalar(int(expression))
         if expression in values:
             return values[expression]
         if expression.is_Symbol:
             index, dim = places[expression]
-            value = method.values.argument(inputs[index], "")
+            value = tables.values.argument(inputs[index], "")
             if dim is None:
                 return value
-            name, operands = ("aten::sym_size", "int"), [value, method.values.scalar(dim)]
+            name, operands = ("aten::sym_size", "int"), [value, tables.values.scalar(dim)]
         else:
             is_quotient = isinstance(expression, FloorDiv)
             left, right = expression.args if is_quotient else expression.as_two_terms()
             function = "floordiv" if is_quotient else "add" if expression.is_Add else "mul"
             name, operands = (f"executorch_prim::{function}", "Scalar"), [number(left), number(right)]
-        result = values[expression] = method.values.add(pte.Int(0))
-        method.code.kernel(name, [*operands, result], inputs[0], 0)
+        result = values[expression] = tables.values.add(pte.Int(0))
+        tables.code.kernel(name, [*operands, result], inputs[0], 0)
         return result
 
     for size, wanted, text in found:
-        _compare(method, "eq", [number(size), number(wanted)], text, inputs[0])
+        _compare(tables, "eq", [number(size), number(wanted)], text, inputs[0])
 
 
-def _compare(method: MethodEmitter, function: str, operands: list[int], text: str, node: Node) -> None:
+def _compare(tables: Tables, function: str, operands: list[int], text: str, node: Node) -> None:
     """Let the device fail with a text where a comparison does not hold: the text stands where the result would."""
-    arguments = [*operands, method.values.add(pte.String(text))]
-    method.code.kernel((f"executorch_prim::{function}", "Scalar"), arguments, node, 0)
+    arguments = [*operands, tables.values.add(pte.String(text))]
+    tables.code.kernel((f"executorch_prim::{function}", "Scalar"), arguments, node, 0)

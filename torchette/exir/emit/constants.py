@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -74,6 +75,7 @@ class DataFiles:
         self.file_of = file_of or (lambda node: None)
         self.file_of_trained = file_of_trained
         self.store = Store()
+        self.place_of: dict[TensorSpec, tuple[str, str, int]] = {}  # file, name and buffer
         self._meanings: dict[str, tuple] = {}
 
     def add(self, file: str, name: str, buffer: int, spec: TensorSpec) -> str:
@@ -84,3 +86,20 @@ class DataFiles:
         layout = ptd.layout(scalar_type(spec.dtype), list(spec.shape), bytes(spec.dim_order))
         self.files.setdefault(file, {})[found] = ptd.NamedBytes(self.store.buffers[buffer], layout)
         return found
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where the tensors of a program's methods are stored.
+
+    Attributes:
+        constants: of the program.
+        mutable_data: the initial bytes of state.
+        outside: constants in data files.
+        names_state: store the fully qualified names of state; state may then be left unplanned.
+    """
+
+    constants: Store
+    mutable_data: Store
+    outside: DataFiles
+    names_state: bool = False

@@ -4,19 +4,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.fx import Node
 
 from torchette.exir.delegation.delegate import LoweredBackendModule, NamedDataStore
 from torchette.exir.emit.records import Unsupported
+from torchette.exir.emit.tables import Tables
 from torchette.exir.graph import calls
 from torchette.exir.interface import specs_of
 from torchette.format import ptd, pte
 
 if TYPE_CHECKING:
     from torchette.exir.emit import EmitterOutput
-    from torchette.exir.emit.method import MethodEmitter
 
 
 class Delegates:
@@ -49,7 +49,15 @@ class Delegates:
             )
 
 
-def call(method: MethodEmitter, node: Node) -> None:
+class Delegating(Tables, Protocol):
+    """Tables, and the delegates of a method."""
+
+    delegates: list[Any]  # a record of each
+    delegate_map: dict[int, Any]  # instruction -> backend and debug handles
+    delegate_data: Delegates
+
+
+def call(method: Delegating, node: Node) -> None:
     """The instruction for a call of a delegate, and the delegate itself."""
     callee = node.args[0]
     module = getattr(node.graph.owning_module, str(getattr(callee, "target", "")), None)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -18,14 +17,13 @@ from torchette.errors import EmitError
 from torchette.exir import control_flow, ops
 from torchette.exir.delegation.delegate import is_delegate_call
 from torchette.exir.emit import branches, calls, delegates, inputs
-from torchette.exir.emit.constants import DataFiles, Store
+from torchette.exir.emit.constants import Storage
 from torchette.exir.emit.instructions import Instructions
 from torchette.exir.emit.metadata import structure
 from torchette.exir.emit.records import Unsupported
 from torchette.exir.emit.values import Values
-from torchette.exir.graph import placeholders
+from torchette.exir.graph import placeholders, tensor_of
 from torchette.exir.interface import GraphInterface, specs_of
-from torchette.exir.tensor import TensorSpec
 from torchette.format import pte
 
 
@@ -36,35 +34,28 @@ class MethodEmitter:
         self,
         name: str,
         program: ExportedProgram,
-        constants: Store,
-        outside: DataFiles,
-        mutable_data: Store,
+        storage: Storage,
         delegate_data: delegates.Delegates,
         lines_of: Callable[[Node], Any] | None,
-        emit_mutable_buffer_names: bool,
     ) -> None:
         self.name = name
         self.program = program
         self.interface = GraphInterface.of(program.graph_module, program.graph_signature)
-        self.constants = constants
-        self.outside = outside
-        self.mutable_data = mutable_data
+        self.storage = storage
         self.delegate_data = delegate_data
-        self.emit_mutable_buffer_names = emit_mutable_buffer_names
         self.values = Values()
         self.code = Instructions(lines_of)
         self.inputs: list[int] = []
         self.delegates: list[Any] = []
         self.delegate_map: dict[int, Any] = {}
         self.problems: list[tuple[str, Node, str]] = []
-        self.outside_of: dict[TensorSpec, tuple[str, str, int]] = {}  # file, name and buffer
 
     def emit(self) -> Any:
         """The method's ExecutionPlan; what cannot be expressed is in `problems` afterwards."""
         signature = self.program.graph_signature
         for node, stored in zip(placeholders(self.program), signature.input_specs, strict=True):
-            self._attempt(functools.partial(inputs.placeholder, self), node, stored)
-        calls.relate_sizes(self)
+            self._attempt(self._placeholder, node, stored)
+        calls.relate_sizes(self, self.program.graph_module, list(self.interface.inputs))
         self.graph(self.program.graph_module)
         outputs = self._attempt(self._output, self.program.graph.output_node()) or []
         if self.program.graph_module.meta.get("non_const_buffer_sizes") is None:
@@ -87,6 +78,13 @@ class MethodEmitter:
             delegates=self.delegates,
             non_const_buffer_sizes=list(self.program.graph_module.meta["non_const_buffer_sizes"]),
         )
+
+    def _placeholder(self, node: Node, stored: Any) -> None:
+        if node in self.interface.inputs:
+            self.inputs.append(inputs.user_input(self.values, node, stored, self.program.range_constraints))
+        else:
+            tensor = tensor_of(self.program, stored)
+            inputs.stored_tensor(self.values, self.storage, self.interface, node, stored, tensor)
 
     def _attempt(self, visit: Callable[..., Any], node: Node, *arguments: Any) -> Any:
         try:
@@ -123,7 +121,7 @@ class MethodEmitter:
             parts = self.values.of_node[node.args[0]]
             self.values.of_node[node] = parts[node.args[1]] if isinstance(parts, tuple) else parts
         elif "alias" in node.meta and _is_alias(node):
-            calls.alias(self, node)
+            calls.alias(self, self.storage.outside, node)
         elif target is ops.assert_scalar:
             calls.assertion(self, node)
         elif target in calls.PRIMITIVES or target is operator.pos:
