@@ -272,35 +272,74 @@ def compile(
             another dtype.
         QuantizationError: code "not-quantized": `io` is given, and an input is used, or an output computed, in floats.
     """
-    for name in moved:
-        if name not in _MOVED:
-            raise TypeError(f"compile() got an unexpected keyword argument {name!r}")
-        raise InputTypeError(f"compile() has no argument {name!r} any more", hints=[_MOVED[name]])
+    _refuse_moved(moved)
     edge, config, device = (
         edge or EdgeCompileConfig(),
         config or ExecutorchBackendConfig(),
         device or Device(),
     )
     methods = _methods(module, args, kwargs, dynamic_shapes)
-    programs = {name: _export(name, given, edge) for name, given in methods.items()}
-    calibration_sizes: dict[str, int] = {}
-    if quantizer is not None:
-        if calibration is not None and not isinstance(calibration, Mapping):
-            calibration = list(calibration)  # an iterator can be read only once
-        observed = {
-            name: list(given) for name, given in by_method(calibration, programs, "calibration").items()
-        }
-        calibration_sizes = {name: len(observed.get(name, [()])) for name in programs}
-        programs = {
-            name: _quantized(name, program, quantizer, observed.get(name), methods[name], edge)
-            for name, program in programs.items()
-        }
-    elif calibration is not None:
-        raise InputError("calibration is given, but no quantizer", hints=["quantizer=XNNPACKQuantizer()..."])
+    programs, samples = _captured(methods, quantizer, calibration, edge)
     if io is not None:
-        for name, program in programs.items():
-            programs[name], scales = quantize_io(program, io, name)
-            constant_methods = {**scales, **(constant_methods or {})}
+        programs, scales = _quantized_io(programs, io)
+        constant_methods = {**scales, **(constant_methods or {})}
+    program, placed = _lowered(programs, backend, constant_methods, edge, config, device)
+    model = CompiledModel(program, programs, placed)
+    if verify:
+        model.sign(facts=_calibration(quantizer, samples))
+    return model
+
+
+def _refuse_moved(moved: Mapping[str, Any]) -> None:
+    """Raises for a keyword argument that `compile` does not have, or not any more."""
+    for name in moved:
+        if name not in _MOVED:
+            raise TypeError(f"compile() got an unexpected keyword argument {name!r}")
+        raise InputTypeError(f"compile() has no argument {name!r} any more", hints=[_MOVED[name]])
+
+
+def _captured(
+    methods: Mapping[str, tuple], quantizer: Any, calibration: Any, edge: EdgeCompileConfig
+) -> tuple[dict[str, ExportedProgram], dict[str, int]]:
+    """Method name -> captured program, quantized if asked for, and method name -> how many inputs were observed."""
+    programs = {name: _export(name, given, edge) for name, given in methods.items()}
+    if quantizer is None:
+        if calibration is not None:
+            raise InputError(
+                "calibration is given, but no quantizer", hints=["quantizer=XNNPACKQuantizer()..."]
+            )
+        return programs, {}
+    if calibration is not None and not isinstance(calibration, Mapping):
+        calibration = list(calibration)  # an iterator can be read only once
+    observed = {name: list(given) for name, given in by_method(calibration, programs, "calibration").items()}
+    quantized = {
+        name: _quantized(name, program, quantizer, observed.get(name), methods[name], edge)
+        for name, program in programs.items()
+    }
+    return quantized, {name: len(observed.get(name, [()])) for name in programs}
+
+
+def _quantized_io(
+    programs: Mapping[str, ExportedProgram], io: str
+) -> tuple[dict[str, ExportedProgram], dict[str, Any]]:
+    """Programs that accept and return integers, and the constant methods that return their scales."""
+    found: dict[str, ExportedProgram] = {}
+    scales: dict[str, Any] = {}
+    for name, program in programs.items():
+        found[name], own = quantize_io(program, io, name)
+        scales |= own
+    return found, scales
+
+
+def _lowered(
+    programs: Mapping[str, ExportedProgram],
+    backend: Any,
+    constant_methods: Mapping[str, Any] | None,
+    edge: EdgeCompileConfig,
+    config: ExecutorchBackendConfig,
+    device: Device,
+) -> tuple[ExecutorchProgramManager, dict[str, Delegation]]:
+    """The finished program, and method name -> where its calls run."""
     try:
         lowered = transform_and_lower(
             programs, None, _partitioners(backend, programs), constant_methods, edge, False, False
@@ -313,11 +352,7 @@ def compile(
         _check_kernels(program)
     except DialectError as error:
         raise as_train_mode(error) or error from None
-    placed = {name: program.report(name).delegation or lowered.delegation(name) for name in programs}
-    model = CompiledModel(program, programs, placed)
-    if verify:
-        model.sign(facts=_calibration(quantizer, calibration_sizes))
-    return model
+    return program, {name: program.report(name).delegation or lowered.delegation(name) for name in programs}
 
 
 def _calibration(quantizer: Any, samples: Mapping[str, int]) -> dict[str, Any]:
