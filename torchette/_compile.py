@@ -55,7 +55,7 @@ from torchette.runtime import kernel_level
 # What is fastest everywhere without a library: the CPU engine.
 AUTO = "cpu"
 
-# Arguments of older versions -> where they are now.
+# Argument of older versions -> its replacement.
 _MOVED = {
     "target": "backend=",
     "quantize": "quantizer=, and calibration= for the inputs to observe",
@@ -356,7 +356,7 @@ def _lowered(
 
 
 def _calibration(quantizer: Any, samples: Mapping[str, int]) -> dict[str, Any]:
-    """What a receipt says about quantization; nothing where there is none."""
+    """The entries of a receipt about quantization; empty without a quantizer."""
     if quantizer is None:
         return {}
     given = quantizer if isinstance(quantizer, (list, tuple)) else [quantizer]

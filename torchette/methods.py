@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: an argument that counts for every method of a program, or method name -> value. Out: always the latter.
-"""Arguments that callers give by method: `by_method` resolves both forms."""
+"""Arguments by method: `by_method` resolves both forms."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class _Choices:
 
     @property
     def delegating(self) -> list[Partitioner]:
-        """The partitioners that give parts of the method to a delegate."""
+        """The partitioners that lower parts of the method to a delegate."""
         return [one for one in self.partitioners.get(self.method, ()) if not one.target_passes()]
 
     @property
@@ -138,7 +138,7 @@ def _edge(choices: _Choices) -> Sequence[Pass]:
 
 def _transform(choices: _Choices) -> Sequence[Pass]:
     passes = flatten(choices.transforms.get(choices.method))
-    # EDGE_PASSES make the graph legal again: users' passes may add views, numbers and casts.
+    # EDGE_PASSES make the graph legal again: users' passes may add views, scalars and casts.
     return (*map(adapt, passes), *EDGE_PASSES) if passes else ()
 
 
@@ -164,7 +164,7 @@ def _user(choices: _Choices) -> Sequence[Pass]:
 def _optimize(choices: _Choices) -> Sequence[Pass]:
     portable = not choices.target
     return (
-        # What backends did not take: they are given it as it was captured. A target has integers of its own.
+        # Backends receive quantized operators as they were captured; this spells out the rest. A target has its own.
         *((spell_out_quantization,) if portable else ()),
         # Before constants are folded: a transposed weight that is put back needs no folding.
         fuse_linear,
@@ -178,7 +178,7 @@ def _optimize(choices: _Choices) -> Sequence[Pass]:
 
 def _target(choices: _Choices) -> Sequence[Pass]:
     passes = choices.target
-    # Strips first: a target takes the layer of a strip.
+    # Strips first: a target replaces the layer of a strip.
     return (*choices.strips, mark_origins, *passes, remove_dead_code, explain_target) if passes else ()
 
 
@@ -190,7 +190,7 @@ def _exec(choices: _Choices) -> Sequence[Pass]:
         remove_dead_code,
         loops_to_while,
         eliminate_views,
-        # After the views: what is an alias has no place of its own.
+        # After the views: an alias has no memory.
         bind_branches,
         # After the views: an alias of a buffer that is read late keeps the buffer from being overwritten.
         update_buffers_in_place,
@@ -235,7 +235,7 @@ def build(
     transforms: Any = None,
     preserve: Sequence[Any] = (),
 ) -> Pipeline:
-    """All that runs on a method, from what torch.export captured to planned memory.
+    """All passes of a method, from the captured program to planned memory.
 
     Args:
         edge, backend: the user's choices.
@@ -301,7 +301,7 @@ def _disabled(choices: _Choices) -> set[str]:
 
 
 class DelegatePass:
-    """A backend takes what its partitioner chooses."""
+    """Parts that its partitioner chooses are lowered to a backend."""
 
     def __init__(self, partitioner: Partitioner) -> None:
         self.partitioner = partitioner
@@ -406,11 +406,11 @@ class PassRecord:
 
 @dataclass
 class Report:
-    """What every pass did, in order, and what the passes of a target made of which patterns; prints as tables.
+    """The effect of every pass, in order, and the patterns that a target replaced; prints as tables.
 
     Attributes:
         records: of the passes.
-        delegation: where the calls run, and why; None where no target has passes.
+        delegation: the backend of each call, and the reasons; None if no target has passes.
     """
 
     records: list[PassRecord] = field(default_factory=list)
@@ -421,7 +421,7 @@ class Report:
         return f"{passes}\n\n{self.delegation.summary()}" if self.delegation else passes
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as dicts, lists, strings, numbers and None."""
+        """The same as dicts, lists, strings, integers, floats and None."""
         return {
             "records": [{**dataclasses.asdict(it), "notes": list(it.notes)} for it in self.records],
             "delegation": self.delegation and self.delegation.to_dict(),
@@ -666,7 +666,7 @@ def _dump(folder: Path, index: int, stage: str, name: str, program: ExportedProg
 
 
 def text(program: ExportedProgram) -> str:
-    """A program as lines, one per node, with what each yields; branches stand below the main graph."""
+    """A program as lines, one per node, with the value of each; branches follow the main graph."""
     lines = []
     for path, module in program.graph_module.named_modules():
         if isinstance(module, GraphModule):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # A cond or a loop comes in, jumps and moves around the instructions of its branches are appended.
-"""What control flow becomes."""
+"""The instructions of control flow."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Branching(Tables, Protocol):
     """Tables, and the emission of a graph into them."""
 
     def graph(self, module: GraphModule) -> None:
-        """Emit a graph whose placeholders have values already."""
+        """Emit a graph. Its placeholders have values already."""
 
 
 def cond(method: Branching, node: Node) -> None:
-    """Jump over the side that is not taken. Its tensors are computed where the result lies, its numbers moved there."""
+    """Jump over the branch that is not executed. Tensors are computed in the memory of the result, scalars are moved there."""
     values = node.meta["val"]
     results = [
         method.values.add(scalar_record(value)) if spec is None else method.values.tensor(spec)
@@ -41,7 +41,7 @@ def cond(method: Branching, node: Node) -> None:
 
 
 def while_loop(method: Branching, node: Node) -> None:
-    """Jump out where the condition fails, else back behind the body. What is carried has one place throughout."""
+    """Jump to the end if the condition is false, and back after the body. Carried values keep their location."""
     first = [method.values.argument(value, "") for value in control_flow.carried(node)]
     results = [
         method.values.add(scalar_record(value)) if spec is None else method.values.tensor(spec)
@@ -67,14 +67,14 @@ def _branch(method: Branching, branch: GraphModule, operands: list[int]) -> list
 
 
 def _jump(tables: Tables, condition: int, node: Node) -> Any:
-    """A jump where the condition does not hold; its destination is to be set."""
+    """A jump if the condition is false; the caller sets its destination."""
     record = pte.JumpFalseCall(condition, 0)
     tables.code.append(record, node)
     return record
 
 
 def _move(tables: Tables, node: Node, sources: list[int], targets: list[int]) -> None:
-    """Move all values at once; what is where it should be stays."""
+    """Move all values at once, except those that are their own target."""
     moves = [(source, target) for source, target in zip(sources, targets, strict=True) if source != target]
     overwritten = {target for _, target in moves}
     for index, (source, target) in enumerate(moves):

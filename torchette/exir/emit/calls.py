@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A node that calls an operator, or a function on numbers, comes in; its instruction is appended, and its results are
+# A node that calls an operator, or a function on scalars, comes in; its instruction is appended, and its results are
 # entered among the values.
-"""What calls become: kernels, arithmetic on sizes, assertions, and views where no bytes move."""
+"""The instructions of calls: kernels, arithmetic on sizes, assertions, and views that move no bytes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _kind(kind: Any) -> str:
     return str(kind)
 
 
-# Python's functions on symbolic numbers, by the runtime's names.
+# Python function on symbolic scalars -> its name in the runtime.
 PRIMITIVES: dict[Any, str] = {
     operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.floordiv: "floordiv",
     operator.truediv: "truediv", operator.mod: "mod", operator.neg: "neg", operator.eq: "eq", operator.gt: "gt",
@@ -131,7 +131,7 @@ def kernel(tables: Tables, node: Node, op: torch._ops.OpOverload) -> None:
 
 
 def primitive(tables: Tables, node: Node) -> None:
-    """The instruction for a Python function on numbers; none where the number is known."""
+    """The instruction for a Python function on scalars; none if the result is known."""
     value = node.meta.get("val")
     if isinstance(value, (bool, int, float)):
         tables.values.of_node[node] = tables.values.scalar(value)
@@ -159,7 +159,7 @@ def primitive(tables: Tables, node: Node) -> None:
 
 
 def assertion(tables: Tables, node: Node) -> None:
-    """The comparison that an assertion is about, with the text of the error where it does not hold."""
+    """The comparison of an assertion, with the text of the error if it is false."""
     condition, text = node.args
     if isinstance(condition, Node) and condition.meta.get("no_instruction"):
         function, operands = condition.target, condition.args
@@ -171,7 +171,7 @@ def assertion(tables: Tables, node: Node) -> None:
 
 
 def alias(tables: Tables, outside: DataFiles, node: Node) -> None:
-    """A tensor that shares bytes with another: a value, and an instruction where its place is known at run time only."""
+    """A tensor that shares bytes with another: a value, and an instruction if its location is known only at run time."""
     spec = node.meta["spec"]
     root = spec.root
     if root in outside.place_of:
@@ -187,7 +187,7 @@ def alias(tables: Tables, outside: DataFiles, node: Node) -> None:
     tables.values.of_node[node] = result
     if spec.mem_offset is not None and spec.is_static_shape_tensor:
         return
-    # Where the bytes lie, or how many they are, is known at run time only: a view is made there.
+    # The location of the bytes, or their count, is known only at run time: the runtime makes a view.
     sizes = view_sizes(node)
     source = node.meta["alias"][0]
     arguments = [tables.values.argument(source, "Tensor"), tables.values.argument(sizes, "[int]"), result]
@@ -195,7 +195,7 @@ def alias(tables: Tables, outside: DataFiles, node: Node) -> None:
 
 
 def relate_sizes(tables: Tables, module: GraphModule, inputs: Sequence[Node]) -> None:
-    """Compare sizes of inputs that depend on each other, each with a text that is the error where they differ."""
+    """Compare sizes of inputs that depend on each other, each with the text of the error if they differ."""
     found, places = module.meta.get("size_relations", ([], {}))
     if not found:
         return
@@ -230,6 +230,6 @@ def relate_sizes(tables: Tables, module: GraphModule, inputs: Sequence[Node]) ->
 
 
 def _compare(tables: Tables, function: str, operands: list[int], text: str, node: Node) -> None:
-    """Let the device fail with a text where a comparison does not hold: the text stands where the result would."""
+    """Let the device fail with a text if a comparison is false: the text is the argument at the position of the result."""
     arguments = [*operands, tables.values.add(pte.String(text))]
     tables.code.kernel((f"executorch_prim::{function}", "Scalar"), arguments, node, 0)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Tensors of weights and state come in, buffers go out: those of the program, and those of data files by name.
-"""Where the bytes of constants and state go."""
+"""The stores of the bytes of constants and state."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class DataFiles:
 
 @dataclass(frozen=True)
 class Storage:
-    """Where the tensors of a program's methods are stored.
+    """The stores of the tensors of all methods of a program.
 
     Attributes:
         constants: of the program.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Lowered modules come in; their calls, their blobs and what stands in the file by name go out.
-"""Calls of delegates, and the bytes that they bring."""
+# Lowered modules come in; their calls, their blobs and their named data go out.
+"""Calls of delegates, and their bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Delegates:
-    """The blobs of delegates, and what they share by name. Equal blobs are kept once."""
+    """The blobs of delegates, and the data that they share by name. Equal blobs are kept once."""
 
     def __init__(self) -> None:
         self.blobs: list[bytes] = []
@@ -38,7 +38,7 @@ class Delegates:
         return index
 
     def named_data(self, output: EmitterOutput) -> None:
-        """Fill in what stands under names in the program and in data files; keys of the same bytes have the same object."""
+        """Fill in the named data of the program and of data files; keys of the same bytes have the same object."""
         found = self._named.get_named_data_store_output()
         output.named_data = {key: found.buffers[e.buffer_index] for key, e in found.pte_data.items()}
         output.named_alignment = max((entry.alignment for entry in found.pte_data.values()), default=1)
@@ -74,7 +74,7 @@ def call(method: Delegating, node: Node) -> None:
     method.code.append(pte.DelegateCall(len(method.delegates), [*arguments, *results]), node, len(results))
     handles = [each.meta.get("debug_handle") for each in calls(module.original_module)]
     method.code.debug_handles[at] = tuple(dict.fromkeys(handle for handle in handles if handle))
-    # Where the blob lies is filled in when the file is written; the index is that into delegate_data.
+    # The location of the blob is filled in when the file is written; the index is that into delegate_data.
     processed = pte.BackendDelegateDataReference(index=method.delegate_data.add(module))
     specs_given = [pte.CompileSpec(spec.key, bytes(spec.value)) for spec in module.compile_specs]
     method.delegates.append(pte.BackendDelegate(module.backend_id, processed, specs_given))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A placeholder comes in; what it stands for is entered among the values: an input, a constant, or state.
-"""What the inputs of a graph become."""
+# A placeholder comes in; its value is added to the values of the method: an input, a constant, or state.
+"""The values of the placeholders of a graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def user_input(values: Values, node: Node, stored: Any, constraints: Mapping[Any
         if bounds:
             values.records[index].val.extra_tensor_info.ranges = bounds
     else:
-        # A number that export has fixed, or a symbolic one: the value says which and of what type.
+        # A scalar that export has fixed, or a symbolic one: the node's value has its type.
         index = values.add(scalar_record(node.meta.get("val", getattr(stored.arg, "value", None))))
     values.of_node[node] = index
     return index
@@ -40,7 +40,7 @@ def stored_tensor(
     stored: Any,
     tensor: torch.Tensor | None,
 ) -> None:
-    """The value of a constant or of state, with its bytes where they are in the file."""
+    """The value of a constant or of state; its bytes are stored in the program or in a data file."""
     spec = node.meta.get("spec")
     if tensor is None or not isinstance(spec, TensorSpec):
         if node.users:

@@ -51,7 +51,7 @@ class MethodEmitter:
         self.problems: list[tuple[str, Node, str]] = []
 
     def emit(self) -> Any:
-        """The method's ExecutionPlan; what cannot be expressed is in `problems` afterwards."""
+        """The ExecutionPlan of the method. Nodes that the file cannot express are in `problems` afterwards."""
         signature = self.program.graph_signature
         for node, stored in zip(placeholders(self.program), signature.input_specs, strict=True):
             self._attempt(self._placeholder, node, stored)
@@ -91,11 +91,11 @@ class MethodEmitter:
             return visit(node, *arguments)
         except (Unsupported, ValueError) as problem:
             self.problems.append((self.name, node, str(problem)))
-            # Its readers need some value to go on with, so that all problems are found at once.
+            # Its readers need some value, so that all problems are found at once.
             self.values.of_node[node] = self.values.scalar(0)
 
     def graph(self, module: GraphModule) -> None:
-        """Emit a graph, or a branch of one, whose placeholders have values already."""
+        """Emit a graph or a branch. Its placeholders have values already."""
         for node in module.graph.nodes:
             is_branch = node.op == "get_attr" and isinstance(
                 getattr(module, str(node.target), None), GraphModule

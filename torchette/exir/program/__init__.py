@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # ExportedPrograms come in, one per method; a program manager goes out that can be transformed, lowered and written as a
-# .pte file. Names, fields and signatures are ExecuTorch's; what is ours beyond them has a default.
-"""`to_edge`, `to_edge_transform_and_lower`, and what they return."""
+# .pte file. Names, fields and signatures are those of ExecuTorch; additions of ours have a default.
+"""`to_edge`, `to_edge_transform_and_lower`, and the managers that they return."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def to_edge(
     compile_config: EdgeCompileConfig | None = None,
     generate_etrecord: bool = False,
 ) -> EdgeProgramManager:
-    """Bring exported programs into the Edge dialect.
+    """Lower exported programs to the Edge dialect.
 
     Args:
-        programs: what `torch.export.export` returned, or method name -> program. They are left as they are.
+        programs: an ExportedProgram, or method name -> program. They are left as they are.
         constant_methods: method name -> value that the method returns.
         compile_config: see `EdgeCompileConfig`.
         generate_etrecord: keep the stages for `ExecutorchProgramManager.get_etrecord()`.
@@ -55,17 +55,17 @@ def to_edge_transform_and_lower(
     compile_config: EdgeCompileConfig | None = None,
     generate_etrecord: bool = False,
 ) -> EdgeProgramManager:
-    """Bring exported programs into the Edge dialect, run users' passes on them, and give to backends what they take.
+    """Lower exported programs to the Edge dialect, run users' passes on them, and lower them to backends.
 
     Args:
         programs: as for `to_edge`.
         transform_passes: passes for all methods, a PassManager, or method name -> passes.
         partitioner: a `Partitioner`, several that are asked in order, or method name -> one or several.
-            `CpuPartitioner()` is the CPU engine: it takes what the others leave, when `to_executorch` has optimised it.
+            `CpuPartitioner()` is the CPU engine: it runs the calls that the others leave, when `to_executorch` has optimised it.
         constant_methods, compile_config, generate_etrecord: as for `to_edge`.
 
     Raises:
-        DelegationError: a backend cannot take what its partitioner has chosen, or, with `strict` in the configuration,
+        DelegationError: a backend cannot compile the nodes that its partitioner chose, or, with `strict` in the configuration,
             something expensive runs on no backend.
     """
     return transform_and_lower(
@@ -158,5 +158,5 @@ def _to_edge(
 
 
 def _new_etrecord() -> Any:
-    """Imported only where one is asked for: tools stand above the compiler."""
+    """Imports the class on demand: tools are above the compiler."""
     return importlib.import_module("torchette.devtools.etrecord").ETRecord()

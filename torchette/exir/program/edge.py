@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Programs at Edge come in, one per method; a program manager goes out that can be transformed, lowered and finished. Names
-# and signatures are ExecuTorch's; what is ours beyond them has a default.
+# and signatures are those of ExecuTorch; additions of ours have a default.
 """`EdgeProgramManager`: programs in the Edge dialect."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run(
     """Run stages of the pipeline that follows from the user's choices, by their names.
 
     Args:
-        programs: method name -> program. A fallback, whose name ends in `pte.PORTABLE`, has the choices of its method.
+        programs: method name -> program. A fallback (its name ends in `pte.PORTABLE`) has the choices of its method.
         stages: names of `pipeline.STAGES`.
         reports: method name -> the report that receives a record per pass.
         edge, backend, choices: see `pipeline.build`.
@@ -70,7 +70,7 @@ def programs_by_method(programs: Any) -> dict[str, ExportedProgram]:
 
 
 def partitioners_by_method(given: Any, methods: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Method name -> partitioners, from any form in which a caller gives them."""
+    """Method name -> partitioners, from any form that callers may pass."""
     found = {
         name: list(each) if isinstance(each, (list, tuple)) else [each]
         for name, each in by_method(given, methods, "partitioner").items()
@@ -138,8 +138,8 @@ class EdgeProgramManager:
 
         Args:
             passes: a pass, a sequence of passes or a PassManager for all methods, or method name -> passes. A pass
-                takes a graph module and returns a `PassResult` or None, or takes and returns an ExportedProgram. What a
-                pass has in `constant_methods` afterwards, name -> value, the new manager has, too.
+                accepts a graph module and returns a `PassResult` or None, or accepts and returns an ExportedProgram. The
+                new manager also has the constant methods that a pass stores in its `constant_methods`, name -> value.
             compile_config: as for `to_edge`.
         """
         config = compile_config or self.compile_config
@@ -162,13 +162,13 @@ class EdgeProgramManager:
         )
 
     def to_backend(self, partitioner: Any) -> EdgeProgramManager:
-        """Give to backends what their partitioners choose; returns a new manager and leaves this one as it is.
+        """Lower to backends the nodes that their partitioners choose; returns a new manager and leaves this one as it is.
 
         Args:
             partitioner: a `Partitioner`, several that are asked in order, or method name -> one or several.
 
         Raises:
-            DelegationError: a backend cannot take what its partitioner has chosen.
+            DelegationError: a backend cannot compile the nodes that its partitioner chose.
         """
         reports, targets = self._copied_reports(), dict(self._targets)
         delegating: dict[str, list[Partitioner]] = {}
@@ -195,7 +195,7 @@ class EdgeProgramManager:
         return explain(self.exported_program(method_name))
 
     def _decompose_the_rest(self, preserved: Sequence[Any], config: EdgeCompileConfig) -> EdgeProgramManager:
-        """What was kept whole for backends that then did not take it becomes core operators after all."""
+        """Decompose operators that were kept whole for backends, and that no backend chose."""
         programs = {**self._programs, **self._fallbacks()}
         left = {
             name: program
@@ -299,8 +299,8 @@ _DATA_FILE = "_default_external_constant"
 
 
 def _data_file_of(choice: bool | Callable[[torch.fx.Node], str | None]) -> Any:
-    """For each constant the data file that it goes to, as ExecuTorch chooses and calls it, or as passes have marked its
-    placeholder: numbers that stand in the code of a model stay in the program."""
+    """For each constant its data file, with the choice and the name of ExecuTorch, or as passes have marked its
+    placeholder. Literals in the code of a model stay in the program."""
     if choice is True:
         choice = lambda node: _DATA_FILE  # noqa: E731
     if not callable(choice):

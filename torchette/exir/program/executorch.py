@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What the emitter made comes in; a program manager that writes the bytes of the file goes out. Names and signatures are
-# ExecuTorch's; what is ours beyond them has a default.
+# The output of the emitter comes in; a program manager that writes the bytes of the file goes out. Names and signatures
+# are those of ExecuTorch; additions of ours have a default.
 """`ExecutorchProgramManager`: a finished program."""
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class ExecutorchProgramManager:
         return {name: found.get(name, "") for name in sorted(called)}
 
     def missing_kernels(self) -> dict[str, str]:
-        """Those of `operators()` that this machine's runtime has no kernel for; none where the runtime is not built."""
+        """Those of `operators()` for which the runtime of this machine has no kernel; none if the runtime is not built."""
         try:
             known = runtime.operator_names()
         except ImportError:
