@@ -116,31 +116,9 @@ struct BFloat16 {
 /// ScalarType of a C++ element type: kScalarType<float> == ScalarType::Float.
 template <typename T>
 inline constexpr ScalarType kScalarType = ScalarType::Undefined;
-template <>
-inline constexpr ScalarType kScalarType<uint8_t> = ScalarType::Byte;
-template <>
-inline constexpr ScalarType kScalarType<int8_t> = ScalarType::Char;
-template <>
-inline constexpr ScalarType kScalarType<int16_t> = ScalarType::Short;
-template <>
-inline constexpr ScalarType kScalarType<int32_t> = ScalarType::Int;
-template <>
-inline constexpr ScalarType kScalarType<int64_t> = ScalarType::Long;
-template <>
-inline constexpr ScalarType kScalarType<Half> = ScalarType::Half;
-template <>
-inline constexpr ScalarType kScalarType<float> = ScalarType::Float;
-template <>
-inline constexpr ScalarType kScalarType<double> = ScalarType::Double;
-template <>
-inline constexpr ScalarType kScalarType<bool> = ScalarType::Bool;
-template <>
-inline constexpr ScalarType kScalarType<BFloat16> = ScalarType::BFloat16;
-template <>
-inline constexpr ScalarType kScalarType<uint16_t> = ScalarType::UInt16;
-template <>
-inline constexpr ScalarType kScalarType<uint32_t> = ScalarType::UInt32;
-template <>
-inline constexpr ScalarType kScalarType<uint64_t> = ScalarType::UInt64;
+#define TORCHETTE_DTYPE(number, name, torch_name, bytes, type) \
+  template <>                                                  \
+  inline constexpr ScalarType kScalarType<type> = ScalarType::name;
+#include "torchette/schema/dtypes.def"
 
 }  // namespace torchette

@@ -8,7 +8,7 @@ bit for bit, what the patterns here say: in float32 from the exact sum on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -236,45 +236,33 @@ def lookup(input: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return _aten.view_copy.default(rows, list(input.shape))
 
 
-@bind_pattern_to_op(
-    LIBRARY,
-    "quantized_add(Tensor a, Tensor b, float a_scale, int a_zero, float b_scale, int b_zero, float scale, int zero, "
-    "int low, int high) -> Tensor",
-)
-def quantized_add(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    a_scale: float,
-    a_zero: int,
-    b_scale: float,
-    b_zero: int,
-    scale: float,
-    zero: int,
-    low: int,
-    high: int,
-) -> torch.Tensor:
-    """quantize(dequantize(a) + dequantize(b)), of int8 or uint8 of the same sizes and type."""
-    total = _aten.add.Tensor(dequantize(a, a_scale, a_zero), dequantize(b, b_scale, b_zero))
-    return quantize(total, scale, zero, low, high, a.dtype)
+def _of_two(name: str, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Binds quantize(function(dequantize(a), dequantize(b))), of int8 or uint8 of one type."""
+
+    @bind_pattern_to_op(
+        LIBRARY,
+        f"{name}(Tensor a, Tensor b, float a_scale, int a_zero, float b_scale, int b_zero, float scale, int zero, "
+        "int low, int high) -> Tensor",
+    )
+    def pattern(
+        a: torch.Tensor,
+        b: torch.Tensor,
+        a_scale: float,
+        a_zero: int,
+        b_scale: float,
+        b_zero: int,
+        scale: float,
+        zero: int,
+        low: int,
+        high: int,
+    ) -> torch.Tensor:
+        result = function(dequantize(a, a_scale, a_zero), dequantize(b, b_scale, b_zero))
+        return quantize(result, scale, zero, low, high, a.dtype)
+
+    return pattern
 
 
-@bind_pattern_to_op(
-    LIBRARY,
-    "quantized_mul(Tensor a, Tensor b, float a_scale, int a_zero, float b_scale, int b_zero, float scale, int zero, "
-    "int low, int high) -> Tensor",
-)
-def quantized_mul(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    a_scale: float,
-    a_zero: int,
-    b_scale: float,
-    b_zero: int,
-    scale: float,
-    zero: int,
-    low: int,
-    high: int,
-) -> torch.Tensor:
-    """quantize(dequantize(a) dequantize(b)), of int8 or uint8 of the same type; `b` has a's sizes, or 1 where it is broadcast."""
-    product = _aten.mul.Tensor(dequantize(a, a_scale, a_zero), dequantize(b, b_scale, b_zero))
-    return quantize(product, scale, zero, low, high, a.dtype)
+quantized_add = _of_two("quantized_add", _aten.add.Tensor)
+"""`b` has the sizes of `a`."""
+quantized_mul = _of_two("quantized_mul", _aten.mul.Tensor)
+"""`b` has the sizes of `a`, or 1 where it is broadcast."""

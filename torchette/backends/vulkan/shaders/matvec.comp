@@ -14,14 +14,7 @@ layout(binding = 1) readonly buffer B { REAL b[]; };
 layout(binding = 2) readonly buffer Bias { REAL bias[]; };
 layout(binding = 3) writeonly buffer Out { REAL result[]; };
 layout(binding = 4) readonly buffer Other { REAL other[]; };  // of the sizes of the result, without gaps
-layout(push_constant) uniform Push {
-  uint rows, columns, depth, inner_batch;
-  uint a_offset, a_batch, a_inner, a_row, a_depth;
-  uint b_offset, b_batch, b_inner, b_depth, b_column;
-  uint bias_offset, bias_batch, bias_inner, bias_row, bias_column;
-  float alpha, beta, low, high;
-  uint other_offset, then_p, then_q;
-};
+#include "matmul.glsl"
 shared float partial[64];
 
 void main() {
