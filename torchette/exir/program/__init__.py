@@ -159,4 +159,4 @@ def _to_edge(
 
 def _new_etrecord() -> Any:
     """Imports the class on demand: tools are above the compiler."""
-    return importlib.import_module("torchette.devtools.etrecord").ETRecord()
+    return importlib.import_module("torchette.exir.etrecord").ETRecord()
