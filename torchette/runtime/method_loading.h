@@ -24,8 +24,8 @@ inline bool is_number(const Value& v) { return v.is_none() || v.is_scalar(); }
 
 struct ListKind;  // how a list stands in the file
 
-/// What is allocated here, torchette/devtools/device_memory.py counts ahead of time: a change of one is a change of
-/// both. A function that one file alone uses is defined there, inline, since it has one caller.
+/// What is allocated here, torchette/devtools/device_memory.py counts ahead of time: a change of one is a
+/// change of both. A function that one file alone uses is defined there, inline, since it has one caller.
 class Method::Loading {
  public:
   Loading(Method& method, const Program& program, Reader& reader)
