@@ -25,7 +25,7 @@ CC = os.environ.get("CC", "cc")
 LAUNCHER = shlex.split(os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER", ""))
 FETCHED = ROOT / ".torchette" / "xnnpack"  # by `./dev xnnpack`
 
-_DEBUG = ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1", "-DTORCHETTE_BUILD_TESTS=ON")
+_DEBUG = ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-Og", "-DTORCHETTE_BUILD_TESTS=ON")
 _PLAIN = ("-DTORCHETTE_BUILD_PYTHON=OFF", "-DTORCHETTE_BUILD_EXECUTOR_RUNNER=OFF")
 # AddressSanitizer and UndefinedBehaviorSanitizer, with all backends and the Python module; ThreadSanitizer; libFuzzer, of a
 # compiler of its own; torch's kernels.
