@@ -520,16 +520,16 @@ def sweep(
 ) -> Result:
     """Tries `limit` samples of each operator in each of `kinds(operator)`.
 
-    With `directly`, only the first of these dtypes is compiled; samples of the others, too, where calling their kernels
-    one by one does not give what eager gives.
+    With `directly`, one sample of each operator is compiled, in the first of these dtypes. The kernels of the other samples
+    are called one by one; a sample for which that does not give eager's results is compiled, too.
     """
     result = Result()
     chosen = [sample for name in names for dtype in kinds(name) for sample in samples(name, dtype, limit)]
     whole = Tally()
     held = [sample for sample in chosen if not is_excluded(sample)]
     if directly:
-        first = {name: next(iter(kinds(name)), "") for name in names}
-        done = {s.name: hold_directly(s) for s in held if s.dtype != first[s.operator]}
+        to_compile = {s.operator: s for s in reversed(held) if s.dtype == next(iter(kinds(s.operator)), "")}
+        done = {s.name: hold_directly(s) for s in held if s is not to_compile.get(s.operator)}
         whole = sum((tally for tally in done.values() if tally is not None), whole)
         result.direct = sum(tally is not None for tally in done.values())
         held = [sample for sample in held if done.get(sample.name) is None]
