@@ -31,7 +31,8 @@ from torchette.exir import ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.runtime import Runtime
 
-pytestmark = needs_emulator
+# One worker, and one selection for all models: the kernels of a board are compiled once.
+pytestmark = [needs_emulator, pytest.mark.xdist_group("bare")]
 HERE = Path(__file__).parent
 MODELS = ("digits", "keyword_spotting")
 # Of the greatest result. Sums run in another order than on the desk, and where it has one instruction for a product and a
@@ -80,14 +81,52 @@ def model_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.pte" for name in MODELS}
 
 
+class IntegerCase(NamedTuple):
+    """A compiled model, its input and its outputs on the host."""
+
+    path: Path
+    x: torch.Tensor
+    expected: np.ndarray
+
+
+@pytest.fixture(scope="module")
+def integer_cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, IntegerCase]:
+    """Keyword spotting in static int8, as the layers before the pool and as a whole, and layers in 8da4w."""
+    pytest.importorskip("torchao")
+    from tests.backends.engine.passes.test_dynamic_linears import FORMS, Layers
+    from tests.backends.engine.passes.test_integers import quantized
+
+    torch.manual_seed(0)
+    x = torch.randn(5, 64)
+    module, (sound,) = artifacts.fresh_module("keyword_spotting").layers, artifacts.args("keyword_spotting")
+    graphs = {
+        "image": (quantized(module[:-4], sound), sound),
+        "scores": (quantized(module, sound), sound),
+        "dynamic": (FORMS["8da4w"](Layers().eval(), x), x),
+    }
+    cases, folder = {}, tmp_path_factory.mktemp("integers")
+    for part, (graph, given) in graphs.items():
+        planned = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
+        compiled = torchette.compile(graph, (given,), config=planned)
+        expected = compiled(given).numpy().ravel()
+        assert len(np.unique(expected)) > (5 if part == "scores" else 50)
+        compiled.save(folder / f"{part}.pte")
+        cases[part] = IntegerCase(folder / f"{part}.pte", given, expected)
+    return cases
+
+
+@pytest.fixture(scope="module")
+def chosen(model_files: dict[str, Path], integer_cases: dict[str, IntegerCase]) -> selection.Selection:
+    return selection.of_files([*model_files.values(), *(case.path for case in integer_cases.values())])
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("board", "kind"), each_board)
 def test_a_model_in_flash_gives_the_desks_answer_in_the_billed_bytes(
-    name: str, bench: Bench, model_files: dict[str, Path]
+    name: str, bench: Bench, model_files: dict[str, Path], chosen: selection.Selection
 ) -> None:
     board, folder = bench.board, bench.folder
     common = bare_flags()
-    chosen = selection.of_files(list(model_files.values()))
     runtime = library.units(targets.find(board.target), chosen, "minimal", common, small=True)
     embed(model_files[name], folder, name="net", target=board.target)
     image = bench.image(
@@ -119,35 +158,20 @@ def test_a_model_in_flash_gives_the_desks_answer_in_the_billed_bytes(
 
 @pytest.mark.parametrize("part", ["image", "scores", "dynamic"])
 @pytest.mark.parametrize(("board", "kind"), each_board)
-def test_integers_give_the_desks_bits(part: str, bench: Bench) -> None:
-    """Keyword spotting in static int8: what stands before the pool, and the last layer; layers in 8da4w."""
-    pytest.importorskip("torchao")
-    from tests.backends.engine.passes.test_dynamic_linears import FORMS, Layers
-    from tests.backends.engine.passes.test_integers import quantized
-
-    torch.manual_seed(0)
-    if part == "dynamic":
-        x = torch.randn(5, 64)
-        graph = FORMS["8da4w"](Layers().eval(), x)
-    else:
-        module, (x,) = artifacts.fresh_module("keyword_spotting").layers, artifacts.args("keyword_spotting")
-        graph = quantized(module[:-4] if part == "image" else module, x)
-    planned = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
-    compiled = torchette.compile(graph, (x,), config=planned)
-    expected, folder = compiled(x).numpy().ravel(), bench.folder
-    assert len(np.unique(expected)) > (5 if part == "scores" else 50)
-    compiled.save(folder / "net.pte")
-    chosen, common = selection.of_file(folder / "net.pte"), bare_flags()
+def test_integers_give_the_desks_bits(
+    part: str, bench: Bench, integer_cases: dict[str, IntegerCase], chosen: selection.Selection
+) -> None:
+    case, folder, common = integer_cases[part], bench.folder, bare_flags()
     runtime = library.units(targets.find(bench.board.target), chosen, "minimal", common, small=True)
-    embed(folder / "net.pte", folder, name="net", target=bench.board.target)
+    embed(case.path, folder, name="net", target=bench.board.target)
     image = bench.image(
         HERE / "run_model.cpp", part, [*runtime, Unit(folder / "net.c", (*common, "-x", "c++"))]
     )
-    (folder / "inputs").write_bytes(x.numpy().tobytes())
+    (folder / "inputs").write_bytes(case.x.numpy().tobytes())
     code, text = emulate(bench.board, image)
     assert code == 0, text
     given = np.array([int(word, 16) for word in text.split()], np.uint32).view(np.float32)
-    np.testing.assert_array_equal(given, expected)
+    np.testing.assert_array_equal(given, case.expected)
 
 
 def test_build_makes_an_image_of_each_model(

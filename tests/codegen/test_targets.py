@@ -83,8 +83,8 @@ def test_linux(name: str, kind: str, model: str, tmp_path: Path) -> None:
     ("board", "kind", "model"),
     [
         ("mps2-an386", "gcc", "digits"),
-        pytest.param("mps2-an500", "gcc", "digits", marks=pytest.mark.gate),
-        pytest.param("mps2-an505", "gcc", "digits", marks=pytest.mark.gate),
+        pytest.param("mps2-an500", "gcc", "digits", marks=pytest.mark.slow),
+        pytest.param("mps2-an505", "gcc", "digits", marks=pytest.mark.slow),
         pytest.param("mps3-an547", "gcc", "keyword_spotting", marks=pytest.mark.gate),
     ],
 )

@@ -9,9 +9,9 @@ import contextlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import transformers
@@ -62,37 +62,62 @@ def export(
     """Compile a causal language model of transformers, from its own module.
 
     The program's `forward(tokens int64 [1, n], start_pos int64 [1])` returns the logits of the last token, float32
-    [1, vocabulary]; n is 1 to `max_prefill`. It stores keys and values of the positions start_pos to start_pos + n - 1 and
-    reads those before them, so a call with a smaller start_pos goes back. Its metadata has the names of ExecuTorch's runner;
-    configuration, tokenizer, chat template and defaults of generation are its named data.
+    [1, vocabulary]; n is 1 to `max_prefill`. It keeps keys and values of the positions start_pos to start_pos + n - 1 and
+    reads those before them, so calling with a smaller start_pos goes back. Its metadata has the names that ExecuTorch's
+    runner asks for; configuration, tokenizer, chat template and defaults of generation are its named data.
 
     Args:
-        model: the model, which does not change; or the folder that it was saved to; or a GGUF file. Integer weights of GGUF
-            with 4 to 8 bits and a scale (Q4_0, Q5_0, Q8_0, Q6_K) are stored unchanged.
-        quantize: weights of linear layers and of the embedding table: "8da4w", 4 bits with a scale for each 32 inputs, and
-            8-bit activations; "int4", the same with float activations; "int8", 8 bits with a scale for each output, and
-            float activations; None: as in the model.
-        max_context: the size of the KV cache in tokens; by default that of the model, at most 2048.
-        max_prefill: the maximum of tokens in one call; larger if an image is read in one call.
-        full_logits: return the logits of all n tokens, [1, n, vocabulary], as speculative decoding needs them.
-        lora: the folder of a LoRA adapter of peft. The program then uses this adapter, or another one for the same layers
-            with at most its rank, as a separate .ptd file; `save` writes it, with the name of the folder.
-        cache: the type of keys and values: "float32", "float16", or "int8" with a scale for each row of a head.
-        backend: as for `torchette.compile`; "portable" makes a file that ExecuTorch's runtime also accepts.
+        model: the model, which stays as it is; or the folder that it was saved to; or a GGUF file, whose whole numbers of 4
+            and 8 bits with a scale (Q4_0, Q5_0, Q8_0, Q6_K) are kept as they are.
+        quantize: weights of linear layers and of the table of tokens: "8da4w", 4 bits with a scale for each 32 inputs, times
+            inputs of 8 bits; "int4", the same times floats; "int8", 8 bits with a scale for each output, times floats; None:
+            as they are given.
+        max_context: tokens that the caches hold; by default what the model was made for, at most 2048.
+        max_prefill: tokens that one call takes; more where an image is taken whole.
+        full_logits: return logits of all n tokens, [1, n, vocabulary]. Speculative decoding judges several with one call of
+            such a program.
+        lora: the folder of a LoRA adapter as peft saves it. The program then takes this adapter, or another one for the same
+            layers of at most its rank, as a .ptd file of its own; `save` writes this one's, by the folder's name.
+        cache: what keys and values are stored in: "float32", "float16", or "int8" with a scale for each row of a head.
+        backend: as for `torchette.compile`; "portable" makes a file that ExecuTorch's runtime takes, too.
         progress: called with (stage, step).
 
     Raises:
-        UnsupportedError: a cache cannot serve the attention, or a part of a GGUF file is not supported; names it.
+        UnsupportedError: its attention is not what a cache can serve, or a GGUF file has what is not read; says what.
         ExportError: `torch.export` cannot capture it; names the line of the model.
         FormatError: a GGUF file is damaged.
         ModelNotFoundError: there is no such folder or file.
-        InputError: an unknown scheme, or an invalid size.
+        InputError: another scheme, or sizes that are none.
     """
-    _check_schemes(quantize, cache)
+    if quantize is not None and quantize not in SCHEMES:
+        raise InputError(
+            f"weights cannot be {quantize!r}", hints=[f"quantize is None or one of: {', '.join(SCHEMES)}"]
+        )
+    if cache not in CACHES:
+        raise InputError(
+            f"keys cannot be stored in {cache!r}", hints=[f"cache is one of: {', '.join(CACHES)}"]
+        )
     step = progress or (lambda stage, name: None)
-    source = _Source.of(model, step)
-    model, named = source.model, source.named
-    max_context, max_prefill = _sizes(model, max_context, max_prefill)
+    whole: Callable[[str], Any] | None = None
+    named: dict[str, bytes] = {}
+    seen: dict[str, Any] = {}
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        step("load", path.name)
+        if path.is_file():
+            model, whole, named = gguf.load(path)
+        else:
+            model, whole, named = _load(path)
+            if (image := _image_token(model)) is not None:
+                seen = image_facts(path, image)
+    config = model.config.get_text_config(decoder=True)
+    if max_context is None:
+        names = ("max_position_embeddings", "max_target_positions", "n_positions")
+        made_for = (getattr(config, name, None) for name in names)
+        max_context = min(next((most for most in made_for if most), 2048), 2048)
+    if min(max_context, max_prefill) < 1:
+        raise InputError(f"max_context {max_context} and max_prefill {max_prefill} must be positive")
+    max_prefill = min(max_prefill, max_context)
     training, stack = model.training, contextlib.ExitStack()
     stack.enter_context(settled(model, max_context))
     try:
@@ -102,15 +127,28 @@ def export(
         decoder.portable = backend == "portable"
         decoder.check()
         decoder.store(cache)
-        if quantize is not None or source.stored is not None:
-            given = source.stored or (lambda name: None)
-            _replace(methods, store_whole(model, quantize, given, lambda name: step("quantize", name)))
-        own_file = None if lora is None else _adapt(methods, decoder, lora, named)
-        facts = metadata(model, len(decoder.layers), max_prefill, max_context, named.get(_PROCESSOR, b"{}"))
+        if quantize is not None or whole is not None:
+            given = whole or (lambda name: None)
+            stored = store_whole(model, quantize, given, lambda name: step("quantize", name))
+            for part, *_ in methods.values():
+                part.model = stored
+        own_file = None
+        if lora is not None:
+            adapter = adapters.read(lora)
+            stored, shapes = adapters.adapted(decoder.model, adapter)
+            for part, *_ in methods.values():
+                part.model = stored
+            # What the exporter calls parameters of the decoder's model.
+            named[adapters.SHAPES] = json.dumps(
+                {f"model.{name}": shape for name, shape in shapes.items()}
+            ).encode()
+            places = {f"p_model_{name}".replace(".", "_").lower() for name in shapes}
+            own_file = lambda node: adapter.name if node.name.lower() in places else None  # noqa: E731
         return compile(
             methods,
             backend=backend,
-            constant_methods=source.image_facts | facts,
+            constant_methods=seen
+            | metadata(model, len(decoder.layers), max_prefill, max_context, named.get(_PROCESSOR, b"{}")),
             edge=EdgeCompileConfig(progress=progress),
             config=ExecutorchBackendConfig(
                 **(_PLANNED if decoder.portable else {}),
@@ -122,71 +160,6 @@ def export(
     finally:
         stack.close()
         model.train(training)
-
-
-def _check_schemes(quantize: str | None, cache: str) -> None:
-    if quantize is not None and quantize not in SCHEMES:
-        raise InputError(
-            f"weights cannot be {quantize!r}", hints=[f"quantize is None or one of: {', '.join(SCHEMES)}"]
-        )
-    if cache not in CACHES:
-        raise InputError(
-            f"keys cannot be stored in {cache!r}", hints=[f"cache is one of: {', '.join(CACHES)}"]
-        )
-
-
-class _Source(NamedTuple):
-    """A model with its files."""
-
-    model: Any
-    stored: Callable[[str], Any] | None
-    """From the name of a layer to its quantized weight in the file, or None."""
-    named: dict[str, bytes]
-    image_facts: dict[str, Any]
-
-    @classmethod
-    def of(cls, model: Any, step: Callable[[str, str], None]) -> _Source:
-        """Loads a folder or a GGUF file; other models are returned as they are."""
-        if not isinstance(model, (str, os.PathLike)):
-            return cls(model, None, {}, {})
-        path = Path(model)
-        step("load", path.name)
-        if path.is_file():
-            return cls(*gguf.load(path), {})
-        loaded, stored, named = _load(path)
-        image = _image_token(loaded)
-        return cls(loaded, stored, named, {} if image is None else image_facts(path, image))
-
-
-def _sizes(model: Any, max_context: int | None, max_prefill: int) -> tuple[int, int]:
-    """The checked sizes of the KV cache and of one call."""
-    config = model.config.get_text_config(decoder=True)
-    if max_context is None:
-        names = ("max_position_embeddings", "max_target_positions", "n_positions")
-        sizes = (getattr(config, name, None) for name in names)
-        max_context = min(next((size for size in sizes if size), 2048), 2048)
-    if min(max_context, max_prefill) < 1:
-        raise InputError(f"max_context {max_context} and max_prefill {max_prefill} must be positive")
-    return max_context, min(max_prefill, max_context)
-
-
-def _replace(methods: Mapping[str, Any], model: Any) -> None:
-    """Makes all methods use another model."""
-    for part, *_ in methods.values():
-        part.model = model
-
-
-def _adapt(
-    methods: Mapping[str, Any], decoder: Decoder, folder: str | os.PathLike[str], named: dict[str, bytes]
-) -> Callable[[Any], str | None]:
-    """Adds a LoRA adapter to the model. Returns the function from a constant's node to its separate file, or None."""
-    adapter = adapters.read(folder)
-    adapted, shapes = adapters.adapted(decoder.model, adapter)
-    _replace(methods, adapted)
-    # torch.export names parameters of the decoder with the prefix "model."
-    named[adapters.SHAPES] = json.dumps({f"model.{name}": shape for name, shape in shapes.items()}).encode()
-    nodes = {f"p_model_{name}".replace(".", "_").lower() for name in shapes}
-    return lambda node: adapter.name if node.name.lower() in nodes else None
 
 
 # What ExecuTorch's runner of language models asks for: it gives no memory to results.

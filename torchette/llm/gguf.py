@@ -11,15 +11,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from torchette.errors import FormatError, UnsupportedError
 from torchette.llm.vocabularies import tokenizer_json
-
-if TYPE_CHECKING:
-    from torchette.llm.quantized import Whole
 
 # Code of a value's type -> numpy's name.
 _SCALARS = {
@@ -506,141 +503,95 @@ def _grouped(rows: np.ndarray, heads: int, groups: int) -> np.ndarray:
 
 
 def load(path: str | Path) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]:
-    """Loads a model of transformers in float32.
-
-    Returns:
-        The model; a function from the name of a layer to its quantized weight, or None; the files of the model.
+    """The model of transformers in float32; name of a layer -> its whole numbers, or None; files that belong to it.
 
     Raises:
-        FormatError, UnsupportedError: as `File`; or transformers does not have the model.
+        FormatError, UnsupportedError: as `File`; or the model is none that transformers has.
     """
-    file = File(path)
-    given = config_of(file)
-    model = _model_of(file, path, given)
-    weights = _Weights(file, path, given, model.config)
-    weights.set_parameters(model)
-    _set_output(model, weights)
-    _scale_frequencies(model, weights)
-    return model.eval(), weights.quantized, _files(file)
-
-
-def _model_of(file: File, path: str | Path, given: dict[str, Any]) -> Any:
-    """The model of a configuration, without weights."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    from transformers.pytorch_utils import Conv1D
 
+    from torchette.llm.quantized import Whole
+
+    file = File(path)
+    given = config_of(file)
+    architecture = _kind(file)
+    kind = _MODELS[architecture]
     try:
         config = AutoConfig.for_model(**given)
         with _without_weights():
             auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-            return auto.from_config(config, dtype=torch.float32)
+            model = auto.from_config(config, dtype=torch.float32)
     except (
         ValueError,
         TypeError,
         ArithmeticError,
         RuntimeError,
         MemoryError,
-    ) as error:  # the values of the file are inconsistent
-        kind = _MODELS[_kind(file)]
+    ) as error:  # numbers that do not fit each other
         raise FormatError(f"{path}: transformers makes no {kind.type} of its numbers: {error}") from None
+    turn = {"q_proj": config.num_attention_heads, "k_proj": getattr(config, "num_key_value_heads", None)}
 
+    def oriented(parameter: str, array: np.ndarray) -> np.ndarray:
+        if kind.grouped and ".query_key_value." in parameter:
+            heads = config.num_attention_heads
+            return _grouped(array, heads, given.get("num_key_value_heads", heads))
+        heads = turn.get(parameter.split(".")[-2]) if kind.turned else None
+        return array if heads is None else _turned(array, heads)
 
-class _Weights:
-    """The tensors of a file in the layout of transformers."""
+    def floats(stored: str) -> np.ndarray:
+        if stored not in file.tensors:
+            raise FormatError(f"{path}: {stored} is not there")
+        return file.floats(stored)
 
-    def __init__(self, file: File, path: str | Path, given: dict[str, Any], config: Any) -> None:
-        self.file, self.path, self._given, self._config = file, path, given, config
-        self._architecture = _kind(file)
-        self._kind = _MODELS[self._architecture]
-
-    def floats(self, stored: str) -> np.ndarray:
-        """A tensor by its name in the file, as floats."""
-        if stored not in self.file.tensors:
-            raise FormatError(f"{self.path}: {stored} is not there")
-        return self.file.floats(stored)
-
-    def quantized(self, layer: str) -> Whole | None:
-        """The quantized weight of a layer; None if the file has floats."""
-        import torch
-
-        from torchette.llm.quantized import Whole
-
-        stored = tensor_name(f"{layer}.weight", self._architecture)
-        found = self.file.whole(stored) if stored in self.file.tensors else None
-        if found is None:
-            return None
-        values, scales = (torch.from_numpy(np.array(self._oriented(f"{layer}.weight", one))) for one in found)
-        return Whole(values, scales)
-
-    def set_parameters(self, model: Any) -> None:
-        """Sets all parameters of the model."""
-        import torch
-        from transformers.pytorch_utils import Conv1D
-
-        state: dict[str, Any] = {}
-        transposed = {name for name, part in model.named_modules() if isinstance(part, Conv1D)}
-        for name, parameter in model.named_parameters():
-            stored = tensor_name(name, self._architecture)
-            array = self._parameter(name, stored)
-            if name.rpartition(".")[0] in transposed and name.endswith(".weight"):
-                array = array.T
-            if self._kind.shift and name.endswith("norm.weight"):
-                array = array - np.float32(self._kind.shift)
-            if array.shape != tuple(parameter.shape) and array.shape != tuple(parameter.shape)[1:]:
-                raise FormatError(
-                    f"{self.path}: {stored} is {array.shape}, and {tuple(parameter.shape)} is needed"
-                )
-            state[name] = torch.from_numpy(np.array(array)).reshape(parameter.shape)
-        model.load_state_dict(state, strict=False, assign=True)
-        model.tie_weights()
-
-    def _parameter(self, name: str, stored: str) -> np.ndarray:
-        interleaves = self._kind.type == "gpt_oss"  # rows of gate and up projections alternate
+    state: dict[str, Any] = {}
+    transposed = {name for name, part in model.named_modules() if isinstance(part, Conv1D)}
+    for name, parameter in model.named_parameters():
+        stored = tensor_name(name, architecture)
         if "ffn_gate_up_exps" in stored:
-            both = [self.floats(stored.replace("gate_up", one)) for one in ("gate", "up")]
-            if interleaves:
+            both = [floats(stored.replace("gate_up", one)) for one in ("gate", "up")]
+            if kind.type == "gpt_oss":  # takes them in turns
                 array = np.stack(both, 2).reshape(len(both[0]), -1, *both[0].shape[2:])
             else:
                 array = np.concatenate(both, 1)
         else:
-            array = self._oriented(name, self.floats(stored))
-        return array.swapaxes(1, 2) if interleaves and array.ndim == 3 else array
+            array = oriented(name, floats(stored))
+        if kind.type == "gpt_oss" and array.ndim == 3:
+            array = array.swapaxes(1, 2)
+        if name.rpartition(".")[0] in transposed and name.endswith(".weight"):
+            array = array.T
+        if kind.shift and name.endswith("norm.weight"):
+            array = array - np.float32(kind.shift)
+        if array.shape != tuple(parameter.shape) and array.shape != tuple(parameter.shape)[1:]:
+            raise FormatError(f"{path}: {stored} is {array.shape}, and {tuple(parameter.shape)} is needed")
+        state[name] = torch.from_numpy(np.array(array)).reshape(parameter.shape)
+    model.load_state_dict(state, strict=False, assign=True)
+    model.tie_weights()
+    if (
+        config.is_encoder_decoder and "output.weight" in file.tensors
+    ):  # transformers makes it with one table for all
+        model.lm_head.weight = torch.nn.Parameter(torch.from_numpy(np.array(floats("output.weight"))))
+        config.tie_word_embeddings = False
+    if "rope_freqs.weight" in file.tensors:  # what frequencies are divided by
+        for name, buffer in model.named_buffers():
+            if name.endswith("inv_freq"):
+                factors = floats("rope_freqs.weight")
+                if factors.shape != tuple(buffer.shape):
+                    raise FormatError(
+                        f"{path}: rope_freqs.weight is {factors.shape}, and {tuple(buffer.shape)} is needed"
+                    )
+                buffer /= torch.from_numpy(np.array(factors))
 
-    def _oriented(self, parameter: str, array: np.ndarray) -> np.ndarray:
-        """A parameter with its rows in the order of transformers."""
-        heads = self._config.num_attention_heads
-        if self._kind.grouped and ".query_key_value." in parameter:
-            return _grouped(array, heads, self._given.get("num_key_value_heads", heads))
-        if not self._kind.turned:
-            return array
-        turned = {"q_proj": heads, "k_proj": getattr(self._config, "num_key_value_heads", None)}
-        rows = turned.get(parameter.split(".")[-2])
-        return array if rows is None else _turned(array, rows)
+    def whole(layer: str) -> Whole | None:
+        stored = tensor_name(f"{layer}.weight", architecture)
+        found = file.whole(stored) if stored in file.tensors else None
+        if found is None:
+            return None
+        numbers, scales = (torch.from_numpy(np.array(oriented(f"{layer}.weight", one))) for one in found)
+        return Whole(numbers, scales)
 
-
-def _set_output(model: Any, weights: _Weights) -> None:
-    """Gives an encoder-decoder model its own output layer; transformers ties it to the embedding table."""
-    import torch
-
-    if model.config.is_encoder_decoder and "output.weight" in weights.file.tensors:
-        model.lm_head.weight = torch.nn.Parameter(torch.from_numpy(np.array(weights.floats("output.weight"))))
-        model.config.tie_word_embeddings = False
-
-
-def _scale_frequencies(model: Any, weights: _Weights) -> None:
-    """Divides the frequencies of rotary embeddings by the factors of the file."""
-    import torch
-
-    if "rope_freqs.weight" not in weights.file.tensors:
-        return
-    for name, buffer in model.named_buffers():
-        if name.endswith("inv_freq"):
-            factors = weights.floats("rope_freqs.weight")
-            if factors.shape != tuple(buffer.shape):
-                raise FormatError(
-                    f"{weights.path}: rope_freqs.weight is {factors.shape}, and {tuple(buffer.shape)} is needed"
-                )
-            buffer /= torch.from_numpy(np.array(factors))
+    return model.eval(), whole, _files(file)
 
 
 @contextmanager
