@@ -12,8 +12,8 @@ import numpy as np
 
 from torchette.errors import ExecutionError
 from torchette.llm.session import Session
-from torchette.llm.shared_model import SharedModel
 from torchette.llm.text import Tokenizer
+from torchette.llm.token_state import SharedModel
 
 
 class FakeDecoder:

@@ -149,7 +149,7 @@ class Decoder(torch.nn.Module):
 
     @torch.no_grad()
     def compare(self, theirs_also: dict[str, Any], ours_also: tuple[Any, ...]) -> None:
-        """What `check` does, with what the model is given besides, and what the program is given."""
+        """Runs `check` with the other inputs of model and program."""
         name = type(self.model).__name__
         tokens = torch.arange(3)[None] % self.model.config.get_text_config(decoder=True).vocab_size
         theirs = self.model(**theirs_also, **self.theirs(tokens), use_cache=False).logits[:, -1]
@@ -173,7 +173,7 @@ class Decoder(torch.nn.Module):
     def logits(
         self, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache, **more: Any
     ) -> torch.Tensor:
-        """What the model gives for the tokens, which go to these positions of the cache."""
+        """Returns the model's output for tokens at these cache positions."""
         blocks = more.pop("blocks", None)
         given = {self._cache_name: cache, self.inputs[0]: tokens, **self._last, **more}
         if self._takes_positions:
@@ -189,7 +189,7 @@ _more: tuple[torch.Tensor | None, bool] = None, False
 
 @contextlib.contextmanager
 def ours(model: Any, blocks: torch.Tensor | None = None, portable: bool = False) -> Iterator[None]:
-    """While the model runs, it asks us for attention, and computes experts by what the graph can say."""
+    """Replaces attention and experts while the model runs."""
     global _more
     kinds = {"attn": NAME}
     if getattr(model, "_can_set_experts_implementation", bool)():
@@ -211,7 +211,7 @@ def ours(model: Any, blocks: torch.Tensor | None = None, portable: bool = False)
 
 @contextlib.contextmanager
 def settled(model: Any, max_context: int) -> Iterator[None]:
-    """While a program is made, rotary positions that depend on how long a text is are those of the longest."""
+    """Fixes length-dependent rotary positions to the maximum length during export."""
     changed = []
     for part in model.modules():
         kind = getattr(part, "rope_type", None)
@@ -256,7 +256,7 @@ def _window(mask_function: Callable[..., Any], keys: int) -> int:
 
 
 def _check_whole(module: torch.nn.Module, key: torch.Tensor) -> None:
-    """Raises UnsupportedError where attention that is not the engine's would read a cache of fewer bits."""
+    """Raises UnsupportedError if other attention would read a quantized cache."""
     if key.dtype is not torch.float32:
         raise UnsupportedError(
             f"{type(module).__name__} is not computed by the CPU engine, adds biases to scores, or sees ahead: its keys are stored "
@@ -278,7 +278,7 @@ def _attend(
     position_bias: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What transformers calls for attention: over the cache; or, without a place in it, over all keys that are given."""
+    """The attention function: over the cache or, without a cache, over all given keys."""
     if attention_mask is None or attention_mask.start is None or position_bias is not None:
         if attention_mask is not None and attention_mask.start is not None:
             _check_whole(module, key)

@@ -188,7 +188,7 @@ def image_facts(folder: Path, image_token: int) -> dict[str, Any]:
 
 
 def example_input(model: Any, longest: int) -> tuple[torch.Tensor, Any, int]:
-    """What the encoder takes, and of its last dimension, where that may change, torch's `Dim` and the most."""
+    """The encoder's input and, if its last dimension is dynamic, `Dim` and maximum."""
     config, kind = model.config, model.main_input_name
     if kind == "input_ids":
         return torch.arange(1, 5).unsqueeze(0) % config.vocab_size, Dim("length", min=1, max=longest), longest
@@ -207,7 +207,7 @@ def example_input(model: Any, longest: int) -> tuple[torch.Tensor, Any, int]:
 
 
 def audio_step(model: Any) -> tuple[int, int]:
-    """Lengths of sound are a multiple of the first and the second: what is beyond is less than a row."""
+    """Audio lengths are multiples of both; the rest is less than a row."""
     step = reach = 1
     for part in model.get_encoder().modules():
         if isinstance(part, torch.nn.Conv1d):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a GGUF file, of which nothing is believed. Out: its metadata, its tensors as floats or, where the engine has the same
-# form, as whole numbers with their scales, and what transformers calls the model. Needs numpy; torch only for `load`.
-"""`File`: a GGUF file; `load`: the model of transformers that is in it."""
+# Reads untrusted GGUF files: metadata, and tensors as float32 or as quantized weights of the engine. Only `load` needs torch.
+"""`File`: a GGUF file; `load`: its model of transformers."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ _MOST = 1 << 24  # elements of a list, tensors, pairs: no file has as many
 
 
 class Info(NamedTuple):
-    """Where a tensor is: its shape, rows first, the code of its type, its first byte in the file."""
+    """A tensor: its shape, rows first, type code and offset in the file."""
 
     shape: tuple[int, ...]
     type: int
@@ -142,7 +141,7 @@ class File:
         return kind.floats(blocks).reshape(info.shape)
 
     def whole(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """A matrix as int8 [N, K] and scales float32 [N, groups] of the same floats; None where its type has another form."""
+        """Returns int8 [N, K] and float32 scales [N, groups], or None for other types."""
         info, kind, blocks = self._blocks(name)
         if kind.whole is None or len(info.shape) != 2:
             return None
@@ -158,7 +157,7 @@ def _half(b: np.ndarray) -> np.ndarray:
 
 
 def _nibbles(b: np.ndarray) -> np.ndarray:
-    """The lower halves of all bytes, then the upper ones."""
+    """Low nibbles, then high nibbles."""
     return np.concatenate([b & 15, b >> 4], -1)
 
 
@@ -167,7 +166,7 @@ def _q4_0(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _q5(b: np.ndarray) -> np.ndarray:
-    """32 numbers of 5 bits: the highest ones in 4 bytes, then the others."""
+    """32 5-bit values: the high bits in 4 bytes, then the low bits."""
     high = np.unpackbits(b[:, :4], axis=-1, bitorder="little")
     return _nibbles(b[:, 4:]) | high << 4
 
@@ -223,7 +222,7 @@ def _q5_k(b: np.ndarray) -> np.ndarray:
 
 
 class _Type(NamedTuple):
-    """How so many elements lie in so many bytes."""
+    """The elements and bytes of a block."""
 
     name: str
     block: int
@@ -311,7 +310,7 @@ _NONE: Mapping[str, Any] = {}
 
 
 class _Model(NamedTuple):
-    """An architecture's type in transformers, and how it differs from a Llama."""
+    """A type of transformers and its differences from Llama."""
 
     type: str
     numbers: Mapping[str, str] = _NONE
@@ -402,7 +401,7 @@ def tensor_name(parameter: str, architecture: str = "llama") -> str:
 
 
 def config_of(file: File) -> dict[str, Any]:
-    """The configuration that transformers has for the model; the reason where it has none."""
+    """Returns transformers' configuration, or why there is none."""
     data = file.metadata
     architecture = data.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in _MODELS:
@@ -491,7 +490,7 @@ def _scaling(file: File, architecture: str) -> dict[str, Any] | None:
 
 
 def _turned(rows: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of queries or keys, which GGUF has for pairs of neighbours, for halves of a head."""
+    """Reorders rows of queries or keys from adjacent pairs to halves of a head."""
     return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
@@ -596,7 +595,7 @@ def load(path: str | Path) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]
 
 @contextmanager
 def _without_weights() -> Iterator[None]:
-    """Parameters of modules that are made have shapes alone; what else is computed of the configuration is there."""
+    """Creates parameters on the meta device; buffers are computed."""
     import torch
 
     register = torch.nn.Module.register_parameter
@@ -614,7 +613,7 @@ def _without_weights() -> Iterator[None]:
 
 
 def _files(file: File) -> dict[str, bytes]:
-    """The tokenizer, where it is of a kind that is known, and the chat template."""
+    """The tokenizer, if its kind is supported, and the chat template."""
     template, made = file.metadata.get("tokenizer.chat_template"), tokenizer_json(file.metadata)
     found = {} if made is None else {"tokenizer.json": made}
     if isinstance(template, str):

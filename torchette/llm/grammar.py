@@ -155,7 +155,7 @@ class Grammar:
                     self._rank[rule] = rank
 
     def _classify(self, sets: list[int]) -> None:
-        """Gives bytes that no set tells apart one class, and each set its classes, as bits."""
+        """Groups bytes into classes that no set splits; each set is a bitmap of classes."""
         looks: dict[tuple[int, ...], int] = {}
         self._table = bytearray(256)
         self._members = [0] * 256
@@ -259,7 +259,7 @@ class Grammar:
         return state
 
     def mask(self, state: State, vocabulary: Vocabulary) -> np.ndarray:
-        """For each token, whether it may come in that state. InputError where that takes too long to find out."""
+        """Returns the mask of allowed tokens. Raises InputError if that takes too long."""
         if self._vocabulary is not vocabulary:
             self._vocabulary, self._masks = vocabulary, {}
         if (kept := self._masks.get(state)) is not None:
@@ -338,7 +338,7 @@ def _error(message: str, *hints: str) -> InputError:
 
 
 def _settled(rules: list[list[list[int]]], bytes_too: bool) -> list[bool]:
-    """Of each rule, whether an alternative has nothing but such rules; and sets of bytes, if `bytes_too`."""
+    """Whether each rule has an alternative of such rules only, or of byte sets too if `bytes_too`."""
     found = [False] * len(rules)
     waiting: list[list[list[int]]] = [[] for _ in rules]
     work: list[int] = []
@@ -364,7 +364,7 @@ def _settled(rules: list[list[list[int]]], bytes_too: bool) -> list[bool]:
 
 
 def _sequences(lo: int, hi: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Ranges of bytes, one after the other, that are the characters from lo to hi in UTF-8."""
+    """Byte ranges of the UTF-8 characters from lo to hi."""
     for edge in (0x80, 0x800, 0xD800, 0xE000, 0x10000):
         if lo < edge <= hi:
             yield from _sequences(lo, edge - 1)
@@ -596,7 +596,7 @@ class _Parser:
         return self._characters(tuple(ranges))
 
     def _characters(self, ranges: tuple[tuple[int, int], ...]) -> list[int]:
-        """One set of bytes for the ASCII characters, and a sequence of sets for each range of others."""
+        """A byte set for ASCII, and a sequence of sets for each other range."""
         if ranges not in self._kept:
             single, longer = 0, []
             for sequence in (s for low, high in ranges for s in _sequences(low, high)):

@@ -250,7 +250,7 @@ class _Converter:
         return f'"{{" ws {first} "}}"'
 
     def _other_key(self, names: list[str]) -> str:
-        """A string that is none of these names, nor one with escapes, in which they could hide."""
+        """A string without escapes that is none of these names."""
         if not names:
             return "string"
         plain = [name for name in names if "\\" not in json.dumps(name, ensure_ascii=False)]
@@ -316,7 +316,7 @@ class _Converter:
         return f'"\\"" {self._rule(self._pattern(pattern, where))} "\\""'
 
     def _pattern(self, pattern: str, where: str) -> str:
-        """A regular expression as an expression of a grammar, of characters that JSON writes as they are."""
+        """Converts a regular expression to a grammar of unescaped characters."""
         text, before, after = pattern, "char* (", ") char*"
         if text.startswith("^"):
             text, before = text[1:], "("

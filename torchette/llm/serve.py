@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: sessions of one language model, and requests as OpenAI's clients make them. Out: answers, whole or as they come.
-# Nothing in a request can end the server: what is wrong with it is answered with an error object.
+# Answers OpenAI's requests with sessions of one language model. An invalid request gets an error object; none ends the server.
 """OpenAI's endpoints for a language model: /v1/models, /v1/completions, /v1/chat/completions."""
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ _LOOK = 0.2  # seconds between looks whether the client is still there
 
 
 class Refusal(Exception):
-    """A request that is not answered, as HTTP and OpenAI say it."""
+    """A refused request, as OpenAI reports it."""
 
     def __init__(
         self,
@@ -146,7 +145,7 @@ class Server(ThreadingHTTPServer):
         _log.info("a connection of %s ended", client_address[0], exc_info=True)
 
     def acquire(self, model: str, tokens: list[int], until: float, is_gone: Callable[[], bool]) -> Session:
-        """A free session of a model, that which has most of the tokens already. Refusal where none gets free in time."""
+        """Returns the free session that shares most tokens. Raises Refusal if none is free in time."""
 
         def free() -> list[Session]:
             return [session for session in self.free if session in self.models[model]]
@@ -193,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._streaming = False
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Into logging, without control characters of the client's."""
+        """Logs without the client's control characters."""
         _log.info("%s %s", self.client_address[0], (format % args).encode("unicode_escape").decode())
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
@@ -368,7 +367,7 @@ class _Handler(BaseHTTPRequestHandler):
             return True
 
     def _watch(self, session: Session, until: float, done: threading.Event) -> None:
-        """Ends the answer when the time is over, or nobody waits for it."""
+        """Ends the answer on a timeout or if the client is gone."""
         while not done.wait(min(_LOOK, max(until - time.monotonic(), 0.01))):
             if time.monotonic() >= until:
                 text = f"the answer took more than {self.server.limits.seconds:g} seconds"
@@ -379,7 +378,7 @@ class _Handler(BaseHTTPRequestHandler):
                 session.cancel()
 
     def _prompts(self, body: dict[str, Any], chat: bool) -> list[dict[str, Any]]:
-        """What is to be answered, as `Session.generate` takes it; images as their files."""
+        """Returns the prompt for `Session.generate`; images as files."""
         session = self.server.models[body["model"]][0]
         if chat:
             messages, names = body.get("messages"), body.get("chat_template_kwargs", {})
@@ -539,7 +538,7 @@ class _Handler(BaseHTTPRequestHandler):
         self, index: int, first: Piece | None, pieces: Iterator[Piece], answer: Generation, session: Session,
         body: dict[str, Any], chat: bool, send: Callable[..., None],
     ) -> None:  # fmt: skip
-        """An answer as it comes. What may be a call of a function is held until it is whole."""
+        """Streams an answer. Holds a possible function call until it is complete."""
         tools, shown, reason = body.get("tools"), 0, None
         if chat:
             send(index, {"role": "assistant", "content": ""}, None)
@@ -564,7 +563,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _plainly(text: str) -> int:
-    """How much of an answer is no call of a function, whatever follows."""
+    """The length of the text that cannot belong to a function call."""
     if text.lstrip()[:1] in ("", "{", "["):
         return 0
     if (at := text.find(OPEN)) >= 0:

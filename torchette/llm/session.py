@@ -22,9 +22,8 @@ from torchette.llm.grammar import Grammar
 from torchette.llm.media import decoder_of
 from torchette.llm.messages import grammar_of_calls, images_of
 from torchette.llm.sampling import Sampling, seeded
-from torchette.llm.shared_model import SharedModel
 from torchette.llm.text import Tokenizer
-from torchette.llm.token_state import Decoder, ProgramDecoder, TokenState, constants_of
+from torchette.llm.token_state import Decoder, ProgramDecoder, SharedModel, TokenState, constants_of
 from torchette.runtime import Runtime, xxh64
 
 __all__ = ["Decoder", "Generation", "Piece", "Session", "Statistics"]

@@ -142,7 +142,7 @@ def _sentencepiece(data: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]
 
 
 def _pairs(tokens: Sequence[str], scores: Sequence[float]) -> list[list[str]]:
-    """Pairs of pieces are put together where the whole is a piece, the likeliest first."""
+    """Merges: pairs of pieces that form a piece, most likely first."""
     known = {token: i for i, token in enumerate(tokens)}
     pairs = [
         (-score, -len(token[:at]), -len(token[at:]), known[token[:at]], known[token[at:]])
