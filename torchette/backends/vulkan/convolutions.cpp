@@ -110,7 +110,7 @@ void convolve(Call& call, const Limits& limits) {
   View &in = it.in, &weight = it.weight;
   const int64_t channels = it.channels, area = it.area;
   Epilogue then;
-  const View out = call.result_with_epilogue(it.sizes, Beside::kAlike, &then);
+  const View out = call.result_with_epilogue(it.sizes, EpilogueOperand::kSameLayout, &then);
   if (!call.ok()) return;
   View bias;
   const bool has_bias = call.has(2);

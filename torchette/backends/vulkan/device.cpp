@@ -48,7 +48,7 @@ Device::~Device() {
   if (device_ != VK_NULL_HANDLE && vk.GetDeviceQueue != nullptr && vk.DestroyDevice != nullptr) {
     for (const Made& made : pipelines_) vk.DestroyPipeline(device_, made.pipeline, nullptr);
     if (compiled_ != VK_NULL_HANDLE) vk.DestroyPipelineCache(device_, compiled_, nullptr);
-    for (uint32_t i = 1; i <= kMostBindings; ++i) {
+    for (uint32_t i = 1; i <= kMaxBindings; ++i) {
       if (layouts_[i] != VK_NULL_HANDLE) vk.DestroyPipelineLayout(device_, layouts_[i], nullptr);
       if (set_layouts_[i] != VK_NULL_HANDLE) vk.DestroyDescriptorSetLayout(device_, set_layouts_[i], nullptr);
     }
@@ -113,10 +113,10 @@ Error Device::open() {
   vk.GetDeviceQueue(device_, family_, 0, &queue_);
   vk.GetPhysicalDeviceMemoryProperties(physical_, &memory_);
 
-  VkDescriptorSetLayoutBinding bindings[kMostBindings]{};
-  for (uint32_t i = 0; i < kMostBindings; ++i)
+  VkDescriptorSetLayoutBinding bindings[kMaxBindings]{};
+  for (uint32_t i = 0; i < kMaxBindings; ++i)
     bindings[i] = {i, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 1, VK_SHADER_STAGE_COMPUTE_BIT, nullptr};
-  for (uint32_t i = 1; i <= kMostBindings; ++i) {
+  for (uint32_t i = 1; i <= kMaxBindings; ++i) {
     VkDescriptorSetLayoutCreateInfo sets{VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO};
     sets.bindingCount = i;
     sets.pBindings = bindings;
@@ -206,7 +206,7 @@ void Device::free(Buffer* buffer) {
 }
 
 void Device::bind(VkDescriptorSet set, const VkDescriptorBufferInfo* buffers, uint32_t count) const {
-  VkWriteDescriptorSet writes[kMostBindings];
+  VkWriteDescriptorSet writes[kMaxBindings];
   for (uint32_t i = 0; i < count; ++i) {
     writes[i] = {VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET};
     writes[i].dstSet = set;
@@ -236,7 +236,7 @@ Error Device::pipeline(const Shader& shader, Span<const uint32_t> constants, VkP
   code.pCode = shader.words;
   VkShaderModule module;
   TORCHETTE_TRY(check(vk.CreateShaderModule(device_, &code, nullptr, &module), shader.name));
-  VkSpecializationMapEntry entries[kMostConstants];
+  VkSpecializationMapEntry entries[kMaxConstants];
   for (uint32_t i = 0; i < made.count; ++i) entries[i] = {i, 4 * i, 4};
   const VkSpecializationInfo special{made.count, entries, 4 * made.count, made.constants};
   VkComputePipelineCreateInfo info{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};

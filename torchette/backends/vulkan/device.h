@@ -28,8 +28,8 @@ struct Functions {
 #undef DEVICE
 };
 
-constexpr uint32_t kMostBindings = 6;   // of a shader
-constexpr uint32_t kMostConstants = 9;  // that specialize one
+constexpr uint32_t kMaxBindings = 6;   // of a shader
+constexpr uint32_t kMaxConstants = 9;  // that specialize one
 constexpr uint32_t kPushBytes = 128;    // what every device has
 
 /// What a driver is tried with: a dispatch, of which shaders/compile.py says more.
@@ -40,7 +40,7 @@ struct Probe {
   struct Elements {
     char kind;
     uint32_t detail, count;
-  } buffers[kMostBindings];
+  } buffers[kMaxBindings];
 };
 
 /// A shader as it was compiled.
@@ -122,7 +122,7 @@ class Device {
   struct Made {
     const Shader* shader;
     uint32_t count;
-    uint32_t constants[kMostConstants];
+    uint32_t constants[kMaxConstants];
     VkPipeline pipeline;
   };
 
@@ -142,8 +142,8 @@ class Device {
   std::atomic<bool> lost_{false};
   VkPhysicalDeviceProperties properties_{};
   VkPhysicalDeviceMemoryProperties memory_{};
-  VkDescriptorSetLayout set_layouts_[kMostBindings + 1]{};
-  VkPipelineLayout layouts_[kMostBindings + 1]{};
+  VkDescriptorSetLayout set_layouts_[kMaxBindings + 1]{};
+  VkPipelineLayout layouts_[kMaxBindings + 1]{};
   std::mutex queue_mutex_, pipelines_mutex_;
   std::vector<Made> pipelines_;
   struct Verdict {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A payload on the processor, where no device can run it: its calls become calls of the runtime's own
-// kernels. Knows nothing of Vulkan.
+// Runs a payload on the processor if no device can: its calls become calls of the runtime's kernels. Does not
+// use Vulkan.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,7 @@
 namespace torchette {
 namespace vulkan {
 
-/// Memory of tensors that take it when their sizes are known.
+/// Allocates the memory of tensors when their sizes are known.
 class HostMemory final : public DynamicAllocator {
  public:
   void* reallocate(void* old, size_t size) override;
@@ -31,22 +31,22 @@ class Host {
   /// that the kernels do not have), OperatorMissing, those of memory and of the named data.
   Error open(const void* bytes, size_t size, const NamedDataMap* named);
   Error execute(Span<Value*> arguments, Context& context);
-  /// States are again what they were at first.
+  /// Sets the states to the values that they had after open().
   Error reset();
   size_t inputs() const { return payload_.inputs().size(); }
 
  private:
-  static constexpr size_t kMostDims = kMaxVulkanDims;
-  /// A tensor and where it has its sizes.
+  static constexpr size_t kMaxDims = kMaxVulkanDims;
+  /// A tensor with its sizes and strides.
   struct Stored : OwnedTensorImpl {
-    SizesType own_sizes[kMostDims];
-    StridesType own_strides[kMostDims];
+    SizesType own_sizes[kMaxDims];
+    StridesType own_strides[kMaxDims];
     alignas(16) uint8_t own_room[16];  // of a tensor without dimensions
-    bool owns = false;                 // memory that stays
+    bool owns = false;                 // keeps its memory until the end
     bool is_defined = false, is_constant = false, is_state = false, is_read_each_time = false;
-    size_t last = 0;  // the step after which nothing reads it
+    size_t last = 0;  // the last step that reads it
   };
-  struct Given {  // a value as the payload has it
+  struct Given {  // a value of the payload
     fb::GraphTypes type = fb::GraphTypes::NONE;
     Span<const uint32_t> dims;
     Span<const int64_t> ints;
@@ -58,9 +58,9 @@ class Host {
   struct Step {
     OpFunction function;
     const char* name;
-    uint32_t handle;   // what the payload calls it
-    size_t first;      // of its arguments
-    bool is_constant;  // it computes the same each time
+    uint32_t handle;   // its id in the payload
+    size_t first;      // index of its first argument
+    bool is_constant;  // its results are the same at each execution
   };
   struct Stage;
 
@@ -74,7 +74,10 @@ class Host {
   Error call(const char* recipe, Stage& of);
   Error stage(const char*& at, Stage& of);
   int32_t input(const char*& at, char code, bool optional, Stage& of);
+  int32_t argument_input(const char*& at, char code, bool optional, Stage& of);
+  int32_t list_input(const char*& at, Stage& of);
   int32_t output(const char*& at, Stage& of);
+  int64_t last_size(int32_t slot) const;
   int32_t as(int32_t slot, char code, bool optional, Stage& of);
   int32_t listed(char code, const Given& given, Stage& of);
   int32_t boxed(Tag tag, const std::vector<int32_t>& slots);
@@ -89,11 +92,12 @@ class Host {
   Payload payload_;
   HostMemory memory_;
   std::deque<Stored> tensors_;
-  std::vector<Value> values_;  // those of the payload, then others
+  std::vector<Value> values_;  // those of the payload, then temporary values
   std::vector<Given> given_;
-  std::vector<bool> states_;                                     // by the payload's values
-  std::vector<std::pair<Stored*, std::vector<uint8_t>>> first_;  // of states; empty: zeros
-  std::vector<int32_t> same_;                                    // likewise: the value that another one is
+  std::vector<bool> states_;  // by the payload's values
+  std::vector<std::pair<Stored*, std::vector<uint8_t>>>
+      first_;                  // initial bytes of states; empty if all are zero
+  std::vector<int32_t> same_;  // by the payload's values: the value of the same tensor
   std::vector<int32_t> arguments_;
   std::vector<Step> steps_;
   std::vector<Stored*> freed_;  // in the order of their last steps
@@ -103,7 +107,7 @@ class Host {
   std::vector<std::unique_ptr<uint64_t[]>> rooms_;
   std::vector<FreeableBuffer> held_;
   const Kernel* copy_ = nullptr;
-  size_t budget_ = 0;  // of arguments: a small file must not ask for many
+  size_t budget_ = 0;  // arguments that may still be added; it bounds the memory for a small file
   bool has_run_ = false;
 };
 

@@ -10,7 +10,7 @@ namespace torchette {
 namespace vulkan {
 namespace {
 
-constexpr int kMostDims = kMaxVulkanDims;
+constexpr int kMaxDims = kMaxVulkanDims;
 
 /// An element of a tensor without gaps, of any of the types that tensors have on the processor.
 double at(const Tensor& t, int64_t i) {
@@ -52,7 +52,7 @@ void put(Tensor& t, int64_t i, double value) {
 /// Which scale is an element's, where blocks of these sizes share one.
 struct Blocks {
   int rank = 0;
-  int64_t sizes[kMostDims]{}, counts[kMostDims]{}, total = 1;
+  int64_t sizes[kMaxDims]{}, counts[kMaxDims]{}, total = 1;
 
   int64_t of(const Tensor& t, int64_t i) const {
     int64_t found = 0, step = 1;
@@ -68,12 +68,12 @@ struct Blocks {
 /// No sizes: a block is all, or `rows`, a row of the last dimension.
 Error read_blocks(const Tensor& in, Span<const int64_t> sizes, bool rows, Blocks* out) {
   out->rank = static_cast<int>(in.dim());
-  int64_t own[kMostDims];
-  if (sizes.empty() && in.dim() <= kMostDims) {
+  int64_t own[kMaxDims];
+  if (sizes.empty() && in.dim() <= kMaxDims) {
     for (int d = 0; d < out->rank; ++d) own[d] = rows && d + 1 < out->rank ? 1 : -1;
     sizes = {own, static_cast<size_t>(in.dim())};
   }
-  TORCHETTE_CHECK(out->rank <= kMostDims && sizes.size() == static_cast<size_t>(in.dim()), InvalidArgument,
+  TORCHETTE_CHECK(out->rank <= kMaxDims && sizes.size() == static_cast<size_t>(in.dim()), InvalidArgument,
                   "blocks have %zu dimensions, the tensor %td", sizes.size(), in.dim());
   for (int d = 0; d < out->rank; ++d) {
     const int64_t all = in.size(d), size = sizes[static_cast<size_t>(d)];
@@ -116,7 +116,7 @@ Error choose_affine(Context& context, const Tensor& in, Span<const char> mapping
                     const Scalar& low, const Scalar& high, double least, Tensor& scales, Tensor& zeros) {
   Blocks blocks;
   TORCHETTE_TRY(read_blocks(in, sizes, mapping.size() == 4, &blocks));
-  SizesType kept[kMostDims];
+  SizesType kept[kMaxDims];
   size_t rank = 0;
   ptrdiff_t gone = in.dim() - scales.dim();
   for (int d = blocks.rank - 1; d >= 0; --d) {  // dimensions that a block fills may go, the last one first
@@ -126,7 +126,7 @@ Error choose_affine(Context& context, const Tensor& in, Span<const char> mapping
       kept[rank++] = static_cast<SizesType>(blocks.counts[d]);
   }
   std::reverse(kept, kept + rank);
-  for (; gone < 0 && rank < kMostDims; ++gone)
+  for (; gone < 0 && rank < kMaxDims; ++gone)
     kept[rank++] = 1;  // one number has a dimension where it is asked
   TORCHETTE_TRY(resize_tensor(scales, {kept, rank}));
   TORCHETTE_TRY(resize_tensor(zeros, {kept, rank}));
@@ -299,9 +299,9 @@ Error update_cache(Context&, const Tensor& in, int64_t start, Tensor& cache, Ten
   for (int64_t b = 0; b < in.size(0) && bytes != 0; ++b)
     memcpy(cache.mutable_data_ptr<uint8_t>() + static_cast<size_t>(b * cache.size(1) + start) * row,
            in.const_data_ptr<uint8_t>() + static_cast<size_t>(b) * bytes, bytes);
-  SizesType ones[kMostDims];  // what nobody reads
-  std::fill(ones, ones + kMostDims, 1);
-  TORCHETTE_TRY(resize_tensor(out, {ones, std::min(static_cast<size_t>(out.dim()), size_t{kMostDims})}));
+  SizesType ones[kMaxDims];  // what nobody reads
+  std::fill(ones, ones + kMaxDims, 1);
+  TORCHETTE_TRY(resize_tensor(out, {ones, std::min(static_cast<size_t>(out.dim()), size_t{kMaxDims})}));
   put(out, 0, 0);
   return Error::Ok;
 }
@@ -378,14 +378,14 @@ Error attend_cached(Context& context, const Tensor& q, const Tensor& k, const Te
 Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v,
              const Optional<Tensor>& mask, bool causal, double scale, Tensor& out) {
   const ptrdiff_t rank = q.dim();
-  TORCHETTE_CHECK(rank >= 3 && rank <= kMostDims && k.dim() == rank && v.dim() == rank && out.dim() == rank &&
+  TORCHETTE_CHECK(rank >= 3 && rank <= kMaxDims && k.dim() == rank && v.dim() == rank && out.dim() == rank &&
                       are_floats({&q, &k, &v, &out}),
                   InvalidArgument, "attention of less than three dimensions, or of other than floats");
   const int64_t heads = q.size(rank - 3), tokens = q.size(rank - 2), width = q.size(rank - 1);
   const int64_t groups = k.size(rank - 3), places = k.size(rank - 2), made = v.size(rank - 1);
   bool fits = k.size(rank - 1) == width && v.size(rank - 2) == places && v.size(rank - 3) == groups &&
               groups > 0 && heads % groups == 0;
-  SizesType sizes[kMostDims];
+  SizesType sizes[kMaxDims];
   int64_t outer = 1;
   for (ptrdiff_t d = 0; d < rank; ++d) {
     sizes[d] = static_cast<SizesType>(d == rank - 1 ? made : q.size(d));
@@ -393,7 +393,7 @@ Error attend(Context& context, const Tensor& q, const Tensor& k, const Tensor& v
     fits = fits && k.size(d) == q.size(d) && v.size(d) == q.size(d);
     outer *= q.size(d);
   }
-  int64_t steps[kMostDims] = {}, step = 1;  // of the mask, which is broadcast to (..., heads, tokens, places)
+  int64_t steps[kMaxDims] = {}, step = 1;  // of the mask, which is broadcast to (..., heads, tokens, places)
   for (ptrdiff_t d = mask.has_value() ? mask->dim() - 1 : -1; d >= 0; --d) {
     const ptrdiff_t own = d + rank - mask->dim();
     const int64_t wanted = own < 0 ? 1 : own == rank - 1 ? places : q.size(own);
@@ -431,7 +431,7 @@ Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight
   const ptrdiff_t axes = weight.dim() - 2;
   const bool is_linear = axes == 0;
   bool fits = axes >= 0 && axes <= 3 && (is_linear ? in.dim() >= 1 : in.dim() == weight.dim()) &&
-              in.dim() <= kMostDims && weight.scalar_type() == ScalarType::Char &&
+              in.dim() <= kMaxDims && weight.scalar_type() == ScalarType::Char &&
               !is_floating(in.scalar_type()) && !is_floating(out.scalar_type()) &&
               terms.scalar_type() == ScalarType::Long;
   const int64_t channels = axes < 0 ? 0 : weight.size(0);
@@ -439,7 +439,7 @@ Error whole_convolution(Context& context, const Tensor& in, const Tensor& weight
          in.size(is_linear ? in.dim() - 1 : 1) == groups * weight.size(1);
   int64_t from[3] = {1, 1, 1}, to[3] = {1, 1, 1}, window[3] = {1, 1, 1}, step[3] = {1, 1, 1}, pad[3] = {},
           apart[3] = {1, 1, 1};
-  SizesType sizes[kMostDims];
+  SizesType sizes[kMaxDims];
   for (ptrdiff_t d = 0; d < in.dim() && fits; ++d) sizes[d] = in.sizes()[static_cast<size_t>(d)];
   const auto of = [](Span<const int64_t> list, ptrdiff_t axis) {
     return list[list.size() == 1 ? 0 : static_cast<size_t>(axis)];
@@ -604,6 +604,11 @@ Kernels host_kernels() {
       TORCHETTE_KERNEL("vulkan::grid_priors.out", grid_priors),
   };
   return kAll;
+}
+
+const Kernel* kernel_of(const std::string& name) {
+  if (const Kernel* own = find_kernel_in(host_kernels(), {name.data(), name.size()}, {"", 0})) return own;
+  return find_kernel(name.c_str());
 }
 
 }  // namespace vulkan

@@ -30,7 +30,7 @@ void gather_rows(Call& call, View table, View places, int dim, const Numbers& si
 /// The sizes of `table` with those of `places` where its dimension `dim` was.
 Numbers replaced(Call& call, const View& table, int dim, const View& places) {
   Numbers sizes;
-  if (table.rank - 1 + places.rank > kMostDims) {
+  if (table.rank - 1 + places.rank > kMaxDims) {
     call.refuse("the result has more than eight dimensions");
     return sizes;
   }
@@ -75,7 +75,7 @@ struct Indices {
 
 /// torch puts the dimensions that come of indices where these stand, or first where they are apart.
 bool read_indices(Call& call, const View& table, const std::vector<View>& all, Indices* out) {
-  int dims[kMostDims], last = -1;
+  int dims[kMaxDims], last = -1;
   bool together = true;
   if (static_cast<int>(all.size()) > table.rank) {
     call.refuse("there are more indices than dimensions");
@@ -94,17 +94,17 @@ bool read_indices(Call& call, const View& table, const std::vector<View>& all, I
     out->places[out->count++] = all[i];
     for (int d = 1; d <= all[i].rank; ++d) {
       const int64_t size = all[i].sizes[all[i].rank - d];
-      int64_t& own = like.sizes[kMostDims - d];
+      int64_t& own = like.sizes[kMaxDims - d];
       if (d > like.rank) own = size;
       if (own == 1) own = size;
     }
     like.rank = std::max(like.rank, all[i].rank);
   }
-  if (out->count == 0 || table.rank - out->count + like.rank > kMostDims) {
+  if (out->count == 0 || table.rank - out->count + like.rank > kMaxDims) {
     call.refuse("it has no index, or its result more than eight dimensions");
     return false;
   }
-  memmove(like.sizes, like.sizes + kMostDims - like.rank, sizeof(int64_t) * static_cast<size_t>(like.rank));
+  memmove(like.sizes, like.sizes + kMaxDims - like.rank, sizeof(int64_t) * static_cast<size_t>(like.rank));
   like.make_contiguous_strides();
   for (int i = 0; i < out->count; ++i)
     out->places[i] = contiguous(call.graph, broadcast(call.graph, out->places[i], like));
@@ -221,8 +221,8 @@ void one_for_each(Call& call, uint32_t mode, const View& table, int dim, const V
   const int rank = std::max(places.rank, 1);
   Push push;
   push << places.numel();
-  for (int d = 0; d < kMostDims; ++d) push << (d < places.rank ? places.sizes[d] : 1);
-  for (int d = 0; d < kMostDims; ++d) push << (d < places.rank && d != dim ? table.strides[d] : 0);
+  for (int d = 0; d < kMaxDims; ++d) push << (d < places.rank ? places.sizes[d] : 1);
+  for (int d = 0; d < kMaxDims; ++d) push << (d < places.rank && d != dim ? table.strides[d] : 0);
   push << (table.rank == 0 ? 0 : table.strides[dim]) << table.size(dim) << table.offset << other.offset
        << places.offset << number;
   const bool gets = mode == kGet;

@@ -11,14 +11,15 @@ namespace torchette {
 namespace vulkan {
 namespace {
 
-// SPIR-V's numbers
+// The opcodes of SPIR-V; further ones are numbers in compute_integer() and compute_float().
 // clang-format off
 enum : uint32_t {
   kUndef = 1, kExtInst = 12, kExecutionMode = 16, kTypeVoid = 19, kTypeBool = 20, kTypeInt = 21, kTypeFloat = 22, kTypeVector = 23,
   kTypeArray = 28, kTypeRuntimeArray = 29, kTypeStruct = 30, kTypePointer = 32, kConstantTrue = 41, kConstantFalse = 42,
   kConstant = 43, kConstantComposite = 44, kConstantNull = 46, kSpecConstant = 50, kSpecConstantOp = 52, kVariable = 59, kLoad = 61, kStore = 62,
   kAccessChain = 65, kDecorate = 71, kMemberDecorate = 72, kVectorShuffle = 79, kCompositeConstruct = 80,
-  kCompositeExtract = 81, kControlBarrier = 224, kMemoryBarrier = 225, kPhi = 245, kLoopMerge = 246, kSelectionMerge = 247,
+  kCompositeExtract = 81, kCopyObject = 83, kFloatConvert = 115, kBitcast = 124, kVectorTimesScalar = 142, kSelect = 169,
+  kBitFieldSExtract = 202, kBitFieldUExtract = 203, kControlBarrier = 224, kMemoryBarrier = 225, kPhi = 245, kLoopMerge = 246, kSelectionMerge = 247,
   kLabel = 248, kBranch = 249, kBranchConditional = 250, kSwitch = 251, kReturn = 253
 };
 enum : uint32_t { kPush, kInput, kLocal, kShared, kBuffers };  // memories
@@ -36,6 +37,92 @@ uint32_t bits_of(float number) {
   memcpy(&bits, &number, 4);
   return bits;
 }
+// clang-format off
+/// An instruction on integers or booleans. Returns false if `op` is not one of them.
+inline bool compute_integer(uint32_t op, uint32_t a, uint32_t b, uint32_t* out) {
+  const auto x = static_cast<int32_t>(a), y = static_cast<int32_t>(b);
+  switch (op) {
+    case 126: *out = 0u - a; return true;
+    case 128: *out = a + b; return true;
+    case 130: *out = a - b; return true;
+    case 132: *out = a * b; return true;
+    case 134: *out = b == 0 ? 0 : a / b; return true;
+    case 135: *out = b == 0 || (y == -1 && a == 0x80000000u) ? 0 : static_cast<uint32_t>(x / y); return true;
+    case 137: *out = b == 0 ? 0 : a % b; return true;
+    case 138: case 139: {
+      int32_t rest = y == 0 || y == -1 ? 0 : x % y;
+      if (op == 139 && rest != 0 && (rest < 0) != (y < 0)) rest += y;
+      *out = static_cast<uint32_t>(rest);
+      return true;
+    }
+    case 164: case 170: *out = a == b; return true;
+    case 165: case 171: *out = a != b; return true;
+    case 166: *out = a | b; return true;
+    case 167: *out = a & b; return true;
+    case 168: *out = a == 0; return true;
+    case 172: *out = a > b; return true;
+    case 173: *out = x > y; return true;
+    case 174: *out = a >= b; return true;
+    case 175: *out = x >= y; return true;
+    case 176: *out = a < b; return true;
+    case 177: *out = x < y; return true;
+    case 178: *out = a <= b; return true;
+    case 179: *out = x <= y; return true;
+    case 194: *out = a >> (b & 31); return true;
+    case 195: *out = static_cast<uint32_t>(static_cast<int64_t>(x) >> (b & 31)); return true;
+    case 196: *out = a << (b & 31); return true;
+    case 197: *out = a | b; return true;
+    case 198: *out = a ^ b; return true;
+    case 199: *out = a & b; return true;
+    case 200: *out = ~a; return true;
+    default: return false;
+  }
+}
+
+/// An instruction on floats, or a conversion from or to floats. Returns false if `op` is not one of them.
+inline bool compute_float(uint32_t op, uint32_t a, uint32_t b, uint32_t* out) {
+  const float f = as_float(a), g = as_float(b);
+  const bool unordered = std::isnan(f) || std::isnan(g);
+  const auto clamped = [](double value, double low, double high) {
+    return static_cast<int64_t>(std::isnan(value) ? 0.0 : std::min(std::max(value, low), high));
+  };
+  switch (op) {
+    case 109: *out = static_cast<uint32_t>(clamped(f, 0, 4294967295.0)); return true;
+    case 110: *out = static_cast<uint32_t>(clamped(f, -2147483648.0, 2147483647.0)); return true;
+    case 111: *out = bits_of(static_cast<float>(static_cast<int32_t>(a))); return true;
+    case 112: *out = bits_of(static_cast<float>(a)); return true;
+    case 127: *out = a ^ 0x80000000u; return true;
+    case 129: *out = bits_of(f + g); return true;
+    case 131: *out = bits_of(f - g); return true;
+    case 133: *out = bits_of(f * g); return true;
+    case 136: *out = bits_of(f / g); return true;
+    case 141: *out = bits_of(f - g * std::floor(f / g)); return true;
+    case 156: *out = std::isnan(f); return true;
+    case 157: *out = std::isinf(f); return true;
+    case 180: *out = f == g; return true;
+    case 181: *out = unordered || f == g; return true;
+    case 182: *out = !unordered && f != g; return true;
+    case 183: *out = f != g; return true;
+    case 184: *out = f < g; return true;
+    case 185: *out = unordered || f < g; return true;
+    case 186: *out = f > g; return true;
+    case 187: *out = unordered || f > g; return true;
+    case 188: *out = f <= g; return true;
+    case 189: *out = unordered || f <= g; return true;
+    case 190: *out = f >= g; return true;
+    case 191: *out = unordered || f >= g; return true;
+    default: return false;
+  }
+}
+
+/// The bits [offset, offset + count) of `a`, as an integer with or without a sign.
+inline uint32_t bit_field(uint32_t a, uint32_t offset, uint32_t count, bool is_signed) {
+  const uint32_t bits = std::min(count, 32 - offset);
+  const uint64_t field = bits == 0 ? 0 : (a >> offset) & (~uint64_t{0} >> (64 - bits));
+  const bool fills = is_signed && bits != 0 && (field >> (bits - 1) & 1) != 0;
+  return static_cast<uint32_t>(fills ? field | ~uint64_t{0} << bits : field);
+}
+// clang-format on
 }  // namespace
 
 Interpreter::Interpreter(Span<const uint32_t> words, Span<const uint32_t> constants) : words_(words) {
@@ -331,7 +418,8 @@ bool Interpreter::advance(Invocation& me) {
   }
 }
 
-bool Interpreter::compute(const uint32_t* w, uint32_t n, uint32_t* registers) const {
+/// Instructions that copy whole words: composites and shuffles.
+bool Interpreter::compose(const uint32_t* w, uint32_t n, uint32_t* registers) const {
   uint32_t* const out = registers + register_of_[w[2]];
   const uint32_t count = types_[w[1]].words, op = w[0] & 0xffff;
   const auto of = [&](uint32_t i) { return registers + register_of_[w[3 + i]]; };
@@ -356,97 +444,42 @@ bool Interpreter::compute(const uint32_t* w, uint32_t n, uint32_t* registers) co
     memcpy(out, from, count * 4);
     return true;
   }
-  if (op == kVectorShuffle) {
-    const uint32_t first = types_[type_of_[w[3]]].words;
-    for (uint32_t i = 0; i < count; ++i)
-      out[i] = w[5 + i] < first ? of(0)[w[5 + i]] : of(1)[w[5 + i] - first];
-    return true;
-  }
+  const uint32_t first = types_[type_of_[w[3]]].words;
+  for (uint32_t i = 0; i < count; ++i) out[i] = w[5 + i] < first ? of(0)[w[5 + i]] : of(1)[w[5 + i] - first];
+  return true;
+}
+
+bool Interpreter::compute(const uint32_t* w, uint32_t n, uint32_t* registers) const {
+  uint32_t* const out = registers + register_of_[w[2]];
+  const uint32_t count = types_[w[1]].words, op = w[0] & 0xffff;
+  const auto of = [&](uint32_t i) { return registers + register_of_[w[3 + i]]; };
+  if (op == kCompositeConstruct || op == kCompositeExtract || op == kVectorShuffle)
+    return compose(w, n, registers);
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t a = of(0)[i], b = n > 4 ? of(1)[i] : 0;
-    const auto x = static_cast<int32_t>(a), y = static_cast<int32_t>(b);
-    const float f = as_float(a), g = as_float(b);
-    const bool unordered = std::isnan(f) || std::isnan(g);
-    const auto whole = [](double number, double low, double high) {
-      return static_cast<int64_t>(std::isnan(number) ? 0.0 : std::min(std::max(number, low), high));
-    };
-    // clang-format off
     switch (op) {
-      case 109: out[i] = static_cast<uint32_t>(whole(f, 0, 4294967295.0)); break;
-      case 110: out[i] = static_cast<uint32_t>(whole(f, -2147483648.0, 2147483647.0)); break;
-      case 111: out[i] = bits_of(static_cast<float>(x)); break;
-      case 112: out[i] = bits_of(static_cast<float>(a)); break;
-      case 115: out[i] = types_[w[1]].width == 16 ? bits_of(Half::to_float(Half::from_float(f))) : a; break;
-      case 83: case 124: out[i] = a; break;
-      case 126: out[i] = 0u - a; break;
-      case 127: out[i] = a ^ 0x80000000u; break;
-      case 128: out[i] = a + b; break;
-      case 129: out[i] = bits_of(f + g); break;
-      case 130: out[i] = a - b; break;
-      case 131: out[i] = bits_of(f - g); break;
-      case 132: out[i] = a * b; break;
-      case 133: out[i] = bits_of(f * g); break;
-      case 134: out[i] = b == 0 ? 0 : a / b; break;
-      case 135: out[i] = b == 0 || (y == -1 && a == 0x80000000u) ? 0 : static_cast<uint32_t>(x / y); break;
-      case 136: out[i] = bits_of(f / g); break;
-      case 137: out[i] = b == 0 ? 0 : a % b; break;
-      case 138: case 139: {
-        int32_t rest = y == 0 || y == -1 ? 0 : x % y;
-        if (op == 139 && rest != 0 && (rest < 0) != (y < 0)) rest += y;
-        out[i] = static_cast<uint32_t>(rest);
+      case kFloatConvert:
+        out[i] = types_[w[1]].width == 16 ? bits_of(Half::to_float(Half::from_float(as_float(a)))) : a;
         break;
-      }
-      case 141: out[i] = bits_of(f - g * std::floor(f / g)); break;
-      case 142: out[i] = bits_of(f * as_float(of(1)[0])); break;
-      case 156: out[i] = std::isnan(f); break;
-      case 157: out[i] = std::isinf(f); break;
-      case 164: case 170: out[i] = a == b; break;
-      case 165: case 171: out[i] = a != b; break;
-      case 166: out[i] = a | b; break;
-      case 167: out[i] = a & b; break;
-      case 168: out[i] = a == 0; break;
-      case 169: {
+      case kCopyObject:
+      case kBitcast:
+        out[i] = a;
+        break;
+      case kVectorTimesScalar:
+        out[i] = bits_of(as_float(a) * as_float(of(1)[0]));
+        break;
+      case kSelect: {
         const bool chosen = of(0)[types_[type_of_[w[3]]].words == 1 ? 0 : i] != 0;
         out[i] = chosen ? b : of(2)[i];
         break;
       }
-      case 172: out[i] = a > b; break;
-      case 173: out[i] = x > y; break;
-      case 174: out[i] = a >= b; break;
-      case 175: out[i] = x >= y; break;
-      case 176: out[i] = a < b; break;
-      case 177: out[i] = x < y; break;
-      case 178: out[i] = a <= b; break;
-      case 179: out[i] = x <= y; break;
-      case 180: out[i] = f == g; break;
-      case 181: out[i] = unordered || f == g; break;
-      case 182: out[i] = !unordered && f != g; break;
-      case 183: out[i] = f != g; break;
-      case 184: out[i] = f < g; break;
-      case 185: out[i] = unordered || f < g; break;
-      case 186: out[i] = f > g; break;
-      case 187: out[i] = unordered || f > g; break;
-      case 188: out[i] = f <= g; break;
-      case 189: out[i] = unordered || f <= g; break;
-      case 190: out[i] = f >= g; break;
-      case 191: out[i] = unordered || f >= g; break;
-      case 194: out[i] = a >> (b & 31); break;
-      case 195: out[i] = static_cast<uint32_t>(static_cast<int64_t>(x) >> (b & 31)); break;
-      case 196: out[i] = a << (b & 31); break;
-      case 197: out[i] = a | b; break;
-      case 198: out[i] = a ^ b; break;
-      case 199: out[i] = a & b; break;
-      case 200: out[i] = ~a; break;
-      case 202: case 203: {  // bits of a number
-        const uint32_t offset = b & 31, bits = std::min(*of(2), 32 - offset);
-        const uint64_t field = bits == 0 ? 0 : (a >> offset) & (~uint64_t{0} >> (64 - bits));
-        const bool fills = op == 202 && bits != 0 && (field >> (bits - 1) & 1) != 0;
-        out[i] = static_cast<uint32_t>(fills ? field | ~uint64_t{0} << bits : field);
+      case kBitFieldSExtract:
+      case kBitFieldUExtract:
+        out[i] = bit_field(a, b & 31, *of(2), op == kBitFieldSExtract);
         break;
-      }
-      default: return false;
+      default:
+        if (!compute_integer(op, a, b, &out[i]) && !compute_float(op, a, b, &out[i])) return false;
     }
-    // clang-format on
   }
   return true;
 }

@@ -39,6 +39,7 @@ class Interpreter {
   void reserve_register(uint32_t id, uint32_t type);
   void variable(const uint32_t* w);
   bool compute(const uint32_t* w, uint32_t n, uint32_t* registers) const;
+  bool compose(const uint32_t* w, uint32_t n, uint32_t* registers) const;
   bool extended(const uint32_t* w, uint32_t* registers) const;
   bool access(Invocation& me, const uint32_t* pointer, uint32_t type, uint32_t* number, bool stores);
   bool move(uint8_t* at, uint32_t type, uint32_t* number, bool stores) const;

@@ -195,9 +195,10 @@ void pointwise_call(Call& call) {
   if (it.row->computes == Computes::k_int && !whole) return call.refuse("it is for whole numbers");
   const Numbers sizes = broadcast_sizes(call, operands, it.count);
   Epilogue then;
-  const View out =
-      whole ? call.result(0, sizes)
-            : call.result_with_epilogue(sizes, it.count < 3 ? Beside::kStrided : Beside::kNothing, &then);
+  const View out = whole
+                       ? call.result(0, sizes)
+                       : call.result_with_epilogue(
+                             sizes, it.count < 3 ? EpilogueOperand::kStrided : EpilogueOperand::kNone, &then);
   if (!call.ok()) return;
   if (it.row->computes == Computes::k_same && is_float(out.kind) && whole)
     whole = false;  // the result says so
@@ -208,12 +209,12 @@ void pointwise_call(Call& call) {
 void copy_shader_call(Graph& graph, View from, View to) {
   if (!graph.ok()) return;
   const View whole_from = from, whole_to = to;
-  collapse({&to, &from}, kMostDims);
+  collapse({&to, &from}, kMaxDims);
   Push push;
   push << whole_to.numel();
-  for (int d = 0; d < kMostDims; ++d) push << (d < to.rank ? to.sizes[d] : 1);
-  for (int d = 0; d < kMostDims; ++d) push << (d < to.rank ? from.strides[d] : 0);
-  for (int d = 0; d < kMostDims; ++d) push << (d < to.rank ? to.strides[d] : 0);
+  for (int d = 0; d < kMaxDims; ++d) push << (d < to.rank ? to.sizes[d] : 1);
+  for (int d = 0; d < kMaxDims; ++d) push << (d < to.rank ? from.strides[d] : 0);
+  for (int d = 0; d < kMaxDims; ++d) push << (d < to.rank ? to.strides[d] : 0);
   push << from.offset << to.offset;
   const bool halves = from.kind == Kind::kHalf || to.kind == Kind::kHalf;
   graph.dispatch(
@@ -292,19 +293,19 @@ constexpr Table kTable = make_table();
 
 const Span<const NamedOperator> kPointwise{kTable.items, kRowCount + kOtherCount};
 
-bool as_epilogue(Call& call, const View& result, int number, Beside beside, Epilogue* out) {
+bool as_epilogue(Call& call, const View& result, int index, EpilogueOperand operand, Epilogue* out) {
   Arguments it;
   if (!call.ok() || read_arguments(call, &it) != nullptr || call.results() != 1 ||
       call.result_kind(0) != result.kind ||
       (it.row->computes != Computes::k_same && it.row->computes != Computes::k_float) ||
       it.row->arguments[0] == 'c' || it.count > 2)
     return false;
-  out->swapped = it.count == 2 && call.number(it.tensors[0]) != number;
-  if (call.number(it.tensors[out->swapped ? 1 : 0]) != number) return false;
+  out->swapped = it.count == 2 && call.value_index(it.tensors[0]) != index;
+  if (call.value_index(it.tensors[out->swapped ? 1 : 0]) != index) return false;
   out->has_other = it.count == 2;
   if (out->has_other) {
     const int place = it.tensors[out->swapped ? 0 : 1];
-    if (beside == Beside::kNothing || !call.is_there(place)) return false;
+    if (operand == EpilogueOperand::kNone || !call.is_computed(place)) return false;
     out->other = call.tensor(place);
     bool same = out->other.rank == result.rank;
     for (int i = 1; i <= out->other.rank; ++i) {
@@ -313,7 +314,8 @@ bool as_epilogue(Call& call, const View& result, int number, Beside beside, Epil
       if (own != size && own != 1) return false;
       same = same && own == size;
     }
-    if (beside == Beside::kAlike && (!same || !out->other.is_contiguous() || out->other.kind != result.kind))
+    if (operand == EpilogueOperand::kSameLayout &&
+        (!same || !out->other.is_contiguous() || out->other.kind != result.kind))
       return false;
   }
   out->p = word_of(it.p, false);

@@ -110,7 +110,7 @@ class Run {
                                            &layout};
     VkDescriptorSet set = VK_NULL_HANDLE;
     TORCHETTE_TRY(device_.check(vk.AllocateDescriptorSets(handle, &info, &set), "a descriptor"));
-    VkDescriptorBufferInfo buffers[kMostBindings];
+    VkDescriptorBufferInfo buffers[kMaxBindings];
     for (uint32_t i = 0; i < shader.bindings; ++i)
       buffers[i] = {memory.buffer, parts[i].offset, (parts[i].bytes + 3) / 4 * 4};
     device_.bind(set, buffers, shader.bindings);
@@ -150,7 +150,7 @@ class Run {
 
 Error probe_once(Device& device, const Shader& shader, Span<const uint32_t> constants, VkPipeline pipeline,
                  const Probe& it, bool* agrees) {
-  Part parts[kMostBindings];
+  Part parts[kMaxBindings];
   uint64_t size = 0;
   for (uint32_t i = 0; i < shader.bindings; ++i) {
     Part& part = parts[i];
@@ -169,7 +169,7 @@ Error probe_once(Device& device, const Shader& shader, Span<const uint32_t> cons
     fill(run.memory.mapped + parts[i].offset, elements, parts[i].holds, truths, i + 1);
   }
   std::vector<uint8_t> expected(run.memory.mapped, run.memory.mapped + size);
-  Span<uint8_t> buffers[kMostBindings];
+  Span<uint8_t> buffers[kMaxBindings];
   for (uint32_t i = 0; i < shader.bindings; ++i)
     buffers[i] = {expected.data() + parts[i].offset, static_cast<size_t>(parts[i].bytes)};
   Interpreter processor({shader.words, shader.bytes / 4}, constants);

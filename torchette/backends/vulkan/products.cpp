@@ -36,7 +36,7 @@ void product(Call& call) {
   const View a = call.tensor(0), b = call.tensor(1);
   const Numbers sizes = product_sizes(call, a, b);
   Epilogue then;
-  const View out = call.result_with_epilogue(sizes, Beside::kAlike, &then);
+  const View out = call.result_with_epilogue(sizes, EpilogueOperand::kSameLayout, &then);
   matmul(call.graph, a, b, nullptr, out, 1, 1, Limits(), then);
 }
 
@@ -44,7 +44,7 @@ void addmm(Call& call) {
   const View bias = call.tensor(0), a = call.tensor(1), b = call.tensor(2);
   const Numbers sizes = product_sizes(call, a, b);
   Epilogue then;
-  const View out = call.result_with_epilogue(sizes, Beside::kAlike, &then);
+  const View out = call.result_with_epilogue(sizes, EpilogueOperand::kSameLayout, &then);
   matmul(call.graph, a, b, &bias, out, call.real(4, 1), call.real(3, 1), Limits(), then);
 }
 
@@ -55,7 +55,7 @@ void linear(Call& call) {
   Numbers sizes = sizes_of(in);
   sizes.items[sizes.count - 1] = weight.sizes[0];
   Epilogue then;
-  const View out = call.result_with_epilogue(sizes, Beside::kAlike, &then);
+  const View out = call.result_with_epilogue(sizes, EpilogueOperand::kSameLayout, &then);
   // all rows are those of one matrix
   Numbers flat, flat_out;
   flat.count = flat_out.count = 2;
@@ -83,7 +83,7 @@ void attend(Call& call, const View& q, View k, View v, const View* mask, bool ca
     if (it->sizes[heads] == q.sizes[heads]) continue;
     if (it->sizes[heads] == 0 || q.sizes[heads] % it->sizes[heads] != 0)
       return call.refuse("the heads do not fit each other");
-    if (it->rank == kMostDims) return call.refuse("it has eight dimensions");
+    if (it->rank == kMaxDims) return call.refuse("it has eight dimensions");
     // each head of keys serves its neighbours: (heads, times), then one dimension without a copy where that
     // goes
     View spread = *it;

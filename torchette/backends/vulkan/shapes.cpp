@@ -58,7 +58,7 @@ void transpose(Call& call) {
 
 void unsqueeze(Call& call) {
   const View in = call.tensor(0);
-  if (in.rank == kMostDims) return call.refuse("it has eight dimensions already");
+  if (in.rank == kMaxDims) return call.refuse("it has eight dimensions already");
   const int at = dim_of(call, call.integer(1), in.rank + 1);
   View out = in;
   out.rank = in.rank + 1;
@@ -255,7 +255,7 @@ void cat(Call& call) {
 void stack(Call& call) {
   const std::vector<View> parts = call.tensors(0);
   if (!call.ok() || parts.empty()) return call.refuse("there is nothing to join");
-  if (parts[0].rank == kMostDims) return call.refuse("it has eight dimensions already");
+  if (parts[0].rank == kMaxDims) return call.refuse("it has eight dimensions already");
   const int dim = dim_of(call, call.integer(1, 0), parts[0].rank + 1);
   Numbers sizes;
   sizes.count = parts[0].rank + 1;
@@ -278,7 +278,7 @@ void stack(Call& call) {
 void repeat(Call& call) {
   const View in = call.tensor(0);
   const Numbers times = call.numbers(1);
-  if (times.count < in.rank || 2 * times.count > kMostDims + times.count)
+  if (times.count < in.rank || 2 * times.count > kMaxDims + times.count)
     return call.refuse("the repetitions do not fit");
   Numbers sizes;
   sizes.count = times.count;
@@ -298,7 +298,7 @@ void repeat(Call& call) {
     for (const bool inner : {false, true}) {
       const int64_t length = inner ? size : times[d];
       if (length == 1) continue;
-      if (from.rank == kMostDims) return call.refuse("too many dimensions are repeated");
+      if (from.rank == kMaxDims) return call.refuse("too many dimensions are repeated");
       from.sizes[from.rank] = to.sizes[from.rank] = length;
       from.strides[from.rank] = inner ? stride : 0;
       to.strides[from.rank++] = inner ? out.strides[d] : out.strides[d] * size;
@@ -315,7 +315,7 @@ void constant_pad(Call& call) {
   if (pad.count % 2 != 0 || pad.count > 2 * in.rank) return call.refuse("the padding does not fit");
   Numbers sizes = sizes_of(in);
   View from = in;
-  int64_t starts[kMostDims]{};
+  int64_t starts[kMaxDims]{};
   for (int i = 0; i < pad.count / 2; ++i) {
     const int d = in.rank - 1 - i;
     const int64_t before = pad[2 * i], after = pad[2 * i + 1];
@@ -366,7 +366,7 @@ void unfold(Call& call) {
   View in = call.tensor(0);
   const bool is_number = in.rank == 0;
   if (is_number) in.rank = 1, in.sizes[0] = 1, in.strides[0] = 1;
-  if (in.rank == kMostDims) return call.refuse("it has eight dimensions");
+  if (in.rank == kMaxDims) return call.refuse("it has eight dimensions");
   const int dim = dim_of(call, call.integer(1), in.rank);
   const int64_t size = call.integer(2), step = call.integer(3);
   if (size < 0 || size > in.sizes[dim] || step < 1 || step > INT32_MAX)
@@ -382,23 +382,23 @@ void unfold(Call& call) {
 
 void sym_size(Call& call) {
   const View in = call.tensor(0);
-  call.give(in.size(dim_of(call, call.integer(1), in.rank)));
+  call.set_integer(in.size(dim_of(call, call.integer(1), in.rank)));
 }
 void nothing(Call&) {}
 // numbers that follow from sizes
 void add(Call& call) {
-  call.give(int64_t{static_cast<int32_t>(call.integer(0))} + static_cast<int32_t>(call.integer(1)));
+  call.set_integer(int64_t{static_cast<int32_t>(call.integer(0))} + static_cast<int32_t>(call.integer(1)));
 }
 void sub(Call& call) {
-  call.give(int64_t{static_cast<int32_t>(call.integer(0))} - static_cast<int32_t>(call.integer(1)));
+  call.set_integer(int64_t{static_cast<int32_t>(call.integer(0))} - static_cast<int32_t>(call.integer(1)));
 }
 void mul(Call& call) {
-  call.give(int64_t{static_cast<int32_t>(call.integer(0))} * static_cast<int32_t>(call.integer(1)));
+  call.set_integer(int64_t{static_cast<int32_t>(call.integer(0))} * static_cast<int32_t>(call.integer(1)));
 }
 void floordiv(Call& call) {
   const int64_t a = call.integer(0), b = call.integer(1);
   if (b == 0 || b == -1) return call.refuse("it divides by zero or -1");
-  call.give(a / b - (a % b != 0 && (a < 0) != (b < 0)));
+  call.set_integer(a / b - (a % b != 0 && (a < 0) != (b < 0)));
 }
 
 constexpr NamedOperator kTable[] = {
@@ -474,7 +474,7 @@ View reshaped(Graph& graph, const View& view, const Numbers& sizes) {
   }
   // Dimensions that lie alike are one; each of those must be a product of new ones.
   View joined = view;
-  collapse({&joined}, kMostDims);
+  collapse({&joined}, kMaxDims);
   int d = sizes.count - 1;
   bool fits = true;
   for (int group = joined.rank - 1; group >= 0 && fits; --group) {
