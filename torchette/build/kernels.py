@@ -49,7 +49,7 @@ def sources() -> tuple[str, ...]:
 def library() -> dict[str, Function]:
     """The typed functions of all operators by full name, such as ``aten::mm.out``.
 
-    They are read from the tables below the kernels, and from the lines of the .def files that these include.
+    They are read from the tables below the kernels, and from the .def files and NAME_entries.h that these include.
     """
     found = {}
     for source in sources():
@@ -57,11 +57,12 @@ def library() -> dict[str, Function]:
         entries = re.findall(
             r'TORCHETTE_KERNEL\("([^"]+)",\s*(\w+(?:<[^>]*>)?|\([^()]*\))\)', re.sub(r"//.*", "", text)
         )
-        macros = _entry_macros(text)
-        for included in sorted(set(re.findall(r'#include "torchette/kernels/(\w+\.def)"', text))):
-            for kind, operator in re.findall(
-                r"^(\w+)\((\w+),", (KERNELS / included).read_text("utf-8"), re.M
-            ):
+        tables = sorted(set(re.findall(r'#include "torchette/kernels/(\w+\.def)"', text)))
+        headers = re.findall(r'#include "torchette/kernels/(\w+_entries\.h)"', text)
+        macros = _entry_macros(text + "".join((KERNELS / name).read_text("utf-8") for name in headers))
+        for table in tables:
+            lines = (KERNELS / table).read_text("utf-8")
+            for kind, operator in re.findall(r"^(\w+)\((\w+),", lines, re.M):
                 for overload, suffix in macros.get(kind, ()):
                     entries.append((f"aten::{operator}{overload}", f"{operator}{suffix}"))
         for operator, function in entries:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from torchette.build import kernels
 from torchette.format import pte
 
-SOURCE = "torchette/kernels/elementwise.cpp"
-
+# The families of elementwise operators: FAMILY.def has their arithmetic, FAMILY.cpp compiles it.
+_FAMILIES = ("arithmetic", "comparison", "functions")
 # The types in which kernels compute without conversion.
 _TYPES = {"FLOAT": "float", "DOUBLE": "double", "LONG": "int64_t"}
 _STATIC = pte.TensorShapeDynamism.STATIC
 
-# Operators whose kernels are written by hand: the arithmetic behind them, and the argument that must be 1.
+# Operators whose kernels are written by hand: their arithmetic, and the argument that must be 1.
 _BY_HAND = {
     "aten::add.out": ("add", 2),
     "aten::sub.out": ("sub", 2),
@@ -31,13 +31,14 @@ _BY_HAND = {
     "aten::div.Scalar_out": ("div", None),
     "aten::hardtanh.out": ("clamp", None),
 }
-# Kinds of lines in elementwise.def whose chunks are nothing but their arithmetic.
+# Kinds of lines in the .def files whose chunks apply the arithmetic to each element and do nothing else.
 _KINDS = ("FLOAT", "SAME", "TEST", "BINARY", "REAL", "LOGICAL", "COMPARE")
 
 
 class Loop(NamedTuple):
-    """y[i] = arithmetic(a[i], b, ...): what it computes, in which type, into which type, and which operands vary."""
+    """y[i] = arithmetic(a[i], b, ...): the arithmetic, the types of operands and result, and which operands vary."""
 
+    source: str  # path of the file that compiles the arithmetic
     arithmetic: str
     type: str
     result: str
@@ -59,20 +60,30 @@ class Loop(NamedTuple):
         return f"void {self.symbol}({self.result}* y, size_t n, {', '.join(operands)})"
 
 
+class _Arithmetic(NamedTuple):
+    """The arithmetic of an operator: its source, its name, and the argument that must be 1."""
+
+    source: str
+    name: str
+    one: int | None
+
+
 @functools.cache
-def _arithmetic() -> dict[str, tuple[str, int | None]]:
-    """By operator, the arithmetic behind it and the argument that must be 1."""
-    found = dict(_BY_HAND)
-    lines = (kernels.KERNELS / "elementwise.def").read_text(encoding="utf-8")
-    functions = {
-        function.name: operator
-        for operator, function in kernels.library().items()
-        if function.source == "elementwise.cpp"
+def _arithmetic() -> dict[str, _Arithmetic]:
+    """The arithmetic of each operator that can be a loop."""
+    library = kernels.library()
+    found = {
+        operator: _Arithmetic(library[operator].source, name, one)
+        for operator, (name, one) in _BY_HAND.items()
     }
-    for kind, name in re.findall(r"^(\w+)\((\w+),", lines, re.M):
-        for suffix in ("_out", "_scalar_out"):
-            if kind in _KINDS and f"{name}{suffix}" in functions:
-                found[functions[f"{name}{suffix}"]] = (name, None)
+    functions = {(function.source, function.name): operator for operator, function in library.items()}
+    for family in _FAMILIES:
+        lines = (kernels.KERNELS / f"{family}.def").read_text(encoding="utf-8")
+        for kind, name in re.findall(r"^(\w+)\((\w+),", lines, re.M):
+            for suffix in ("_out", "_scalar_out"):
+                operator = functions.get((f"{family}.cpp", f"{name}{suffix}"))
+                if kind in _KINDS and operator is not None:
+                    found[operator] = _Arithmetic(f"{family}.cpp", name, None)
     return found
 
 
@@ -87,9 +98,8 @@ def loop_of(operator: str, operands: Sequence[Any], out: Any) -> Loop | None:
     known = _arithmetic().get(operator)
     if known is None:
         return None
-    arithmetic, one = known
     operands = list(operands)
-    if one is not None and (isinstance(operands[one], bool) or operands.pop(one) != 1):
+    if known.one is not None and (isinstance(operands[known.one], bool) or operands.pop(known.one) != 1):
         return None
     first = operands[0]
     kind = first.scalar_type.name if hasattr(first, "scalar_type") else ""
@@ -112,11 +122,12 @@ def loop_of(operator: str, operands: Sequence[Any], out: Any) -> Loop | None:
         varying.append(same)
     if not varying[1]:
         return None
-    return Loop(arithmetic, _TYPES[kind], _TYPES.get(result, "bool"), tuple(varying[1:]))
+    source = f"torchette/kernels/{known.source}"
+    return Loop(source, known.name, _TYPES[kind], _TYPES.get(result, "bool"), tuple(varying[1:]))
 
 
 def definitions(loops: Iterable[Loop]) -> list[str]:
-    """The functions of loops, which follow elementwise.cpp in its namespace."""
+    """The functions of loops, to be compiled behind their source, in its namespace."""
     lines = []
     for loop in loops:
         operands = [f"a{i}[i]" if varies else f"a{i}" for i, varies in enumerate(loop.varying)]

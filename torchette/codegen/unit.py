@@ -14,7 +14,7 @@ from typing import Any
 from torchette import runtime
 from torchette.build import kernels
 from torchette.build.sources import ROOT
-from torchette.codegen.loops import SOURCE, definitions
+from torchette.codegen.loops import definitions
 from torchette.codegen.methods import C_TYPES, Method, Pool, Port, codes_of, parameter, symbol
 from torchette.devtools.device_memory import temp_bytes, tenants
 from torchette.devtools.embed import distinct_names
@@ -124,7 +124,8 @@ def unit(file: pte.PteFile, name: str, temp: int | None, selected: str) -> dict[
     for method, has_state in zip(methods, states):
         source += _door(name, method, has_state, has_temp)
     about = f"// {name}: a model as C++, written by `torchette codegen`.\n"
-    used = sorted({kernels.library()[operator].source for operator in pool.operators})
+    used = {f"torchette/kernels/{kernels.library()[operator].source}" for operator in pool.operators}
+    used.update(loop.source for loop in pool.loops)
     texts = {
         f"{name}.h": _header(name, methods, states, shared, temps, pool),
         f"{name}.cpp": about + "\n".join([*source, ""]),
@@ -133,9 +134,7 @@ def unit(file: pte.PteFile, name: str, temp: int | None, selected: str) -> dict[
     }
     if pool.weights:
         texts[f"{name}_weights.cpp"] = about + _weights(name, file, pool)
-    if pool.loops:
-        used.append(SOURCE.rpartition("/")[2])
-    roots = [*kernels.RUNTIME, "torchette/codegen/unit.h", *(f"torchette/kernels/{file}" for file in used)]
+    roots = [*kernels.RUNTIME, "torchette/codegen/unit.h", *sorted(used)]
     for path in kernels.closure(roots):
         texts[path.replace("torchette", name, 1)] = _relative((ROOT / path).read_text("utf-8"), path)
         stem = path.rpartition("/")[2].removesuffix(".cpp")
@@ -247,7 +246,7 @@ def _source(name: str, path: str, pool: Pool, signatures: dict[str, str]) -> str
         for operator, function in kernels.library().items()
         if operator in pool.operators and f"torchette/kernels/{function.source}" == path
     }
-    loops = sorted(pool.loops) if path == SOURCE else []
+    loops = sorted(loop for loop in pool.loops if loop.source == path)
     if not functions and not loops:
         return "\n".join(lines)
     lines += ["namespace torchette {", "namespace TORCHETTE_ISA {", ""]

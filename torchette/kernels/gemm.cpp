@@ -277,6 +277,27 @@ size_t panel_floats(size_t n, size_t k) {
   return room_for_panels(n, depth) + (may_have_tail(n, k) ? kMaxTail * whole_vectors(depth) : 0);
 }
 
+struct PanelShape {
+  size_t vectors, at_once;
+};
+
+/// The vectors of the next panels, and how many of them to fetch at once, if `left` vectors of columns
+/// remain.
+static TORCHETTE_INLINE PanelShape shape_of_panels(size_t left, size_t rows, size_t depth) {
+  // One odd vector joins a wider tile: a tile of one vector waits for loads. Few rows want wide tiles.
+  PanelShape shape = {2, left % 2 == 0 ? left / 2 : (left - 3) / 2};
+  if (left == 1) {
+    shape = {1, 1};
+  } else if (left == 3 || (left > 4 && rows <= static_cast<size_t>(max_rows(3)))) {
+    shape = {3, left % 3 == 1 ? left / 3 - 1 : left / 3};
+  }
+  // Shallow panels are fetched several at a time, so that longer runs of the rows of C are written.
+  const size_t fitting = depth == 0 ? kMaxPanels : kShallowFloats / (shape.vectors * kLanes * depth);
+  if (shape.at_once > fitting) shape.at_once = fitting > 0 ? fitting : 1;
+  if (shape.at_once > kMaxPanels) shape.at_once = kMaxPanels;
+  return shape;
+}
+
 void gemm_panels(const Product& product, const PanelSource& source, float* panels) {
   const size_t m = product.m, n = product.n, k = product.k;
   const size_t tail_row = whole_vectors(next_part(k, kMaxDepth));
@@ -305,20 +326,9 @@ void gemm_panels(const Product& product, const PanelSource& source, float* panel
             tail[j * tail_row + p] = b[static_cast<ptrdiff_t>(p) * b_row + static_cast<ptrdiff_t>(j)];
       }
       for (size_t n0 = 0; n0 < n_tiles;) {
-        // One odd vector joins a wider tile: a tile of one vector waits for loads. Few rows want wide tiles.
-        const size_t left = (n_tiles - n0 + kLanes - 1) / kLanes;
-        size_t vectors = 2, at_once = left % 2 == 0 ? left / 2 : (left - 3) / 2;
-        if (left == 1) {
-          vectors = at_once = 1;
-        } else if (left == 3 || (left > 4 && m_end - m0 <= static_cast<size_t>(max_rows(3)))) {
-          vectors = 3;
-          at_once = left % 3 == 1 ? left / 3 - 1 : left / 3;
-        }
+        const auto [vectors, at_once] =
+            shape_of_panels((n_tiles - n0 + kLanes - 1) / kLanes, m_end - m0, depth);
         const size_t width = vectors * kLanes;
-        // Shallow panels go several at a time, so that rows of C are written in longer runs.
-        const size_t fitting = depth == 0 ? kMaxPanels : kShallowFloats / (width * depth);
-        if (at_once > fitting) at_once = fitting > 0 ? fitting : 1;
-        if (at_once > kMaxPanels) at_once = kMaxPanels;
         const float* b[kMaxPanels];
         ptrdiff_t b_row[kMaxPanels];
         size_t columns[kMaxPanels];

@@ -220,8 +220,86 @@ void sort_items(const Items& items, int64_t* order, Entry* heap) {
   }
 }
 
-/// The distinct slices along `dim`, or the distinct elements where there is none; of neighbours only unless
-/// `sorted`. Of slices everything comes out, as in eager; else what is not asked for comes out empty.
+/// The items of a tensor: its slices along a dimension, or its elements.
+struct Slicing {
+  bool slices;
+  size_t along;             // the dimension of the slices
+  ptrdiff_t step[kMaxDim];  // strides of a contiguous copy with the slices first
+};
+
+/// Describes the items of `x`, and copies them one after another to `copy`.
+void copy_items(const Tensor& x, const Items& items, char* copy, Slicing& how) {
+  const auto rank = static_cast<size_t>(x.dim());
+  ptrdiff_t run = 1;
+  for (size_t d = rank; d-- > 0;) {
+    if (how.slices && d == how.along) continue;
+    how.step[d] = run;
+    run *= x.sizes()[d];
+  }
+  if (how.slices) how.step[how.along] = run;
+  if (x.numel() == 0) return;
+  Move nest;
+  for (size_t d = 0; d < rank; ++d) nest.add(static_cast<size_t>(x.sizes()[d]), how.step[d], x.strides()[d]);
+  move(nest, copy, x.const_data_ptr(), items.element);
+}
+
+/// Writes for each item, in `order`, the index of its group of equal neighbours. Returns the number of
+/// groups.
+size_t find_groups(const Items& items, const int64_t* order, int64_t* group) {
+  size_t groups = 0;
+  for (size_t i = 0; i < items.count; ++i) {
+    if (i == 0 || !items.same(order[i - 1], order[i])) ++groups;
+    group[order[i]] = static_cast<int64_t>(groups) - 1;
+  }
+  return groups;
+}
+
+/// Writes the first item of each group to `out`.
+void write_groups(const Tensor& x, const Items& items, const Slicing& how, const int64_t* order,
+                  const int64_t* group, const Tensor& out) {
+  char* const to = static_cast<char*>(out.mutable_data_ptr());
+  int64_t last = -1;
+  for (size_t i = 0; i < items.count; ++i) {
+    const int64_t g = group[order[i]];
+    if (g == last) continue;
+    last = g;
+    const char* from = items.data + static_cast<size_t>(order[i]) * items.width * items.element;
+    if (!how.slices) {
+      memcpy(to + static_cast<size_t>(g) * items.element, from, items.element);
+      continue;
+    }
+    Move nest;
+    for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d)
+      if (d != how.along) nest.add(static_cast<size_t>(x.sizes()[d]), out.strides()[d], how.step[d]);
+    move(nest, to + static_cast<ptrdiff_t>(g) * out.strides()[how.along] * out.element_size(), from,
+         items.element);
+  }
+}
+
+/// Resizes the results. Those that are not wanted become empty.
+Error resize_distinct(const char* name, const Tensor& x, const Slicing& how, size_t count, size_t groups,
+                      bool wants_inverse, bool wants_counts, const Tensor& out, const Tensor& inverse,
+                      const Tensor& counts) {
+  const auto found = static_cast<SizesType>(groups), size = static_cast<SizesType>(count);
+  static constexpr SizesType kNone[] = {0};
+  SizesType sizes[kMaxDim];
+  const auto rank = static_cast<size_t>(x.dim());
+  for (size_t d = 0; d < rank; ++d) sizes[d] = how.slices && d == how.along ? found : x.sizes()[d];
+  TORCHETTE_TRY(how.slices ? resize_result(out, {sizes, rank}, "out0")
+                           : resize_result(out, {&found, 1}, "out0"));
+  TORCHETTE_CHECK(how.slices || out.strides()[0] == 1, NotSupported, "%s: out0 is not contiguous", name);
+  TORCHETTE_TRY(!wants_inverse ? resize_result(inverse, {kNone, 1}, "out1")
+                : how.slices   ? resize_result(inverse, {&size, 1}, "out1")
+                               : resize_result(inverse, x.sizes(), "out1"));
+  TORCHETTE_TRY(wants_counts ? resize_result(counts, {&found, 1}, "out2")
+                             : resize_result(counts, {kNone, 1}, "out2"));
+  TORCHETTE_CHECK(!wants_inverse || is_contiguous(inverse), NotSupported, "%s: out1 is not contiguous", name);
+  return Error::Ok;
+}
+
+/// The distinct slices along `dim`, or the distinct elements if there is no `dim`; unless `sorted`, only
+/// neighbours are compared. With `dim`, all results are computed, as in eager; otherwise results that are not
+/// wanted are empty.
 Error distinct(Context& context, const char* name, const Tensor& x, const Optional<int64_t>& dim, bool sorted,
                bool wants_inverse, bool wants_counts, const Tensor& out, const Tensor& inverse,
                const Tensor& counts) {
@@ -232,41 +310,22 @@ Error distinct(Context& context, const char* name, const Tensor& x, const Option
   const auto rank = static_cast<size_t>(x.dim());
   int64_t along = dim.value_or(0);
   TORCHETTE_TRY(wrap_dim(along, rank));
-  const bool slices = dim.has_value() && rank > 0;
-  wants_inverse = wants_inverse || slices;
-  wants_counts = wants_counts || slices;
+  Slicing how = {dim.has_value() && rank > 0, static_cast<size_t>(along), {}};
+  wants_inverse = wants_inverse || how.slices;
+  wants_counts = wants_counts || how.slices;
   const auto total = static_cast<size_t>(x.numel());
-  Items items = {nullptr, slices ? static_cast<size_t>(x.sizes()[static_cast<size_t>(along)]) : total, 1,
+  Items items = {nullptr, how.slices ? static_cast<size_t>(x.sizes()[how.along]) : total, 1,
                  static_cast<size_t>(x.element_size()), x.scalar_type()};
-  TORCHETTE_CHECK(!slices || total > 0 || items.count == 0, InvalidArgument,
+  TORCHETTE_CHECK(!how.slices || total > 0 || items.count == 0, InvalidArgument,
                   "%s: self has slices without elements", name);
-  if (slices && items.count > 0) items.width = total / items.count;
-  // The slices one after another, whatever the layout.
+  if (how.slices && items.count > 0) items.width = total / items.count;
   char* copy = static_cast<char*>(context.allocate_temp(total * items.element + 1));
   auto* order = static_cast<int64_t*>(context.allocate_temp((items.count + 1) * sizeof(int64_t)));
   auto* group = static_cast<int64_t*>(context.allocate_temp((items.count + 1) * sizeof(int64_t)));
   TORCHETTE_CHECK(copy != nullptr && order != nullptr && group != nullptr, MemoryAllocationFailed,
                   "%s: no scratch memory for %zu elements", name, total);
   items.data = copy;
-  const auto nest_over = [&](const Tensor& t, size_t count, ptrdiff_t* step, Move& nest) {
-    // strides of the copy: the slices' dimension first, then the others
-    ptrdiff_t run = 1;
-    for (size_t d = rank; d-- > 0;) {
-      if (slices && d == static_cast<size_t>(along)) continue;
-      step[d] = run;
-      run *= x.sizes()[d];
-    }
-    if (slices) step[along] = run;
-    for (size_t d = 0; d < rank; ++d)
-      nest.add(slices && d == static_cast<size_t>(along) ? count : static_cast<size_t>(x.sizes()[d]), step[d],
-               t.strides()[d]);
-  };
-  ptrdiff_t step[kMaxDim];
-  if (total > 0) {
-    Move nest;
-    nest_over(x, items.count, step, nest);
-    move(nest, copy, x.const_data_ptr(), items.element);
-  }
+  copy_items(x, items, copy, how);
   for (size_t i = 0; i < items.count; ++i) order[i] = static_cast<int64_t>(i);
   if (sorted) {
     Entry* heap = nullptr;
@@ -274,53 +333,17 @@ Error distinct(Context& context, const char* name, const Tensor& x, const Option
       heap = static_cast<Entry*>(context.allocate_temp((items.count + 1) * sizeof(Entry), alignof(Entry)));
     sort_items(items, order, heap);
   }
-  size_t groups = 0;
-  for (size_t i = 0; i < items.count; ++i) {
-    if (i == 0 || !items.same(order[i - 1], order[i])) ++groups;
-    group[order[i]] = static_cast<int64_t>(groups) - 1;
-  }
-  const auto found = static_cast<SizesType>(groups);
-  static constexpr SizesType kNone[] = {0};
-  SizesType sizes[kMaxDim];
-  for (size_t d = 0; d < rank; ++d)
-    sizes[d] = slices && d == static_cast<size_t>(along) ? found : x.sizes()[d];
-  TORCHETTE_TRY(slices ? resize_result(out, {sizes, rank}, "out0") : resize_result(out, {&found, 1}, "out0"));
-  TORCHETTE_CHECK(slices || out.strides()[0] == 1, NotSupported, "%s: out0 is not contiguous", name);
-  const auto size = static_cast<SizesType>(items.count);
-  TORCHETTE_TRY(!wants_inverse ? resize_result(inverse, {kNone, 1}, "out1")
-                : slices       ? resize_result(inverse, {&size, 1}, "out1")
-                               : resize_result(inverse, x.sizes(), "out1"));
-  TORCHETTE_TRY(wants_counts ? resize_result(counts, {&found, 1}, "out2")
-                             : resize_result(counts, {kNone, 1}, "out2"));
-  if (wants_inverse) {
-    TORCHETTE_CHECK(is_contiguous(inverse), NotSupported, "%s: out1 is not contiguous", name);
+  const size_t groups = find_groups(items, order, group);
+  TORCHETTE_TRY(
+      resize_distinct(name, x, how, items.count, groups, wants_inverse, wants_counts, out, inverse, counts));
+  if (wants_inverse)
     for (size_t i = 0; i < items.count; ++i) inverse.mutable_data_ptr<int64_t>()[i] = group[i];
-  }
   if (wants_counts) {
     int64_t* n = counts.mutable_data_ptr<int64_t>();
     for (size_t g = 0; g < groups; ++g) n[g] = 0;
     for (size_t i = 0; i < items.count; ++i) ++n[group[i]];
   }
-  // The first of each group.
-  int64_t last = -1;
-  for (size_t i = 0; i < items.count; ++i) {
-    const int64_t g = group[order[i]];
-    if (g == last) continue;
-    last = g;
-    const char* from = copy + static_cast<size_t>(order[i]) * items.width * items.element;
-    char* to = static_cast<char*>(out.mutable_data_ptr());
-    if (!slices) {
-      memcpy(to + static_cast<size_t>(g) * items.element, from, items.element);
-      continue;
-    }
-    Move nest;
-    for (size_t d = 0; d < rank; ++d)
-      if (d != static_cast<size_t>(along))
-        nest.add(static_cast<size_t>(x.sizes()[d]), out.strides()[d], step[d]);
-    move(nest,
-         to + static_cast<ptrdiff_t>(g) * out.strides()[static_cast<size_t>(along)] * out.element_size(),
-         from, items.element);
-  }
+  write_groups(x, items, how, order, group, out);
   return Error::Ok;
 }
 

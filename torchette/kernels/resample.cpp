@@ -314,11 +314,11 @@ Error upsample_bilinear2d_vec_out(Context& context, const Tensor& x, Optional<Si
   return upsample(context, "upsample_bilinear2d", Filter::Linear, align, x, {wanted, 2}, given, out);
 }
 
-// --- Reading at given places
+// --- Reading at given positions
 
 enum class Beyond : uint8_t { Zeros, Border, Reflection };
 
-/// Moves a place along a dimension of `size` elements into it, unless what lies beyond is zero.
+/// Moves a position into a dimension of `size` elements, unless the padding is zeros.
 template <typename T>
 T moved_inside(T x, ptrdiff_t size, Beyond beyond, bool align_corners) {
   if (beyond == Beyond::Zeros) return x;
@@ -331,6 +331,58 @@ T moved_inside(T x, ptrdiff_t size, Beyond beyond, bool align_corners) {
     x = std::fmod(std::floor(x / span), T(2)) == 0 ? rest + low : span - rest + low;
   }
   return x > 0 ? (x < last ? x : last) : T(0);
+}
+
+/// The elements of the input that an element of the result is computed from, and their weights.
+template <typename T>
+struct GridTaps {
+  ptrdiff_t offset[16] = {0};
+  T weight[16] = {1};
+  size_t count = 1;
+};
+
+/// How a grid is read: aten's interpolation_mode, padding_mode and align_corners.
+struct GridMode {
+  int64_t mode;
+  Beyond beyond;
+  bool align_corners;
+  size_t taps() const { return mode == 0 ? 2 : mode == 1 ? 1 : 4; }  // along each dimension
+};
+
+template <size_t kSpatial, typename T>
+TORCHETTE_INLINE void find_taps(const Tensor& x, GridMode how, const T* place, GridTaps<T>& found) {
+  const size_t taps = how.taps();
+  size_t known = 1;  // taps of the dimensions before
+  for (size_t d = 0; d < kSpatial; ++d) {
+    const ptrdiff_t size = x.sizes()[2 + d];
+    const T given = place[kSpatial - 1 - d];  // the last dimension comes first in the grid
+    T at = how.align_corners ? (given + 1) / 2 * static_cast<T>(size - 1)
+                             : ((given + 1) * static_cast<T>(size) - 1) / 2;
+    if (how.mode != 2) at = moved_inside(at, size, how.beyond, how.align_corners);
+    const T whole = how.mode == 1 ? std::nearbyint(at) : std::floor(at), part = at - whole;
+    ptrdiff_t next[16];
+    T share[16];
+    size_t count = 0;
+    for (size_t k = 0; k < taps; ++k) {
+      T tap = whole + static_cast<T>(k) - (how.mode == 2 ? 1 : 0);
+      const T w = how.mode == 0   ? (k == 0 ? 1 - part : part)
+                  : how.mode == 1 ? T(1)
+                                  : cubic(static_cast<T>(k) - 1 - part, T(-0.75));
+      if (how.mode == 2) tap = moved_inside(tap, size, how.beyond, how.align_corners);
+      if (part != part && how.mode != 1) tap = 0;               // the position is NaN, and so is the result
+      if (!(tap >= 0 && tap < static_cast<T>(size))) continue;  // padded with zeros
+      for (size_t i = 0; i < known; ++i, ++count) {
+        next[count] = found.offset[i] * size + static_cast<ptrdiff_t>(tap);
+        share[count] = found.weight[i] * w;
+      }
+    }
+    known = count;
+    for (size_t i = 0; i < count; ++i) {
+      found.offset[i] = next[i];
+      found.weight[i] = share[i];
+    }
+  }
+  found.count = known;
 }
 
 template <size_t kSpatial>
@@ -358,7 +410,7 @@ Error grid_sampler_out(Context& context, const Tensor& x, const Tensor& grid, in
     out_plane *= static_cast<size_t>(sizes[2 + d]);
   }
   TORCHETTE_TRY(resize_result(out, {sizes, kRank}));
-  const auto beyond = static_cast<Beyond>(padding);
+  const GridMode how = {mode, static_cast<Beyond>(padding), align_corners};
   const auto channels = static_cast<size_t>(sizes[1]);
   return for_compute<false>(x.scalar_type(), kName, "input", [&](auto t) {
     using T = decltype(t);
@@ -366,49 +418,17 @@ Error grid_sampler_out(Context& context, const Tensor& x, const Tensor& grid, in
     TORCHETTE_TRY(image.read(context, x, kScalarType<T>));
     TORCHETTE_TRY(places.read(context, grid, kScalarType<T>));
     TORCHETTE_TRY(result.open(context, out, kScalarType<T>));
-    // Along each dimension an element of the result is made of so many elements.
-    const size_t taps = mode == 0 ? 2 : mode == 1 ? 1 : 4;
     const T* place = places.data<T>();
     for (size_t n = 0; n < static_cast<size_t>(sizes[0]); ++n) {
       const T* from = image.data<T>() + n * channels * in_plane;
       T* to = result.data<T>() + n * channels * out_plane;
       for (size_t p = 0; p < out_plane; ++p, place += kSpatial) {
-        ptrdiff_t offset[16] = {0};
-        T weight[16] = {1};
-        size_t count = 1;
-        for (size_t d = 0; d < kSpatial; ++d) {
-          const ptrdiff_t size = x.sizes()[2 + d];
-          const T given = place[kSpatial - 1 - d];  // the last dimension comes first in the grid
-          T at = align_corners ? (given + 1) / 2 * static_cast<T>(size - 1)
-                               : ((given + 1) * static_cast<T>(size) - 1) / 2;
-          if (mode != 2) at = moved_inside(at, size, beyond, align_corners);
-          const T whole = mode == 1 ? std::nearbyint(at) : std::floor(at), part = at - whole;
-          ptrdiff_t next[16];
-          T share[16];
-          size_t found = 0;
-          for (size_t k = 0; k < taps; ++k) {
-            T tap = whole + static_cast<T>(k) - (mode == 2 ? 1 : 0);
-            const T w = mode == 0   ? (k == 0 ? 1 - part : part)
-                        : mode == 1 ? T(1)
-                                    : cubic(static_cast<T>(k) - 1 - part, T(-0.75));
-            if (mode == 2) tap = moved_inside(tap, size, beyond, align_corners);
-            if (part != part && mode != 1) tap = 0;                   // no place: the value there is NaN
-            if (!(tap >= 0 && tap < static_cast<T>(size))) continue;  // zeros lie there
-            for (size_t i = 0; i < count; ++i, ++found) {
-              next[found] = offset[i] * size + static_cast<ptrdiff_t>(tap);
-              share[found] = weight[i] * w;
-            }
-          }
-          count = found;
-          for (size_t i = 0; i < count; ++i) {
-            offset[i] = next[i];
-            weight[i] = share[i];
-          }
-        }
+        GridTaps<T> taps;
+        find_taps<kSpatial>(x, how, place, taps);
         for (size_t c = 0; c < channels; ++c) {
           T sum = 0;
-          for (size_t i = 0; i < count; ++i)
-            sum += weight[i] * from[c * in_plane + static_cast<size_t>(offset[i])];
+          for (size_t i = 0; i < taps.count; ++i)
+            sum += taps.weight[i] * from[c * in_plane + static_cast<size_t>(taps.offset[i])];
           to[c * out_plane + p] = sum;
         }
       }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Winograd's F(2x2, 3x3): tiles of 4x4 inputs and the filters are transformed, multiplied place by place (16
-// matrix products over the channels), and transformed back to 2x2 outputs. The matrices are those of Lavin
+// Winograd's F(2x2, 3x3): tiles of 4x4 inputs and the filters are transformed, multiplied position by
+// position (16 GEMMs over the channels), and transformed back to 2x2 outputs. The matrices are those of Lavin
 // and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015).
 #include "torchette/kernels/winograd.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// Tiles that are worked on together: their 16 x channels floats stay near.
+/// Tiles that are computed together: their 16 x channels floats stay in the cache.
 constexpr size_t kTilesAtOnce = 7 * 16;
 
 static size_t tiles_in(ptrdiff_t outputs) { return static_cast<size_t>((outputs + 1) / 2); }
@@ -68,101 +68,118 @@ static TORCHETTE_INLINE void for_tiles(size_t first, size_t count, size_t per_ro
   }
 }
 
+/// The tiles [first, first + count) that are computed together, and the rows of their matrices.
+struct Tiles {
+  size_t first, count, per_row, row;
+};
+
+/// Transforms the inputs of the tiles into `inputs`, [16][in_channels][row].
+static TORCHETTE_INLINE void transform_inputs(const Winograd& w, const Tiles& tiles, const float* image,
+                                              float* inputs) {
+  const size_t in_plane = static_cast<size_t>(w.in_height * w.in_width);
+  const size_t row = tiles.row, in_place = w.in_channels * row;
+  for_tiles(tiles.first, tiles.count, tiles.per_row, [&](size_t t, ptrdiff_t y, ptrdiff_t x, size_t lanes) {
+    const ptrdiff_t iy = 2 * y - w.pad_y, ix = 2 * x - w.pad_x;
+    const uint32_t bits = inside_bits(ix, w.in_width), shifted = inside_bits(ix + 2, w.in_width);
+    const LaneMask mask[4] = {lane_mask(bits), lane_mask(bits >> kLanes), lane_mask(shifted),
+                              lane_mask(shifted >> kLanes)};
+    for (size_t c = 0; c < w.in_channels; ++c) {
+      Vec d[4][4];
+      TORCHETTE_UNROLL(4)
+      for (int r = 0; r < 4; ++r) {
+        if (iy + r < 0 || iy + r >= w.in_height) {
+          for (int j = 0; j < 4; ++j) d[r][j] = Vec{};
+          continue;
+        }
+        const float* p = image + c * in_plane + (iy + r) * w.in_width + ix;
+        deinterleave(load_masked(p, mask[0]), load_masked(p + kLanes, mask[1]), d[r][0], d[r][1]);
+        deinterleave(load_masked(p + 2, mask[2]), load_masked(p + 2 + kLanes, mask[3]), d[r][2], d[r][3]);
+      }
+      // B^T d, then (B^T d) B
+      Vec half[4][4];
+      TORCHETTE_UNROLL(4)
+      for (int j = 0; j < 4; ++j) {
+        half[0][j] = d[0][j] - d[2][j];
+        half[1][j] = d[1][j] + d[2][j];
+        half[2][j] = d[2][j] - d[1][j];
+        half[3][j] = d[1][j] - d[3][j];
+      }
+      float* to = inputs + c * row + t;
+      TORCHETTE_UNROLL(4)
+      for (int i = 0; i < 4; ++i) {
+        const Vec v[4] = {half[i][0] - half[i][2], half[i][1] + half[i][2], half[i][2] - half[i][1],
+                          half[i][1] - half[i][3]};
+        TORCHETTE_UNROLL(4)
+        for (int j = 0; j < 4; ++j)
+          store_partial(to + static_cast<size_t>(i * 4 + j) * in_place, v[j], lanes);
+      }
+    }
+  });
+}
+
+/// Transforms `products`, [16][out_channels][row], into the outputs of the tiles. Sets the lanes of `strange`
+/// with an output that is infinite or NaN.
+static TORCHETTE_INLINE void transform_outputs(const Winograd& w, const Tiles& tiles, const float* products,
+                                               const float* bias, float* out, VecInt& strange) {
+  const size_t out_plane = static_cast<size_t>(w.out_height * w.out_width);
+  const size_t row = tiles.row, out_place = w.out_channels * row;
+  for_tiles(tiles.first, tiles.count, tiles.per_row, [&](size_t t, ptrdiff_t y, ptrdiff_t x, size_t lanes) {
+    const ptrdiff_t columns = w.out_width - 2 * x < static_cast<ptrdiff_t>(2 * lanes)
+                                  ? w.out_width - 2 * x
+                                  : static_cast<ptrdiff_t>(2 * lanes);
+    const bool two_rows = 2 * y + 1 < w.out_height;
+    for (size_t o = 0; o < w.out_channels; ++o) {
+      const float* from = products + o * row + t;
+      const Vec start = broadcast(bias != nullptr ? bias[o] : 0.0f);
+      // A^T m, then (A^T m) A
+      Vec half[2][4];
+      TORCHETTE_UNROLL(4)
+      for (int j = 0; j < 4; ++j) {
+        const Vec m0 = load_partial(from + static_cast<size_t>(j) * out_place, lanes);
+        const Vec m1 = load_partial(from + static_cast<size_t>(4 + j) * out_place, lanes);
+        const Vec m2 = load_partial(from + static_cast<size_t>(8 + j) * out_place, lanes);
+        const Vec m3 = load_partial(from + static_cast<size_t>(12 + j) * out_place, lanes);
+        half[0][j] = (m0 + m1) + m2;
+        half[1][j] = (m1 - m2) - m3;
+      }
+      float* to = out + o * out_plane + static_cast<size_t>(2 * y * w.out_width + 2 * x);
+      TORCHETTE_UNROLL(2)
+      for (int i = 0; i < 2; ++i) {
+        const Vec even = (half[i][0] + half[i][1]) + half[i][2] + start;
+        const Vec odd = (half[i][1] - half[i][2]) - half[i][3] + start;
+        strange |= ((even - even) != 0.0f) | ((odd - odd) != 0.0f);
+        if (i == 1 && !two_rows) break;
+        Vec low, high;
+        interleave(even, odd, low, high);
+        float* line = to + i * w.out_width;
+        if (columns >= kLanes)
+          store(line, low);
+        else
+          store_partial(line, low, static_cast<size_t>(columns));
+        if (columns > kLanes) store_partial(line + kLanes, high, static_cast<size_t>(columns - kLanes));
+      }
+    }
+  });
+}
+
 bool Winograd::run(const float* image, const float* transformed_weight, const float* bias, float* out,
                    float* scratch) const {
   const size_t per_row = tiles_in(out_width), tiles = tiles_in(out_height) * per_row;
-  const size_t in_plane = static_cast<size_t>(in_height * in_width);
-  const size_t out_plane = static_cast<size_t>(out_height * out_width);
   VecInt strange = {};
   for (size_t first = 0; first < tiles; first += kTilesAtOnce) {
     const size_t count = tiles - first < kTilesAtOnce ? tiles - first : kTilesAtOnce;
-    const size_t row = whole_vectors(count);
-    const size_t in_place = in_channels * row, out_place = out_channels * row;
+    const Tiles part = {first, count, per_row, whole_vectors(count)};
+    const size_t in_place = in_channels * part.row, out_place = out_channels * part.row;
     float* inputs = scratch;                    // [16][in_channels][row]
     float* products = scratch + 16 * in_place;  // [16][out_channels][row]
     float* panels = products + 16 * out_place;
-
-    for_tiles(first, count, per_row, [&](size_t t, ptrdiff_t y, ptrdiff_t x, size_t lanes) {
-      const ptrdiff_t iy = 2 * y - pad_y, ix = 2 * x - pad_x;
-      const uint32_t bits = inside_bits(ix, in_width), shifted = inside_bits(ix + 2, in_width);
-      const LaneMask mask[4] = {lane_mask(bits), lane_mask(bits >> kLanes), lane_mask(shifted),
-                                lane_mask(shifted >> kLanes)};
-      for (size_t c = 0; c < in_channels; ++c) {
-        Vec d[4][4];
-        TORCHETTE_UNROLL(4)
-        for (int r = 0; r < 4; ++r) {
-          if (iy + r < 0 || iy + r >= in_height) {
-            for (int j = 0; j < 4; ++j) d[r][j] = Vec{};
-            continue;
-          }
-          const float* p = image + c * in_plane + (iy + r) * in_width + ix;
-          deinterleave(load_masked(p, mask[0]), load_masked(p + kLanes, mask[1]), d[r][0], d[r][1]);
-          deinterleave(load_masked(p + 2, mask[2]), load_masked(p + 2 + kLanes, mask[3]), d[r][2], d[r][3]);
-        }
-        // B^T d, then (B^T d) B
-        Vec half[4][4];
-        TORCHETTE_UNROLL(4)
-        for (int j = 0; j < 4; ++j) {
-          half[0][j] = d[0][j] - d[2][j];
-          half[1][j] = d[1][j] + d[2][j];
-          half[2][j] = d[2][j] - d[1][j];
-          half[3][j] = d[1][j] - d[3][j];
-        }
-        float* to = inputs + c * row + t;
-        TORCHETTE_UNROLL(4)
-        for (int i = 0; i < 4; ++i) {
-          const Vec v[4] = {half[i][0] - half[i][2], half[i][1] + half[i][2], half[i][2] - half[i][1],
-                            half[i][1] - half[i][3]};
-          TORCHETTE_UNROLL(4)
-          for (int j = 0; j < 4; ++j)
-            store_partial(to + static_cast<size_t>(i * 4 + j) * in_place, v[j], lanes);
-        }
-      }
-    });
-
+    transform_inputs(*this, part, image, inputs);
     for (size_t place = 0; place < 16; ++place)
       gemm_of_rows({out_channels, count, in_channels, transformed_weight + place * in_channels * out_channels,
                     static_cast<ptrdiff_t>(in_channels), products + place * out_place,
-                    static_cast<ptrdiff_t>(row), nullptr, nullptr, false},
-                   inputs + place * in_place, static_cast<ptrdiff_t>(row), panels);
-
-    for_tiles(first, count, per_row, [&](size_t t, ptrdiff_t y, ptrdiff_t x, size_t lanes) {
-      const ptrdiff_t columns = out_width - 2 * x < static_cast<ptrdiff_t>(2 * lanes)
-                                    ? out_width - 2 * x
-                                    : static_cast<ptrdiff_t>(2 * lanes);
-      const bool two_rows = 2 * y + 1 < out_height;
-      for (size_t o = 0; o < out_channels; ++o) {
-        const float* from = products + o * row + t;
-        const Vec start = broadcast(bias != nullptr ? bias[o] : 0.0f);
-        // A^T m, then (A^T m) A
-        Vec half[2][4];
-        TORCHETTE_UNROLL(4)
-        for (int j = 0; j < 4; ++j) {
-          const Vec m0 = load_partial(from + static_cast<size_t>(j) * out_place, lanes);
-          const Vec m1 = load_partial(from + static_cast<size_t>(4 + j) * out_place, lanes);
-          const Vec m2 = load_partial(from + static_cast<size_t>(8 + j) * out_place, lanes);
-          const Vec m3 = load_partial(from + static_cast<size_t>(12 + j) * out_place, lanes);
-          half[0][j] = (m0 + m1) + m2;
-          half[1][j] = (m1 - m2) - m3;
-        }
-        float* to = out + o * out_plane + static_cast<size_t>(2 * y * out_width + 2 * x);
-        TORCHETTE_UNROLL(2)
-        for (int i = 0; i < 2; ++i) {
-          const Vec even = (half[i][0] + half[i][1]) + half[i][2] + start;
-          const Vec odd = (half[i][1] - half[i][2]) - half[i][3] + start;
-          strange |= ((even - even) != 0.0f) | ((odd - odd) != 0.0f);
-          if (i == 1 && !two_rows) break;
-          Vec low, high;
-          interleave(even, odd, low, high);
-          float* line = to + i * out_width;
-          if (columns >= kLanes)
-            store(line, low);
-          else
-            store_partial(line, low, static_cast<size_t>(columns));
-          if (columns > kLanes) store_partial(line + kLanes, high, static_cast<size_t>(columns - kLanes));
-        }
-      }
-    });
+                    static_cast<ptrdiff_t>(part.row), nullptr, nullptr, false},
+                   inputs + place * in_place, static_cast<ptrdiff_t>(part.row), panels);
+    transform_outputs(*this, part, products, bias, out, strange);
   }
   int32_t any = 0;
   for (int i = 0; i < kLanes; ++i) any |= strange[i];

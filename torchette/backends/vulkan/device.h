@@ -30,7 +30,7 @@ struct Functions {
 
 constexpr uint32_t kMaxBindings = 6;   // of a shader
 constexpr uint32_t kMaxConstants = 9;  // that specialize one
-constexpr uint32_t kPushBytes = 128;    // what every device has
+constexpr uint32_t kPushBytes = 128;   // what every device has
 
 /// What a driver is tried with: a dispatch, of which shaders/compile.py says more.
 struct Probe {

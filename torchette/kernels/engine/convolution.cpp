@@ -70,11 +70,12 @@ static Error describe_filter(const Tensor& input, const Tensor& weight, Span<con
                          dilation, false, w);
 }
 
-// `shape`: the result's sizes, [batch, *spatial, outputs].
-static Error convolve(Context& context, const Tensor& input, const Tensor& weight,
-                      const Optional<Tensor>& bias, const Optional<Tensor>& residual, const Window& w,
-                      Span<const SizesType> shape, bool cut, int64_t outputs, Span<const char> activation,
-                      Tensor& out) {
+// Checks the operands and describes the product of a group. `shape`: the sizes of the result, [batch,
+// *spatial, outputs].
+static Error describe_product(const Tensor& weight, const Optional<Tensor>& bias,
+                              const Optional<Tensor>& residual, const Window& w, Span<const SizesType> shape,
+                              bool cut, int64_t outputs, Span<const char> activation, Tensor& out,
+                              PackedProduct& product) {
   const auto groups = static_cast<size_t>(weight.size(0));
   const auto channels = static_cast<size_t>(weight.size(weight.dim() - 2));
   TORCHETTE_CHECK(
@@ -90,40 +91,22 @@ static Error convolve(Context& context, const Tensor& input, const Tensor& weigh
   const SizesType vector[] = {static_cast<SizesType>(outputs)};
   TORCHETTE_TRY(check_operand("convolution", bias, {vector, 1}, "bias"));
   TORCHETTE_TRY(check_operand("convolution", residual, shape, "residual"));
-  PackedProduct product = {};
   TORCHETTE_TRY(check_stored("convolution", weight, product.stored));
   TORCHETTE_TRY(activation_of(activation, product.activation));
   TORCHETTE_TRY(check_result("convolution", out, shape));
 
   product.n = static_cast<size_t>(outputs) / groups;
   product.cut = cut;
-  const size_t pixels = w.out_pixels(), panels = panels_of(product.n);
   product.k = w.taps() * channels;
   product.c_row = product.residual_row = static_cast<ptrdiff_t>(outputs);
-  const size_t of_weight = product.k * (cut ? product.n : panels * kPanel);
-  const auto of_group = [&](size_t group) {
-    PackedProduct part = product;
-    const size_t column = group * product.n;
-    part.w = static_cast<const char*>(weight.const_data_ptr()) + group * of_weight * size_of(product.stored);
-    part.c = out.mutable_data_ptr<float>() + column;
-    part.bias = bias.has_value() ? bias->const_data_ptr<float>() + column : nullptr;
-    part.residual = residual.has_value() ? residual->const_data_ptr<float>() + column : nullptr;
-    return part;
-  };
-  if (w.is_pointwise()) {
-    product.m = w.batch * pixels;
-    TORCHETTE_TRY(allocate_wide(context, "convolution", product));
-    for (size_t group = 0; group < groups; ++group) {
-      PackedProduct part = of_group(group);
-      part.a = input.const_data_ptr<float>() + group * channels;
-      part.a_row = static_cast<ptrdiff_t>(w.channels);
-      packed_gemm(context, part);
-    }
-    return Error::Ok;
-  }
-  if (groups == 1 && !cut && winograd_pays(w, product.n) &&
-      convolve_by_winograd(context, w, input.const_data_ptr<float>(), of_group(0)))
-    return Error::Ok;
+  return Error::Ok;
+}
+
+// Convolves windows that are gathered as rows of a matrix. `of_group` returns the product of a group.
+template <typename OfGroup>
+static Error convolve_gathered(Context& context, const Tensor& input, const Window& w, size_t groups,
+                               size_t channels, PackedProduct& product, const OfGroup& of_group) {
+  const size_t pixels = w.out_pixels(), panels = panels_of(product.n);
   // Some rows at a time: as many as the scratch memory holds, and few enough that every worker has some.
   size_t rows = kGathered / (product.k + 1);
   if (rows < kLeastRows) rows = kLeastRows;
@@ -168,6 +151,42 @@ static Error convolve(Context& context, const Tensor& input, const Tensor& weigh
                          }
                        });
   return Error::Ok;
+}
+
+static Error convolve(Context& context, const Tensor& input, const Tensor& weight,
+                      const Optional<Tensor>& bias, const Optional<Tensor>& residual, const Window& w,
+                      Span<const SizesType> shape, bool cut, int64_t outputs, Span<const char> activation,
+                      Tensor& out) {
+  PackedProduct product = {};
+  TORCHETTE_TRY(describe_product(weight, bias, residual, w, shape, cut, outputs, activation, out, product));
+  const auto groups = static_cast<size_t>(weight.size(0));
+  const auto channels = static_cast<size_t>(weight.size(weight.dim() - 2));
+  const size_t pixels = w.out_pixels(), panels = panels_of(product.n);
+  const size_t of_weight = product.k * (cut ? product.n : panels * kPanel);
+  const auto of_group = [&](size_t group) {
+    PackedProduct part = product;
+    const size_t column = group * product.n;
+    part.w = static_cast<const char*>(weight.const_data_ptr()) + group * of_weight * size_of(product.stored);
+    part.c = out.mutable_data_ptr<float>() + column;
+    part.bias = bias.has_value() ? bias->const_data_ptr<float>() + column : nullptr;
+    part.residual = residual.has_value() ? residual->const_data_ptr<float>() + column : nullptr;
+    return part;
+  };
+  if (w.is_pointwise()) {
+    product.m = w.batch * pixels;
+    TORCHETTE_TRY(allocate_wide(context, "convolution", product));
+    for (size_t group = 0; group < groups; ++group) {
+      PackedProduct part = of_group(group);
+      part.a = input.const_data_ptr<float>() + group * channels;
+      part.a_row = static_cast<ptrdiff_t>(w.channels);
+      packed_gemm(context, part);
+    }
+    return Error::Ok;
+  }
+  if (groups == 1 && !cut && winograd_pays(w, product.n) &&
+      convolve_by_winograd(context, w, input.const_data_ptr<float>(), of_group(0)))
+    return Error::Ok;
+  return convolve_gathered(context, input, w, groups, channels, product, of_group);
 }
 
 static Error convolution_out(Context& context, const Tensor& input, const Tensor& weight,

@@ -253,42 +253,61 @@ PackedProduct PackedProduct::rows(size_t first, size_t count) const {
   return part;
 }
 
+/// Rows of a block of panels, which may end with a cut panel.
+struct Block {
+  bool has_cut;
+  CutPanel cut;
+  const float* cut_panel = nullptr;  // of float32 weights
+  float last_bias[kPanel] = {};      // of the last panel, so that a tile reads a whole one
+};
+
+/// Panels [begin, end) in rows [k0, k0 + depth): widens their weights if `wide`, and those of a cut panel of
+/// 16 bits.
+static TORCHETTE_INLINE void prepare_block(const PackedProduct& product, size_t begin, size_t end, size_t k0,
+                                           size_t depth, bool narrow, bool wide, Block& block) {
+  const size_t n = product.n, k = product.k;
+  block.cut.columns = cut_columns(n);
+  block.has_cut = product.cut && end * kPanel > n;
+  if (block.has_cut && !narrow) {
+    block.cut_panel = static_cast<const float*>(product.w) + (end - 1) * k * kPanel + k0 * block.cut.columns;
+    block.cut.copy(block.cut_panel, depth, k - k0 - depth);
+  } else if (wide || block.has_cut) {
+    with_stored(product.stored, product.w, [&](const auto* w) {
+      widen(product, w, wide ? begin : end - 1, end, k0, depth, product.wide);
+    });
+  }
+  if (product.bias != nullptr && end * kPanel > n)
+    memcpy(block.last_bias, product.bias + (end - 1) * kPanel, block.cut.columns * sizeof(float));
+}
+
+/// How many panels a tile has, of at most `panels`, if `left` panels of the block and `columns` columns
+/// remain.
+static TORCHETTE_INLINE size_t panels_of_tile(size_t panels, size_t left, size_t columns) {
+  while (panels > left) panels /= 2;
+  while (panels > 1 && columns < panels * kPanel) panels /= 2;
+  return panels;
+}
+
 void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
   const size_t m = product.m, n = product.n, k = product.k;
   const bool narrow = kHasNarrow && product.stored != Stored::float32, wide = narrow && m > kFewRows;
   float low, high;
   const Activation left = split_activation(product.activation, low, high);
   size_t k0 = 0;
-  do {  // once even where k is 0: the bias must be written
+  do {  // once even if k is 0: the bias must be written
     const size_t depth = next_part(k - k0, kDepth);
     const bool begins = k0 == 0, ends = k0 + depth >= k;
     const size_t fitting = depth == 0 ? last - first : kBlock / (depth * kPanel);
-    const size_t block = wide ? wide_panels(depth) : fitting > 8 ? fitting / 8 * 8 : 8;
-    for (size_t p0 = first; p0 < last; p0 += block) {
-      const size_t p_end = p0 + block < last ? p0 + block : last;
-      CutPanel cut;
-      cut.columns = cut_columns(n);
-      const bool has_cut = product.cut && p_end * kPanel > n;
-      const float* cut_panel = nullptr;
-      if (has_cut && !narrow) {
-        cut_panel = static_cast<const float*>(product.w) + (p_end - 1) * k * kPanel + k0 * cut.columns;
-        cut.copy(cut_panel, depth, k - k0 - depth);
-      } else if (wide || has_cut) {
-        with_stored(product.stored, product.w, [&](const auto* w) {
-          widen(product, w, wide ? p0 : p_end - 1, p_end, k0, depth, product.wide);
-        });
-      }
-      // What a tile of the last panel reads is whole.
-      float last_bias[kPanel] = {};
-      if (product.bias != nullptr && p_end * kPanel > n)
-        memcpy(last_bias, product.bias + (p_end - 1) * kPanel, cut.columns * sizeof(float));
+    const size_t at_most = wide ? wide_panels(depth) : fitting > 8 ? fitting / 8 * 8 : 8;
+    for (size_t p0 = first; p0 < last; p0 += at_most) {
+      const size_t p_end = p0 + at_most < last ? p0 + at_most : last;
+      Block block;
+      prepare_block(product, p0, p_end, k0, depth, narrow, wide, block);
       for (size_t i = 0; i < m;) {
         const size_t rows = next_part(m - i, narrow && !wide ? kNarrowRows : kTileRows),
                      at_once = panels_at_once(rows);
         for (size_t p = p0; p < p_end;) {
-          size_t panels = at_once;
-          while (panels > p_end - p) panels /= 2;
-          while (panels > 1 && n - p * kPanel < panels * kPanel) panels /= 2;
+          const size_t panels = panels_of_tile(at_once, p_end - p, n - p * kPanel);
           const size_t column = p * kPanel, width = panels * kPanel;
           const size_t columns = n - column < width ? n - column : width;
           float* const c = product.c + static_cast<ptrdiff_t>(i) * product.c_row + column;
@@ -296,7 +315,7 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
           const ptrdiff_t added_row = begins ? product.residual_row : product.c_row;
           if (added != nullptr)
             added += static_cast<ptrdiff_t>(i) * added_row + static_cast<ptrdiff_t>(column);
-          const bool is_cut = has_cut && columns < width, is_wide = wide || (narrow && is_cut);
+          const bool is_cut = block.has_cut && columns < width, is_wide = wide || (narrow && is_cut);
           const void* w = product.wide + (wide ? (p - p0) * depth * kPanel : 0);
           if (!is_wide)
             w = static_cast<const char*>(product.w) + (p * k + k0) * kPanel * size_of(product.stored);
@@ -315,16 +334,17 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
                     ends ? low : -INFINITY,
                     ends ? high : INFINITY};
           const bool half = kOfPanel > 1 && panels == 1 && columns <= kPanel / 2;
-          // What a tile of one vector stores behind the last column may lie in the rows that follow.
+          // A tile of one vector may store behind the last column, into the next row, which is computed
+          // later.
           const bool spills = columns < width && product.c_row == static_cast<ptrdiff_t>(n) &&
                               (half ? kPanel / 2 : kPanel) == kPartLanes && added == nullptr &&
                               left == Activation::none && n <= kPanel && (m - i - rows) * n >= kPanel;
-          // Else the panel that ends behind the last column is computed in a tile of its own.
-          const bool apart = columns < width && !spills;
+          // Otherwise a separate tile computes the panel that ends behind the last column.
+          const bool is_separate = columns < width && !spills;
           float result[kTileRows * kPanel];
-          if (is_cut && !narrow) t.w = cut_panel;
-          if (columns < width && t.bias != nullptr) t.bias = last_bias;
-          if (apart) {
+          if (is_cut && !narrow) t.w = block.cut_panel;
+          if (columns < width && t.bias != nullptr) t.bias = block.last_bias;
+          if (is_separate) {
             if (added != nullptr) copy_columns(added, added_row, result, kPanel, rows, columns);
             t.residual = added != nullptr ? result : nullptr;
             t.c = result;
@@ -334,11 +354,11 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
           if constexpr (kHasNarrow)
             if (narrow && !is_wide) tile = half ? of_half<uint16_t>(rows) : tile_of<uint16_t>(rows, panels);
           if (is_cut && !narrow)
-            cut.compute(t, tile);
+            block.cut.compute(t, tile);
           else
             tile(t);
           if (ends) activate(left, t.c, t.c_row, rows, columns);
-          if (apart) copy_columns(result, kPanel, c, product.c_row, rows, columns);
+          if (is_separate) copy_columns(result, kPanel, c, product.c_row, rows, columns);
           p += panels;
         }
         i += rows;

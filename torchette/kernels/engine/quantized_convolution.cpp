@@ -38,6 +38,50 @@ Error read_filter(const char* op, const Tensor& input, const Tensor& weight, int
 
 }  // namespace
 
+// Convolves windows that are gathered as rows of a matrix. `of_group` returns the product of a group.
+template <typename OfGroup>
+static Error convolve_gathered(Context& context, const char* name, const Tensor& input, const Window& w,
+                               size_t groups, const IntegerProduct& product, const OfGroup& of_group) {
+  const size_t channels = w.channels / groups, k = w.taps() * channels, padded = quads_of(k) * kQuad;
+  const size_t panels = panels_of(product.n), pixels = w.out_pixels(), all = w.batch * pixels;
+  const auto* const images = static_cast<const uint8_t*>(input.const_data_ptr());
+  // Some rows at a time: as many as the scratch memory holds, and few enough that every worker has some.
+  size_t rows = kGathered / (padded + 1);
+  if (rows < kLeastRows) rows = kLeastRows;
+  if (rows > all) rows = all;
+  const size_t share = (all + context.workers() - 1) / context.workers();
+  if (rows > share && share > 0) rows = share;
+  const size_t blocks = rows == 0 ? 0 : (all + rows - 1) / rows;
+  const size_t gathered = rows * padded, each = gathered + integer_scratch(rows, padded);
+  auto* const scratch = static_cast<uint8_t*>(context.allocate_temp(context.workers() * each));
+  TORCHETTE_CHECK(scratch != nullptr || each == 0, MemoryAllocationFailed,
+                  "%s: no scratch memory for %d rows of %d", name, static_cast<int>(rows),
+                  static_cast<int>(padded));
+  const size_t image = w.in_pixels() * w.channels;
+  context.parallel_for(
+      blocks * groups, least_items(rows * padded * product.n), [&](size_t begin, size_t end, size_t worker) {
+        uint8_t* const own = scratch + worker * each;
+        for (size_t item = begin; item < end; ++item) {
+          const size_t group = item / blocks, first = item % blocks * rows;
+          const size_t count = all - first < rows ? all - first : rows;
+          for (size_t i = 0; i < count;) {  // a block may go over several images
+            const size_t of_image = (first + i) % pixels;
+            const size_t part = pixels - of_image < count - i ? pixels - of_image : count - i;
+            gather_windows(w, images + (first + i) / pixels * image, group, channels, of_image, part,
+                           static_cast<uint8_t>(product.input_zero), own + i * padded, padded - k);
+            i += part;
+          }
+          for (size_t i = 0; k < padded && i < count; ++i) memset(own + i * padded + k, 0, padded - k);
+          IntegerProduct part = of_group(group).rows(first, count);
+          part.k = padded;
+          part.a = own;
+          part.a_row = static_cast<ptrdiff_t>(padded);
+          integer_gemm(part, 0, panels, own + gathered);
+        }
+      });
+  return Error::Ok;
+}
+
 static Error quantized_convolution_out(Context& context, const Tensor& input, const Tensor& weight,
                                        const Tensor& terms, int64_t input_zero, Span<const int64_t> kernel,
                                        Span<const int64_t> stride, Span<const int64_t> padding,
@@ -79,12 +123,11 @@ static Error quantized_convolution_out(Context& context, const Tensor& input, co
     part.how.multiplier += terms_of_group;
     return part;
   };
-  const size_t pixels = w.out_pixels(), all = w.batch * pixels;
-  const auto* const images = static_cast<const uint8_t*>(input.const_data_ptr());
   if (w.is_pointwise()) {
+    const auto* const images = static_cast<const uint8_t*>(input.const_data_ptr());
     for (size_t group = 0; group < groups; ++group) {
       IntegerProduct part = of_group(group);
-      part.m = all;
+      part.m = w.batch * w.out_pixels();
       part.k = k;
       part.a = images + group * channels;
       part.a_row = static_cast<ptrdiff_t>(w.channels);
@@ -92,41 +135,7 @@ static Error quantized_convolution_out(Context& context, const Tensor& input, co
     }
     return Error::Ok;
   }
-  // Some rows at a time: as many as the scratch memory holds, and few enough that every worker has some.
-  size_t rows = kGathered / (padded + 1);
-  if (rows < kLeastRows) rows = kLeastRows;
-  if (rows > all) rows = all;
-  const size_t share = (all + context.workers() - 1) / context.workers();
-  if (rows > share && share > 0) rows = share;
-  const size_t blocks = rows == 0 ? 0 : (all + rows - 1) / rows;
-  const size_t gathered = rows * padded, each = gathered + integer_scratch(rows, padded);
-  auto* const scratch = static_cast<uint8_t*>(context.allocate_temp(context.workers() * each));
-  TORCHETTE_CHECK(scratch != nullptr || each == 0, MemoryAllocationFailed,
-                  "%s: no scratch memory for %d rows of %d", kName, static_cast<int>(rows),
-                  static_cast<int>(padded));
-  const size_t image = w.in_pixels() * w.channels;
-  context.parallel_for(
-      blocks * groups, least_items(rows * padded * product.n), [&](size_t begin, size_t end, size_t worker) {
-        uint8_t* const own = scratch + worker * each;
-        for (size_t item = begin; item < end; ++item) {
-          const size_t group = item / blocks, first = item % blocks * rows;
-          const size_t count = all - first < rows ? all - first : rows;
-          for (size_t i = 0; i < count;) {  // a block may go over several images
-            const size_t of_image = (first + i) % pixels;
-            const size_t part = pixels - of_image < count - i ? pixels - of_image : count - i;
-            gather_windows(w, images + (first + i) / pixels * image, group, channels, of_image, part,
-                           static_cast<uint8_t>(input_zero), own + i * padded, padded - k);
-            i += part;
-          }
-          for (size_t i = 0; k < padded && i < count; ++i) memset(own + i * padded + k, 0, padded - k);
-          IntegerProduct part = of_group(group).rows(first, count);
-          part.k = padded;
-          part.a = own;
-          part.a_row = static_cast<ptrdiff_t>(padded);
-          integer_gemm(part, 0, panels, own + gathered);
-        }
-      });
-  return Error::Ok;
+  return convolve_gathered(context, kName, input, w, groups, product, of_group);
 }
 
 namespace {
