@@ -556,13 +556,9 @@ int execute(Module& module, const std::string& method, const std::optional<Bundl
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  runtime_init();
-  parse(argc, argv);
-  if (is_set("help")) {
-    std::fputs(kHelp, stdout);
-    return 0;
-  }
+/// Stops if an option has an invalid value, or if options exclude each other. Sets the number of threads.
+/// Returns whether the program comes from the standard input.
+static bool check_options() {
   const std::string& mode = options["print_output"];
   if (mode != "none" && mode != "summary" && mode != "all")
     stop(2, "--print_output must be none, summary or all, not '" + mode + "'");
@@ -585,6 +581,18 @@ int main(int argc, char** argv) {
     stop(2, options["model_path"] + " cannot be opened");
   tolerance_of("bundleio_rtol");
   tolerance_of("bundleio_atol");
+  return from_input;
+}
+
+int main(int argc, char** argv) {
+  runtime_init();
+  parse(argc, argv);
+  if (is_set("help")) {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  const bool from_input = check_options();
+  const std::string& level = options["verification"];
 
   const Error backends = register_all_backends();
   if (backends != Error::Ok) stop("backends", backends);

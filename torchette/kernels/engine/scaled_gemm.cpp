@@ -368,6 +368,67 @@ struct ScaledScratch {
   }
 };
 
+#if TORCHETTE_MAY_HAVE_DOTS && defined(__AVX2__)
+/// Panels [first, last) of one row with 4-bit weights.
+template <typename M>
+TORCHETTE_INLINE void multiply_row_of_nibbles(const ScaledProduct& product, const ScaledScratch<M>& parts,
+                                              size_t of_panel, size_t first, size_t last, ScaledTile& t,
+                                              uint8_t* scratch) {
+  auto* const totals = reinterpret_cast<float*>(scratch + parts.totals);
+  auto* const sums = reinterpret_cast<int32_t*>(scratch + parts.sums);
+  for (size_t g = 0; g < parts.groups; ++g) {
+    sums[g] = 0;
+    for (size_t i = g * parts.quads * kQuad; i < (g + 1) * parts.quads * kQuad && i < product.k; ++i)
+      sums[g] += product.a[i];
+  }
+  t.rows = product.rows;
+  t.groups = parts.groups;
+  t.totals = totals;
+  // The elements behind a row have weights of zero, but are read.
+  memcpy(scratch, product.a, product.k);
+  memset(scratch + product.k, 0, parts.padded - product.k);
+  t.a = scratch;
+  for (size_t p = first; p < last; ++p) {
+    const size_t column = p * kPanel, left = product.n - column;
+    memset(totals, 0, kPanel * sizeof(float));
+    t.w = reinterpret_cast<const int8_t*>(product.w + p * of_panel);
+    t.scales = product.scales + p * t.scales_panel;
+    add_nibbles(t, sums);
+    finish(product, column, left < kPanel ? left : kPanel, totals, kPanel);
+  }
+}
+#endif
+
+/// Adds the groups of `t` to the totals of all rows, `rows` of which are at `t.a_row` from each other.
+template <typename M, typename Rows>
+TORCHETTE_INLINE void add_rows(const ScaledProduct& product, const ScaledScratch<M>& parts, const Rows* rows,
+                               float* totals, size_t panels, ScaledTile& t) {
+  for (size_t i = 0; i < product.m;) {
+    t.a = rows + i * t.a_row;
+    t.totals = totals + i * t.totals_row;
+    t.rows = product.rows + i;
+    const bool many = product.m - i >= parts.kRows;
+    ScaledTile one = t;
+    size_t at_once = 1;
+    for (size_t each = 0; each < panels; each += at_once) {
+#if !TORCHETTE_BY_COLUMNS
+      if constexpr (kApart<M>) {
+        if (panels > 1) {
+          at_once = panels;  // kPanels then
+          many ? add_groups_apart<M, parts.kRows, parts.kPanels>(one)
+               : add_groups_apart<M, 1, parts.kPanels>(one);
+        }
+      }
+#endif
+      if (at_once == 1) many ? add_groups<M, parts.kRows, 1>(one) : add_groups<M, 1, 1>(one);
+      one.w += at_once * t.w_panel;
+      one.scales += at_once * t.scales_panel;
+      one.totals += at_once * kPanel;
+    }
+    i += many ? parts.kRows : 1;
+  }
+}
+
 template <typename M>
 void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, uint8_t* scratch) {
   typedef typename M::Number Number;
@@ -387,26 +448,7 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
 #if TORCHETTE_MAY_HAVE_DOTS && defined(__AVX2__)
   if constexpr (kAlone<M>) {
     if (product.m == 1 && product.nibbles) {
-      for (size_t g = 0; g < parts.groups; ++g) {
-        sums[g] = 0;
-        for (size_t i = g * parts.quads * kQuad; i < (g + 1) * parts.quads * kQuad && i < product.k; ++i)
-          sums[g] += product.a[i];
-      }
-      t.rows = product.rows;
-      t.groups = parts.groups;
-      t.totals = totals;
-      // what is behind a row has weights of zero, but is read
-      memcpy(scratch, bytes, product.k);
-      memset(scratch + product.k, 0, parts.padded - product.k);
-      t.a = scratch;
-      for (size_t p = first; p < last; ++p) {
-        const size_t column = p * kPanel, left = product.n - column;
-        memset(totals, 0, kPanel * sizeof(float));
-        t.w = reinterpret_cast<const int8_t*>(product.w + p * of_panel);
-        t.scales = product.scales + p * t.scales_panel;
-        add_nibbles(t, sums);
-        finish(product, column, left < kPanel ? left : kPanel, totals, kPanel);
-      }
+      multiply_row_of_nibbles(product, parts, of_panel, first, last, t, scratch);
       return;
     }
   }
@@ -428,7 +470,7 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
 #endif
   auto* const unpacked = reinterpret_cast<int8_t*>(scratch + parts.unpacked);
   for (size_t p = first, panels; p < last; p += panels) {
-    // few rows read the weights as they stand in memory
+    // few rows read the weights in place
     panels = product.m > 2 && last - p >= parts.kPanels ? parts.kPanels : 1;
     const size_t width = panels * kPanel, column = p * kPanel;
     memset(totals, 0, product.m * width * sizeof(float));
@@ -460,30 +502,7 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
         }
       }
 #endif
-      for (size_t i = 0; i < product.m;) {
-        t.a = rows + g * t.a_group + i * t.a_row;
-        t.totals = totals + i * width;
-        t.rows = product.rows + i;
-        const bool many = product.m - i >= parts.kRows;
-        ScaledTile one = t;
-        size_t at_once = 1;
-        for (size_t each = 0; each < panels; each += at_once) {
-#if !TORCHETTE_BY_COLUMNS
-          if constexpr (kApart<M>) {
-            if (panels > 1) {
-              at_once = panels;  // kPanels then
-              many ? add_groups_apart<M, parts.kRows, parts.kPanels>(one)
-                   : add_groups_apart<M, 1, parts.kPanels>(one);
-            }
-          }
-#endif
-          if (at_once == 1) many ? add_groups<M, parts.kRows, 1>(one) : add_groups<M, 1, 1>(one);
-          one.w += at_once * t.w_panel;
-          one.scales += at_once * t.scales_panel;
-          one.totals += at_once * kPanel;
-        }
-        i += many ? parts.kRows : 1;
-      }
+      add_rows(product, parts, rows + g * t.a_group, totals, panels, t);
     }
     finish(product, column, product.n - column < width ? product.n - column : width, totals, width);
   }
