@@ -81,6 +81,11 @@ class Builder {
   Error find_taps(const Table& root);
   void finish_taps();
   Error value(const Table& entry);
+  Error read_elements(const ValueRecord& record, Defined& it);
+  Error define_quantized(const Table& outer, uint32_t flags, bool is_external, Defined& it);
+  Error define_per_channel(const Table& quant, uint32_t flags, Defined& it);
+  Error define_per_group(const Table& quant, uint32_t flags, Defined& it);
+  Error define_dynamic(const Table& quant, uint32_t flags, bool is_external, Defined& it);
 
   /// What a node may read: numbers that stand for themselves or have one scale; those and rows that are
   /// quantized when the graph runs; weights, of any type.
