@@ -8,11 +8,22 @@ import torch
 from graphs import ConvNet, called, export, lower
 from torch import nn
 
+from torchette.backends.engine import CpuPartitioner
 from torchette.backends.null import NullPartitioner
 from torchette.errors import DialectError, PassError
 from torchette.exir import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.pass_manager import adapt
-from torchette.exir.pipeline import OPTIONAL, build, pass_name, text
+from torchette.exir.pipeline import (
+    OPTIONAL,
+    STAGES,
+    TO_EDGE,
+    TO_PLAN,
+    Report,
+    build,
+    pass_name,
+    run_stages,
+    text,
+)
 
 X = torch.randn(2, 3, 8, 8)
 
@@ -42,6 +53,51 @@ def test_it_prints_every_stage_and_pass():
             assert re.search(rf"^    {pass_name(run)}{words}", printed, re.M), run
     shown = {pass_name(p) for stage in whole.stages for p in stage.passes}
     assert shown >= OPTIONAL | {"NullPartitioner", "swap_relu_for_sigmoid", "split_chains", "plan_memory"}
+
+
+def test_stages_are_in_the_order_of_the_table():
+    edge = EdgeCompileConfig(preserve_ops=[torch.ops.aten.relu.default])
+    backend = ExecutorchBackendConfig(passes=[swap_relu_for_sigmoid])
+    whole = build(
+        edge,
+        backend,
+        partitioners=[NullPartitioner(), CpuPartitioner()],
+        transforms=swap_relu_for_sigmoid,
+        preserve=[torch.ops.aten.silu.default],
+    )
+    assert [stage.name for stage in whole.stages] == list(STAGES)
+    assert [stage.name for stage in build().stages] == [*TO_EDGE, "optimize", "exec", "plan"]
+    assert set(TO_EDGE) | set(TO_PLAN) <= set(STAGES)
+
+
+def test_choices_of_other_methods_do_not_count():
+    choices = {
+        "partitioners": {"encode": [NullPartitioner()], "decode": [CpuPartitioner()]},
+        "transforms": {"encode": [swap_relu_for_sigmoid]},
+    }
+    names = {
+        name: {stage.name for stage in build(method=name, **choices).stages}
+        & {"delegate", "target", "transform"}
+        for name in ("encode", "decode", "sample")
+    }
+    assert names == {"encode": {"delegate", "transform"}, "decode": {"target"}, "sample": set()}
+
+
+def test_stages_run_by_name_and_methods_are_lowered_together():
+    programs = {
+        name: export(nn.Sequential(nn.Linear(3, 3)), (torch.randn(1, 3),)) for name in ("a", "b", "c")
+    }
+    partitioners = {"a": [NullPartitioner()], "b": [NullPartitioner(), NullPartitioner()]}
+    pipelines = {name: build(method=name, partitioners=partitioners) for name in programs}
+    reports = {name: Report() for name in ("a", "b", "c")}
+    edge = run_stages(pipelines, programs, reports, TO_EDGE)
+    assert {record.stage for record in reports["a"].records} == set(TO_EDGE)
+    reports = {name: Report() for name in ("a", "b")}  # a method without a report runs, too
+    lowered = run_stages(pipelines, edge, reports, ("delegate",))
+    records = {name: [(it.stage, it.name) for it in report.records] for name, report in reports.items()}
+    turn = ("delegate", "NullPartitioner")
+    assert records == {"a": [turn], "b": [turn, turn]}
+    assert list(lowered) == ["a", "b", "c"] and edge["a"] is not lowered["a"]
 
 
 def test_until_dump_and_progress(tmp_path):
