@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,45 +19,15 @@ from torchette.exir.emit.constants import DataFiles, Storage, Store
 from torchette.exir.emit.delegates import Delegates
 from torchette.exir.emit.metadata import source_line, stack_trace, structure
 from torchette.exir.emit.method import MethodEmitter
+from torchette.exir.emit.output import EmitterOutput
 from torchette.exir.emit.records import Unsupported, plain, scalar_record, tensor_record
 from torchette.exir.graph import place
 from torchette.exir.tensor import TensorSpec
-from torchette.format import ptd, pte
+from torchette.format import pte
+
+__all__ = ["EmitterOutput", "emit_program"]
 
 SCHEMA_VERSION = 0
-
-
-@dataclass
-class EmitterOutput:
-    """A program's records and the bytes beside them.
-
-    Attributes:
-        program: a `pte.Program` without its weights.
-        constants: one buffer per `Tensor.data_buffer_idx` of constants; [0] is reserved and empty.
-        mutable_data: the same for the initial bytes of state; empty if all state starts as zeros.
-        delegate_data: blobs of delegates; equal ones stand here once.
-        named_data: blobs that delegates find by name.
-        named_alignment: the greatest that one of them wants, in bytes.
-        data_files: the name of a file, without its suffix -> what it has under each name: constants outside of the program.
-        debug_handle_map: method -> instruction -> the `debug_handle` of the node that it came from.
-        nodes: method -> the node that each instruction came from.
-        values: method -> node -> the value of the method, or the tuple of values, that it yields.
-        instruction_id_to_num_outs_map: method -> instruction -> number of tensors that it writes.
-        delegate_map: method -> instruction -> {"name": the backend, "delegate_map": its own debug handles}.
-    """
-
-    program: Any
-    constants: list[Any]
-    mutable_data: list[Any]
-    delegate_data: list[Any] = field(default_factory=list)
-    named_data: dict[str, Any] = field(default_factory=dict)
-    named_alignment: int = 1
-    data_files: dict[str, dict[str, ptd.NamedBytes]] = field(default_factory=dict)
-    debug_handle_map: dict[str, dict[int, Any]] = field(default_factory=dict)
-    nodes: dict[str, list[Node]] = field(default_factory=dict)
-    values: dict[str, dict[Node, int | tuple[int, ...]]] = field(default_factory=dict)
-    instruction_id_to_num_outs_map: dict[str, dict[int, int]] = field(default_factory=dict)
-    delegate_map: dict[str, dict[int, Any]] = field(default_factory=dict)
 
 
 def emit_program(

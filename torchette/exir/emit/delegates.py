@@ -4,19 +4,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from torch.fx import Node
 
 from torchette.exir.delegation.delegate import LoweredBackendModule, NamedDataStore
+from torchette.exir.emit.output import EmitterOutput
 from torchette.exir.emit.records import Unsupported
 from torchette.exir.emit.tables import Tables
 from torchette.exir.graph import calls
 from torchette.exir.interface import specs_of
 from torchette.format import ptd, pte
-
-if TYPE_CHECKING:
-    from torchette.exir.emit import EmitterOutput
 
 
 class Delegates:
