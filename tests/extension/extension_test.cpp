@@ -14,6 +14,7 @@
 #include "tests/runtime/check.h"
 #include "torchette/extension/event_recorder.h"
 #include "torchette/extension/file_data_loader.h"
+#include "torchette/extension/malloc_memory_allocator.h"
 #include "torchette/extension/module.h"
 #include "torchette/extension/prepare_inputs.h"
 #include "torchette/extension/print_value.h"
@@ -151,6 +152,18 @@ void modules(const char* path, const char* encrypted) {
   CHECK(module.set_output("twice", Value(1.0)) == Error::InvalidType);
   CHECK(module.set_inputs("twice", {in, in}) == Error::InvalidArgument);
   CHECK(module.set_outputs("twice", {}) == Error::InvalidArgument);
+
+  // the memory of a method: its own or the caller's, the same number of bytes
+  const Result<MethodMemory> memory = module.method_memory("twice");
+  const Result<MethodMeta> meta = module.method_meta("twice");
+  CHECK(memory.ok() && memory->planned.size() == meta->num_memory_planned_buffers());
+  for (size_t id = 0; id < memory->planned.size(); ++id)
+    CHECK(memory->planned[id].size() == static_cast<size_t>(*meta->memory_planned_buffer_size(id)));
+  auto pool = std::make_shared<MallocMemoryAllocator>();
+  Module given(path, Module::LoadMode::Mmap, nullptr, pool);
+  CHECK(given.method_memory("twice")->method_bytes == memory->method_bytes && memory->method_bytes > 0);
+  CHECK(pool->size() >= memory->method_bytes && memory->dynamic_peak == 0);
+  CHECK(module.method_memory("none").error() == Error::InvalidArgument);
 
   // methods that plan into the same memory; two modules over one program
   Module shared(path, Module::LoadMode::Mmap, nullptr, nullptr, nullptr, true);

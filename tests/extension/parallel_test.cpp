@@ -291,6 +291,24 @@ void pools_run_loops() {
   CHECK(parallel_for(3, 3, 1, [](int64_t, int64_t) { CHECK(false); }));
 }
 
+/// A task has the context of the thread that submitted it, and so have the tasks that it submits.
+void tasks_have_the_context_of_their_submitter() {
+  using namespace torchette::extension::threadpool;
+  ThreadPool pool(3);
+  int outer = 0, inner = 0;
+  const auto count = [&](void* context, int* matches) {
+    const TaskContextScope scope(context);
+    std::atomic<int> found{0};
+    pool.run([&](size_t) { pool.run([&](size_t) { found += task_context() == context ? 1 : 0; }, 8); }, 8);
+    *matches = found;
+  };
+  CHECK(task_context() == nullptr);
+  std::thread other([&] { count(&outer, &outer); });
+  count(&inner, &inner);
+  other.join();
+  CHECK(outer == 64 && inner == 64 && task_context() == nullptr);
+}
+
 void kernels_give_the_same(const char* path) {
   Loaded loaded(path);
   Method& method = **loaded.method;
@@ -314,6 +332,7 @@ int main(int argc, char** argv) {
   delegates_are_pending(argv[1]);
   many_methods_of_one_program(argv[1]);
   pools_run_loops();
+  tasks_have_the_context_of_their_submitter();
   if (argc > 2) kernels_give_the_same(argv[2]);
   std::printf("%d checks, %d failures\n", checks, failures);
   return failures == 0 ? 0 : 1;

@@ -58,7 +58,8 @@ class MallocMemoryAllocator final : public MemoryAllocator {
     blocks_ = block;
     begin_ = current_ = reinterpret_cast<uint8_t*>(block + 1);
     end_ = begin_ + bytes;
-    next_size_ = bytes < SIZE_MAX / 8 ? 2 * bytes : bytes;
+    // a large request alone does not make the next block large
+    if (next_size_ < SIZE_MAX / 8) next_size_ *= 2;
     return true;
   }
   void free_blocks() {

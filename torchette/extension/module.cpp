@@ -10,6 +10,7 @@
 #include "torchette/extension/kernel_threads.h"
 #include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
+#include "torchette/extension/measuring_allocator.h"
 #include "torchette/extension/method_threads.h"
 #include "torchette/extension/mmap_data_loader.h"
 #include "torchette/extension/receipt.h"
@@ -41,7 +42,10 @@ Result<std::shared_ptr<DataLoader>> keep(Result<L> loader) {
 }  // namespace
 
 struct Module::Loaded {
+  explicit Loaded(MemoryAllocator* given) : method_memory(given != nullptr ? *given : memory) {}
+
   MallocMemoryAllocator memory;
+  MeasuringAllocator method_memory;
   MallocDynamicAllocator dynamic;
   Arenas arenas;
   HierarchicalAllocator planned{{}};
@@ -258,7 +262,7 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
                         EventTracer* event_tracer, std::unique_ptr<Loaded>* out) {
   const Result<MethodMeta> meta = program_->method_meta(name);
   if (!meta.ok()) return meta.error();
-  auto loaded = std::make_unique<Loaded>();
+  auto loaded = std::make_unique<Loaded>(memory_allocator_.get());
   if (planned_memory == nullptr) {
     if (share) {
       TORCHETTE_TRY(share_arenas());
@@ -269,8 +273,8 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
     loaded->planned = HierarchicalAllocator(Span<Span<uint8_t>>(loaded->arenas));
     planned_memory = &loaded->planned;
   }
-  MemoryAllocator* own = memory_allocator_ ? memory_allocator_.get() : &loaded->memory;
-  loaded->manager = MemoryManager(own, planned_memory, temp_allocator_.get(), &loaded->dynamic);
+  loaded->manager =
+      MemoryManager(&loaded->method_memory, planned_memory, temp_allocator_.get(), &loaded->dynamic);
 #ifdef __wasm__  // has no threads
   const NumThreadsScope scope(num_threads_);
 #else
@@ -320,9 +324,26 @@ Error Module::load_method(const std::string& method_name, HierarchicalAllocator*
 
 bool Module::unload_method(const std::string& method_name) { return methods_.erase(method_name) != 0; }
 
+Result<Module::Loaded*> Module::loaded(const std::string& method_name) {
+  auto found = methods_.find(method_name);
+  if (found == methods_.end()) {
+    TORCHETTE_TRY(load_method(method_name));
+    found = methods_.find(method_name);
+  }
+  return found->second.get();
+}
+
 Result<Method*> Module::method(const std::string& method_name) {
-  TORCHETTE_TRY(load_method(method_name));
-  return methods_.at(method_name)->method.get();
+  const Result<Loaded*> found = loaded(method_name);
+  if (!found.ok()) return found.error();
+  return (*found)->method.get();
+}
+
+Result<MethodMemory> Module::method_memory(const std::string& method_name) {
+  const Result<Loaded*> found = loaded(method_name);
+  if (!found.ok()) return found.error();
+  return MethodMemory{(*found)->manager.planned_memory()->buffers(), (*found)->method_memory.used(),
+                      (*found)->dynamic.peak()};
 }
 
 Error Module::set_input(const std::string& method_name, const Value& value, size_t index) {
@@ -354,13 +375,16 @@ Error Module::set_outputs(const std::string& method_name, const std::vector<Valu
 }
 
 Result<std::vector<Value>> Module::execute(const std::string& method_name, const std::vector<Value>& inputs) {
-  const Result<Method*> found = method(method_name);
+  const Result<Loaded*> found = loaded(method_name);
   if (!found.ok()) return found.error();
+  Method& method = *(*found)->method;
   for (size_t i = 0; i < inputs.size(); ++i)
-    if (!inputs[i].is_none()) TORCHETTE_TRY((*found)->set_input(inputs[i], i));
-  MethodThreads* const threads = methods_.at(method_name)->threads.get();
-  TORCHETTE_TRY(SourceLines::explain(**found, threads != nullptr ? threads->execute() : (*found)->execute()));
-  return get_outputs(method_name);
+    if (!inputs[i].is_none()) TORCHETTE_TRY(method.set_input(inputs[i], i));
+  MethodThreads* const threads = (*found)->threads.get();
+  TORCHETTE_TRY(SourceLines::explain(method, threads != nullptr ? threads->execute() : method.execute()));
+  std::vector<Value> outputs(method.outputs_size());
+  TORCHETTE_TRY(method.get_outputs(outputs.data(), outputs.size()));
+  return outputs;
 }
 
 Result<Value> Module::get(const std::string& method_name, const std::vector<Value>& inputs) {

@@ -15,6 +15,17 @@
 
 namespace torchette::extension {
 
+/// The memory of a loaded method, to find the sizes that a device needs.
+struct MethodMemory {
+  /// The planned buffers.
+  Span<const Span<uint8_t>> planned;
+  /// Bytes that the method and its backends use of the method allocator, for an allocator that starts at a
+  /// multiple of any alignment.
+  size_t method_bytes;
+  /// The peak of the bytes that tensors of dynamic size have used at once.
+  size_t dynamic_peak;
+};
+
 /// Not for use by two threads at once. Values that it returns are tensors in its own memory, valid until the
 /// method's next execution.
 class Module {
@@ -104,6 +115,8 @@ class Module {
   bool is_method_loaded(const std::string& method_name) const { return methods_.count(method_name) != 0; }
   /// The method itself, loaded; valid until it is unloaded.
   Result<Method*> method(const std::string& method_name);
+  /// The memory of the method, loaded; valid until it is unloaded.
+  Result<MethodMemory> method_memory(const std::string& method_name);
 
   /// Runs a method on these inputs; those that are missing or None are what set_input() gave. Tensors are
   /// copied, or used in place where the method plans no memory for them: they must stay until it has run.
@@ -143,6 +156,7 @@ class Module {
 
   static Result<std::shared_ptr<DataLoader>> open_file(const std::string& path, LoadMode load_mode);
   Error open_data_files();
+  Result<Loaded*> loaded(const std::string& method_name);
   Error plan(const MethodMeta& meta, MemoryAllocator& memory, Arenas* arenas);
   Error load_plan(const char* name, HierarchicalAllocator* planned_memory, bool share,
                   EventTracer* event_tracer, std::unique_ptr<Loaded>* out);

@@ -6,6 +6,16 @@
 #include <memory>
 
 namespace torchette::extension::threadpool {
+namespace {
+
+thread_local void* current_context = nullptr;
+
+}  // namespace
+
+void* task_context() { return current_context; }
+
+TaskContextScope::TaskContextScope(void* context) : before_(current_context) { current_context = context; }
+TaskContextScope::~TaskContextScope() { current_context = before_; }
 
 ThreadPool::ThreadPool(size_t thread_count) {
   if (thread_count == 0) thread_count = std::max(1u, std::thread::hardware_concurrency());
@@ -25,7 +35,7 @@ ThreadPool::~ThreadPool() {
 void ThreadPool::submit(void (*task)(void*), void* argument) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    tasks_.emplace_back(task, argument);
+    tasks_.push_back({task, argument, current_context});
   }
   changed_.notify_one();
 }
@@ -35,10 +45,11 @@ void ThreadPool::work() {
   for (;;) {
     changed_.wait(lock, [this] { return ends_ || !tasks_.empty(); });
     if (tasks_.empty()) return;
-    const auto [task, argument] = tasks_.front();
+    const Task task = tasks_.front();
     tasks_.pop_front();
     lock.unlock();
-    task(argument);
+    current_context = task.context;
+    task.function(task.argument);
     lock.lock();
   }
 }

@@ -9,12 +9,26 @@
 #include <functional>
 #include <mutex>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "torchette/extension/executor.h"
 
 namespace torchette::extension::threadpool {
+
+/// The pointer that this thread works with; null at first. A task of a ThreadPool has the pointer of the
+/// thread that submitted it, so a platform's log can tell to which call a line belongs.
+void* task_context();
+
+/// While it lives, this thread works with `context`.
+class TaskContextScope {
+ public:
+  explicit TaskContextScope(void* context);
+  TaskContextScope(const TaskContextScope&) = delete;
+  ~TaskContextScope();
+
+ private:
+  void* before_;
+};
 
 class ThreadPool final : public Executor {
  public:
@@ -30,11 +44,17 @@ class ThreadPool final : public Executor {
   void run(const std::function<void(size_t)>& task, size_t range);
 
  private:
+  struct Task {
+    void (*function)(void*);
+    void* argument;
+    void* context;  // of the thread that submitted it
+  };
+
   void work();
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::pair<void (*)(void*), void*>> tasks_;
+  std::deque<Task> tasks_;
   bool ends_ = false;
   std::vector<std::thread> threads_;
 };
