@@ -13,8 +13,9 @@ from torch import nn
 from torch.export import export
 
 from torchette.backends.null import NullPartitioner
-from torchette.errors import InputError
+from torchette.errors import InputError, RuntimeLoadError
 from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from torchette.format import pte
 from torchette.runtime import Method, Program, Runtime
 
 X, Y = torch.linspace(-1, 1, 12).reshape(3, 4), torch.ones(3, 4)
@@ -89,7 +90,7 @@ def test_a_choice_of_another_program_is_none(data: bytes) -> None:
 
 
 def test_a_backend_that_is_missing_or_wrong_is_not_taken(data: bytes) -> None:
-    absent = data.replace(b"NullBackend\0", b"?ullBackend\0")
+    absent = _without_backend(data)
     (at,) = [i for i in range(len(data)) if data.startswith(b"NUL1", i)]
     three = np.float32(3).tobytes()
     changed = data[:at] + data[at:].replace(three, np.float32(4).tobytes())  # the backend's own factors
@@ -103,6 +104,34 @@ def test_a_backend_that_is_missing_or_wrong_is_not_taken(data: bytes) -> None:
         result, count = method.execute([X, Y])
         torch.testing.assert_close(torch.as_tensor(result), (X + Y) * 3)
         assert float(count[0]) == 1
+
+
+def _without_backend(data: bytes) -> bytes:
+    return data.replace(b"NullBackend\0", b"?ullBackend\0")
+
+
+def test_portable_plan_of_a_missing_backend_is_a_method_like_any_other(data: bytes) -> None:
+    program = _program(_without_backend(data))
+    with pytest.warns(RuntimeWarning, match="runs on the portable kernels: the method needs the backend"):
+        method = program.load_method("forward", tracing=True)
+    assert method.metadata.plan_name == f"forward{pte.PORTABLE}" and method.metadata.name() == "forward"
+    assert [(event.block, event.name) for event in method.take_events()] == [(0, "Method::init")]
+    method.execute([X, Y])
+    assert {event.block for event in method.take_events()} == {1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = _program(_without_backend(data)).load_method("forward")
+    assert plain.method_bytes == program._load_portable("forward").method_bytes
+
+
+def test_message_of_a_method_without_a_plan_that_can_be_loaded(data: bytes) -> None:
+    broken = _without_backend(data).replace(b"aten::mul\0", b"aten::?ul\0")
+    with pytest.raises(RuntimeLoadError) as raised:
+        _program(broken).load_method("forward")
+    text = str(raised.value)
+    assert (
+        "the portable plan of method 'forward' cannot be loaded: there is no kernel for aten::?ul.out" in text
+    )
 
 
 def test_where_there_is_no_choice() -> None:

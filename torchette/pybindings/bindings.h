@@ -11,6 +11,7 @@ namespace torchette::pybindings {
 class LoadedProgram;
 
 void bind_faults(nb::module_& m);
+void bind_signatures(nb::module_& m);
 nb::class_<LoadedProgram> bind_programs(nb::module_& m);
 /// Loading a method is a method of programs.
 void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs);

@@ -28,6 +28,10 @@ inline Fault input_type_fault(size_t input, std::string text) {
   return {Fault::Kind::InputType, Error::InvalidType, std::move(text), input};
 }
 
+inline void check(Error error) {
+  if (error != Error::Ok) throw runtime_fault(error);
+}
+
 template <typename T>
 T unwrap(Result<T>&& result) {
   if (!result.ok()) throw runtime_fault(result.error());

@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "torchette/extension/malloc_memory_allocator.h"
+#include "torchette/extension/measuring_allocator.h"
 #include "torchette/pybindings/bindings.h"
 #include "torchette/pybindings/faults.h"
 #include "torchette/pybindings/log.h"
@@ -297,17 +299,19 @@ nb::object scratch_bytes(const char* name, const nb::sequence& arguments, const 
   } catch (const std::exception&) {
     return nb::none();
   }
-  const auto run = [&](MeasuringAllocator& memory) {
+  extension::MallocMemoryAllocator heap;
+  const auto run = [&](extension::MeasuringAllocator& memory) {
     Context context(&memory);
     const Error error = kernel->function(context, call->args());
+    heap.reset();
     take_log();
     return error;
   };
-  MeasuringAllocator unlimited;
+  extension::MeasuringAllocator unlimited(heap);
   if (run(unlimited) != Error::Ok) return nb::none();
   size_t least = 0;
   while (least < unlimited.used()) {
-    MeasuringAllocator limited(least);
+    extension::MeasuringAllocator limited(heap, least);
     const Error error = run(limited);
     if (error == Error::Ok) break;
     if (error != Error::MemoryAllocationFailed || limited.wanted() <= least) return nb::none();

@@ -1,34 +1,48 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torchette/pybindings/log.h"
 
+#include <mutex>
+#include <utility>
+
 namespace torchette::pybindings {
 namespace {
 
-thread_local std::string log_lines;
-thread_local SharedLog* shared_log = nullptr;
+constexpr size_t kMaxBytes = 64 * 1024;  // a fault in a loop must not use all memory
 
-void append_line(std::string& lines, const char* message, size_t length) {
-  if (lines.size() > 64 * 1024) return;  // a fault in a loop must not eat the memory
-  if (!lines.empty()) lines += '\n';
-  lines.append(message, length);
+class Log {
+ public:
+  void append(const char* message, size_t length) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (lines_.size() > kMaxBytes) return;
+    if (!lines_.empty()) lines_ += '\n';
+    lines_.append(message, length);
+  }
+  std::string take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(lines_, {});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string lines_;
+};
+
+/// The log of the thread for which this thread works.
+Log& current_log() {
+  static thread_local Log own;
+  void* const context = extension::threadpool::task_context();
+  return context == nullptr ? own : *static_cast<Log*>(context);
 }
 
 }  // namespace
 
 void capture_log_line(torchette_timestamp_t, torchette_log_level_t, const char*, const char*, size_t,
                       const char* message, size_t length) {
-  if (shared_log == nullptr) return append_line(log_lines, message, length);
-  const std::lock_guard<std::mutex> lock(shared_log->mutex);
-  append_line(shared_log->lines, message, length);
+  current_log().append(message, length);
 }
 
-std::string take_log() { return std::exchange(log_lines, {}); }
+std::string take_log() { return current_log().take(); }
 
-void LoggingPool::run(void* argument) {
-  const std::unique_ptr<Task> task(static_cast<Task*>(argument));
-  shared_log = task->log;
-  task->task(task->argument);
-  shared_log = nullptr;
-}
+LogScope::LogScope() : scope_(&current_log()) {}
 
 }  // namespace torchette::pybindings

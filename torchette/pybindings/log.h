@@ -1,51 +1,27 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the runtime says: the lines of a thread wait until somebody takes them into a message.
+// The log lines of the runtime: they are kept for the message of an exception.
 #pragma once
 
-#include <memory>
-#include <mutex>
 #include <string>
-#include <utility>
 
 #include "torchette/extension/thread_pool.h"
 #include "torchette/runtime/platform.h"
 
 namespace torchette::pybindings {
 
-/// Messages of the threads that work for one execution.
-struct SharedLog {
-  std::mutex mutex;
-  std::string lines;
-};
-
-/// For register_pal(): keeps the line for take_log() of this thread.
+/// For register_pal(): keeps the line for take_log().
 void capture_log_line(torchette_timestamp_t time, torchette_log_level_t level, const char* filename,
                       const char* function, size_t line, const char* message, size_t length);
-/// The lines of this thread since the last call.
+/// The lines of this thread, and of threads that worked for it in a LogScope, since the last call.
 std::string take_log();
 
-/// Threads whose messages can be had afterwards.
-class LoggingPool final : public extension::Executor {
+/// While it lives, tasks of thread pools that this thread submits log to this thread.
+class LogScope {
  public:
-  explicit LoggingPool(size_t threads) : pool_(threads) {}
-  void submit(void (*task)(void*), void* argument) override {
-    pool_.submit(&run, new Task{task, argument, &log_});
-  }
-  std::string take_log() {
-    const std::lock_guard<std::mutex> lock(log_.mutex);
-    return std::exchange(log_.lines, {});
-  }
+  LogScope();
 
  private:
-  struct Task {
-    void (*task)(void*);
-    void* argument;
-    SharedLog* log;
-  };
-  static void run(void* argument);
-
-  SharedLog log_;
-  extension::threadpool::ThreadPool pool_;
+  extension::threadpool::TaskContextScope scope_;
 };
 
 }  // namespace torchette::pybindings

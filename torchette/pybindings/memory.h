@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory of the bindings: from the heap, given back by itself, and measured.
+// Memory of the bindings: from the heap, freed by its owner.
 #pragma once
 
 #include <cstdlib>
@@ -7,8 +7,6 @@
 #include <new>
 
 #include "torchette/extension/huge_pages.h"
-#include "torchette/extension/malloc_memory_allocator.h"
-#include "torchette/runtime/memory.h"
 
 namespace torchette::pybindings {
 
@@ -27,29 +25,5 @@ inline Memory allocate_memory(size_t size) {
   extension::prefer_huge_pages(p, size);
   return Memory(p);
 }
-
-/// Memory as on a device with a pool of `limit` bytes that starts at a multiple of any alignment.
-class MeasuringAllocator final : public MemoryAllocator {
- public:
-  explicit MeasuringAllocator(size_t limit = SIZE_MAX / 4) : MemoryAllocator(0, nullptr), limit_(limit) {}
-
-  void* allocate(size_t size, size_t alignment = kDefaultAlignment) override {
-    const size_t start = (used_ + alignment - 1) / alignment * alignment;
-    if (size > limit_ || start > limit_ - size) {
-      wanted_ = start + size;
-      return nullptr;
-    }
-    used_ = start + size;
-    return memory_.allocate(size, alignment);
-  }
-
-  size_t used() const { return used_; }
-  /// What the pool must hold for the last request that was refused.
-  size_t wanted() const { return wanted_; }
-
- private:
-  extension::MallocMemoryAllocator memory_;
-  size_t limit_, used_ = 0, wanted_ = 0;
-};
 
 }  // namespace torchette::pybindings

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A method with its memory, run without the interpreter's lock; Ctrl-C ends it.
+// A method of extension::Module, executed without the interpreter's lock; Ctrl-C ends it.
 #include "torchette/runtime/method.h"
 
 #include <nanobind/nanobind.h>
@@ -9,7 +9,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
-#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstring>
@@ -26,10 +25,7 @@
 
 #include "torchette/extension/event_recorder.h"
 #include "torchette/extension/kernel_threads.h"
-#include "torchette/extension/malloc_dynamic_allocator.h"
-#include "torchette/extension/malloc_memory_allocator.h"
-#include "torchette/extension/parallel_method.h"
-#include "torchette/extension/source_lines.h"
+#include "torchette/extension/module.h"
 #include "torchette/pybindings/arguments.h"
 #include "torchette/pybindings/bindings.h"
 #include "torchette/pybindings/faults.h"
@@ -37,6 +33,7 @@
 #include "torchette/pybindings/memory.h"
 #include "torchette/pybindings/outcomes.h"
 #include "torchette/pybindings/program.h"
+#include "torchette/pybindings/signature.h"
 #include "torchette/pybindings/values.h"
 #include "torchette/runtime/threads.h"
 
@@ -90,48 +87,31 @@ class Interruptible {
   bool installed_ = false;
 };
 
-/// A method with its memory. Calls from several threads wait for one another.
+/// A method, in a separate module on the program. Calls from several threads wait for one another.
 class LoadedMethod {
  public:
-  std::string loading_log;  // what backends said though all went well
-
-  /// `threads`: 0 for as many as the runtime is told.
-  LoadedMethod(SharedProgram program, const std::string& name, size_t threads, bool tracing)
-      : program_(std::move(program)) {
+  /// `threads`: 0 for the number that the process has.
+  LoadedMethod(SharedProgram program, std::string name, size_t threads, bool tracing)
+      : program_(std::move(program)), name_(std::move(name)), module_(program_->module()) {
     if (tracing) recorder_.emplace();
-    const MethodMeta meta = unwrap(program_->program().method_meta(name.c_str()));
-    for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
-      const auto size = static_cast<size_t>(unwrap(meta.memory_planned_buffer_size(i)));
-      buffers_.push_back(allocate_memory(size));
-      spans_.emplace_back(static_cast<uint8_t*>(buffers_.back().get()), size);
+    if (threads != 0) check(module_.set_num_threads(threads));
+    {
+      const std::unique_lock<std::mutex> turn = etdump_turn();
+      check(module_.load_method(name_, nullptr, tracer()));
     }
-    planned_.emplace(Span<Span<uint8_t>>(spans_.data(), spans_.size()));
-    memory_.emplace(&method_memory_, &*planned_, &temp_memory_, &dynamic_memory_);
+    method_ = unwrap(module_.method(name_));
+    if (tracing) blocks_ = 1 - static_cast<int64_t>(recorder_->blocks().size());
+    const MethodMeta meta = method_->method_meta();
     for (size_t i = 0; i < meta.num_inputs(); ++i)
       inputs_.push_back(unwrap(meta.input_tag(i)) == Tag::Tensor
                             ? std::optional<TensorInfo>(unwrap(meta.input_tensor_meta(i)))
                             : std::nullopt);
-    EventTracer* tracer = program_->etdump();
-    if (recorder_.has_value()) tracer = &*recorder_;
-    const NumThreadsScope scope(threads != 0 ? threads : extension::default_num_threads());
-    const std::unique_lock<std::mutex> turn = etdump_turn();
-    method_.emplace(
-        unwrap(program_->program().load_method(name.c_str(), &*memory_, tracer, program_->data_map())));
-    method_->set_threads(extension::kernel_threads(num_threads()));
-    constexpr size_t kMost = 256;  // more than there are chains are of no use
-    threads = std::min(num_threads(), kMost);
-    if (threads < 2) return;
-    std::vector<MemoryAllocator*> scratch;
-    for (size_t i = 0; i < threads; ++i) scratch.push_back(&scratch_.emplace_back(64 * 1024));
-    parallel_.emplace(*method_, std::move(scratch));
-    if (parallel_->is_parallel())
-      pool_.emplace(threads - 1);  // the thread that executes takes part
-    else
-      parallel_.reset();
+    loading_log_ = take_log();
   }
 
-  /// `observer`, of Python or None: called with (chain, instruction, step, in a delegate, part, name, value)
-  /// for what each instruction writes, or those of `chosen` alone, pairs of chain and place in it.
+  /// `observer`: None, or a Python function that is called with (chain, instruction, step, in a delegate,
+  /// part, name, value) for each value that an instruction writes. `chosen`: the observed instructions, pairs
+  /// of chain and index in it; empty for all.
   nb::list execute(nb::sequence given, nb::object observer,
                    const std::set<std::pair<int32_t, uint32_t>>& chosen) {
     if (observing_ == std::this_thread::get_id())
@@ -157,10 +137,10 @@ class LoadedMethod {
       take_log();
       const Interruptible interruptible(*method_);
       Observation observation(*this, observer, chosen, torch);
-      error = run({values.data(), values.size()}, outcomes);
+      const LogScope one_log;
+      error = run(values, outcomes);
       observation.end();
       log = take_log();
-      if (pool_.has_value()) log += pool_->take_log();
     }
     if (error == Error::OutOfResources && PyErr_CheckSignals() != 0) throw nb::python_error();
     if (error != Error::Ok) throw Fault{Fault::Kind::Runtime, error, log, 0};
@@ -190,8 +170,8 @@ class LoadedMethod {
     memcpy(tensor->mutable_data_ptr(), view.get().buf, tensor->nbytes());
   }
 
-  /// Output `i` where it lies, as an array that keeps `self`, this object of Python's; None where that is not
-  /// planned memory, and so may be the read-only memory of a file.
+  /// Output `i` as an array over its planned memory, which keeps `self`, the Python object, alive. None if
+  /// the output is not in planned memory: the memory of a file may be read-only.
   nb::object output_in_place(nb::handle self, size_t i) {
     const Value& output = method_->get_output(i);
     if (!output.is_tensor() || output.to_tensor().scalar_type() == ScalarType::BFloat16) return nb::none();
@@ -199,26 +179,22 @@ class LoadedMethod {
     return is_planned(tensor) ? array_over(tensor, self) : nb::none();
   }
 
-  /// Not in the read-only memory of a file.
-  bool is_planned(const Tensor& tensor) const {
-    const auto* const data = static_cast<const uint8_t*>(tensor.const_data_ptr());
-    for (const Span<uint8_t>& memory : spans_)
-      if (data >= memory.data() && data < memory.data() + memory.size()) return true;
-    return false;
-  }
-
   void cancel() { method_->cancel(); }
 
   bool is_traced() const { return recorder_.has_value(); }
 
-  /// Of the method pool, what backends took included.
-  size_t method_bytes() const { return method_memory_.used(); }
+  /// The plan that was loaded: the portable plan if a backend of the method is missing or refused.
+  MethodSignature signature() const { return signature_of(method_->method_meta()); }
+  /// The lines that loading logged though it succeeded.
+  const std::string& loading_log() const { return loading_log_; }
+  size_t method_bytes() { return memory().method_bytes; }
+  /// The peak over all executions.
+  size_t dynamic_memory_peak() { return memory().dynamic_peak; }
 
   void reset() {
     nb::gil_scoped_release release;
     const std::lock_guard<std::mutex> lock(mutex_);
-    const Error error = method_->reset();
-    if (error != Error::Ok) throw runtime_fault(error);
+    check(method_->reset());
   }
 
   /// What was recorded since the last call, one tuple for each event: block (0: loading), name, chain,
@@ -229,27 +205,42 @@ class LoadedMethod {
     if (!recorder_.has_value()) return events;
     const torchette_tick_ratio_t ratio = ticks_to_ns_multiplier();
     const auto ns = [&](torchette_timestamp_t ticks) { return ticks * ratio.numerator / ratio.denominator; };
-    for (const extension::RecordedEvent& event : recorder_->events())
-      events.append(nb::make_tuple(blocks_ + event.block, text_of({event.name.data(), event.name.size()}),
-                                   event.chain, event.instruction, event.in_delegate, event.part,
-                                   ns(event.begin), ns(event.end)));
-    blocks_ += recorder_->blocks().size();
+    for (const extension::RecordedEvent& event : recorder_->events()) {
+      const int64_t block = blocks_ + static_cast<int64_t>(event.block);
+      if (block < 0) continue;
+      events.append(nb::make_tuple(block, text_of({event.name.data(), event.name.size()}), event.chain,
+                                   event.instruction, event.in_delegate, event.part, ns(event.begin),
+                                   ns(event.end)));
+    }
+    blocks_ += static_cast<int64_t>(recorder_->blocks().size());
     recorder_->clear();
     return events;
   }
 
-  /// The most bytes that tensors of sizes which only the run knows held at once in the last execution.
-  size_t dynamic_memory_peak() const { return dynamic_memory_.peak(); }
-
  private:
+  EventTracer* tracer() {
+    if (recorder_.has_value()) return &*recorder_;
+    return program_->etdump();
+  }
+
+  extension::MethodMemory memory() { return unwrap(module_.method_memory(name_)); }
+
+  /// Whether it is not in the read-only memory of a file.
+  bool is_planned(const Tensor& tensor) {
+    const auto* const data = static_cast<const uint8_t*>(tensor.const_data_ptr());
+    for (const Span<uint8_t>& buffer : memory().planned)
+      if (data >= buffer.data() && data < buffer.data() + buffer.size()) return true;
+    return false;
+  }
+
   /// Methods that write to one ETDump take turns.
   std::unique_lock<std::mutex> etdump_turn() const {
     return program_->etdump() == nullptr ? std::unique_lock<std::mutex>()
                                          : std::unique_lock<std::mutex>(program_->etdump_mutex());
   }
 
-  /// While it lives, what instructions write is shown to a function of Python. What that raises ends the
-  /// execution.
+  /// While it lives, a Python function is called with each value that an instruction writes. An exception of
+  /// the function ends the execution.
   class Observation {
    public:
     Observation(LoadedMethod& method, const nb::object& observer,
@@ -332,44 +323,33 @@ class LoadedMethod {
   }
 
   /// Runs without the interpreter's lock.
-  Error run(Span<const Value> values, std::vector<Outcome>& outcomes) {
-    TORCHETTE_TRY(method_->set_inputs(values));
+  Error run(const std::vector<Value>& values, std::vector<Outcome>& outcomes) {
     std::vector<Memory> fresh(outcomes.size());
     for (size_t i = 0; i < outcomes.size(); ++i) {
-      const Value& output = method_->get_output(i);
-      if (!output.is_tensor()) continue;
-      // what has no planned place is written straight into the array that is returned
-      const TensorImpl& impl = *output.to_tensor().unsafe_impl();
-      const size_t size = impl.capacity * element_size(impl.type);
+      // an output without planned memory is written straight into the array that is returned
       if (!method_->output_needs_memory(i)) continue;
+      const TensorImpl& impl = *method_->get_output(i).to_tensor().unsafe_impl();
+      const size_t size = impl.capacity * element_size(impl.type);
       fresh[i] = allocate_memory(size);
       TORCHETTE_TRY(method_->set_output_data_ptr(fresh[i].get(), size, i));
     }
-    TORCHETTE_TRY(extension::SourceLines::explain(
-        *method_, parallel_.has_value() ? parallel_->execute(&*pool_) : method_->execute()));
-    for (size_t i = 0; i < outcomes.size(); ++i) {
-      TORCHETTE_TRY(detach(method_->get_output(i), std::move(fresh[i]), outcomes[i]));
-    }
+    const Result<std::vector<Value>> outputs = module_.execute(name_, values);
+    if (!outputs.ok()) return outputs.error();
+    for (size_t i = 0; i < outcomes.size(); ++i)
+      TORCHETTE_TRY(detach((*outputs)[i], std::move(fresh[i]), outcomes[i]));
     return Error::Ok;
   }
 
   SharedProgram program_;  // first, so that it goes last
-  std::vector<Memory> buffers_;
-  std::vector<Span<uint8_t>> spans_;
-  std::optional<HierarchicalAllocator> planned_;
-  MeasuringAllocator method_memory_;
-  extension::MallocMemoryAllocator temp_memory_{64 * 1024};
-  extension::MallocDynamicAllocator dynamic_memory_;
-  std::optional<MemoryManager> memory_;
-  std::vector<std::optional<TensorInfo>> inputs_;
+  std::string name_;
   std::optional<extension::EventRecorder> recorder_;
-  size_t blocks_ = 0;  // that it has had before the ones it has
-  std::optional<Method> method_;
-  std::deque<extension::MallocMemoryAllocator> scratch_;  // of the chains that run at the same time
-  std::optional<LoggingPool> pool_;
-  std::optional<extension::ParallelMethod> parallel_;
+  extension::Module module_;
+  Method* method_ = nullptr;
+  std::string loading_log_;
+  std::vector<std::optional<TensorInfo>> inputs_;
+  int64_t blocks_ = 0;  // the block that the recorder's block 0 is; negative for a plan that was refused
   std::mutex mutex_;
-  std::atomic<std::thread::id> observing_{};  // the thread whose execution is observed
+  std::atomic<std::thread::id> observing_{};  // the thread of the observed execution
 };
 
 }  // namespace
@@ -381,14 +361,12 @@ void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs) {
       "load_method",
       [](const SharedProgram& program, const std::string& name, size_t threads, bool tracing) {
         take_log();
-        auto made = std::make_unique<LoadedMethod>(program, name, threads, tracing);
-        made->loading_log = take_log();
-        return made;
+        return std::make_unique<LoadedMethod>(program, name, threads, tracing);
       },
       nb::arg("name"), nb::arg("threads") = 0, nb::arg("tracing") = false);
   m.def("set_num_threads", [](size_t count) {
     take_log();
-    if (const Error error = set_num_threads(count); error != Error::Ok) throw runtime_fault(error);
+    check(set_num_threads(count));
   });
   m.def("num_threads", &extension::default_num_threads);
   m.def("physical_cores", &extension::physical_cores);
@@ -402,7 +380,9 @@ void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs) {
       .def("reset", &LoadedMethod::reset)
       .def("cancel", &LoadedMethod::cancel)
       .def("take_events", &LoadedMethod::take_events)
-      .def_prop_ro("loading_log", [](const LoadedMethod& self) { return text_of(self.loading_log.c_str()); })
+      .def_prop_ro("signature", &LoadedMethod::signature)
+      .def_prop_ro("loading_log",
+                   [](const LoadedMethod& self) { return text_of(self.loading_log().c_str()); })
       .def_prop_ro("is_traced", &LoadedMethod::is_traced)
       .def_prop_ro("method_bytes", &LoadedMethod::method_bytes)
       .def_prop_ro("dynamic_memory_peak", &LoadedMethod::dynamic_memory_peak);

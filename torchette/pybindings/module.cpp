@@ -18,6 +18,7 @@ NB_MODULE(_native, m) {
   register_pal(platform);
 
   bind_faults(m);
+  bind_signatures(m);
   nb::class_<LoadedProgram> programs = bind_programs(m);
   bind_methods(m, programs);
   bind_backends(m);

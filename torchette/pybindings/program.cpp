@@ -1,60 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What MethodMeta tells, in dicts and tuples.
+// A program: opening it, its data files, the signatures of its methods.
 #include "torchette/pybindings/program.h"
 
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
-#include <cstring>
-
-#include "torchette/extension/module.h"
+#include "torchette/extension/receipt.h"
 #include "torchette/pybindings/bindings.h"
+#include "torchette/pybindings/signature.h"
 #include "torchette/pybindings/values.h"
 
 namespace torchette::pybindings {
 namespace {
-
-/// (sizes, dim order, dtype number, dynamic, planned, bytes, name, least and greatest size of each dimension)
-nb::tuple describe(const TensorInfo& info) {
-  return nb::make_tuple(tuple_of(info.sizes()), tuple_of(info.dim_order()),
-                        static_cast<int>(info.scalar_type()),
-                        info.shape_dynamism() != TensorShapeDynamism::STATIC, info.is_memory_planned(),
-                        info.nbytes(), text_of(info.name()), tuple_of(info.ranges()));
-}
-
-/// A dict of all that MethodMeta tells.
-nb::dict describe_method(const SharedProgram& shared, const char* name) {
-  const MethodMeta meta = unwrap(shared->program().method_meta(name));
-  nb::list inputs, outputs, attributes, buffers, backends;
-  for (size_t i = 0; i < meta.num_inputs(); ++i) {
-    const Tag tag = unwrap(meta.input_tag(i));
-    nb::object info = nb::none();
-    if (tag == Tag::Tensor) info = describe(unwrap(meta.input_tensor_meta(i)));
-    inputs.append(nb::make_tuple(static_cast<int>(tag), info));
-  }
-  for (size_t i = 0; i < meta.num_outputs(); ++i) {
-    const Tag tag = unwrap(meta.output_tag(i));
-    nb::object info = nb::none();
-    if (tag == Tag::Tensor) info = describe(unwrap(meta.output_tensor_meta(i)));
-    outputs.append(nb::make_tuple(static_cast<int>(tag), info));
-  }
-  for (size_t i = 0, count = meta.num_attributes(); i < count; ++i)
-    attributes.append(describe(unwrap(meta.attribute_tensor_meta(i))));
-  for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i)
-    buffers.append(unwrap(meta.memory_planned_buffer_size(i)));
-  for (size_t i = 0; i < meta.num_backends(); ++i) backends.append(text_of(unwrap(meta.get_backend_name(i))));
-  nb::dict result;
-  result["name"] = text_of(meta.name());
-  result["inputs"] = inputs;
-  result["outputs"] = outputs;
-  result["attributes"] = attributes;
-  result["planned"] = buffers;
-  result["backends"] = backends;
-  result["instructions"] = meta.num_instructions();
-  result["encoded_inputs"] = text_of(meta.encoded_inputs());
-  result["encoded_outputs"] = text_of(meta.encoded_outputs());
-  return result;
-}
 
 nb::list method_names(const SharedProgram& shared) {
   nb::list names;
@@ -112,12 +69,17 @@ nb::class_<LoadedProgram> bind_programs(nb::module_& m) {
           },
           nb::arg("index"))
       .def("verify_integrity",
-           [](const LoadedProgram& program) {
+           [](LoadedProgram& program) {
              take_log();
              program.verify_integrity();
            })
       .def_prop_ro("method_names", &method_names)
-      .def("describe", &describe_method, nb::arg("method"));
+      .def(
+          "signature",
+          [](const SharedProgram& shared, const std::string& method) {
+            return signature_of(unwrap(shared->program().method_meta(method.c_str())));
+          },
+          nb::arg("method"));
 }
 
 }  // namespace torchette::pybindings

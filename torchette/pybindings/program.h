@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A program with the bytes that it stands in, as Python holds it.
+// A program with its bytes, as Python has it.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
+#include <cstring>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <vector>
+#include <utility>
 
-#include "torchette/extension/buffer_data_loader.h"
 #include "torchette/extension/etdump.h"
-#include "torchette/extension/flat_tensor.h"
-#include "torchette/extension/mmap_data_loader.h"
-#include "torchette/extension/receipt.h"
+#include "torchette/extension/module.h"
+#include "torchette/extension/shared_ptr_data_loader.h"
 #include "torchette/pybindings/faults.h"
 #include "torchette/pybindings/memory.h"
-#include "torchette/runtime/program.h"
 
 namespace nb = nanobind;
 
@@ -41,38 +38,25 @@ class View {
   Py_buffer view_;
 };
 
-/// A program with the bytes that it stands in. Methods share it, so it lives as long as any of them.
+/// A program. Methods share it, so it lives as long as any of them.
 class LoadedProgram {
  public:
+  using Module = extension::Module;
+
   /// Maps the file.
   LoadedProgram(const std::string& path, Program::Verification verification)
-      : file_(unwrap(extension::MmapDataLoader::from(path.c_str()))),
-        program_(unwrap(Program::load(&*file_, verification))) {}
-  /// Uses the buffer in place if nobody can write to it and it is aligned, else a copy.
-  LoadedProgram(nb::handle bytes, Program::Verification verification) : view_(bytes) {
-    const Py_buffer& view = view_.get();
-    const void* data = view.buf;
-    const auto size = static_cast<size_t>(view.len);
-    if (!view.readonly || reinterpret_cast<uintptr_t>(data) % 16 != 0) {
-      copy_ = allocate_memory(size);
-      memcpy(copy_.get(), data, size);
-      data = copy_.get();
-    }
-    buffer_.emplace(data, size);
-    program_.emplace(unwrap(Program::load(&*buffer_, verification)));
-  }
+      : LoadedProgram(std::make_shared<Module>(path, Module::LoadMode::Mmap), verification) {}
+  /// Uses the buffer in place if it is read-only and aligned, else a copy.
+  LoadedProgram(nb::handle bytes, Program::Verification verification)
+      : LoadedProgram(std::make_shared<Module>(loader_of(bytes)), verification) {}
   LoadedProgram(const LoadedProgram&) = delete;
 
-  const Program& program() const { return *program_; }
-  /// Adds a data file, which is mapped; to be called before methods are loaded.
-  void add_data_file(const std::string& path) {
-    data_files_.push_back(
-        std::make_unique<extension::MmapDataLoader>(unwrap(extension::MmapDataLoader::from(path.c_str()))));
-    data_maps_.push_back(unwrap(extension::FlatTensorDataMap::load(data_files_.back().get())));
-    data_map_.emplace(Span<const extension::FlatTensorDataMap>(data_maps_.data(), data_maps_.size()));
-  }
-  /// Methods that are loaded from now on write an ETDump; with the values of all instructions where there is
-  /// a buffer for them.
+  const std::shared_ptr<Module>& module() const { return module_; }
+  const Program& program() const { return *module_->program(); }
+  /// Maps a data file. To be called before methods are loaded.
+  void add_data_file(const std::string& path) { check(module_->add_data_file(path, Module::LoadMode::Mmap)); }
+  /// Methods that are loaded afterwards write an ETDump, with the values of all instructions if
+  /// `debug_buffer_size` is not 0.
   void enable_etdump(size_t debug_buffer_size) {
     etdump_ = std::make_unique<extension::ETDumpGen>();
     if (debug_buffer_size == 0) return;
@@ -81,10 +65,11 @@ class LoadedProgram {
     etdump_->set_event_tracer_debug_level(EventTracerDebugLogLevel::kIntermediateOutputs);
     clear_debug_buffer();
   }
-  /// Null where there is none. Whoever uses it holds the mutex.
+  /// Null if the program writes no ETDump. The caller must hold the mutex while it uses the ETDump.
   extension::ETDumpGen* etdump() const { return etdump_.get(); }
   std::mutex& etdump_mutex() { return etdump_mutex_; }
-  /// The bytes of the dump and of the values in it, what events found no room, and an empty dump from now on.
+  /// Returns the bytes of the ETDump, the values in it and the number of events that found no room; then
+  /// starts an empty ETDump.
   nb::tuple take_etdump() {
     const std::lock_guard<std::mutex> lock(etdump_mutex_);
     const size_t dropped = etdump_->num_dropped();
@@ -98,35 +83,41 @@ class LoadedProgram {
     clear_debug_buffer();
     return nb::make_tuple(bytes, values, dropped);
   }
-  /// Holds all files against the program's receipt.
-  void verify_integrity() const {
-    std::vector<const DataLoader*> data_files;
-    for (const auto& data_file : data_files_) data_files.push_back(&*data_file);
-    const DataLoader& file = file_ ? static_cast<const DataLoader&>(*file_) : *buffer_;
+  /// Compares all files with the program's receipt.
+  void verify_integrity() {
     Error error;
     {
       nb::gil_scoped_release others_run;
-      error = extension::verify_integrity(*program_, file, data_files);
+      error = module_->verify_integrity();
     }
-    if (error != Error::Ok) throw runtime_fault(error);
+    check(error);
   }
-  /// Null where no data file was added.
-  const NamedDataMap* data_map() const { return data_map_ ? &*data_map_ : nullptr; }
 
  private:
+  LoadedProgram(std::shared_ptr<Module> module, Program::Verification verification)
+      : module_(std::move(module)) {
+    check(module_->load(verification));
+  }
+
+  static std::shared_ptr<DataLoader> loader_of(nb::handle bytes) {
+    const auto view = std::make_shared<View>(bytes);
+    const Py_buffer& buffer = view->get();
+    const auto size = static_cast<size_t>(buffer.len);
+    std::shared_ptr<const void> data(view, buffer.buf);
+    if (!buffer.readonly || reinterpret_cast<uintptr_t>(buffer.buf) % 16 != 0) {
+      std::shared_ptr<void> copy = allocate_memory(size);
+      memcpy(copy.get(), buffer.buf, size);
+      data = std::move(copy);
+    }
+    return std::make_shared<extension::SharedPtrDataLoader>(std::move(data), size);
+  }
+
   void clear_debug_buffer() {
     if (debug_buffer_size_ != 0)
       (void)etdump_->set_debug_buffer({static_cast<uint8_t*>(debug_buffer_.get()), debug_buffer_size_}).ok();
   }
 
-  std::optional<extension::MmapDataLoader> file_;
-  View view_;
-  Memory copy_;
-  std::optional<extension::BufferDataLoader> buffer_;
-  std::vector<std::unique_ptr<extension::MmapDataLoader>> data_files_;
-  std::vector<extension::FlatTensorDataMap> data_maps_;
-  std::optional<extension::MergedDataMap> data_map_;
-  std::optional<Program> program_;
+  std::shared_ptr<Module> module_;
   std::unique_ptr<extension::ETDumpGen> etdump_;
   std::mutex etdump_mutex_;
   Memory debug_buffer_;

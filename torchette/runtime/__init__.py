@@ -141,14 +141,17 @@ class Quantization(NamedTuple):
 class TensorInfo:
     """A tensor of a method's signature."""
 
-    def __init__(self, record: tuple, constant: Callable[[str], Any] = lambda key: None) -> None:
-        self._constant = constant  # what the file says of an input's or output's whole numbers, by key
-        sizes, dim_order, dtype, self.is_dynamic, self._planned, self._nbytes, self.name, ranges = record
-        self._sizes: tuple[int, ...] = sizes
-        self._dtype: int = dtype
-        self.ranges: tuple[tuple[int, int], ...] = tuple(zip(ranges[::2], ranges[1::2], strict=True))
-        """Of an input with a dynamic shape: the least and the greatest size (2^31 - 1: none) of each dimension."""
-        self.dim_order: tuple[int, ...] = dim_order
+    def __init__(self, signature: Any, constant: Callable[[str], Any] = lambda key: None) -> None:
+        self._constant = constant  # by key: what the file says of the quantization of an input or output
+        self._sizes: tuple[int, ...] = signature.sizes
+        self._dtype: int = signature.dtype
+        self._planned: bool = signature.is_memory_planned
+        self._nbytes: int = signature.nbytes
+        self.name: str = signature.name
+        self.is_dynamic: bool = signature.is_dynamic
+        self.ranges: tuple[tuple[int, int], ...] = signature.ranges
+        """Of an input with a dynamic shape: the minimum and the maximum size (2^31 - 1: none) of each dimension."""
+        self.dim_order: tuple[int, ...] = signature.dim_order
         """Dimensions from the outermost to the innermost in memory."""
 
     def sizes(self) -> tuple[int, ...]:
@@ -193,37 +196,34 @@ class TensorInfo:
 class MethodMeta:
     """What a method takes, gives and needs. Indices out of range raise IndexError."""
 
-    def __init__(self, record: dict[str, Any], constant: Callable[[str], Any] = lambda name: None) -> None:
-        self._record = record
-        self._constant = constant  # what a method of the file returns that returns a constant
-        self._attributes = [TensorInfo(tensor) for tensor in record["attributes"]]
-        self._inputs, self._outputs = self._ports("input"), self._ports("output")
+    def __init__(self, signature: Any, constant: Callable[[str], Any] = lambda name: None) -> None:
+        self._signature = signature
+        self._constant = constant  # by name: the value of a method of the file that returns a constant
+        self._attributes = [TensorInfo(tensor) for tensor in signature.attributes]
+        self._inputs = self._ports("input", signature.inputs)
+        self._outputs = self._ports("output", signature.outputs)
 
-    def _ports(self, what: str) -> list[tuple[int, TensorInfo | None]]:
-        def info(index: int, tensor: tuple) -> TensorInfo:
-            ports = [f"{self.name()}_{what}{index}"]
-            ports += (
-                [f"{what}{index}"] if self.name() == "forward" else []
-            )  # ExecuTorch's, without a method's name
+    def _ports(self, what: str, ports: list[Any]) -> list[tuple[int, TensorInfo | None]]:
+        def info(index: int, tensor: Any) -> TensorInfo:
+            names = [f"{self.name()}_{what}{index}"]
+            if self.name() == "forward":
+                names.append(f"{what}{index}")  # ExecuTorch's name, without the method
 
             def constant(key: str) -> Any:
-                return next((v for port in ports if (v := self._constant(f"{port}_{key}")) is not None), None)
+                return next((v for name in names if (v := self._constant(f"{name}_{key}")) is not None), None)
 
             return TensorInfo(tensor, constant)
 
-        return [
-            (kind, tensor and info(index, tensor))
-            for index, (kind, tensor) in enumerate(self._record[f"{what}s"])
-        ]
+        return [(port.tag, port.tensor and info(index, port.tensor)) for index, port in enumerate(ports)]
 
     def name(self) -> str:
         """The method's name, such as ``forward``."""
-        return self._record["name"].removesuffix(_module().PORTABLE)
+        return self._signature.name.removesuffix(_module().PORTABLE)
 
     @property
     def plan_name(self) -> str:
         """What the file calls it: another name where it is the portable plan of a method whose backends are missing."""
-        return self._record["name"]
+        return self._signature.name
 
     def num_inputs(self) -> int:
         """How many values `execute` takes."""
@@ -274,27 +274,27 @@ class MethodMeta:
     @property
     def planned_sizes(self) -> list[int]:
         """Bytes of each planned buffer."""
-        return list(self._record["planned"])
+        return list(self._signature.planned_sizes)
 
     @property
     def num_instructions(self) -> int:
         """How many instructions one execution has, without jumps."""
-        return self._record["instructions"]
+        return self._signature.num_instructions
 
     @property
     def backend_names(self) -> list[str]:
         """The backends that the method delegates to, one entry per delegate."""
-        return list(self._record["backends"])
+        return list(self._signature.backend_names)
 
     @property
     def encoded_inputs(self) -> str:
         """The tree of the inputs in the file's text form; empty where there is none."""
-        return self._record["encoded_inputs"]
+        return self._signature.encoded_inputs
 
     @property
     def encoded_outputs(self) -> str:
         """The tree of the outputs in the file's text form; empty where there is none."""
-        return self._record["encoded_outputs"]
+        return self._signature.encoded_outputs
 
     def __repr__(self) -> str:
         inputs = [
@@ -634,32 +634,33 @@ class Program:
             raise InputError("a method has one tracer: the ETDump, or the events that tracing=True records")
         meta = self.metadata(name)
         try:
-            method = self._load(name, count, tracing, meta)
-            reason, _, rest = method._method.loading_log.partition("\n")
-            if "runs on the processor" in rest:
-                text = f"{self._name}: method {name!r} runs on the processor: {reason}"
-                warnings.warn(text, RuntimeWarning, stacklevel=2)
-            return method
+            loaded = self._load(name, count, tracing)
         except _module().Fault as fault:
-            if not meta.backend_names or _portable(name) not in self._program.method_names:
-                raise self._error(fault, f"method {name!r} cannot be loaded") from None
-            reason = str(fault.args[2]).partition("\n")[0]
-        method = self._load_portable(name, count, tracing)
-        warnings.warn(
-            f"{self._name}: method {name!r} runs on the portable kernels: {reason}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return method
+            if self._has_portable(meta):
+                self._load_portable(name, count, tracing)  # raises: this plan cannot be loaded either
+            raise self._error(fault, f"method {name!r} cannot be loaded") from None
+        reason, _, rest = loaded.loading_log.partition("\n")
+        place = "processor" if "runs on the processor" in rest else ""
+        if loaded.signature.name != name:
+            meta, place = MethodMeta(loaded.signature), "portable kernels"
+        if place:
+            text = f"{self._name}: method {name!r} runs on the {place}: {reason}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return Method(loaded, meta)
 
-    def _load(self, plan: str, threads: int, tracing: bool, meta: MethodMeta) -> Method:
+    def _load(self, plan: str, threads: int, tracing: bool) -> Any:
+        """The native method: of the plan, or of the portable plan if a backend is missing or refuses."""
         if self._aten is None:
-            return Method(self._program.load_method(plan, threads, tracing), meta)
+            return self._program.load_method(plan, threads, tracing)
         before = self._aten(True)
         try:
-            return Method(self._program.load_method(plan, threads, tracing), meta)
+            return self._program.load_method(plan, threads, tracing)
         finally:
             self._aten(before)
+
+    def _has_portable(self, meta: MethodMeta) -> bool:
+        """Whether the file has a second plan of a method that uses backends."""
+        return bool(meta.backend_names) and _portable(meta.name()) in self._program.method_names
 
     def load_fastest(
         self,
@@ -692,10 +693,9 @@ class Program:
             Otherwise what `load_method` raises.
         """
         meta = self.metadata(name)
-        if not meta.backend_names or _portable(name) not in self._program.method_names:
+        if not self._has_portable(meta):
             return self.load_method(name), b""
-        plans = {b"backends": name, b"portable": _portable(name)}
-        key = self._kind_of_machine(plans.values())
+        key = self._kind_of_machine([meta, MethodMeta(self._program.signature(_portable(name)))])
         known, _, plan = choice.partition(b" ")
         if known == key and plan == b"portable":
             return self._load_portable(name), choice
@@ -720,18 +720,17 @@ class Program:
         methods[chosen].reset()
         return methods[chosen], key + b" " + chosen
 
-    def _kind_of_machine(self, plans: Any) -> bytes:
-        """What a choice between plans depends on: what they take, give and need, and the machine, in short."""
-        native = _module()
-        facts = [self._program.describe(plan) for plan in plans]
-        machine = (platform.machine(), os.cpu_count(), kernel_levels(), sorted(native.backends()))
+    def _kind_of_machine(self, plans: Sequence[MethodMeta]) -> bytes:
+        """A hash of all that a choice between plans depends on: their signatures and the machine."""
+        facts = [(meta, meta.planned_sizes, meta.num_instructions, meta.backend_names) for meta in plans]
+        machine = (platform.machine(), os.cpu_count(), kernel_levels(), sorted(_module().backends()))
         text = repr((facts, machine))
         return hashlib.sha256(text.encode()).hexdigest().encode()
 
     def _load_portable(self, name: str, threads: int = 0, tracing: bool = False) -> Method:
         try:
-            portable = MethodMeta(self._program.describe(_portable(name)))
-            return self._load(_portable(name), threads, tracing, portable)
+            loaded = self._load(_portable(name), threads, tracing)
+            return Method(loaded, MethodMeta(loaded.signature))
         except _module().Fault as fault:
             raise self._error(fault, f"the portable plan of method {name!r} cannot be loaded") from None
 
@@ -741,7 +740,7 @@ class Program:
             names = ", ".join(sorted(map(repr, self.method_names)))
             raise RuntimeLoadError(f"{self._name} has no method {method_name!r}; it has {names or 'none'}")
         try:
-            return MethodMeta(self._program.describe(method_name), self._constant)
+            return MethodMeta(self._program.signature(method_name), self._constant)
         except _module().Fault as fault:
             raise self._error(fault, f"method {method_name!r} cannot be read") from None
 
@@ -757,7 +756,9 @@ class Program:
     def _error(self, fault: Exception, what: str) -> TorchetteError:
         _, number, text, _ = fault.args
         _log.error("%s: %s", self._name, text)
-        lines = text.splitlines() or [f"error {number}"]
+        # Module's hint about backends is for C++ programs.
+        lines = [line for line in text.splitlines() if not line.startswith("backends that there are: ")]
+        lines = lines or [f"error {number}"]
         if number == _OPERATOR_MISSING:
             missing = [line.removeprefix("there is no kernel for ").partition(": add ")[0] for line in lines]
             return RuntimeLoadError(

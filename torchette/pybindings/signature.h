@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The signature of a method, as Python reads it: copies, which outlive the program.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "torchette/runtime/method_meta.h"
+
+namespace nb = nanobind;
+
+namespace torchette::pybindings {
+
+/// A tensor of a signature: TensorInfo.
+struct TensorSignature {
+  nb::tuple sizes, dim_order;
+  int dtype;
+  bool is_dynamic, is_memory_planned;
+  size_t nbytes;
+  nb::str name;
+  nb::tuple ranges;  // the least and the greatest size of each dimension; empty if not known
+};
+
+/// An input or output. `tensor` is None if it is not a tensor.
+struct PortSignature {
+  int tag;
+  nb::object tensor;
+};
+
+/// All that MethodMeta tells.
+struct MethodSignature {
+  nb::str name;
+  nb::list inputs, outputs;  // of PortSignature
+  nb::list attributes;       // of TensorSignature
+  nb::list planned_sizes, backend_names;
+  size_t num_instructions;
+  nb::str encoded_inputs, encoded_outputs;
+};
+
+/// Throws Fault if the file is damaged.
+MethodSignature signature_of(const MethodMeta& meta);
+
+}  // namespace torchette::pybindings
