@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.export import export
 
-from torchette import runtime
 from torchette.backends import conformance
 from torchette.backends.null import NullPartitioner
 from torchette.backends.vulkan import VulkanPartitioner
@@ -16,7 +15,7 @@ from torchette.errors import DelegationError
 from torchette.exir import to_edge, to_edge_transform_and_lower
 from torchette.exir.delegation.delegate import to_backend
 from torchette.format import pte
-from torchette.runtime import Runtime
+from torchette.runtime import Runtime, native
 
 PARTITIONERS = {
     "NullBackend": NullPartitioner,
@@ -71,4 +70,4 @@ def test_a_buffer_that_changes_is_refused_with_its_name(name: str) -> None:
 
 
 def test_runtime_and_compiler_mean_the_same_second_plan() -> None:
-    assert runtime._portable("") == pte.PORTABLE
+    assert native.portable("") == pte.PORTABLE

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The backends of the process and their options.
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from torchette.errors import InputError, RuntimeLoadError
+from torchette.runtime import native
+
+
+class BackendRegistry:
+    """The backends that can run delegates."""
+
+    @property
+    def registered_backend_names(self) -> list[str]:
+        """Their names."""
+        return native.module().backends()
+
+    def is_available(self, backend_name: str) -> bool:
+        """Whether that backend is registered and can run on this machine."""
+        return native.module().is_backend_available(backend_name)
+
+    def set_option(self, backend_name: str, **options: bool | int | str) -> None:
+        """Sets options of a backend, such as ``set_option("XnnpackBackend", num_threads=2)``.
+
+        Raises:
+            InputError: there is no such backend or option, or the option does not accept the value.
+        """
+        for key, value in options.items():
+            self._option(backend_name, "set_backend_option", key, value)
+
+    def get_option(self, backend_name: str, key: str) -> bool | int | str:
+        """The value of an option of a backend.
+
+        Raises:
+            InputError: there is no such backend or option.
+        """
+        return self._option(backend_name, "get_backend_option", key)
+
+    def _option(self, backend_name: str, function: str, key: str, *value: Any) -> Any:
+        binding = native.module()
+        try:
+            return getattr(binding, function)(backend_name, key, *value)
+        except binding.Fault as fault:
+            there = backend_name in self.registered_backend_names
+            why = "it has no such option, or not such a value" if there else "there is no such backend"
+            raise InputError(
+                f"option {key} of {backend_name}: {fault.args[2] or why}",
+                hints=[f"backends that there are: {', '.join(self.registered_backend_names) or 'none'}"],
+                code="bad-backend-option",
+            ) from None
+
+    def load(self, path: str | os.PathLike) -> str:
+        """Registers the backend in a shared library; returns its name.
+
+        Args:
+            path: a library with ``extern "C" torchette::Backend* torchette_backend()``.
+
+        Raises:
+            RuntimeLoadError: it cannot be loaded, has no such function, or there is a backend of that name already.
+        """
+        binding = native.module()
+        try:
+            return binding.load_backend(os.path.abspath(path))
+        except binding.Fault as fault:
+            raise RuntimeLoadError(
+                f"the backend in {os.fspath(path)} cannot be registered: {fault.args[2]}",
+                hints=["`torchette backend new NAME` makes a folder that builds one"],
+            ) from None

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Calls of single kernels, and their instruction sets.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torchette.errors import ExecutionError
+from torchette.runtime import native
+
+
+def call_kernel(name: str, arguments: Sequence[Any]) -> None:
+    """Runs one kernel on arrays or tensors, scalars, lists, strings and None, in the order of its signature. The last
+    arguments are the outputs.
+
+    Raises:
+        ExecutionError: there is no such kernel, it refuses the arguments, or it fails.
+    """
+    try:
+        native.module().call_kernel(name, *arguments)
+    except KeyError:
+        raise ExecutionError(f"there is no kernel {name}", hints=["`torchette ops` lists them"]) from None
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ExecutionError(str(error)) from None
+
+
+def kernel_level() -> str:
+    """The instruction-set level of the kernels that run here: v1, v3 or v4 of x86-64, elsewhere baseline."""
+    return native.module().isa()
+
+
+def kernel_levels() -> list[str]:
+    """The levels that this build has kernels for and that this CPU runs, the best first."""
+    return native.module().levels()
+
+
+def scratch_bytes(name: str, arguments: Sequence[Any], level: str) -> tuple[int, int] | None:
+    """Measures the temporary memory of one kernel call.
+
+    Args:
+        name: the operator, such as ``aten::mm.out``.
+        arguments: the arguments of the kernel, outputs included. A tensor is a tuple (dtype code, sizes, dim order); its
+            elements are zero, or true for booleans. Scalars, strings, None and lists are passed as they are.
+        level: one of `kernel_levels()`.
+
+    Returns:
+        The bytes with which no request for memory is refused, and the minimum bytes with which the kernel succeeds. None
+        if the kernel does not exist or the call fails.
+    """
+    return native.module().scratch_bytes(name, arguments, level)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A loaded method: execution, attributes, events.
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from torchette.errors import ExecutionError, InputError, InputTypeError, TorchetteError
+from torchette.runtime import native
+from torchette.runtime.method_meta import MethodMeta, checked_index
+from torchette.runtime.tracing import Event, Intermediate
+
+_log = logging.getLogger("torchette")
+
+
+class Method:
+    """A loaded method with its own memory. Calls from several threads wait for one another; the interpreter's lock is
+    free while a call computes."""
+
+    def __init__(self, method: Any, meta: MethodMeta) -> None:
+        self._method = method
+        self._meta = meta
+        self.input_names = [meta.input_name(i) for i in range(meta.num_inputs())]
+        """The names of the inputs in messages; may be changed."""
+
+    def execute(
+        self,
+        inputs: Sequence[Any],
+        observer: Callable[[Intermediate], None] | None = None,
+        only: Collection[tuple[int, int]] = (),
+    ) -> list[Any]:
+        """Runs the method.
+
+        Args:
+            inputs: one value per input, flat. Tensors are numpy arrays, torch tensors or anything else on the CPU that
+                speaks DLPack, of the method's dtype and rank, each size within its bound. They are used in place
+                if they have the layout of the method, and are converted otherwise. Other inputs are scalars, strings and
+                None.
+            observer: called with each value that an instruction writes, when it is written. The value is not kept. An
+                exception of the observer ends the execution and is raised here. The observer must not call the method. The
+                method must have been loaded with ``tracing=True``.
+            only: the instructions to observe, (chain, index in the chain); empty for all.
+
+        Returns:
+            One value per output. Arrays are freshly owned: tensors of torch if an input was one, otherwise arrays of numpy
+            (bfloat16 becomes float32).
+
+        Raises:
+            InputError: an input does not fit; the message has the input and both sides.
+            InputTypeError: the method does not accept the type of an input.
+            ExecutionError: the method failed.
+        """
+        if observer is None:
+            arguments: tuple[Any, ...] = (inputs,)
+        else:
+            self._check_traced()
+            seen = observer
+            arguments = (inputs, lambda *record: seen(_intermediate(*record)), set(only))
+        try:
+            return self._method.execute(*arguments)
+        except native.module().Fault as fault:
+            raise self._error(fault, inputs) from None
+
+    def _check_traced(self) -> None:
+        if not self._method.is_traced:
+            raise InputError(
+                f"method {self._meta.name()!r} shows no values: it was loaded without tracing",
+                hints=["program.load_method(name, tracing=True)"],
+            )
+
+    __call__ = execute
+
+    @property
+    def metadata(self) -> MethodMeta:
+        """The signature of the method and its needs."""
+        return self._meta
+
+    @property
+    def method_bytes(self) -> int:
+        """Bytes of the method pool that the method and its backends use, for a pool that starts at a multiple of any
+        alignment. Heap memory of the libraries of backends is not counted."""
+        return self._method.method_bytes
+
+    @property
+    def dynamic_memory_peak(self) -> int:
+        """The peak of the bytes of tensors of unbounded dynamic shape, which are allocated when they are needed."""
+        return self._method.dynamic_memory_peak
+
+    def take_events(self) -> list[Event]:
+        """The events of loading and executing the method since the last call, in the order of their begin. Events are kept
+        until they are taken. Empty unless the method was loaded with ``tracing=True``."""
+        events = []
+        for block, name, chain, instruction, in_delegate, part, begin, end in self._method.take_events():
+            if chain < 0:
+                chain = instruction = None
+            number = None if part < 0 else part
+            events.append(Event(block, name, chain, instruction, in_delegate, number, begin, end))
+        return events
+
+    def get_attribute(self, name: str) -> Any:
+        """A copy of the named tensor inside the method, such as a buffer that it updates. KeyError if it does not exist."""
+        return self._method.attribute(name, False)
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Copies the values of an array, of the form that `get_attribute` returns, to the named tensor. KeyError if it does
+        not exist.
+
+        Raises:
+            InputError: the array has another shape or dtype, or the tensor is a weight of a file.
+        """
+        import numpy
+
+        old, array = (numpy.asarray(one) for one in (self.get_attribute(name), value))
+        if (old.shape, old.dtype) != (array.shape, array.dtype):
+            raise InputError(
+                f"{name} is {old.dtype}{list(old.shape)}, {array.dtype}{list(array.shape)} is given"
+            )
+        attributes = map(self._meta.attribute_tensor_meta, range(self._meta.num_attributes()))
+        if next(info.dtype_name for info in attributes if info.name == name) == "bfloat16":
+            array = (array.view(numpy.uint32) >> 16).astype(numpy.uint16)
+        try:
+            self._method.set_attribute(name, numpy.ascontiguousarray(array))
+        except ValueError as error:
+            raise InputError(f"{name} cannot be set: {error}") from None
+
+    def output_in_place(self, index: int) -> Any:
+        """Output `index` as a writable array over its planned memory; None if it is not in planned memory."""
+        return self._method.output_in_place(checked_index("output", index, self._meta.num_outputs()))
+
+    def reset(self) -> None:
+        """Resets the buffers that the method updates, on a device or here, to their values after loading."""
+        self._method.reset()
+
+    def cancel(self) -> None:
+        """Ends the call of `execute` that runs in another thread, or else the next one, before its next instruction: that
+        call raises an ExecutionError. Ctrl-C does the same to a call on the main thread, which raises KeyboardInterrupt.
+        """
+        self._method.cancel()
+
+    def _error(self, fault: Exception, inputs: Sequence[Any]) -> TorchetteError:
+        kind, number, text, index = fault.args
+        _log.error("%s: %s", self._meta.name(), text)
+        if kind == "runtime":
+            reason, *where = text.splitlines() or ["no reason was given"]
+            if number == native.INVALID_ARGUMENT and text.startswith("input "):
+                return InputError(f"method {self._meta.name()!r}: {reason}")
+            return ExecutionError(f"method {self._meta.name()!r} failed: {reason}", where=where)
+        if text == "count":
+            count = self._meta.num_inputs()
+            takes = ", ".join(f"{self._called(i)}: {self._meta.input_text(i)}" for i in range(count))
+            return InputError(
+                f"method {self._meta.name()!r} takes {count} input{'s' * (count != 1)} ({takes or 'none'}), "
+                f"{index} {'is' if index == 1 else 'are'} given"
+            )
+        hints = []
+        tensor = self._meta._inputs[index][1]
+        if tensor and text.startswith("has dtype"):
+            hints = [
+                f"convert it: x.astype('{tensor.dtype_name}') in numpy, x.to(torch.{tensor.dtype_name}) in torch"
+            ]
+        elif tensor and text.startswith("has shape"):
+            hints = [
+                "sizes that vary are declared when compiling: dynamic_shapes={'x': {0: torch.export.Dim('n', max=8)}}"
+            ]
+        exception = InputTypeError if kind == "input-type" else InputError
+        layout = str(getattr(inputs[index], "layout", "")).removeprefix("torch.")
+        if layout.startswith("sparse"):
+            text, hints = f"is a sparse tensor ({layout}), and the runtime's are dense", ["x.to_dense()"]
+        return exception(
+            f"input {index} ({self._called(index)}) of method {self._meta.name()!r} {text}", hints=hints
+        )
+
+    def _called(self, index: int) -> str:
+        return self.input_names[index] or f"input[{index}]"
+
+    def __repr__(self) -> str:
+        return f"<Method {self._meta!r}>"
+
+    def _repr_html_(self) -> str:
+        return self._meta._repr_html_()
+
+
+def _intermediate(
+    chain: int, instruction: int, step: int, in_delegate: bool, part: int, name: str, value: Any
+) -> Intermediate:
+    return Intermediate(chain, instruction, step, in_delegate, None if part < 0 else part, name, value)

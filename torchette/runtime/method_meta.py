@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The signature of a method: inputs, outputs, attributes, memory, backends.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torchette.runtime import native
+from torchette.runtime.tensor_info import TensorInfo
+
+_KINDS = ("None", "Tensor", "str", "float", "int", "bool")
+
+
+class MethodMeta:
+    """The signature of a method and its needs. Indices out of range raise IndexError."""
+
+    def __init__(self, signature: Any, constant: Callable[[str], Any] = lambda name: None) -> None:
+        self._signature = signature
+        self._constant = constant  # by name: the value of a method of the file that returns a constant
+        self._attributes = [TensorInfo(tensor) for tensor in signature.attributes]
+        self._inputs = self._ports("input", signature.inputs)
+        self._outputs = self._ports("output", signature.outputs)
+
+    def _ports(self, what: str, ports: list[Any]) -> list[tuple[int, TensorInfo | None]]:
+        def info(index: int, tensor: Any) -> TensorInfo:
+            names = [f"{self.name()}_{what}{index}"]
+            if self.name() == "forward":
+                names.append(f"{what}{index}")  # ExecuTorch's name, without the method
+
+            def constant(key: str) -> Any:
+                return next((v for name in names if (v := self._constant(f"{name}_{key}")) is not None), None)
+
+            return TensorInfo(tensor, constant)
+
+        return [(port.tag, port.tensor and info(index, port.tensor)) for index, port in enumerate(ports)]
+
+    def name(self) -> str:
+        """The method's name, such as ``forward``."""
+        return self._signature.name.removesuffix(native.module().PORTABLE)
+
+    @property
+    def plan_name(self) -> str:
+        """The name in the file. It differs from `name` for the portable plan, which runs if a backend is missing."""
+        return self._signature.name
+
+    def num_inputs(self) -> int:
+        """The number of inputs of `execute`."""
+        return len(self._inputs)
+
+    def num_outputs(self) -> int:
+        """The number of values that `execute` returns."""
+        return len(self._outputs)
+
+    def num_attributes(self) -> int:
+        """The number of named tensors inside the method."""
+        return len(self._attributes)
+
+    def input_tensor_meta(self, index: int) -> TensorInfo:
+        """The tensor of input `index`. TypeError if the input is not a tensor."""
+        return self._tensor("input", self._inputs, index)
+
+    def output_tensor_meta(self, index: int) -> TensorInfo:
+        """The tensor of output `index`. TypeError if the output is not a tensor."""
+        return self._tensor("output", self._outputs, index)
+
+    def attribute_tensor_meta(self, index: int) -> TensorInfo:
+        """The named tensor `index`, such as a buffer that the method updates."""
+        return self._attributes[checked_index("attribute", index, len(self._attributes))]
+
+    @staticmethod
+    def _tensor(what: str, ports: list, index: int) -> TensorInfo:
+        kind, tensor = ports[checked_index(what, index, len(ports))]
+        if tensor is None:
+            raise TypeError(f"{what} {index} is not a tensor but of kind {_kind(kind)}")
+        return tensor
+
+    def input_text(self, index: int) -> str:
+        """Input `index` for people: ``float32[1, 3]``, ``int``."""
+        kind, tensor = self._inputs[checked_index("input", index, len(self._inputs))]
+        return repr(tensor) if tensor else _kind(kind)
+
+    def output_text(self, index: int) -> str:
+        """Output `index` for people."""
+        kind, tensor = self._outputs[checked_index("output", index, len(self._outputs))]
+        return repr(tensor) if tensor else _kind(kind)
+
+    def input_name(self, index: int) -> str:
+        """The argument of the model for input `index`; empty if the file has no name."""
+        tensor = self._inputs[checked_index("input", index, len(self._inputs))][1]
+        return tensor.name if tensor else ""
+
+    @property
+    def planned_sizes(self) -> list[int]:
+        """Bytes of each planned buffer."""
+        return list(self._signature.planned_sizes)
+
+    @property
+    def num_instructions(self) -> int:
+        """The number of instructions of one execution, without jumps."""
+        return self._signature.num_instructions
+
+    @property
+    def backend_names(self) -> list[str]:
+        """The backends that the method delegates to, one entry per delegate."""
+        return list(self._signature.backend_names)
+
+    @property
+    def encoded_inputs(self) -> str:
+        """The tree of the inputs in the text form of the file; empty if there is no tree."""
+        return self._signature.encoded_inputs
+
+    @property
+    def encoded_outputs(self) -> str:
+        """The tree of the outputs in the text form of the file; empty if there is no tree."""
+        return self._signature.encoded_outputs
+
+    def __repr__(self) -> str:
+        inputs = [
+            f"{self.input_name(i) or f'input {i}'}: {self.input_text(i)}" for i in range(self.num_inputs())
+        ]
+        outputs = [self.output_text(i) for i in range(self.num_outputs())]
+        return f"{self.name()}({', '.join(inputs)}) -> {', '.join(outputs) or 'nothing'}"
+
+    def _repr_html_(self) -> str:
+        from torchette import notebook
+
+        ports = [
+            *(("input", self.input_name(i), self.input_text(i)) for i in range(self.num_inputs())),
+            *(("output", "", self.output_text(i)) for i in range(self.num_outputs())),
+        ]
+        about = [f"{self.num_instructions} instructions", f"{sum(self.planned_sizes):,} bytes planned"]
+        about += sorted(set(self.backend_names))
+        return notebook.tables([("", ("", "name", "type"), ports)], f"{self.name()}: {', '.join(about)}")
+
+
+def _kind(kind: int) -> str:
+    return _KINDS[kind] if kind < len(_KINDS) else "list"
+
+
+def checked_index(what: str, index: int, count: int) -> int:
+    """Returns `index`. Raises IndexError if it is not an index of `count` items."""
+    if not 0 <= index < count:
+        raise IndexError(f"there are {count} {what}s, number {index} is asked for")
+    return index

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The operators that have kernels, and libraries that add kernels.
+
+from __future__ import annotations
+
+import importlib
+import os
+
+from torchette.errors import RuntimeLoadError
+from torchette.runtime import native
+
+
+class OperatorRegistry:
+    """The operators that have kernels."""
+
+    def __init__(self, aten: bool = False) -> None:
+        self._aten = aten
+
+    @property
+    def operator_names(self) -> set[str]:
+        """Full names, such as ``aten::add.out``; in ATen mode also the operators of torch."""
+        if not self._aten:
+            return operator_names()
+        return operator_names().union(importlib.import_module("torch")._C._dispatch_get_all_op_names())
+
+
+def operator_names() -> set[str]:
+    """The full names of all operators that have kernels, such as ``aten::add.out``."""
+    return set(operator_signatures())
+
+
+def operator_signatures() -> dict[str, str]:
+    """The signature of each kernel by full name: one code of torchette/schema/kernels.def per parameter."""
+    binding = native.module()
+    return dict((*binding.operators(), *binding.loaded_operators()))
+
+
+def load_kernels(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
+    """Registers the kernels of a library that `torchette custom build` made. A second call has no effect.
+
+    Returns:
+        (schema, look of the result) of each operator that the library describes; `torchette.load_library` tells torch.
+
+    Raises:
+        RuntimeLoadError: it cannot be loaded, is of another version, or there is a kernel of such a name already.
+    """
+    binding = native.module()
+    try:
+        return binding.load_library(os.path.abspath(path))
+    except binding.Fault as fault:
+        raise RuntimeLoadError(
+            f"the operators in {os.fspath(path)} cannot be registered: {fault.args[2]}",
+            hints=["`torchette custom build my_op.cpp` makes a library that can"],
+        ) from None

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# A tensor in the signature of a method: shape, dtype, layout, quantization.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torchette.schema import DTYPES
+
+# Names of the element types, by number.
+_DTYPES = tuple(dtype.torch_name for dtype in DTYPES)
+
+
+class Quantization(NamedTuple):
+    """Affine quantization: real = (q - zero_point) * scale."""
+
+    scale: float
+    zero_point: int
+    axis: int | None = None
+    """The channel axis; None if all elements have one scale."""
+
+
+class TensorInfo:
+    """A tensor in the signature of a method."""
+
+    def __init__(self, signature: Any, constant: Callable[[str], Any] = lambda key: None) -> None:
+        self._constant = constant  # by key: the quantization that the file has for an input or output
+        self._sizes: tuple[int, ...] = signature.sizes
+        self._dtype: int = signature.dtype
+        self._planned: bool = signature.is_memory_planned
+        self._nbytes: int = signature.nbytes
+        self.name: str = signature.name
+        self.is_dynamic: bool = signature.is_dynamic
+        self.ranges: tuple[tuple[int, int], ...] = signature.ranges
+        """Of an input with a dynamic shape: the minimum and the maximum size (2^31 - 1: none) of each dimension."""
+        self.dim_order: tuple[int, ...] = signature.dim_order
+        """Dimensions from the outermost to the innermost in memory."""
+
+    def sizes(self) -> tuple[int, ...]:
+        """The shape; upper bounds if `is_dynamic`."""
+        return self._sizes
+
+    def dtype(self) -> int:
+        """The code of the element type in torch; `dtype_name` has its name."""
+        return self._dtype
+
+    @property
+    def dtype_name(self) -> str:
+        """The element type as torch and numpy name it, such as ``float32``."""
+        return _DTYPES[self._dtype] if self._dtype < len(_DTYPES) else f"dtype {self._dtype}"
+
+    @property
+    def quant(self) -> Quantization | None:
+        """The quantization of an input or output; None if it is not quantized."""
+        scale, zero_point = self._constant("scale"), self._constant("zp")
+        return None if scale is None or zero_point is None else Quantization(scale, zero_point)
+
+    @property
+    def quant_range(self) -> tuple[int, int] | None:
+        """The minimum and the maximum quantized value; None if the tensor is not quantized."""
+        least, most = self._constant("quant_min"), self._constant("quant_max")
+        return None if least is None or most is None else (least, most)
+
+    def is_memory_planned(self) -> bool:
+        """Whether it is in the planned memory of the method; otherwise it is in the memory of the caller."""
+        return self._planned
+
+    def nbytes(self) -> int:
+        """Bytes, at the upper bounds."""
+        return self._nbytes
+
+    def __repr__(self) -> str:
+        bound = " at most" if self.is_dynamic else ""
+        return f"{self.dtype_name}[{', '.join(map(str, self._sizes))}]{bound}"

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# How much of a program is checked when it is opened, and the errors of its receipt.
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from torchette.errors import FormatError, InputError, RuntimeLoadError, TorchetteError
+from torchette.runtime import native
+
+_log = logging.getLogger("torchette")
+
+
+class Verification(enum.IntEnum):
+    """How much of a program is checked when it is opened. Each level is safe: the other checks come
+    before the data are used. Integrity also reads the whole file and finds any changed bit; the file must have a receipt
+    for that."""
+
+    Minimal = 0
+    InternalConsistency = 1
+    Integrity = 2
+
+
+def verification_of(given: Any) -> Verification:
+    """The level of a Verification, its name or its value. Raises InputError if there is no such level."""
+    names = {level.name.lower(): level for level in Verification}
+    try:
+        return names[given.lower().replace("-", "")] if isinstance(given, str) else Verification(given)
+    except (KeyError, ValueError):
+        raise InputError(
+            f"there is no verification {given!r}", hints=[f"there are {', '.join(names)}"]
+        ) from None
+
+
+def integrity_error(fault: Exception, name: str, data_files: Sequence[str | os.PathLike]) -> TorchetteError:
+    """The exception for a native Fault of `verify_integrity`."""
+    _, number, text, _ = fault.args
+    _log.error("%s: %s", name, text)
+    if number == native.NOT_FOUND:
+        return FormatError(
+            f"{name} has no receipt, so its integrity cannot be checked",
+            hints=[
+                "compile it with torchette.compile(..., verify=True), which stores one",
+                "torchette.receipt.sign() adds one to a file that you trust",
+            ],
+            code="no-receipt",
+        )
+    if number in (native.INVALID_PROGRAM, native.INVALID_EXTERNAL_DATA):
+        reason = str(text).partition("\n")[0]
+        for index, file in enumerate(data_files):
+            reason = reason.replace(f"data file {index} ", f"data file {os.fspath(file)} ")
+        return FormatError(
+            f"{name} is damaged: {reason}",
+            hints=["copy or download it again", "`torchette verify` names the tensors that have changed"],
+            code="damaged",
+        )
+    return RuntimeLoadError(f"{name}: {text}")
+
+
+def xxh64(data: Any) -> int:
+    """The 64-bit hash XXH64 (seed 0) of the bytes of an object. A receipt contains the hashes of the parts of a file."""
+    return native.module().xxh64(data)
