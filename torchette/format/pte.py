@@ -170,37 +170,51 @@ def write(
     program.constant_segment = segments.add(constants or (b"",), constant_tensor_alignment)
     if any(_bytes_view(item).nbytes for item in mutable_data):
         program.mutable_data_segments = [segments.add(mutable_data, constant_tensor_alignment)]
-    if extract_delegate_segments:
-        places = [segments.add([blob]).segment_index for blob in delegate_data]
+    if delegate_data:
+        _add_delegate_data(program, segments, delegate_data, extract_delegate_segments)
+    if named_data:
+        _add_named_data(program, segments, constants, named_data, named_alignment)
+    program.segments = segments.records
+
+    start = head(program, segments.size, segment_alignment)
+    return Pte((start, *segments.chunks), len(start) + segments.size)
+
+
+def _add_delegate_data(program: Any, segments: _Segments, blobs: Sequence[Any], extract: bool) -> None:
+    """Stores the blobs as segments or inside the program, and makes the delegates refer to them."""
+    if extract:
+        places = [segments.add([blob]).segment_index for blob in blobs]
         location = SCHEMA.types["DataLocation"].SEGMENT
     else:
-        places = list(range(len(delegate_data)))
+        places = list(range(len(blobs)))
         location = SCHEMA.types["DataLocation"].INLINE
-        program.backend_delegate_data = [
-            SCHEMA.types["BackendDelegateInlineData"](blob) for blob in delegate_data
-        ]
-    if delegate_data:
-        reference = SCHEMA.types["BackendDelegateDataReference"]
-        program.execution_plan = [
-            replace(
-                plan,
-                delegates=[
-                    replace(delegate, processed=reference(location, places[delegate.processed.index]))
-                    for delegate in plan.delegates
-                ],
-            )
-            for plan in program.execution_plan
-        ]
+        program.backend_delegate_data = [SCHEMA.types["BackendDelegateInlineData"](blob) for blob in blobs]
+    reference = SCHEMA.types["BackendDelegateDataReference"]
+    program.execution_plan = [
+        replace(
+            plan,
+            delegates=[
+                replace(delegate, processed=reference(location, places[delegate.processed.index]))
+                for delegate in plan.delegates
+            ],
+        )
+        for plan in program.execution_plan
+    ]
+
+
+def _add_named_data(
+    program: Any, segments: _Segments, constants: Sequence[Any], named: Mapping[str, Any], alignment: int
+) -> None:
+    """Stores each blob once, and not at all if the constants have its bytes."""
     stored: dict[int, int] = {}
-    weights = _digests(constants) if named_data else {}
-    named = named_data or {}
+    weights = _digests(constants)
     # Small ones come together: if the file is mapped, one page fault reads many of them.
     for blob in sorted(named.values(), key=lambda item: _bytes_view(item).nbytes > _SMALL):
         if id(blob) in stored:
             continue
         same = weights.get(_digest(blob))
         start = 0 if same is None else segments.records[0].offset + program.constant_segment.offsets[same]
-        if same is None or start % named_alignment:
+        if same is None or start % alignment:
             stored[id(blob)] = segments.add([blob]).segment_index
         else:
             # A weight that both a delegate and the program use is stored once.
@@ -208,10 +222,6 @@ def write(
             stored[id(blob)] = len(segments.records) - 1
     # In the given order: a runtime searches from the last name that it found.
     program.named_data = [SCHEMA.types["NamedData"](name, stored[id(blob)]) for name, blob in named.items()]
-    program.segments = segments.records
-
-    start = head(program, segments.size, segment_alignment)
-    return Pte((start, *segments.chunks), len(start) + segments.size)
 
 
 def head(program: Any, data_size: int, alignment: int) -> bytearray:

@@ -36,14 +36,16 @@ TORCHETTE_INLINE Error Method::Loading::load() {
   return delegates();
 }
 
-#if TORCHETTE_EVENT_TRACER
 Result<Method> Program::load(const char* method_name, MemoryManager* memory_manager,
-                             const NamedDataMap* external, EventTracer* event_tracer) const {
+                             const NamedDataMap* external
+#if TORCHETTE_EVENT_TRACER
+                             ,
+                             EventTracer* event_tracer
+#endif
+) const {
+#if TORCHETTE_EVENT_TRACER
   if (event_tracer != nullptr) event_tracer->create_event_block("Default");
   const EventTracerProfileScope scope(event_tracer, "Method::init");
-#else
-Result<Method> Program::load(const char* method_name, MemoryManager* memory_manager,
-                             const NamedDataMap* external) const {
 #endif
   const Result<size_t> plan = find_plan(method_name);
   if (!plan.ok()) return plan.error();
