@@ -78,7 +78,7 @@ inline Error add_op(CustomOp& op, KernelNode& kernels) {
 template <size_t N>
 struct OutName {
   char text[N + 5] = {};
-  constexpr OutName(const char (&schema)[N]) {  // NOLINT: implicit on purpose
+  constexpr OutName(const char (&schema)[N]) {
     size_t n = 0;
     bool overload = false;
     while (schema[n] != 0 && schema[n] != '(') {

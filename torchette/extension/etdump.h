@@ -21,7 +21,7 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
  public:
   /// Writes into `buffer`, which must outlive it and what it gives; where there is none, into memory that
   /// grows on the platform's heap. An event takes about 52 bytes, a name 20 once, a run 60.
-  ETDumpGen(Span<uint8_t> buffer = {});  // NOLINT: as in ExecuTorch
+  ETDumpGen(Span<uint8_t> buffer = {});
   ETDumpGen(const ETDumpGen&) = delete;
   ETDumpGen& operator=(const ETDumpGen&) = delete;
   ~ETDumpGen() override { release(); }

@@ -138,7 +138,7 @@ class TensorPtrMaker {
     return extension::make_tensor_ptr(std::move(sizes_), data_, std::move(dim_order_), std::move(strides_),
                                       type_, dynamism_, std::move(deleter_));
   }
-  operator TensorPtr() && { return std::move(*this).make_tensor_ptr(); }  // NOLINT
+  operator TensorPtr() && { return std::move(*this).make_tensor_ptr(); }
 
  private:
   void* data_;

@@ -52,9 +52,9 @@ Convert store_as(Compute from, ScalarType to);
 
 /// A tensor or a number.
 struct Operand {
-  TORCHETTE_INLINE Operand(const Tensor& t, int8_t number = -1)  // NOLINT
+  TORCHETTE_INLINE Operand(const Tensor& t, int8_t number = -1)
       : tensor(t), is_tensor(true), argument(number) {}
-  TORCHETTE_INLINE Operand(const Scalar& s) : scalar(s), is_tensor(false) {}  // NOLINT
+  TORCHETTE_INLINE Operand(const Scalar& s) : scalar(s), is_tensor(false) {}
   Tensor tensor;
   Scalar scalar;
   bool is_tensor;

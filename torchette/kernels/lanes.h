@@ -71,7 +71,7 @@ struct Lanes {
   Lanes() = default;
   /// The same number in all, as the operators of vectors take numbers.
   template <typename Any, typename = decltype(static_cast<T>(std::declval<Any>()))>
-  TORCHETTE_INLINE Lanes(Any number) {  // NOLINT
+  TORCHETTE_INLINE Lanes(Any number) {
     for (T& place : lane) place = static_cast<T>(number);
   }
   template <typename... More>

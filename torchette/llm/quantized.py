@@ -15,7 +15,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 import torchette.backends.engine.operators  # noqa: F401
-from torchette.backends.engine.pack import OCTET, PANEL, pack_linear, pack_nibbles, pack_quads
+from torchette.backends.engine.pack import OCTET, PANEL_WIDTH, pack_linear, pack_nibbles, pack_quads
 
 # Name -> bits of a weight, inputs that have one scale (0: all), and whether inputs become whole numbers, too.
 SCHEMES = {"8da4w": (4, 32, True), "int4": (4, 32, False), "int8": (8, 0, False)}
@@ -114,7 +114,9 @@ def is_layer(part: nn.Module) -> bool:
     """A linear layer whose weight is worth whole numbers."""
     if isinstance(part, Conv1D):
         return True
-    return isinstance(part, nn.Linear) and part.out_features >= PANEL and part.in_features >= PANEL
+    return (
+        isinstance(part, nn.Linear) and part.out_features >= PANEL_WIDTH and part.in_features >= PANEL_WIDTH
+    )
 
 
 def matrix_of(part: Any) -> torch.Tensor:

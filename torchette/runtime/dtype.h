@@ -49,8 +49,8 @@ struct Half {
   uint16_t bits;
 
   Half() = default;
-  TORCHETTE_INLINE Half(float f) : bits(from_float(f)) {}             // NOLINT
-  TORCHETTE_INLINE operator float() const { return to_float(bits); }  // NOLINT
+  TORCHETTE_INLINE Half(float f) : bits(from_float(f)) {}
+  TORCHETTE_INLINE operator float() const { return to_float(bits); }
 
   static TORCHETTE_INLINE float to_float(uint16_t h) {
     // Shift mantissa and exponent into place and rebase the exponent by a multiplication, which also
@@ -96,8 +96,8 @@ struct BFloat16 {
   uint16_t bits;
 
   BFloat16() = default;
-  TORCHETTE_INLINE BFloat16(float f) : bits(from_float(f)) {}  // NOLINT
-  TORCHETTE_INLINE operator float() const {                    // NOLINT
+  TORCHETTE_INLINE BFloat16(float f) : bits(from_float(f)) {}
+  TORCHETTE_INLINE operator float() const {
     const uint32_t x = static_cast<uint32_t>(bits) << 16;
     float f;
     memcpy(&f, &x, 4);

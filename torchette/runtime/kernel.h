@@ -158,7 +158,7 @@ template <>
 struct From<Tensor&> : Written<Tensor&> {
   struct Held {
     Tensor tensor;
-    TORCHETTE_INLINE operator Tensor&() { return tensor; }  // NOLINT
+    TORCHETTE_INLINE operator Tensor&() { return tensor; }
   };
   static TORCHETTE_INLINE Held get(const Value& v) { return {v.to_tensor()}; }
 };

@@ -48,9 +48,9 @@ class [[nodiscard]] Result : private ResultParts<T> {
  public:
   using value_type = T;
 
-  Result(Error error) : Parts(error == Error::Ok ? Error::Internal : error) {}  // NOLINT: implicit on purpose
-  Result(const T& value) : Parts(value) {}                                      // NOLINT
-  Result(T&& value) : Parts(std::move(value)) {}                                // NOLINT
+  Result(Error error) : Parts(error == Error::Ok ? Error::Internal : error) {}
+  Result(const T& value) : Parts(value) {}
+  Result(T&& value) : Parts(std::move(value)) {}
   Result(Result&&) noexcept = default;
   Result(const Result&) = delete;
   Result& operator=(const Result&) = delete;

@@ -19,14 +19,13 @@ class Span {
   TORCHETTE_INLINE constexpr Span() : data_(nullptr), size_(0) {}
   TORCHETTE_INLINE constexpr Span(T* data, size_t size) : data_(data), size_(size) {}
   template <size_t N>
-  TORCHETTE_INLINE constexpr Span(T (&array)[N]) : data_(array), size_(N) {}  // NOLINT
+  TORCHETTE_INLINE constexpr Span(T (&array)[N]) : data_(array), size_(N) {}
   /// From what has data() and size(), such as std::vector, std::array and, for a Span<const T>, Span<T>.
   template <typename C,
             typename = std::enable_if_t<!std::is_same_v<std::decay_t<C>, Span> &&
                                         std::is_convertible_v<decltype(std::declval<C&>().data()), T*>>,
             typename = decltype(std::declval<C&>().size())>
-  TORCHETTE_INLINE constexpr Span(C&& container)  // NOLINT
-      : data_(container.data()), size_(container.size()) {}
+  TORCHETTE_INLINE constexpr Span(C&& container) : data_(container.data()), size_(container.size()) {}
 
   TORCHETTE_INLINE constexpr T* data() const { return data_; }
   TORCHETTE_INLINE constexpr size_t size() const { return size_; }
@@ -46,7 +45,7 @@ template <typename T>
 class Optional {
  public:
   TORCHETTE_INLINE constexpr Optional() : has_(false), value_() {}
-  TORCHETTE_INLINE constexpr Optional(T value) : has_(true), value_(value) {}  // NOLINT
+  TORCHETTE_INLINE constexpr Optional(T value) : has_(true), value_(value) {}
 
   TORCHETTE_INLINE constexpr bool has_value() const { return has_; }
   TORCHETTE_INLINE constexpr explicit operator bool() const { return has_; }

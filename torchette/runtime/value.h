@@ -36,9 +36,9 @@ TORCHETTE_INLINE int64_t truncate(double d) {
 class Scalar {
  public:
   TORCHETTE_INLINE Scalar() : tag_(Tag::Int), i_(0) {}
-  TORCHETTE_INLINE constexpr Scalar(int64_t v) : tag_(Tag::Int), i_(v) {}        // NOLINT
-  TORCHETTE_INLINE constexpr Scalar(double v) : tag_(Tag::Double), d_(v) {}      // NOLINT
-  TORCHETTE_INLINE constexpr Scalar(bool v) : tag_(Tag::Bool), i_(v ? 1 : 0) {}  // NOLINT
+  TORCHETTE_INLINE constexpr Scalar(int64_t v) : tag_(Tag::Int), i_(v) {}
+  TORCHETTE_INLINE constexpr Scalar(double v) : tag_(Tag::Double), d_(v) {}
+  TORCHETTE_INLINE constexpr Scalar(bool v) : tag_(Tag::Bool), i_(v ? 1 : 0) {}
 
   TORCHETTE_INLINE bool is_floating() const { return tag_ == Tag::Double; }
   TORCHETTE_INLINE bool is_integral() const { return tag_ == Tag::Int; }
@@ -86,17 +86,17 @@ struct PlainList {
 class Value {
  public:
   TORCHETTE_INLINE constexpr Value() : tag_(Tag::None) {}
-  TORCHETTE_INLINE Value(int64_t v) : tag_(Tag::Int) { payload_.i = v; }         // NOLINT
-  TORCHETTE_INLINE Value(double v) : tag_(Tag::Double) { payload_.d = v; }       // NOLINT
-  TORCHETTE_INLINE Value(bool v) : tag_(Tag::Bool) { payload_.i = v ? 1 : 0; }   // NOLINT
-  TORCHETTE_INLINE Value(Tensor t) : tag_(Tag::Tensor) { payload_.tensor = t; }  // NOLINT
-  TORCHETTE_INLINE Value(Scalar s)                                               // NOLINT
+  TORCHETTE_INLINE Value(int64_t v) : tag_(Tag::Int) { payload_.i = v; }
+  TORCHETTE_INLINE Value(double v) : tag_(Tag::Double) { payload_.d = v; }
+  TORCHETTE_INLINE Value(bool v) : tag_(Tag::Bool) { payload_.i = v ? 1 : 0; }
+  TORCHETTE_INLINE Value(Tensor t) : tag_(Tag::Tensor) { payload_.tensor = t; }
+  TORCHETTE_INLINE Value(Scalar s)
       : Value(s.is_floating() ? Value(s.to_double())
               : s.is_bool()   ? Value(s.to_bool())
                               : Value(s.to_int())) {}
   /// From a smart pointer to a tensor, which stays the owner; a null pointer is None.
   template <typename P, typename = std::enable_if_t<std::is_same_v<typename P::element_type, Tensor>>>
-  TORCHETTE_INLINE Value(const P& pointer) : Value() {  // NOLINT
+  TORCHETTE_INLINE Value(const P& pointer) : Value() {
     if (pointer) *this = Value(*pointer);
   }
   TORCHETTE_INLINE Value(Tag tag, BoxedList* list) : tag_(tag) { payload_.boxed = list; }

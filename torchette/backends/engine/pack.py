@@ -16,7 +16,7 @@ import torch
 
 from torchette.schema.engine import CONSTANTS
 
-PANEL = CONSTANTS["kPanel"]
+PANEL_WIDTH = CONSTANTS["kPanelWidth"]
 """Outputs of a panel."""
 QUAD = CONSTANTS["kQuad"]
 """Adjacent inputs of each output in a panel of 8-bit weights."""
@@ -29,9 +29,12 @@ _ZEROS = 0.01
 
 def cut_last_panel(packed: torch.Tensor, outputs: int) -> torch.Tensor:
     """[panels, *inner, 16] -> [*inner, outputs]: whole panels, then the cut one. As it is where that would save too little."""
-    if -outputs % PANEL <= _ZEROS * outputs:
+    if -outputs % PANEL_WIDTH <= _ZEROS * outputs:
         return packed
-    whole, rest = packed[: outputs // PANEL], packed[outputs // PANEL, ..., : outputs % PANEL]
+    whole, rest = (
+        packed[: outputs // PANEL_WIDTH],
+        packed[outputs // PANEL_WIDTH, ..., : outputs % PANEL_WIDTH],
+    )
     return torch.cat([whole.flatten(), rest.flatten()]).view(*packed.shape[1:-1], outputs)
 
 
@@ -40,16 +43,18 @@ def whole_panels(weight: torch.Tensor, rank: int) -> torch.Tensor:
     if weight.dim() == rank:
         return weight
     *inner, outputs = weight.shape
-    whole = outputs // PANEL * PANEL
+    whole = outputs // PANEL_WIDTH * PANEL_WIDTH
     flat, depth = weight.flatten(), math.prod(inner)
-    last = torch.nn.functional.pad(flat[whole * depth :].view(depth, outputs - whole), (0, -outputs % PANEL))
-    return torch.cat([flat[: whole * depth], last.flatten()]).view(-1, *inner, PANEL)
+    last = torch.nn.functional.pad(
+        flat[whole * depth :].view(depth, outputs - whole), (0, -outputs % PANEL_WIDTH)
+    )
+    return torch.cat([flat[: whole * depth], last.flatten()]).view(-1, *inner, PANEL_WIDTH)
 
 
 def pack_linear(weight: torch.Tensor) -> torch.Tensor:
     """[N, K] -> [ceil(N / 16), K, 16]."""
-    padded = torch.nn.functional.pad(weight, (0, 0, 0, -weight.shape[0] % PANEL))
-    return padded.unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
+    padded = torch.nn.functional.pad(weight, (0, 0, 0, -weight.shape[0] % PANEL_WIDTH))
+    return padded.unflatten(0, (-1, PANEL_WIDTH)).transpose(1, 2).contiguous()
 
 
 def unpack_linear(packed: torch.Tensor, outputs: int) -> torch.Tensor:
@@ -62,13 +67,13 @@ def pack_convolution(weight: torch.Tensor, groups: int) -> torch.Tensor:
     outputs, channels, *kernel = weight.shape
     last = weight.view(groups, outputs // groups, channels, -1).transpose(2, 3)  # [groups, N, taps, C]
     panels = [pack_linear(one.reshape(outputs // groups, -1)) for one in last]
-    return torch.stack(panels).view(groups, -1, *kernel, channels, PANEL)
+    return torch.stack(panels).view(groups, -1, *kernel, channels, PANEL_WIDTH)
 
 
 def unpack_convolution(packed: torch.Tensor, outputs: int) -> torch.Tensor:
     """[groups, ceil(N / groups / 16), *kernel, C / groups, 16] -> [N, C / groups, *kernel]."""
     groups, panels, *kernel, channels, _ = packed.shape
-    rows = [unpack_linear(one.reshape(panels, -1, PANEL), outputs // groups) for one in packed]
+    rows = [unpack_linear(one.reshape(panels, -1, PANEL_WIDTH), outputs // groups) for one in packed]
     return torch.cat(rows).view(outputs, *kernel, channels).movedim(-1, 1).contiguous()
 
 
@@ -83,7 +88,9 @@ def pack_transposed_convolution(weight: torch.Tensor, groups: int) -> torch.Tens
 def unpack_transposed_convolution(packed: torch.Tensor, outputs: int) -> torch.Tensor:
     """[groups, *kernel, ceil(N / groups / 16), C / groups, 16] -> [C, N / groups, *kernel]."""
     groups, *kernel, panels, channels, _ = packed.shape
-    taps = [unpack_linear(tap, outputs // groups) for tap in packed.reshape(-1, panels, channels, PANEL)]
+    taps = [
+        unpack_linear(tap, outputs // groups) for tap in packed.reshape(-1, panels, channels, PANEL_WIDTH)
+    ]
     stacked = torch.stack(taps).view(groups, -1, outputs // groups, channels).permute(0, 3, 2, 1)
     return stacked.reshape(groups * channels, outputs // groups, *kernel)
 
@@ -91,13 +98,13 @@ def unpack_transposed_convolution(packed: torch.Tensor, outputs: int) -> torch.T
 def pack_depthwise(weight: torch.Tensor) -> torch.Tensor:
     """[C, 1, *kernel] -> [ceil(C / 16), *kernel, 16]."""
     channels, _, *kernel = weight.shape
-    return pack_linear(weight.reshape(channels, -1)).view(-1, *kernel, PANEL)
+    return pack_linear(weight.reshape(channels, -1)).view(-1, *kernel, PANEL_WIDTH)
 
 
 def unpack_depthwise(packed: torch.Tensor, channels: int) -> torch.Tensor:
     """[ceil(C / 16), *kernel, 16] -> [C, 1, *kernel]."""
     panels, *kernel, _ = packed.shape
-    return unpack_linear(packed.reshape(panels, -1, PANEL), channels).view(channels, 1, *kernel)
+    return unpack_linear(packed.reshape(panels, -1, PANEL_WIDTH), channels).view(channels, 1, *kernel)
 
 
 def pack_gates(weight: torch.Tensor, gates: int) -> torch.Tensor:
@@ -113,20 +120,20 @@ def unpack_gates(packed: torch.Tensor, gates: int, units: int) -> torch.Tensor:
 
 def pack_gate_bias(bias: torch.Tensor, gates: int) -> torch.Tensor:
     """[gates * H] -> [ceil(H / 16), gates, 16]."""
-    return pack_gates(bias[:, None], gates).view(-1, gates, PANEL)
+    return pack_gates(bias[:, None], gates).view(-1, gates, PANEL_WIDTH)
 
 
 def unpack_gate_bias(packed: torch.Tensor, units: int) -> torch.Tensor:
     """[ceil(H / 16), gates, 16] -> [gates * H]."""
-    return unpack_gates(packed.view(-1, 1, PANEL), packed.shape[1], units)[:, 0]
+    return unpack_gates(packed.view(-1, 1, PANEL_WIDTH), packed.shape[1], units)[:, 0]
 
 
 def pack_quads(weight: torch.Tensor) -> torch.Tensor:
     """[N, K] -> [ceil(N / 16), ceil(K / 4), 16, 4]: as instructions that multiply four bytes at a time want them."""
     outputs, inputs = weight.shape
-    padded = torch.nn.functional.pad(weight, (0, -inputs % QUAD, 0, -outputs % PANEL))
-    panels, quads = padded.shape[0] // PANEL, padded.shape[1] // QUAD
-    return padded.view(panels, PANEL, quads, QUAD).transpose(1, 2).contiguous()
+    padded = torch.nn.functional.pad(weight, (0, -inputs % QUAD, 0, -outputs % PANEL_WIDTH))
+    panels, quads = padded.shape[0] // PANEL_WIDTH, padded.shape[1] // QUAD
+    return padded.view(panels, PANEL_WIDTH, quads, QUAD).transpose(1, 2).contiguous()
 
 
 def unpack_quads(packed: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
@@ -138,9 +145,9 @@ def pack_nibbles(weight: torch.Tensor) -> torch.Tensor:
     """[N, K], from -8 to 7 -> uint8 [ceil(N / 16), ceil(K / 8), 16, 4]: input i of eight in the low half of byte i, i + 4
     in the high half, so that the halves are quads."""
     outputs, inputs = weight.shape
-    padded = torch.nn.functional.pad(weight, (0, -inputs % OCTET, 0, -outputs % PANEL))
-    panels, octets = padded.shape[0] // PANEL, padded.shape[1] // OCTET
-    halves = padded.view(panels, PANEL, octets, 2, QUAD).transpose(1, 2).to(torch.int16) & 15
+    padded = torch.nn.functional.pad(weight, (0, -inputs % OCTET, 0, -outputs % PANEL_WIDTH))
+    panels, octets = padded.shape[0] // PANEL_WIDTH, padded.shape[1] // OCTET
+    halves = padded.view(panels, PANEL_WIDTH, octets, 2, QUAD).transpose(1, 2).to(torch.int16) & 15
     return (halves[..., 0, :] | halves[..., 1, :] << 4).to(torch.uint8).contiguous()
 
 
@@ -192,4 +199,4 @@ def requantization_terms(
         ]
     )
     of_group = rows.view(3, groups, -1).transpose(0, 1).float()
-    return torch.nn.functional.pad(of_group, (0, -of_group.shape[2] % PANEL))
+    return torch.nn.functional.pad(of_group, (0, -of_group.shape[2] % PANEL_WIDTH))

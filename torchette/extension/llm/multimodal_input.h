@@ -16,11 +16,11 @@ class MultimodalInput {
  public:
   using Tokens = std::vector<uint64_t>;
 
-  MultimodalInput(std::string text) : data_(std::move(text)) {}         // NOLINT: as ExecuTorch's
-  MultimodalInput(Tokens tokens) : data_(std::move(tokens)) {}          // NOLINT
-  MultimodalInput(Image image) : data_(std::move(image)) {}             // NOLINT
-  MultimodalInput(Audio audio) : data_(std::move(audio)) {}             // NOLINT
-  MultimodalInput(RawAudio raw_audio) : data_(std::move(raw_audio)) {}  // NOLINT
+  MultimodalInput(std::string text) : data_(std::move(text)) {}
+  MultimodalInput(Tokens tokens) : data_(std::move(tokens)) {}
+  MultimodalInput(Image image) : data_(std::move(image)) {}
+  MultimodalInput(Audio audio) : data_(std::move(audio)) {}
+  MultimodalInput(RawAudio raw_audio) : data_(std::move(raw_audio)) {}
 
   bool is_text() const { return is<std::string>(); }
   bool is_tokens() const { return is<Tokens>(); }

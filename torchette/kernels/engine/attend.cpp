@@ -78,12 +78,12 @@ Rows rows_of(const Layout& from, size_t b, size_t first, size_t h, size_t count,
   return rows;
 }
 
-/// Rows [count][k contiguous] into panels [count / kPanel][k][kPanel].
+/// Rows [count][k contiguous] into panels [count / kPanelWidth][k][kPanelWidth].
 void pack_rows(const float* rows, size_t row, size_t count, size_t depth, float* to) {
-  for (size_t first = 0; first < count; first += kPanel, to += depth * kPanel) {
-    const size_t here = count - first < kPanel ? count - first : kPanel;
+  for (size_t first = 0; first < count; first += kPanelWidth, to += depth * kPanelWidth) {
+    const size_t here = count - first < kPanelWidth ? count - first : kPanelWidth;
     size_t k = 0;
-    if (here == kPanel)
+    if (here == kPanelWidth)
       for (; k + kLanes <= depth; k += kLanes)
         for (size_t v = 0; v < kPanelVectors; ++v) {
           Vec square[kLanes];
@@ -93,19 +93,20 @@ void pack_rows(const float* rows, size_t row, size_t count, size_t depth, float*
           transpose(square);
           TORCHETTE_UNROLL(16)
           for (int i = 0; i < kLanes; ++i)
-            store(to + (k + static_cast<size_t>(i)) * kPanel + v * kLanes, square[i]);
+            store(to + (k + static_cast<size_t>(i)) * kPanelWidth + v * kLanes, square[i]);
         }
     for (; k < depth; ++k)
-      for (size_t i = 0; i < kPanel; ++i) to[k * kPanel + i] = i < here ? rows[(first + i) * row + k] : 0.0f;
+      for (size_t i = 0; i < kPanelWidth; ++i)
+        to[k * kPanelWidth + i] = i < here ? rows[(first + i) * row + k] : 0.0f;
   }
 }
 
-/// Rows [count][width contiguous] into panels [width / kPanel][count][kPanel].
+/// Rows [count][width contiguous] into panels [width / kPanelWidth][count][kPanelWidth].
 void pack_columns(const float* rows, size_t row, size_t count, size_t width, float* to) {
-  for (size_t first = 0; first < width; first += kPanel)
-    for (size_t i = 0; i < count; ++i, to += kPanel) {
+  for (size_t first = 0; first < width; first += kPanelWidth)
+    for (size_t i = 0; i < count; ++i, to += kPanelWidth) {
       const float* from = rows + i * row + first;
-      for (size_t j = 0; j < kPanel; j += kLanes) {
+      for (size_t j = 0; j < kPanelWidth; j += kLanes) {
         if (first + j + kLanes <= width)
           store(to + j, load(from + j));
         else
@@ -194,8 +195,8 @@ float fold(float* scores, float block_max, size_t seen, size_t count, float& mos
 void attend_block(const Attention& a, size_t b, size_t group, size_t begin, size_t end, float* scratch) {
   const size_t each = a.heads / a.groups, block = a.keys < kKeys ? a.keys : kKeys;
   float* const keys = scratch;
-  float* const values = keys + panels_of(block) * kPanel * a.depth;
-  float* const scores = values + panels_of(a.width) * kPanel * block;
+  float* const values = keys + panels_of(block) * kPanelWidth * a.depth;
+  float* const scores = values + panels_of(a.width) * kPanelWidth * block;
   float* const most = scores + kRows * (block + kLanes);
   float* const total = most + kQueries * each;
   float* const widened = total + kQueries * each;
@@ -483,7 +484,7 @@ Error attend(Context& context, const Attention& a, const char* op) {
   const size_t work = a.keys * (a.depth + a.width + 8), each = a.heads / a.groups, rows = a.queries * each;
   if (rows <= 2 * kFew) return run_few(context, a, op);
   const size_t block = a.keys < kKeys ? a.keys : kKeys;
-  const size_t floats = panels_of(block) * kPanel * a.depth + panels_of(a.width) * kPanel * block +
+  const size_t floats = panels_of(block) * kPanelWidth * a.depth + panels_of(a.width) * kPanelWidth * block +
                         kRows * (block + kLanes) + 2 * kQueries * each +
                         (a.k.size == sizeof(float) ? 0 : block * widest(a));
   float* const scratch =

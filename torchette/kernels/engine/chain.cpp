@@ -325,7 +325,7 @@ static Error chain_out(Context& context, Span<const Tensor> inputs, Span<const T
   for (size_t i = 0; i < numbers.size(); ++i)
     store(vectors + i * kLanes, broadcast(static_cast<float>(numbers[i])));
   const size_t buffers = count + program.places;
-  size_t block = kBlocks / buffers / kPanel * kPanel;
+  size_t block = kBlocks / buffers / kPanelWidth * kPanelWidth;
   if (block > kLongest) block = kLongest;
   const size_t each = buffers * block;
   float* const scratch = static_cast<float*>(context.allocate_temp(context.workers() * each * sizeof(float)));

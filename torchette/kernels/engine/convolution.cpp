@@ -82,7 +82,7 @@ static Error describe_product(const Tensor& weight, const Optional<Tensor>& bias
       outputs >= 0 && outputs <= INT32_MAX && groups > 0 && static_cast<size_t>(outputs) % groups == 0 &&
           channels * groups == w.channels &&
           (cut ? static_cast<size_t>(weight.size(weight.dim() - 1)) * groups == static_cast<size_t>(outputs)
-               : weight.size(weight.dim() - 1) == ptrdiff_t{kPanel} &&
+               : weight.size(weight.dim() - 1) == ptrdiff_t{kPanelWidth} &&
                      static_cast<size_t>(weight.size(1)) == panels_of(static_cast<size_t>(outputs) / groups)),
       InvalidArgument,
       "convolution: a weight of %d groups, panels of %d and %d channels for %d channels in and %d out",
@@ -162,7 +162,7 @@ static Error convolve(Context& context, const Tensor& input, const Tensor& weigh
   const auto groups = static_cast<size_t>(weight.size(0));
   const auto channels = static_cast<size_t>(weight.size(weight.dim() - 2));
   const size_t pixels = w.out_pixels(), panels = panels_of(product.n);
-  const size_t of_weight = product.k * (cut ? product.n : panels * kPanel);
+  const size_t of_weight = product.k * (cut ? product.n : panels * kPanelWidth);
   const auto of_group = [&](size_t group) {
     PackedProduct part = product;
     const size_t column = group * product.n;

@@ -19,7 +19,7 @@ constexpr size_t kPass = kParts * kPartLanes;
 struct Row {
   const Window* window;
   const float* image;     // [D, H, W, C]
-  const float* weight;    // [panels, taps, kPanel]
+  const float* weight;    // [panels, taps, kPanelWidth]
   size_t last_row;        // floats of a row of the last panel
   const float* bias;      // or null
   const float* residual;  // of this row, or null
@@ -29,7 +29,8 @@ struct Row {
 
   /// Floats from tap to tap of the panel that has this channel.
   ptrdiff_t tap_row(size_t channel) const {
-    return static_cast<ptrdiff_t>(channel / kPanel < window->channels / kPanel ? kPanel : last_row);
+    return static_cast<ptrdiff_t>(channel / kPanelWidth < window->channels / kPanelWidth ? kPanelWidth
+                                                                                         : last_row);
   }
 };
 
@@ -62,7 +63,8 @@ void neighbours(const Row& row, size_t channel, size_t channels, ptrdiff_t x, pt
     TORCHETTE_UNROLL(8)
     for (int i = 0; i < kCount; ++i) acc[i][v] = bias;
   }
-  const float* const weight = row.weight + channel / kPanel * w.taps() * kPanel + channel % kPanel;
+  const float* const weight =
+      row.weight + channel / kPanelWidth * w.taps() * kPanelWidth + channel % kPanelWidth;
   const ptrdiff_t begin = x * w.stride[2] - w.padding[2], step = w.stride[2] * c;
   for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz) {
     const ptrdiff_t z = row.z + kz * w.dilation[0];
@@ -170,7 +172,7 @@ void pass_over_row(const Row& row, size_t channel, size_t channels, ptrdiff_t in
   if (slides && (w.kernel[2] == 3 || w.kernel[2] == 5)) {
     for (; x < w.out[2]; x += kSliding)
       for (size_t at = channel; at < channel + kPass; at += kPartLanes) {
-        const float* const weight = row.weight + at / kPanel * w.taps() * kPanel + at % kPanel;
+        const float* const weight = row.weight + at / kPanelWidth * w.taps() * kPanelWidth + at % kPanelWidth;
         if (x >= inner_from && x + kSliding <= inner_to)
           w.kernel[2] == 3 ? slide<3, false>(row, weight, at, x) : slide<5, false>(row, weight, at, x);
         else
@@ -203,7 +205,7 @@ static Error depthwise_out(Context& context, const Tensor& input, const Tensor& 
   const size_t panels = panels_of(w.channels);
   const ptrdiff_t width = weight.size(weight.dim() - 1);
   TORCHETTE_CHECK(cut ? static_cast<size_t>(width) == w.channels
-                      : static_cast<size_t>(weight.size(0)) == panels && width == ptrdiff_t{kPanel},
+                      : static_cast<size_t>(weight.size(0)) == panels && width == ptrdiff_t{kPanelWidth},
                   InvalidArgument, "depthwise: a weight of %d times %d for %d channels",
                   static_cast<int>(weight.size(0)), static_cast<int>(width), static_cast<int>(w.channels));
   SizesType sizes[5];
@@ -227,7 +229,7 @@ static Error depthwise_out(Context& context, const Tensor& input, const Tensor& 
           Row row = {&w,
                      input.const_data_ptr<float>() + r / rows_of_image * w.in_pixels() * w.channels,
                      weight.const_data_ptr<float>(),
-                     cut ? cut_columns(w.channels) : kPanel,
+                     cut ? cut_columns(w.channels) : kPanelWidth,
                      floats_of(bias),
                      residual.has_value() ? residual->const_data_ptr<float>() + r * row_floats : nullptr,
                      out.mutable_data_ptr<float>() + r * row_floats,

@@ -20,11 +20,11 @@ struct Winograd {
   const Window* window;
   const float* images;
   const PackedProduct* product;
-  const float* filter;  // transformed: [kPlaces][panels][channels][kPanel]
+  const float* filter;  // transformed: [kPlaces][panels][channels][kPanelWidth]
   const float* zeros;   // a pixel outside of the image
   size_t channels, columns, per_row, per_image;
 
-  size_t panels() const { return columns / kPanel; }
+  size_t panels() const { return columns / kPanelWidth; }
 };
 
 size_t tiles_in(ptrdiff_t pixels) { return static_cast<size_t>((pixels + 1) / 2); }
@@ -52,7 +52,7 @@ TORCHETTE_INLINE void transform_pixels(const float* const (&p)[kPlaces], size_t 
 /// G g G^T of the filters of a panel and a channel.
 template <typename W>
 void transform_filter(const W* filter, size_t tap, float* to, size_t step) {
-  for (size_t v = 0; v < kPanel; v += kLanes) {
+  for (size_t v = 0; v < kPanelWidth; v += kLanes) {
     Vec half[4][3];
     TORCHETTE_UNROLL(3)
     for (size_t x = 0; x < 3; ++x) {
@@ -196,7 +196,7 @@ bool winograd_pays(const Window& w, size_t outputs) {
 
 bool convolve_by_winograd(Context& context, const Window& w, const float* images,
                           const PackedProduct& product) {
-  Winograd g = {&w, images, &product, nullptr, nullptr, w.channels, panels_of(product.n) * kPanel, 0, 0};
+  Winograd g = {&w, images, &product, nullptr, nullptr, w.channels, panels_of(product.n) * kPanelWidth, 0, 0};
   g.per_row = tiles_in(w.out[2]);
   g.per_image = tiles_in(w.out[1]) * g.per_row;
   const size_t tiles = w.batch * g.per_image, of_filter = kPlaces * g.channels * g.columns;
@@ -211,16 +211,17 @@ bool convolve_by_winograd(Context& context, const Window& w, const float* images
   for (size_t i = 0; i < g.channels; ++i) scratch[i] = 0.0f;
   g.zeros = scratch;
   float* const filter = scratch + g.channels;
-  context.parallel_for(
-      g.panels() * g.channels, least_items(12 * kPlaces * kPanel), [&](size_t begin, size_t end, size_t) {
-        with_stored(product.stored, product.w, [&](const auto* weights) {
-          for (size_t i = begin; i < end; ++i) {
-            const size_t panel = i / g.channels, channel = i % g.channels;
-            transform_filter(weights + (panel * 9 * g.channels + channel) * kPanel, g.channels * kPanel,
-                             filter + i * kPanel, g.channels * g.columns);
-          }
-        });
-      });
+  context.parallel_for(g.panels() * g.channels, least_items(12 * kPlaces * kPanelWidth),
+                       [&](size_t begin, size_t end, size_t) {
+                         with_stored(product.stored, product.w, [&](const auto* weights) {
+                           for (size_t i = begin; i < end; ++i) {
+                             const size_t panel = i / g.channels, channel = i % g.channels;
+                             transform_filter(weights + (panel * 9 * g.channels + channel) * kPanelWidth,
+                                              g.channels * kPanelWidth, filter + i * kPanelWidth,
+                                              g.channels * g.columns);
+                           }
+                         });
+                       });
   g.filter = filter;
   const size_t blocks = (tiles + at_once - 1) / at_once;
   context.parallel_for(blocks, least_items(kPlaces * at_once * g.channels * g.columns),

@@ -57,12 +57,12 @@ void compute(const Tile& t) {
 template <typename M, int kRows, int kPanels>
 void compute(const Tile& t) {
   const auto* const a = static_cast<const typename M::Number*>(t.a);
-  const size_t columns = t.columns < kPanel ? t.columns : kPanel;
-  int32_t sums[kRows * kPanel];
+  const size_t columns = t.columns < kPanelWidth ? t.columns : kPanelWidth;
+  int32_t sums[kRows * kPanelWidth];
   for (size_t j = 0; j < columns; j += M::kColumns)
     M::template column<kRows>(a, t.w + j * kQuad, t.quads, sums + j);
   for (int i = 0; i < kRows; ++i)
-    requantize(t.how, t.zero, sums + static_cast<size_t>(i) * kPanel, columns, t.c + i * t.c_row);
+    requantize(t.how, t.zero, sums + static_cast<size_t>(i) * kPanelWidth, columns, t.c + i * t.c_row);
 }
 #endif
 
@@ -82,7 +82,7 @@ void multiply(const IntegerProduct& product, size_t first, size_t last, void* sc
   const bool flip = flips<M>(product.is_signed);
   Tile t = {};
   t.quads = quads;
-  t.w_panel = quads * kPanel * kQuad;
+  t.w_panel = quads * kPanelWidth * kQuad;
   t.c_row = product.c_row;
   const int32_t mask = mask_of(flip), zero = product.input_zero + shift_of<M>(flip);
   t.zero = sizeof(Number) == 2 ? 0 : zero;
@@ -101,7 +101,7 @@ void multiply(const IntegerProduct& product, size_t first, size_t last, void* sc
   for (size_t i = 0; i < product.m;) {
     int done = 0;
     for (size_t p = first; p < last;) {
-      const size_t column = p * kPanel, panels = last - p >= 4 ? 4 : 1;
+      const size_t column = p * kPanelWidth, panels = last - p >= 4 ? 4 : 1;
       t.a = rows + i * t.a_row;
       t.w = product.w + p * t.w_panel;
       t.c = product.c + static_cast<ptrdiff_t>(i) * product.c_row + column;
@@ -152,7 +152,7 @@ struct TileProduct {
 template <int kTiles, int kPanels, bool kSigned>
 TORCHETTE_INLINE void tile_sums(const TileProduct& t, int32_t* sums) {
   asm volatile("tilezero %tmm0\n\ttilezero %tmm1\n\ttilezero %tmm2\n\ttilezero %tmm3");
-  constexpr size_t kRow = kPanel * kQuad;
+  constexpr size_t kRow = kPanelWidth * kQuad;
   const uint8_t *a = t.a, *below = t.a + kTileRows * t.a_row;
   const int8_t *w = t.w, *beside = t.w + t.w_panel;
 #define TORCHETTE_TILE_STEP(rows, quads)               \
@@ -179,10 +179,10 @@ TORCHETTE_INLINE void tile_sums(const TileProduct& t, int32_t* sums) {
     TORCHETTE_TILE_STEP(6, 7)
   }
 #undef TORCHETTE_TILE_STEP
-#define TORCHETTE_TILE_STORE(tile)                                                      \
-  asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)"                                   \
-               :                                                                        \
-               : "r"(sums + (tile) * (kTileRows * kPanel)), "r"(kPanel * sizeof(*sums)) \
+#define TORCHETTE_TILE_STORE(tile)                                                                \
+  asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)"                                             \
+               :                                                                                  \
+               : "r"(sums + (tile) * (kTileRows * kPanelWidth)), "r"(kPanelWidth * sizeof(*sums)) \
                : "memory")
   TORCHETTE_TILE_STORE(0);
   if (kPanels == 2) TORCHETTE_TILE_STORE(1);
@@ -193,16 +193,16 @@ TORCHETTE_INLINE void tile_sums(const TileProduct& t, int32_t* sums) {
 
 template <int kTiles, int kPanels>
 void tile_block(const IntegerProduct& product, const TileProduct& t, size_t row, size_t panel) {
-  alignas(64) int32_t sums[4 * kTileRows * kPanel];
+  alignas(64) int32_t sums[4 * kTileRows * kPanelWidth];
   product.is_signed ? tile_sums<kTiles, kPanels, true>(t, sums) : tile_sums<kTiles, kPanels, false>(t, sums);
   for (size_t p = 0; p < kPanels; ++p) {
-    const size_t column = (panel + p) * kPanel;
+    const size_t column = (panel + p) * kPanelWidth;
     const RequantizedVector terms(product.how, column);
     const VecInt above = whole_weights(product.how.sums + column) * product.input_zero;
     uint8_t* to = product.c + static_cast<ptrdiff_t>(row) * product.c_row + column;
     for (size_t i = 0; i < kTiles * kTileRows; ++i, to += product.c_row) {
       const VecInt whole =
-          load(sums + (i / kTileRows * 2 + p) * (kTileRows * kPanel) + i % kTileRows * kPanel);
+          load(sums + (i / kTileRows * 2 + p) * (kTileRows * kPanelWidth) + i % kTileRows * kPanelWidth);
       terms.put(to_floats(whole - above), product.n - column, to);
     }
   }
@@ -211,7 +211,7 @@ void tile_block(const IntegerProduct& product, const TileProduct& t, size_t row,
 /// As multiply(), for at least kTileRows rows: the last tiles compute some rows once more.
 void multiply_tiles(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
   const size_t padded = quads_of(product.k) * kQuad;
-  TileProduct t = {padded / kTileBytes, padded % kTileBytes, nullptr, padded, nullptr, padded * kPanel};
+  TileProduct t = {padded / kTileBytes, padded % kTileBytes, nullptr, padded, nullptr, padded * kPanelWidth};
   struct {
     uint8_t palette = 1, reserved[15] = {};
     uint16_t bytes[16] = {};

@@ -128,7 +128,7 @@ struct IntegerProduct {
   size_t m, n, k;
   const uint8_t* a;  // rows of k numbers of 8 bits
   ptrdiff_t a_row;
-  const int8_t* w;  // panels [panels_of(n)][quads_of(k)][kPanel][kQuad]
+  const int8_t* w;  // panels [panels_of(n)][quads_of(k)][kPanelWidth][kQuad]
   uint8_t* c;       // rows of n numbers of 8 bits
   ptrdiff_t c_row;
   bool is_signed;  // what A's bytes are

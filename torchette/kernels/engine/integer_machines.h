@@ -49,7 +49,7 @@ TORCHETTE_INLINE int64_t eight_bytes(const int16_t* p) {
 // A machine: Number is what its rows are made of, bytes, or 16 bits from which the zero point is taken
 // already; kOutputs how many of a panel a vector of sums is for, kParts in how many parts the sum of each is.
 // One without vectors of sums has column(), the sums of kColumns outputs and kRows rows; kUnit numbers of
-// these rows are side by side, as put() writes them, and the sums are kPanel apart.
+// these rows are side by side, as put() writes them, and the sums are kPanelWidth apart.
 
 #if defined(__ARM_NEON) && (TORCHETTE_MAY_HAVE_DOTS || defined(__ARM_FEATURE_DOTPROD))
 struct Dots {
@@ -226,7 +226,7 @@ struct Machine {
   }
   template <int kRows>
   TORCHETTE_NOINLINE static void column(const int8_t* x, const int8_t* w, size_t quads, int32_t* sums) {
-    constexpr uint32_t kStep = kPanel * kQuad;
+    constexpr uint32_t kStep = kPanelWidth * kQuad;
     const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0, 1), kStep);
     int32_t sum[kRows] = {};
     const auto add = [&](int32x4_t weights) TORCHETTE_INLINED {
@@ -239,7 +239,7 @@ struct Machine {
     if (quads > 0)
       add(vldrwq_gather_offset_z_s32(reinterpret_cast<const int32_t*>(w), places, vctp32q(quads)));
     TORCHETTE_UNROLL(4)
-    for (size_t i = 0; i < kRows; ++i) sums[i * kPanel] = sum[i];
+    for (size_t i = 0; i < kRows; ++i) sums[i * kPanelWidth] = sum[i];
   }
 };
 #else
@@ -283,10 +283,10 @@ struct Machine {
               : [sum] "+r"(sum[i]), [x] "+r"(x), [first] "=&r"(first), [second] "=&r"(second)
               : [even] "r"(even), [odd] "r"(odd)
               : "memory");
-        w += kPanel * kQuad;
+        w += kPanelWidth * kQuad;
       } while (--quads > 0);
     TORCHETTE_UNROLL(8)
-    for (size_t i = 0; i < kRows; ++i) sums[i * kPanel] = sum[i];
+    for (size_t i = 0; i < kRows; ++i) sums[i * kPanelWidth] = sum[i];
   }
 #else
   // A product of 64 bits is of two outputs: their sums are in its halves, the upper one too small by one
@@ -298,7 +298,7 @@ struct Machine {
     Sum sum[kRows];
     TORCHETTE_UNROLL(8)
     for (size_t i = 0; i < kRows; ++i) sum[i] = 0;
-    for (; quads > 0; --quads, w += kPanel * kQuad, x += kRows * kUnit) {
+    for (; quads > 0; --quads, w += kPanelWidth * kQuad, x += kRows * kUnit) {
       TORCHETTE_UNROLL(4)
       for (size_t t = 0; t < kQuad; ++t) {
         const Sum weights = kColumns == 1 ? w[t] : w[t] + (static_cast<Sum>(w[kQuad + t]) << kHalf);
@@ -309,8 +309,8 @@ struct Machine {
     TORCHETTE_UNROLL(8)
     for (size_t i = 0; i < kRows; ++i) {
       const auto low = static_cast<int32_t>(sum[i]);
-      sums[i * kPanel] = low;
-      if (kColumns == 2) sums[i * kPanel + 1] = static_cast<int32_t>((sum[i] - low) >> kHalf);
+      sums[i * kPanelWidth] = low;
+      if (kColumns == 2) sums[i * kPanelWidth + 1] = static_cast<int32_t>((sum[i] - low) >> kHalf);
     }
   }
 #endif
@@ -350,7 +350,7 @@ TORCHETTE_INLINE VecInt whole_sums(const typename M::Vector* sums, int v) {
 
 template <typename M, int kRows, int kPanels>
 struct Sums {
-  static constexpr int kOfPanel = static_cast<int>(kPanel / M::kOutputs), kVectors = kPanels * kOfPanel;
+  static constexpr int kOfPanel = static_cast<int>(kPanelWidth / M::kOutputs), kVectors = kPanels * kOfPanel;
   typedef typename M::Vector Vector;
   Vector of[kRows][kVectors];
 
@@ -408,7 +408,7 @@ struct Sums {
       return i < kGiven ? M::quad(a + static_cast<size_t>(i) * a_row + at * kQuad) : ones;
     };
     const auto weights = [&](int v, size_t at) TORCHETTE_INLINED {
-      return M::weights(w + static_cast<size_t>(v / kOfPanel) * w_panel + at * (kPanel * kQuad) +
+      return M::weights(w + static_cast<size_t>(v / kOfPanel) * w_panel + at * (kPanelWidth * kQuad) +
                         static_cast<size_t>(v % kOfPanel) * kBytes);
     };
     if constexpr (kOnes && kRows == 2) {  // every other quad has a sum of its own: additions need not wait
@@ -417,8 +417,8 @@ struct Sums {
       Vector others[kRows][kVectors];
       clear(others);
       for (; end - q >= 2; q += 2) {
-        TORCHETTE_PREFETCH(w + q * (kPanel * kQuad) + kAhead);
-        TORCHETTE_PREFETCH(w + (q + 1) * (kPanel * kQuad) + kAhead);
+        TORCHETTE_PREFETCH(w + q * (kPanelWidth * kQuad) + kAhead);
+        TORCHETTE_PREFETCH(w + (q + 1) * (kPanelWidth * kQuad) + kAhead);
         const Vector even = x(0, q), odd = x(0, q + 1);
         TORCHETTE_UNROLL(16)
         for (int v = 0; v < kVectors; ++v) {
@@ -436,7 +436,7 @@ struct Sums {
             reinterpret_cast<Vector>(reinterpret_cast<Sum>(sums[i][v]) + reinterpret_cast<Sum>(others[i][v]));
     }
     for (; q < end; ++q) {
-      if constexpr (kGiven == 1 && kPanels == 1) TORCHETTE_PREFETCH(w + q * (kPanel * kQuad) + kAhead);
+      if constexpr (kGiven == 1 && kPanels == 1) TORCHETTE_PREFETCH(w + q * (kPanelWidth * kQuad) + kAhead);
       if constexpr (kVectors <= 2) {  // of two operands the fewer ones stay in registers
         Vector given[kVectors];
         TORCHETTE_UNROLL(2)
@@ -466,7 +466,7 @@ struct Sums {
 /// Two rows and two quads at a time; a row that is left goes alone.
 template <int kRows, int kPanels>
 struct Sums<Pairs, kRows, kPanels> {
-  static constexpr size_t kVectors = kPanel / Dots::kOutputs;
+  static constexpr size_t kVectors = kPanelWidth / Dots::kOutputs;
   int32x4_t of[kRows][kVectors];
 
   template <bool kOnes>
@@ -490,8 +490,8 @@ struct Sums<Pairs, kRows, kPanels> {
         }
         TORCHETTE_UNROLL(4)
         for (size_t v = 0; v < kVectors; ++v) {
-          const int8_t* const from = w + (q * kPanel + v * Dots::kOutputs) * kQuad;
-          const int32x4_t low = Dots::weights(from), high = second(from + kPanel * kQuad);
+          const int8_t* const from = w + (q * kPanelWidth + v * Dots::kOutputs) * kQuad;
+          const int32x4_t low = Dots::weights(from), high = second(from + kPanelWidth * kQuad);
           const int32x4_t first = vzip1q_s32(low, high), last = vzip2q_s32(low, high);
           if constexpr (kOnes) ones[v] = Dots::dot(Dots::dot(ones[v], one, low), one, high);
           TORCHETTE_UNROLL(4)
@@ -615,7 +615,7 @@ Error for_parts(Context& context, const char* op, size_t m, size_t n, size_t k, 
     });
     return Error::Ok;
   }
-  context.parallel_for(units, least_items(m * unit * kPanel * work),
+  context.parallel_for(units, least_items(m * unit * kPanelWidth * work),
                        [&](size_t begin, size_t end, size_t worker) {
                          const size_t last = end * unit;
                          for (size_t b = 0; b < blocks; ++b)

@@ -21,7 +21,7 @@ static Error linear_out(Context& context, const Tensor& input, const Tensor& wei
           (product.cut
                ? weight.size(0) == depth && weight.size(1) == static_cast<ptrdiff_t>(outputs)
                : weight.dim() == 3 && weight.size(1) == depth &&
-                     weight.size(2) == static_cast<ptrdiff_t>(kPanel) &&
+                     weight.size(2) == static_cast<ptrdiff_t>(kPanelWidth) &&
                      weight.size(0) == static_cast<ptrdiff_t>(panels_of(static_cast<size_t>(outputs)))),
       InvalidArgument,
       "linear: a weight of %d dimensions, the first of %d and the second of %d, for %d outputs of %d inputs",

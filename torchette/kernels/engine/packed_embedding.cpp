@@ -48,16 +48,16 @@ static Error packed_embedding_out(Context&, const Tensor& weight, const Tensor& 
   TORCHETTE_CHECK(
       rows >= 0 && rows <= INT32_MAX &&
           (cut ? weight.size(1) == static_cast<ptrdiff_t>(rows)
-               : weight.dim() == 3 && weight.size(2) == static_cast<ptrdiff_t>(kPanel) &&
+               : weight.dim() == 3 && weight.size(2) == static_cast<ptrdiff_t>(kPanelWidth) &&
                      weight.size(0) == static_cast<ptrdiff_t>(panels_of(static_cast<size_t>(rows)))),
       InvalidArgument, "%s: a weight of %d dimensions and %d elements for %d rows", kName,
       static_cast<int>(weight.dim()), static_cast<int>(weight.numel()), static_cast<int>(rows));
   const auto k = static_cast<size_t>(weight.size(cut ? 0 : 1)), count = static_cast<size_t>(rows);
   return for_rows(kName, indices, rows, k, out, [&](size_t index, float* to) {
-    const size_t panel = index / kPanel;
-    const size_t row = cut && panel == count / kPanel ? cut_columns(count) : kPanel;
+    const size_t panel = index / kPanelWidth;
+    const size_t row = cut && panel == count / kPanelWidth ? cut_columns(count) : kPanelWidth;
     with_stored(stored, weight.const_data_ptr(), [&](const auto* from) {
-      from += panel * k * kPanel + index % kPanel;
+      from += panel * k * kPanelWidth + index % kPanelWidth;
       for (size_t j = 0; j < k; ++j, from += row) to[j] = *from;
     });
   });
@@ -76,14 +76,15 @@ static Error scaled_embedding_out(Context&, const Tensor& weight, const Tensor& 
   const auto* const stored = static_cast<const uint8_t*>(weight.const_data_ptr());
   const float* const factors = scales.const_data_ptr<float>();
   return for_rows(kName, indices, rows, k, out, [&](size_t index, float* to) {
-    const size_t panel = index / kPanel, lane = index % kPanel;
+    const size_t panel = index / kPanelWidth, lane = index % kPanelWidth;
     for (size_t j = 0; j < k; ++j) {
       const size_t in_word = j % numbers;
-      const uint8_t byte = stored[((panel * words + j / numbers) * kPanel + lane) * kQuad + in_word % kQuad];
+      const uint8_t byte =
+          stored[((panel * words + j / numbers) * kPanelWidth + lane) * kQuad + in_word % kQuad];
       const int whole = !nibbles           ? static_cast<int8_t>(byte)
                         : in_word >= kQuad ? static_cast<int8_t>(byte) >> 4
                                            : static_cast<int8_t>(static_cast<uint8_t>(byte << 4)) >> 4;
-      to[j] = static_cast<float>(whole) * factors[(panel * groups + j * groups / k) * kPanel + lane];
+      to[j] = static_cast<float>(whole) * factors[(panel * groups + j * groups / k) * kPanelWidth + lane];
     }
   });
 }

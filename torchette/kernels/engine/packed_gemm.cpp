@@ -14,7 +14,7 @@ namespace {
 // rows, and rounding errors grow with the length of a chain of sums.
 constexpr size_t kDepth = 384;
 // Floats of the panels of a block; and of one whose weights are widened, which takes memory.
-constexpr size_t kBlock = size_t{1} << 16, kWideBlock = 2 * (kDepth + 1) * kPanel;
+constexpr size_t kBlock = size_t{1} << 16, kWideBlock = 2 * (kDepth + 1) * kPanelWidth;
 
 /// Most rows of a tile of so many panels: the sums, a row of the panels and a number are in registers.
 constexpr int max_rows(int panels) {
@@ -59,7 +59,7 @@ constexpr int kOfPanel = static_cast<int>(kPanelVectors);
 template <typename W, int kRows, int kVectors>
 void compute(const Tile& t) {
   constexpr int kPanels = (kVectors + kOfPanel - 1) / kOfPanel;
-  constexpr size_t kColumns = kVectors < kOfPanel ? kVectors * kLanes : kPanel;  // of each panel
+  constexpr size_t kColumns = kVectors < kOfPanel ? kVectors * kLanes : kPanelWidth;  // of each panel
   constexpr int kPass = parts_of_pass(kRows, kColumns / kPartLanes), kParts = kPanels * kPass;
   const Part low = part_of(t.low), high = part_of(t.high);
   for (size_t at = 0; at < kColumns; at += kPass * kPartLanes) {
@@ -68,7 +68,7 @@ void compute(const Tile& t) {
     TORCHETTE_UNROLL(8)
     for (int g = 0; g < (kRows + 2) / 3; ++g) group[g] = t.a + 3 * g * t.a_row;
     const W* panel[kPanels];
-    const size_t row = kPanels == 1 ? t.w_row : kPanel;
+    const size_t row = kPanels == 1 ? t.w_row : kPanelWidth;
     TORCHETTE_UNROLL(8)
     for (int p = 0; p < kPanels; ++p)
       panel[p] = static_cast<const W*>(t.w) + static_cast<size_t>(p) * t.w_panel + at;
@@ -93,7 +93,7 @@ void compute(const Tile& t) {
     }
     TORCHETTE_UNROLL(8)
     for (int v = 0; v < kParts; ++v) {
-      const size_t column = at + v / kPass * kPanel + v % kPass * kPartLanes;
+      const size_t column = at + v / kPass * kPanelWidth + v % kPass * kPartLanes;
       const Part bias = t.bias != nullptr ? load_part(t.bias + column) : Part{};
       if (t.residual != nullptr) {
         TORCHETTE_UNROLL(16)
@@ -167,16 +167,17 @@ size_t next_part(size_t total, size_t most) {
 struct CutPanel {
   size_t columns;
   size_t copied = 0;  // rows, the last ones
-  float rows[kPanel * kPanel];
+  float rows[kPanelWidth * kPanelWidth];
 
   /// Of `depth` rows at `w`, with `below` rows of the panel below them.
   void copy(const float* w, size_t depth, size_t below) {
-    const size_t last = (kPanel - 1) / columns;  // so many rows of the panel begin within kPanel of its end
+    const size_t last =
+        (kPanelWidth - 1) / columns;  // so many rows of the panel begin within kPanelWidth of its end
     const size_t needed = below >= last ? 0 : last - below;
-    copied = depth <= kPanel ? depth : needed;
-    memset(rows, 0, copied * kPanel * sizeof(float));
+    copied = depth <= kPanelWidth ? depth : needed;
+    memset(rows, 0, copied * kPanelWidth * sizeof(float));
     for (size_t i = 0; i < copied; ++i)
-      memcpy(rows + i * kPanel, w + (depth - copied + i) * columns, columns * sizeof(float));
+      memcpy(rows + i * kPanelWidth, w + (depth - copied + i) * columns, columns * sizeof(float));
   }
 
   void compute(Tile t, Compute tile) const {
@@ -195,7 +196,7 @@ struct CutPanel {
       rest.residual_row = t.c_row;
     }
     rest.w = rows;
-    rest.w_row = kPanel;
+    rest.w_row = kPanelWidth;
     tile(rest);
   }
 };
@@ -204,28 +205,29 @@ struct CutPanel {
 template <typename W>
 void widen(const PackedProduct& product, const W* weights, size_t first, size_t last, size_t k0, size_t depth,
            float* to) {
-  for (size_t p = first; p < last; ++p, to += depth * kPanel) {
-    const bool cut = product.cut && (p + 1) * kPanel > product.n;
-    const size_t row = cut ? cut_columns(product.n) : kPanel;
-    const W* const from = weights + p * product.k * kPanel + k0 * row;
+  for (size_t p = first; p < last; ++p, to += depth * kPanelWidth) {
+    const bool cut = product.cut && (p + 1) * kPanelWidth > product.n;
+    const size_t row = cut ? cut_columns(product.n) : kPanelWidth;
+    const W* const from = weights + p * product.k * kPanelWidth + k0 * row;
     const size_t left = (product.k - k0) * row;  // until the weights end, where the panel is cut
     for (size_t i = 0; i < depth; ++i) {
-      if (cut && i * row + kPanel > left)
-        for (size_t j = 0; j < kPanel; ++j) to[i * kPanel + j] = j < row ? float(from[i * row + j]) : 0.0f;
+      if (cut && i * row + kPanelWidth > left)
+        for (size_t j = 0; j < kPanelWidth; ++j)
+          to[i * kPanelWidth + j] = j < row ? float(from[i * row + j]) : 0.0f;
       else
-        for (size_t v = 0; v < kPanel; v += kPartLanes)
-          store_part(to + i * kPanel + v, load_part(from + i * row + v));
+        for (size_t v = 0; v < kPanelWidth; v += kPartLanes)
+          store_part(to + i * kPanelWidth + v, load_part(from + i * row + v));
     }
   }
 }
 
 /// Panels of a block of such a depth that is widened.
 size_t wide_panels(size_t depth) {
-  const size_t fitting = kWideBlock / ((depth + 1) * kPanel);
+  const size_t fitting = kWideBlock / ((depth + 1) * kPanelWidth);
   return fitting > 8 ? fitting / 8 * 8 : fitting / 2 * 2;
 }
 
-/// Copies fewer than kPanel columns of so many rows.
+/// Copies fewer than kPanelWidth columns of so many rows.
 void copy_columns(const float* from, ptrdiff_t from_row, float* to, ptrdiff_t to_row, size_t rows,
                   size_t columns) {
   for (size_t at = 0; at < columns; at += kLanes) {
@@ -241,7 +243,7 @@ void copy_columns(const float* from, ptrdiff_t from_row, float* to, ptrdiff_t to
 size_t PackedProduct::widened() const {
   const size_t depth = next_part(k, kDepth), panels = panels_of(n), most = wide_panels(depth);
   if (stored == Stored::float32 || (m <= kFewRows && !cut)) return 0;
-  return (m <= kFewRows ? 1 : panels < most ? panels : most) * depth * kPanel;
+  return (m <= kFewRows ? 1 : panels < most ? panels : most) * depth * kPanelWidth;
 }
 
 PackedProduct PackedProduct::rows(size_t first, size_t count) const {
@@ -257,8 +259,8 @@ PackedProduct PackedProduct::rows(size_t first, size_t count) const {
 struct Block {
   bool has_cut;
   CutPanel cut;
-  const float* cut_panel = nullptr;  // of float32 weights
-  float last_bias[kPanel] = {};      // of the last panel, so that a tile reads a whole one
+  const float* cut_panel = nullptr;   // of float32 weights
+  float last_bias[kPanelWidth] = {};  // of the last panel, so that a tile reads a whole one
 };
 
 /// Panels [begin, end) in rows [k0, k0 + depth): widens their weights if `wide`, and those of a cut panel of
@@ -267,24 +269,25 @@ static TORCHETTE_INLINE void prepare_block(const PackedProduct& product, size_t 
                                            size_t depth, bool narrow, bool wide, Block& block) {
   const size_t n = product.n, k = product.k;
   block.cut.columns = cut_columns(n);
-  block.has_cut = product.cut && end * kPanel > n;
+  block.has_cut = product.cut && end * kPanelWidth > n;
   if (block.has_cut && !narrow) {
-    block.cut_panel = static_cast<const float*>(product.w) + (end - 1) * k * kPanel + k0 * block.cut.columns;
+    block.cut_panel =
+        static_cast<const float*>(product.w) + (end - 1) * k * kPanelWidth + k0 * block.cut.columns;
     block.cut.copy(block.cut_panel, depth, k - k0 - depth);
   } else if (wide || block.has_cut) {
     with_stored(product.stored, product.w, [&](const auto* w) {
       widen(product, w, wide ? begin : end - 1, end, k0, depth, product.wide);
     });
   }
-  if (product.bias != nullptr && end * kPanel > n)
-    memcpy(block.last_bias, product.bias + (end - 1) * kPanel, block.cut.columns * sizeof(float));
+  if (product.bias != nullptr && end * kPanelWidth > n)
+    memcpy(block.last_bias, product.bias + (end - 1) * kPanelWidth, block.cut.columns * sizeof(float));
 }
 
 /// How many panels a tile has, of at most `panels`, if `left` panels of the block and `columns` columns
 /// remain.
 static TORCHETTE_INLINE size_t panels_of_tile(size_t panels, size_t left, size_t columns) {
   while (panels > left) panels /= 2;
-  while (panels > 1 && columns < panels * kPanel) panels /= 2;
+  while (panels > 1 && columns < panels * kPanelWidth) panels /= 2;
   return panels;
 }
 
@@ -297,7 +300,7 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
   do {  // once even if k is 0: the bias must be written
     const size_t depth = next_part(k - k0, kDepth);
     const bool begins = k0 == 0, ends = k0 + depth >= k;
-    const size_t fitting = depth == 0 ? last - first : kBlock / (depth * kPanel);
+    const size_t fitting = depth == 0 ? last - first : kBlock / (depth * kPanelWidth);
     const size_t at_most = wide ? wide_panels(depth) : fitting > 8 ? fitting / 8 * 8 : 8;
     for (size_t p0 = first; p0 < last; p0 += at_most) {
       const size_t p_end = p0 + at_most < last ? p0 + at_most : last;
@@ -307,8 +310,8 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
         const size_t rows = next_part(m - i, narrow && !wide ? kNarrowRows : kTileRows),
                      at_once = panels_at_once(rows);
         for (size_t p = p0; p < p_end;) {
-          const size_t panels = panels_of_tile(at_once, p_end - p, n - p * kPanel);
-          const size_t column = p * kPanel, width = panels * kPanel;
+          const size_t panels = panels_of_tile(at_once, p_end - p, n - p * kPanelWidth);
+          const size_t column = p * kPanelWidth, width = panels * kPanelWidth;
           const size_t columns = n - column < width ? n - column : width;
           float* const c = product.c + static_cast<ptrdiff_t>(i) * product.c_row + column;
           const float* added = begins ? product.residual : product.c;
@@ -316,16 +319,16 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
           if (added != nullptr)
             added += static_cast<ptrdiff_t>(i) * added_row + static_cast<ptrdiff_t>(column);
           const bool is_cut = block.has_cut && columns < width, is_wide = wide || (narrow && is_cut);
-          const void* w = product.wide + (wide ? (p - p0) * depth * kPanel : 0);
+          const void* w = product.wide + (wide ? (p - p0) * depth * kPanelWidth : 0);
           if (!is_wide)
-            w = static_cast<const char*>(product.w) + (p * k + k0) * kPanel * size_of(product.stored);
+            w = static_cast<const char*>(product.w) + (p * k + k0) * kPanelWidth * size_of(product.stored);
           Tile t = {depth,
                     product.a + static_cast<ptrdiff_t>(i) * product.a_row + k0,
                     product.a_row,
                     w,
                     product.stored,
-                    (is_wide ? depth : k) * kPanel,
-                    kPanel,
+                    (is_wide ? depth : k) * kPanelWidth,
+                    kPanelWidth,
                     c,
                     product.c_row,
                     begins && product.bias != nullptr ? product.bias + column : nullptr,
@@ -333,22 +336,23 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
                     added_row,
                     ends ? low : -INFINITY,
                     ends ? high : INFINITY};
-          const bool half = kOfPanel > 1 && panels == 1 && columns <= kPanel / 2;
+          const bool half = kOfPanel > 1 && panels == 1 && columns <= kPanelWidth / 2;
           // A tile of one vector may store behind the last column, into the next row, which is computed
           // later.
           const bool spills = columns < width && product.c_row == static_cast<ptrdiff_t>(n) &&
-                              (half ? kPanel / 2 : kPanel) == kPartLanes && added == nullptr &&
-                              left == Activation::none && n <= kPanel && (m - i - rows) * n >= kPanel;
+                              (half ? kPanelWidth / 2 : kPanelWidth) == kPartLanes && added == nullptr &&
+                              left == Activation::none && n <= kPanelWidth &&
+                              (m - i - rows) * n >= kPanelWidth;
           // Otherwise a separate tile computes the panel that ends behind the last column.
           const bool is_separate = columns < width && !spills;
-          float result[kTileRows * kPanel];
+          float result[kTileRows * kPanelWidth];
           if (is_cut && !narrow) t.w = block.cut_panel;
           if (columns < width && t.bias != nullptr) t.bias = block.last_bias;
           if (is_separate) {
-            if (added != nullptr) copy_columns(added, added_row, result, kPanel, rows, columns);
+            if (added != nullptr) copy_columns(added, added_row, result, kPanelWidth, rows, columns);
             t.residual = added != nullptr ? result : nullptr;
             t.c = result;
-            t.residual_row = t.c_row = kPanel;
+            t.residual_row = t.c_row = kPanelWidth;
           }
           Compute tile = half ? of_half<float>(rows) : tile_of<float>(rows, panels);
           if constexpr (kHasNarrow)
@@ -358,7 +362,7 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
           else
             tile(t);
           if (ends) activate(left, t.c, t.c_row, rows, columns);
-          if (is_separate) copy_columns(result, kPanel, c, product.c_row, rows, columns);
+          if (is_separate) copy_columns(result, kPanelWidth, c, product.c_row, rows, columns);
           p += panels;
         }
         i += rows;
@@ -383,7 +387,7 @@ void packed_gemm(Context& context, const PackedProduct& product) {
                          });
     return;
   }
-  context.parallel_for(panels, least_items(product.m * kPanel * work),
+  context.parallel_for(panels, least_items(product.m * kPanelWidth * work),
                        [&](size_t begin, size_t end, size_t worker) {
                          PackedProduct part = product;
                          part.wide += worker * widened;

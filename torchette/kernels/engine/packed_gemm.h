@@ -14,7 +14,7 @@ struct PackedProduct {
   size_t m, n, k;
   const float* a;  // rows of k contiguous floats
   ptrdiff_t a_row;
-  const void* w;  // panels [panels_of(n)][k][kPanel]
+  const void* w;  // panels [panels_of(n)][k][kPanelWidth]
   Stored stored;  // what they hold
   bool cut;       // the last one is [k][cut_columns(n)]
   float* c;       // rows of n contiguous floats

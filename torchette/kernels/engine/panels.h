@@ -12,7 +12,7 @@ namespace TORCHETTE_ISA {
 #define TORCHETTE_CONSTANT(name, value) constexpr size_t name = value;
 #include "torchette/schema/engine.def"
 /// Vectors of a row of a panel.
-constexpr size_t kPanelVectors = kPanel / kLanes;
+constexpr size_t kPanelVectors = kPanelWidth / kLanes;
 
 /// How weights are stored. Those of 16 bits become floats where they are read, and all that is computed is
 /// float.
@@ -61,16 +61,18 @@ TORCHETTE_INLINE Part part_of(float x) { return x - Part{}; }
 constexpr size_t kPartLanes = sizeof(Part) / sizeof(float);
 /// How many of `parts` of a panel are computed at a time for so many rows. Where registers are few, a panel
 /// takes several passes over the rows.
-constexpr int parts_of_pass(int rows, int parts = static_cast<int>(kPanel / kPartLanes)) {
+constexpr int parts_of_pass(int rows, int parts = static_cast<int>(kPanelWidth / kPartLanes)) {
   const int most = !TORCHETTE_HAS_VECTORS                             ? (rows <= 2 ? 8 : 4)
                    : kLanes == 4 && kVectorRegisters < 32 && rows > 1 ? 2
                                                                       : parts;
   return parts < most ? parts : most;
 }
 
-constexpr size_t panels_of(size_t outputs) { return (outputs + kPanel - 1) / kPanel; }
+constexpr size_t panels_of(size_t outputs) { return (outputs + kPanelWidth - 1) / kPanelWidth; }
 /// Columns of the last panel, where it is cut behind the last output.
-constexpr size_t cut_columns(size_t outputs) { return outputs % kPanel == 0 ? kPanel : outputs % kPanel; }
+constexpr size_t cut_columns(size_t outputs) {
+  return outputs % kPanelWidth == 0 ? kPanelWidth : outputs % kPanelWidth;
+}
 
 /// With fewer multiply-adds a part is not worth a thread: 10 to 20 microseconds, since what one core has
 /// written another must fetch.

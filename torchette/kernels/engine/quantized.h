@@ -39,7 +39,7 @@ inline Error check_quantized(const char* op, const Tensor& out, Span<const Sizes
 /// The terms of `groups` times `outputs` results: float32 [groups, 3, whole panels], see pack.py.
 inline Error read_terms(const char* op, const Tensor& terms, size_t groups, size_t outputs, int64_t zero,
                         int64_t low, int64_t high, Requantization& how) {
-  const size_t width = panels_of(outputs) * kPanel;
+  const size_t width = panels_of(outputs) * kPanelWidth;
   TORCHETTE_CHECK(terms.scalar_type() == ScalarType::Float && is_contiguous(terms) && terms.dim() == 3 &&
                       static_cast<size_t>(terms.size(0)) == groups && terms.size(1) == 3 &&
                       static_cast<size_t>(terms.size(2)) == width,
@@ -66,14 +66,14 @@ inline Error check_stored(const char* op, const Tensor& weight, const Tensor& sc
                       (of_bytes || weight.scalar_type() == ScalarType::Byte) && is_contiguous(weight) &&
                       weight.dim() == 4 && static_cast<size_t>(weight.size(0)) == panels &&
                       static_cast<size_t>(weight.size(1)) == (depth + numbers - 1) / numbers &&
-                      weight.size(2) == ptrdiff_t{kPanel} && weight.size(3) == ptrdiff_t{kQuad},
+                      weight.size(2) == ptrdiff_t{kPanelWidth} && weight.size(3) == ptrdiff_t{kQuad},
                   InvalidArgument, "%s: a weight of type %d with %d elements for %d outputs of %d inputs", op,
                   static_cast<int>(weight.scalar_type()), static_cast<int>(weight.numel()),
                   static_cast<int>(outputs), static_cast<int>(depth));
   TORCHETTE_TRY(check_floats(op, scales, "scales"));
   groups = scales.dim() == 3 ? static_cast<size_t>(scales.size(1)) : 0;
   TORCHETTE_CHECK(groups > 0 && static_cast<size_t>(scales.size(0)) == panels &&
-                      scales.size(2) == ptrdiff_t{kPanel} && depth % groups == 0 &&
+                      scales.size(2) == ptrdiff_t{kPanelWidth} && depth % groups == 0 &&
                       (groups == 1 || depth / groups % numbers == 0),
                   InvalidArgument, "%s: scales of %d dimensions with %d elements for %d outputs of %d inputs",
                   op, static_cast<int>(scales.dim()), static_cast<int>(scales.numel()),

@@ -101,7 +101,7 @@ static Error quantized_convolution_out(Context& context, const Tensor& input, co
   TORCHETTE_CHECK(channels * groups == w.channels && product.n * groups == static_cast<size_t>(outputs) &&
                       static_cast<size_t>(weight.size(1)) == panels &&
                       static_cast<size_t>(weight.size(2)) * kQuad == padded &&
-                      weight.size(3) == ptrdiff_t{kPanel} && weight.size(4) == ptrdiff_t{kQuad},
+                      weight.size(3) == ptrdiff_t{kPanelWidth} && weight.size(4) == ptrdiff_t{kQuad},
                   InvalidArgument,
                   "%s: a weight of %d groups and %d elements for %d taps of %d channels and %d outputs",
                   kName, static_cast<int>(groups), static_cast<int>(weight.numel()),
@@ -115,9 +115,9 @@ static Error quantized_convolution_out(Context& context, const Tensor& input, co
   product.input_zero = static_cast<int32_t>(input_zero);
   const auto of_group = [&](size_t group) {
     IntegerProduct part = product;
-    part.w = weight.const_data_ptr<int8_t>() + group * panels * padded * kPanel;
+    part.w = weight.const_data_ptr<int8_t>() + group * panels * padded * kPanelWidth;
     part.c = static_cast<uint8_t*>(out.mutable_data_ptr()) + group * product.n;
-    const size_t terms_of_group = group * 3 * panels * kPanel;
+    const size_t terms_of_group = group * 3 * panels * kPanelWidth;
     part.how.sums += terms_of_group;
     part.how.bias += terms_of_group;
     part.how.multiplier += terms_of_group;
@@ -158,7 +158,7 @@ typedef int16_t TapWeight;
 struct DepthwiseRow {
   const Window* window;
   const uint8_t* image;
-  const TapWeight* filter;  // [taps][kPanel], of the panel
+  const TapWeight* filter;  // [taps][kPanelWidth], of the panel
   const Requantization* how;
   uint8_t* out;
   ptrdiff_t z, y;
@@ -187,7 +187,8 @@ TORCHETTE_INLINE void for_lines(const DepthwiseRow& row, const Tap& tap) {
   const Window& w = *row.window;
   const TapWeight* filter = row.filter;
   for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz)
-    for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky, filter += w.kernel[2] * static_cast<ptrdiff_t>(kPanel))
+    for (ptrdiff_t ky = 0; ky < w.kernel[1];
+         ++ky, filter += w.kernel[2] * static_cast<ptrdiff_t>(kPanelWidth))
       tap(row.line(kz, ky), filter);
 }
 
@@ -211,7 +212,7 @@ void depthwise_taps(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
   const ptrdiff_t first = x * w.stride[2] - w.padding[2], c = static_cast<ptrdiff_t>(w.channels);
   for_lines(row, [&](const uint8_t* line, const float* filter) TORCHETTE_INLINED {
     for (ptrdiff_t kx = 0; kx < w.kernel[2]; ++kx) {
-      const Vec weight = load(filter + kx * static_cast<ptrdiff_t>(kPanel) + v);
+      const Vec weight = load(filter + kx * static_cast<ptrdiff_t>(kPanelWidth) + v);
       const ptrdiff_t tap = first + kx * w.dilation[2];
       const uint8_t* const from = line != nullptr ? line + tap * c : row.outside;
       const ptrdiff_t step = line != nullptr ? w.stride[2] * c : 0;
@@ -244,7 +245,7 @@ void depthwise_slide(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) 
   for_lines(row, [&](const uint8_t* line, const float* filter) TORCHETTE_INLINED {
     Vec weights[kTaps];
     TORCHETTE_UNROLL(8)
-    for (int t = 0; t < kTaps; ++t) weights[t] = load(filter + static_cast<size_t>(t) * kPanel + v);
+    for (int t = 0; t < kTaps; ++t) weights[t] = load(filter + static_cast<size_t>(t) * kPanelWidth + v);
     const uint8_t* const from = line != nullptr ? line + first * c : row.outside;
     const ptrdiff_t step = line != nullptr ? c : 0;
     TORCHETTE_UNROLL(16)
@@ -326,14 +327,14 @@ TORCHETTE_NOINLINE void add_taps(const uint8_t* pixel, ptrdiff_t step, const int
     four.val[2] = vaddq_s32(four.val[2], vmovltq_s16(even));
     four.val[3] = vaddq_s32(four.val[3], vmovltq_s16(odd));
     pixel += step;
-    weights += kPanel;
+    weights += kPanelWidth;
   } while (--count > 0);
   vst4q_s32(sums, four);
 #elif defined(__wasm_simd128__)
   v128_t four[4];
   memcpy(four, sums, sizeof(four));
   do {
-    uint8_t some[kPanel] = {};
+    uint8_t some[kPanelWidth] = {};
     if (!kWhole) copy_run(some, pixel, channels);
     const v128_t x = wasm_v128_xor(wasm_v128_load(kWhole ? pixel : some), wasm_i32x4_splat(flip));
     const v128_t w = wasm_v128_load(weights);
@@ -343,13 +344,13 @@ TORCHETTE_NOINLINE void add_taps(const uint8_t* pixel, ptrdiff_t step, const int
     four[2] = wasm_i32x4_add(four[2], wasm_i32x4_extend_low_i16x8(high));
     four[3] = wasm_i32x4_add(four[3], wasm_i32x4_extend_high_i16x8(high));
     pixel += step;
-    weights += kPanel;
+    weights += kPanelWidth;
   } while (--count > 0);
   memcpy(sums, four, sizeof(four));
 #else
   int32x4_t a = vld1q_s32(sums), b = vld1q_s32(sums + 4), c = vld1q_s32(sums + 8), d = vld1q_s32(sums + 12);
   do {
-    uint8_t some[kPanel] = {};
+    uint8_t some[kPanelWidth] = {};
     if (!kWhole) copy_run(some, pixel, channels);
     const uint8x16_t bytes = vld1q_u8(kWhole ? pixel : some);
     const int8x16_t x = veorq_s8(vreinterpretq_s8_u8(bytes), vdupq_n_s8(static_cast<int8_t>(flip)));
@@ -361,7 +362,7 @@ TORCHETTE_NOINLINE void add_taps(const uint8_t* pixel, ptrdiff_t step, const int
     c = vaddw_s16(c, vget_low_s16(high));
     d = vaddw_s16(d, vget_high_s16(high));
     pixel += step;
-    weights += kPanel;
+    weights += kPanelWidth;
   } while (--count > 0);
   vst1q_s32(sums, a);
   vst1q_s32(sums + 4, b);
@@ -406,13 +407,13 @@ TORCHETTE_NOINLINE void add_taps(const uint8_t* pixels, ptrdiff_t step, const in
             [pair] "=&r"(pair), [weights] "+r"(weights)
           :
           : "memory");
-      static_assert(kPanel * sizeof(int16_t) == 4 + 28);
+      static_assert(kPanelWidth * sizeof(int16_t) == 4 + 28);
 #else
       a += static_cast<int8_t>(bytes) * weights[0];
       b += static_cast<int8_t>(bytes >> 8) * weights[2];
       c += static_cast<int8_t>(bytes >> 16) * weights[1];
       d += static_cast<int8_t>(bytes >> 24) * weights[3];
-      weights += kPanel;
+      weights += kPanelWidth;
 #endif
     } while (--left > 0);
     sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
@@ -428,12 +429,12 @@ template <bool kWhole>
 void depthwise_row(const DepthwiseRow& row, float zero) {
   const Window& w = *row.window;
   const int32_t flip = row.flip != 0 ? static_cast<int32_t>(0x80808080u) : 0;
-  int32_t above[kPanel], sums[kPanel];
+  int32_t above[kPanelWidth], sums[kPanelWidth];
 #if TORCHETTE_HAS_VECTORS
-  for (size_t c = 0; c < kPanel; c += kLanes)
+  for (size_t c = 0; c < kPanelWidth; c += kLanes)
     store(above + c, whole_weights(row.how->sums + row.channel + c) * -static_cast<int32_t>(zero));
 #else
-  for (size_t c = 0; c < kPanel; ++c)
+  for (size_t c = 0; c < kPanelWidth; ++c)
     above[c] = whole_weights(row.how->sums + row.channel + c) * -static_cast<int32_t>(zero);
 #endif
   const auto add = [&](const uint8_t* pixel, ptrdiff_t step, const TapWeight* weights, ptrdiff_t count) {
@@ -450,7 +451,7 @@ void depthwise_row(const DepthwiseRow& row, float zero) {
     while (end > first && at + (end - 1) * w.dilation[2] >= w.in[2]) --end;
     for_lines(row, [&](const uint8_t* line, const TapWeight* weights) TORCHETTE_INLINED {
       const ptrdiff_t begin = line != nullptr ? first : taps, after = line != nullptr ? end : taps;
-      constexpr auto kRow = static_cast<ptrdiff_t>(kPanel);
+      constexpr auto kRow = static_cast<ptrdiff_t>(kPanelWidth);
       add(row.outside, 0, weights, begin);
       if (begin < after)
         add(row.pixel(line, at + begin * w.dilation[2]), step, weights + begin * kRow, after - begin);
@@ -475,7 +476,7 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
   const size_t panels = panels_of(w.channels), taps = w.taps();
   TORCHETTE_CHECK(taps <= kMaxDepthwiseTaps && weight.dim() == 3 &&
                       static_cast<size_t>(weight.size(0)) == panels &&
-                      static_cast<size_t>(weight.size(1)) == taps && weight.size(2) == ptrdiff_t{kPanel},
+                      static_cast<size_t>(weight.size(1)) == taps && weight.size(2) == ptrdiff_t{kPanelWidth},
                   InvalidArgument, "%s: a weight of %d dimensions and %d elements for %d taps of %d channels",
                   kName, static_cast<int>(weight.dim()), static_cast<int>(weight.numel()),
                   static_cast<int>(taps), static_cast<int>(w.channels));
@@ -486,8 +487,8 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
   auto* const filters = static_cast<TapWeight*>(context.allocate_temp(weight.numel() * sizeof(float)));
   TORCHETTE_CHECK(filters != nullptr || weight.numel() == 0, MemoryAllocationFailed,
                   "%s: no scratch memory for %d weights", kName, static_cast<int>(weight.numel()));
-  widen(weight.const_data_ptr<int8_t>(), panels * taps * kPanel, filters);
-  uint8_t outside[kPanel];
+  widen(weight.const_data_ptr<int8_t>(), panels * taps * kPanelWidth, filters);
+  uint8_t outside[kPanelWidth];
   memset(outside, static_cast<uint8_t>(input_zero), sizeof(outside));
   const bool is_signed = input.scalar_type() == ScalarType::Char;
   const auto flip = static_cast<int8_t>(is_signed ? 0 : INT8_MIN);
@@ -499,18 +500,18 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
         for (size_t r = begin; r < end; ++r) {
           const auto y = static_cast<ptrdiff_t>(r % rows_of_image);
           for (size_t p = 0; p < panels; ++p) {
-            const size_t channel = p * kPanel, left = w.channels - channel;
+            const size_t channel = p * kPanelWidth, left = w.channels - channel;
             const DepthwiseRow row = {&w,
                                       static_cast<const uint8_t*>(input.const_data_ptr()) +
                                           r / rows_of_image * w.in_pixels() * w.channels,
-                                      filters + p * taps * kPanel,
+                                      filters + p * taps * kPanelWidth,
                                       &how,
                                       static_cast<uint8_t*>(out.mutable_data_ptr()) + r * row_bytes + channel,
                                       y / w.out[1] * w.stride[0] - w.padding[0],
                                       y % w.out[1] * w.stride[1] - w.padding[1],
                                       flip,
                                       channel,
-                                      left < kPanel ? left : kPanel,
+                                      left < kPanelWidth ? left : kPanelWidth,
                                       outside};
             // A panel that is not whole is read as one where what follows its channels is the image, too.
             const auto reaches = [&](ptrdiff_t at, int d) {
@@ -520,7 +521,7 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
             const ptrdiff_t line = reaches(row.z, 0) * w.in[1] + reaches(row.y, 1);
             const bool is_last = r / rows_of_image + 1 == w.batch && line + 1 >= w.in[0] * w.in[1];
             const bool whole =
-                left >= kPanel || (!is_last && static_cast<size_t>(w.in[2]) * w.channels >= kPanel);
+                left >= kPanelWidth || (!is_last && static_cast<size_t>(w.in[2]) * w.channels >= kPanelWidth);
             whole ? depthwise_row<true>(row, above) : depthwise_row<false>(row, above);
           }
         }

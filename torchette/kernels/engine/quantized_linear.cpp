@@ -18,8 +18,8 @@ static Error quantized_linear_out(Context& context, const Tensor& input, const T
   TORCHETTE_CHECK(
       outputs >= 0 && outputs <= INT32_MAX && weight.scalar_type() == ScalarType::Char && weight.dim() == 4 &&
           static_cast<size_t>(weight.size(0)) == panels_of(static_cast<size_t>(outputs)) &&
-          static_cast<size_t>(weight.size(1)) == quads_of(depth) && weight.size(2) == ptrdiff_t{kPanel} &&
-          weight.size(3) == ptrdiff_t{kQuad},
+          static_cast<size_t>(weight.size(1)) == quads_of(depth) &&
+          weight.size(2) == ptrdiff_t{kPanelWidth} && weight.size(3) == ptrdiff_t{kQuad},
       InvalidArgument, "%s: a weight of %d dimensions and %d elements for %d outputs of %d inputs", kName,
       static_cast<int>(weight.dim()), static_cast<int>(weight.numel()), static_cast<int>(outputs),
       static_cast<int>(depth));

@@ -29,7 +29,7 @@ struct Layer {
   float* cell;  // [batch][units], updated; null for a GRU
   bool reverse;
 
-  size_t width() const { return panels_of(units) * gates * kPanel; }
+  size_t width() const { return panels_of(units) * gates * kPanelWidth; }
   /// Which step comes as number t.
   ptrdiff_t step(size_t t) const { return static_cast<ptrdiff_t>(reverse ? steps - 1 - t : t); }
 };
@@ -39,13 +39,13 @@ struct Layer {
 void lstm_units(const float*, const float* recalled, const float*, float* cell, float* y, size_t units,
                 size_t first, size_t last) {
   for (size_t p = first; p < last; ++p) {
-    const float* const gate = recalled + p * 4 * kPanel;
-    for (size_t i = p * kPanel, v = 0; v < kPanel && i < units; v += kLanes, i += kLanes) {
+    const float* const gate = recalled + p * 4 * kPanelWidth;
+    for (size_t i = p * kPanelWidth, v = 0; v < kPanelWidth && i < units; v += kLanes, i += kLanes) {
       const size_t here = units - i < kLanes ? units - i : kLanes;
       const Vec before = here == kLanes ? load(cell + i) : load_partial(cell + i, here);
-      const Vec taken = sigmoid_f(load(gate + v)) * tanh_f(load(gate + 2 * kPanel + v));
-      const Vec now = fma(sigmoid_f(load(gate + kPanel + v)), before, taken);
-      const Vec shown = sigmoid_f(load(gate + 3 * kPanel + v)) * tanh_f(now);
+      const Vec taken = sigmoid_f(load(gate + v)) * tanh_f(load(gate + 2 * kPanelWidth + v));
+      const Vec now = fma(sigmoid_f(load(gate + kPanelWidth + v)), before, taken);
+      const Vec shown = sigmoid_f(load(gate + 3 * kPanelWidth + v)) * tanh_f(now);
       if (here == kLanes) {
         store(cell + i, now);
         store(y + i, shown);
@@ -60,13 +60,13 @@ void lstm_units(const float*, const float* recalled, const float*, float* cell, 
 void gru_units(const float* given, const float* recalled, const float* before, float*, float* y, size_t units,
                size_t first, size_t last) {
   for (size_t p = first; p < last; ++p) {
-    const float *const a = given + p * 3 * kPanel, *const b = recalled + p * 3 * kPanel;
-    for (size_t i = p * kPanel, v = 0; v < kPanel && i < units; v += kLanes, i += kLanes) {
+    const float *const a = given + p * 3 * kPanelWidth, *const b = recalled + p * 3 * kPanelWidth;
+    for (size_t i = p * kPanelWidth, v = 0; v < kPanelWidth && i < units; v += kLanes, i += kLanes) {
       const size_t here = units - i < kLanes ? units - i : kLanes;
       const Vec old = here == kLanes ? load(before + i) : load_partial(before + i, here);
       const Vec reset = sigmoid_f(load(a + v) + load(b + v));
-      const Vec kept = sigmoid_f(load(a + kPanel + v) + load(b + kPanel + v));
-      const Vec fresh = tanh_f(fma(reset, load(b + 2 * kPanel + v), load(a + 2 * kPanel + v)));
+      const Vec kept = sigmoid_f(load(a + kPanelWidth + v) + load(b + kPanelWidth + v));
+      const Vec fresh = tanh_f(fma(reset, load(b + 2 * kPanelWidth + v), load(a + 2 * kPanelWidth + v)));
       const Vec now = fma(old - fresh, kept, fresh);
       if (here == kLanes)
         store(y + i, now);
@@ -107,7 +107,7 @@ void multiply_input(Context* context, const Layer& layer, size_t t, size_t count
     if (context != nullptr)
       packed_gemm(*context, product);
     else
-      packed_gemm(product, 0, width / kPanel);
+      packed_gemm(product, 0, width / kPanelWidth);
   }
 }
 
@@ -176,7 +176,7 @@ Error run(Context& context, const char* op, Layer& layer) {
         if (by_rows)
           advance(layer, t + s, first, last, 0, panels, worker, mine + s * width, here * width, sums);
         else
-          context.parallel_for(panels, least_items(layer.batch * layer.units * layer.gates * kPanel),
+          context.parallel_for(panels, least_items(layer.batch * layer.units * layer.gates * kPanelWidth),
                                [&](size_t from, size_t to, size_t own) {
                                  advance(layer, t + s, first, last, from, to, own, mine + s * width,
                                          here * width, sums);
@@ -199,7 +199,7 @@ Error check_weight(const char* op, const Tensor& weight, size_t gates, size_t un
                    const char* name, Stored& stored) {
   TORCHETTE_TRY(check_stored(op, weight, stored, name));
   TORCHETTE_CHECK(weight.dim() == 3 && weight.size(0) == static_cast<ptrdiff_t>(panels_of(units) * gates) &&
-                      weight.size(1) == depth && weight.size(2) == static_cast<ptrdiff_t>(kPanel),
+                      weight.size(1) == depth && weight.size(2) == static_cast<ptrdiff_t>(kPanelWidth),
                   InvalidArgument, "%s: %s has %d panels, %d inputs each, for %d units of %d inputs", op,
                   name, static_cast<int>(weight.dim() == 3 ? weight.size(0) : -1),
                   static_cast<int>(weight.dim() == 3 ? weight.size(1) : -1), static_cast<int>(units),
@@ -230,7 +230,7 @@ Error prepare(const char* op, size_t gates, const Tensor& input, const Tensor& h
   TORCHETTE_CHECK(of_state == layer.stored, InvalidType, "%s: weight and state_weight are of different types",
                   op);
   const SizesType of_bias[] = {static_cast<SizesType>(panels_of(layer.units)), static_cast<SizesType>(gates),
-                               static_cast<SizesType>(kPanel)};
+                               static_cast<SizesType>(kPanelWidth)};
   TORCHETTE_TRY(check_operand(op, bias, {of_bias, 3}, "bias"));
   const SizesType of_out[] = {static_cast<SizesType>(input.size(0)), static_cast<SizesType>(input.size(1)),
                               static_cast<SizesType>(units)};
@@ -274,7 +274,7 @@ static Error gru_out(Context& context, const Tensor& input, const Tensor& hidden
   TORCHETTE_TRY(
       prepare("gru", 3, input, hidden, weight, state_weight, bias, reverse, batch_first, out, last, layer));
   const SizesType sizes[] = {static_cast<SizesType>(panels_of(layer.units)), 3,
-                             static_cast<SizesType>(kPanel)};
+                             static_cast<SizesType>(kPanelWidth)};
   TORCHETTE_TRY(check_operand("gru", state_bias, {sizes, 3}, "state_bias"));
   layer.state_bias = floats_of(state_bias);
   return run(context, "gru", layer);

@@ -82,7 +82,7 @@ constexpr size_t kMostAtOnce = kLanes >= 8 ? 512 : kRowsAtOnce;
 template <int kUnit>
 void unpack(const uint8_t* from, size_t octets, int8_t* to) {
   TORCHETTE_LANES(Bytes, uint8_t, sizeof(VecInt));
-  constexpr size_t kBytes = kPanel * kQuad;
+  constexpr size_t kBytes = kPanelWidth * kQuad;
   for (size_t o = 0; o < octets; ++o, from += kBytes, to += 2 * kBytes) {
     for (size_t v = 0; v < kBytes; v += sizeof(Bytes)) {
       VecInt both;
@@ -149,7 +149,7 @@ constexpr bool kApart<Dots> = true;
 /// are, as numbers without a sign, so the row keeps its own; `of_row` has the sums of its groups.
 TORCHETTE_NOINLINE void add_nibbles(const ScaledTile& t, const int32_t* of_row) {
   typedef Dots::Vector Vector;
-  constexpr size_t kBytes = sizeof(Vector), kVectors = kPanel * kQuad / kBytes;
+  constexpr size_t kBytes = sizeof(Vector), kVectors = kPanelWidth * kQuad / kBytes;
   // Octets of which a byte holds the sum: 30 each.
   constexpr size_t kMost = 8;
   TORCHETTE_LANES(Bytes, uint8_t, kBytes);
@@ -163,7 +163,7 @@ TORCHETTE_NOINLINE void add_nibbles(const ScaledTile& t, const int32_t* of_row) 
   TORCHETTE_UNROLL(2)
   for (size_t v = 0; v < kVectors; ++v) totals[v] = load(t.totals + v * kLanes);
   const float* scale = t.scales;
-  for (size_t g = 0; g < t.groups; ++g, scale += kPanel) {
+  for (size_t g = 0; g < t.groups; ++g, scale += kPanelWidth) {
     Vector low[kVectors] = {}, high[kVectors] = {}, weights[kVectors] = {};
     for (size_t left = t.quads / 2; left > 0;) {
       size_t octets = left < kMost ? left : kMost;
@@ -241,8 +241,8 @@ TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
       }
     }
     a += t.a_group;
-    w += t.quads * kPanel * kQuad;
-    scales += kPanel;
+    w += t.quads * kPanelWidth * kQuad;
+    scales += kPanelWidth;
   }
 }
 
@@ -253,7 +253,7 @@ TORCHETTE_NOINLINE void add_groups_apart(const ScaledTile& t) {
   const auto* a = static_cast<const uint8_t*>(t.a);
   const int8_t* w = t.w;
   const auto total = [&](int i, int p) TORCHETTE_INLINED {
-    return t.totals + static_cast<size_t>(i) * t.totals_row + static_cast<size_t>(p) * kPanel;
+    return t.totals + static_cast<size_t>(i) * t.totals_row + static_cast<size_t>(p) * kPanelWidth;
   };
   int32_t zeros[kRows];
   Vec totals[kRows][kPanels];
@@ -263,13 +263,13 @@ TORCHETTE_NOINLINE void add_groups_apart(const ScaledTile& t) {
     TORCHETTE_UNROLL(8)
     for (int p = 0; p < kPanels; ++p) totals[i][p] = load(total(i, p));
   }
-  for (size_t g = 0; g < t.groups; ++g, a += t.a_group, w += t.quads * kPanel * kQuad) {
+  for (size_t g = 0; g < t.groups; ++g, a += t.a_group, w += t.quads * kPanelWidth * kQuad) {
     Sums<M, kRows, kPanels> sums;
     sums.template set<false>(a, t.a_row, w, t.w_panel, t.quads);
     TORCHETTE_UNROLL(8)
     for (int p = 0; p < kPanels; ++p) {
-      const VecInt weights = load(t.sums + static_cast<size_t>(p) * t.sums_panel + g * kPanel);
-      const Vec scale = load(t.scales + static_cast<size_t>(p) * t.scales_panel + g * kPanel) * t.unit;
+      const VecInt weights = load(t.sums + static_cast<size_t>(p) * t.sums_panel + g * kPanelWidth);
+      const Vec scale = load(t.scales + static_cast<size_t>(p) * t.scales_panel + g * kPanelWidth) * t.unit;
       const auto add = [&](auto sum) TORCHETTE_INLINED {
         TORCHETTE_UNROLL(8)
         for (int i = 0; i < kRows; ++i) totals[i][p] += rounded(sum(i, whole_sums<M>(sums.of[i], p)) * scale);
@@ -293,18 +293,18 @@ TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
   constexpr bool kOnes = sizeof(typename M::Number) == 1;
   const auto* a = static_cast<const typename M::Number*>(t.a);
   const int8_t* w = t.w;
-  for (size_t g = 0; g < t.groups; ++g, a += t.a_group, w += t.quads * kPanel * kQuad) {
-    int32_t sums[kRows * kPanel], weights[kPanel] = {};
-    for (size_t j = 0; j < kPanel; j += M::kColumns)
+  for (size_t g = 0; g < t.groups; ++g, a += t.a_group, w += t.quads * kPanelWidth * kQuad) {
+    int32_t sums[kRows * kPanelWidth], weights[kPanelWidth] = {};
+    for (size_t j = 0; j < kPanelWidth; j += M::kColumns)
       M::template column<kRows>(a, w + j * kQuad, t.quads, sums + j);
     if (kOnes)
-      for (size_t q = 0; q < t.quads * kPanel * kQuad; ++q) weights[q / kQuad % kPanel] += w[q];
+      for (size_t q = 0; q < t.quads * kPanelWidth * kQuad; ++q) weights[q / kQuad % kPanelWidth] += w[q];
     for (size_t i = 0; i < kRows; ++i) {
       const int32_t zero = kOnes ? whole_zero(t.rows[i]) + t.shift : 0;
-      for (size_t v = 0; v < kPanel; v += kLanes) {
+      for (size_t v = 0; v < kPanelWidth; v += kLanes) {
         float* const total = t.totals + i * t.totals_row + v;
-        const VecInt whole = load(sums + i * kPanel + v) - load(weights + v) * zero;
-        const Vec factor = load(t.scales + g * kPanel + v) * t.unit;
+        const VecInt whole = load(sums + i * kPanelWidth + v) - load(weights + v) * zero;
+        const Vec factor = load(t.scales + g * kPanelWidth + v) * t.unit;
         store(total, load(total) + rounded(to_floats(whole) * factor));
       }
     }
@@ -362,9 +362,9 @@ struct ScaledScratch {
 #endif
     const size_t rows = product.m < at_once ? product.m : at_once;
     totals = (rows * padded * sizeof(typename M::Number) + 63) / 64 * 64;
-    unpacked = totals + rows * kPanels * kPanel * sizeof(float);
-    sums = unpacked + (product.nibbles ? kPanels * chunk * quads * kPanel * kQuad : 0);
-    bytes = sums + (kAlone<M> ? groups * kPanels * kPanel * sizeof(int32_t) : 0);
+    unpacked = totals + rows * kPanels * kPanelWidth * sizeof(float);
+    sums = unpacked + (product.nibbles ? kPanels * chunk * quads * kPanelWidth * kQuad : 0);
+    bytes = sums + (kAlone<M> ? groups * kPanels * kPanelWidth * sizeof(int32_t) : 0);
   }
 };
 
@@ -389,12 +389,12 @@ TORCHETTE_INLINE void multiply_row_of_nibbles(const ScaledProduct& product, cons
   memset(scratch + product.k, 0, parts.padded - product.k);
   t.a = scratch;
   for (size_t p = first; p < last; ++p) {
-    const size_t column = p * kPanel, left = product.n - column;
-    memset(totals, 0, kPanel * sizeof(float));
+    const size_t column = p * kPanelWidth, left = product.n - column;
+    memset(totals, 0, kPanelWidth * sizeof(float));
     t.w = reinterpret_cast<const int8_t*>(product.w + p * of_panel);
     t.scales = product.scales + p * t.scales_panel;
     add_nibbles(t, sums);
-    finish(product, column, left < kPanel ? left : kPanel, totals, kPanel);
+    finish(product, column, left < kPanelWidth ? left : kPanelWidth, totals, kPanelWidth);
   }
 }
 #endif
@@ -423,7 +423,7 @@ TORCHETTE_INLINE void add_rows(const ScaledProduct& product, const ScaledScratch
       if (at_once == 1) many ? add_groups<M, parts.kRows, 1>(one) : add_groups<M, 1, 1>(one);
       one.w += at_once * t.w_panel;
       one.scales += at_once * t.scales_panel;
-      one.totals += at_once * kPanel;
+      one.totals += at_once * kPanelWidth;
     }
     i += many ? parts.kRows : 1;
   }
@@ -433,11 +433,11 @@ template <typename M>
 void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, uint8_t* scratch) {
   typedef typename M::Number Number;
   const ScaledScratch<M> parts(product, product.m);
-  const size_t of_panel = parts.groups * parts.quads * kPanel * kQuad >> product.nibbles;
+  const size_t of_panel = parts.groups * parts.quads * kPanelWidth * kQuad >> product.nibbles;
   const bool flip = flips<M>(true);
   ScaledTile t = {};
   t.quads = parts.quads;
-  t.scales_panel = parts.groups * kPanel;
+  t.scales_panel = parts.groups * kPanelWidth;
   const int32_t mask = mask_of(flip);
   t.shift = shift_of<M>(flip);
   t.unit = product.nibbles ? 1.0f / kNibbleUnit<M> : 1.0f;
@@ -472,33 +472,33 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
   for (size_t p = first, panels; p < last; p += panels) {
     // few rows read the weights in place
     panels = product.m > 2 && last - p >= parts.kPanels ? parts.kPanels : 1;
-    const size_t width = panels * kPanel, column = p * kPanel;
+    const size_t width = panels * kPanelWidth, column = p * kPanelWidth;
     memset(totals, 0, product.m * width * sizeof(float));
     t.totals_row = width;
     for (size_t g = 0; g < parts.groups; g += t.groups) {
       t.groups = parts.groups - g < parts.chunk ? parts.groups - g : parts.chunk;
       const uint8_t* const from =
-          product.w + p * of_panel + (g * parts.quads * kPanel * kQuad >> product.nibbles);
+          product.w + p * of_panel + (g * parts.quads * kPanelWidth * kQuad >> product.nibbles);
       t.w = reinterpret_cast<const int8_t*>(from);
       t.w_panel = of_panel;
       if (product.nibbles) {
         t.w = unpacked;
-        t.w_panel = t.groups * parts.quads * kPanel * kQuad;
+        t.w_panel = t.groups * parts.quads * kPanelWidth * kQuad;
         for (size_t i = 0; i < panels; ++i)
           unpack<kNibbleUnit<M>>(from + i * of_panel, t.groups * parts.quads / 2, unpacked + i * t.w_panel);
       }
-      t.scales = product.scales + (p * parts.groups + g) * kPanel;
+      t.scales = product.scales + (p * parts.groups + g) * kPanelWidth;
 #if !TORCHETTE_BY_COLUMNS
       if constexpr (kApart<M>) {
         t.sums = sums;
-        t.sums_panel = t.groups * kPanel;
+        t.sums_panel = t.groups * kPanelWidth;
         for (size_t i = 0; panels > 1 && i < panels * t.groups; ++i) {
-          const size_t of_group = parts.quads * kPanel * kQuad;
+          const size_t of_group = parts.quads * kPanelWidth * kQuad;
           Sums<M, 1, 1> weights;
           weights.template set<true>(nullptr, 0, t.w + i / t.groups * t.w_panel + i % t.groups * of_group, 0,
                                      parts.quads);
           for (size_t v = 0; v < kPanelVectors; ++v)
-            store(sums + i * kPanel + v * kLanes, whole_sums<M>(weights.of[0], static_cast<int>(v)));
+            store(sums + i * kPanelWidth + v * kLanes, whole_sums<M>(weights.of[0], static_cast<int>(v)));
         }
       }
 #endif

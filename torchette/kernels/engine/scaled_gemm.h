@@ -14,10 +14,10 @@ struct ScaledProduct {
   size_t m, n, k;
   const int8_t* a;  // rows of k numbers
   const RowScale* rows;
-  const uint8_t* w;  // panels [panels_of(n)][quads_of(k)][kPanel][kQuad], or half as many of nibbles
+  const uint8_t* w;  // panels [panels_of(n)][quads_of(k)][kPanelWidth][kQuad], or half as many of nibbles
   bool nibbles;
   size_t groups;          // of inputs, several of whole quads each, or of whole octets
-  const float* scales;    // panels [panels_of(n)][groups][kPanel]
+  const float* scales;    // panels [panels_of(n)][groups][kPanelWidth]
   float* c;               // rows of n numbers
   const float* bias;      // n numbers, or null
   const float* residual;  // as C, or null; may be C itself

@@ -31,9 +31,10 @@ bool source_of(const Window& w, int d, ptrdiff_t o, ptrdiff_t tap, ptrdiff_t& i)
 /// Panels [first, last) of a group, in row `row` of the result: of [N, D, H] rows.
 void compute_row(const Transposed& t, size_t group, size_t row, size_t first, size_t last) {
   const Window& w = t.w;
-  const size_t n = t.groups * t.outputs, column = group * t.outputs + first * kPanel;
+  const size_t n = t.groups * t.outputs, column = group * t.outputs + first * kPanelWidth;
   const size_t width = static_cast<size_t>(w.out[2]);
-  const size_t columns = (last * kPanel < t.outputs ? last * kPanel : t.outputs) - first * kPanel;
+  const size_t columns =
+      (last * kPanelWidth < t.outputs ? last * kPanelWidth : t.outputs) - first * kPanelWidth;
   float* const out = t.out + row * width * n;
   for (size_t x = 0; x < width; ++x) {
     const size_t at = x * n + column;
@@ -44,7 +45,7 @@ void compute_row(const Transposed& t, size_t group, size_t row, size_t first, si
   const ptrdiff_t y = static_cast<ptrdiff_t>(row) % w.out[1],
                   z = static_cast<ptrdiff_t>(row) / w.out[1] % w.out[0];
   const size_t batch = row / static_cast<size_t>(w.out[0] * w.out[1]);
-  const float* tap = t.weight + group * w.taps() * t.panels * t.channels * kPanel;
+  const float* tap = t.weight + group * w.taps() * t.panels * t.channels * kPanelWidth;
   PackedProduct product = {};
   product.n = t.outputs;
   product.k = t.channels;
@@ -52,7 +53,7 @@ void compute_row(const Transposed& t, size_t group, size_t row, size_t first, si
   product.c_row = product.residual_row = w.stride[2] * static_cast<ptrdiff_t>(n);
   for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz)
     for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky)
-      for (ptrdiff_t kx = 0; kx < w.kernel[2]; ++kx, tap += t.panels * t.channels * kPanel) {
+      for (ptrdiff_t kx = 0; kx < w.kernel[2]; ++kx, tap += t.panels * t.channels * kPanelWidth) {
         ptrdiff_t iz, iy;
         if (!source_of(w, 0, z, kz, iz) || !source_of(w, 1, y, ky, iy)) continue;
         // The pixels of the input whose result lies inside of the row.
@@ -109,7 +110,7 @@ static Error transposed_convolution_out(Context& context, const Tensor& input, c
   t.channels = static_cast<size_t>(weight.size(last - 1));
   TORCHETTE_CHECK(
       outputs >= 0 && outputs <= INT32_MAX && t.groups > 0 && static_cast<size_t>(outputs) % t.groups == 0 &&
-          t.channels * t.groups == w.channels && weight.size(last) == ptrdiff_t{kPanel} &&
+          t.channels * t.groups == w.channels && weight.size(last) == ptrdiff_t{kPanelWidth} &&
           t.panels == panels_of(static_cast<size_t>(outputs) / t.groups),
       InvalidArgument, "%s: a weight of %d groups, %d panels and %d channels for %d channels in and %d out",
       kName, static_cast<int>(t.groups), static_cast<int>(t.panels), static_cast<int>(t.channels),
@@ -128,11 +129,11 @@ static Error transposed_convolution_out(Context& context, const Tensor& input, c
   t.residual = floats_of(residual);
   t.out = out.mutable_data_ptr<float>();
 
-  const size_t of_panel = w.taps() * t.channels * kPanel;
+  const size_t of_panel = w.taps() * t.channels * kPanelWidth;
   const size_t block = of_panel * t.panels <= kFilterBlock ? t.panels : kFilterBlock / of_panel + 1;
   const size_t blocks = block == 0 ? 0 : (t.panels + block - 1) / block;
   const size_t rows = w.batch * static_cast<size_t>(w.out[0] * w.out[1]);
-  size_t work = static_cast<size_t>(w.out[2]) * t.channels * block * kPanel;
+  size_t work = static_cast<size_t>(w.out[2]) * t.channels * block * kPanelWidth;
   for (int d = 0; d < 3; ++d) work *= static_cast<size_t>(w.kernel[d] / w.stride[d] + 1);
   context.parallel_for(t.groups * blocks * rows, least_items(work), [&](size_t begin, size_t end, size_t) {
     for (size_t item = begin; item < end; ++item) {

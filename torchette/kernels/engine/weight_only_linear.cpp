@@ -21,22 +21,22 @@ constexpr size_t input_of(size_t t) {
 }
 
 struct Weight {
-  const uint8_t* data;  // panels [depth / kOfLane][kPanel] of 32 bits
-  const float* scales;  // panels [groups][kPanel]
+  const uint8_t* data;  // panels [depth / kOfLane][kPanelWidth] of 32 bits
+  const float* scales;  // panels [groups][kPanelWidth]
   size_t depth, group, groups;
 };
 
-/// A panel as floats [depth][kPanel].
+/// A panel as floats [depth][kPanelWidth].
 template <int kBits>
 void unpack(const Weight& weight, size_t panel, float* to) {
   constexpr size_t kNumbers = kOfLane<kBits>;
   const size_t words = (weight.depth + kNumbers - 1) / kNumbers;
-  const uint8_t* from = weight.data + panel * words * kPanel * sizeof(int32_t);
-  const float* scales = weight.scales + panel * weight.groups * kPanel;
-  for (size_t word = 0; word < words; ++word, from += kPanel * sizeof(int32_t)) {
+  const uint8_t* from = weight.data + panel * words * kPanelWidth * sizeof(int32_t);
+  const float* scales = weight.scales + panel * weight.groups * kPanelWidth;
+  for (size_t word = 0; word < words; ++word, from += kPanelWidth * sizeof(int32_t)) {
     const size_t first = word * kNumbers, left = weight.depth - first;
-    const float* const scale = scales + first / weight.group * kPanel;
-    for (size_t v = 0; v < kPanel; v += kLanes) {
+    const float* const scale = scales + first / weight.group * kPanelWidth;
+    for (size_t v = 0; v < kPanelWidth; v += kLanes) {
       VecInt lanes;
       memcpy(&lanes, from + v * sizeof(int32_t), sizeof(lanes));
       const Vec factor = load(scale + v);
@@ -44,7 +44,7 @@ void unpack(const Weight& weight, size_t panel, float* to) {
       for (size_t t = 0; t < kNumbers; ++t) {
         if (input_of<kBits>(t) >= left) continue;
         const VecInt whole = lanes << static_cast<int>(32 - kBits * (t + 1)) >> (32 - kBits);
-        store(to + (first + input_of<kBits>(t)) * kPanel + v, convert_lanes<Vec>(whole) * factor);
+        store(to + (first + input_of<kBits>(t)) * kPanelWidth + v, convert_lanes<Vec>(whole) * factor);
       }
     }
   }
@@ -61,17 +61,17 @@ void multiply_row(const Weight& weight, size_t panel, const float* x, const floa
   const size_t words = (weight.depth + kNumbers - 1) / kNumbers;
   const size_t of_group = (weight.group + kNumbers - 1) / kNumbers;
   for (size_t v = 0; v < columns; v += kLanes) {
-    const uint8_t* from = weight.data + (panel * words * kPanel + v) * sizeof(int32_t);
-    const float* scale = weight.scales + panel * weight.groups * kPanel + v;
+    const uint8_t* from = weight.data + (panel * words * kPanelWidth + v) * sizeof(int32_t);
+    const float* scale = weight.scales + panel * weight.groups * kPanelWidth + v;
     const size_t left = columns - v;
     Vec total = {};
     if (bias != nullptr) total = left >= kLanes ? load(bias + v) : load_partial(bias + v, left);
-    for (size_t word = 0; word < words; scale += kPanel) {
+    for (size_t word = 0; word < words; scale += kPanelWidth) {
       Vec sums[4] = {};
       for (const size_t end = words - word < of_group ? words : word + of_group; word < end; ++word) {
         VecInt lanes;
         memcpy(&lanes, from, sizeof(lanes));
-        from += kPanel * sizeof(int32_t);
+        from += kPanelWidth * sizeof(int32_t);
         const float* const at = x + word * kNumbers;
         if (weight.depth - word * kNumbers < kNumbers) {  // the last inputs, of weights that end in zeros
           for (size_t t = 0; t < kNumbers; ++t) {
@@ -127,13 +127,13 @@ static Error weight_only_linear_out(Context& context, const Tensor& input, const
                          depth, depth > groups ? depth / groups : 1, groups};
   if (product.m <= kFewRows) {
     context.parallel_for(
-        panels, least_items(product.m * depth * kPanel), [&](size_t begin, size_t end, size_t) {
+        panels, least_items(product.m * depth * kPanelWidth), [&](size_t begin, size_t end, size_t) {
           for (size_t p = begin; p < end; ++p) {
-            const size_t column = p * kPanel, left = static_cast<size_t>(outputs) - column;
+            const size_t column = p * kPanelWidth, left = static_cast<size_t>(outputs) - column;
             for (size_t i = 0; i < product.m; ++i) {
               const float* const b = bias.has_value() ? bias->const_data_ptr<float>() + column : nullptr;
               float* const y = out.mutable_data_ptr<float>() + i * static_cast<size_t>(outputs) + column;
-              const size_t columns = left < kPanel ? left : kPanel;
+              const size_t columns = left < kPanelWidth ? left : kPanelWidth;
               of_bytes ? multiply_row<8>(packed, p, product.a + i * depth, b, columns, y)
                        : multiply_row<4>(packed, p, product.a + i * depth, b, columns, y);
             }
@@ -141,26 +141,26 @@ static Error weight_only_linear_out(Context& context, const Tensor& input, const
         });
     return Error::Ok;
   }
-  size_t at_once = kUnpacked / (depth * kPanel + 1);
+  size_t at_once = kUnpacked / (depth * kPanelWidth + 1);
   at_once = at_once < 1 ? 1 : at_once > kMostPanels ? kMostPanels : at_once;
-  const size_t each = at_once * depth * kPanel;
+  const size_t each = at_once * depth * kPanelWidth;
   float* const scratch =
       static_cast<float*>(context.allocate_temp((context.workers() * each + kLanes) * sizeof(float)));
   TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed,
                   "%s: no scratch memory for %d panels of %d inputs", kName, static_cast<int>(at_once),
                   static_cast<int>(depth));
   context.parallel_for(
-      (panels + at_once - 1) / at_once, least_items((product.m + 2) * depth * at_once * kPanel),
+      (panels + at_once - 1) / at_once, least_items((product.m + 2) * depth * at_once * kPanelWidth),
       [&](size_t begin, size_t end, size_t worker) {
         float* const own = scratch + worker * each;
         for (size_t item = begin; item < end; ++item) {
           const size_t first = item * at_once, count = panels - first < at_once ? panels - first : at_once;
           for (size_t p = 0; p < count; ++p)
-            of_bytes ? unpack<8>(packed, first + p, own + p * depth * kPanel)
-                     : unpack<4>(packed, first + p, own + p * depth * kPanel);
-          const size_t column = first * kPanel, left = static_cast<size_t>(outputs) - column;
+            of_bytes ? unpack<8>(packed, first + p, own + p * depth * kPanelWidth)
+                     : unpack<4>(packed, first + p, own + p * depth * kPanelWidth);
+          const size_t column = first * kPanelWidth, left = static_cast<size_t>(outputs) - column;
           PackedProduct part = product;
-          part.n = left < count * kPanel ? left : count * kPanel;
+          part.n = left < count * kPanelWidth ? left : count * kPanelWidth;
           part.w = own;
           part.c = out.mutable_data_ptr<float>() + column;
           part.bias = bias.has_value() ? bias->const_data_ptr<float>() + column : nullptr;

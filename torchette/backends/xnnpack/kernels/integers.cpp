@@ -265,9 +265,9 @@ Slot* Builder::packed_integers(const Slot* weights, size_t groups, size_t output
   if (slot == nullptr) return nullptr;
   auto* to = static_cast<uint8_t*>(slot->impl.data);
   for (size_t group = 0; group < groups; ++group)
-    for (size_t panel = 0; panel < outputs; panel += kPanel)
+    for (size_t panel = 0; panel < outputs; panel += kPanelWidth)
       for (size_t first = 0; first < inputs; first += unit)
-        for (size_t row = panel; row < panel + kPanel; ++row) {
+        for (size_t row = panel; row < panel + kPanelWidth; ++row) {
           const size_t from = group * steps[0] + row * steps[1];
           for (size_t t = 0, i = first; t < unit; ++t, ++i) {
             const int32_t whole = row < outputs && i < inputs ? whole_at(*weights, from + i * steps[2]) : 0;
@@ -287,7 +287,7 @@ Slot* Builder::packed_integers(const Slot* weights, size_t groups, size_t output
 Error Builder::integer_weights(const Slot* in, const Slot* weights, const Slot* bias, const Slot* out,
                                size_t groups, size_t outputs, size_t inputs, const size_t (&steps)[3],
                                size_t unit, Span<const uint32_t> sizes, Slot** packed, Slot** terms) {
-  const size_t width = (outputs + kPanel - 1) / kPanel * kPanel;
+  const size_t width = (outputs + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
   const uint32_t of_terms[] = {static_cast<uint32_t>(groups), 3, static_cast<uint32_t>(width)};
   *terms = stored(of_terms);
   TORCHETTE_CHECK(*terms != nullptr, MemoryAllocationFailed, "no memory for a layer of XNNPACK's graph");

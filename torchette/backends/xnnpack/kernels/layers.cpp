@@ -41,9 +41,9 @@ Error check_filter(const Slot* filter, const uint64_t (&sizes)[4]) {
 
 Slot* Builder::packed(const Slot* weights, size_t groups, size_t outputs, size_t inputs,
                       const size_t (&steps)[3], Span<const uint32_t> sizes) {
-  const size_t panels = (outputs + kPanel - 1) / kPanel;
+  const size_t panels = (outputs + kPanelWidth - 1) / kPanelWidth;
   const uint64_t floats =
-      uint64_t{groups} * panels * inputs * kPanel;  // of weights that there are: no overflow
+      uint64_t{groups} * panels * inputs * kPanelWidth;  // of weights that there are: no overflow
   auto* to = floats <= SIZE_MAX / sizeof(float)
                  ? static_cast<float*>(memory_->allocate(static_cast<size_t>(floats) * sizeof(float), 64))
                  : nullptr;
@@ -56,8 +56,8 @@ Slot* Builder::packed(const Slot* weights, size_t groups, size_t outputs, size_t
   for (size_t group = 0; group < groups; ++group)
     for (size_t panel = 0; panel < panels; ++panel)
       for (size_t i = 0; i < inputs; ++i)
-        for (size_t j = 0; j < kPanel; ++j) {
-          const size_t row = panel * kPanel + j;
+        for (size_t j = 0; j < kPanelWidth; ++j) {
+          const size_t row = panel * kPanelWidth + j;
           *to++ = row < outputs ? from[group * steps[0] + row * steps[1] + i * steps[2]] : 0.0f;
         }
   return slot;
@@ -131,7 +131,9 @@ Error Builder::convolution(const Definition& d) {
   const Value activation = text(activation_of(d, &rest));
   const size_t taps = size_t{kh} * kw, depth = taps * static_cast<size_t>(gic),
                rows = static_cast<size_t>(goc), all = static_cast<size_t>(outputs);
-  const auto panels = [](size_t count) { return static_cast<uint32_t>((count + kPanel - 1) / kPanel); };
+  const auto panels = [](size_t count) {
+    return static_cast<uint32_t>((count + kPanelWidth - 1) / kPanelWidth);
+  };
   const bool is_depthwise = gic == 1 && goc == 1;
   if (is_whole) {
     const int64_t zero = numbers->how.zero, to_zero = out->how.zero;
@@ -141,7 +143,8 @@ Error Builder::convolution(const Definition& d) {
     if (is_depthwise && taps <= kMaxDepthwiseTaps) {
       const size_t steps[] = {0, last ? 1 : taps, last ? all : 1};
       TORCHETTE_TRY(integer_weights(numbers, filter, bias, out, 1, all, taps, steps, 1,
-                                    {{panels(all), static_cast<uint32_t>(taps), kPanel}}, &weights, &terms));
+                                    {{panels(all), static_cast<uint32_t>(taps), kPanelWidth}}, &weights,
+                                    &terms));
       return call(d.integers[1], {value_of(in), value_of(weights), value_of(terms), zero, kernel, stride,
                                   integers(padding), dilation, to_zero, low, high, value_of(out)});
     }
@@ -149,21 +152,21 @@ Error Builder::convolution(const Definition& d) {
     const auto quads = static_cast<uint32_t>((depth + kQuad - 1) / kQuad);
     TORCHETTE_TRY(integer_weights(
         numbers, filter, bias, out, static_cast<size_t>(groups), rows, depth, steps, kQuad,
-        {{static_cast<uint32_t>(groups), panels(rows), quads, kPanel, kQuad}}, &weights, &terms));
+        {{static_cast<uint32_t>(groups), panels(rows), quads, kPanelWidth, kQuad}}, &weights, &terms));
     return call(d.integers[0],
                 {value_of(in), value_of(weights), value_of(terms), zero, kernel, stride, integers(padding),
                  dilation, static_cast<int64_t>(outputs), to_zero, low, high, value_of(out)});
   }
   if (is_depthwise) {
     const size_t steps[] = {0, last ? 1 : taps, last ? all : 1};
-    Slot* const weights = packed(filter, 1, all, taps, steps, {{panels(all), kh, kw, kPanel}});
+    Slot* const weights = packed(filter, 1, all, taps, steps, {{panels(all), kh, kw, kPanelWidth}});
     TORCHETTE_TRY(call(d.kernels[1], {value_of(in), value_of(weights), value_of(bias), Value(), stride,
                                       integers(padding), dilation, activation, value_of(out)}));
   } else {
     const size_t steps[] = {last ? rows : rows * depth, last ? 1 : depth, last ? all : 1};
-    Slot* const weights =
-        packed(filter, static_cast<size_t>(groups), rows, depth, steps,
-               {{static_cast<uint32_t>(groups), panels(rows), kh, kw, static_cast<uint32_t>(gic), kPanel}});
+    Slot* const weights = packed(
+        filter, static_cast<size_t>(groups), rows, depth, steps,
+        {{static_cast<uint32_t>(groups), panels(rows), kh, kw, static_cast<uint32_t>(gic), kPanelWidth}});
     TORCHETTE_TRY(call(d.kernels[0],
                        {value_of(in), value_of(weights), value_of(bias), Value(), stride, integers(padding),
                         dilation, static_cast<int64_t>(outputs), activation, value_of(out)}));
@@ -272,12 +275,13 @@ Error Builder::fully_connected(const Definition& d) {
                   "a linear layer's weights have %u dimensions", filter->impl.dim);
   const uint32_t outputs = size(filter, transposed), inputs = size(filter, 1 - transposed);
   const size_t steps[] = {0, transposed != 0 ? 1 : inputs, transposed != 0 ? outputs : 1};
-  const auto panels = static_cast<uint32_t>((size_t{outputs} + kPanel - 1) / kPanel);
+  const auto panels = static_cast<uint32_t>((size_t{outputs} + kPanelWidth - 1) / kPanelWidth);
   if (sums_are_whole(*in, *filter, bias, *out, static_cast<uint32_t>(transposed), inputs)) {
     TORCHETTE_TRY(vector(bias, outputs, &bias));
     Slot *weights, *terms;
     TORCHETTE_TRY(integer_weights(in, filter, bias, out, 1, outputs, inputs, steps, kQuad,
-                                  {{panels, (inputs + kQuad - 1) / kQuad, kPanel, kQuad}}, &weights, &terms));
+                                  {{panels, (inputs + kQuad - 1) / kQuad, kPanelWidth, kQuad}}, &weights,
+                                  &terms));
     return call(d.integers[0],
                 {value_of(in), value_of(weights), value_of(terms), int64_t{in->how.zero}, int64_t{outputs},
                  int64_t{out->how.zero}, low_of(*out, d.limits), high_of(*out, d.limits), value_of(out)});
@@ -293,15 +297,16 @@ Error Builder::fully_connected(const Definition& d) {
     const bool in_halves = filter->impl.type == ScalarType::Bits4x2;
     const uint32_t unit = in_halves ? kOctet : kQuad;
     const uint32_t groups = filter->how.group == 0 ? 1 : inputs / filter->how.group;
-    Slot* const weights = packed_integers(filter, 1, outputs, inputs, steps, unit,
-                                          {{panels, (inputs + unit - 1) / unit, kPanel, kQuad}}, nullptr, 0);
-    Slot* const scales = stored({{panels, groups, kPanel}});
+    Slot* const weights =
+        packed_integers(filter, 1, outputs, inputs, steps, unit,
+                        {{panels, (inputs + unit - 1) / unit, kPanelWidth, kQuad}}, nullptr, 0);
+    Slot* const scales = stored({{panels, groups, kPanelWidth}});
     TORCHETTE_CHECK(weights != nullptr && scales != nullptr, MemoryAllocationFailed,
                     "no memory for a layer of XNNPACK's graph");
     for (size_t i = 0; i < scales->bound; ++i) {
-      const size_t output = i / kPanel / groups * kPanel + i % kPanel;
+      const size_t output = i / kPanelWidth / groups * kPanelWidth + i % kPanelWidth;
       static_cast<float*>(scales->impl.data)[i] =
-          output < outputs ? scale_at(*filter, output, i / kPanel % groups) : 0.0f;
+          output < outputs ? scale_at(*filter, output, i / kPanelWidth % groups) : 0.0f;
     }
     Definition rest = d;
     if (has_rows) {
@@ -327,7 +332,7 @@ Error Builder::fully_connected(const Definition& d) {
     TORCHETTE_TRY(call(d.kernels[1], {value_of(in), value_of(rows), value_of(bias), value_of(out)}));
     return finish(d, out);
   }
-  Slot* const weights = packed(filter, 1, outputs, inputs, steps, {{panels, inputs, kPanel}});
+  Slot* const weights = packed(filter, 1, outputs, inputs, steps, {{panels, inputs, kPanelWidth}});
   Definition rest = d;
   const Value activation = text(activation_of(d, &rest));
   TORCHETTE_TRY(call(d.kernels[0], {value_of(in), value_of(weights), value_of(bias), Value(),
