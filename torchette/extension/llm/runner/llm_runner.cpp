@@ -239,7 +239,7 @@ int main(int count, char** words) {
   const Error error = runner->generate(
       options.prompt, *config,
       [](const std::string& piece) {
-        std::fputs(piece.c_str(), stdout);
+        std::fwrite(piece.data(), 1, piece.size(), stdout);
         std::fflush(stdout);
       },
       [&](const Stats& stats) {
