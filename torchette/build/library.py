@@ -100,16 +100,17 @@ def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], 
         source = kernels.KERNELS / name
         if f"torchette/kernels/{name}" not in needed:
             continue
-        own = (*common, "-include", str(_selection_header(selection, source)))
+        own = ("-include", str(_selection_header(selection, source)))
         if source.name == "table.cpp":
-            units.append(Unit(source, (*own, *(("-DTORCHETTE_ISA_LEVELS=1",) if len(levels) > 1 else ()))))
+            several_levels = ("-DTORCHETTE_ISA_LEVELS=1",) if len(levels) > 1 else ()
+            units.append(Unit(source, (*common, *several_levels), own))
         else:
             family = kernels.family_of(source)
             for level, more in list(levels.items())[: family.levels if family is not None else None]:
                 lowest, several = next(iter(levels)), len(levels) > 1
                 place = "-DTORCHETTE_IS_LOWEST=1" if level == lowest else f"-DTORCHETTE_LOWEST={lowest}"
-                flags = (*own, f"-DTORCHETTE_ISA={level}", *((place,) if several else ()), *more)
-                units.append(Unit(source, flags))
+                flags = (*common, f"-DTORCHETTE_ISA={level}", *((place,) if several else ()), *more)
+                units.append(Unit(source, flags, own, kernels.KERNELS / "precompiled.h"))
     return units
 
 
@@ -141,7 +142,8 @@ def extension_units(target: Target, common: tuple[str, ...]) -> list[Unit]:
         else ()
     )
     sources = sorted((PACKAGE / "extension").glob("*.cpp"))
-    return [Unit(source, common) for source in sources if source.stem not in left_out]
+    header = PACKAGE / "extension" / "precompiled.h"
+    return [Unit(source, common, precompiled=header) for source in sources if source.stem not in left_out]
 
 
 def units(
@@ -204,7 +206,8 @@ def llm_units(common: tuple[str, ...]) -> list[Unit]:
     include = cache_folder() / "include" / _digest(text)
     _write(include / "torchette" / "extension" / "llm" / "unicode_tables.h", text)
     sources = sorted([*folder.glob("*.cpp"), *folder.glob("jinja/*.cpp")])
-    return [Unit(source, (*common, f"-I{include}")) for source in sources]
+    header = PACKAGE / "extension" / "precompiled.h"
+    return [Unit(source, (*common, f"-I{include}"), precompiled=header) for source in sources]
 
 
 def runner_units(common: tuple[str, ...]) -> list[Unit]:

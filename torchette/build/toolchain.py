@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,7 @@ class Compiler:
         archive: the command that makes a static library: ``archive rcs LIBRARY OBJECTS``.
         identity: its name and version.
         is_zig: whether it is ziglang.
+        is_clang: whether it is Clang, as ziglang is.
     """
 
     compile: tuple[str, ...]
@@ -62,6 +64,7 @@ class Compiler:
     archive: tuple[str, ...]
     identity: str
     is_zig: bool
+    is_clang: bool
 
 
 def find_compiler(target: Target, named: str | None = None) -> Compiler:
@@ -94,7 +97,7 @@ def find_compiler(target: Target, named: str | None = None) -> Compiler:
     archiver = f"{prefix}ar" if shutil.which(f"{prefix}ar") else "ar"
     command = (path, *words[1:], *(target.gcc_flags if not words[1:] else ()))
     first = version.splitlines()[0] if version else path
-    return Compiler(command, command, (archiver,), first, False)
+    return Compiler(command, command, (archiver,), first, False, "clang" in first)
 
 
 def _installs(target: Target, program: str) -> list[str]:
@@ -130,6 +133,7 @@ def _zig(target: Target) -> Compiler:
         (*zig, "ar"),
         f"ziglang {importlib.metadata.version('ziglang')}",
         True,
+        True,
     )
 
 
@@ -141,10 +145,32 @@ def _named(target: Target) -> list[str]:
 
 @dataclass(frozen=True)
 class Unit:
-    """One source, and its flags in addition to the target's."""
+    """One source to compile.
+
+    Attributes:
+        source: the path of the source.
+        flags: flags in addition to the target's.
+        own_flags: further flags, which differ between units with the same precompiled header.
+        precompiled: a header that is compiled once for all units with the same flags; None for none. It only saves time: the
+            source includes the same headers.
+    """
 
     source: Path
     flags: tuple[str, ...] = ()
+    own_flags: tuple[str, ...] = ()
+    precompiled: Path | None = None
+
+
+@dataclass(frozen=True)
+class _Precompiled:
+    """A precompiled header: the flags that include it, and the files that it was made from."""
+
+    flags: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+# A precompiled header takes as long as the headers of this many sources.
+_FEWEST_UNITS = 3
 
 
 @functools.cache
@@ -175,8 +201,21 @@ def compile_units(compiler: Compiler, units: Sequence[Unit], report: Report | No
             missing.append(i)
     # the large ones first, so that none runs alone at the end
     missing.sort(key=lambda i: -units[i].source.stat().st_size)
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        running = {pool.submit(_compile, compiler, units[i]): i for i in missing}
+    counts = Counter((units[i].precompiled, units[i].flags) for i in missing)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+        # submitted before the units that wait for them
+        headers = {
+            (header, flags): pool.submit(_precompile, compiler, header, flags, Path(folder, str(i)))
+            for i, ((header, flags), count) in enumerate(counts.items())
+            if header is not None and count >= _FEWEST_UNITS
+        }
+        running = {
+            pool.submit(_compile, compiler, unit, headers.get((unit.precompiled, unit.flags))): i
+            for i, unit in ((i, units[i]) for i in missing)
+        }
         try:
             for done, future in enumerate(concurrent.futures.as_completed(running), 1):
                 i = running[future]
@@ -203,6 +242,7 @@ def _entry(compiler: Compiler, unit: Unit) -> Path:
         compiler.identity,
         *compiler.compile[1:],
         *unit.flags,
+        *unit.own_flags,
         str(unit.source),
         _digest(str(unit.source)),
     ]
@@ -220,17 +260,41 @@ def _kept(compiler: Compiler, unit: Unit) -> Path | None:
     return entry if same and entry.exists() else None
 
 
-def _compile(compiler: Compiler, unit: Unit) -> Path:
+def _precompile(compiler: Compiler, header: Path, flags: tuple[str, ...], folder: Path) -> _Precompiled:
+    """Compiles a header into the folder, for the units with these flags."""
+    folder.mkdir()
+    rules = folder / "header.d"
+    # GNU's compiler takes NAME.gch where it is asked to include NAME, and reads NAME where it cannot.
+    copy = folder / header.name
+    copy.write_text(f'#include "{header}"\n', encoding="utf-8")
+    made = copy.with_suffix(".h.pch" if compiler.is_clang else ".h.gch")
+    command = [*compiler.compile, *flags, "-x", "c++-header", copy, "-MD", "-MF", rules, "-o", made]
+    _run(command, f"{header.name} cannot be compiled")
+    include = ("-include-pch", str(made)) if compiler.is_clang else ("-include", str(copy))
+    return _Precompiled(include, tuple(_dependencies(rules, folder)))
+
+
+def _dependencies(rules: Path, without: Path) -> list[str]:
+    """The files that a compiler has read, less those in a folder."""
+    # "object.o: a.cpp b.h \": names with spaces have a backslash before each
+    names = shlex.split(rules.read_text(encoding="utf-8").partition(": ")[2].replace("\\\n", " "))
+    return [name for name in names if without not in Path(name).parents]
+
+
+def _compile(compiler: Compiler, unit: Unit, header: concurrent.futures.Future[_Precompiled] | None) -> Path:
     entry = _entry(compiler, unit)
     entry.parent.mkdir(parents=True, exist_ok=True)
+    included = header.result() if header is not None else _Precompiled((), ())
     with tempfile.TemporaryDirectory(dir=entry.parent) as folder:
         made, rules = Path(folder, "object.o"), Path(folder, "object.d")
-        command: list[str | Path] = [*compiler.compile, *unit.flags]
+        command: list[str | Path] = [*compiler.compile, *included.flags, *unit.flags, *unit.own_flags]
         command += ["-MD", "-MF", rules, "-c", unit.source, "-o", made]
         _run(command, f"{unit.source.name} cannot be compiled")
-        # "object.o: a.cpp b.h \": names with spaces have a backslash before each
-        names = shlex.split(rules.read_text(encoding="utf-8").partition(": ")[2].replace("\\\n", " "))
-        entry.with_suffix(".json").write_text(json.dumps({_movable(name): _digest(name) for name in names}))
+        parent = Path(included.flags[-1]).parent if included.flags else Path(folder)
+        names = {*_dependencies(rules, parent), *included.files}
+        entry.with_suffix(".json").write_text(
+            json.dumps({_movable(name): _digest(name) for name in sorted(names)})
+        )
         made.replace(entry)
     return entry
 
