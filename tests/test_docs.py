@@ -125,7 +125,15 @@ def reader(made_reader: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made_reader, tmp_path / "reader")
 
 
-@pytest.mark.parametrize("page", with_language("python"), ids=page_id)
+def with_python() -> list:
+    """Pages with Python. The page about browsers builds what tests/build/test_web.py does, so that only --full runs it."""
+    return [
+        pytest.param(page, id=page_id(page), marks=pytest.mark.slow if page.stem == "browser" else ())
+        for page in with_language("python")
+    ]
+
+
+@pytest.mark.parametrize("page", with_python())
 def test_python_blocks_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(reader)
     # A module, since torch imports the one that a traced function says it comes from.
@@ -159,16 +167,14 @@ def test_cpp_blocks_compile(page: Path, tmp_path: Path) -> None:
 
 
 def with_commands() -> list:
-    """Pages with commands. Those that build for another machine run in one process, so that the second finds the first one's
-    objects."""
-    pages = with_language("sh", "bash")
-    builds = [
-        bool(re.search("^torchette build --target", page.read_text(encoding="utf-8"), re.M)) for page in pages
-    ]
-    return [
-        pytest.param(page, marks=pytest.mark.xdist_group("build") if build else (), id=page_id(page))
-        for page, build in zip(pages, builds, strict=True)
-    ]
+    """Pages with commands, and whether those that build for another machine are run: they repeat tests/build, so that only
+    --full runs them."""
+    found = []
+    for page in with_language("sh", "bash"):
+        found.append(pytest.param(page, False, id=page_id(page)))
+        if re.search("^torchette build --target", page.read_text(encoding="utf-8"), re.M):
+            found.append(pytest.param(page, True, id=f"{page_id(page)}-builds", marks=pytest.mark.slow))
+    return found
 
 
 @functools.cache
@@ -183,8 +189,8 @@ def debian_compiler(target: str) -> list[str]:
     return ["--compiler", gcc] if gcc and shutil.which(f"{gcc}g++") else []
 
 
-@pytest.mark.parametrize("page", with_commands())
-def test_commands_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("page", "builds"), with_commands())
+def test_commands_run(page: Path, builds: bool, reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(reader)
     monkeypatch.setattr(socketserver.BaseServer, "serve_forever", lambda self: None)  # until Ctrl-C
     for block in blocks(page):
@@ -196,8 +202,11 @@ def test_commands_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch)
             runner = ROOT / "build" / "dev" / "executor_runner"
             if words[:2] == ["torchette", "validate"] and not runner.exists():
                 continue
-            if words[:3] == ["torchette", "build", "--target"] and "--compiler" not in words:
-                words += debian_compiler(words[3])
+            if words[:3] == ["torchette", "build", "--target"]:
+                if not builds:
+                    continue
+                if "--compiler" not in words:
+                    words += debian_compiler(words[3])
             if words[:1] == ["torchette"]:
                 monkeypatch.setattr(sys, "stdin", io.StringIO("Hello\n/reset\nWho are you?\n/exit\n"))
                 assert cli.main(words[1:]) == 0, f"{place}: {line}"

@@ -125,6 +125,7 @@ def test_projects_find_the_installed_package(
     assert "torchette build --target host" in " ".join(error.split())
 
 
+@pytest.mark.slow
 def test_the_installed_package_builds_for_a_target(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     command = ["build", "--target", "host", "--compiler", "c++", "--ops", "aten::mm.out,aten::add.out"]

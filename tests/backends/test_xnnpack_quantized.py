@@ -347,7 +347,9 @@ class _Logits(nn.Module):
         return self.llama(input_ids=ids, use_cache=False).logits
 
 
-@pytest.mark.parametrize(("group", "lowered_there"), [(32, True), (None, False)])
+@pytest.mark.parametrize(
+    ("group", "lowered_there"), [pytest.param(32, True, marks=pytest.mark.slow), (None, False)]
+)
 def test_a_llama_with_weights_of_four_bits(group: int | None, lowered_there: bool) -> None:
     zoo.declare_torchvision_operators()
     transformers = pytest.importorskip("transformers")
@@ -462,6 +464,7 @@ class _Normed(nn.Module):
         return self.b(self.norm(self.a(x)).relu().mean((2, 3)))
 
 
+@pytest.mark.slow
 def test_training_with_quantization() -> None:
     """prepare_qat_pt2e, a few steps, convert_pt2e: the result is one call on integers, and close to what was trained."""
     import torchao.quantization.pt2e as pt2e

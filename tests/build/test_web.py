@@ -144,6 +144,7 @@ def test_the_folder_is_an_npm_package(folder: Path, tmp_path: Path) -> None:
     assert int(best) == int(expected.argmax()) and abs(float(score) - float(expected.max())) < 2e-4
 
 
+@pytest.mark.slow  # ziglang compiles the C++ library first
 def test_the_wasi_runner_gives_what_the_host_gives(folder: Path, tmp_path: Path) -> None:
     target = targets.find("wasm32-wasi")
     compiler, common = toolchain.find_compiler(target), library.flags(small=False)

@@ -47,7 +47,7 @@ def test_reference_models(name: str, tmp_path: Path) -> None:
     assert_same(unit, [("forward", inputs), ("forward", [-x for x in inputs])])
 
 
-@pytest.mark.gate
+@pytest.mark.slow
 def test_mobilenet_v2(tmp_path: Path) -> None:
     module, _ = zoo.build("mobilenet_v2")
     x = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(0))

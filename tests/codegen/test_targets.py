@@ -85,7 +85,7 @@ def test_linux(name: str, kind: str, model: str, tmp_path: Path) -> None:
         ("mps2-an386", "gcc", "digits"),
         pytest.param("mps2-an500", "gcc", "digits", marks=pytest.mark.slow),
         pytest.param("mps2-an505", "gcc", "digits", marks=pytest.mark.slow),
-        pytest.param("mps3-an547", "gcc", "keyword_spotting", marks=pytest.mark.gate),
+        pytest.param("mps3-an547", "gcc", "keyword_spotting", marks=pytest.mark.slow),
     ],
 )
 def test_boards(board: str, kind: str, model: str, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_boards(board: str, kind: str, model: str, tmp_path: Path) -> None:
         assert emulate(machine, image.path)[0] == status
 
 
-@pytest.mark.gate
+@pytest.mark.slow  # ziglang compiles the C++ library first
 def test_webassembly(tmp_path: Path) -> None:
     if importlib.util.find_spec("ziglang") is None or shutil.which("node") is None:
         pytest.skip("pip install ziglang, apt install nodejs")

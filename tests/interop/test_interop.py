@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.models import artifacts
-from tests.models.artifacts import each_model
+from tests.models.artifacts import each_kind_of_model
 from torchette.devtools.device_memory import bills
 from torchette.exir import ExecutorchBackendConfig
 from torchette.format import pte
@@ -22,24 +22,24 @@ from torchette.format import pte
 pytest.importorskip("executorch", reason="the peer is not installed")
 
 
-@each_model
+@each_kind_of_model
 def test_peer_runtime_runs_our_file(name: str) -> None:
     artifacts.assert_equal_to_eager(_run_peer(artifacts.our_file(name), artifacts.args(name)), name)
 
 
-@each_model
+@each_kind_of_model
 def test_peer_runtime_runs_our_zero_copy_file(name: str) -> None:
     """`torchette.compile` leaves inputs and outputs out of the plan."""
     ours = bytes(artifacts.compiled(name, "portable"))
     artifacts.assert_equal_to_eager(_run_peer(ours, artifacts.args(name)), name)
 
 
-@each_model
+@each_kind_of_model
 def test_our_runtime_runs_the_peers_file(name: str) -> None:
     artifacts.assert_equal_to_eager(_run_ours(artifacts.peer_file(name), artifacts.args(name)), name)
 
 
-@each_model
+@each_kind_of_model
 def test_our_runtime_runs_our_file(name: str) -> None:
     """The same file that the peer ran above."""
     artifacts.assert_equal_to_eager(_run_ours(artifacts.our_file(name), artifacts.args(name)), name)
@@ -89,7 +89,7 @@ def test_state_lives_on_between_calls(file: str, runtime: str) -> None:
         )
 
 
-@each_model
+@each_kind_of_model
 @pytest.mark.parametrize("compiler", ["ours", "peer"])
 def test_inspect_reads_both(name: str, compiler: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     from torchette import cli
@@ -107,7 +107,7 @@ def test_inspect_reads_both(name: str, compiler: str, tmp_path: Path, capsys: py
     assert "forward" in capsys.readouterr().out
 
 
-@each_model
+@each_kind_of_model
 def test_planned_and_method_memory_are_less_than_the_peers(name: str) -> None:
     (ours,) = bills(artifacts.our_file(name), "x86-64", temp=False)
     (theirs,) = pte.read(artifacts.peer_file(name)).program.execution_plan

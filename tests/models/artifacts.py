@@ -30,6 +30,18 @@ RTOL, ATOL = 1e-4, 1e-5
 each_model = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in zoo.names()]
 )
+# One model of each kind, for tests that compile a model several times or that wait for the peer; --full runs the others.
+ONE_OF_EACH_KIND = {"digits", "keyword_spotting", "mobilenet_v2", "minilm", "llama", "lstm"}
+each_kind_of_model = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=[pytest.mark.xdist_group(name), *([] if name in ONE_OF_EACH_KIND else [pytest.mark.slow])],
+        )
+        for name in zoo.names()
+    ],
+)
 
 
 def assert_equal_to_eager(actual: Any, name: str) -> None:

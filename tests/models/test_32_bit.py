@@ -12,7 +12,7 @@ import pytest
 
 from tests.building import BUILD, CXX, ROOT, run
 from tests.models import artifacts
-from tests.models.artifacts import each_model
+from tests.models.artifacts import each_kind_of_model
 from torchette.devtools.device_memory import bills
 from torchette.runtime import _native
 
@@ -56,7 +56,7 @@ def loader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "loader"
 
 
-@each_model
+@each_kind_of_model
 def test_the_bill_for_32_bits_is_exact(name: str, loader: Path, tmp_path: Path) -> None:
     file = artifacts.our_file(name)
     (tmp_path / "model.pte").write_bytes(file)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from tests.models import artifacts, zoo
-from tests.models.artifacts import each_model
+from tests.models.artifacts import each_kind_of_model
 from torchette.exir import to_edge
 
 
-@each_model
+@each_kind_of_model
 def test_edge_program_is_sound_and_equals_eager(name: str) -> None:
     program = artifacts.exported(name)
     with warnings.catch_warnings():
@@ -26,7 +26,7 @@ def test_edge_program_is_sound_and_equals_eager(name: str) -> None:
         artifacts.assert_equal_to_eager(program.module()(*artifacts.args(name)), name)
 
 
-@each_model
+@each_kind_of_model
 def test_final_graph_is_sound(name: str) -> None:
     manager = to_edge(artifacts.exported(name)).to_executorch()
     program = manager.exported_program()

@@ -211,6 +211,7 @@ def _figures(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return (patterns[classes] * strength + noise)[:, None], classes
 
 
+@pytest.mark.slow
 def test_trained_with_quantization() -> None:
     torch.manual_seed(0)
     images, classes = _figures(64, seed=1)

@@ -66,7 +66,9 @@ def test_in_float16(name):
 
 # The peer takes half a minute to look for its patterns.
 FROM_EXECUTORCH = [
-    pytest.param(name, options, marks=pytest.mark.gate if name in ("vision", "gated") else pytest.mark.slow)
+    pytest.param(
+        name, options, marks=pytest.mark.gate if (name, options) == ("vision", {}) else pytest.mark.slow
+    )
     for name, options in [*((name, {}) for name in NAMES), ("vision", {"force_fp16": True})]
 ]
 
@@ -110,7 +112,7 @@ class Remembers(torch.nn.Module):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("place", [nullcontext, on_processor])
+@pytest.mark.parametrize("place", [nullcontext, pytest.param(on_processor, marks=pytest.mark.slow)])
 def test_state_from_executorch(place):
     module, (x,) = Remembers(), (torch.randn(1, 1, 8),)
     data = of_executorch(copy.deepcopy(module), (x,), {"alias_buffer_mutations": True})

@@ -53,7 +53,7 @@ def test_the_guides(prefix: Path, small: Small, tmp_path: Path) -> None:  # noqa
     assert run(prefix / "bin" / "llm_runner", "--help").stdout.startswith("usage: llm_runner")
 
 
-@pytest.mark.gate
+@pytest.mark.slow
 def test_a_build_for_language_models(small: Small, tmp_path: Path) -> None:  # noqa: F811
     """What `torchette build --llm` compiles, beside the library of this checkout."""
     from torchette.build import library, toolchain
