@@ -207,7 +207,7 @@ def compile_units(compiler: Compiler, units: Sequence[Unit], report: Report | No
         concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
         # submitted before the units that wait for them
-        headers = {
+        headers: dict[tuple[Path | None, tuple[str, ...]], concurrent.futures.Future[_Precompiled]] = {
             (header, flags): pool.submit(_precompile, compiler, header, flags, Path(folder, str(i)))
             for i, ((header, flags), count) in enumerate(counts.items())
             if header is not None and count >= _FEWEST_UNITS
@@ -268,7 +268,8 @@ def _precompile(compiler: Compiler, header: Path, flags: tuple[str, ...], folder
     copy = folder / header.name
     copy.write_text(f'#include "{header}"\n', encoding="utf-8")
     made = copy.with_suffix(".h.pch" if compiler.is_clang else ".h.gch")
-    command = [*compiler.compile, *flags, "-x", "c++-header", copy, "-MD", "-MF", rules, "-o", made]
+    command: list[str | Path] = [*compiler.compile, *flags, "-x", "c++-header", copy]
+    command += ["-MD", "-MF", rules, "-o", made]
     _run(command, f"{header.name} cannot be compiled")
     include = ("-include-pch", str(made)) if compiler.is_clang else ("-include", str(copy))
     return _Precompiled(include, tuple(_dependencies(rules, folder)))
