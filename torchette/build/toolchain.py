@@ -125,11 +125,13 @@ def _zig(target: Target) -> Compiler:
             hints=["pip install 'torchette[build]'", *_named(target)],
         )
     zig = (sys.executable, "-m", "ziglang")
+    # A page's module needs no C++ library, which zig would compile first: 45 s once. Who needs it adds -lc++.
+    linker = "cc" if target.name == "wasm32-browser" else "c++"
     # -fno-sanitize: by default zig traps on undefined behaviour, which costs code
     flags = ("-fno-sanitize=all", "-fno-stack-protector")
     return Compiler(
         (*zig, "c++", *target.zig, *flags, "-g0"),
-        (*zig, "c++", *(target.zig_link or target.zig), *flags),
+        (*zig, linker, *(target.zig_link or target.zig), *flags),
         (*zig, "ar"),
         f"ziglang {importlib.metadata.version('ziglang')}",
         True,

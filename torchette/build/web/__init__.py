@@ -83,7 +83,8 @@ def build(
     for name, units in programs.items():
         objects = toolchain.compile_units(compiler, units, report)
         written.append(folder / name)
-        toolchain.link(compiler, objects, written[-1], ["-s", *(["-lwasi-emulated-mman"] if llm else [])])
+        libraries = ["-lc++", "-lwasi-emulated-mman"] if llm else []
+        toolchain.link(compiler, objects, written[-1], ["-s", *libraries])
     for source in sources:
         written.append(folder / source.name)
         if source.resolve() != written[-1].resolve():
