@@ -110,11 +110,7 @@ def export(
             model, whole, named = _load(path)
             if (image := _image_token(model)) is not None:
                 seen = image_facts(path, image)
-    config = model.config.get_text_config(decoder=True)
-    if max_context is None:
-        names = ("max_position_embeddings", "max_target_positions", "n_positions")
-        made_for = (getattr(config, name, None) for name in names)
-        max_context = min(next((most for most in made_for if most), 2048), 2048)
+    max_context = max_context if max_context is not None else _default_context(model)
     if min(max_context, max_prefill) < 1:
         raise InputError(f"max_context {max_context} and max_prefill {max_prefill} must be positive")
     max_prefill = min(max_prefill, max_context)
@@ -167,6 +163,14 @@ _PLANNED: dict[str, Any] = {
     "memory_planning_pass": MemoryPlanningPass(alloc_graph_input=False),
     "dynamic_memory_planning_mode": DynamicMemoryPlanningMode.UPPER_BOUND,
 }
+
+
+def _default_context(model: Any) -> int:
+    """The positions that the model was made for, at most 2048."""
+    config = model.config.get_text_config(decoder=True)
+    names = ("max_position_embeddings", "max_target_positions", "n_positions")
+    made_for = (getattr(config, name, None) for name in names)
+    return min(next((most for most in made_for if most), 2048), 2048)
 
 
 def _methods(model: Any, max_context: int, max_prefill: int, full_logits: bool) -> tuple[dict[str, Any], int]:
