@@ -36,6 +36,7 @@ text has them in this order: what is wrong, where, what to try.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 
 class TorchetteError(Exception):
@@ -68,7 +69,7 @@ class TorchetteError(Exception):
             lines += [_indented("  - ", hint) for hint in self.hints]
         return "\n".join(lines)
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.where, self.hints, self.code)
 
 
@@ -76,8 +77,11 @@ def _indented(lead: str, text: str) -> str:
     return lead + text.replace("\n", "\n" + " " * len(lead))
 
 
-def _rebuild(kind: type, message: str, where: tuple, hints: tuple, code: str) -> TorchetteError:
-    return kind(message, where=where, hints=hints, code=code)
+def _rebuild(
+    kind: type, message: str, where: tuple[Any, ...], hints: tuple[Any, ...], code: str
+) -> TorchetteError:
+    result: TorchetteError = kind(message, where=where, hints=hints, code=code)
+    return result
 
 
 class CompileError(TorchetteError):
@@ -110,7 +114,7 @@ class DialectError(CompileError, ValueError):
     """A graph breaks the rules of its dialect; ``.violations`` holds every one of them."""
 
     code = "dialect-violation"
-    violations: tuple = ()
+    violations: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
         # Each violation has its place and its remedy beside it already.

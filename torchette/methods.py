@@ -10,7 +10,7 @@ from typing import Any
 from torchette.errors import InputTypeError
 
 
-def by_method(given: Any, methods: Iterable[str] = ("forward",), what: str = "") -> dict[str, Any]:
+def by_method(given: object, methods: Iterable[str] = ("forward",), what: str = "") -> dict[str, Any]:
     """Resolves an argument into the value of each method.
 
     Args:

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from torchette.errors import FormatError, InputError, RuntimeLoadError
 from torchette.files import replacing
 from torchette.pytree import LEAF, Tree
 from torchette.runtime import Method, MethodMeta, Program, Runtime
+
+if TYPE_CHECKING:
+    pass
 
 
 def load(
@@ -79,7 +82,7 @@ class Model:
             method = "forward"
         self.default = method or (next(iter(self.methods)) if len(self.methods) == 1 else None)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Runs the default method; see `BoundMethod.__call__`."""
         if self.default is None:
             raise RuntimeLoadError(
@@ -167,7 +170,7 @@ class BoundMethod:
             self._method = method
         return self._method
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Runs the method on arguments of the structure that it was exported with; tensors are torch's or numpy's.
         Results that were complex are complex again: below this door they are pairs, with a last dimension of 2.
 
@@ -188,7 +191,7 @@ class BoundMethod:
         """Gives buffers that the method updates their first values again."""
         self.load().reset()
 
-    def _flat(self, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+    def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         positional, keyword = self._inputs.children
         given = list(args)
         # an argument that was positional at export may come by keyword, as in Python

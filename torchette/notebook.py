@@ -51,6 +51,6 @@ def _side(numeric: Sequence[bool], column: int) -> str:
     return "right" if column < len(numeric) and numeric[column] else "left"
 
 
-def _cell(value: Any, side: str) -> str:
+def _cell(value: object, side: str) -> str:
     text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
     return f'<td style="{_CELL};text-align:{side};font-variant-numeric:tabular-nums">{escape(text)}</td>'

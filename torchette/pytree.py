@@ -84,7 +84,8 @@ _KEYED = ("builtins.dict", "collections.OrderedDict", "collections.defaultdict")
 
 def keys(kind: str, context: Any) -> list[Any]:
     """The keys of a dict-like node of that type and context."""
-    return context["dict_context"] if kind == "collections.defaultdict" else context
+    result: list[Any] = context["dict_context"] if kind == "collections.defaultdict" else context
+    return result
 
 
 def _registered(kind: str) -> Any:
@@ -114,7 +115,7 @@ def _named_result(tree: Tree, members: list[Any]) -> Any:
     try:
         if torch_class is not None:
             return torch_class(members)
-        return collections.namedtuple(name, tree.context)(*members)  # type: ignore[misc]
+        return collections.namedtuple(name, tree.context)(*members)
     except (TypeError, ValueError):  # names or a number of fields that a file made up
         return tuple(members)
 
@@ -147,7 +148,7 @@ def leaves(tree: Tree) -> Iterator[Tree]:
         yield from leaves(child)
 
 
-def flatten(tree: Tree, value: Any, where: str, out: list[Any]) -> None:
+def flatten(tree: Tree, value: object, where: str, out: list[Any]) -> None:
     """Appends the leaves of `value`, which must have the structure `tree`, to `out`. InputError that names the place, a way
     from `where`."""
     if tree.is_leaf:
@@ -158,7 +159,7 @@ def flatten(tree: Tree, value: Any, where: str, out: list[Any]) -> None:
         flatten(child, member, where + label, out)
 
 
-def _members(tree: Tree, value: Any, where: str) -> Sequence[Any]:
+def _members(tree: Tree, value: object, where: str) -> Sequence[Any]:
     if tree.type in _KEYED:
         if not isinstance(value, dict):
             raise InputError(f"{where} must be a dict, not {type(value).__name__}")

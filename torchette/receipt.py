@@ -30,6 +30,7 @@ from torchette.devtools.size import places
 from torchette.errors import FormatError, InputTypeError, ModelNotFoundError
 from torchette.format import pte
 from torchette.format.receipt import ENTRY, HASHED_FROM, HEAD, KEY, MARK, Entry, Receipt, provenance, rows
+from torchette.format.schema import Record
 from torchette.runtime import xxh64
 
 __all__ = ["KEY", "Damage", "Entry", "Receipt", "provenance", "read", "rows", "sign", "verify"]
@@ -148,10 +149,14 @@ def verify(
     return found
 
 
-def _file(source: Any) -> pte.PteFile:
+def _file(source: pte.PteFile | bytes | bytearray | memoryview | str | os.PathLike[str]) -> pte.PteFile:
     if isinstance(source, pte.PteFile):
         return source
-    return pte.read(source) if isinstance(source, (bytes, bytearray, memoryview)) else pte.load_file(source)
+    return (
+        pte.read(source)
+        if isinstance(source, (bytes, bytearray, memoryview))
+        else pte.load_file(Path(source))
+    )
 
 
 def _parsed(blob: memoryview) -> Receipt:
@@ -189,14 +194,14 @@ def _without(file: pte.PteFile) -> tuple[Any, bytes]:
     return replace(record, named_data=named, segments=stored), bytes(area)
 
 
-def _alignment(file: pte.PteFile, record: Any) -> int:
+def _alignment(file: pte.PteFile, record: Record) -> int:
     """What the segments of the record are aligned to in the file, or more."""
     starts = [file.segment_base + segment.offset for segment in record.segments]
     common = math.gcd(file.segment_base, *starts) or _ALIGNMENT
     return max(common & -common, _ALIGNMENT)
 
 
-def _bounds(record: Any, base: int, end: int) -> list[int]:
+def _bounds(record: Record, base: int, end: int) -> list[int]:
     """Where the parts begin and end: at tensors and segments, so that damage has a name."""
     starts = {base, end}
     for segment in record.segments:

@@ -179,7 +179,7 @@ def _of_signature(operator: str, signatures: Mapping[str, str]) -> list[Paramete
     return parameters
 
 
-def _keys(meta: Any, entry: Mapping[str, Any], parameters: Sequence[Parameter]) -> Iterable[str]:
+def _keys(meta: object, entry: Mapping[str, Any], parameters: Sequence[Parameter]) -> Iterable[str]:
     """A key for each choice of values of the aliases; an alias has the same value in all arguments."""
     if meta is None:
         yield ""
@@ -215,12 +215,12 @@ def _keys(meta: Any, entry: Mapping[str, Any], parameters: Sequence[Parameter]) 
         yield "|".join(parts)
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: object) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _orders(value: Any) -> list[list[int]]:
-    nested = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+def _orders(value: object) -> list[list[int]]:
+    nested: list[Any] = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
     for order in nested:
         if not isinstance(order, list) or sorted(order) != list(range(len(order))):
             raise _Wrong(f"not a dim order: {order!r}")

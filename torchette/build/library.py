@@ -43,7 +43,9 @@ def compat_folder() -> Path:
     if (installed / "executorch").is_dir():
         return installed
     recipe = (installed / "executorch.cmake").read_text(encoding="utf-8")
-    words = re.search(r"^set\(torchette_compat\n(.*?)^\)", recipe, re.MULTILINE | re.DOTALL)[1].split()  # type: ignore[index]
+    listed = re.search(r"^set\(torchette_compat\n(.*?)^\)", recipe, re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    words = listed[1].split()
     folder = cache_folder() / "include" / _digest(recipe)
     for theirs, ours in zip(words[::2], words[1::2], strict=True):
         lines = "".join(f'#include "torchette/extension/{name}"\n' for name in ("compat/runtime.h", ours))

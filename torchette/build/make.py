@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from torchette.build import footprint, library, toolchain
 from torchette.build.bare.image import bare_flags
 from torchette.build.selection import Selection
 from torchette.targets import Target
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Flags that drop unreferenced sections, by kind of target; Apple's linker has another flag.
 _GC = {"aarch64-macos": ("-Wl,-dead_strip",)}
@@ -109,10 +113,10 @@ def link_flags(target: Target, driver: toolchain.Compiler) -> Sequence[str]:
     return [*flags, "-static"] if static else flags
 
 
-def _or_none(function, *args):  # type: ignore[no-untyped-def]
+def _or_none(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
     """The function's value, or None if it cannot read files of this kind."""
     try:
-        return function(*args)
+        return function(*args, **kwargs)
     except ValueError:
         return None
 

@@ -31,7 +31,7 @@ def _unpacked() -> Path:
         with tempfile.TemporaryDirectory(dir=folder.parent) as made:
             for path in packed:
                 with tarfile.open(path) as archive:
-                    archive.extraction_filter = getattr(tarfile, "data_filter", None)  # type: ignore[assignment]
+                    archive.extraction_filter = getattr(tarfile, "data_filter", None)
                     archive.extractall(Path(made, "whole"))
             for path in public:
                 to = Path(made, "whole", path.relative_to(package.parent))

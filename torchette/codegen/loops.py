@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from torchette.build import kernels
 from torchette.format import pte
+from torchette.format.schema import Record
 
 # The families of elementwise operators: FAMILY.def has their arithmetic, FAMILY.cpp compiles it.
 _FAMILIES = ("arithmetic", "comparison", "functions")
@@ -87,7 +88,7 @@ def _arithmetic() -> dict[str, _Arithmetic]:
     return found
 
 
-def loop_of(operator: str, operands: Sequence[Any], out: Any) -> Loop | None:
+def loop_of(operator: str, operands: Sequence[Any], out: Record) -> Loop | None:
     """The call as a loop, or None if it needs its kernel.
 
     Args:

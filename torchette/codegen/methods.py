@@ -20,6 +20,7 @@ from torchette.codegen.flow import Branch, Jump, Leave, Node, Step, structured
 from torchette.codegen.loops import Loop, loop_of
 from torchette.errors import UnsupportedError
 from torchette.format import pte
+from torchette.format.schema import Record
 
 # C types of elements, by the names in the file's schema; 16-bit floats are moved, not computed with.
 C_TYPES = {
@@ -112,7 +113,7 @@ class Method:
     """
 
     def __init__(
-        self, plan: Any, name: str, signatures: dict[str, str], pool: Pool, arenas: Sequence[str]
+        self, plan: Record, name: str, signatures: dict[str, str], pool: Pool, arenas: Sequence[str]
     ) -> None:
         self.plan, self.name = plan, name
         self._signatures, self._pool, self._arenas = signatures, pool, arenas
@@ -490,7 +491,7 @@ class Method:
                 )
         return found
 
-    def _place(self, record: Any) -> str:
+    def _place(self, record: Record) -> str:
         place = record.allocation_info
         return (
             f"{self._arenas[place.memory_id]} + {place.memory_offset_low + (place.memory_offset_high << 32)}"
@@ -568,7 +569,7 @@ def symbol(operator: str) -> str:
     return re.sub(r"\W+", "_", operator)
 
 
-def _stored(record: Any) -> Any:
+def _stored(record: Record) -> Any:
     """The value of an Int, Bool or Double record."""
     return getattr(record, dataclasses.fields(record)[0].name)
 

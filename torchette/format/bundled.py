@@ -8,11 +8,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchette.errors import FormatError
 from torchette.format import flatbuffer
-from torchette.format.schema import load
+from torchette.format.schema import Record, load
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 SCHEMA = load(Path(__file__).parent.parent / "schema" / "bundled_program.fbs")
 
@@ -24,12 +27,12 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
 
-def write(record: Any) -> bytes:
+def write(record: Record) -> bytes:
     """The bytes of a BundledProgram record. Raises FormatError for one that the schema cannot hold."""
     return bytes(flatbuffer.encode(SCHEMA, record))
 
 
-def read(data: Any) -> Any:
+def read(data: Buffer) -> Any:
     """The BundledProgram record of a file. Raises FormatError."""
     view = memoryview(data).cast("B")
     if bytes(view[4:8]) != SCHEMA.identifier:

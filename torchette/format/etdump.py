@@ -8,10 +8,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchette.errors import FormatError, ModelNotFoundError
 from torchette.format import flatbuffer, schema
+from torchette.format.schema import Record
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 SCHEMA = schema.load(Path(__file__).parent.parent / "schema" / "etdump.fbs")
 
@@ -25,13 +29,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
 
-def dumps(record: Any, *, size_prefixed: bool = True) -> bytes:
+def dumps(record: Record, *, size_prefixed: bool = True) -> bytes:
     """The bytes of a file with this ETDump record, after their number as every runtime writes it; without that for
     `size_prefixed=False`. Raises FormatError for a record that the schema cannot hold."""
     return bytes(flatbuffer.encode(SCHEMA, record, size_prefixed=size_prefixed))
 
 
-def load(source: Any) -> Any:
+def load(source: str | Path | Buffer) -> Any:
     """The ETDump record of a file, given by its path or as a bytes-like object, with or without the size in front.
 
     Equal parts may be one object, so treat the record as read-only. What a device writes after the dump, such as
@@ -84,7 +88,7 @@ _MEMBERS = {
 }
 
 
-def _checked(dump: Any) -> Any:
+def _checked(dump: Record) -> Any:
     """The record, whose events are each of one kind and whose values are what they say they are."""
     for run_index, run in enumerate(dump.run_data):
         for event_index, event in enumerate(run.events):
@@ -101,7 +105,7 @@ def _checked(dump: Any) -> Any:
     return dump
 
 
-def _value_problem(value: Any) -> str:
+def _value_problem(value: Record | None) -> str:
     if value is None:
         return "has no value"
     member = _MEMBERS.get(value.val.name)

@@ -8,17 +8,17 @@ records. `decode` trusts nothing: for any bytes it returns records or raises For
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from torchette.errors import FormatError
-from torchette.format.schema import Field, Schema
+from torchette.format.schema import Field, Record, Schema
 
 _WIDTHS = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "Q": 8, "f": 4, "d": 8}
 
 
-def encode(schema: Schema, record: Any, *, reserve: int = 0, size_prefixed: bool = False) -> bytearray:
+def encode(schema: Schema, record: Record, *, reserve: int = 0, size_prefixed: bool = False) -> bytearray:
     """Serialises `record`, of the schema's root table, with `reserve` zero bytes kept free after the file identifier.
 
     If `size_prefixed`, the number of the bytes that follow comes first, a u32; alignments count from it.
@@ -97,7 +97,7 @@ class _Encoder:
         self._plans: dict[str, list[_Entry]] = {}
         self._layouts: dict[tuple[str, int], _Layout] = {}
 
-    def finish(self, record: Any, reserve: int, size_prefixed: bool) -> bytearray:
+    def finish(self, record: Record, reserve: int, size_prefixed: bool) -> bytearray:
         root = self._table(self._schema.root, record)
         prefix = 4 * size_prefixed
         start = self._reserve(prefix + 8 + reserve, self._alignment) - prefix
@@ -124,7 +124,7 @@ class _Encoder:
             self._parts.append(b"%b%b\0" % (len(data).to_bytes(4, "little"), data))
         return place
 
-    def _scalars(self, code: str, alignment: int, value: Any) -> int:
+    def _scalars(self, code: str, alignment: int, value: Sequence[Any]) -> int:
         count = len(value)
         data = bytes(value) if code == "B" else struct.pack(f"<{count}{code}", *value)
         if code == "B" and len(data) != count:
@@ -136,7 +136,7 @@ class _Encoder:
             self._parts += (data, count.to_bytes(4, "little"))
         return place
 
-    def _references(self, encode: Callable[[Any], int], value: Any) -> int:
+    def _references(self, encode: Callable[[Any], int], value: Iterable[Any]) -> int:
         targets = tuple([encode(item) for item in value])
         place = self._places.get(targets)
         if place is None:
@@ -146,7 +146,7 @@ class _Encoder:
             self._parts.append(struct.pack(f"<{count + 1}I", count, *offsets))
         return place
 
-    def _table(self, name: str, record: Any) -> int:
+    def _table(self, name: str, record: Record) -> int:
         present = 0
         values: list[Any] = []
         try:
@@ -236,7 +236,7 @@ class _Encoder:
         return layout
 
 
-def _tag(tags: dict[str, int], value: Any) -> int:
+def _tag(tags: dict[str, int], value: object) -> int:
     kind = type(value).__name__
     if kind not in tags:
         raise TypeError(f"a {kind} is none of {', '.join(tags)}")
@@ -360,7 +360,8 @@ class _Decoder:
     def _string(self, position: int) -> str:
         found = self._seen.get(("string", position))
         if found is not None:
-            return found
+            result: str = found
+            return result
         start, count = self._vector(position, 1, "A string")
         self._need(start, count + 1, "A string")
         try:
@@ -374,14 +375,14 @@ class _Decoder:
 
     def _scalars(self, field: Field, position: int) -> Sequence[Any]:
         code = field.code
-        found = self._seen.get((code, position))
+        found: Sequence[Any] | None = self._seen.get((code, position))
         if found is not None:
             return found
         start, count = self._vector(position, _WIDTHS[code], f"The vector of {field.name}")
-        values: Any
+        values: Sequence[Any]
         if code == "B":
-            values = self._data[start : start + count]
-            values = values if field.force_align > 1 else bytes(values)
+            data = self._data[start : start + count]
+            values = data if field.force_align > 1 else bytes(data)
         else:
             values = list(struct.unpack_from(f"<{count}{code}", self._data, start))
         self._seen[code, position] = values
@@ -390,7 +391,8 @@ class _Decoder:
     def _references(self, kind: str, read: Callable[[int], Any], position: int) -> list[Any]:
         found = self._seen.get(("[" + kind, position))
         if found is not None:
-            return found
+            result: list[Any] = found
+            return result
         start, count = self._vector(position, 4, f"A vector of {kind}")
         offsets = struct.unpack_from(f"<{count}I", self._data, start)
         values = [read(start + 4 * index + offset) for index, offset in enumerate(offsets)]

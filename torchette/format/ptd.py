@@ -10,11 +10,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchette.errors import FormatError
 from torchette.format import flatbuffer
 from torchette.format.schema import load
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 SCHEMA = load(Path(__file__).parent.parent / "schema" / "flat_tensor.fbs")
 
@@ -71,7 +74,7 @@ def write(named: Mapping[str, NamedBytes], *, segment_alignment: int = 128) -> b
     return bytes(head) + bytes(base - len(head)) + b"".join(chunks)
 
 
-def read(data: Any) -> dict[str, NamedBytes]:
+def read(data: Buffer) -> dict[str, NamedBytes]:
     """The contents of a .ptd file by name, not copied. Raises FormatError."""
     view = memoryview(data).cast("B")
     if len(view) < _HEADER_AT + _HEADER_LENGTH or bytes(view[4:8]) != SCHEMA.identifier:

@@ -15,11 +15,14 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from torchette.errors import FormatError, ModelNotFoundError
 from torchette.format import flatbuffer
-from torchette.format.schema import load
+from torchette.format.schema import Record, load
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 SCHEMA = load(Path(__file__).parent.parent / "schema" / "program.fbs")
 
@@ -66,9 +69,10 @@ ITEM_SIZE: dict[int, int] = {
 }
 
 
-def tensor_nbytes(tensor: Any) -> int:
+def tensor_nbytes(tensor: Record) -> int:
     """Bytes of a Tensor record's elements at its (upper bound) sizes."""
-    return math.prod(tensor.sizes) * ITEM_SIZE[tensor.scalar_type]
+    result: int = math.prod(tensor.sizes) * ITEM_SIZE[tensor.scalar_type]
+    return result
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,7 @@ class _Segments:
 
 
 def write(
-    program: Any,
+    program: Record,
     constants: Sequence[Any] = (b"",),
     mutable_data: Sequence[Any] = (),
     delegate_data: Sequence[Any] = (),
@@ -180,7 +184,7 @@ def write(
     return Pte((start, *segments.chunks), len(start) + segments.size)
 
 
-def _add_delegate_data(program: Any, segments: _Segments, blobs: Sequence[Any], extract: bool) -> None:
+def _add_delegate_data(program: Record, segments: _Segments, blobs: Sequence[Any], extract: bool) -> None:
     """Stores the blobs as segments or inside the program, and makes the delegates refer to them."""
     if extract:
         places = [segments.add([blob]).segment_index for blob in blobs]
@@ -203,7 +207,7 @@ def _add_delegate_data(program: Any, segments: _Segments, blobs: Sequence[Any], 
 
 
 def _add_named_data(
-    program: Any, segments: _Segments, constants: Sequence[Any], named: Mapping[str, Any], alignment: int
+    program: Record, segments: _Segments, constants: Sequence[Any], named: Mapping[str, Any], alignment: int
 ) -> None:
     """Stores each blob once, and not at all if the constants have its bytes."""
     stored: dict[int, int] = {}
@@ -224,7 +228,7 @@ def _add_named_data(
     program.named_data = [SCHEMA.types["NamedData"](name, stored[id(blob)]) for name, blob in named.items()]
 
 
-def head(program: Any, data_size: int, alignment: int) -> bytearray:
+def head(program: Record, data_size: int, alignment: int) -> bytearray:
     """The file up to its first segment: the Program record, with its segments and data filled in, and padding.
 
     Args:
@@ -240,7 +244,7 @@ def head(program: Any, data_size: int, alignment: int) -> bytearray:
     return start + bytes(max(base - len(start), 0))
 
 
-def _digest(blob: Any) -> bytes:
+def _digest(blob: Buffer) -> bytes:
     return hashlib.sha256(_bytes_view(blob)).digest()
 
 
@@ -275,7 +279,7 @@ class PteFile:
         """The initial bytes of planned tensors with this `data_buffer_idx`, as `constant` gives them."""
         return self._subsegment(self.program.mutable_data_segments[data_segment], index)
 
-    def delegate(self, delegate: Any) -> memoryview:
+    def delegate(self, delegate: Record) -> memoryview:
         """The blob of a BackendDelegate record, not copied."""
         if delegate.processed.location == SCHEMA.types["DataLocation"].SEGMENT:
             return self.segment(delegate.processed.index)
@@ -285,7 +289,7 @@ class PteFile:
         """The named blobs, not copied."""
         return {item.key: self.segment(item.segment_index) for item in self.program.named_data}
 
-    def _subsegment(self, subsegments: Any, index: int) -> memoryview:
+    def _subsegment(self, subsegments: Record, index: int) -> memoryview:
         data = self.segment(subsegments.segment_index)
         start = subsegments.offsets[index]
         # an item ends where the next one starts: the file has only the offsets
@@ -311,7 +315,7 @@ def load_file(path: str | Path) -> PteFile:
         raise
 
 
-def read(data: Any) -> PteFile:
+def read(data: Buffer) -> PteFile:
     """Reads a .pte file from a bytes-like object, which the result keeps and views. Raises FormatError."""
     view = _bytes_view(data)
     if len(view) < _HEADER_AT:
@@ -394,7 +398,7 @@ class _Checker:
         for index, plan in enumerate(program.execution_plan):
             self._check_plan(plan, f"Method {plan.name or index!r}")
 
-    def _check_plan(self, plan: Any, place: str) -> None:
+    def _check_plan(self, plan: Record, place: str) -> None:
         if plan.name is None:
             raise FormatError(f"{place} has no name")
         values = plan.values
@@ -411,7 +415,7 @@ class _Checker:
             for index, instruction in enumerate(chain.instructions):
                 self._check_instruction(instruction.instr_args, plan, chain, f"{place}, instruction {index}")
 
-    def _check_value(self, value: Any, values: list[Any], arenas: int, place: str) -> None:
+    def _check_value(self, value: Record | None, values: list[Any], arenas: int, place: str) -> None:
         kind = type(value).__name__
         if value is None:
             raise FormatError(f"{place} is empty")
@@ -425,7 +429,7 @@ class _Checker:
                 if member not in _MEMBERS[kind]:
                     raise FormatError(f"{place}: an {kind} cannot hold value {item}, of type {member}")
 
-    def _check_tensor(self, tensor: Any, arenas: int, place: str) -> None:
+    def _check_tensor(self, tensor: Record, arenas: int, place: str) -> None:
         rank = len(tensor.sizes)
         if any(size < 0 for size in tensor.sizes):
             raise FormatError(f"{place}: a tensor has the sizes {tensor.sizes}")
@@ -452,20 +456,20 @@ class _Checker:
         start = self._index(items.offsets if items else [], index, f"{place}, constant")
         self._check_size(tensor, program.segments[items.segment_index].size - start, place)
 
-    def _check_size(self, tensor: Any, available: int, place: str) -> None:
+    def _check_size(self, tensor: Record, available: int, place: str) -> None:
         if tensor_nbytes(tensor) > available:
             raise FormatError(
                 f"{place}: its data have {available} bytes, its sizes ask for {tensor_nbytes(tensor)}"
             )
 
-    def _check_delegate(self, delegate: Any, place: str) -> None:
+    def _check_delegate(self, delegate: Record, place: str) -> None:
         if delegate.id is None or delegate.processed is None:
             raise FormatError(f"{place} has no name or no data")
         inline = delegate.processed.location == SCHEMA.types["DataLocation"].INLINE
         blobs = self._program.backend_delegate_data if inline else self._program.segments
         self._index(blobs, delegate.processed.index, place)
 
-    def _check_instruction(self, call: Any, plan: Any, chain: Any, place: str) -> None:
+    def _check_instruction(self, call: Record, plan: Record, chain: Record, place: str) -> None:
         kind = type(call).__name__
         if kind == "KernelCall":
             operator = self._index(plan.operators, call.op_index, f"{place}, operator")
@@ -499,7 +503,7 @@ class _Checker:
         return items[index]
 
 
-def _bytes_view(item: Any) -> memoryview:
+def _bytes_view(item: Buffer) -> memoryview:
     view = memoryview(item)
     if view.nbytes == 0:
         return memoryview(b"")

@@ -67,7 +67,7 @@ def rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _case_row(case: Any) -> tuple[str, str]:
+def _case_row(case: Mapping[str, Any]) -> tuple[str, str]:
     try:
         seed = case["inputs"].get("seed")
         inputs = "the example inputs" if seed is None else f"inputs of seed {seed}"

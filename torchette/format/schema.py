@@ -8,13 +8,14 @@ runtime compiles against. There is one schema, so the two sides cannot differ. S
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import enum
 import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 # schema name -> (struct code, C++ type); FlatBuffers allows two spellings of most
 _SCALARS = {
@@ -241,14 +242,27 @@ def _resolve(
         offset += 2
 
 
-def _record(name: str, fields: tuple[Field, ...]) -> type:
+class Record:
+    """A table of a schema as a dataclass. The schema declares the fields, so that their types are not known here."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+        def __getattr__(self, name: str) -> Any: ...
+
+        def __setattr__(self, name: str, value: object) -> None: ...
+
+
+def _record(name: str, fields: tuple[Field, ...]) -> type[Record]:
     spec: list[Any] = []
     for f in fields:
         if f.kind == "vector":
             spec.append((f.name, Any, field(default_factory=bytes if f.code == "B" else list)))
         else:
             spec.append((f.name, Any, field(default=f.default)))
-    return make_dataclass(name, spec, slots=True)
+    return make_dataclass(name, spec, bases=(Record,), slots=True)
 
 
 def cpp_header(schema: Schema, source: str) -> str:

@@ -16,11 +16,13 @@ class BackendRegistry:
     @property
     def registered_backend_names(self) -> list[str]:
         """Their names."""
-        return native.module().backends()
+        result: list[str] = native.module().backends()
+        return result
 
     def is_available(self, backend_name: str) -> bool:
         """Whether that backend is registered and can run on this machine."""
-        return native.module().is_backend_available(backend_name)
+        result: bool = native.module().is_backend_available(backend_name)
+        return result
 
     def set_option(self, backend_name: str, **options: bool | int | str) -> None:
         """Sets options of a backend, such as ``set_option("XnnpackBackend", num_threads=2)``.
@@ -37,9 +39,10 @@ class BackendRegistry:
         Raises:
             InputError: there is no such backend or option.
         """
-        return self._option(backend_name, "get_backend_option", key)
+        result: bool | int | str = self._option(backend_name, "get_backend_option", key)
+        return result
 
-    def _option(self, backend_name: str, function: str, key: str, *value: Any) -> Any:
+    def _option(self, backend_name: str, function: str, key: str, *value: object) -> Any:
         binding = native.module()
         try:
             return getattr(binding, function)(backend_name, key, *value)
@@ -52,7 +55,7 @@ class BackendRegistry:
                 code="bad-backend-option",
             ) from None
 
-    def load(self, path: str | os.PathLike) -> str:
+    def load(self, path: str | os.PathLike[str]) -> str:
         """Registers the backend in a shared library; returns its name.
 
         Args:
@@ -63,7 +66,8 @@ class BackendRegistry:
         """
         binding = native.module()
         try:
-            return binding.load_backend(os.path.abspath(path))
+            result: str = binding.load_backend(os.path.abspath(path))
+            return result
         except binding.Fault as fault:
             raise RuntimeLoadError(
                 f"the backend in {os.fspath(path)} cannot be registered: {fault.args[2]}",

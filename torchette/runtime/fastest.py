@@ -66,7 +66,7 @@ def compare(expected: Sequence[Any], given: Sequence[Any], tolerance: float) -> 
     """Raises ExecutionError if an output differs by more than `tolerance` times its largest element."""
     import numpy
 
-    def plain(value: Any) -> Any:  # numpy has no bfloat16
+    def plain(value: object) -> Any:  # numpy has no bfloat16
         return numpy.asarray(value.double() if hasattr(value, "double") else value, "float64")
 
     for index, (wanted, got) in enumerate(zip(expected, given, strict=True)):

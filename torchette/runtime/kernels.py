@@ -27,12 +27,14 @@ def call_kernel(name: str, arguments: Sequence[Any]) -> None:
 
 def kernel_level() -> str:
     """The instruction-set level of the kernels that run here: v1, v3 or v4 of x86-64, elsewhere baseline."""
-    return native.module().isa()
+    result: str = native.module().isa()
+    return result
 
 
 def kernel_levels() -> list[str]:
     """The levels that this build has kernels for and that this CPU runs, the best first."""
-    return native.module().levels()
+    result: list[str] = native.module().levels()
+    return result
 
 
 def scratch_bytes(name: str, arguments: Sequence[Any], level: str) -> tuple[int, int] | None:
@@ -48,4 +50,5 @@ def scratch_bytes(name: str, arguments: Sequence[Any], level: str) -> tuple[int,
         The bytes with which no request for memory is refused, and the minimum bytes with which the kernel succeeds. None
         if the kernel does not exist or the call fails.
     """
-    return native.module().scratch_bytes(name, arguments, level)
+    result: tuple[int, int] | None = native.module().scratch_bytes(name, arguments, level)
+    return result

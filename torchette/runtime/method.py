@@ -59,7 +59,8 @@ class Method:
             seen = observer
             arguments = (inputs, lambda *record: seen(_intermediate(*record)), set(only))
         try:
-            return self._method.execute(*arguments)
+            result: list[Any] = self._method.execute(*arguments)
+            return result
         except native.module().Fault as fault:
             raise self._error(fault, inputs) from None
 
@@ -81,12 +82,14 @@ class Method:
     def method_bytes(self) -> int:
         """Bytes of the method pool that the method and its backends use, for a pool that starts at a multiple of any
         alignment. Heap memory of the libraries of backends is not counted."""
-        return self._method.method_bytes
+        result: int = self._method.method_bytes
+        return result
 
     @property
     def dynamic_memory_peak(self) -> int:
         """The peak of the bytes of tensors of unbounded dynamic shape, which are allocated when they are needed."""
-        return self._method.dynamic_memory_peak
+        result: int = self._method.dynamic_memory_peak
+        return result
 
     def take_events(self) -> list[Event]:
         """The events of loading and executing the method since the last call, in the order of their begin. Events are kept
@@ -103,7 +106,7 @@ class Method:
         """A copy of the named tensor inside the method, such as a buffer that it updates. KeyError if it does not exist."""
         return self._method.attribute(name, False)
 
-    def set_attribute(self, name: str, value: Any) -> None:
+    def set_attribute(self, name: str, value: object) -> None:
         """Copies the values of an array, of the form that `get_attribute` returns, to the named tensor. KeyError if it does
         not exist.
 
@@ -183,6 +186,6 @@ class Method:
 
 
 def _intermediate(
-    chain: int, instruction: int, step: int, in_delegate: bool, part: int, name: str, value: Any
+    chain: int, instruction: int, step: int, in_delegate: bool, part: int, name: str, value: object
 ) -> Intermediate:
     return Intermediate(chain, instruction, step, in_delegate, None if part < 0 else part, name, value)

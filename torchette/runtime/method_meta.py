@@ -23,7 +23,7 @@ class MethodMeta:
         self._outputs = self._ports("output", signature.outputs)
 
     def _ports(self, what: str, ports: list[Any]) -> list[tuple[int, TensorInfo | None]]:
-        def info(index: int, tensor: Any) -> TensorInfo:
+        def info(index: int, tensor: object) -> TensorInfo:
             names = [f"{self.name()}_{what}{index}"]
             if self.name() == "forward":
                 names.append(f"{what}{index}")  # ExecuTorch's name, without the method
@@ -37,12 +37,14 @@ class MethodMeta:
 
     def name(self) -> str:
         """The method's name, such as ``forward``."""
-        return self._signature.name.removesuffix(native.module().PORTABLE)
+        result: str = self._signature.name.removesuffix(native.module().PORTABLE)
+        return result
 
     @property
     def plan_name(self) -> str:
         """The name in the file. It differs from `name` for the portable plan, which runs if a backend is missing."""
-        return self._signature.name
+        result: str = self._signature.name
+        return result
 
     def num_inputs(self) -> int:
         """The number of inputs of `execute`."""
@@ -69,11 +71,12 @@ class MethodMeta:
         return self._attributes[checked_index("attribute", index, len(self._attributes))]
 
     @staticmethod
-    def _tensor(what: str, ports: list, index: int) -> TensorInfo:
+    def _tensor(what: str, ports: list[Any], index: int) -> TensorInfo:
         kind, tensor = ports[checked_index(what, index, len(ports))]
         if tensor is None:
             raise TypeError(f"{what} {index} is not a tensor but of kind {_kind(kind)}")
-        return tensor
+        result: TensorInfo = tensor
+        return result
 
     def input_text(self, index: int) -> str:
         """Input `index` for people: ``float32[1, 3]``, ``int``."""
@@ -98,7 +101,8 @@ class MethodMeta:
     @property
     def num_instructions(self) -> int:
         """The number of instructions of one execution, without jumps."""
-        return self._signature.num_instructions
+        result: int = self._signature.num_instructions
+        return result
 
     @property
     def backend_names(self) -> list[str]:
@@ -108,12 +112,14 @@ class MethodMeta:
     @property
     def encoded_inputs(self) -> str:
         """The tree of the inputs in the text form of the file; empty if there is no tree."""
-        return self._signature.encoded_inputs
+        result: str = self._signature.encoded_inputs
+        return result
 
     @property
     def encoded_outputs(self) -> str:
         """The tree of the outputs in the text form of the file; empty if there is no tree."""
-        return self._signature.encoded_outputs
+        result: str = self._signature.encoded_outputs
+        return result
 
     def __repr__(self) -> str:
         inputs = [

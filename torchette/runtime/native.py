@@ -29,4 +29,5 @@ def module() -> Any:
 
 def portable(name: str) -> str:
     """The name of a method's second plan, which needs no backend."""
-    return name + module().PORTABLE
+    result: str = name + module().PORTABLE
+    return result

@@ -46,7 +46,8 @@ def load_kernels(path: str | os.PathLike[str]) -> list[tuple[str, str]]:
     """
     binding = native.module()
     try:
-        return binding.load_library(os.path.abspath(path))
+        result: list[tuple[str, str]] = binding.load_library(os.path.abspath(path))
+        return result
     except binding.Fault as fault:
         raise RuntimeLoadError(
             f"the operators in {os.fspath(path)} cannot be registered: {fault.args[2]}",

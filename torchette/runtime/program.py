@@ -265,7 +265,7 @@ class Program:
         return notebook.tables([("", (), methods)], self._name)
 
 
-def checked_num_threads(count: Any) -> int:
+def checked_num_threads(count: object) -> int:
     """Returns `count`. Raises InputError if it is not an integer from 1."""
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < 1 << 31:
         raise InputError(

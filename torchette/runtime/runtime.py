@@ -60,7 +60,8 @@ class Runtime:
     @property
     def num_threads(self) -> int:
         """The value of `set_num_threads`, by default the number of physical cores."""
-        return native.module().num_threads()
+        result: int = native.module().num_threads()
+        return result
 
     @property
     def backend_registry(self) -> BackendRegistry:
@@ -77,8 +78,8 @@ class Runtime:
         data: bytes | bytearray | memoryview | BinaryIO | Path | str,
         *,
         verification: Verification | str = Verification.InternalConsistency,
-        data_files: Sequence[str | os.PathLike] = (),
-        data_path: str | os.PathLike | None = None,
+        data_files: Sequence[str | os.PathLike[str]] = (),
+        data_path: str | os.PathLike[str] | None = None,
         enable_etdump: bool = False,
         debug_buffer_size: int = 0,
     ) -> Program:
@@ -137,7 +138,7 @@ class Runtime:
         self,
         program: Any,
         name: str,
-        data_files: Sequence[str | os.PathLike],
+        data_files: Sequence[str | os.PathLike[str]],
         level: Verification,
         etdump: int | None,
     ) -> Program:
@@ -183,7 +184,7 @@ def _aten_switch() -> Callable[[bool], bool]:
     return switch
 
 
-def _etdump_bytes(size: Any, enabled: bool) -> int | None:
+def _etdump_bytes(size: object, enabled: bool) -> int | None:
     """Bytes of the debug buffer; None if no ETDump is enabled."""
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 1 << 62:
         raise InputError(f"a debug buffer cannot have {size!r} bytes", hints=["a whole number from 0"])

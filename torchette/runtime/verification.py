@@ -7,7 +7,6 @@ import enum
 import logging
 import os
 from collections.abc import Sequence
-from typing import Any
 
 from torchette.errors import FormatError, InputError, RuntimeLoadError, TorchetteError
 from torchette.runtime import native
@@ -25,7 +24,7 @@ class Verification(enum.IntEnum):
     Integrity = 2
 
 
-def verification_of(given: Any) -> Verification:
+def verification_of(given: Verification | str | int) -> Verification:
     """The level of a Verification, its name or its value. Raises InputError if there is no such level."""
     names = {level.name.lower(): level for level in Verification}
     try:
@@ -36,7 +35,9 @@ def verification_of(given: Any) -> Verification:
         ) from None
 
 
-def integrity_error(fault: Exception, name: str, data_files: Sequence[str | os.PathLike]) -> TorchetteError:
+def integrity_error(
+    fault: Exception, name: str, data_files: Sequence[str | os.PathLike[str]]
+) -> TorchetteError:
     """The exception for a native Fault of `verify_integrity`."""
     _, number, text, _ = fault.args
     _log.error("%s: %s", name, text)
@@ -61,6 +62,7 @@ def integrity_error(fault: Exception, name: str, data_files: Sequence[str | os.P
     return RuntimeLoadError(f"{name}: {text}")
 
 
-def xxh64(data: Any) -> int:
+def xxh64(data: object) -> int:
     """The 64-bit hash XXH64 (seed 0) of the bytes of an object. A receipt contains the hashes of the parts of a file."""
-    return native.module().xxh64(data)
+    result: int = native.module().xxh64(data)
+    return result
