@@ -18,6 +18,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
 from torchette.exir import ops
+from torchette.exir.arguments import node_arg
 
 aten = torch.ops.aten
 
@@ -39,11 +40,11 @@ class AssertionProver:
             given = node.op == "placeholder" and module is program.graph_module
             if given or (_sizes_follow(node) and self._sized.issuperset(node.all_input_nodes)):
                 self._sized.add(node)
-        self._ranges: dict[sympy.Symbol, ValueRanges] = dict(program.range_constraints)
-        self._symbols: dict[tuple, sympy.Symbol] = {}
+        self._ranges: dict[sympy.Symbol, ValueRanges[Any]] = dict(program.range_constraints)
+        self._symbols: dict[tuple[Any, ...], sympy.Symbol] = {}
         self._asserted: set[Any] = set()
 
-    def form(self, value: Any) -> Any:
+    def form(self, value: object) -> Any:
         """Returns the normal form of a condition; equal conditions have equal forms."""
         expression = self._expression(value)
         if expression is not None:
@@ -52,7 +53,7 @@ class AssertionProver:
             return (value.target, *map(self.form, value.args))
         return value
 
-    def proves(self, condition: Any) -> bool:
+    def proves(self, condition: object) -> bool:
         """Whether a condition always holds. Later calls assume that it holds."""
         form = self.form(condition)
         if form in self._asserted:
@@ -72,9 +73,10 @@ class AssertionProver:
             upper = min(known.upper, form.rhs) if isinstance(form, sympy.Le) else known.upper
             if lower <= upper:  # otherwise no run passes the assertion
                 self._ranges[form.lhs] = ValueRanges(lower, upper)
-        return proven
+        result: bool = proven
+        return result
 
-    def _expression(self, value: Any) -> sympy.Basic | None:
+    def _expression(self, value: object) -> sympy.Basic | None:
         """Returns an integer or condition as an expression of input sizes and of values known at run time only; None if it
         is not about integers."""
         if isinstance(value, (bool, int)):
@@ -98,13 +100,13 @@ class AssertionProver:
             self._ranges[symbol] = self._range(value)
         return self._symbols[key]
 
-    def _range(self, value: Node) -> ValueRanges:
+    def _range(self, value: Node) -> ValueRanges[Any]:
         if value.target is not aten.sym_size.int:
             return ValueRanges(-int_oo, int_oo)
-        source, dim = value.args
+        source, dim = node_arg(value), value.args[1]
         upper: Any = int_oo
         if source.target is aten.nonzero.default and dim == 0 and source.args[0] in self._sized:
-            elements = sympy.sympify(source.args[0].meta["val"].numel())
+            elements = sympy.sympify(node_arg(source).meta["val"].numel())
             upper = bound_sympy(elements, self._ranges).upper
         return ValueRanges(0, upper)
 
@@ -116,7 +118,7 @@ def _sizes_follow(node: Node) -> bool:
     if not ops.is_operator(node.target):
         return node.target is operator.getitem or node.target in ops.SYMBOLIC_FUNCTIONS
     data = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
-    return node.target.namespace == "aten" and not any(tag in node.target.tags for tag in data)  # type: ignore[union-attr]
+    return node.target.namespace == "aten" and not any(tag in node.target.tags for tag in data)
 
 
 def _normalized(expression: sympy.Basic) -> sympy.Basic:

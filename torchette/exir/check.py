@@ -63,7 +63,8 @@ class Reference:
                 # A new node: it differs if none of the old values is what it yields.
                 continue
             if earlier in self._values and _difference(self._values[earlier], now._values[node]) is not None:
-                return node
+                result: Node | None = node
+                return result
         # Only new nodes differ: name the first that feeds an output which differs.
         for value, what in zip(outputs(program), now._outputs, strict=True):
             differs = (
@@ -74,7 +75,9 @@ class Reference:
         return None
 
 
-def evaluate(program: ExportedProgram, args: tuple, kwargs: dict | None = None) -> dict[Node, Any]:
+def evaluate(
+    program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+) -> dict[Node, Any]:
     """Run a program's graph, of any dialect, on its user's inputs; returns the value of every node of it.
 
     Buffers keep their initial values: what the graph would write to them is in the values of its outputs.
@@ -111,10 +114,10 @@ class _Evaluator(Interpreter):
             kwargs.setdefault("dtype", val.dtype)
         return functional(*args, **kwargs)
 
-    def _run_control_flow(self, node: Node) -> tuple:
+    def _run_control_flow(self, node: Node) -> tuple[Any, ...]:
         """What torch's own interpreter would do, in any dialect: the branches are evaluated like the graph."""
 
-        def value(given: Any) -> Any:
+        def value(given: object) -> Any:
             return self.env[given] if isinstance(given, Node) else given
 
         def run(branch: GraphModule, *groups: list[Any]) -> list[Any]:
@@ -164,7 +167,7 @@ def user_results(program: ExportedProgram, values: dict[Node, Any]) -> list[Any]
     return [value for what, value in _results(program, values).items() if what.startswith("output")]
 
 
-def _difference(before: Any, after: Any) -> str | None:
+def _difference(before: object, after: object) -> str | None:
     if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
         if before.is_complex() and not after.is_complex():
             before = torch.view_as_real(before.resolve_conj())  # what split_complex makes of a result

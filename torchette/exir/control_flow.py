@@ -13,6 +13,8 @@ import torch.utils._pytree as pytree
 from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Node
 
+from torchette.exir.arguments import list_arg, node_arg, owner
+
 
 class Form(NamedTuple):
     """Which arguments of a call are what.
@@ -36,7 +38,7 @@ FORMS = {
 }
 
 
-def name(target: Any) -> str:
+def name(target: object) -> str:
     """Which kind of call it is: a key of FORMS, or empty for any other target."""
     found = target.name() if isinstance(target, HigherOrderOperator) else ""
     return found if found in FORMS else ""
@@ -50,7 +52,7 @@ def form(node: Node) -> Form | None:
 def branches(node: Node) -> tuple[GraphModule, ...]:
     """The graphs that a call runs: both sides of a cond; condition and body of a while loop; the body of others."""
     layout = FORMS[name(node.target)]
-    return tuple(getattr(node.graph.owning_module, str(node.args[i].target)) for i in layout.graphs)  # type: ignore[union-attr]
+    return tuple(getattr(node.graph.owning_module, str(node_arg(node, i).target)) for i in layout.graphs)
 
 
 def carried(node: Node) -> list[Any]:
@@ -69,7 +71,7 @@ def shared(node: Node) -> list[Any]:
 
 
 def _list(node: Node, at: int | None) -> list[Any]:
-    return [] if at is None else list(node.args[at])  # type: ignore[arg-type]
+    return [] if at is None else list(list_arg(node, at))
 
 
 def inputs(branch: GraphModule) -> list[Node]:
@@ -100,7 +102,7 @@ def get_cond_while_submodules(graph_module: GraphModule) -> list[tuple[str, Grap
 
 def _submodules(module: GraphModule, *kinds: str) -> list[tuple[str, GraphModule, Node]]:
     return [
-        (str(node.args[at].target), branch, node)  # type: ignore[union-attr]
+        (str(node.args[at].target), branch, node)
         for node in module.graph.nodes
         if node.op == "call_function" and name(node.target) in kinds
         for at, branch in zip(FORMS[name(node.target)].graphs, branches(node), strict=True)
@@ -118,7 +120,7 @@ def owners(root: GraphModule) -> dict[GraphModule, Node]:
     return found
 
 
-def add_operand(node: Node, value: Any) -> list[Node]:
+def add_operand(node: Node, value: Node) -> list[Node]:
     """Let the branches of a call read one more value; returns its placeholder in each of them."""
     layout = FORMS[name(node.target)]
     given = shared(node)
@@ -143,7 +145,7 @@ def bring_in(value: Node, branch: GraphModule, callers: dict[GraphModule, Node])
     caller = callers.get(branch)
     if caller is None:
         return value
-    outer = bring_in(value, caller.graph.owning_module, callers)  # type: ignore[arg-type]
+    outer = bring_in(value, owner(caller), callers)
     return add_operand(caller, outer)[branches(caller).index(branch)]
 
 

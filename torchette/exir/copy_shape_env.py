@@ -69,7 +69,7 @@ class _Moved:
             return type(value)(map(self.value, value))
         return value
 
-    def _number(self, number: Any) -> Any:
+    def _number(self, number: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
         node = number.node
         if node.shape_env is not self._old_env:
             return number
@@ -92,7 +92,7 @@ class _Moved:
                         moved = moved.as_strided(sizes, strides, offset)
             else:
                 moved = tensor.detach()
-                moved.fake_mode = self._mode
+                moved.fake_mode = self._mode  # type: ignore[attr-defined]  # of a FakeTensor
         if isinstance(tensor, torch.nn.Parameter):
             moved = torch.nn.Parameter(moved, requires_grad=False)
         moved.requires_grad_(tensor.requires_grad)

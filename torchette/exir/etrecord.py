@@ -16,11 +16,16 @@ import os
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from torchette.devtools.inspect import operator_names
 from torchette.errors import FormatError, InputError, InputTypeError, ModelNotFoundError
 from torchette.methods import by_method
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from torchette.devtools.bundle import BundledProgram
 
 # The names of the file's members.
 IDENTIFIER = "ETRECORD_V0"
@@ -64,9 +69,9 @@ class _Stored(NamedTuple):
     example_inputs: bytes
 
     def program(self) -> Any:
-        from torchette.exir.serde.serialize import deserialize
+        from torchette.exir.serde.serialize import SerializedArtifact, deserialize
 
-        return deserialize(self)
+        return deserialize(SerializedArtifact(*self))
 
 
 class _StoredValues(NamedTuple):
@@ -104,9 +109,9 @@ class ETRecord:
 
     def __init__(
         self,
-        exported_program: Any = None,
+        exported_program: ExportedProgram | _Stored | None = None,
         export_graph_id: int | None = None,
-        edge_dialect_program: Any = None,
+        edge_dialect_program: object = None,
         graph_map: Mapping[str, Any] | None = None,
         _debug_handle_map: dict[str, Any] | None = None,
         _delegate_map: dict[str, Any] | None = None,
@@ -151,20 +156,22 @@ class ETRecord:
     def _reference_outputs(self) -> dict[str, list[Any]] | None:
         if isinstance(self._outputs, _StoredValues):
             self._outputs = self._outputs.values()
-        return self._outputs
+        result: dict[str, list[Any]] | None = self._outputs
+        return result
 
     @_reference_outputs.setter
-    def _reference_outputs(self, value: Any) -> None:
+    def _reference_outputs(self, value: object) -> None:
         self._outputs = value
 
     @property
     def _representative_inputs(self) -> Sequence[Any] | None:
         if isinstance(self._inputs, _StoredValues):
             self._inputs = self._inputs.values()
-        return self._inputs
+        result: Sequence[Any] | None = self._inputs
+        return result
 
     @_representative_inputs.setter
-    def _representative_inputs(self, value: Any) -> None:
+    def _representative_inputs(self, value: object) -> None:
         self._inputs = value
 
     @property
@@ -232,7 +239,9 @@ class ETRecord:
 
     # ---- filling ----
 
-    def add_exported_program(self, exported_program: Any) -> None:
+    def add_exported_program(
+        self, exported_program: ExportedProgram | Mapping[str, ExportedProgram] | None
+    ) -> None:
         """Record what torch.export captured: a program, or method -> program, of which `forward` is kept; None for nothing.
 
         Raises:
@@ -250,7 +259,7 @@ class ETRecord:
         self._exported = number_calls(copy_program(given))
         self.export_graph_id = id(given.graph)
 
-    def add_edge_dialect_program(self, edge_dialect_program: Any) -> None:
+    def add_edge_dialect_program(self, edge_dialect_program: object) -> None:
         """Record the Edge program: a manager, or a program. Raises InputError: there is one already."""
         if self._edge:
             raise InputError("the record has an Edge program already")
@@ -305,7 +314,9 @@ class ETRecord:
                 graphs[f"{name}/{method}"] = program
         self._graphs = graphs
 
-    def update_representative_inputs(self, representative_inputs: Any) -> None:
+    def update_representative_inputs(
+        self, representative_inputs: BundledProgram | Sequence[Any] | None
+    ) -> None:
         """Record the inputs of method forward that graphs are run with: a list, or a bundled program whose first case counts."""
         if hasattr(representative_inputs, "method_test_suites"):
             cases = _cases(representative_inputs).get(_FORWARD)
@@ -314,7 +325,9 @@ class ETRecord:
             representative_inputs = cases[0].inputs if cases else None
         self._representative_inputs = representative_inputs
 
-    def update_reference_outputs(self, reference_outputs: Any) -> None:
+    def update_reference_outputs(
+        self, reference_outputs: BundledProgram | Mapping[str, Any] | Sequence[Any]
+    ) -> None:
         """Record what the program must give: one list for each case of method forward, method -> such lists, or a bundled
         program. Raises InputError: a case has no expected outputs."""
         if hasattr(reference_outputs, "method_test_suites"):
@@ -377,10 +390,10 @@ class ETRecord:
 
 def generate_etrecord(
     et_record: str | os.PathLike[str] | IO[bytes],
-    edge_dialect_program: Any,
-    executorch_program: Any,
+    edge_dialect_program: object,
+    executorch_program: object,
     extra_recorded_export_modules: Mapping[str, Any] | None = None,
-    exported_program: Any = None,
+    exported_program: ExportedProgram | Mapping[str, ExportedProgram] | None = None,
 ) -> None:
     """Write a record.
 
@@ -508,7 +521,8 @@ def _operators(members: Mapping[str, bytes]) -> dict[str, list[list[str]]] | Non
     ]
     if not all(isinstance(chain, list) and all(isinstance(op, str) for op in chain) for chain in chains):
         raise FormatError(f"member {_OPERATORS} is not method -> chains of operators", hints=[_REMEDY])
-    return found
+    result: dict[str, list[list[str]]] | None = found
+    return result
 
 
 def _stored_nodes(stored: _Stored) -> list[GraphNode]:
@@ -554,13 +568,14 @@ def _stack_entry(text: str) -> tuple[str, tuple[str, str]]:
 # ---- what is given ----
 
 
-def _read(programs: Any, name: str) -> Any:
+def _read(programs: dict[str, Any] | None, name: str) -> Any:
+    assert programs is not None
     if isinstance(programs[name], _Stored):
         programs[name] = programs[name].program()
     return programs[name]
 
 
-def _check_program(given: Any, what: str) -> None:
+def _check_program(given: object, what: str) -> None:
     if not hasattr(given, "graph_module") or not hasattr(given, "graph_signature"):
         raise InputTypeError(
             f"{what}: expected an ExportedProgram, not {type(given).__name__}",
@@ -568,7 +583,7 @@ def _check_program(given: Any, what: str) -> None:
         )
 
 
-def _programs_of(given: Any, what: str) -> dict[str, Any]:
+def _programs_of(given: object, what: str) -> dict[str, Any]:
     """Method -> program, of a manager, a program or a mapping. Copies: managers may go on to change theirs."""
     from torchette.exir.graph import copy_program
 
@@ -580,18 +595,19 @@ def _programs_of(given: Any, what: str) -> dict[str, Any]:
     return {name: copy_program(program) for name, program in programs.items()}
 
 
-def _origin(program: Any) -> int | None:
+def _origin(program: ExportedProgram) -> int | None:
     """The id of the graph that the nodes of a program came from first."""
     for node in program.graph.nodes:
         history, found = node.meta.get("from_node"), None
         while node.op == "call_function" and history:
             found, history = history[-1].graph_id, history[-1].from_node
         if found is not None:
-            return found
+            result: int | None = found
+            return result
     return None
 
 
-def _of_methods(found: Mapping[str, Any], program: Any) -> dict[str, Any]:
+def _of_methods(found: Mapping[str, Any], program: object) -> dict[str, Any]:
     """Without the portable stand-ins of delegated methods: no event names them."""
     methods = getattr(program, "methods", None)
     return {name: value for name, value in found.items() if methods is None or name in methods}
@@ -601,7 +617,7 @@ def _cases(bundled: Any) -> dict[str, Sequence[Any]]:
     return {suite.method_name: suite.test_cases for suite in bundled.method_test_suites}
 
 
-def _nodes(program: Any) -> list[GraphNode]:
+def _nodes(program: ExportedProgram) -> list[GraphNode]:
     found = []
     modules = [module for module in program.graph_module.modules() if hasattr(module, "graph")]
     for node in (node for module in modules for node in module.graph.nodes):
@@ -623,20 +639,20 @@ def _nodes(program: Any) -> list[GraphNode]:
     return found
 
 
-def _type_name(kind: Any) -> str:
+def _type_name(kind: str | type) -> str:
     return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _program_members(name: str, program: Any) -> dict[str, bytes]:
+def _program_members(name: str, program: ExportedProgram | _Stored) -> dict[str, bytes]:
     if not isinstance(program, _Stored):
         from torchette.exir.serde.serialize import serialize
 
-        program = serialize(program)
+        program = _Stored(*serialize(program))
     parts = {f"{name}_{part}": getattr(program, part) for part in _PARTS}
     return {name: program.exported_program, **parts}
 
 
-def _saved(value: Any) -> bytes:
+def _saved(value: object) -> bytes:
     import torch
 
     data = io.BytesIO()

@@ -9,7 +9,7 @@ import copy
 import operator
 import os
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,9 @@ from torch.export.graph_signature import (
 )
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx.node import Argument, Target
+
+from torchette.exir.arguments import node_arg
 
 _STATE = {InputKind.PARAMETER, InputKind.BUFFER}
 
@@ -48,9 +51,10 @@ def copy_program(program: ExportedProgram) -> ExportedProgram:
 def program_of(module: GraphModule) -> ExportedProgram:
     """A program around a graph module, to which all placeholders are inputs of the user's. Editing it edits the module."""
 
-    def argument(value: Any) -> Any:
-        tensor = isinstance(value, Node) and isinstance(value.meta.get("val"), torch.Tensor)
-        return TensorArgument(value.name) if tensor else ConstantArgument(getattr(value, "name", ""), None)
+    def argument(value: object) -> Any:
+        if isinstance(value, Node) and isinstance(value.meta.get("val"), torch.Tensor):
+            return TensorArgument(value.name)
+        return ConstantArgument(getattr(value, "name", ""), None)
 
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     results = module.graph.output_node().args[0]
@@ -119,7 +123,7 @@ def drop_unused_branches(module: GraphModule) -> None:
             delattr(module, name)
 
 
-def calls(program: ExportedProgram, *targets: Any) -> Iterator[Node]:
+def calls(program: ExportedProgram, *targets: object) -> Iterator[Node]:
     """Every call of the given operators, or of any function, in all graphs; safe while nodes are erased."""
     for module in graph_modules(program):
         for node in list(module.graph.nodes):
@@ -155,7 +159,8 @@ def tensor_of(program: ExportedProgram, spec: InputSpec) -> torch.Tensor | None:
     if spec.target is None:
         return None
     if spec.kind in _STATE and spec.target in program.state_dict:
-        return program.state_dict[spec.target]
+        result: torch.Tensor | None = program.state_dict[spec.target]
+        return result
     value = program.constants.get(spec.target)
     return value if isinstance(value, torch.Tensor) else None
 
@@ -201,7 +206,8 @@ def add_constant(
     signature.input_specs.insert(first_input, spec)
     # Torch takes a constant that is a Parameter for no constant.
     program.constants[key] = tensor.detach() if isinstance(tensor, torch.nn.Parameter) else tensor
-    return node
+    result: Node = node
+    return result
 
 
 def lift_constant_tensor_pass(program: ExportedProgram) -> ExportedProgram:
@@ -223,7 +229,8 @@ _NOT_STORED = {InputKind.USER_INPUT, InputKind.TOKEN, InputKind.CUSTOM_OBJ}
 
 
 def _after_placeholders(graph: Graph) -> Node:
-    return next(node for node in graph.nodes if node.op != "placeholder")
+    result: Node = next(node for node in graph.nodes if node.op != "placeholder")
+    return result
 
 
 def replace_constant(program: ExportedProgram, node: Node, tensor: torch.Tensor) -> None:
@@ -265,7 +272,8 @@ def fake(program: ExportedProgram, tensor: torch.Tensor) -> torch.Tensor:
     mode = fake_mode(program)
     if mode is None:
         return tensor.detach().to("meta")
-    return mode.from_tensor(tensor.detach(), static_shapes=True)
+    result: torch.Tensor = mode.from_tensor(tensor.detach(), static_shapes=True)
+    return result
 
 
 def fake_mode(program: ExportedProgram) -> Any:
@@ -280,10 +288,18 @@ def fake_mode(program: ExportedProgram) -> Any:
 # ---- nodes ----
 
 
-def call(before: Node, target: Any, args: tuple, kwargs: dict | None = None, *, val: Any, like: Node) -> Node:
+def call(
+    before: Node,
+    target: Target,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    val: object,
+    like: Node,
+) -> Node:
     """Insert a call before a node. `val` is what it yields, `like` the node whose place in the user's code it has."""
     with before.graph.inserting_before(before):
-        node = before.graph.call_function(target, args, kwargs or {})
+        node = before.graph.create_node("call_function", target, args, kwargs or {})
     dropped = ("val", "alias", "in_place", *(("origins", "rejections") if turns(target) else ()))
     node.meta = {key: value for key, value in like.meta.items() if key not in dropped}
     node.meta["val"] = val
@@ -306,7 +322,7 @@ class Origin(NamedTuple):
     cost: int  # as delegation/cost.py estimates it
 
 
-def turns(target: Any) -> bool:
+def turns(target: object) -> bool:
     """Whether an operator gives its operand another shape or order and computes nothing."""
     return target is operator.getitem or target in TURNS
 
@@ -340,7 +356,7 @@ def _inherit(old: Node, new: Node) -> None:
     if not any("origins" in node.meta for node in gone):
         return
     while turns(new.target) and new not in sources:  # the operator stands before what turns its result
-        new = new.args[0]  # type: ignore[assignment]
+        new = node_arg(new)
     if new.op == "call_function" and new not in sources:
         origins = [node.meta.get("origins", {}) for node in (new, *reversed(gone))]
         new.meta["origins"] = {name: origin for each in origins for name, origin in each.items()}
@@ -369,7 +385,7 @@ def sync_signature(program: ExportedProgram) -> None:
 
 def outputs(program: ExportedProgram) -> list[Any]:
     """What the graph returns, in the order of the signature's outputs."""
-    return list(program.graph.output_node().args[0])  # type: ignore[arg-type]
+    return list(program.graph.output_node().args[0])
 
 
 def written(program: ExportedProgram) -> list[str]:
@@ -451,7 +467,7 @@ def module_of(node: Node) -> tuple[str, str]:
     return path, kind.rsplit(".", 1)[-1] if isinstance(kind, str) else kind.__name__
 
 
-def shape_text(value: Any) -> str:
+def shape_text(value: object) -> str:
     """A value of the graph in a few characters: `float32[1, 3, s0]`."""
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(str(size) for size in value.shape)}]"
@@ -468,7 +484,7 @@ def node_text(node: Node) -> str:
     return described if val is None else f"{described}  # {shape_text(val)}"
 
 
-def map_nodes(value: Any, function: Callable[[Node], Any]) -> Any:
+def map_nodes(value: Argument, function: Callable[[Node], Any]) -> Any:
     """Apply a function to every node within nested arguments."""
     return torch.fx.node.map_arg(value, function)
 
@@ -478,16 +494,17 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return bool(is_contiguous_or_false(tensor))
 
 
-def same_size(a: Any, b: Any) -> bool:
+def same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
     """Two dimensions are known to be equal; asks no question that would put a guard on a symbolic one."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
     if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
         return bool(a.node.expr == b.node.expr)
-    symbol, number = (a, b) if isinstance(a, torch.SymInt) else (b, a)
-    return bool(symbol.node.expr == number)
+    if isinstance(a, torch.SymInt):
+        return bool(a.node.expr == b)
+    return isinstance(b, torch.SymInt) and bool(b.node.expr == a)
 
 
-def same_shape(a: Any, b: Any) -> bool:
+def same_shape(a: Sequence[int | torch.SymInt], b: Sequence[int | torch.SymInt]) -> bool:
     """Two shapes are known to be equal."""
     return len(a) == len(b) and all(same_size(x, y) for x, y in zip(a, b, strict=True))

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 from torch.fx import GraphModule, Node
@@ -84,8 +85,8 @@ class ComplexTensor:
 
 pytree.register_pytree_node(
     ComplexTensor,
-    lambda tensor: ([torch.view_as_real(tensor)], None),  # type: ignore[arg-type]
-    lambda pair, _: torch.view_as_complex(*pair),  # type: ignore[arg-type,return-value]
+    lambda tensor: ([torch.view_as_real(tensor)], None),
+    lambda pair, _: torch.view_as_complex(*pair),
     serialized_type_name="torchette.ComplexTensor",
 )
 
@@ -107,7 +108,7 @@ def mark_complex_outputs(program: ExportedProgram, are_pairs: Sequence[bool]) ->
     program._module_call_graph = [dataclasses.replace(entry, signature=signature), *others]
 
 
-def specs_of(node: Any) -> tuple[TensorSpec | None, ...]:
+def specs_of(node: object) -> tuple[TensorSpec | None, ...]:
     """The specs of what a node yields: one, several, or none for what is no tensor."""
     spec = node.meta.get("spec") if isinstance(node, Node) else None
     if isinstance(spec, (tuple, list)):
@@ -137,7 +138,7 @@ def _written_argument(node: Node) -> tuple[Node, int] | None:
 
 
 @functools.cache
-def _written_parameter(op: Any) -> tuple[int, str] | None:
+def _written_parameter(op: OpOverload) -> tuple[int, str] | None:
     schema = op._schema
     if len(schema.returns) != 1 or not schema.is_mutable:
         return None

@@ -9,13 +9,14 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.fx import Node
 
 from torchette.errors import MissingOutVariantError
+from torchette.exir.arguments import overload
 
 aten = torch.ops.aten
 
@@ -100,24 +101,24 @@ EXTRAS: frozenset[OpOverload] = frozenset(
 )  # fmt: skip
 
 
-def is_operator(target: Any) -> bool:
+def is_operator(target: object) -> TypeGuard[OpOverload]:
     """A single overload of a registered operator, the only kind of tensor call that a graph may hold."""
     return isinstance(target, OpOverload)
 
 
-def is_symbolic(target: Any) -> bool:
+def is_symbolic(target: object) -> bool:
     """Works on symbolic numbers and yields no tensor."""
     return target in SYMBOLIC_FUNCTIONS or target in SYMBOLIC_OPERATORS
 
 
-def is_higher_order(target: Any) -> bool:
+def is_higher_order(target: object) -> bool:
     """`torch.cond`, `map`, `while_loop` and the like, which take subgraphs."""
     return isinstance(target, HigherOrderOperator)
 
 
-def is_delegate(target: Any) -> bool:
+def is_delegate(target: object) -> bool:
     """The call of a part of the program that a backend runs."""
-    return is_higher_order(target) and target.name() == "executorch_call_delegate"
+    return isinstance(target, HigherOrderOperator) and bool(target.name() == "executorch_call_delegate")
 
 
 @functools.cache
@@ -174,7 +175,7 @@ def overwritable(node: Node) -> list[Node]:
     return node.all_input_nodes if is_pointwise(target) else []
 
 
-def _nodes_in(arguments: Any) -> list[Node]:
+def _nodes_in(arguments: object) -> list[Node]:
     return [one for one in torch.utils._pytree.tree_leaves(arguments) if isinstance(one, Node)]
 
 
@@ -276,7 +277,8 @@ def scalar_overload(op: OpOverload) -> OpOverload | None:
     for name in op.overloadpacket.overloads():
         twin = getattr(op.overloadpacket, name)
         if "Scalar" in name and tensor_overload(twin) == op:
-            return twin
+            result: OpOverload | None = twin
+            return result
     return None
 
 
@@ -306,7 +308,7 @@ def _is_out_twin(functional: torch.FunctionSchema, out: torch.FunctionSchema) ->
     return len(outs) == len(returns) and all(str(a.type) == "Tensor" for a in outs)
 
 
-def _kind(argument: Any) -> str:
+def _kind(argument: torch.Argument) -> str:
     # `int` and `SymInt` print alike in some schemas and not in others; the file has one integer.
     return str(argument.type).replace("SymInt", "int")
 
@@ -328,9 +330,9 @@ def tensor_arguments(
                 yield argument.name, kwargs[argument.name]
 
 
-def argument(node: torch.fx.Node, name: str, default: Any = None) -> Any:
+def argument(node: torch.fx.Node, name: str, default: object = None) -> Any:
     """The value that a call has for the argument of this name: given by position, by name, or the schema's default."""
-    for index, declared in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+    for index, declared in enumerate(overload(node)._schema.arguments):
         if declared.name == name:
             if not declared.kwarg_only and index < len(node.args):
                 return node.args[index]
@@ -340,7 +342,7 @@ def argument(node: torch.fx.Node, name: str, default: Any = None) -> Any:
     return default
 
 
-def kernel_name(target: Any) -> tuple[str, str]:
+def kernel_name(target: OpOverload) -> tuple[str, str]:
     """(name, overload) under which the file calls the operator: ('aten::add', 'out')."""
     namespace, name = target._schema.name.split("::")
     return f"{FILE_NAMESPACES.get(namespace, namespace)}::{name}", target._schema.overload_name
@@ -394,7 +396,7 @@ def declare_out_variant(op: OpOverload, kernel: Callable[..., Any] | None = None
 _declared: list[torch.library.Library] = []  # which last as long as these objects
 
 
-def _into(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+def _into(op: OpOverload, *args: object, **kwargs: Any) -> Any:
     """An operator's results, copied to where they are wanted."""
     variant = out_variant(op)
     assert variant is not None
@@ -480,11 +482,11 @@ def missing_out_variants(found: Sequence[tuple[OpOverload, str]]) -> MissingOutV
     return error
 
 
-def _aliases(item: Any) -> bool:
+def _aliases(item: torch.Argument) -> bool:
     return item.alias_info is not None
 
 
-def writes(item: Any) -> bool:
+def writes(item: torch.Argument) -> bool:
     """Whether a call writes to this argument of a schema."""
     return item.alias_info is not None and item.alias_info.is_write
 
@@ -511,25 +513,31 @@ def _copied(tensor: torch.Tensor, dtype: torch.dtype | None, dim_order: Sequence
     return result.copy_(tensor)
 
 
-def _implement(name: str) -> Callable[[Callable], Callable]:
+def _implement(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return torch.library.impl(_library, name, "CompositeExplicitAutograd")
 
 
 @_implement("_to_dim_order_copy")
 def _to_dim_order_copy(
-    self: torch.Tensor, *, dtype: Any = None, dim_order: Any = None, **_: Any
+    self: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    dim_order: Sequence[int] | None = None,
+    **_: object,
 ) -> torch.Tensor:
     return _copied(self, dtype, dim_order)
 
 
 @_implement("_clone_dim_order")
-def _clone_dim_order(self: torch.Tensor, *, dim_order: Any = None, **_: Any) -> torch.Tensor:
+def _clone_dim_order(
+    self: torch.Tensor, *, dim_order: Sequence[int] | None = None, **_: object
+) -> torch.Tensor:
     return _copied(self, None, dim_order)
 
 
 @_implement("_to_dim_order_copy.out")
 @_implement("_clone_dim_order.out")
-def _copied_out(self: torch.Tensor, *, out: torch.Tensor, **_: Any) -> torch.Tensor:
+def _copied_out(self: torch.Tensor, *, out: torch.Tensor, **_: object) -> torch.Tensor:
     return out.copy_(self)
 
 

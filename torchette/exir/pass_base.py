@@ -33,13 +33,13 @@ class NodeMetadata:
     def __getitem__(self, key: str) -> Any:
         return self.data[key]
 
-    def __setitem__(self, key: str, value: Any) -> None:
+    def __setitem__(self, key: str, value: object) -> None:
         self.data[key] = value
 
     def __contains__(self, key: str) -> bool:
         return key in self.data
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         """The entry of this name, or a default."""
         return self.data.get(key, default)
 
@@ -126,17 +126,19 @@ class ExportPass(PassBase):
 
     # ---- to override ----
 
-    def placeholder(self, name: str, arg: Any, meta: NodeMetadata) -> ProxyValue:
+    def placeholder(self, name: str, arg: object, meta: NodeMetadata) -> ProxyValue:
         """An input of the graph."""
         node = self._building.create_node("placeholder", name, name=name)
         node.meta = dict(meta.data)
         return ProxyValue(arg, node)
 
-    def call_operator(self, op: Any, args: tuple, kwargs: dict[str, Any], meta: NodeMetadata) -> ProxyValue:
+    def call_operator(
+        self, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], meta: NodeMetadata
+    ) -> ProxyValue:
         """A call of an operator."""
         return self._call(op, args, kwargs, meta)
 
-    def call_sym(self, target: Any, args: tuple, meta: NodeMetadata) -> ProxyValue:
+    def call_sym(self, target: Callable[..., Any], args: tuple[Any, ...], meta: NodeMetadata) -> ProxyValue:
         """A function of symbolic numbers."""
         return self._call(target, args, {}, meta)
 
@@ -145,28 +147,35 @@ class ExportPass(PassBase):
         return self._call(operator.getitem, (value, key), {}, meta)
 
     def call_cond(
-        self, pred: Any, true_fn: Any, false_fn: Any, inputs: Any, meta: NodeMetadata
+        self, pred: object, true_fn: object, false_fn: object, inputs: object, meta: NodeMetadata
     ) -> ProxyValue:
         """`torch.cond`."""
         return self._higher_order((pred, true_fn, false_fn, inputs), meta)
 
-    def call_map(self, f: Any, mapped_args: Any, operands: Any, meta: NodeMetadata) -> ProxyValue:
+    def call_map(self, f: object, mapped_args: object, operands: object, meta: NodeMetadata) -> ProxyValue:
         """`map` over the first dimension."""
         return self._higher_order((f, mapped_args, operands), meta)
 
     def call_while(
-        self, cond_fn: Any, body_fn: Any, carried_inputs: Any, additional_inputs: Any, meta: NodeMetadata
+        self,
+        cond_fn: object,
+        body_fn: object,
+        carried_inputs: object,
+        additional_inputs: object,
+        meta: NodeMetadata,
     ) -> ProxyValue:
         """`while_loop`."""
         return self._higher_order((cond_fn, body_fn, carried_inputs, additional_inputs), meta)
 
     def call_scan(
-        self, combine_fn: Any, init: Any, xs: Any, additional_inputs: Any, meta: NodeMetadata
+        self, combine_fn: object, init: object, xs: object, additional_inputs: object, meta: NodeMetadata
     ) -> ProxyValue:
         """`scan`."""
         return self._higher_order((combine_fn, init, xs, additional_inputs), meta)
 
-    def call_delegate(self, lowered_module: Any, args: tuple, kwargs: dict, meta: NodeMetadata) -> ProxyValue:
+    def call_delegate(
+        self, lowered_module: object, args: tuple[Any, ...], kwargs: dict[str, Any], meta: NodeMetadata
+    ) -> ProxyValue:
         """A part of the model that a backend runs."""
         return self._higher_order((lowered_module, *args), meta)
 
@@ -176,7 +185,7 @@ class ExportPass(PassBase):
         node.meta = dict(meta.data)
         return results
 
-    def call_submodule(self, graph_module: GraphModule, inputs: tuple) -> PassResult:
+    def call_submodule(self, graph_module: GraphModule, inputs: tuple[Any, ...]) -> PassResult:
         """A branch of control flow, or the whole graph."""
         return self._transform(graph_module)
 
@@ -216,7 +225,8 @@ class ExportPass(PassBase):
         return PassResult(result, modified)
 
     def _visit(self, module: GraphModule, node: Node, values: dict[Node, Any]) -> Any:
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+        mapped: Any = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+        args, kwargs = mapped
         meta = NodeMetadata(node.meta)
         if node.op == "placeholder":
             return self.placeholder(node.name, node.meta.get("val"), meta)
@@ -247,6 +257,7 @@ class ExportPass(PassBase):
             if name in known:
                 return known[name](*args, meta)
             return self._higher_order(args, meta)
+        assert callable(target)
         if target in ops.SYMBOLIC_FUNCTIONS:
             return self.call_sym(target, args, meta)
         return self.call_operator(target, args, dict(kwargs), meta)
@@ -264,14 +275,16 @@ class ExportPass(PassBase):
         copied.meta = dict(node.meta)
         return ProxyValue(node.meta.get("val", value), copied)
 
-    def _higher_order(self, args: tuple, meta: NodeMetadata) -> ProxyValue:
+    def _higher_order(self, args: tuple[Any, ...], meta: NodeMetadata) -> ProxyValue:
         original = self._original
         assert original is not None
-        node = self._building.call_function(original.target, self._to_nodes(args), {})  # type: ignore[arg-type]
+        node = self._building.create_node("call_function", original.target, self._to_nodes(args), {})
         node.meta = dict(meta.data)
         return ProxyValue(node.meta.get("val"), node)
 
-    def _call(self, target: Any, args: tuple, kwargs: dict[str, Any], meta: NodeMetadata) -> ProxyValue:
+    def _call(
+        self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], meta: NodeMetadata
+    ) -> ProxyValue:
         name = None
         original = self._original
         if original is not None and original.target is target:
@@ -283,7 +296,7 @@ class ExportPass(PassBase):
         node.meta["val"] = self._value(target, args, kwargs)
         return ProxyValue(node.meta["val"], node)
 
-    def _value(self, target: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _value(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         original = self._original
         if original is not None and original.target is target and "val" in original.meta:
             given = _flat_data((args, kwargs))
@@ -296,8 +309,8 @@ class ExportPass(PassBase):
         with self._mode:
             return target(*data_args, **data_kwargs)
 
-    def _to_nodes(self, value: Any) -> Any:
-        def node_of(item: Any) -> Any:
+    def _to_nodes(self, value: object) -> Any:
+        def node_of(item: object) -> Any:
             if isinstance(item, torch.Tensor):
                 name = f"_tensor_constant{len(self._root)}"
                 self._root[name] = item
@@ -336,16 +349,16 @@ class ExportedProgramPassBase(ABC):
         """Override to check what it leaves."""
 
 
-def _data(value: Any) -> Any:
+def _data(value: object) -> Any:
     return value.data if isinstance(value, ProxyValue) else value
 
 
-def _flat_data(value: Any) -> list[Any]:
+def _flat_data(value: object) -> list[Any]:
     leaves = pytree.tree_leaves(value, is_leaf=lambda v: isinstance(v, (Node, ProxyValue)))
     return [v.meta.get("val") if isinstance(v, Node) else _data(v) for v in leaves]
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: object) -> bool:
     if a is b:
         return True
     plain = (bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -361,7 +374,7 @@ def _differs(before: torch.fx.Graph, after: torch.fx.Graph) -> bool:
     )
 
 
-def _get(module: Any, name: str) -> Any:
+def _get(module: object, name: str) -> Any:
     for part in name.split("."):
         module = getattr(module, part)
     return module

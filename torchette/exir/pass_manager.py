@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
 from torchette.errors import PassError
+from torchette.exir.arguments import function
 from torchette.exir.dialects._ops import EdgeOpOverload, to_edge_operators, to_torch_operators
 from torchette.exir.graph import calls, copy_program, fake_mode, map_nodes, placeholders, sync_signature
 from torchette.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult, PassType
@@ -37,10 +38,10 @@ class PassManager:
     def __init__(
         self,
         passes: Iterable[Any] | None = None,
-        constraints: Any = None,
+        constraints: object = None,
         steps: int = 1,
         run_checks_after_each_pass: bool = False,
-        **_: Any,
+        **_: object,
     ) -> None:
         del constraints  # on the order, of torch's solver: they run as they stand
         self.passes: list[Any] = list(passes or ())
@@ -68,11 +69,11 @@ class PassManager:
 
     _result: Any = PassResult
 
-    def _apply(self, run: Any, module: Any) -> tuple[Any, bool]:
+    def _apply(self, run: Callable[..., Any], module: Any) -> tuple[Any, bool]:
         result = run(module)
         return (result.graph_module, result.modified) if isinstance(result, PassResult) else (module, False)
 
-    def check(self, module: Any) -> None:
+    def check(self, module: GraphModule) -> None:
         """Raise PassError where a graph calls methods or modules."""
         for node in module.graph.nodes:
             if node.op in ("call_method", "call_module"):
@@ -88,7 +89,7 @@ class ExportedProgramPassManager(PassManager):
 
     _result = ExportedProgramPassResult
 
-    def _apply(self, run: Any, module: ExportedProgram) -> tuple[ExportedProgram, bool]:
+    def _apply(self, run: Callable[..., Any], module: ExportedProgram) -> tuple[ExportedProgram, bool]:
         if isinstance(run, ExportedProgramPassBase):
             whole = run(module)
             return whole.exported_program, whole.modified
@@ -97,7 +98,7 @@ class ExportedProgramPassManager(PassManager):
         return module, modified
 
 
-def flatten(passes: Any) -> list[Any]:
+def flatten(passes: object) -> list[Any]:
     """A pass, a sequence of passes, a PassManager or None, as a list of passes."""
     if passes is None:
         return []
@@ -106,7 +107,7 @@ def flatten(passes: Any) -> list[Any]:
     return list(passes) if isinstance(passes, (list, tuple)) else [passes]
 
 
-def adapt(run: Any) -> Callable[[ExportedProgram], ExportedProgram]:
+def adapt(run: object) -> Callable[[ExportedProgram], ExportedProgram]:
     """A user's pass as one of ours. It sees Edge operators, which equal torch's, and may make calls of either.
 
     Accepted: a callable that takes a graph module and returns a `PassResult`, a graph module or None (edited in
@@ -154,7 +155,7 @@ def adapt(run: Any) -> Callable[[ExportedProgram], ExportedProgram]:
     return adapted
 
 
-def transform(program: ExportedProgram, *passes: Any, **_: Any) -> ExportedProgram:
+def transform(program: ExportedProgram, *passes: object, **_: object) -> ExportedProgram:
     """A program on which users' passes have run one after the other; the given one is left as it is."""
     edge = any(isinstance(node.target, EdgeOpOverload) for node in calls(program))
     program = to_torch_operators(copy_program(program))
@@ -163,12 +164,12 @@ def transform(program: ExportedProgram, *passes: Any, **_: Any) -> ExportedProgr
     return to_edge_operators(program) if edge else program
 
 
-def _name(run: Any) -> str:
+def _name(run: object) -> str:
     return getattr(run, "__name__", None) or type(run).__name__
 
 
-def _takes_program(run: Any) -> bool:
-    function = run if inspect.isroutine(run) or inspect.isclass(run) else run.__call__
+def _takes_program(run: Callable[..., Any]) -> bool:
+    function = run if inspect.isroutine(run) or inspect.isclass(run) else run.__call__  # type: ignore[operator]
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -187,7 +188,7 @@ def _fill_values(program: ExportedProgram) -> None:
             continue
         args, kwargs = map_nodes((node.args, dict(node.kwargs)), _value_of)
         with mode:
-            node.meta["val"] = node.target(*args, **kwargs)
+            node.meta["val"] = function(node)(*args, **kwargs)
         before = node.args[0] if node.args and isinstance(node.args[0], Node) else None
         for key in ("stack_trace", "nn_module_stack"):
             if before is not None and key not in node.meta and key in before.meta:

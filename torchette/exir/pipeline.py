@@ -231,8 +231,8 @@ def build(
     backend: ExecutorchBackendConfig | None = None,
     *,
     method: str = "forward",
-    partitioners: Any = None,
-    transforms: Any = None,
+    partitioners: object = None,
+    transforms: object = None,
     preserve: Sequence[Any] = (),
 ) -> Pipeline:
     """All passes of a method, from the captured program to planned memory.
@@ -309,7 +309,8 @@ class DelegatePass:
 
     def __call__(self, program: ExportedProgram) -> ExportedProgram:
         """Lower one method; `run_stages` lowers several methods together."""
-        return delegate.to_backend(program, self.partitioner)
+        result: ExportedProgram = delegate.to_backend(program, self.partitioner)
+        return result
 
 
 def _configured(name: str, sentence: str, run: Pass) -> Pass:
@@ -366,13 +367,13 @@ def planner_of(backend: ExecutorchBackendConfig, method: str) -> Any:
     return (planner.get(method) or MemoryPlanningPass()) if isinstance(planner, Mapping) else planner
 
 
-def _planning(planner: Any, backend: ExecutorchBackendConfig) -> Pass:
+def _planning(planner: Callable[..., Any], backend: ExecutorchBackendConfig) -> Pass:
     at_actual_size = backend.dynamic_memory_planning_mode is DynamicMemoryPlanningMode.SYMBOLIC
     if at_actual_size and not isinstance(planner, MemoryPlanningPass):
         raise UnsupportedError("DynamicMemoryPlanningMode.SYMBOLIC needs a MemoryPlanningPass")
 
     def run(program: ExportedProgram) -> ExportedProgram:
-        if at_actual_size:
+        if at_actual_size and isinstance(planner, MemoryPlanningPass):
             planner.at_actual_size = True
         result = planner(program) if isinstance(planner, MemoryPlanningPass) else _foreign(planner, program)
         return result if isinstance(result, ExportedProgram) else program
@@ -380,7 +381,7 @@ def _planning(planner: Any, backend: ExecutorchBackendConfig) -> Pass:
     return _configured("plan_memory", "Give every tensor its place in memory.", run)
 
 
-def _foreign(planner: Any, program: ExportedProgram) -> Any:
+def _foreign(planner: Callable[..., Any], program: ExportedProgram) -> Any:
     """A planner of the user's own finds specs on the nodes, as in ExecuTorch."""
     assign_specs(program)
     if hasattr(planner, "run"):
@@ -463,7 +464,7 @@ class Options:
     allow: tuple[Any, ...] = ()
     verify: bool = True
     check_passes: bool = False
-    example_inputs: tuple[tuple, dict] | None = None
+    example_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
     progress: Callable[[str, str], None] | None = None
     dump: str | Path | None = None
 
@@ -498,7 +499,7 @@ class Pipeline:
         names = [stage.name for stage in self.stages]
         return replace(self, stages=self.stages[: names.index(name) + 1])
 
-    def insert(self, stage_name: str, *passes: Any) -> Pipeline:
+    def insert(self, stage_name: str, *passes: Callable[..., Any]) -> Pipeline:
         """With passes at the start of a stage."""
         return replace(
             self,

@@ -9,6 +9,7 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
+from typing import Any
 
 import torch
 
@@ -251,7 +252,7 @@ def get_dim_order(memory_format: torch.memory_format | None, ndim: int) -> list[
     kept. ValueError for a format that such tensors do not have."""
     if memory_format in (None, torch.preserve_format):
         return None
-    order = tuple(range(ndim)) if memory_format is torch.contiguous_format else _CHANNELS_LAST[memory_format]  # type: ignore[index]
+    order = tuple(range(ndim)) if memory_format is torch.contiguous_format else _CHANNELS_LAST[memory_format]
     if len(order) != ndim:
         raise ValueError(f"{memory_format} is for tensors of rank {len(order)}, not {ndim}")
     return list(order)
@@ -271,12 +272,14 @@ def get_memory_format(dim_order: Sequence[int] | None) -> torch.memory_format:
 
 def is_channel_last_dim_order(tensor: torch.Tensor) -> bool:
     """Whether a tensor of rank 4 lies in memory with its channels innermost."""
-    return tensor.dim_order() == _CHANNELS_LAST[torch.channels_last]
+    result: bool = tensor.dim_order() == _CHANNELS_LAST[torch.channels_last]
+    return result
 
 
 def is_contiguous_dim_order(tensor: torch.Tensor) -> bool:
     """Whether a tensor's dimensions lie in memory in their own order."""
-    return tensor.dim_order() == tuple(range(tensor.dim()))
+    result: bool = tensor.dim_order() == tuple(range(tensor.dim()))
+    return result
 
 
 def stride_from_dim_order(sizes: Sequence[int], dim_order: Sequence[int]) -> tuple[int, ...]:
@@ -289,7 +292,7 @@ def stride_from_dim_order(sizes: Sequence[int], dim_order: Sequence[int]) -> tup
     return tuple(strides)
 
 
-def _dim_order(tensor: torch.Tensor, strides: list) -> tuple[int, ...]:
+def _dim_order(tensor: torch.Tensor, strides: list[Any]) -> tuple[int, ...]:
     """Dimensions from outermost to innermost: channels_last if that is all that describes the tensor, else natural."""
     rank = len(strides)
     natural = tuple(range(rank))

@@ -15,7 +15,7 @@ from torch.nn.modules import linear_cross_entropy
 aten = torch.ops.aten
 
 
-def attention(fallback: Callable) -> Callable:
+def attention(fallback: Callable[..., Any]) -> Callable[..., Any]:
     """Attention in few operators: torch's decomposition uses six per score matrix to find rows that are fully masked,
     but those rows follow from the mask, which all layers share."""
 
@@ -31,9 +31,10 @@ def attention(fallback: Callable) -> Callable:
         enable_gqa: bool = False,
     ) -> torch.Tensor:
         if dropout_p or (is_causal and attn_mask is not None) or not query.is_floating_point():
-            return fallback(
+            outcome: torch.Tensor = fallback(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
+            return outcome
         if query.dtype in (torch.float16, torch.bfloat16):  # eager computes these in float32 and rounds once
             mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.float()
             result = decomposed(
@@ -64,7 +65,7 @@ def attention(fallback: Callable) -> Callable:
 
 
 def _fake_quantize(
-    x: torch.Tensor, scale: Any, zero_point: Any, least: int, most: int
+    x: torch.Tensor, scale: float | torch.Tensor, zero_point: float | torch.Tensor, least: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Values rounded to the steps of a quantized tensor, and which elements are in its range."""
     steps = torch.round(x * (1 / scale)) + zero_point
@@ -93,7 +94,7 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
     return x * 0 if dropped else x.clone(), torch.full(x.shape, not dropped, dtype=torch.bool)
 
 
-def _bernoulli(x: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> Any:
+def _bernoulli(x: torch.Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> Any:
     return torch.full_like(x, p) if p in (0, 1) else NotImplemented
 
 
@@ -115,13 +116,13 @@ def _trilinear(
 
 
 def rrelu(x: torch.Tensor, noise: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
-           generator: Any = None) -> Any:  # fmt: skip
+           generator: torch.Generator | None = None) -> Any:  # fmt: skip
     """A leaky ReLU without random numbers; undecomposed with them."""
     draws = training and not any(isinstance(n, int) and n == 0 for n in x.shape)
     return NotImplemented if draws else (torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise)
 
 
-def _upsample(op: torch._ops.OpOverload) -> Callable:
+def _upsample(op: torch._ops.OpOverload) -> Callable[..., Any]:
     """From the overload with a list of scales, which has no out variant, to the one with separate scales."""
     dimensions = sum(argument.name.startswith("scales") for argument in op._schema.arguments)
 
@@ -129,7 +130,8 @@ def _upsample(op: torch._ops.OpOverload) -> Callable:
         *aligned, scales = rest
         if output_size is None:
             output_size = [torch.sym_int(n * scale) for n, scale in zip(input.shape[2:], scales, strict=True)]
-        return op(input, output_size, *aligned, *(scales or [None] * dimensions))
+        result: torch.Tensor = op(input, output_size, *aligned, *(scales or [None] * dimensions))
+        return result
 
     return decomposed
 
@@ -145,13 +147,13 @@ _UPSAMPLE = {
 
 
 def _addmv(
-    x: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+    x: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor, *, beta: float = 1, alpha: float = 1
 ) -> torch.Tensor:
     return torch.addmm(x.unsqueeze(-1), matrix, vector.unsqueeze(-1), beta=beta, alpha=alpha).squeeze(-1)
 
 
 def _addbmm(
-    x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any = 1, alpha: Any = 1
+    x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
 ) -> torch.Tensor:
     # The sum of the products is one product of the batches side by side.
     side_by_side = a.permute(1, 0, 2).reshape(a.shape[1], -1)
@@ -189,13 +191,17 @@ def _as_strided_scatter(
 
 
 def _empty(
-    size: Sequence[int], *_: Any, dtype: torch.dtype | None = None, device: Any = None, **__: Any
+    size: Sequence[int],
+    *_: object,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    **__: object,
 ) -> torch.Tensor:
     return torch.empty(size, dtype=dtype, device=device)
 
 
 def _new_empty(
-    x: torch.Tensor, size: Sequence[int], *_: Any, dtype: torch.dtype | None = None, **__: Any
+    x: torch.Tensor, size: Sequence[int], *_: object, dtype: torch.dtype | None = None, **__: object
 ) -> torch.Tensor:
     return torch.empty(size, dtype=dtype or x.dtype, device=x.device)
 
@@ -203,11 +209,16 @@ def _new_empty(
 def _conv_tbc(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, pad: int = 0) -> torch.Tensor:
     # x is [time, batch, channels], the weight [width, channels in, channels out].
     rows = aten.convolution(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, [1], [pad], [1], False, [0], 1)
-    return rows.permute(2, 0, 1)
+    result: torch.Tensor = rows.permute(2, 0, 1)
+    return result
 
 
 def _grouped_mm(
-    a: torch.Tensor, b: torch.Tensor, offs: Any = None, bias: Any = None, out_dtype: Any = None
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Any:
     if offs is not None or bias is not None or a.dim() != 3:
         return NotImplemented
@@ -216,7 +227,7 @@ def _grouped_mm(
 
 def _linear_cross_entropy(
     x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor, linear_bias: torch.Tensor | None,
-    weight: torch.Tensor | None, reduction: str, ignore_index: int, label_smoothing: float, *options: Any,
+    weight: torch.Tensor | None, reduction: str, ignore_index: int, label_smoothing: float, *options: object,
 ) -> Any:  # fmt: skip
     # Chunks would save memory only in training, where the gradients are computed at the same time.
     if any(options[-3:]):
@@ -234,7 +245,7 @@ def _linear_cross_entropy(
 
 def _linear_cross_entropies(
     x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor, linear_bias: torch.Tensor | None,
-    weight: torch.Tensor | None, ignore_index: int, *_: Any,
+    weight: torch.Tensor | None, ignore_index: int, *_: object,
 ) -> torch.Tensor:  # fmt: skip
     logits = torch.nn.functional.linear(x, linear_weight, linear_bias)
     return torch.nn.functional.cross_entropy(
@@ -242,36 +253,38 @@ def _linear_cross_entropies(
     )
 
 
-def multilabel_margin(fallback: Callable) -> Callable:
+def multilabel_margin(fallback: Callable[..., Any]) -> Callable[..., Any]:
     """Torch's decomposition, except that its loss of a single sample has one dimension too many."""
 
-    def decomposed(x: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple:
+    def decomposed(x: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[Any, ...]:
         loss, is_target = fallback(x, target, reduction)
         return (loss.reshape(()) if x.dim() < 2 else loss), is_target
 
     return decomposed
 
 
-def linspace(fallback: Callable) -> Callable:
+def linspace(fallback: Callable[..., Any]) -> Callable[..., Any]:
     """Integers from between the integer parts of the ends."""
 
     def decomposed(
-        start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, **rest: Any
+        start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, **rest: object
     ) -> torch.Tensor:
         if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
             start, end = int(start), int(end)
-        return fallback(start, end, steps, dtype=dtype, **rest)
+        result: torch.Tensor = fallback(start, end, steps, dtype=dtype, **rest)
+        return result
 
     return decomposed
 
 
-def roll(fallback: Callable) -> Callable:
+def roll(fallback: Callable[..., Any]) -> Callable[..., Any]:
     """Two parts swapped, where torch computes an index for each element."""
 
     def rolled(x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> torch.Tensor:
         given = [x.shape[dim] for dim in dims]
         if not dims or len(shifts) != len(dims) or not all(isinstance(n, int) for n in (*given, *shifts)):
-            return fallback(x, shifts, dims)
+            outcome: torch.Tensor = fallback(x, shifts, dims)
+            return outcome
         result = x
         for shift, dim, size in zip(shifts, dims, given, strict=True):
             if size and (first := size - shift % size) != size:
@@ -309,7 +322,7 @@ def _gather(x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool
     return x.new_zeros(index.shape)
 
 
-def _resize(x: torch.Tensor, size: Sequence[int], *, memory_format: Any = None) -> Any:
+def _resize(x: torch.Tensor, size: Sequence[int], *, memory_format: torch.memory_format | None = None) -> Any:
     return x.reshape(size) if math.prod(size) == x.numel() else NotImplemented
 
 
@@ -349,21 +362,24 @@ def _embedding_renorm(
     return torch.where(too_long, weight * (max_norm / (norms + 1e-7)), weight)
 
 
-def _numbers_as_tensors(op: torch._ops.OpOverload) -> Callable:
+def _numbers_as_tensors(op: torch._ops.OpOverload) -> Callable[..., Any]:
     """For an operator of two tensors, its overloads with a number for one of them."""
 
-    def decomposed(a: Any, b: Any) -> torch.Tensor:
-        return op(*(x if isinstance(x, torch.Tensor) else torch.full((), float(x)) for x in (a, b)))
+    def decomposed(a: float | torch.Tensor, b: float | torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = op(
+            *(x if isinstance(x, torch.Tensor) else torch.full((), float(x)) for x in (a, b))
+        )
+        return result
 
     return decomposed
 
 
-def _shifted(op: torch._ops.OpOverload) -> Callable:
+def _shifted(op: torch._ops.OpOverload) -> Callable[..., Any]:
     """A polynomial on [0, 1] from the one on [-1, 1]."""
     return lambda x, n: op(2 * x.to(_floating(x)) - 1, n)
 
 
-def _unscaled_bessel(op: torch._ops.OpOverload) -> Callable:
+def _unscaled_bessel(op: torch._ops.OpOverload) -> Callable[..., Any]:
     return lambda x: op(x) * torch.exp(-x.to(_floating(x)))
 
 
@@ -379,7 +395,7 @@ _POLYNOMIALS = (
 _SHIFTED = {
     getattr(aten, f"special_shifted_chebyshev_polynomial_{kind}"): _CHEBYSHEV[kind] for kind in "tuvw"
 }
-_SPECIAL: dict[Any, Callable] = {
+_SPECIAL: dict[Any, Callable[..., Any]] = {
     **{
         getattr(packet, overload): _numbers_as_tensors(packet.default)
         for packet in (*_POLYNOMIALS, *_SHIFTED)
@@ -393,7 +409,7 @@ _SPECIAL: dict[Any, Callable] = {
 }
 
 
-TABLE: dict[Any, Callable] = {
+TABLE: dict[Any, Callable[..., Any]] = {
     linear_cross_entropy._linear_cross_entropy_batch_chunked._opoverload: _linear_cross_entropy,
     linear_cross_entropy._linear_cross_entropy_batch_chunked_no_reduction._opoverload: _linear_cross_entropies,
     **_UPSAMPLE,
@@ -444,7 +460,7 @@ TABLE: dict[Any, Callable] = {
 }
 
 # Wrappers around torch's decompositions, which each gets as an argument.
-AROUND: dict[Any, Callable[[Callable], Callable]] = {
+AROUND: dict[Any, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     aten.scaled_dot_product_attention.default: attention,
     aten.multilabel_margin_loss_forward.default: multilabel_margin,
     aten.linspace.default: linspace,

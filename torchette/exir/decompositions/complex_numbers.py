@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch.utils import _pytree as pytree
@@ -30,7 +30,11 @@ class Pair(NamedTuple):
     imag: Any
 
 
-def _pair(x: Any) -> Pair:
+Value = torch.Tensor | Pair
+Operand = torch.Tensor | Pair | complex
+
+
+def _pair(x: Operand) -> Pair:
     """A real tensor or any number as a pair."""
     if isinstance(x, Pair):
         return x
@@ -39,21 +43,21 @@ def _pair(x: Any) -> Pair:
     return Pair(x.real, x.imag)
 
 
-def is_pair(x: Any) -> bool:
+def is_pair(x: object) -> TypeGuard[Pair]:
     """Whether this is a complex value."""
     return isinstance(x, Pair)
 
 
-def _of(part: str, values: Any) -> Any:
+def _of(part: str, values: object) -> Any:
     """Replace every pair by one of its parts, and every complex dtype by its real one."""
     values = pytree.tree_map(lambda v: getattr(v, part) if is_pair(v) else v, values, is_leaf=is_pair)
     return pytree.tree_map_only(torch.dtype, lambda dtype: REAL.get(dtype, dtype), values)
 
 
-def _each(op: Callable) -> Callable:
+def _each(op: Callable[..., Any]) -> Callable[..., Any]:
     """Does the same to both parts."""
 
-    def rule(*args: Any, **kwargs: Any) -> Any:
+    def rule(*args: object, **kwargs: object) -> Any:
         results = [op(*_of(part, args), **_of(part, kwargs)) for part in Pair._fields]
         if isinstance(results[0], (tuple, list)):
             return [Pair(*parts) for parts in zip(*results, strict=True)]
@@ -62,11 +66,11 @@ def _each(op: Callable) -> Callable:
     return rule
 
 
-def _each_of(op: Callable, *operands: int) -> Callable:
+def _each_of(op: Callable[..., Any], *operands: int) -> Callable[..., Any]:
     """Does the same to both parts; these operands count as complex even if they are real."""
     rule = _each(op)
 
-    def all_pairs(*args: Any, **kwargs: Any) -> Any:
+    def all_pairs(*args: Any, **kwargs: object) -> Any:
         given = [
             ([_pair(x) for x in value] if isinstance(value, list) else _pair(value))
             if i in operands
@@ -78,17 +82,17 @@ def _each_of(op: Callable, *operands: int) -> Callable:
     return all_pairs
 
 
-def _add(a: Any, b: Any, alpha: Any = 1) -> Pair:
+def _add(a: Operand, b: Operand, alpha: complex = 1) -> Pair:
     b = b if isinstance(alpha, int) and alpha == 1 else multiply(b, alpha)
     a, b = _pair(a), _pair(b)
     return Pair(a.real + b.real, a.imag + b.imag)
 
 
-def _subtract(a: Any, b: Any, alpha: Any = 1) -> Pair:
+def _subtract(a: Operand, b: Operand, alpha: complex = 1) -> Pair:
     return _add(a, multiply(b, -alpha))
 
 
-def multiply(a: Any, b: Any, op: Callable = operator.mul) -> Any:
+def multiply(a: Operand, b: Operand, op: Callable[..., Any] = operator.mul) -> Any:
     """a b, for an operator that is linear in both."""
     if isinstance(a, complex) or isinstance(b, complex):
         a, b = (_pair(x) if isinstance(x, complex) else x for x in (a, b))
@@ -99,32 +103,33 @@ def multiply(a: Any, b: Any, op: Callable = operator.mul) -> Any:
     return Pair(op(a, b.real), op(a, b.imag)) if is_pair(b) else op(a, b)
 
 
-def _bilinear(op: Callable) -> Callable:
+def _bilinear(op: Callable[..., Any]) -> Callable[..., Any]:
     return lambda a, b, *rest: NotImplemented if rest else multiply(a, b, op)
 
 
-def _add_product(x: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Pair:
+def _add_product(x: Value, a: Value, b: Value, *, beta: complex = 1, alpha: complex = 1) -> Pair:
     return _add(multiply(x, beta), multiply(multiply(a, b, torch.mm), alpha))
 
 
-def _linear(x: Any, weight: Any, bias: Any = None) -> Pair:
+def _linear(x: Value, weight: Value, bias: Value | None = None) -> Pair:
     result = multiply(x, weight, aten.linear.default)
     return result if bias is None else _add(result, bias)
 
 
-def _convolution(x: Any, weight: Any, bias: Any, *rest: Any) -> Pair:
+def _convolution(x: Value, weight: Value, bias: Value | None, *rest: Any) -> Pair:
     result = multiply(x, weight, lambda a, b: aten.convolution.default(a, b, None, *rest))
     if bias is None:
-        return result
+        outcome: Pair = result
+        return outcome
     shape = [-1] + [1] * len(rest[0])
     return _add(result, Pair(*(part.reshape(shape) for part in _pair(bias))))
 
 
-def _conjugate(x: Any) -> Any:
+def _conjugate(x: Value) -> Any:
     return Pair(x.real, -x.imag) if is_pair(x) else x
 
 
-def _divide(a: Any, b: Any) -> Any:
+def _divide(a: Operand, b: Any) -> Any:
     b = _pair(b) if isinstance(b, complex) else b
     if not is_pair(b):
         return Pair(a.real / b, a.imag / b)
@@ -144,7 +149,7 @@ def _angle(x: Pair) -> torch.Tensor:
     return torch.atan2(x.imag, x.real)
 
 
-def _polar(length: Any, angle: Any) -> Pair:
+def _polar(length: torch.Tensor, angle: torch.Tensor) -> Pair:
     return Pair(length * torch.cos(angle), length * torch.sin(angle))
 
 
@@ -165,7 +170,7 @@ def _sqrt(x: Pair) -> Pair:
     return Pair(torch.where(right, root, other), sign * torch.where(right, other, root))
 
 
-def _power(x: Any, exponent: Any) -> Any:
+def _power(x: Operand, exponent: Operand) -> Any:
     if isinstance(exponent, int) and 0 < exponent <= 8:
         result = x
         for _ in range(exponent - 1):
@@ -192,10 +197,11 @@ def _sinh(x: Pair) -> Pair:
 def _tanh(x: Pair) -> Pair:
     # With t = tanh(real) and u = tan(imag): (t + i u) / (1 + i t u), which no large real part makes overflow.
     t, u = torch.tanh(x.real), torch.tan(x.imag)
-    return _divide(Pair(t, u), Pair(torch.ones_like(t), t * u))
+    result: Pair = _divide(Pair(t, u), Pair(torch.ones_like(t), t * u))
+    return result
 
 
-def _turned(rule: Callable, back: bool = True) -> Callable:
+def _turned(rule: Callable[..., Any], back: bool = True) -> Callable[..., Any]:
     """f(z) for a rule g with f(z) = -i g(iz), or g(iz) if not back."""
 
     def turned(x: Pair) -> Pair:
@@ -211,23 +217,23 @@ def _sign(x: Pair) -> Pair:
     return Pair(x.real / divisor, x.imag / divisor)
 
 
-def _either(op: Callable) -> Callable:
+def _either(op: Callable[..., Any]) -> Callable[..., Any]:
     """True where either part is true."""
     return lambda x: torch.logical_or(op(x.real), op(x.imag))
 
 
-def _is_not_zero(x: Any) -> torch.Tensor:
-    return torch.logical_or(x.real != 0, x.imag != 0) if is_pair(x) else x != 0
+def _is_not_zero(x: Value) -> torch.Tensor:
+    return torch.logical_or(x.real != 0, x.imag != 0) if isinstance(x, Pair) else x != 0
 
 
-def _of_truth(op: Callable) -> Callable:
+def _of_truth(op: Callable[..., Any]) -> Callable[..., Any]:
     """For operators that only test each number for zero."""
     return lambda *args, **kwargs: op(
         *(_is_not_zero(x) if isinstance(x, (Pair, torch.Tensor)) else x for x in args), **kwargs
     )
 
 
-def _log_by(base: float) -> Callable:
+def _log_by(base: float) -> Callable[..., Any]:
     return lambda x: multiply(_log(x), 1 / math.log(base))
 
 
@@ -241,7 +247,8 @@ def _arcus_sinh(x: Pair) -> Pair:
     # It is odd, so taking z or -z, whichever is right, avoids a sum that cancels.
     left = torch.where(torch.signbit(x.real), -1.0, 1.0).to(x.real.dtype)
     z = multiply(x, left)
-    return multiply(_log(_add(z, _sqrt(_add(multiply(z, z), 1.0)))), left)
+    result: Pair = multiply(_log(_add(z, _sqrt(_add(multiply(z, z), 1.0)))), left)
+    return result
 
 
 def _arcus_tanh(x: Pair) -> Pair:
@@ -252,7 +259,7 @@ def _arcus_tanh(x: Pair) -> Pair:
     return Pair(real, imag)
 
 
-def _product_of(x: Pair, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def _product_of(x: Pair, dim: int | None = None, keepdim: bool = False, *, dtype: object = None) -> Any:
     """The product along a dimension of known length, in as many steps as the length has bits."""
     if dim is None:
         x, dim = Pair(*(p.reshape(-1) for p in x)), 0
@@ -271,50 +278,55 @@ def _product_of(x: Pair, dim: int | None = None, keepdim: bool = False, *, dtype
     return x if keepdim else Pair(*(p.squeeze(dim) for p in x))
 
 
-def _compare(op: Callable, join: Callable) -> Callable:
-    def rule(a: Any, b: Any) -> torch.Tensor:
+def _compare(op: Callable[..., Any], join: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(a: Operand, b: Operand) -> torch.Tensor:
         a, b = _pair(a), _pair(b)
-        return join(op(a.real, b.real), op(a.imag, b.imag))
+        result: torch.Tensor = join(op(a.real, b.real), op(a.imag, b.imag))
+        return result
 
     return rule
 
 
-def _norm(x: Pair, *args: Any, **kwargs: Any) -> torch.Tensor:
-    return torch.linalg.vector_norm(_abs(x), *args, **_of("real", kwargs))
+def _norm(x: Pair, *args: object, **kwargs: object) -> torch.Tensor:
+    result: torch.Tensor = torch.linalg.vector_norm(_abs(x), *args, **_of("real", kwargs))
+    return result
 
 
-def _variance(x: Pair, *args: Any, **kwargs: Any) -> torch.Tensor:
-    return aten.var.correction(x.real, *args, **kwargs) + aten.var.correction(x.imag, *args, **kwargs)
+def _variance(x: Pair, *args: object, **kwargs: object) -> torch.Tensor:
+    result: torch.Tensor = aten.var.correction(x.real, *args, **kwargs) + aten.var.correction(
+        x.imag, *args, **kwargs
+    )
+    return result
 
 
-def _cast(x: Any, *, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
+def _cast(x: Value, *, dtype: torch.dtype | None = None, **kwargs: object) -> Any:
     if dtype is None or dtype in REAL:
         real = REAL[dtype] if dtype is not None else None
         return Pair(*(aten._to_copy.default(part, dtype=real) for part in _pair(x)))
     return aten._to_copy.default(x.real, dtype=dtype)
 
 
-def _eig(x: Any) -> Any:
+def _eig(x: object) -> Any:
     if is_pair(x):
         return NotImplemented
     return [Pair(part.select(-1, 0), part.select(-1, 1)) for part in ops.eig(x)]
 
 
-def _filled(op: Callable) -> Callable:
+def _filled(op: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a tensor with a number in it."""
 
-    def rule(size: Any, number: Any, *args: Any, **kwargs: Any) -> Pair:
+    def rule(size: object, number: complex, *args: object, **kwargs: object) -> Pair:
         kwargs = {**_of("real", kwargs), "pin_memory": None}
-        number = _pair(number)
-        return Pair(*(op(_of(part, size), getattr(number, part), *args, **kwargs) for part in Pair._fields))
+        pair = _pair(number)
+        return Pair(*(op(_of(part, size), getattr(pair, part), *args, **kwargs) for part in Pair._fields))
 
     return rule
 
 
-def _made(op: Callable, number: float) -> Callable:
+def _made(op: Callable[..., Any], number: float) -> Callable[..., Any]:
     """Makes a tensor of one number."""
 
-    def rule(like: Any, *args: Any, **kwargs: Any) -> Any:
+    def rule(like: Value, *args: object, **kwargs: object) -> Any:
         if kwargs.get("dtype") is not None and kwargs["dtype"] not in REAL:
             return op(like.real, *args, **kwargs)
         real = op(_of("real", like), *args, **_of("real", kwargs))
@@ -334,7 +346,7 @@ _ALIKE = (
     aten.unbind.int, aten.unfold.default, aten.unsqueeze.default, aten.view.default,
 )  # fmt: skip
 
-RULES: dict[Any, Callable] = {
+RULES: dict[Any, Callable[..., Any]] = {
     **{op: _each(op) for op in _ALIKE},
     aten.cat.default: _each_of(aten.cat.default, 0),
     aten.stack.default: _each_of(aten.stack.default, 0),

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchette.exir.decompositions.complex_numbers import Pair, is_pair, multiply
+from torchette.exir.decompositions.complex_numbers import Pair, Value, multiply
 
 aten = torch.ops.aten
 
 
-def _waves(rows: Any, columns: Any, length: Any, dtype: torch.dtype) -> Pair:
+def _waves(rows: int, columns: int, length: int, dtype: torch.dtype) -> Pair:
     """Cosines and sines of 2 pi j k / length, j counting rows and k columns; exact to the rounding of the dtype."""
     j, k = (torch.arange(n, dtype=torch.int64) for n in (rows, columns))
     turns = torch.remainder(j.unsqueeze(1) * k.unsqueeze(0), length)
@@ -30,7 +30,7 @@ def _waves(rows: Any, columns: Any, length: Any, dtype: torch.dtype) -> Pair:
 _AT_ONCE = 64
 
 
-def _factors(length: Any) -> tuple[int, int] | None:
+def _factors(length: object) -> tuple[int, int] | None:
     """Two factors of the length, the smaller one first; None if one product is enough."""
     if not isinstance(length, int) or length <= _AT_ONCE:
         return None
@@ -42,15 +42,16 @@ def _product(x: torch.Tensor, waves: torch.Tensor) -> torch.Tensor:
     return torch.mm(x.reshape(-1, x.shape[-1]), waves).reshape(*x.shape[:-1], waves.shape[-1])
 
 
-def _transformed(x: Any, forward: bool, columns: Any = None) -> Pair:
+def _transformed(x: Value, forward: bool, columns: int | None = None) -> Pair:
     """The transform of the last dimension, or only its first columns; x may be real."""
-    first = x.real if is_pair(x) else x
+    first: torch.Tensor = x.real if isinstance(x, Pair) else x
     length = first.shape[-1]
     factors = _factors(length)
     if factors is None:
         waves = _waves(length, length if columns is None else columns, length, first.dtype)
         sines = -waves.imag if forward else waves.imag
-        return multiply(x, Pair(waves.real, sines), _product)
+        result: Pair = multiply(x, Pair(waves.real, sines), _product)
+        return result
     # Place j1 n2 + j2, frequency k1 + k2 n1: transforms of length n1, turned by e^(2 pi i j2 k1 / n), then of length n2.
     n1, n2 = factors
     table = pytree.tree_map(lambda p: p.reshape(*p.shape[:-1], n1, n2).transpose(-1, -2), x)
@@ -62,12 +63,12 @@ def _transformed(x: Any, forward: bool, columns: Any = None) -> Pair:
     return Pair(*(p if columns is None else p[..., :columns] for p in parts))
 
 
-def _along(x: Any, dim: int, forward: bool, columns: Any = None) -> Pair:
+def _along(x: object, dim: int, forward: bool, columns: int | None = None) -> Pair:
     last = pytree.tree_map(lambda p: p.movedim(dim, -1), x)
     return Pair(*(p.movedim(-1, dim) for p in _transformed(last, forward, columns)))
 
 
-def _scaled(x: Any, norm: int, lengths: Sequence[Any]) -> Any:
+def _scaled(x: object, norm: int, lengths: Sequence[Any]) -> Any:
     """`norm` is ATen's number: 0 unchanged, 1 divided by the root of the lengths' product, 2 by that product."""
     if norm == 0:
         return x
@@ -80,7 +81,8 @@ def _complex_transform(x: Pair, dims: list[int], norm: int, forward: bool) -> Pa
     lengths = [x.real.shape[dim] for dim in dims]
     for dim in dims:
         x = _along(x, dim, forward)
-    return _scaled(x, norm, lengths)
+    result: Pair = _scaled(x, norm, lengths)
+    return result
 
 
 def _transform_of_real(x: torch.Tensor, dims: list[int], norm: int, onesided: bool) -> Pair:
@@ -88,10 +90,11 @@ def _transform_of_real(x: torch.Tensor, dims: list[int], norm: int, onesided: bo
     result = _along(x, dims[-1], True, lengths[-1] // 2 + 1 if onesided else None)
     for dim in dims[:-1]:
         result = _along(result, dim, True)
-    return _scaled(result, norm, lengths)
+    outcome: Pair = _scaled(result, norm, lengths)
+    return outcome
 
 
-def _transform_to_real(x: Pair, dims: list[int], norm: int, length: Any) -> torch.Tensor:
+def _transform_to_real(x: Pair, dims: list[int], norm: int, length: int) -> torch.Tensor:
     """From half of a symmetric spectrum."""
     lengths = [*(x.real.shape[dim] for dim in dims[:-1]), length]
     for dim in dims[:-1]:
@@ -113,10 +116,11 @@ def _transform_to_real(x: Pair, dims: list[int], norm: int, length: Any) -> torc
         imag = torch.where(alone, torch.zeros_like(half.imag), half.imag)
         whole = Pair(torch.cat([half.real, rest.real], -1), torch.cat([imag, -rest.imag], -1))
         result = _transformed(whole, False).real
-    return _scaled(result.movedim(-1, dims[-1]), norm, lengths)
+    outcome: torch.Tensor = _scaled(result.movedim(-1, dims[-1]), norm, lengths)
+    return outcome
 
 
-RULES: dict[Any, Callable] = {
+RULES: dict[Any, Callable[..., Any]] = {
     aten._fft_c2c.default: _complex_transform,
     aten._fft_r2c.default: _transform_of_real,
     aten._fft_c2r.default: _transform_to_real,

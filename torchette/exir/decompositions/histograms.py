@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _edges(
-    x: torch.Tensor, bins: Sequence[int], bounds: Sequence[float] | None, *_: Any, **__: Any
+    x: torch.Tensor, bins: Sequence[int], bounds: Sequence[float] | None, *_: object, **__: object
 ) -> list[torch.Tensor]:
     """The edges of bins of equal width: from `bounds`, a lower and an upper one per dimension, or from the data."""
     points = x.reshape(-1, len(bins))
@@ -79,7 +79,7 @@ def _histogram(
 
 
 def _histogramdd_edges(
-    x: torch.Tensor, bins: Sequence[int], *, range: Sequence[float] | None = None, **_: Any
+    x: torch.Tensor, bins: Sequence[int], *, range: Sequence[float] | None = None, **_: object
 ) -> list[torch.Tensor]:
     return _edges(x, bins, range)
 
@@ -143,7 +143,7 @@ def _segment_reduce(
     return torch.where(sizes > 0, result / sizes.clamp(min=1), of_none).to(x.dtype)
 
 
-TABLE: dict[Any, Callable] = {
+TABLE: dict[Any, Callable[..., Any]] = {
     aten.histogram.bins_tensor: _histogram_of_edges,
     aten.histogram.bin_ct: _histogram,
     aten._histogramdd_bin_edges.default: _histogramdd_edges,

@@ -23,7 +23,9 @@ def _eye_like(a: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
 # ---- LU ----
 
 
-def _solve_ex(a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_errors: bool = False) -> tuple:
+def _solve_ex(
+    a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_errors: bool = False
+) -> tuple[Any, ...]:
     vectors = b.dim() == 1 or (a.dim() - 1 == b.dim() and b.shape == a.shape[:-1])
     lu, pivots, info = aten.linalg_lu_factor_ex(a, check_errors=check_errors)
     x = aten.linalg_lu_solve(lu, pivots, b.unsqueeze(-1) if vectors else b, left=left)
@@ -31,7 +33,8 @@ def _solve_ex(a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_erro
 
 
 def _solve(a: torch.Tensor, b: torch.Tensor, *, left: bool = True) -> torch.Tensor:
-    return _solve_ex(a, b, left=left, check_errors=True)[0]
+    result: torch.Tensor = _solve_ex(a, b, left=left, check_errors=True)[0]
+    return result
 
 
 def _inv_ex(a: torch.Tensor, *, check_errors: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,9 +46,10 @@ def _inv(a: torch.Tensor) -> torch.Tensor:
     return _inv_ex(a, check_errors=True)[0]
 
 
-def _lu(a: torch.Tensor, *, pivot: bool = True) -> tuple:
+def _lu(a: torch.Tensor, *, pivot: bool = True) -> tuple[Any, ...]:
     lu, pivots, _ = aten.linalg_lu_factor_ex(a, pivot=pivot)
-    return aten.lu_unpack(lu, pivots, True, pivot)
+    result: tuple[Any, ...] = aten.lu_unpack(lu, pivots, True, pivot)
+    return result
 
 
 def _swaps_sign(lu: torch.Tensor, pivots: torch.Tensor) -> torch.Tensor:
@@ -54,12 +58,12 @@ def _swaps_sign(lu: torch.Tensor, pivots: torch.Tensor) -> torch.Tensor:
     return (1 - 2 * ((pivots != rows).sum(-1) % 2)).to(lu.dtype)
 
 
-def _det(a: torch.Tensor) -> tuple:
+def _det(a: torch.Tensor) -> tuple[Any, ...]:
     lu, pivots, _ = aten.linalg_lu_factor_ex(a)
     return lu.diagonal(0, -2, -1).prod(-1) * _swaps_sign(lu, pivots), lu, pivots
 
 
-def _slogdet(a: torch.Tensor) -> tuple:
+def _slogdet(a: torch.Tensor) -> tuple[Any, ...]:
     lu, pivots, _ = aten.linalg_lu_factor_ex(a)
     diagonal = lu.diagonal(0, -2, -1)
     return diagonal.sign().prod(-1) * _swaps_sign(lu, pivots), diagonal.abs().log().sum(-1), lu, pivots
@@ -93,13 +97,15 @@ def _tensorsolve(a: torch.Tensor, b: torch.Tensor, dims: Sequence[int] | None = 
 
 
 def _cholesky(a: torch.Tensor, upper: bool = False) -> torch.Tensor:
-    return aten.linalg_cholesky_ex(a, upper=upper, check_errors=True)[0]
+    result: torch.Tensor = aten.linalg_cholesky_ex(a, upper=upper, check_errors=True)[0]
+    return result
 
 
 def _cholesky_solve(b: torch.Tensor, factor: torch.Tensor, upper: bool = False) -> torch.Tensor:
     lower, raised = (factor.mT, factor) if upper else (factor, factor.mT)
     half = aten.linalg_solve_triangular(lower, b, upper=False)
-    return aten.linalg_solve_triangular(raised, half, upper=True)
+    result: torch.Tensor = aten.linalg_solve_triangular(raised, half, upper=True)
+    return result
 
 
 def _cholesky_inverse(factor: torch.Tensor, upper: bool = False) -> torch.Tensor:
@@ -120,7 +126,8 @@ def _triangular_solve(
 
 
 def _householder_product(a: torch.Tensor, tau: torch.Tensor) -> torch.Tensor:
-    return aten.ormqr(a, tau, _eye_like(a, *a.shape[-2:]))
+    result: torch.Tensor = aten.ormqr(a, tau, _eye_like(a, *a.shape[-2:]))
+    return result
 
 
 def _qr(a: torch.Tensor, mode: str = "reduced") -> tuple[torch.Tensor, torch.Tensor]:
@@ -158,10 +165,11 @@ def _pinv(
     size = values.abs()
     bound = torch.maximum(atol.unsqueeze(-1), rtol.unsqueeze(-1) * size.amax(-1, keepdim=True))
     inverted = torch.where(size > bound, values.reciprocal(), 0.0).to(a.dtype)
-    return (right * inverted.unsqueeze(-2)) @ left
+    result: torch.Tensor = (right * inverted.unsqueeze(-2)) @ left
+    return result
 
 
-TABLE: dict[Any, Callable] = {
+TABLE: dict[Any, Callable[..., Any]] = {
     aten._linalg_solve_ex.default: _solve_ex,
     aten.linalg_solve.default: _solve,
     aten.linalg_inv_ex.default: _inv_ex,

@@ -29,69 +29,85 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _uniform_between(
-    x: torch.Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None
+    x: torch.Tensor, low: float = 0.0, high: float = 1.0, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
     return (_uniform(x) * (high - low) + low).to(x.dtype)
 
 
 def _normal_like(
-    x: torch.Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None
+    x: torch.Tensor, mean: float = 0.0, std: float = 1.0, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
     return (_normal(x) * std + mean).to(x.dtype)
 
 
-def _normal_of_tensors(mean: Any, std: Any = 1.0, *, generator: Any = None) -> torch.Tensor:
+def _normal_of_tensors(
+    mean: float | torch.Tensor, std: float | torch.Tensor = 1.0, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
     given = [x for x in (mean, std) if isinstance(x, torch.Tensor)]
     shape = torch.broadcast_shapes(*(x.shape for x in given))
     result = torch.randn(shape, dtype=_wide(given[0].dtype), device=given[0].device) * std + mean
-    return result.to(given[0].dtype)
+    outcome: torch.Tensor = result.to(given[0].dtype)
+    return outcome
 
 
 def _normal_of_numbers(
-    mean: float, std: float, size: Sequence[int], *, generator: Any = None, dtype: Any = None, device: Any = None,
-    **_: Any,
+    mean: float, std: float, size: Sequence[int], *, generator: torch.Generator | None = None, dtype: torch.dtype | None = None, device: torch.device | None = None,
+    **_: object,
 ) -> torch.Tensor:  # fmt: skip
     return torch.randn(size, dtype=dtype, device=device) * std + mean
 
 
 def _log_normal(
-    x: torch.Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None
+    x: torch.Tensor, mean: float = 1.0, std: float = 2.0, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
     return torch.exp(_normal(x) * std + mean).to(x.dtype)
 
 
-def _exponential(x: torch.Tensor, rate: float = 1.0, *, generator: Any = None) -> torch.Tensor:
+def _exponential(
+    x: torch.Tensor, rate: float = 1.0, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
     return (-torch.log(1 - _uniform(x)) / rate).to(x.dtype)
 
 
-def _geometric(x: torch.Tensor, p: float, *, generator: Any = None) -> torch.Tensor:
+def _geometric(x: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
     # A uniform number can be 0; then this is the first trial too.
     return torch.ceil(torch.log(1 - _uniform(x)) / math.log1p(-p)).clamp(min=1).to(x.dtype)
 
 
 def _cauchy(
-    x: torch.Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None
+    x: torch.Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
     return (median + sigma * torch.tan(math.pi * (_uniform(x) - 0.5))).to(x.dtype)
 
 
-def _bernoulli(p: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
+def _bernoulli(p: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:
     return (_uniform(p) < p).to(p.dtype)
 
 
-def _bernoulli_of(x: torch.Tensor, p: torch.Tensor, *, generator: Any = None) -> torch.Tensor:
+def _bernoulli_of(
+    x: torch.Tensor, p: torch.Tensor, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
     return (_uniform(x) < p).to(x.dtype)
 
 
-def _drawn_like(draw: Callable) -> Callable:
-    def decomposed(x: torch.Tensor, *, dtype: Any = None, device: Any = None, **_: Any) -> torch.Tensor:
-        return draw(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+def _drawn_like(draw: Callable[..., Any]) -> Callable[..., Any]:
+    def decomposed(
+        x: torch.Tensor, *, dtype: torch.dtype | None = None, device: torch.device | None = None, **_: object
+    ) -> torch.Tensor:
+        result: torch.Tensor = draw(x.shape, dtype=dtype or x.dtype, device=device or x.device)
+        return result
 
     return decomposed
 
 
 def _randint_like(
-    x: torch.Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None, **_: Any
+    x: torch.Tensor,
+    low: int,
+    high: int | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    **_: object,
 ) -> torch.Tensor:
     low, high = (0, low) if high is None else (low, high)
     drawn = torch.randint(low, high, x.shape, dtype=torch.int64, device=device or x.device)
@@ -99,7 +115,7 @@ def _randint_like(
 
 
 def _multinomial(
-    weights: torch.Tensor, count: int, replacement: bool = False, *, generator: Any = None
+    weights: torch.Tensor, count: int, replacement: bool = False, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
     wide = weights.to(_wide(weights.dtype))
     if not replacement:
@@ -110,7 +126,7 @@ def _multinomial(
     return torch.searchsorted(ends, drawn, right=True).clamp(max=weights.shape[-1] - 1)
 
 
-def _fractional_max_pool(rank: int) -> Callable:
+def _fractional_max_pool(rank: int) -> Callable[..., Any]:
     """Windows whose places follow from one random number per plane and dimension: Graham, "Fractional max-pooling"."""
 
     def decomposed(
@@ -151,27 +167,30 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torc
     return x * (kept * scale).to(x.dtype), kept
 
 
-def _bernoulli_of_number(x: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> torch.Tensor:
+def _bernoulli_of_number(
+    x: torch.Tensor, p: float = 0.5, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
     return (_uniform(x) < p).to(x.dtype)
 
 
 def _rrelu(
     x: torch.Tensor, noise: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
-    generator: Any = None,
+    generator: torch.Generator | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     if not training:
-        return rrelu(x, noise, lower, upper)
+        result: tuple[torch.Tensor, torch.Tensor] = rrelu(x, noise, lower, upper)
+        return result
     slope = torch.where(x <= 0, _uniform(x) * (upper - lower) + lower, 1.0).to(x.dtype)
     return x * slope, slope
 
 
 # What layers draw in training; added to the table on request.
-IN_TRAINING: dict[Any, Callable] = {
+IN_TRAINING: dict[Any, Callable[..., Any]] = {
     aten.native_dropout.default: _native_dropout,
     aten.bernoulli.p: _bernoulli_of_number,
     aten.rrelu_with_noise_functional.default: _rrelu,
 }
-TABLE: dict[Any, Callable] = {
+TABLE: dict[Any, Callable[..., Any]] = {
     aten.rand_like.default: _drawn_like(torch.rand),
     aten.randn_like.default: _drawn_like(torch.randn),
     aten.uniform.default: _uniform_between,

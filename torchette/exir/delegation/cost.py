@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch.fx import Node
@@ -21,15 +21,15 @@ def cost(node: Node) -> int:
     return multiply_adds(node) + sum(_numel(tensor.shape) for tensor in moved)
 
 
-def _tensors(val: Any) -> list[torch.Tensor]:
+def _tensors(val: object) -> list[torch.Tensor]:
     return [v for v in (val if isinstance(val, (list, tuple)) else [val]) if isinstance(v, torch.Tensor)]
 
 
-def _numel(shape: Any) -> int:
+def _numel(shape: Iterable[int | torch.SymInt]) -> int:
     return math.prod(_size(size) for size in shape)
 
 
-def _size(size: Any) -> int:
+def _size(size: int | torch.SymInt) -> int:
     return size if isinstance(size, int) else (upper_bound(size) or 1)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
@@ -30,9 +30,10 @@ from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import OutputKind
 from torch.fx import Node
-from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, track_tensor_tree
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, PythonKeyTracer, track_tensor_tree
 
 from torchette.errors import DelegationError
+from torchette.exir.arguments import checked
 from torchette.exir.delegation.partition import TAG, Piece, pieces, program_of, replace_by_call
 from torchette.exir.graph import (
     calls,
@@ -45,6 +46,9 @@ from torchette.exir.graph import (
     state,
     tensor_of,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 # ---- what a backend says ----
 
@@ -83,7 +87,11 @@ class NamedDataStore:
         self._by_digest: dict[bytes, int] = {}
 
     def add_named_data(
-        self, key: str, data: Any, alignment: int | None = 1, external_tag: str | None = None
+        self,
+        key: str,
+        data: Buffer | torch.Tensor,
+        alignment: int | None = 1,
+        external_tag: str | None = None,
     ) -> None:
         """Add `data` (bytes-like, or a tensor) as `key`.
 
@@ -94,11 +102,11 @@ class NamedDataStore:
         Raises:
             DelegationError: there are other bytes of that name already.
         """
-        data = row_major(data)
-        digest = hashlib.sha256(data).digest()
+        stored = row_major(data)
+        digest = hashlib.sha256(stored).digest()
         index = self._by_digest.setdefault(digest, len(self._buffers))
         if index == len(self._buffers):
-            self._buffers.append(data)
+            self._buffers.append(stored)
         keys = self._keys if external_tag is None else self._external.setdefault(external_tag, {})
         known = keys.get(key)
         if known is not None and known.buffer_index != index:
@@ -109,7 +117,7 @@ class NamedDataStore:
             )
         keys[key] = DataEntry(index, max(alignment or 1, known.alignment if known else 1))
 
-    def holds(self, data: Any) -> bool:
+    def holds(self, data: Buffer | torch.Tensor) -> bool:
         """Whether these bytes (bytes-like, or a tensor) stand here under any name."""
         return hashlib.sha256(row_major(data)).digest() in self._by_digest
 
@@ -125,7 +133,7 @@ class NamedDataStore:
         return NamedDataStoreOutput(list(self._buffers), dict(self._keys), external)
 
 
-def row_major(data: Any) -> Any:
+def row_major(data: Buffer | torch.Tensor) -> Any:
     """Bytes-like as it is; the bytes of a tensor."""
     if isinstance(data, torch.Tensor):
         # a tensor of one element is contiguous whatever its strides are, which a view of other elements refuses
@@ -152,7 +160,7 @@ class PreprocessResult:
 class BackendDetails(ABC):
     """The half of a backend that works ahead of time. A direct subclass is known by its class's name."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         nested = [b for b in cls.__bases__ if issubclass(b, BackendDetails) and b is not BackendDetails]
         if nested:
@@ -286,10 +294,10 @@ class _CallDelegate(HigherOrderOperator):
     """Calls a `LoweredBackendModule`: (module, *inputs) -> tuple of tensors."""
 
     def __init__(self) -> None:
-        super().__init__("executorch_call_delegate")
+        super().__init__("executorch_call_delegate")  # type: ignore[no-untyped-call]
 
-    def __call__(self, lowered_module: LoweredBackendModule, *args: Any) -> Any:
-        return super().__call__(lowered_module, *args)
+    def __call__(self, lowered_module: LoweredBackendModule, *args: object) -> Any:
+        return super().__call__(lowered_module, *args)  # type: ignore[no-untyped-call]
 
 
 executorch_call_delegate = _CallDelegate()
@@ -301,18 +309,18 @@ def is_delegate_call(node: Node) -> bool:
 
 
 @executorch_call_delegate.py_impl(DispatchKey.CompositeExplicitAutograd)
-def _run(lowered_module: LoweredBackendModule, *args: Any) -> Any:
+def _run(lowered_module: LoweredBackendModule, *args: object) -> Any:
     return tuple(pytree.tree_leaves(lowered_module.original_module.module()(*args)))
 
 
 @executorch_call_delegate.py_impl(DispatchKey.Autograd)
-def _without_gradients(lowered_module: LoweredBackendModule, *args: Any) -> Any:
+def _without_gradients(lowered_module: LoweredBackendModule, *args: object) -> Any:
     with torch._C._AutoDispatchBelowAutograd():
         return executorch_call_delegate(lowered_module, *args)
 
 
 @executorch_call_delegate.py_impl(FakeTensorMode)
-def _fake(mode: FakeTensorMode, lowered_module: LoweredBackendModule, *args: Any) -> Any:
+def _fake(mode: FakeTensorMode, lowered_module: LoweredBackendModule, *args: object) -> Any:
     program = lowered_module.original_module
     given = iter(args)
     inputs = []
@@ -327,14 +335,15 @@ def _fake(mode: FakeTensorMode, lowered_module: LoweredBackendModule, *args: Any
 
 
 @executorch_call_delegate.py_impl(ProxyTorchDispatchMode)
-def _trace(mode: ProxyTorchDispatchMode, lowered_module: LoweredBackendModule, *args: Any) -> Any:
+def _trace(mode: ProxyTorchDispatchMode, lowered_module: LoweredBackendModule, *args: object) -> Any:
     results = executorch_call_delegate(lowered_module, *args)
-    root = mode.tracer.root
+    tracer = checked(mode.tracer, PythonKeyTracer)
+    root = tracer.root
     name = next((key for key, value in root.named_children() if value is lowered_module), None) or _free_name(
         root
     )
     setattr(root, name, lowered_module)
-    proxies = pytree.tree_map(mode.tracer.unwrap_proxy, args)
+    proxies = pytree.tree_map(tracer.unwrap_proxy, args)
     node = mode.tracer.create_proxy(
         "call_function",
         executorch_call_delegate,
@@ -409,10 +418,10 @@ class LoweredBackendModule(torch.nn.Module):
         """The blobs that the backend shares by name."""
         return self._named_data_store_output
 
-    def __deepcopy__(self, memo: dict) -> LoweredBackendModule:
+    def __deepcopy__(self, memo: dict[str, Any]) -> LoweredBackendModule:
         return self  # nothing in it changes
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """The results of the original program, in its structure."""
         results = executorch_call_delegate(self._flat or self, *pytree.tree_leaves((args, kwargs)))
         return results if self._flat is None else pytree.tree_unflatten(list(results), self._out_spec)
@@ -495,7 +504,8 @@ def partitioner_named(name: str) -> Partitioner:
             ],
             code="unknown-backend",
         )
-    return importlib.import_module(f"torchette.backends.{known[name]}").PARTITIONER()
+    result: Partitioner = importlib.import_module(f"torchette.backends.{known[name]}").PARTITIONER()
+    return result
 
 
 # ---- lowering ----
@@ -519,7 +529,7 @@ class _Part:
 
 
 @functools.singledispatch
-def to_backend(*args: Any) -> Any:
+def to_backend(*args: object) -> Any:
     """Lower to a backend; the given programs are left as they are.
 
     * ``to_backend(backend_id, edge_program, compile_specs)`` gives the whole program to a backend and returns a
@@ -547,7 +557,8 @@ def _(
 @to_backend.register
 def _(edge_program: ExportedProgram, partitioner_instance: Partitioner) -> ExportedProgram:
     spec = MethodProgramsPartitionerSpec({"forward": edge_program}, {"forward": partitioner_instance})
-    return to_backend(spec)["forward"]
+    result: ExportedProgram = to_backend(spec)["forward"]
+    return result
 
 
 @to_backend.register
@@ -572,22 +583,22 @@ def _(method_edge_program_partitioners: MethodProgramsPartitionerSpec) -> dict[s
     for backend_id in dict.fromkeys(part.spec.backend_id for part in parts):
         mine = [part for part in parts if part.spec.backend_id == backend_id]
         by_method: dict[str, list[_Part]] = {}
-        for part in mine:
-            by_method.setdefault(part.method, []).append(part)
+        for one in mine:
+            by_method.setdefault(one.method, []).append(one)
         lowered = _preprocess(
             {name: [part.program for part in group] for name, group in by_method.items()},
             backend_id,
             {name: [list(part.spec.compile_specs) for part in group] for name, group in by_method.items()},
         )
         for name, group in by_method.items():
-            for part, module in zip(group, lowered[name], strict=True):
+            for one, callee in zip(group, lowered[name], strict=True):
                 node = replace_by_call(
-                    part.piece, part.module, programs[name], _free_name(part.module, numbers.get(part.module, 0)),
-                    module, executorch_call_delegate, replaced,
+                    one.piece, one.module, programs[name], _free_name(one.module, numbers.get(one.module, 0)),
+                    callee, executorch_call_delegate, replaced,
                 )  # fmt: skip
-                numbers[part.module] = numbers.get(part.module, 0) + 1
-                _keep_handle(node, part.program)
-                note(programs[name], _summary(part))
+                numbers[one.module] = numbers.get(one.module, 0) + 1
+                _keep_handle(node, one.program)
+                note(programs[name], _summary(one))
     for program in programs.values():
         _forget(program)
         drop_unused_constants(program)
@@ -729,7 +740,7 @@ def _as_one_call(lowered: LoweredBackendModule) -> ExportedProgram:
             f"the program of {lowered.backend_id} calls nothing, so there is nothing to delegate",
             code="bad-partition",
         )
-    outputs = zip(program.graph.output_node().args[0], program.graph_signature.output_specs, strict=True)  # type: ignore[arg-type]
+    outputs = zip(program.graph.output_node().args[0], program.graph_signature.output_specs, strict=True)
     replace_by_call(
         found[0],
         program.graph_module,
@@ -738,7 +749,7 @@ def _as_one_call(lowered: LoweredBackendModule) -> ExportedProgram:
         lowered,
         executorch_call_delegate,
         {},
-        results=[value for value, spec in outputs if spec.kind is OutputKind.USER_OUTPUT],  # type: ignore[misc]
+        results=[value for value, spec in outputs if spec.kind is OutputKind.USER_OUTPUT],
     )
     _forget(program)
     drop_unused_constants(program)

@@ -24,7 +24,8 @@ from torchette import notebook
 from torchette.errors import DelegationError, DelegationWarning
 from torchette.exir.delegation.cost import cost, multiply_adds
 from torchette.exir.delegation.delegate import LoweredBackendModule, is_delegate_call, keep_rejections
-from torchette.exir.dialects._ops import BackendOpOverload, dialect_operator
+from torchette.exir.dialects._ops import BackendOpOverload
+from torchette.exir.dialects.backend._ops import dialect_operator
 from torchette.exir.graph import TURNS, Origin, calls, graph_modules, place, turns
 from torchette.exir.ops import is_symbolic
 
@@ -308,5 +309,5 @@ def _calls(program: ExportedProgram, backend: str | None) -> Iterator[tuple[Node
                 yield node, backend
 
 
-def _name(target: Any) -> str:
+def _name(target: object) -> str:
     return str((getattr(target, "_schema", None) and target) or getattr(target, "__name__", target))

@@ -34,6 +34,7 @@ from torch.export.graph_signature import (
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
+from torchette.exir.arguments import node_arg
 from torchette.exir.graph import placeholders, rename_outputs, tensor_of
 
 TAG = "delegation_tag"
@@ -98,7 +99,7 @@ class _Surroundings:
         for node, spec in zip(placeholders(program), signature.input_specs, strict=True):
             if TAG in node.meta and tensor_of(program, spec) is not None:
                 self.stored[node] = spec
-        for value, output in zip(program.graph.output_node().args[0], signature.output_specs, strict=True):  # type: ignore[arg-type]
+        for value, output in zip(program.graph.output_node().args[0], signature.output_specs, strict=True):
             if isinstance(value, Node):
                 self.returned.setdefault(value, []).append(output)
             if output.kind is OutputKind.BUFFER_MUTATION and output.target is not None:
@@ -109,7 +110,7 @@ def _tags(nodes: list[Node]) -> dict[Node, str]:
     tags: dict[Node, str] = {}
     for node in nodes:
         # A part of a result cannot be anywhere but where the result is.
-        tag = tags.get(node.args[0]) if node.target is operator.getitem else node.meta.get(TAG)  # type: ignore[arg-type]
+        tag = tags.get(node_arg(node)) if node.target is operator.getitem else node.meta.get(TAG)
         if tag is not None and (node.op == "call_function") and _yields_tensors(node):
             tags[node] = tag
     return tags
@@ -306,7 +307,7 @@ def program_of(piece: Piece, program: ExportedProgram) -> ExportedProgram:
         spec.arg = TensorArgument(copies[node].name)
         specs.append(spec)
         store = state if spec.target in program.state_dict else constants
-        store[spec.target] = tensor_of(program, spec)
+        store[str(spec.target)] = tensor_of(program, spec)
     for node in piece.inputs:
         copies[node] = _placeholder(graph, node)
         specs.append(InputSpec(InputKind.USER_INPUT, _argument(copies[node]), None))
@@ -373,8 +374,8 @@ def replace_by_call(
     module: GraphModule,
     program: ExportedProgram,
     name: str,
-    callee: Any,
-    call: Callable,
+    callee: object,
+    call: Callable[..., Any],
     replaced: dict[Node, Node],
     results: Sequence[Node] | None = None,
 ) -> Node:
@@ -421,7 +422,7 @@ def _drop_outputs(program: ExportedProgram, dropped: set[int]) -> None:
     output = program.graph.output_node()
     kept = [
         (value, spec)
-        for value, spec in zip(output.args[0], signature.output_specs, strict=True)  # type: ignore[arg-type]
+        for value, spec in zip(output.args[0], signature.output_specs, strict=True)
         if id(spec) not in dropped
     ]
     output.args = (tuple(value for value, _ in kept),)

@@ -174,4 +174,4 @@ def get(dialect: Dialect | str) -> Dialect:
 
 def _reason(node: Node) -> str:
     """Why an operator is refused, where that is known."""
-    return REFUSED.get(accepted.operator_name(node.target), "") if ops.is_operator(node.target) else ""  # type: ignore[arg-type]
+    return REFUSED.get(accepted.operator_name(node.target), "") if ops.is_operator(node.target) else ""

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-from typing import Any
 
 import torch
 from torch._functorch import predispatch
@@ -17,7 +16,7 @@ from torchette.exir import control_flow, ops
 aten = torch.ops.aten
 
 
-def functional(target: Any) -> bool:
+def functional(target: object) -> bool:
     """Operators that update nothing, and what torch.export and Python put between them."""
     return (
         target is operator.getitem
@@ -40,12 +39,12 @@ EXPORT_CALLS = frozenset(
 )
 
 
-def captured(target: Any) -> bool:
+def captured(target: object) -> bool:
     """What torch.export yields, updates in place included."""
     return functional(target) or (ops.is_operator(target) and not ops.is_out_variant(target))
 
 
-def core(target: Any) -> bool:
+def core(target: object) -> bool:
     """The core ATen set, and custom operators."""
     if target is operator.getitem or ops.is_symbolic(target) or control_flow.name(target):
         return True
@@ -67,7 +66,7 @@ TRAINING = frozenset(
 )  # fmt: skip
 
 
-def edge(target: Any) -> bool:
+def edge(target: object) -> bool:
     """The core set without views, and the few operators that edge has besides."""
     if ops.is_symbolic(target):
         return target not in ops.ASSERTIONS or target == ops.assert_scalar
@@ -82,7 +81,7 @@ def is_extra(op: torch._ops.OpOverload) -> bool:
     return op in ops.EXTRAS or ops.is_copying(op)
 
 
-def executable(target: Any) -> bool:
+def executable(target: object) -> bool:
     """What becomes an instruction, a value or an alias."""
     return (
         target is operator.getitem

@@ -12,6 +12,7 @@ import torch
 from torch.fx import Node
 
 from torchette.exir import ops
+from torchette.exir.arguments import overload
 from torchette.exir.dialects import accepted
 from torchette.exir.dialects.backend._ops import BackendOpOverload, dialect_operator
 from torchette.exir.dialects.edge import dtypes
@@ -67,7 +68,7 @@ _PLAIN = (
 )  # fmt: skip
 
 
-def _bad_argument(value: Any) -> Any:
+def _bad_argument(value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return next((bad for bad in map(_bad_argument, value) if bad is not None), None)
     if isinstance(value, dict):
@@ -80,7 +81,7 @@ def _bad_argument(value: Any) -> Any:
 def _fits_schema(node: Node) -> str | None:
     if node.op != "call_function" or not ops.is_operator(node.target):
         return None
-    declared = node.target._schema.arguments  # type: ignore[union-attr]
+    declared = overload(node)._schema.arguments
     positional = [a for a in declared if not a.kwarg_only]
     if len(node.args) > len(positional):
         return f"{accepted.target_text(node)} takes {len(positional)} positional arguments and has {len(node.args)}"
@@ -97,7 +98,7 @@ def _fits_schema(node: Node) -> str | None:
 def _has_val(node: Node) -> str | None:
     if node.op != "call_function" or "val" in node.meta:
         return None
-    if ops.is_operator(node.target) and not node.target._schema.returns:  # type: ignore[union-attr]
+    if ops.is_operator(node.target) and not node.target._schema.returns:
         return None
     return (
         None
@@ -109,7 +110,7 @@ def _has_val(node: Node) -> str | None:
 def _yields_what_schema_says(node: Node) -> str | None:
     if node.op != "call_function" or not ops.is_operator(node.target) or "val" not in node.meta:
         return None
-    returns, val = node.target._schema.returns, node.meta["val"]  # type: ignore[union-attr]
+    returns, val = overload(node)._schema.returns, node.meta["val"]
     if len(returns) > 1 and (not isinstance(val, (list, tuple)) or len(val) != len(returns)):
         return f"{node.name} yields {shape_text(val)}, its schema {len(returns)} results"
     if len(returns) == 1 and str(returns[0].type) == "Tensor" and not isinstance(val, torch.Tensor):
@@ -160,7 +161,7 @@ def _reshaped_in_place(node: Node) -> str | None:
     if node.op != "call_function" or not ops.is_operator(node.target) or not node.args:
         return None
     given = node.args[0]
-    if torch.Tag.inplace_view not in node.target.tags or not isinstance(given, Node):  # type: ignore[union-attr]
+    if torch.Tag.inplace_view not in overload(node).tags or not isinstance(given, Node):
         return None
     if node.target == aten.set_.source_Tensor:
         return None  # "other-memory" says it better
@@ -206,9 +207,9 @@ def _no_memory_format(node: Node) -> str | None:
 def _no_numbers_for_tensors(node: Node) -> str | None:
     if node.op != "call_function" or not ops.is_operator(node.target):
         return None
-    for where, value in ops.tensor_arguments(node.target, node.args, node.kwargs):  # type: ignore[arg-type]
+    for where, value in ops.tensor_arguments(overload(node), node.args, node.kwargs):
         if isinstance(value, (bool, int, float)):
-            declared = node.target._schema.arguments[where].name if isinstance(where, int) else where  # type: ignore[union-attr]
+            declared = overload(node)._schema.arguments[where].name if isinstance(where, int) else where
             return f"argument {declared} of {accepted.target_text(node)} is the number {value}, its schema says a tensor"
     return None
 
@@ -216,7 +217,7 @@ def _no_numbers_for_tensors(node: Node) -> str | None:
 def _no_scalar_overload(node: Node) -> str | None:
     if node.op != "call_function" or not ops.is_operator(node.target):
         return None
-    twin = ops.tensor_overload(node.target)  # type: ignore[arg-type]
+    twin = ops.tensor_overload(node.target)
     if twin is not None and len(node.args) > 1 and isinstance(node.args[1], (bool, int, float)):
         return f"{accepted.target_text(node)} takes the number {node.args[1]} where {twin} takes a tensor"
     return None
@@ -256,7 +257,7 @@ MIXED = frozenset(
 def _edge_dtypes(node: Node) -> str | None:
     if node.op != "call_function" or not ops.is_operator(node.target) or "val" not in node.meta:
         return None
-    allowed = dtypes.constraint(node.target._schema)  # type: ignore[union-attr]
+    allowed = dtypes.constraint(overload(node)._schema)
     if allowed is None or _one_dtype(node) is not None:
         return None
     row = dtypes.row_of(node, node.target)
@@ -284,7 +285,7 @@ def _kernel_dtypes(node: Node) -> str | None:
 def _like_its_pattern(node: Node) -> str | None:
     if node.op != "call_function" or not ops.is_operator(node.target):
         return None
-    op = dialect_operator(node.target)  # type: ignore[arg-type]
+    op = dialect_operator(overload(node))
     mode = next((t.fake_mode for t in _tensors(node) if isinstance(t, torch._subclasses.FakeTensor)), None)
     if not isinstance(op, BackendOpOverload) or mode is None:
         return None

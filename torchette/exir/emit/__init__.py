@@ -101,7 +101,7 @@ def _training_methods(method: MethodEmitter) -> dict[str, Any]:
     return {f"__et_training_{what}_{method.name}": value for what, value in told.items()}
 
 
-def _constant_method(name: str, value: Any, constants: Store) -> Any:
+def _constant_method(name: str, value: object, constants: Store) -> Any:
     """A method without instructions whose outputs are stored values."""
     values = []
     leaves, tree = pytree.tree_flatten(value)

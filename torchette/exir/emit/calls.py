@@ -15,6 +15,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torchette.exir import ops
+from torchette.exir.arguments import list_arg
 from torchette.exir.emit.constants import DataFiles
 from torchette.exir.emit.records import Unsupported, scalar_record
 from torchette.exir.emit.tables import Tables
@@ -44,7 +45,7 @@ def signature(op: torch._ops.OpOverload) -> tuple[Argument, ...]:
         Argument(
             argument.name,
             _kind(argument.type),
-            argument.N,
+            argument.N,  # type: ignore[attr-defined]  # which torch's types lack
             argument.default_value,
             argument.kwarg_only,
             argument.is_out,
@@ -53,7 +54,7 @@ def signature(op: torch._ops.OpOverload) -> tuple[Argument, ...]:
     )
 
 
-def _kind(kind: Any) -> str:
+def _kind(kind: object) -> str:
     """A schema type in the file's terms; "?" within a list stands for elements that may be absent."""
     if isinstance(kind, torch.OptionalType):
         return _kind(kind.getElementType())
@@ -145,7 +146,7 @@ def primitive(tables: Tables, node: Node) -> None:
         raise Unsupported("rounding to a number of digits")
     name = (f"executorch_prim::{PRIMITIVES[node.target]}", "Scalar")
     if node.target is torch.sym_sum:
-        total, *terms = (tables.values.argument(term, "") for term in node.args[0])
+        total, *terms = (tables.values.argument(term, "") for term in list_arg(node))
         for term in terms:
             result = tables.values.add(scalar_record(value))
             tables.code.kernel(name, [total, term, result], node, 0)

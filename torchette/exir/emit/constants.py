@@ -22,8 +22,8 @@ class Store:
 
     def __init__(self) -> None:
         self.buffers: list[Any] = [b""]
-        self._by_memory: dict[tuple, int] = {}
-        self._by_sample: dict[tuple, list[int]] = {}
+        self._by_memory: dict[tuple[Any, ...], int] = {}
+        self._by_sample: dict[tuple[Any, ...], list[int]] = {}
         self._kept: list[torch.Tensor] = []  # bytes of buffers[1:]
         self._alive: list[torch.Tensor] = []  # `_by_memory` holds addresses: none may be freed and used again
 
@@ -76,7 +76,7 @@ class DataFiles:
         self.file_of_trained = file_of_trained
         self.store = Store()
         self.place_of: dict[TensorSpec, tuple[str, str, int]] = {}  # file, name and buffer
-        self._meanings: dict[str, tuple] = {}
+        self._meanings: dict[str, tuple[Any, ...]] = {}
 
     def add(self, file: str, name: str, buffer: int, spec: TensorSpec) -> str:
         """The name under which the runtime finds a tensor: `name`, with a number where other bytes have it already."""

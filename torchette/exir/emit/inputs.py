@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.export.graph_signature import InputSpec
 from torch.fx import Node
 
 from torchette.exir.emit.constants import Storage
@@ -17,7 +18,7 @@ from torchette.exir.interface import GraphInterface
 from torchette.exir.tensor import TensorSpec
 
 
-def user_input(values: Values, node: Node, stored: Any, constraints: Mapping[Any, Any]) -> int:
+def user_input(values: Values, node: Node, stored: InputSpec, constraints: Mapping[Any, Any]) -> int:
     """The value of an input that the caller sets."""
     spec = node.meta.get("spec")
     if isinstance(spec, TensorSpec):
@@ -37,7 +38,7 @@ def stored_tensor(
     storage: Storage,
     interface: GraphInterface,
     node: Node,
-    stored: Any,
+    stored: InputSpec,
     tensor: torch.Tensor | None,
 ) -> None:
     """The value of a constant or of state; its bytes are stored in the program or in a data file."""
@@ -47,9 +48,9 @@ def stored_tensor(
             raise Unsupported(f"{stored.kind.name.lower()} {stored.target!r} is no tensor")
     elif node in interface.mutable_buffers or not spec.const:
         trained = stored.target in interface.gradients
-        values.of_node[node] = _state(values, storage, spec, tensor, node, stored.target, trained)
+        values.of_node[node] = _state(values, storage, spec, tensor, node, str(stored.target), trained)
     elif node.users:
-        values.of_node[node] = _constant(values, storage, spec, tensor, node, stored.target)
+        values.of_node[node] = _constant(values, storage, spec, tensor, node, str(stored.target))
 
 
 def _state(

@@ -32,7 +32,7 @@ class Instructions:
         index = self.operators.setdefault(name, len(self.operators))
         self.append(pte.KernelCall(index, arguments), node, results)
 
-    def append(self, call: Any, node: Node, results: int = 0) -> None:
+    def append(self, call: object, node: Node, results: int = 0) -> None:
         """Add an instruction that comes from a node and writes so many tensors."""
         at = len(self.instructions)
         self.instructions.append(pte.Instruction(call))

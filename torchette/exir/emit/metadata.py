@@ -18,6 +18,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch.fx import Node
 
+from torchette.exir.arguments import checked, node_arg
 from torchette.exir.delegation.delegate import LoweredBackendModule, is_delegate_call
 from torchette.exir.graph import calls, frames, module_of, user_frame
 from torchette.exir.interface import ComplexTensor
@@ -55,7 +56,7 @@ def _leaves(spec: pytree.TreeSpec) -> Iterator[pytree.TreeSpec]:
 def _lacks_text(spec: pytree.TreeSpec) -> bool:
     """What torch.topk and its like return, and dataclasses without a name: torch itself has no text for them."""
     if dataclasses.is_dataclass(spec.type):
-        text = pytree.SUPPORTED_SERIALIZED_TYPES.get(spec.type)
+        text = pytree.SUPPORTED_SERIALIZED_TYPES.get(checked(spec.type, type))
         return text is None or text.serialized_type_name == pytree.NO_SERIALIZED_TYPE_NAME_FOUND
     return spec.type in torch.return_types.all_return_types
 
@@ -99,7 +100,7 @@ def _origin(node: Node, lines: list[Any]) -> Any:
     its class as the text. A delegate's nodes come first, each with its debug handle as the line of that frame."""
     parts = []
     if is_delegate_call(node):
-        callee = getattr(node.graph.owning_module, str(node.args[0].target), None)  # type: ignore[union-attr]
+        callee = getattr(node.graph.owning_module, str(node_arg(node).target), None)
         if isinstance(callee, LoweredBackendModule):
             parts = [it for it in calls(callee.original_module) if it.meta.get("debug_handle")]
     known = [frame for part in parts for frame in (_module(part, part.meta["debug_handle"]), *_line(part))]

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputSpec
 from torch.fx import GraphModule, Node
 
 from torchette.errors import EmitError
 from torchette.exir import control_flow, ops
+from torchette.exir.arguments import int_arg, node_arg
 from torchette.exir.delegation.delegate import is_delegate_call
 from torchette.exir.emit import branches, calls, delegates, inputs
 from torchette.exir.emit.constants import Storage
@@ -79,14 +81,14 @@ class MethodEmitter:
             non_const_buffer_sizes=list(self.program.graph_module.meta["non_const_buffer_sizes"]),
         )
 
-    def _placeholder(self, node: Node, stored: Any) -> None:
+    def _placeholder(self, node: Node, stored: InputSpec) -> None:
         if node in self.interface.inputs:
             self.inputs.append(inputs.user_input(self.values, node, stored, self.program.range_constraints))
         else:
             tensor = tensor_of(self.program, stored)
             inputs.stored_tensor(self.values, self.storage, self.interface, node, stored, tensor)
 
-    def _attempt(self, visit: Callable[..., Any], node: Node, *arguments: Any) -> Any:
+    def _attempt(self, visit: Callable[..., Any], node: Node, *arguments: object) -> Any:
         try:
             return visit(node, *arguments)
         except (Unsupported, ValueError) as problem:
@@ -118,8 +120,8 @@ class MethodEmitter:
         elif control_flow.name(target) == "while_loop":
             branches.while_loop(self, node)
         elif target is operator.getitem:
-            parts = self.values.of_node[node.args[0]]
-            self.values.of_node[node] = parts[node.args[1]] if isinstance(parts, tuple) else parts
+            parts = self.values.of_node[node_arg(node)]
+            self.values.of_node[node] = parts[int_arg(node, 1)] if isinstance(parts, tuple) else parts
         elif "alias" in node.meta and _is_alias(node):
             calls.alias(self, self.storage.outside, node)
         elif target is ops.assert_scalar:

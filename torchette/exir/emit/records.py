@@ -43,7 +43,7 @@ _MEMORY_FORMATS = {
 }
 
 
-def plain(given: Any, kind: str) -> bool | int | float | str | None:
+def plain(given: object, kind: str) -> bool | int | float | str | None:
     """A constant as the file knows it, in the type that the schema wants."""
     if given is None or isinstance(given, str):
         return given
@@ -68,7 +68,7 @@ def plain(given: Any, kind: str) -> bool | int | float | str | None:
     raise Unsupported(f"a {type(given).__name__} ({given})")
 
 
-def scalar_record(value: Any) -> Any:
+def scalar_record(value: object) -> Any:
     """A number, string or None as a record; a symbolic number as a place for one."""
     if value is None:
         return pte.Null()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from torch.fx import Node
@@ -13,6 +14,7 @@ from torch.fx import Node
 from torchette.exir.emit.records import Unsupported, plain, scalar_record, tensor_record
 from torchette.exir.tensor import TensorSpec
 from torchette.format import pte
+from torchette.format.schema import Record
 
 
 class Values:
@@ -23,9 +25,9 @@ class Values:
         self.of_node: dict[Node, int | tuple[int, ...]] = {}
         self.of_spec: dict[TensorSpec, int] = {}
         self.chain: Any = None  # of the node that is emitted
-        self._of_scalar: dict[tuple, int] = {}
+        self._of_scalar: dict[tuple[Any, ...], int] = {}
 
-    def add(self, record: Any) -> int:
+    def add(self, record: Record) -> int:
         """The index of a new value."""
         self.records.append(pte.EValue(record))
         return len(self.records) - 1
@@ -39,7 +41,7 @@ class Values:
             index = self.of_spec[spec] = self.add(tensor_record(spec, data_buffer_idx, name, outside))
         return index
 
-    def scalar(self, value: Any) -> int:
+    def scalar(self, value: object) -> int:
         """The value of a plain number, string or None; equal ones are stored once."""
         key = (type(value), struct.pack("<d", value) if isinstance(value, float) else value)
         index = self._of_scalar.get(key)
@@ -47,7 +49,7 @@ class Values:
             index = self._of_scalar[key] = self.add(scalar_record(value))
         return index
 
-    def argument(self, given: Any, kind: str, length: int | None = None) -> int:
+    def argument(self, given: object, kind: str, length: int | None = None) -> int:
         """The index of the value that holds an argument; `kind` is its type in the schema, "" where there is none."""
         if isinstance(given, Node):
             index = self.of_node.get(given)
@@ -63,7 +65,7 @@ class Values:
             raise Unsupported(f"a list where {kind or 'a value'} is due")
         return self.scalar(plain(given, kind))
 
-    def _elements(self, items: list, kind: str) -> int:
+    def _elements(self, items: list[Any], kind: str) -> int:
         element = kind[1:-1]
         if element == "int":
             return self._list("IntList", [self.argument(item, "int") for item in items], pte.IntList)
@@ -78,7 +80,7 @@ class Values:
             return self._list("OptionalTensorList", places, pte.OptionalTensorList)
         raise Unsupported(f"a list of {element}")
 
-    def _list(self, kind: str, items: list, make: Any) -> int:
+    def _list(self, kind: str, items: list[Any], make: Callable[..., Any]) -> int:
         # The runtime gathers a list's elements in one place: chains that may run at the same time have their own.
         key = (
             kind,

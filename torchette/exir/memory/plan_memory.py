@@ -31,6 +31,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 from torchette.errors import InputError, PlanError
 from torchette.exir import control_flow, memory, ops
+from torchette.exir.arguments import node_arg, overload
 from torchette.exir.graph import place, same_shape
 from torchette.exir.interface import GraphInterface, specs_of, storage_source, view_sizes
 from torchette.exir.memory.algorithms import (
@@ -110,7 +111,7 @@ def _assign_branches(node: Node) -> None:
         _assign(branch, (), places)
 
 
-def _operand_spec(value: Any) -> TensorSpec | None:
+def _operand_spec(value: object) -> TensorSpec | None:
     spec = value.meta.get("spec") if isinstance(value, Node) else None
     return spec if isinstance(spec, TensorSpec) else None
 
@@ -118,7 +119,7 @@ def _operand_spec(value: Any) -> TensorSpec | None:
 def _spec(node: Node, value: torch.Tensor, const: bool) -> TensorSpec:
     if node.op == "call_function":
         if node.target is operator.getitem:
-            element = node.args[0].meta["spec"][node.args[1]]
+            element = node_arg(node).meta["spec"][node.args[1]]
             assert isinstance(element, TensorSpec)
             return element
         source = storage_source(node)
@@ -127,7 +128,8 @@ def _spec(node: Node, value: torch.Tensor, const: bool) -> TensorSpec:
             spec = TensorSpec.from_tensor(value)
             same = source[1] == 0 and spec.shape == base.shape and spec.dtype == base.dtype
             if same and "alias" not in node.meta:
-                return base  # written in place: the very same tensor
+                result: TensorSpec = base  # written in place: the very same tensor
+                return result
             spec.base, spec.base_offset = base, source[1]
             return spec
     spec = TensorSpec.from_tensor(value, const=const)
@@ -608,7 +610,7 @@ def _capacity(name: str, size: int | str | None) -> int | None:
         raise InputError(f"arena {name}: {error}") from None
 
 
-def _is_dynamic(val: Any) -> bool:
+def _is_dynamic(val: object) -> bool:
     return isinstance(val, torch.Tensor) and not all(isinstance(size, int) for size in val.shape)
 
 
@@ -659,7 +661,9 @@ def _free_after_last_use(graph_module: GraphModule, interface: GraphInterface) -
 def _copy(node: Node) -> None:
     """Let an alias be computed after all."""
     if not ops.is_out_variant(node.target):
-        node.target = ops.out_variant(node.target)  # type: ignore[arg-type]
+        out = ops.out_variant(overload(node))
+        assert out is not None
+        node.target = out
 
 
 def _place_aliases(graph_module: GraphModule) -> None:

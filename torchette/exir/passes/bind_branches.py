@@ -64,11 +64,11 @@ def _is_computed(value: Node) -> bool:
     return ops.is_operator(value.target)
 
 
-def _layout(value: Node) -> tuple:
+def _layout(value: Node) -> tuple[Any, ...]:
     return _layout_of(value.meta["val"])
 
 
-def _layout_of(tensor: torch.Tensor) -> tuple:
+def _layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tensor.dim()
 
 

@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from torchette.errors import QuantizationError
+from torchette.exir.arguments import number_arg
 from torchette.exir.graph import calls, constants, place, user_frame
 
 # What PT2E calls the modules that it adds, and what it notes at the calls that it puts in their place.
@@ -84,7 +85,7 @@ def _observed(module: torch.nn.Module, which: Callable[[torch.nn.Module], bool])
     ]
 
 
-def _has_seen_nothing(observer: Any) -> bool:
+def _has_seen_nothing(observer: object) -> bool:
     if getattr(observer, "is_dynamic", False) or isinstance(
         getattr(observer, "scale", None), torch.nn.Parameter
     ):
@@ -95,12 +96,14 @@ def _has_seen_nothing(observer: Any) -> bool:
     return bool((least > most).any()) if least.numel() else True
 
 
-def _range(observer: Any) -> tuple[torch.Tensor, ...]:
+def _range(observer: object) -> tuple[torch.Tensor, ...]:
     """(least, greatest value) that was observed; empty where that is not what an observer keeps, or not yet."""
     observer = getattr(observer, "activation_post_process", observer)
-    found = (getattr(observer, "min_val", None), getattr(observer, "max_val", None))
+    least, most = getattr(observer, "min_val", None), getattr(observer, "max_val", None)
     taken_later = getattr(observer, "is_dynamic", False)
-    return found if not taken_later and all(isinstance(each, torch.Tensor) for each in found) else ()  # type: ignore[return-value]
+    if taken_later or not isinstance(least, torch.Tensor) or not isinstance(most, torch.Tensor):
+        return ()
+    return least, most
 
 
 def _is_finite(value: torch.Tensor) -> bool:
@@ -139,8 +142,8 @@ def _is_converted(node: Node) -> bool:
 def _scales(node: Node, stored: Mapping[Node, torch.Tensor]) -> list[float]:
     scale = node.args[1]
     if not isinstance(scale, Node):
-        return [float(scale)]  # type: ignore[arg-type]
-    return stored[scale].double().flatten().tolist() if scale in stored else []  # type: ignore[no-any-return]
+        return [float(number_arg(node, 1))]
+    return stored[scale].double().flatten().tolist() if scale in stored else []
 
 
 def _is_default(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
@@ -159,10 +162,12 @@ def _is_one_for_many(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
 
 def _cannot_be_right(node: Node, unseen: set[Node], stored: Mapping[Node, torch.Tensor]) -> bool:
     source: Any = node.args[0]
-    low, high = node.args[-3:-1]
+    low, high = (number_arg(node, len(node.args) - place) for place in (3, 2))
     if source in stored:  # what was observed reaches an end of the integers
         values = stored[source]
-        reaches = (values >= high - 1) | ((values <= low + 1) if low < 0 else False)  # type: ignore[operator]
+        reaches = values >= high - 1
+        if low < 0:
+            reaches = reaches | (values <= low + 1)
         return values.numel() > 0 and not bool(reaches.any())
     return ".quantize" in str(node.target) and _is_computed(node, unseen, stored)
 

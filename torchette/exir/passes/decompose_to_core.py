@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch._export.utils import _special_op_to_preserve_cia
+from torch._export.utils import _collect_all_valid_cia_ops, _special_op_to_preserve_cia
 from torch.export import ExportedProgram, default_decompositions, exported_program
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -107,7 +107,9 @@ def _few_overrides() -> Iterator[None]:
     """For each call torch collects all composite operators of every namespace and overrides each, also with what it does
     anyway: two thirds of the time that a small model takes to compile. Only other rules than its own are overrides here."""
 
-    def split(table: dict[Any, Callable]) -> tuple[dict[Any, Callable], dict[Any, Callable]]:
+    def split(
+        table: dict[Any, Callable[..., Any]],
+    ) -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable[..., Any]]]:
         composites = _composites(len(torch._C._dispatch_get_all_op_names()))
         overrides = {op: table.get(op, _special_op_to_preserve_cia) for op in composites}
         overrides = {op: rule for op, rule in overrides.items() if not _is_own_rule(op, rule)}
@@ -122,19 +124,19 @@ def _few_overrides() -> Iterator[None]:
         setattr(exported_program, name, before)
 
 
-def _is_own_rule(op: Any, rule: Callable) -> bool:
+def _is_own_rule(op: object, rule: Callable[..., Any]) -> bool:
     """Whether a rule of torch's table is the operator's own kernel."""
     return isinstance(rule, functools.partial) and rule.keywords.get("kernel") is op
 
 
 @functools.cache
-def _composites(operators: int) -> frozenset:
+def _composites(operators: int) -> frozenset[Any]:
     """The operators that torch.export keeps whole if no rule takes them apart, until another operator is added."""
-    return frozenset(exported_program._collect_all_valid_cia_ops())
+    return frozenset(_collect_all_valid_cia_ops())
 
 
 @functools.cache
-def _table(operators: int) -> dict[Any, Callable]:
+def _table(operators: int) -> dict[Any, Callable[..., Any]]:
     """Torch's table and ours. Reading torch's costs tens of milliseconds, so it is kept until an operator is added."""
     table = dict(default_decompositions().items())
     around = {op: make(table[op]) for op, make in decompositions.AROUND.items()}

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.exir import control_flow
+from torchette.exir.arguments import int_arg, ints_arg, list_arg
 from torchette.exir.graph import call, calls, is_dense, note, outputs, placeholders, replace, same_size
 
 aten = torch.ops.aten
@@ -66,7 +67,7 @@ def eliminate_views(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def _plain(val: Any) -> bool:
+def _plain(val: object) -> TypeGuard[torch.Tensor]:
     return isinstance(val, torch.Tensor) and is_dense(val)
 
 
@@ -95,11 +96,11 @@ def _moves_nothing(node: Node, before: torch.Tensor, after: torch.Tensor) -> boo
 def _order(node: Node, rank: int) -> list[int]:
     order = list(range(rank))
     if node.target is aten.permute_copy.default:
-        order = [dim % rank for dim in node.args[1]]  # type: ignore[union-attr]
+        order = [dim % rank for dim in ints_arg(node, 1)]
     elif node.target is aten.t_copy.default:
         order.reverse()
     else:
-        first, second = (dim % rank for dim in node.args[1:3])  # type: ignore[operator]
+        first, second = int_arg(node, 1) % rank, int_arg(node, 2) % rank
         order[first], order[second] = order[second], order[first]
     return order
 
@@ -109,7 +110,7 @@ def _sizes(node: Node, val: torch.Tensor) -> list[Any] | None:
     if all(isinstance(size, int) for size in val.shape):
         return list(val.shape)
     if node.target is aten.view_copy.default:
-        return list(node.args[1])  # type: ignore[arg-type]
+        return list(list_arg(node, 1))
     symbolic = [dim for dim, size in enumerate(val.shape) if not isinstance(size, int)]
     return (
         [-1 if dim in symbolic else size for dim, size in enumerate(val.shape)]
@@ -141,7 +142,8 @@ def _chunk_offset(node: Node, before: torch.Tensor, after: torch.Tensor) -> int 
     if not isinstance(start, int):
         return None
     start = min(max(start + length if start < 0 else start, 0), length)
-    return start * math.prod(before.shape[dim + 1 :]) * before.dtype.itemsize
+    result: int | None = start * math.prod(before.shape[dim + 1 :]) * before.dtype.itemsize
+    return result
 
 
 def _split_to_chunks(program: ExportedProgram, node: Node, inputs: set[Node], results: set[Node]) -> None:
@@ -155,18 +157,18 @@ def _split_to_chunks(program: ExportedProgram, node: Node, inputs: set[Node], re
     if _root(source) in inputs or _root(source) in results or any(user in results for user in node.users):
         return
     unbind = node.target is aten.unbind_copy.int
-    dim = (
-        (node.args[1] if len(node.args) > 1 else 0) if unbind else (node.args[2] if len(node.args) > 2 else 0)
-    )
-    dim = dim % before.dim()
+    place = 1 if unbind else 2
+    dim = (int_arg(node, place) if len(node.args) > place else 0) % before.dim()
     if any(size != 1 for size in before.shape[:dim]):
         return
     starts = [0]
     for part in node.meta["val"]:
         starts.append(starts[-1] + (1 if unbind else part.shape[dim]))
     for user in list(node.users):
-        index = user.args[1]
+        index = int_arg(user, 1)
         target: Any = aten.select_copy.int if unbind else aten.slice_copy.Tensor
-        args = (source, dim, index) if unbind else (source, dim, starts[index], starts[index + 1])
+        args: tuple[Any, ...] = (
+            (source, dim, index) if unbind else (source, dim, starts[index], starts[index + 1])
+        )
         replace(program, user, call(user, target, args, val=user.meta["val"], like=user))
     node.graph.erase_node(node)

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.exir import ops
+from torchette.exir.arguments import optional_node_arg
 from torchette.exir.graph import (
     add_constant,
     calls,
@@ -49,7 +50,10 @@ def fold_batch_norm(program: ExportedProgram) -> ExportedProgram:
         if not results or not isinstance(layer, Node) or layer.target not in _LAYERS or len(layer.users) != 1:
             continue
         (*casts, weight), bias = _stored_as(layer.args[1]), ops.argument(layer, "bias")
-        gamma, beta, mean, variance = norm.args[1:5]
+        gamma, beta = optional_node_arg(norm, 1), optional_node_arg(norm, 2)
+        mean, variance = optional_node_arg(norm, 3), optional_node_arg(norm, 4)
+        if mean is None or variance is None:
+            continue
         # A weight that another layer also reads would have to be stored twice.
         needed = [weight, mean, variance, *(n for n in (bias, gamma, beta) if n is not None)]
         shared = any(len(n.users) - _assertions(n) != 1 for n in (*casts, weight) if isinstance(n, Node))
@@ -77,7 +81,7 @@ def fold_batch_norm(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def _stored_as(weight: Any) -> list[Any]:
+def _stored_as(weight: object) -> list[Any]:
     """A weight, or the casts that make it of what is stored, and that."""
     found = [weight]
     while isinstance(found[-1], Node) and found[-1].target in (aten.to.dtype, aten._to_copy.default):
@@ -101,7 +105,8 @@ def _results(norm: Node) -> list[Node]:
 def _channels_fit(layer: Node) -> bool:
     if layer.target is aten.linear.default:
         # Batch norm scales dimension 1, a linear layer's features are the last.
-        return layer.meta["val"].dim() == 2
+        result: bool = layer.meta["val"].dim() == 2
+        return result
     return not _is_transposed(layer) or ops.argument(layer, "groups") == 1
 
 
@@ -111,11 +116,11 @@ def _is_transposed(layer: Node) -> bool:
 
 def _scale_and_shift(
     stored: dict[Node, torch.Tensor],
-    gamma: Any,
-    beta: Any,
-    mean: Any,
-    variance: Any,
-    bias: Any,
+    gamma: Node | None,
+    beta: Node | None,
+    mean: Node,
+    variance: Node,
+    bias: Node | None,
     epsilon: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     # In double until the multiplication: an error of rounding here would be in every result.

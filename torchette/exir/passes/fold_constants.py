@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
 from torchette.exir import control_flow, ops
+from torchette.exir.arguments import function, owner
 from torchette.exir.graph import (
     add_constant,
     constants,
@@ -79,7 +80,7 @@ def _hoist(program: ExportedProgram, stored: Mapping[Node, Any]) -> None:
         origins: dict[Node, Node] = {}
         for node in control_flow.inputs(branch):
             origin = _origin(node, callers)
-            if origin in stored:
+            if origin is not None and origin in stored:
                 origins[node] = origin
         computable = _computable(branch.graph, origins, True)
         outermost = callers[branch]
@@ -99,8 +100,7 @@ def _hoist(program: ExportedProgram, stored: Mapping[Node, Any]) -> None:
 
 def _origin(node: Node, callers: Mapping[GraphModule, Node]) -> Node | None:
     """The value of a branch's placeholder in the main graph, if it is the same in every turn."""
-    while node.graph.owning_module in callers:
-        branch = node.graph.owning_module
+    while (branch := owner(node)) in callers:
         caller = callers[branch]
         first = len(control_flow.carried(caller)) + len(control_flow.sliced(caller))
         at = control_flow.inputs(branch).index(node) - first if node.op == "placeholder" else -1
@@ -170,7 +170,7 @@ def _is_static(node: Node) -> bool:
 
 def _groups(frontier: list[Node], stored: dict[Node, torch.Tensor]) -> list[dict[Node, set[Node]]]:
     """Frontier nodes with the stored tensors that they come from; nodes that share a tensor are grouped."""
-    groups: list[tuple[set[tuple], dict[Node, set[Node]]]] = []
+    groups: list[tuple[set[tuple[Any, ...]], dict[Node, set[Node]]]] = []
     for node in frontier:
         roots: set[Node] = set()
         seen: set[Node] = set()
@@ -195,7 +195,9 @@ def _groups(frontier: list[Node], stored: dict[Node, torch.Tensor]) -> list[dict
     return [members for _, members in groups]
 
 
-def _storages_still_read(stored: dict[Node, torch.Tensor], computable: dict[Node, None]) -> set[tuple]:
+def _storages_still_read(
+    stored: dict[Node, torch.Tensor], computable: dict[Node, None]
+) -> set[tuple[Any, ...]]:
     return {
         _storage(tensor)
         for node, tensor in stored.items()
@@ -203,13 +205,14 @@ def _storages_still_read(stored: dict[Node, torch.Tensor], computable: dict[Node
     }
 
 
-def _storage(tensor: torch.Tensor) -> tuple:
+def _storage(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes())
 
 
 def _nbytes(node: Node) -> int:
     val = node.meta["val"]
-    return math.prod(val.shape) * val.dtype.itemsize
+    result: int = math.prod(val.shape) * val.dtype.itemsize
+    return result
 
 
 def evaluate(node: Node, values: dict[Node, Any]) -> torch.Tensor:
@@ -225,5 +228,6 @@ def evaluate(node: Node, values: dict[Node, Any]) -> torch.Tensor:
             stack.pop()
             if current not in values:
                 args, kwargs = map_nodes((current.args, dict(current.kwargs)), values.__getitem__)
-                values[current] = current.target(*args, **kwargs)  # type: ignore[operator]
-    return values[node].detach().contiguous()
+                values[current] = function(current)(*args, **kwargs)
+    result: torch.Tensor = values[node].detach().contiguous()
+    return result

@@ -9,6 +9,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from torchette.exir.arguments import ints_arg, node_arg
 from torchette.exir.graph import call, calls, constants, note, replace
 
 aten = torch.ops.aten
@@ -23,7 +24,7 @@ def fuse_linear(program: ExportedProgram) -> ExportedProgram:
             (None, node.args) if node.target is aten.mm.default else (node.args[0], node.args[1:])
         )
         weight = transpose_source(transposed)
-        if weight is None or weight not in stored or node.kwargs:
+        if not isinstance(transposed, Node) or weight is None or weight not in stored or node.kwargs:
             continue
         if bias is not None and (
             not isinstance(bias, Node) or bias.meta["val"].shape != weight.meta["val"].shape[:1]
@@ -44,7 +45,7 @@ def transpose_source(node: object) -> Node | None:
     if not isinstance(node, Node) or node.op != "call_function":
         return None
     if node.target in (aten.permute_copy.default, aten.permute.default):
-        swaps = [dim % 2 for dim in node.args[1]] == [1, 0] and len(node.args[1]) == 2
+        swaps = [dim % 2 for dim in ints_arg(node, 1)] == [1, 0]
     else:
         swaps = node.target in (aten.t_copy.default, aten.t.default)
-    return node.args[0] if swaps else None
+    return node_arg(node) if swaps else None

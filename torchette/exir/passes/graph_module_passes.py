@@ -58,7 +58,7 @@ def run_on(module: GraphModule, *passes: Callable[[ExportedProgram], ExportedPro
 
 
 def _pass(name: str, run: Callable[[ExportedProgram], ExportedProgram]) -> type[PassBase]:
-    def call(self: Any, graph_module: GraphModule) -> PassResult:
+    def call(self: object, graph_module: GraphModule) -> PassResult:
         return run_on(graph_module, run)
 
     return type(name, (PassBase,), {"call": call, "__doc__": run.__doc__, "__module__": __name__})
@@ -182,7 +182,7 @@ class InitializedMutableBufferPass(ExportPass):
 class QuantFusionPass(PassBase):
     """Changes nothing: quantization is fused on the way to the file in any case. The arguments are ExecuTorch's."""
 
-    def __init__(self, _fix_node_meta_val: bool = False, node_value_dict: Any = None) -> None:
+    def __init__(self, _fix_node_meta_val: bool = False, node_value_dict: object = None) -> None:
         del _fix_node_meta_val, node_value_dict
 
     def call(self, graph_module: GraphModule) -> PassResult:
@@ -235,7 +235,7 @@ class DebugPass(PassBase):
 
 
 def constant_prop_pass(
-    exported_program: ExportedProgram, custom_skip_targets: Collection[Any] | None = None, **_: Any
+    exported_program: ExportedProgram, custom_skip_targets: Collection[Any] | None = None, **_: object
 ) -> ExportedProgram:
     """Replace all that follows from stored tensors alone by stored tensors; edits and returns the program.
 

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from torchette.exir import ops
+from torchette.exir.arguments import node_arg
 from torchette.exir.graph import call, fake_mode, graph_modules, note, place
 from torchette.exir.tensor import upper_bound
 
@@ -119,11 +120,11 @@ def _widened(module: GraphModule) -> dict[Node, int]:
     return bounds
 
 
-def _is_torchs_bound(condition: Any, selections: Mapping[Node, int]) -> bool:
+def _is_torchs_bound(condition: object, selections: Mapping[Node, int]) -> bool:
     """Whether a condition is that `masked_select` finds no more than the maximum of `_widened`."""
     if not isinstance(condition, Node) or condition.target is not operator.le:
         return False
     count, most = condition.args
     if not isinstance(count, Node) or count.target is not aten.sym_size.int:
         return False
-    return count.args[0] in selections and most == selections[count.args[0]]
+    return node_arg(count) in selections and bool(most == selections[node_arg(count)])

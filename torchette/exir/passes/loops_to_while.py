@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.fx.proxy import GraphAppendingTracer
 
 from torchette.errors import UnsupportedError
 from torchette.exir import control_flow, ops
+from torchette.exir.arguments import function, int_arg, owner
 from torchette.exir.graph import call, drop_unused_branches, fake_mode, note, place, replace, same_size
 
 aten = torch.ops.aten
@@ -64,7 +65,7 @@ def _rewrite(program: ExportedProgram, module: GraphModule, node: Node) -> None:
     loop = _while_loop(node, node.name, condition, body, (carried, tuple(shared)), val)
     order = [*range(1 + len(results), 1 + len(vals)), *range(1, 1 + len(results))]
     for user in list(node.users):
-        index = order[user.args[1]]  # type: ignore[index]
+        index = order[int_arg(user, 1)]
         replace(program, user, call(user, operator.getitem, (loop, index), val=user.meta["val"], like=user))
     _erase(module, node)
 
@@ -100,7 +101,7 @@ def _rewrite_stacking(program: ExportedProgram, module: GraphModule, node: Node)
         results[-1].meta["in_place"] = (made, 0)
     filling = loop("fill", results)
     for user in list(node.users):
-        index = 1 + user.args[1]  # type: ignore[operator]
+        index = 1 + int_arg(user, 1)
         replace(
             program, user, call(user, operator.getitem, (filling, index), val=user.meta["val"], like=user)
         )
@@ -108,9 +109,14 @@ def _rewrite_stacking(program: ExportedProgram, module: GraphModule, node: Node)
 
 
 def _while_loop(
-    before: Node, name: str, condition: GraphModule, body: GraphModule, given: tuple[tuple, tuple], val: tuple
+    before: Node,
+    name: str,
+    condition: GraphModule,
+    body: GraphModule,
+    given: tuple[tuple[Any, ...], tuple[Any, ...]],
+    val: tuple[Any, ...],
 ) -> Node:
-    module: GraphModule = before.graph.owning_module  # type: ignore[assignment]
+    module = owner(before)
     names = []
     for kind, branch in (("condition", condition), ("body", body)):
         names.append(f"{name}_{kind}")
@@ -138,7 +144,7 @@ def _counter(program: ExportedProgram) -> torch.SymInt:
         return env.create_unbacked_symint()
 
 
-def _uninitialised(before: Node, val: torch.Tensor, length: Any, sources: Sequence[Any]) -> Node:
+def _uninitialised(before: Node, val: torch.Tensor, length: object, sources: Sequence[Any]) -> Node:
     """Memory for a stacked result. Its first size is the loop's, the others are numbers or sizes of an operand."""
     rest = (size if isinstance(size, int) else _size_node(before, size, sources) for size in val.shape[1:])
     sizes: list[Any] = [length, *rest]
@@ -176,9 +182,10 @@ def _size_node(before: Node, size: torch.SymInt, sources: Sequence[Any]) -> Node
         result = sympy_interp(PythonReferenceAnalysis, numbers, size.node.expr).node
     made = first.next
     while made is not before:
-        made.meta["val"] = made.target(*torch.fx.map_arg(made.args, lambda node: node.meta["val"]))
+        made.meta["val"] = function(made)(*torch.fx.map_arg(made.args, lambda node: node.meta["val"]))
         made = made.next
-    return result
+    outcome: Node = result
+    return outcome
 
 
 def _placeholders(graph: Graph, operands: Sequence[Any]) -> list[Node]:
@@ -190,7 +197,7 @@ def _placeholders(graph: Graph, operands: Sequence[Any]) -> list[Node]:
     return nodes
 
 
-def _condition(operands: Sequence[Any], length: Any) -> GraphModule:
+def _condition(operands: Sequence[Any], length: Node | int) -> GraphModule:
     graph = Graph()
     inputs = _placeholders(graph, operands)
     last = inputs[-1] if isinstance(length, Node) else length
@@ -235,7 +242,7 @@ def _body(
     counter, *given = _placeholders(graph, operands)
     stacked, carried, taken = given[:results], given[results : results + carries], given[results + carries :]
 
-    def add(target: Any, args: tuple, val: Any) -> Node:
+    def add(target: Callable[..., Any], args: tuple[Any, ...], val: object) -> Node:
         added = graph.call_function(target, args)
         added.meta = {
             key: value for key, value in node.meta.items() if key in ("stack_trace", "nn_module_stack")

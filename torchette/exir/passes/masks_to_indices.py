@@ -10,6 +10,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from torchette.exir.arguments import list_arg
 from torchette.exir.graph import call, calls, fake_mode, note
 
 aten = torch.ops.aten
@@ -20,10 +21,13 @@ def masks_to_indices(program: ExportedProgram) -> ExportedProgram:
     count = 0
     for node in calls(program, aten.index.Tensor, aten.index_put.default):
         indices: list[Any] = []
-        for index in node.args[1]:  # type: ignore[union-attr]
-            masks = isinstance(index, Node) and index.meta["val"].dtype in (torch.bool, torch.uint8)
-            indices += _coordinates(program, node, index) if masks else [index]
-        if len(indices) != len(node.args[1]) or indices != list(node.args[1]):  # type: ignore[arg-type]
+        given = list_arg(node, 1)
+        for index in given:
+            if isinstance(index, Node) and index.meta["val"].dtype in (torch.bool, torch.uint8):
+                indices += _coordinates(program, node, index)
+            else:
+                indices.append(index)
+        if len(indices) != len(given) or indices != list(given):
             node.update_arg(1, indices)
             count += 1
     if count:

@@ -36,11 +36,11 @@ def merge_common_subexpressions(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def _is_pure(target: Any) -> bool:
+def _is_pure(target: object) -> bool:
     return target is operator.getitem or target in ops.SYMBOLIC_FUNCTIONS or ops.is_pure(target)
 
 
-def _key(value: Any) -> Any:
+def _key(value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_key(item) for item in value)
     if isinstance(value, (bool, int, float, complex)):

@@ -73,7 +73,7 @@ def _keep_ordered_outputs(program: ExportedProgram) -> set[Node]:
     """The copies that give results of the user's the order that the model asks for by a memory format."""
     output, kept = program.graph.output_node(), {}
     for place, spec in enumerate(program.graph_signature.output_specs):
-        node = output.args[0][place]  # type: ignore[index]
+        node = output.args[0][place]
         if spec.kind is not OutputKind.USER_OUTPUT or not isinstance(node, Node) or node in kept:
             continue
         val = node.meta.get("val")

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.exir import ops
+from torchette.exir.arguments import overload
 from torchette.exir.dialects import MIXED
 from torchette.exir.graph import call, calls, note
 
@@ -25,7 +26,7 @@ def promote_types(program: ExportedProgram) -> ExportedProgram:
     """Cast the operands of pointwise operators and the members of lists to the dtype that torch would compute in."""
     casts: dict[tuple[Node, torch.dtype], Node] = {}
 
-    def cast(value: Any, dtype: torch.dtype, node: Node) -> Any:
+    def cast(value: object, dtype: torch.dtype, node: Node) -> Any:
         if not _is_tensor(value) or value.meta["val"].dtype == dtype:
             return value
         key = (value, dtype)
@@ -64,13 +65,13 @@ def promote_types(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> TypeGuard[Node]:
     return isinstance(value, Node) and isinstance(value.meta.get("val"), torch.Tensor)
 
 
 def _lists(node: Node) -> list[tuple[int, Any]]:
     """(position, members) of the lists of tensors of a call."""
-    declared = node.target._schema.arguments  # type: ignore[union-attr]
+    declared = overload(node)._schema.arguments
     pairs = enumerate(zip(declared, node.args, strict=False))
     return [(place, given) for place, (argument, given) in pairs if str(argument.type) == "List[Tensor]"]
 

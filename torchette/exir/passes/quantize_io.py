@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.export import ExportedProgram
@@ -27,6 +27,9 @@ from torchette.exir.graph import (
     sync_signature,
     turns,
 )
+
+if TYPE_CHECKING:
+    from torchette.exir.program import EdgeProgramManager
 
 # By name: torch declares them only where its quantization has been imported.
 _QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
@@ -121,7 +124,7 @@ class QuantizeInputs:
 
     def __init__(
         self,
-        edge_program_manager: Any,
+        edge_program_manager: object,
         quantized_inputs_idx: Mapping[int, Mapping[str, Any] | None] | Sequence[int],
         method_name: str | None = None,
         exported_program: ExportedProgram | None = None,
@@ -145,7 +148,7 @@ class QuantizeOutputs:
 
     def __init__(
         self,
-        edge_program_manager: Any,
+        edge_program_manager: object,
         quantized_outputs_idx_list: Sequence[int],
         method_name: str | None = None,
         exported_program: ExportedProgram | None = None,
@@ -164,7 +167,7 @@ class QuantizeOutputs:
 
 
 def extract_io_quant_params(
-    edge_prog: Any, *, input_idxs: Sequence[int] = (0,), output_idxs: Sequence[int] = (0,)
+    edge_prog: EdgeProgramManager, *, input_idxs: Sequence[int] = (0,), output_idxs: Sequence[int] = (0,)
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """What inputs and outputs of the method ``forward`` would stand for: {"inputs": {name: {"scale": ..., "zero_point": ...,
     "quant_min": ..., "quant_max": ..., "dtype": torch's}}, "outputs": ...}. The given manager stays as it is."""
@@ -291,12 +294,12 @@ def _quantize_output(program: ExportedProgram, index: int, choose: Choice) -> Qu
     return args
 
 
-def args_of(node: Any, name: str) -> QuantArgs | None:
+def args_of(node: object, name: str) -> QuantArgs | None:
     """Of a call that quantizes or dequantizes a whole tensor; None of any other."""
     if not isinstance(node, Node) or str(node.target) != name or len(node.args) < 6:
         return None
-    numbers = all(isinstance(number, (int, float)) for number in node.args[1:5])
-    return QuantArgs(*node.args[1:6]) if numbers else None  # type: ignore[arg-type]
+    given: list[Any] = list(node.args[1:6])
+    return QuantArgs(*given) if all(isinstance(number, (int, float)) for number in given[:4]) else None
 
 
 def _reader_of_floats(node: Node, found: set[QuantArgs]) -> Node | None:
@@ -320,7 +323,7 @@ def _moves(node: Node) -> bool:
         turns(node.target)
         or ops.is_view(node.target)
         or (ops.is_operator(node.target) and ops.is_copying(node.target))
-    )  # type: ignore[arg-type]
+    )
 
 
 def _inputs(program: ExportedProgram) -> list[Node]:
@@ -334,7 +337,7 @@ def _positions(program: ExportedProgram) -> list[int]:
     return [position for position, spec in specs if spec.kind is OutputKind.USER_OUTPUT]
 
 
-def _is_float(value: Any) -> bool:
+def _is_float(value: object) -> bool:
     val = value.meta.get("val") if isinstance(value, Node) else None
     return isinstance(val, torch.Tensor) and val.is_floating_point()
 

@@ -34,4 +34,4 @@ def remove_dead_code(program: ExportedProgram) -> ExportedProgram:
 
 
 def _removable(target: object) -> bool:
-    return bool(control_flow.name(target)) or (ops.is_operator(target) and not ops.is_mutating(target))  # type: ignore[arg-type]
+    return bool(control_flow.name(target)) or (ops.is_operator(target) and not ops.is_mutating(target))

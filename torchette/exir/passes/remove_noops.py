@@ -9,6 +9,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from torchette.exir.arguments import ints_arg, list_arg
 from torchette.exir.graph import calls, is_dense, note, outputs, placeholders, replace, same_shape
 
 aten = torch.ops.aten
@@ -53,7 +54,7 @@ def _is_identity(node: Node, source: Node) -> bool:
     if is_dense(before) != is_dense(after):
         return False
     if node.target in _PERMUTATIONS:
-        return [dim % before.dim() for dim in node.args[1]] == list(range(before.dim()))  # type: ignore[union-attr]
+        return [dim % before.dim() for dim in ints_arg(node, 1)] == list(range(before.dim()))
     if node.target is aten.constant_pad_nd.default:
-        return all(amount == 0 for amount in node.args[1])  # type: ignore[union-attr]
+        return all(amount == 0 for amount in list_arg(node, 1))
     return True

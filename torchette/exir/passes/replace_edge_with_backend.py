@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,9 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.utils.matcher_utils import InternalMatch, SubgraphMatcher
 
-from torchette.exir.dialects._ops import BackendOpOverload, dialect_operator
+from torchette.exir.arguments import node_arg
+from torchette.exir.dialects._ops import BackendOpOverload
+from torchette.exir.dialects.backend._ops import dialect_operator
 from torchette.exir.graph import add_constant, call, calls, fake_mode, graph_modules, note, replace
 
 Pass = Callable[[ExportedProgram], ExportedProgram]
@@ -67,8 +69,10 @@ def replace_backend_with_edge(program: ExportedProgram) -> ExportedProgram:
             continue
         inputs: list[Node] = list(node.all_input_nodes)
 
-        def pattern(*values: Any, node: Node = node, op: BackendOpOverload = op, inputs: Any = inputs) -> Any:
-            given = dict(zip(inputs, values, strict=True))
+        def pattern(
+            *values: object, node: Node = node, op: BackendOpOverload = op, inputs: Sequence[Node] = inputs
+        ) -> Any:
+            given: dict[Node, Any] = dict(zip(inputs, values, strict=True))
             args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), given.__getitem__)
             return op.pattern(*args, **kwargs)
 
@@ -91,7 +95,7 @@ def _inline(program: ExportedProgram, node: Node, traced: torch.fx.GraphModule, 
         elif inner.op == "call_function":
             args, kwargs = torch.fx.node.map_arg((inner.args, dict(inner.kwargs)), copies.__getitem__)
             copies[inner] = call(node, inner.target, args, kwargs, val=inner.meta["val"], like=node)
-    result = copies[traced.graph.output_node().args[0]]  # type: ignore[index]
+    result = copies[node_arg(traced.graph.output_node())]
     replace(program, node, result)
 
 

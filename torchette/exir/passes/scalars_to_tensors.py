@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.exir import control_flow, ops
+from torchette.exir.arguments import overload, owner
 from torchette.exir.graph import add_constant, calls, note
 
 _NUMBERS = (bool, int, float)
@@ -17,7 +20,7 @@ _NUMBERS = (bool, int, float)
 
 def scalars_to_tensors(program: ExportedProgram) -> ExportedProgram:
     """Replace numbers by 0-d constants where the schema takes a tensor, in the dtype that torch computes in."""
-    made: dict[tuple, Node] = {}
+    made: dict[tuple[Any, ...], Node] = {}
     callers = control_flow.owners(program.graph_module)
 
     def constant(value: bool | int | float, dtype: torch.dtype, like: Node) -> Node:
@@ -28,7 +31,7 @@ def scalars_to_tensors(program: ExportedProgram) -> ExportedProgram:
         if key not in made:
             made[key] = add_constant(program, "scalar", exact.to(dtype), like)
             made[key].meta["exact"] = exact
-        return control_flow.bring_in(made[key], like.graph.owning_module, callers)  # type: ignore[arg-type]
+        return control_flow.bring_in(made[key], owner(like), callers)
 
     for node in calls(program):
         if not ops.is_operator(node.target):
@@ -57,7 +60,7 @@ def _is_symbolic(value: object) -> bool:
 
 
 def _use_scalar_overload(node: Node) -> None:
-    twin = ops.scalar_overload(node.target)
+    twin = ops.scalar_overload(overload(node))
     if twin is not None:
         node.target = twin
 
@@ -65,7 +68,7 @@ def _use_scalar_overload(node: Node) -> None:
 def _compute_dtype(node: Node, value: bool | int | float) -> torch.dtype:
     """The dtype in which torch would combine the number with the other tensors of the call."""
     dtype: torch.dtype | None = None
-    for _, other in ops.tensor_arguments(node.target, node.args, node.kwargs):
+    for _, other in ops.tensor_arguments(overload(node), node.args, node.kwargs):
         tensor = other.meta.get("val") if isinstance(other, Node) else None
         # A condition selects values and does not affect their promotion.
         if isinstance(tensor, torch.Tensor) and not (

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
+from torch.fx.node import Argument
 
 from torchette.exir import control_flow
+from torchette.exir.arguments import checked, int_arg, node_arg, number_arg, owner
 from torchette.exir.graph import add_constant, call, calls, fake_mode, note, replace
 
 aten = torch.ops.aten
@@ -44,7 +46,7 @@ class _Writer:
         self._callers = callers
         self._mode = fake_mode(program)
 
-    def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+    def call(self, target: Callable[..., Any], *args: Argument, **kwargs: Argument) -> Node:
         values, named = torch.fx.node.map_arg((args, kwargs), lambda source: source.meta["val"])
         with self._mode:
             val = target(*values, **named)
@@ -53,18 +55,21 @@ class _Writer:
     def number(self, value: float) -> Node:
         tensor = torch.tensor(float(value))
         stored = add_constant(self.program, f"number_{self._node.name}", tensor, self._node)
-        return control_flow.bring_in(stored, self._node.graph.owning_module, self._callers)  # type: ignore[arg-type]
+        return control_flow.bring_in(stored, owner(self._node), self._callers)
 
-    def real(self, value: Any) -> Node:
+    def real(self, value: Argument) -> Node:
         """A number or tensor in float32."""
-        if not isinstance(value, Node):
+        if isinstance(value, (int, float)):
             return self.number(value)
-        return value if value.meta["val"].dtype is torch.float32 else self.to(value, torch.float32)
+        source = checked(value, Node)
+        return source if source.meta["val"].dtype is torch.float32 else self.to(source, torch.float32)
 
-    def inverse(self, scale: Any) -> Node:
+    def inverse(self, scale: Argument) -> Node:
         """What torch multiplies by where it quantizes."""
         if isinstance(scale, Node):
             return self.call(aten.reciprocal.default, self.real(scale))
+        if not isinstance(scale, (int, float)):
+            raise TypeError(f"a scale is no number: {scale}")
         return self.number(1.0 / scale if scale else math.inf)
 
     def to(self, value: Node, dtype: torch.dtype) -> Node:
@@ -82,7 +87,7 @@ class _Writer:
         replace(self.program, old, value)
 
 
-def _quantize(write: _Writer, node: Node, inverse: Node, zero: Node, low: Any, high: Any) -> None:
+def _quantize(write: _Writer, node: Node, inverse: Node, zero: Node, low: float, high: float) -> None:
     scaled = write.call(aten.mul.Tensor, write.real(node.args[0]), inverse)
     shifted = write.call(aten.add.Tensor, write.call(aten.round.default, scaled), zero)
     write.replace(node, write.call(aten.clamp.default, shifted, float(low), float(high)))
@@ -96,7 +101,8 @@ def _dequantize(write: _Writer, node: Node, scale: Node, zero: Node | None) -> N
 
 
 def _per_tensor(write: _Writer, node: Node) -> None:
-    scale, zero, low, high = node.args[1:5]
+    scale, zero = node.args[1:3]
+    low, high = number_arg(node, 3), number_arg(node, 4)
     if ".quantize" in str(node.target):
         _quantize(write, node, write.inverse(scale), write.real(zero), low, high)
     else:
@@ -104,11 +110,12 @@ def _per_tensor(write: _Writer, node: Node) -> None:
 
 
 def _per_channel(write: _Writer, node: Node) -> None:
-    scales, zeros, axis, low, high = node.args[1:6]
+    scales, zeros = node.args[1:3]
+    axis, low, high = int_arg(node, 3), number_arg(node, 4), number_arg(node, 5)
     rank = node.meta["val"].dim()
 
-    def along(value: Any) -> Node:
-        return write.along(write.real(value), axis % rank, rank)  # type: ignore[operator]
+    def along(value: Argument) -> Node:
+        return write.along(write.real(value), axis % rank, rank)
 
     if ".quantize" in str(node.target):
         _quantize(write, node, along(write.inverse(scales)), along(zeros), low, high)
@@ -118,25 +125,26 @@ def _per_channel(write: _Writer, node: Node) -> None:
 
 def _choose(write: _Writer, node: Node) -> None:
     """The range that all elements have, with 0 in it."""
-    source, low, high, epsilon, dtype = node.args[:5]
-    dims = list(range(source.meta["val"].dim()))  # type: ignore[union-attr]
+    source, dtype = node_arg(node), node.args[4]
+    low, high, epsilon = (number_arg(node, place) for place in (1, 2, 3))
+    dims = list(range(source.meta["val"].dim()))
     none = write.number(0.0)
     least = write.call(aten.minimum.default, write.call(aten.amin.default, source, dims), none)
     most = write.call(aten.maximum.default, write.call(aten.amax.default, source, dims), none)
-    steps: float = high - low  # type: ignore[operator]
+    steps = high - low
     symmetric = "symmetric" in str(node.target)
     if symmetric:
         spread, steps = write.call(aten.maximum.default, write.call(aten.neg.default, least), most), steps / 2
     else:
         spread = write.call(aten.sub.Tensor, most, least)
     scale = write.call(aten.div.Tensor, spread, write.number(steps))
-    scale = write.call(aten.clamp.default, scale, float(epsilon))  # type: ignore[arg-type]
+    scale = write.call(aten.clamp.default, scale, float(epsilon))
     if symmetric:
         zero = write.number(128 if dtype is torch.uint8 else 0)
     else:
         zero = write.call(aten.round.default, write.call(aten.div.Tensor, least, scale))
-        zero = write.call(aten.sub.Tensor, write.number(low), zero)  # type: ignore[arg-type]
-        zero = write.call(aten.clamp.default, zero, float(low), float(high))  # type: ignore[arg-type]
+        zero = write.call(aten.sub.Tensor, write.number(low), zero)
+        zero = write.call(aten.clamp.default, zero, float(low), float(high))
     for user in [user for user in node.users if user.target is operator.getitem]:
         part = scale if user.args[1] == 0 else zero
         write.replace(user, write.call(aten.view_copy.default, part, list(user.meta["val"].shape)))

@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.exir import control_flow, ops
+from torchette.exir.arguments import node_arg
 from torchette.exir.delegation.cost import cost
 from torchette.exir.delegation.delegate import is_delegate_call
 from torchette.exir.graph import note, place, placeholders
@@ -88,7 +89,7 @@ def _root(node: Node) -> Node:
     while True:
         source = storage_source(node)
         if node.target is operator.getitem:
-            node = node.args[0]  # type: ignore[assignment]
+            node = node_arg(node)
         elif source is not None and source[0].op == "call_function":
             node = source[0]
         else:

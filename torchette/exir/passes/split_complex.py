@@ -15,8 +15,10 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import Argument
 from torch.utils import _pytree as pytree
 
+from torchette.exir.arguments import int_arg, node_arg
 from torchette.exir.decompositions import complex_numbers, fourier
 from torchette.exir.decompositions.complex_numbers import REAL, Pair
 from torchette.exir.graph import (
@@ -36,7 +38,9 @@ from torchette.exir.interface import mark_complex_outputs
 aten = torch.ops.aten
 
 
-def split_complex(program: ExportedProgram, decompositions: Mapping[Any, Callable]) -> ExportedProgram:
+def split_complex(
+    program: ExportedProgram, decompositions: Mapping[Any, Callable[..., Any]]
+) -> ExportedProgram:
     """Replace every complex tensor by a pair of real ones. Operators without a rule stay, for the dialect to refuse.
 
     `decompositions` is the table with which the new operators are traced.
@@ -60,7 +64,7 @@ def _is_complex(node: Node) -> bool:
 class _Split:
     """The walk over a graph. `pairs` has the replacement of each complex node: a pair of nodes, or a list of pairs."""
 
-    def __init__(self, program: ExportedProgram, decompositions: Mapping[Any, Callable]) -> None:
+    def __init__(self, program: ExportedProgram, decompositions: Mapping[Any, Callable[..., Any]]) -> None:
         self.program, self.decompositions = program, decompositions
         self.pairs: dict[Node, Any] = {}
         inputs = zip(placeholders(program), program.graph_signature.input_specs, strict=True)
@@ -76,7 +80,7 @@ class _Split:
         elif node.op == "output":
             self._return_pairs(node)
         elif node.target is operator.getitem and node.args[0] in self.pairs:
-            self.pairs[node] = self.pairs[node.args[0]][node.args[1]]  # type: ignore[index]
+            self.pairs[node] = self.pairs[node_arg(node)][int_arg(node, 1)]
         elif _is_complex(node) or node.target in _OF_VIEWS or self._takes_pairs(node):
             rule = _RULES.get(node.target)
             result = NotImplemented if rule is None else self._compute(node, rule)
@@ -140,7 +144,7 @@ class _Split:
 
         return joined
 
-    def _call(self, before: Node, target: Any, *args: Any, like: Node) -> Node:
+    def _call(self, before: Node, target: Callable[..., Any], *args: Argument, like: Node) -> Node:
         with fake_mode(self.program):
             val = target(*map_nodes(args, lambda node: node.meta["val"]))
         return call(before, target, args, val=val, like=like)
@@ -153,7 +157,7 @@ class _Split:
         self.waves[placeholder] = tensor
         return placeholder
 
-    def _compute(self, node: Node, rule: Callable) -> Any:
+    def _compute(self, node: Node, rule: Callable[..., Any]) -> Any:
         """Insert the operators of the rule before the node; returns the nodes of the results, or NotImplemented."""
         given: dict[Node, list[Node]] = {
             n: list(self.pairs[n]) if n in self.pairs else [n] for n in node.all_input_nodes
@@ -161,7 +165,7 @@ class _Split:
         inputs = [part for parts in given.values() for part in parts]
         found: list[Any] = []
 
-        def traced(*values: Any) -> Any:
+        def traced(*values: object) -> Any:
             source = iter(values)
             by_node = {
                 n: Pair(next(source), next(source)) if n in self.pairs else next(source) for n in given

@@ -19,8 +19,10 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.node import Target
 
 from torchette.exir import ops
+from torchette.exir.arguments import ints_arg, node_arg
 from torchette.exir.graph import call, fake_mode, map_nodes, note, place, replace
 
 aten = torch.ops.aten
@@ -60,7 +62,7 @@ def window(node: Node) -> Window | None:
     """
     val = node.meta.get("val")
     if node.target is operator.getitem:
-        source = node.args[0]
+        source = node_arg(node)
         only = node.args[1] == 0 and len(source.users) == 1
         return window(source) if only and source.target is aten.max_pool2d_with_indices.default else None
     if isinstance(val, (tuple, list)) and node.target is aten.max_pool2d_with_indices.default:
@@ -70,10 +72,15 @@ def window(node: Node) -> Window | None:
     if not all(isinstance(size, int) for size in val.shape) or not val.is_contiguous():
         return None
     if node.target is aten.convolution.default:
-        x, weight, _, stride, padding, dilation, transposed, *_ = node.args
-        if transposed or x.meta["val"].dim() != 4 or not len(stride) == len(padding) == len(dilation) == 2:
+        stride, padding, dilation = (ints_arg(node, place) for place in (3, 4, 5))
+        transposed = node.args[6]
+        if (
+            transposed
+            or node_arg(node).meta["val"].dim() != 4
+            or not len(stride) == len(padding) == len(dilation) == 2
+        ):
             return None
-        return Window(weight.meta["val"].shape[2], stride[0], padding[0], dilation[0])
+        return Window(node_arg(node, 1).meta["val"].shape[2], stride[0], padding[0], dilation[0])
     if node.target in _POOLS:
         size, padding = ops.argument(node, "kernel_size"), ops.argument(node, "padding")
         stride = ops.argument(node, "stride") or size
@@ -96,7 +103,7 @@ def window(node: Node) -> Window | None:
 def carriers(node: Node) -> list[Node]:
     """The operands of a layer that are read row by row; the others (weights, one row for all) are read whole."""
     if node.target in (operator.getitem, aten.convolution.default, *_POOLS):
-        return [node.args[0]]  # type: ignore[list-item]
+        return [node_arg(node)]
     rows = node.meta["val"].shape[2]
     return [
         source
@@ -110,7 +117,8 @@ def carriers(node: Node) -> list[Node]:
 def rows_of(node: Node) -> int:
     """The number of rows of the images that a layer yields."""
     val = node.meta["val"]
-    return (val[0] if isinstance(val, (tuple, list)) else val).shape[-2]
+    result: int = (val[0] if isinstance(val, (tuple, list)) else val).shape[-2]
+    return result
 
 
 def strip_bounds(rows: int, strips: int) -> list[Rows]:
@@ -195,7 +203,7 @@ def _strip(program: ExportedProgram, layers: Sequence[Node], rows: Rows) -> Node
 
     for node in layers:
         if node.target is operator.getitem:
-            made[node] = _call(program, node, operator.getitem, (made[node.args[0]], 0), before=last)
+            made[node] = _call(program, node, operator.getitem, (made[node_arg(node)], 0), before=last)
             continue
         reading = window(node)
         assert reading is not None
@@ -219,14 +227,15 @@ def _get(parts: dict[Node, Node], source: Node) -> Node:
 def _call(
     program: ExportedProgram,
     like: Node,
-    target: Any,
-    args: tuple,
-    kwargs: dict | None = None,
+    target: Target,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
     before: Node | None = None,
 ) -> Node:
     values = map_nodes((args, kwargs or {}), lambda node: node.meta["val"])
     mode = fake_mode(program)
     assert mode is not None
+    assert callable(target)
     with mode:
         val = target(*values[0], **values[1])
     return call(before or like, target, args, kwargs, val=val, like=like)

@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx.node import Argument
 
 from torchette.exir import ops
+from torchette.exir.arguments import int_arg, node_arg
 from torchette.exir.graph import call, fake_mode, graph_modules, note, replace
 
 aten = torch.ops.aten
@@ -26,10 +29,10 @@ LONG = 16
 class Emit:
     """Adds calls at one place of a graph, each with what it yields."""
 
-    def __init__(self, mode: Any, add: Callable[[Any, tuple, Any], Node]) -> None:
+    def __init__(self, mode: FakeTensorMode, add: Callable[[Any, tuple[Any, ...], Any], Node]) -> None:
         self._mode, self._add = mode, add
 
-    def __call__(self, target: Any, *args: Any) -> Node:
+    def __call__(self, target: Callable[..., Any], *args: Argument) -> Node:
         """Add a call of this."""
         with self._mode, torch.no_grad():
             val = target(*torch.fx.map_arg(args, lambda node: node.meta["val"]))
@@ -82,7 +85,7 @@ def _gru(emit: Emit, given: Node, state: Sequence[Node], weights: LayerWeights) 
     return [emit(aten.add.Tensor, change, new)]
 
 
-def _rnn(activation: Any) -> Step:
+def _rnn(activation: Callable[..., Any]) -> Step:
     def step(emit: Emit, given: Node, state: Sequence[Node], weights: LayerWeights) -> list[Node]:
         recalled = emit(aten.linear.default, state[0], weights.state)
         return [emit(activation, emit(aten.add.Tensor, given, recalled))]
@@ -114,12 +117,12 @@ def steps_to_scan(
 
 
 def _is_long(node: Node) -> bool:
-    steps = node.args[0].meta["val"].shape[1 if ops.argument(node, "batch_first") else 0]  # type: ignore[union-attr]
+    steps = node_arg(node).meta["val"].shape[1 if ops.argument(node, "batch_first") else 0]
     drops = ops.argument(node, "train") and ops.argument(node, "dropout")
     return (not isinstance(steps, int) or steps > LONG) and not drops
 
 
-def _rewrite(program: ExportedProgram, module: GraphModule, node: Node, mode: Any) -> None:
+def _rewrite(program: ExportedProgram, module: GraphModule, node: Node, mode: FakeTensorMode) -> None:
     def direction(
         emit: Emit, x: Node, start: list[Node], weights: LayerWeights, backwards: bool
     ) -> list[Node]:
@@ -127,7 +130,7 @@ def _rewrite(program: ExportedProgram, module: GraphModule, node: Node, mode: An
 
     emit = Emit(mode, lambda target, args, val: call(node, target, args, val=val, like=node))
     batch_first = ops.argument(node, "batch_first")
-    x = emit(aten.transpose.int, node.args[0], 0, 1) if batch_first else node.args[0]
+    x = emit(aten.transpose.int, node.args[0], 0, 1) if batch_first else node_arg(node)
     output, *final = write_layers(emit, node, x, direction)
     output = emit(aten.transpose.int, output, 0, 1) if batch_first else output
     replace_results(program, node, [output, *final])
@@ -159,7 +162,7 @@ def write_layers(emit: Emit, node: Node, x: Node, direction: Direction) -> list[
 def replace_results(program: ExportedProgram, node: Node, results: Sequence[Node]) -> None:
     """Let others take the places of a call's results."""
     for user in list(node.users):
-        replace(program, user, results[user.args[1]])  # type: ignore[index]
+        replace(program, user, results[int_arg(user, 1)])
     node.graph.erase_node(node)
 
 
@@ -212,7 +215,7 @@ def _body(
 ) -> GraphModule:
     graph = Graph()
 
-    def add(target: Any, args: tuple, val: Any) -> Node:
+    def add(target: Callable[..., Any], args: tuple[Any, ...], val: object) -> Node:
         made = graph.call_function(target, args)
         made.meta = {key: node.meta[key] for key in ("stack_trace", "nn_module_stack") if key in node.meta}
         made.meta["val"] = val
@@ -225,7 +228,8 @@ def _body(
         operands[-1].meta["val"] = val[0] if source is given else val
     state, step = operands[: len(start)], operands[len(start)]
     known = dict(zip(shared, operands[len(start) + 1 :], strict=True))
-    weights = LayerWeights(*(known.get(name) for name in LayerWeights._fields))  # type: ignore[arg-type]
+    given_weights: list[Any] = [known.get(name) for name in LayerWeights._fields]
+    weights = LayerWeights(*given_weights)
     emit = Emit(outer._mode, add)
     new = kind.step(emit, step, state, weights)
     # A result of its own: torch asks that none of a scan's is another one.

@@ -33,7 +33,7 @@ class ToOutVarPass:
     def __init__(self, ignore_to_out_var_failure: bool = False) -> None:
         self.ignore_to_out_var_failure = ignore_to_out_var_failure
 
-    def __call__(self, program: Any) -> Any:
+    def __call__(self, program: ExportedProgram | GraphModule) -> Any:
         """Edit and return the program; of a graph module, a `PassResult`."""
         if isinstance(program, GraphModule):
             from torchette.exir.passes.graph_module_passes import run_on  # which stands above this

@@ -93,7 +93,12 @@ def _can_write_through(value: Node, buffer: Node, order: dict[Node, int], result
     if value.op != "call_function" or not ops.is_operator(value.target) or "alias" in value.meta:
         return False
     new, old = value.meta.get("val"), buffer.meta.get("val")
-    if not isinstance(new, torch.Tensor) or new.dtype != old.dtype or not same_shape(new.shape, old.shape):
+    if (
+        not isinstance(new, torch.Tensor)
+        or not isinstance(old, torch.Tensor)
+        or new.dtype != old.dtype
+        or not same_shape(new.shape, old.shape)
+    ):
         return False
     # The result is also an output of the method: its caller must not see later updates.
     if results.count(value) > 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.export import ExportedProgram
 
@@ -23,8 +23,17 @@ from torchette.exir.dialects._ops import to_edge_operators
 from torchette.exir.graph import calls
 from torchette.exir.pipeline import TO_EDGE, Report
 from torchette.exir.program.edge import EdgeProgramManager as EdgeProgramManager
-from torchette.exir.program.edge import partitioners_by_method, programs_by_method, run
+from torchette.exir.program.edge import (
+    Partitioners,
+    Transforms,
+    partitioners_by_method,
+    programs_by_method,
+    run,
+)
 from torchette.exir.program.executorch import ExecutorchProgramManager as ExecutorchProgramManager
+
+if TYPE_CHECKING:
+    from torchette.exir.delegation.delegate import Partitioner
 
 
 def to_edge(
@@ -49,8 +58,8 @@ def to_edge(
 
 def to_edge_transform_and_lower(
     programs: ExportedProgram | Mapping[str, ExportedProgram],
-    transform_passes: Any = None,
-    partitioner: Any = None,
+    transform_passes: Transforms = None,
+    partitioner: Partitioners = None,
     constant_methods: Mapping[str, Any] | None = None,
     compile_config: EdgeCompileConfig | None = None,
     generate_etrecord: bool = False,
@@ -75,8 +84,8 @@ def to_edge_transform_and_lower(
 
 def transform_and_lower(
     programs: ExportedProgram | Mapping[str, ExportedProgram],
-    transform_passes: Any,
-    partitioner: Any,
+    transform_passes: Transforms,
+    partitioner: Partitioners,
     constant_methods: Mapping[str, Any] | None,
     compile_config: EdgeCompileConfig | None,
     generate_etrecord: bool,
@@ -118,12 +127,12 @@ def _before_decomposition(program: ExportedProgram, partitioners: Sequence[Any])
     return program
 
 
-def _kept_whole(partitioner: Any, program: ExportedProgram) -> list[Any]:
+def _kept_whole(partitioner: Partitioner, program: ExportedProgram) -> list[Any]:
     """The operators of a program that a partitioner wants not to be decomposed."""
     operators, wanted = partitioner.ops_to_not_decompose(program)
     used: dict[Any, list[Any]] = {}
     for node in calls(program):
-        used.setdefault(ops.functional(node.target), []).append(node)  # type: ignore[arg-type]
+        used.setdefault(ops.functional(node.target), []).append(node)
     return [op for op in operators if any(delegate.is_wanted(node, wanted) for node in used.get(op, ()))]
 
 

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from torch.export import ExportedProgram
 
@@ -20,13 +20,18 @@ def method_named(items: Mapping[str, Any], name: str) -> Any:
     return items[name]
 
 
-def describe(manager: Any, lines: list[str]) -> str:
+class _Manager(Protocol):
+    @property
+    def config_methods(self) -> Iterable[str]: ...
+
+
+def describe(manager: _Manager, lines: list[str]) -> str:
     """The representation of a manager: its class, these lines, and its constant methods."""
     constants = [f"{name}: constant" for name in sorted(manager.config_methods)]
     return "\n  ".join([f"{type(manager).__name__}", *lines, *constants])
 
 
-def html(manager: Any) -> str:
+def html(manager: object) -> str:
     """The same as a table of a notebook."""
     heading, *lines = repr(manager).split("\n  ")
     return notebook.tables([("", (), [(line,) for line in lines])], heading)

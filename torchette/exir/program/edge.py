@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export import ExportedProgram
@@ -26,6 +26,9 @@ from torchette.exir.program.describe import describe, html, method_named, signat
 from torchette.exir.program.executorch import ExecutorchProgramManager, warn_of_missing_kernels
 from torchette.format import pte
 from torchette.methods import by_method
+
+if TYPE_CHECKING:
+    from torchette.exir.etrecord import ETRecord
 
 
 def run(
@@ -50,7 +53,16 @@ def run(
     return run_stages(pipelines, programs, reports, stages)
 
 
-def programs_by_method(programs: Any) -> dict[str, ExportedProgram]:
+# The forms in which callers give partitioners and passes: for all methods, or by method.
+Partitioners = Partitioner | Sequence[Partitioner] | Mapping[str, Partitioner | Sequence[Partitioner]] | None
+Transforms = (
+    Callable[..., Any] | Sequence[Callable[..., Any]] | Mapping[str, Sequence[Callable[..., Any]]] | None
+)
+
+
+def programs_by_method(
+    programs: ExportedProgram | Mapping[str, ExportedProgram],
+) -> dict[str, ExportedProgram]:
     """Method name -> program. Raises InputTypeError for anything but an ExportedProgram or a dict of them."""
     named = {"forward": programs} if isinstance(programs, ExportedProgram) else programs
     wrong = (
@@ -69,7 +81,7 @@ def programs_by_method(programs: Any) -> dict[str, ExportedProgram]:
     return dict(named)
 
 
-def partitioners_by_method(given: Any, methods: Mapping[str, Any]) -> dict[str, list[Any]]:
+def partitioners_by_method(given: Partitioners, methods: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Method name -> partitioners, from any form that callers may pass."""
     found = {
         name: list(each) if isinstance(each, (list, tuple)) else [each]
@@ -97,7 +109,7 @@ class EdgeProgramManager:
         reports: Mapping[str, Report] | None = None,
         portable: Mapping[str, ExportedProgram] | None = None,
         targets: Mapping[str, Sequence[Partitioner]] | None = None,
-        etrecord: Any = None,
+        etrecord: ETRecord | None = None,
     ) -> None:
         self._targets = dict(targets or {})  # method -> partitioners that have `target_passes`
         self._programs = {name: to_edge_operators(p) for name, p in programs_by_method(edge_programs).items()}
@@ -127,13 +139,17 @@ class EdgeProgramManager:
         """The program of a method; KeyError with the known names for another."""
         program = method_named(self._programs, method_name)
         program.graph_module.recompile()  # passes edit the graph alone
-        return program
+        result: ExportedProgram = program
+        return result
 
     def report(self, method_name: str = "forward") -> Report:
         """What each pass did to a method."""
-        return method_named(self._reports, method_name)
+        result: Report = method_named(self._reports, method_name)
+        return result
 
-    def transform(self, passes: Any, compile_config: EdgeCompileConfig | None = None) -> EdgeProgramManager:
+    def transform(
+        self, passes: Transforms, compile_config: EdgeCompileConfig | None = None
+    ) -> EdgeProgramManager:
         """Run users' passes; returns a new manager and leaves this one as it is.
 
         Args:
@@ -161,7 +177,7 @@ class EdgeProgramManager:
             portable={name: programs[name + pte.PORTABLE] for name in self._portable},
         )
 
-    def to_backend(self, partitioner: Any) -> EdgeProgramManager:
+    def to_backend(self, partitioner: Partitioners) -> EdgeProgramManager:
         """Lower to backends the nodes that their partitioners choose; returns a new manager and leaves this one as it is.
 
         Args:

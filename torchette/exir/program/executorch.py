@@ -107,11 +107,13 @@ class ExecutorchProgramManager:
 
     def exported_program(self, method_name: str = "forward") -> ExportedProgram:
         """The planned graph of a method, in the EXEC dialect."""
-        return method_named(self._programs, method_name)
+        result: ExportedProgram = method_named(self._programs, method_name)
+        return result
 
     def report(self, method_name: str = "forward") -> Report:
         """What each pass did to a method."""
-        return method_named(self._reports, method_name)
+        result: Report = method_named(self._reports, method_name)
+        return result
 
     def planned_bytes(self, method_name: str = "forward") -> tuple[int, int]:
         """(bytes of planned memory of a method, the least that any plan would need)."""
@@ -144,11 +146,13 @@ class ExecutorchProgramManager:
 
     def nodes(self, method_name: str = "forward") -> list[torch.fx.Node]:
         """The node of `exported_program(method_name)`, or of a branch of it, that each instruction of the file came from."""
-        return method_named(self._output.nodes, method_name)
+        result: list[torch.fx.Node] = method_named(self._output.nodes, method_name)
+        return result
 
     def values(self, method_name: str = "forward") -> dict[torch.fx.Node, int | tuple[int, ...]]:
         """Node -> the value of the file's method, or the values, that it yields."""
-        return method_named(self._output.values, method_name)
+        result: dict[torch.fx.Node, int | tuple[int, ...]] = method_named(self._output.values, method_name)
+        return result
 
     @property
     def delegate_map(self) -> dict[str, dict[int, Any]]:

@@ -23,6 +23,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from torchette.errors import FormatError, UnsupportedError
+from torchette.exir.arguments import node_arg
 from torchette.exir.delegation.delegate import (
     CompileSpec,
     DataEntry,
@@ -83,7 +84,7 @@ def serialize(exported_program: ExportedProgram) -> SerializedArtifact:
         ) from error
 
 
-def deserialize(artifact: Any) -> ExportedProgram:
+def deserialize(artifact: SerializedArtifact) -> ExportedProgram:
     """The program of such bytes; tensors are read without running any code that the file may hold.
 
     Raises:
@@ -187,7 +188,7 @@ def _modules(module: GraphModule) -> Iterator[GraphModule]:
 
 def _hide_delegate(node: Node) -> None:
     """Let a call of a delegate be one that torch can write; what it calls stands in its argument."""
-    name, arguments = str(node.args[0].target), node.args[1:]  # type: ignore[union-attr]
+    name, arguments = str(node_arg(node).target), node.args[1:]
     module = getattr(node.graph.owning_module, name)
     callee = node.args[0]
     call = {
@@ -201,7 +202,7 @@ def _hide_delegate(node: Node) -> None:
         node.graph.erase_node(callee)
 
 
-def _argument(value: Any) -> dict[str, Any]:
+def _argument(value: object) -> dict[str, Any]:
     """The record of a delegate's argument."""
     if not isinstance(value, Node):
         kinds = {bool: "as_bool", int: "as_int", float: "as_float", str: "as_string"}
@@ -239,7 +240,7 @@ def _named(store: NamedDataStoreOutput) -> dict[str, Any]:
     }
 
 
-def _text(data: Any) -> str:
+def _text(data: bytes | bytearray | memoryview) -> str:
     return base64.b64encode(bytes(data)).decode("ascii")
 
 
@@ -279,7 +280,7 @@ def _walk(graph: dict[str, Any], module: GraphModule, visit: Callable[[dict[str,
         visit(record, node)
 
 
-def _older(value: Any) -> Any:
+def _older(value: object) -> Any:
     """Torch's data as ExecuTorch's schema has it."""
     if isinstance(value, list):
         return [_older(item) for item in value]
@@ -314,7 +315,9 @@ def _tensors(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), weights_only=True) if data else {}
 
 
-def _program(record: dict[str, Any], state: Any, constants: Any, inputs: Any) -> ExportedProgram:
+def _program(
+    record: dict[str, Any], state: dict[str, torch.Tensor], constants: dict[str, torch.Tensor], inputs: Any
+) -> ExportedProgram:
     version = record["schema_version"]
     if version["major"] != VERSION[0]:
         raise FormatError(
@@ -336,7 +339,7 @@ def _program(record: dict[str, Any], state: Any, constants: Any, inputs: Any) ->
     return to_edge_operators(program) if edge else program
 
 
-def _newer(value: Any, delegates: list[dict[str, Any]]) -> Any:
+def _newer(value: object, delegates: list[dict[str, Any]]) -> Any:
     """ExecuTorch's data as torch's schema has it; calls of delegates are taken out into the list."""
     if isinstance(value, list):
         return [_newer(item, delegates) for item in value]

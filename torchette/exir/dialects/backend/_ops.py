@@ -21,16 +21,16 @@ from torchette.exir.dialects.edge._ops import (
     torch_overload,
 )
 
-Pattern = TypeVar("Pattern", bound=Callable)
+Pattern = TypeVar("Pattern", bound=Callable[..., Any])
 
-_patterns: dict[OpOverload, Callable] = {}
+_patterns: dict[OpOverload, Callable[..., Any]] = {}
 
 
 class BackendOpOverload(EdgeOpOverload):
     """An operator of a target: eagerly it is its pattern, on the device the target's kernel."""
 
     @property
-    def pattern(self) -> Callable:
+    def pattern(self) -> Callable[..., Any]:
         """The function of Edge operators that this operator stands for."""
         return _patterns[self._torch]
 
@@ -38,7 +38,7 @@ class BackendOpOverload(EdgeOpOverload):
     def _named(name: str, overload: str) -> EdgeOpOverload:
         return _backend_operator(torch_overload(name, overload))
 
-    def decomp(self, *args: Any, **kwargs: Any) -> Any:
+    def decomp(self, *args: object, **kwargs: object) -> Any:
         """What the pattern yields; traced, its own operators are seen instead of this one."""
         return self.pattern(*args, **kwargs)
 

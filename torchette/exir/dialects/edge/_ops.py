@@ -23,7 +23,7 @@ class EdgeDialectArgument:
         allowed_types: the dtypes that some call of the operator may have here; empty for what is not a tensor.
     """
 
-    def __init__(self, argument: Any, allowed_types: frozenset[torch.dtype]) -> None:
+    def __init__(self, argument: object, allowed_types: frozenset[torch.dtype]) -> None:
         self.argument = argument
         self.allowed_types = allowed_types
 
@@ -124,7 +124,7 @@ class EdgeOpOverload(OpOverload):
 
     __hash__ = OpOverload.__hash__
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self)._named, (self._torch._schema.name, self._torch._overloadname)
 
     @staticmethod
@@ -160,7 +160,7 @@ class EdgeOpOverloadPacket:
         """Torch's own."""
         return self._packet
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return self._packet(*args, **kwargs)
 
     def __str__(self) -> str:
@@ -179,10 +179,11 @@ def edge_operator(op: OpOverload) -> EdgeOpOverload:
 def torch_overload(name: str, overload: str) -> OpOverload:
     """Torch's operator of this name, as `aten::add`, and overload."""
     namespace, _, name = name.partition("::")
-    return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+    result: OpOverload = getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+    return result
 
 
-def torch_operator(op: Any) -> Any:
+def torch_operator(op: object) -> Any:
     """Torch's own operator of an Edge or backend one; anything else is returned as it is."""
     return op._torch if isinstance(op, EdgeOpOverload) else op
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Node
 
 from torchette.exir import ops
@@ -25,7 +26,7 @@ LETTERS = {dtype: letter for letter, dtype in DTYPES.items()}
 ABSENT, SEVERAL, FOREIGN = "-", "*", "!"
 
 
-def tensor_names(schema: Any) -> tuple[str, ...]:
+def tensor_names(schema: torch.FunctionSchema) -> tuple[str, ...]:
     """The names of a schema's tensors, lists of them included: its arguments, then its results as `__ret_0`."""
     arguments = (a.name for a in schema.arguments if "Tensor" in str(a.type) and not ops.writes(a))
     results = (f"__ret_{i}" for i, r in enumerate(schema.returns) if "Tensor" in str(r.type))
@@ -162,17 +163,17 @@ def constraint_of(name: str, overload: str) -> FunctionDtypeConstraint | None:
     return FunctionDtypeConstraint(tensor_names(schema), rows[1], rows[0])
 
 
-def constraint(schema: Any) -> FunctionDtypeConstraint | None:
+def constraint(schema: torch.FunctionSchema) -> FunctionDtypeConstraint | None:
     """The dtypes of the operator of a schema; None where they are not known."""
     return constraint_of(schema.name, schema.overload_name)
 
 
-def row_of(node: Node, op: Any) -> str:
+def row_of(node: Node, op: OpOverload) -> str:
     """The dtypes of a call in a graph, read as one of the functional operator `op`."""
     return row(op._schema, node.args, node.kwargs, node.meta.get("val"))
 
 
-def row(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any], results: Any) -> str:
+def row(schema: torch.FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any], results: object) -> str:
     """The dtypes of a call: a letter per name of `tensor_names`. Values are tensors or nodes that yield them."""
     letters = []
     for position, argument in enumerate(schema.arguments):
@@ -189,7 +190,7 @@ def row(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any], results: An
     return "".join(letters)
 
 
-def _letter_of(value: Any) -> str:
+def _letter_of(value: object) -> str:
     if isinstance(value, (list, tuple)):
         found = list(dict.fromkeys(letter for letter in map(_letter_of, value) if letter != ABSENT))
         # Tensors of a list that differ are combined by the operator: which dtypes then go together is its own affair.
