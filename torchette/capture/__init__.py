@@ -25,12 +25,15 @@ from torchette.capture.rewrites import Rewrites
 from torchette.errors import DialectError, ExportError, InputTypeError, TorchetteError, TrainModeError
 from torchette.exir.passes.check_quantization import refuse_unfinished
 
+# As `torch.export.export` takes them.
+DynamicShapes = dict[str, Any] | tuple[Any, ...] | list[Any] | None
+
 
 def capture(
     module: torch.nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None,
-    dynamic_shapes: Any,
+    dynamic_shapes: DynamicShapes,
     name: str,
     train_mode: bool = False,
     strict: bool = False,
@@ -68,7 +71,9 @@ def capture(
         with warnings.catch_warnings(), torch.no_grad(), Rewrites(), Recurrent(), Checks() as checks:
             warnings.simplefilter("ignore")
             args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
-            program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+            program = torch.export.export(
+                module, tuple(args), kwargs, dynamic_shapes=dynamic_shapes, strict=strict
+            )
         _refuse_lost_inputs(program)
         checks.annotate(program)
         return program
@@ -87,11 +92,11 @@ def _refuse_lost_inputs(program: ExportedProgram) -> None:
             raise RuntimeError("what is differentiated by becomes a constant: it does not require grad")
 
 
-def _distinct(inputs: Any) -> Any:
+def _distinct(inputs: object) -> Any:
     """The inputs, with a copy for each tensor that was given before: torch takes the same object twice for one input."""
     seen: set[int] = set()
 
-    def distinct(value: Any) -> Any:
+    def distinct(value: object) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
         again = id(value) in seen

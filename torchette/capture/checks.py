@@ -29,13 +29,15 @@ class Checks:
 
     def __enter__(self) -> Checks:
         self._original = torch._check_with
-        torch._check_with = self._check_with
+        torch._check_with = self._check_with  # type: ignore[assignment]
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         torch._check_with = self._original
 
-    def _check_with(self, error_type: Any, condition: Any, message: Any = None) -> None:
+    def _check_with(
+        self, error_type: type[Exception], condition: bool | torch.SymBool, message: Any = None
+    ) -> None:
         if isinstance(condition, torch.SymBool):
             text = str(message()) if callable(message) else "a check does not hold"
             for form in _forms(condition.node.expr):

@@ -31,7 +31,7 @@ def torchao(module: str) -> Any:
 def quantize(
     graph: GraphModule,
     quantizers: Sequence[Any],
-    calibration: Iterable[tuple[tuple, Mapping[str, Any]]] = (),
+    calibration: Iterable[tuple[tuple[Any, ...], Mapping[str, Any]]] = (),
     *,
     train: Callable[[GraphModule], None] | None = None,
     pre_prepare: GraphPasses = None,

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._C import DispatchKey
+from torch._ops import OpOverload
 from torch._subclasses import FakeTensor
 
 _KEY = DispatchKey.CompositeImplicitAutograd
@@ -26,23 +27,28 @@ class Recurrent:
                 self._set(op, _shapes_or(kernel))
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         for op, kernel in self._theirs.items():
             if kernel is not None:
                 self._set(op, kernel)
 
     @staticmethod
-    def _set(op: Any, kernel: Any) -> None:
+    def _set(op: OpOverload, kernel: Callable[..., Any]) -> None:
         op.py_kernels[_KEY] = kernel
         op._dispatch_cache.clear()
 
 
-def _shapes_or(kernel: Any) -> Any:
-    def layer(x: torch.Tensor, state: Any, params: Sequence[torch.Tensor], *how: Any) -> Any:
+def _shapes_or(kernel: Callable[..., Any]) -> Any:
+    def layer(
+        x: torch.Tensor,
+        state: torch.Tensor | Sequence[torch.Tensor],
+        params: Sequence[torch.Tensor],
+        *how: object,
+    ) -> Any:
         if not isinstance(x, FakeTensor):
             return kernel(x, state, params, *how)
         bidirectional = how[-2]
-        states = state if isinstance(state, (list, tuple)) else [state]
+        states = [state] if isinstance(state, torch.Tensor) else state
         width = states[0].shape[2] * (2 if bidirectional else 1)
         return (x.new_empty([*x.shape[:2], width]), *map(torch.empty_like, states))
 

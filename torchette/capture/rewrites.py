@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,15 +26,21 @@ class Rewrites(TorchFunctionMode):
         # Called as it is, and not by way of torch.compile, the operator comes to TABLE.
         self._uncompiled = flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
         flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         transformer._detect_is_causal_mask = self._detect
         flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = self._uncompiled
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
         rewritten = TABLE.get(func)
         result = NotImplemented if rewritten is None else rewritten(*args, **kwargs)
@@ -48,7 +54,7 @@ def _causal_if_said(
     return bool(is_causal)
 
 
-def _narrow(x: torch.Tensor, dim: int, start: Any, length: int) -> Any:
+def _narrow(x: torch.Tensor, dim: int, start: object, length: int) -> Any:
     if not isinstance(start, torch.Tensor):
         return NotImplemented
     size = x.shape[dim]
@@ -92,7 +98,8 @@ def _cov(
     centred = rows - mean
     weighted = centred if weights is None else centred * weights
     product = weighted @ centred.T.conj() / freedom
-    return product.squeeze()
+    result: torch.Tensor = product.squeeze()
+    return result
 
 
 def _corrcoef(x: torch.Tensor) -> torch.Tensor:
@@ -104,7 +111,7 @@ def _corrcoef(x: torch.Tensor) -> torch.Tensor:
 
 
 def _combinations(x: torch.Tensor, r: int = 2, with_replacement: bool = False) -> Any:
-    make: Callable[..., Iterable] = (
+    make: Callable[..., Iterable[Any]] = (
         itertools.combinations_with_replacement if with_replacement else itertools.combinations
     )
     if not isinstance(x.shape[0], int):
@@ -122,7 +129,7 @@ def _one_hot(x: torch.Tensor, num_classes: int = -1) -> Any:
 
 
 def _gaussian_nll(
-    input: torch.Tensor, target: torch.Tensor, var: Any, full: bool = False, eps: float = 1e-6,
+    input: torch.Tensor, target: torch.Tensor, var: float | torch.Tensor, full: bool = False, eps: float = 1e-6,
     reduction: str = "mean",
 ) -> torch.Tensor:  # fmt: skip
     if isinstance(var, torch.Tensor):
@@ -141,8 +148,8 @@ def _reduced(loss: torch.Tensor, reduction: str) -> torch.Tensor:
 
 
 def _ctc_loss(
-    log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: Any, target_lengths: Any, blank: int = 0,
-    reduction: Any = "mean", zero_infinity: bool = False,
+    log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: torch.Tensor | Sequence[int], target_lengths: torch.Tensor | Sequence[int], blank: int = 0,
+    reduction: str | int = "mean", zero_infinity: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """Graves et al. 2006, the forward variables: a row per sample, a column per label with blanks around them."""
     single = log_probs.dim() == 2
@@ -180,7 +187,7 @@ def _ctc_loss(
     def advanced(
         step: torch.Tensor, alpha: torch.Tensor, probs: torch.Tensor, states: torch.Tensor, skips: torch.Tensor,
         inputs: torch.Tensor,
-    ) -> tuple:  # fmt: skip
+    ) -> tuple[Any, ...]:  # fmt: skip
         ways = torch.stack([alpha, later(1, alpha), torch.where(skips, later(2, alpha), -math.inf)])
         emitted = probs.index_select(0, step.reshape(1)).squeeze(0).gather(1, states)
         going_on = (step < inputs).unsqueeze(1)
@@ -199,10 +206,11 @@ def _ctc_loss(
     loss = loss.squeeze(0) if single else loss
     if reduction in ("mean", 1):
         return (loss / lengths.clamp(min=1).to(loss.dtype).reshape(loss.shape)).mean()
-    return _reduced(loss, {0: "none", 2: "sum"}.get(reduction, reduction))
+    names: dict[str | int, str] = {0: "none", 2: "sum"}
+    return _reduced(loss, names.get(reduction, str(reduction)))
 
 
-def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: Any = None, *, driver: str | None = None) -> Any:
+def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
     """By singular values. Which sums of residuals there are depends on the rank that two of the drivers find."""
     rows, columns = a.shape[-2:]
     by_rank = driver in ("gelss", "gelsd")
@@ -218,10 +226,11 @@ def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: Any = None, *, driver: str |
     residuals = ((a @ x - right) ** 2).sum(-2) if driver == "gels" and rows > columns else a.new_empty(0)
     rank = torch.empty(0, dtype=torch.int64) if driver == "gels" else kept.sum(-1)
     values = s if by_rank else a.new_empty(0)
-    return torch.return_types.linalg_lstsq((x.squeeze(-1) if of_vectors else x, residuals, rank, values))
+    kind: Any = torch.return_types  # whose members torch adds when it is imported
+    return kind.linalg_lstsq((x.squeeze(-1) if of_vectors else x, residuals, rank, values))
 
 
-def _never_nested(*_: Any, **__: Any) -> bool:
+def _never_nested(*_: object, **__: object) -> bool:
     """Whether an encoder may drop the padding and compute on what is left: eager decides by the values of the mask,
     and gives zeros for the padding then. What is not padding is the same either way."""
     return False
@@ -249,8 +258,8 @@ def _same_memory(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _flex_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, change: Callable, block_mask: tuple, scale: float,
-    _options: Any, change_buffers: tuple = (), mask_buffers: tuple = (),
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, change: Callable[..., Any], block_mask: tuple[Any, ...], scale: float,
+    _options: object, change_buffers: tuple[Any, ...] = (), mask_buffers: tuple[Any, ...] = (),
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Attention whose scores a function changes and another masks: both are given all places at once."""
     batch, heads, rows, _ = query.shape
@@ -268,10 +277,11 @@ def _flex_attention(
     return weights.to(query.dtype) @ value, sums, scores.amax(-1) / math.log(2)
 
 
-TABLE: dict[Any, Callable] = {
+_DATA: Any = torch.Tensor.data  # a descriptor
+TABLE: dict[Any, Callable[..., Any]] = {
     torch.ops.higher_order.flex_attention: _flex_attention,
-    torch.Tensor.data.__get__: _get_data,  # type: ignore[attr-defined]
-    torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
+    _DATA.__get__: _get_data,
+    _DATA.__set__: _set_data,
     torch.narrow: _narrow,
     torch.Tensor.narrow: _narrow,
     torch.equal: _equal,

@@ -14,10 +14,11 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from torchette.capture import DynamicShapes
 from torchette.errors import ExportError, InputError, InputTypeError
 from torchette.exir.program import EdgeProgramManager, ExecutorchProgramManager
 from torchette.export.recipe import ExportRecipe
-from torchette.export.stages import STAGES, PipelineArtifact
+from torchette.export.stages import STAGES, PipelineArtifact, Stage
 from torchette.export.types import StageType
 from torchette.methods import by_method
 from torchette.runtime import Runtime
@@ -33,11 +34,11 @@ class ExportSession:
 
     def __init__(
         self,
-        model: Any,
-        example_inputs: Sequence[tuple] | Mapping[str, Sequence[tuple]] | None = None,
+        model: object,
+        example_inputs: Sequence[tuple[Any, ...]] | Mapping[str, Sequence[tuple[Any, ...]]] | None = None,
         export_recipe: ExportRecipe | None = None,
         name: str | None = None,
-        dynamic_shapes: Any = None,
+        dynamic_shapes: DynamicShapes = None,
         constant_methods: Mapping[str, Any] | None = None,
         artifact_dir: str | None = None,
         generate_etrecord: bool = False,
@@ -97,11 +98,11 @@ class ExportSession:
 
     # ---- stages ----
 
-    def register_stage(self, stage_type: Any, stage: Any) -> None:
+    def register_stage(self, stage_type: StageType, stage: Stage) -> None:
         """Another stage, or another one in the place of one: `run(artifact)` does it, `get_artifacts()` gives what it made."""
         self._own[stage_type] = stage
 
-    def get_registered_stage(self, stage_type: Any) -> Any:
+    def get_registered_stage(self, stage_type: StageType) -> Any:
         """What does that stage; None where nobody does."""
         return self.get_all_registered_stages().get(stage_type)
 
@@ -157,15 +158,18 @@ class ExportSession:
 
     def get_exported_program(self, method_name: str = "forward") -> ExportedProgram:
         """The captured method. InputError if there is none of that name."""
-        return _of(self._made(StageType.TORCH_EXPORT), method_name)
+        result: ExportedProgram = _of(self._made(StageType.TORCH_EXPORT), method_name)
+        return result
 
     def get_edge_program_manager(self) -> EdgeProgramManager:
         """The program as it was lowered."""
-        return self._made(*_LOWERED)
+        result: EdgeProgramManager = self._made(*_LOWERED)
+        return result
 
     def get_executorch_program_manager(self) -> ExecutorchProgramManager:
         """The finished program."""
-        return self._made(StageType.TO_EXECUTORCH)
+        result: ExecutorchProgramManager = self._made(StageType.TO_EXECUTORCH)
+        return result
 
     def get_executorch_program(self) -> Any:
         """Its records."""
@@ -180,11 +184,14 @@ class ExportSession:
         path = Path(output_name)
         self.get_executorch_program_manager().save(path if path.suffix else path.with_suffix(".pte"))
 
-    def get_example_input(self, method_name: str = "forward") -> tuple:
+    def get_example_input(self, method_name: str = "forward") -> tuple[Any, ...]:
         """What a method was captured with. InputError if it has none."""
-        return _of(self._inputs, method_name)[0]
+        result: tuple[Any, ...] = _of(self._inputs, method_name)[0]
+        return result
 
-    def run_method(self, method_name: str = "forward", example_inputs: tuple | None = None) -> list[Any]:
+    def run_method(
+        self, method_name: str = "forward", example_inputs: tuple[Any, ...] | None = None
+    ) -> list[Any]:
         """What a method of the finished program gives for its example inputs or others, run by the runtime."""
         args = self.get_example_input(method_name) if example_inputs is None else example_inputs
         return Runtime.get().load_program(self.get_pte_buffer()).load_method(method_name).execute(list(args))
@@ -201,11 +208,11 @@ class ExportSession:
 
 
 def export(
-    model: Any,
-    example_inputs: Sequence[tuple] | Mapping[str, Sequence[tuple]] | None = None,
+    model: object,
+    example_inputs: Sequence[tuple[Any, ...]] | Mapping[str, Sequence[tuple[Any, ...]]] | None = None,
     export_recipe: ExportRecipe | None = None,
     name: str | None = None,
-    dynamic_shapes: Any = None,
+    dynamic_shapes: DynamicShapes = None,
     constant_methods: Mapping[str, Any] | None = None,
     artifact_dir: str | None = None,
     generate_etrecord: bool = False,
@@ -225,7 +232,7 @@ def export(
     return session
 
 
-def _shapes_by_method(given: Any, models: Mapping[str, Any]) -> dict[str, Any]:
+def _shapes_by_method(given: object, models: Mapping[str, Any]) -> dict[str, Any]:
     """Method name -> dynamic shapes. A mapping may also have the names of arguments; it then counts for all methods."""
     if isinstance(given, Mapping) and not set(given) <= set(models):
         given = dict.fromkeys(models, given)

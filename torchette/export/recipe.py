@@ -67,7 +67,7 @@ class QuantizationRecipe:
     ao_quantization_configs: Sequence[AOQuantizationConfig] | None = None
     is_qat: bool = False
     dynamic_batch_size: bool = False
-    calibration_inputs_fn: Callable[[], Iterable[tuple]] | None = None
+    calibration_inputs_fn: Callable[[], Iterable[tuple[Any, ...]]] | None = None
     train_fn: Callable[[GraphModule], None] | None = None
     pre_prepare_passes: GraphPasses = None
     post_prepare_passes: GraphPasses = None
@@ -122,7 +122,7 @@ class ExportRecipe:
     strict: bool = True
 
     @classmethod
-    def get_recipe(cls, recipe: RecipeType, **kwargs: Any) -> ExportRecipe:
+    def get_recipe(cls, recipe: RecipeType, **kwargs: object) -> ExportRecipe:
         """A backend's recipe; `kwargs` are its options.
 
         Raises:
@@ -191,7 +191,7 @@ class BackendRecipeProvider(ABC):
         """Returns all recipes of the backend."""
 
     @abstractmethod
-    def create_recipe(self, recipe_type: RecipeType, **kwargs: Any) -> ExportRecipe | None:
+    def create_recipe(self, recipe_type: RecipeType, **kwargs: object) -> ExportRecipe | None:
         """Returns a recipe of the backend, or None if the recipe is of another backend."""
 
     def supports_recipe(self, recipe_type: RecipeType) -> bool:
@@ -209,7 +209,7 @@ class RecipeRegistry:
         """Adds a provider; replaces the provider of the same name."""
         self._providers[provider.backend_name] = provider
 
-    def create_recipe(self, recipe_type: RecipeType, backend: str, **kwargs: Any) -> ExportRecipe | None:
+    def create_recipe(self, recipe_type: RecipeType, backend: str, **kwargs: object) -> ExportRecipe | None:
         """Returns the recipe, or None if the backend has no such recipe. Raises InputError if the backend is unknown."""
         return self._provider(backend).create_recipe(recipe_type, **kwargs)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -36,11 +36,11 @@ class PipelineArtifact:
     data: Any
     context: dict[str, Any] = field(default_factory=dict)
 
-    def add_context(self, key: str, value: Any) -> None:
+    def add_context(self, key: str, value: object) -> None:
         """Let something be known by that name."""
         self.context[key] = value
 
-    def get_context(self, key: str, default: Any = None) -> Any:
+    def get_context(self, key: str, default: object = None) -> Any:
         """What is known by that name."""
         return self.context.get(key, default)
 
@@ -188,7 +188,9 @@ class QuantizeStage(_OfRecipe):
             for method, model in data.items()
         }
 
-    def _quantized(self, model: Any, inputs: Sequence[tuple], recipe: QuantizationRecipe) -> GraphModule:
+    def _quantized(
+        self, model: torch.nn.Module, inputs: Sequence[tuple[Any, ...]], recipe: QuantizationRecipe
+    ) -> GraphModule:
         shapes = None
         if recipe.dynamic_batch_size:
             batch = torch.export.Dim("batch", min=1)
@@ -216,7 +218,11 @@ class TorchExportStage(_OfRecipe):
 
     kind, follows = StageType.TORCH_EXPORT, (None, StageType.SOURCE_TRANSFORM, StageType.QUANTIZE)
 
-    def __init__(self, aten_transform_passes: Any = None, strict: bool = True) -> None:
+    def __init__(
+        self,
+        aten_transform_passes: Sequence[Callable[[str, ExportedProgram], ExportedProgram]] | None = None,
+        strict: bool = True,
+    ) -> None:
         self._recipe = ExportRecipe(aten_transform_passes=aten_transform_passes, strict=strict)
 
     def _made(self, data: dict[str, Any], artifact: PipelineArtifact) -> dict[str, ExportedProgram]:
@@ -237,7 +243,10 @@ class EdgeTransformAndLowerStage(_OfRecipe):
     kind, follows = StageType.TO_EDGE_TRANSFORM_AND_LOWER, (None, StageType.TORCH_EXPORT)
 
     def __init__(
-        self, partitioners: Any = None, transform_passes: Any = None, compile_config: Any = None
+        self,
+        partitioners: list[Any] | None = None,
+        transform_passes: Sequence[Callable[[str, ExportedProgram], Any]] | None = None,
+        compile_config: EdgeCompileConfig | None = None,
     ) -> None:
         lowering = LoweringRecipe(partitioners, transform_passes, None, compile_config)
         self._recipe = ExportRecipe(lowering_recipe=lowering)
@@ -284,7 +293,11 @@ class EdgeProgramManagerTransformStage(_OfRecipe):
         (StageType.TO_EDGE, StageType.TO_EDGE_TRANSFORM_AND_LOWER),
     )
 
-    def __init__(self, edge_transform_passes: Any = None, edge_manager_transform_passes: Any = None) -> None:
+    def __init__(
+        self,
+        edge_transform_passes: object = None,
+        edge_manager_transform_passes: Sequence[Callable[[Any], Any]] | None = None,
+    ) -> None:
         del edge_transform_passes  # of the stage that leads to Edge
         lowering = LoweringRecipe(edge_manager_transform_passes=edge_manager_transform_passes)
         self._recipe = ExportRecipe(lowering_recipe=lowering)
@@ -300,7 +313,7 @@ class ToBackendStage(_OfRecipe):
 
     kind, follows = StageType.TO_BACKEND, (StageType.TO_EDGE, StageType.EDGE_PROGRAM_MANAGER_TRANSFORM)
 
-    def __init__(self, partitioners: Any = None) -> None:
+    def __init__(self, partitioners: list[Any] | None = None) -> None:
         self._recipe = ExportRecipe(lowering_recipe=LoweringRecipe(partitioners))
 
     def _made(self, data: EdgeProgramManager, artifact: PipelineArtifact) -> EdgeProgramManager:
@@ -333,7 +346,7 @@ class ExecutorchStage(_OfRecipe):
 STAGES: dict[Any, type[_OfRecipe]] = {stage.kind: stage for stage in _OfRecipe.__subclasses__()}
 
 
-def _inputs(artifact: PipelineArtifact, method: str) -> Sequence[tuple]:
+def _inputs(artifact: PipelineArtifact, method: str) -> Sequence[tuple[Any, ...]]:
     """What a method is captured and observed with."""
     found = (artifact.get_context("example_inputs") or {}).get(method)
     if not found:
@@ -341,4 +354,5 @@ def _inputs(artifact: PipelineArtifact, method: str) -> Sequence[tuple]:
             f"method {method!r} has no example inputs",
             hints=["PipelineArtifact(models, {'example_inputs': {method: [(x,)]}})"],
         )
-    return found
+    result: Sequence[tuple[Any, ...]] = found
+    return result
