@@ -14,7 +14,7 @@ import random
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.export import Dim, export
@@ -30,6 +30,9 @@ from torchette.exir.program import (
 )
 from torchette.runtime import Runtime
 
+if TYPE_CHECKING:
+    from torchette.runtime import Method, Program
+
 MakePartitioner = Callable[[], Partitioner]
 
 
@@ -39,6 +42,8 @@ class Unclaimed(Exception):
 
 class _Chain(torch.nn.Module):
     """Additions and multiplications in a row, with a weight."""
+
+    weight: torch.Tensor
 
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
@@ -59,6 +64,8 @@ class _Interrupted(torch.nn.Module):
 class _GivesBack(torch.nn.Module):
     """Among its results are an input, a weight, and one result twice."""
 
+    weight: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("weight", torch.full((2, 3), 2.0))
@@ -70,6 +77,8 @@ class _GivesBack(torch.nn.Module):
 
 class _Counts(torch.nn.Module):
     """Changes a buffer."""
+
+    count: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -343,14 +352,14 @@ CHECKS: tuple[Callable[[MakePartitioner], None], ...] = (
 )
 
 
-def _manager(lower: Callable[..., EdgeProgramManager], *args: Any, **kwargs: Any) -> EdgeProgramManager:
+def _manager(lower: Callable[..., EdgeProgramManager], *args: object, **kwargs: object) -> EdgeProgramManager:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DelegationWarning)
         return lower(*args, **kwargs)
 
 
 def _lower(
-    model: torch.nn.Module, args: tuple, make: MakePartitioner, *, must: bool = True, **how: Any
+    model: torch.nn.Module, args: tuple[Any, ...], make: MakePartitioner, *, must: bool = True, **how: Any
 ) -> EdgeProgramManager:
     edge = _manager(to_edge_transform_and_lower, export(model, args, **how), partitioner=make())
     if must and not _backends(edge):
@@ -360,7 +369,7 @@ def _lower(
     return edge
 
 
-def _whole(model: torch.nn.Module, args: tuple, make: MakePartitioner) -> EdgeProgramManager:
+def _whole(model: torch.nn.Module, args: tuple[Any, ...], make: MakePartitioner) -> EdgeProgramManager:
     """The program as one part of the backend."""
     (name,) = set(_backends(_lower(_Elementwise(), args, make)))
     part = to_backend(name, to_edge(export(model, args)).exported_program(), [])
@@ -380,7 +389,7 @@ def _load(program: ExecutorchProgramManager) -> Any:
     return Runtime.get().load_program(program.buffer).load_method("forward")
 
 
-def _refuses(program: Any) -> bool:
+def _refuses(program: Program) -> bool:
     try:
         program.load_method("forward")
     except TorchetteError:
@@ -388,7 +397,7 @@ def _refuses(program: Any) -> bool:
     return False
 
 
-def _equal(method: Any, model: torch.nn.Module, args: tuple) -> None:
+def _equal(method: Method, model: torch.nn.Module, args: tuple[Any, ...]) -> None:
     expected = model(*args)
     expected = expected if isinstance(expected, tuple) else (expected,)
     for got, wanted in zip(method.execute(list(args)), expected, strict=True):

@@ -54,7 +54,8 @@ def whole_panels(weight: torch.Tensor, rank: int) -> torch.Tensor:
 def pack_linear(weight: torch.Tensor) -> torch.Tensor:
     """[N, K] -> [ceil(N / 16), K, 16]."""
     padded = torch.nn.functional.pad(weight, (0, 0, 0, -weight.shape[0] % PANEL_WIDTH))
-    return padded.unflatten(0, (-1, PANEL_WIDTH)).transpose(1, 2).contiguous()
+    result: torch.Tensor = padded.unflatten(0, (-1, PANEL_WIDTH)).transpose(1, 2).contiguous()
+    return result
 
 
 def unpack_linear(packed: torch.Tensor, outputs: int) -> torch.Tensor:
@@ -167,7 +168,10 @@ def pack_rows(whole: torch.Tensor, bits: int) -> torch.Tensor:
     if bits == 8:
         return whole
     above = (whole.to(torch.int16) + (1 << bits - 1)).unflatten(1, (-1, 8 // bits))
-    return sum(above[..., i] << place for i, place in enumerate(_PLACES[bits])).to(torch.uint8)  # type: ignore[union-attr]
+    result: torch.Tensor = sum(above[..., i] << place for i, place in enumerate(_PLACES[bits])).to(
+        torch.uint8
+    )
+    return result
 
 
 def unpack_rows(packed: torch.Tensor, bits: int) -> torch.Tensor:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torchette.backends.engine.partitioner import CpuPartitioner
 from torchette.errors import InputError
@@ -36,7 +35,7 @@ class CpuRecipeProvider(BackendRecipeProvider):
         """All types."""
         return list(CpuRecipeType)
 
-    def create_recipe(self, recipe_type: RecipeType, **kwargs: Any) -> ExportRecipe | None:
+    def create_recipe(self, recipe_type: RecipeType, **kwargs: object) -> ExportRecipe | None:
         """A recipe. InputError for an option: it has none."""
         if not isinstance(recipe_type, CpuRecipeType):
             return None

@@ -9,6 +9,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.backends.null.preprocess import DTYPES, OPERATORS, NullBackend, operator_name
+from torchette.exir.arguments import checked
 from torchette.exir.delegation.delegate import (
     DelegationSpec,
     Partitioner,
@@ -48,7 +49,7 @@ def _why_not(node: Node) -> str | None:
     if node.kwargs.get("alpha", 1) != 1:
         return "alpha is not 1"
     for operand in operands:
-        value = operand.meta["val"]  # type: ignore[union-attr]
+        value = checked(operand, Node).meta["val"]
         if not isinstance(value, torch.Tensor) or value.dtype != result.dtype or value.dtype not in DTYPES:
             return f"dtype {getattr(value, 'dtype', type(value).__name__)}"
         if not same_shape(value.shape, result.shape):

@@ -22,6 +22,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from torchette.exir.arguments import node_arg
 from torchette.exir.delegation.delegate import BackendDetails, CompileSpec, PreprocessResult
 from torchette.exir.graph import calls, constants, outputs, placeholders, written
 from torchette.exir.tensor import upper_bound
@@ -54,7 +55,7 @@ class NullBackend(BackendDetails):
             operation = OPERATORS.get(operator_name(node))
             if operation is None:
                 raise ValueError(f"{node.target} is no addition or multiplication")
-            left, right = (values.index(operand) for operand in node.args[:2])  # type: ignore[arg-type]
+            left, right = (values.index(node_arg(node, place)) for place in (0, 1))
             handles[len(instructions)] = (node.meta["debug_handle"],)
             instructions.append((operation, left, right))
             values.append(node)
@@ -84,6 +85,7 @@ def _described(node: Node) -> tuple[int, int]:
     if value.dtype not in DTYPES:
         raise ValueError(f"{node.name} is of {value.dtype}, which is none of {', '.join(map(str, DTYPES))}")
     sizes = [upper_bound(size) for size in value.shape]
-    if None in sizes:
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
         raise ValueError(f"{node.name} has a dimension without an upper bound")
-    return DTYPES[value.dtype], math.prod(sizes)  # type: ignore[arg-type]
+    return DTYPES[value.dtype], math.prod(known)

@@ -14,6 +14,7 @@ import torch
 from torch.fx import Node
 
 from torchette.backends.vulkan.payload import DTYPES
+from torchette.exir.arguments import list_arg, overload
 from torchette.exir.tensor import upper_bound
 from torchette.schema import LIMITS
 
@@ -24,7 +25,7 @@ _MOST_ELEMENTS = 2**31 - 2
 Check = Callable[[Node], "str | None"]
 
 
-def name_of(target: Any) -> str:
+def name_of(target: object) -> str:
     """An operator's name in a payload, such as ``aten.add.Tensor``; "" for what is none."""
     if target is operator.getitem:
         return ""
@@ -46,15 +47,15 @@ def _rows() -> dict[str, list[list[str]]]:
 _POINTWISE = _rows()
 
 
-def _value(node: Node, place: int, default: Any = None) -> Any:
+def _value(node: Node, place: int, default: object = None) -> Any:
     """An argument by its place in the schema."""
     if place < len(node.args):
         return node.args[place]
-    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    arguments = overload(node)._schema.arguments
     return node.kwargs.get(arguments[place].name, default) if place < len(arguments) else default
 
 
-def _tensor(node: Any) -> torch.Tensor | None:
+def _tensor(node: object) -> torch.Tensor | None:
     val = node.meta.get("val") if isinstance(node, Node) else None
     return val if isinstance(val, torch.Tensor) else None
 
@@ -64,7 +65,7 @@ def _pointwise(node: Node) -> str | None:
     for _, *letters in _POINTWISE[name_of(node.target)]:
         reason = None
         for place, letter in enumerate(letters):
-            given = _value(node, place, node.target._schema.arguments[place].default_value)  # type: ignore[union-attr]
+            given = _value(node, place, overload(node)._schema.arguments[place].default_value)
             if letter[0] == "'" and given != letter.strip("'"):
                 reason = f"no mode {given!r}"
             elif letter[0] in "cxyz" and _tensor(given) is None:
@@ -122,7 +123,7 @@ def _softmax(node: Node) -> str | None:
 
 
 def _index(node: Node) -> str | None:
-    given = [index for index in node.args[1] if index is not None]  # type: ignore[union-attr]
+    given = [index for index in list_arg(node, 1) if index is not None]
     if len(given) > 4:
         return "more than four indices"
     if _value(node, 3):
@@ -156,9 +157,19 @@ def _copy(node: Node) -> str | None:
     # a float is cut to 32 bits as an integer is
     limits = torch.iinfo(result.dtype) if result.dtype in (torch.int8, torch.uint8) else None
     given = node.args[0]
-    if limits and given.target is torch.ops.aten.clamp.default and len(given.args) == 3:  # type: ignore[union-attr]
-        low, high = given.args[1:]  # type: ignore[union-attr]
-        if low is not None and high is not None and limits.min <= low and high <= limits.max:
+    if (
+        limits
+        and isinstance(given, Node)
+        and given.target is torch.ops.aten.clamp.default
+        and len(given.args) == 3
+    ):
+        low, high = given.args[1:]
+        if (
+            isinstance(low, (int, float))
+            and isinstance(high, (int, float))
+            and limits.min <= low
+            and high <= limits.max
+        ):
             return None
     cut = source.dtype in _FLOATS and result.dtype in (torch.int64, torch.uint8, torch.int8)
     return "a conversion to an integer that is not of 32 bits" if cut else None
@@ -174,18 +185,18 @@ def _instance(node: Node) -> str | None:
 
 
 def _rms(node: Node) -> str | None:
-    return "over several dimensions" if len(node.args[1]) != 1 else _floats(node)  # type: ignore[arg-type]
+    return "over several dimensions" if len(list_arg(node, 1)) != 1 else _floats(node)
 
 
 def _blocks(node: Node) -> str | None:
     """Of torchao's operators: one scale for all, for a place of one dimension, or for neighbours along the last one."""
-    value, sizes = _tensor(node.args[0]), node.args[2 if "choose" in name_of(node.target) else 1]
+    value, sizes = _tensor(node.args[0]), list_arg(node, 2 if "choose" in name_of(node.target) else 1)
     assert value is not None
-    parts = [a for a, b in zip(value.shape, sizes, strict=True) if a != b and b != -1]  # type: ignore[arg-type]
-    rows = all(b == 1 for b in sizes[:-1])  # type: ignore[index]
+    parts = [a for a, b in zip(value.shape, sizes, strict=True) if a != b and b != -1]
+    rows = all(b == 1 for b in sizes[:-1])
     if not rows and len(parts) > 1:
         return "blocks of several dimensions"
-    if not rows and parts and not any(b == 1 and a != 1 for a, b in zip(value.shape, sizes)):  # type: ignore[arg-type]
+    if not rows and parts and not any(b == 1 and a != 1 for a, b in zip(value.shape, sizes)):
         return "blocks of a part of a dimension that is not the last"
     if "choose" in name_of(node.target) and node.args[1] not in ("SYMMETRIC", "ASYMMETRIC"):
         return f"no mapping {node.args[1]}"
@@ -301,7 +312,7 @@ OPERATORS: dict[str, Check] = {
 _GROWS = ("add", "sub", "rsub", "mul", "neg", "pow", "sum", "prod", "cumsum", "div", "abs", "full")
 
 
-def _most(value: Any, stored: Mapping[Node, torch.Tensor]) -> float:
+def _most(value: object, stored: Mapping[Node, torch.Tensor]) -> float:
     """A bound of the size of whole numbers: what comes in is checked to have 32 bits."""
     if not isinstance(value, Node):
         return abs(value) if isinstance(value, (int, float)) else math.inf
@@ -355,7 +366,7 @@ def why_not(
     return check(node)
 
 
-def _why_not_value(val: Any) -> str | None:
+def _why_not_value(val: object) -> str | None:
     for one in val if isinstance(val, (list, tuple)) else [val]:
         if isinstance(one, (int, torch.SymInt)):
             continue
@@ -364,8 +375,9 @@ def _why_not_value(val: Any) -> str | None:
         if one.dtype not in DTYPES:
             return f"dtype {str(one.dtype).removeprefix('torch.')}"
         bounds = [upper_bound(size) for size in one.shape]
-        if None in bounds:
+        known = [bound for bound in bounds if bound is not None]
+        if len(known) < len(bounds):
             return "a dimension has no upper bound"
-        if one.dim() > MAX_DIMS or math.prod(bounds) > _MOST_ELEMENTS:  # type: ignore[arg-type]
+        if one.dim() > MAX_DIMS or math.prod(known) > _MOST_ELEMENTS:
             return "more than eight dimensions, or 2^31 elements"
     return None

@@ -43,7 +43,7 @@ DTYPES = frozenset(_DTYPES)
 class Payload:
     """Collects a graph. Values are named by the numbers that its methods return."""
 
-    def __init__(self, force_fp16: bool = False, **overrides: Any) -> None:
+    def __init__(self, force_fp16: bool = False, **overrides: object) -> None:
         """`force_fp16`: keep float32 as float16; `overrides`: fields of the graph."""
         self._graph = T["VkGraph"](version="0", **overrides)
         self._half = force_fp16
@@ -68,7 +68,7 @@ class Payload:
             mem_obj_id=-1,
         )
 
-    def scalar(self, number: Any) -> int:
+    def scalar(self, number: object) -> int:
         """None, a truth value, a number or a text; equal ones are one value."""
         key = (type(number), str(number))
         if key not in self._numbers:
@@ -113,7 +113,7 @@ class Payload:
         processed = header.ljust(start, b"\0") + graph.ljust(end - start, b"\0")
         return processed, self._store.get_named_data_store_output()
 
-    def _value(self, kind: str, **fields: Any) -> int:
+    def _value(self, kind: str, **fields: object) -> int:
         self._graph.values.append(T["VkValue"](T[kind](**fields)))
         return len(self._graph.values) - 1
 

@@ -17,6 +17,7 @@ from torchette.backends.vulkan.payload import Payload, VkMemoryLayout, VkStorage
 from torchette.backends.vulkan.quantized_layers import NAME as QUANTIZED
 from torchette.backends.vulkan.quantized_layers import QuantizedLayer, quantized_layer
 from torchette.backends.vulkan.whole_weights import WholeLinear, whole_linear
+from torchette.exir.arguments import checked, int_arg
 from torchette.exir.delegation.delegate import BackendDetails, CompileSpec, PreprocessResult
 from torchette.exir.graph import calls, constants, outputs, placeholders, tensor_of, written
 from torchette.exir.tensor import upper_bound
@@ -58,7 +59,7 @@ def _states(program: ExportedProgram) -> tuple[dict[Node, torch.Tensor], list[tu
     tensors = {spec.target: tensor_of(program, spec) for spec in signature.input_specs}
     targets = [spec.target for spec in signature.output_specs if spec.kind is OutputKind.BUFFER_MUTATION]
     updates = [(new, nodes[target]) for new, target in zip(outputs(program), targets, strict=False)]
-    return {nodes[target]: tensors[target] for target in targets}, updates  # type: ignore[misc]
+    return {nodes[target]: checked(tensors[target], torch.Tensor) for target in targets}, updates
 
 
 def _in_place(program: ExportedProgram, updates: list[tuple[Node, Node]]) -> dict[Node, Node]:
@@ -154,7 +155,7 @@ class _Builder:
             parts = [self._new(one) for one in val]
             result = self._payload.list(parts)
             for user in node.users:
-                self._values[user] = parts[user.args[1]]  # type: ignore[index]
+                self._values[user] = parts[int_arg(user, 1)]
         else:
             state = self._in_place.get(node)
             result = self._values[node] = self._new(val) if state is None else self._values[state]
@@ -170,7 +171,7 @@ class _Builder:
         returned = outputs(self._program)[len(self._updates) :]
         return self._payload.finish(self._inputs, [self._value(node) for node in returned])
 
-    def _argument(self, value: Any) -> int:
+    def _argument(self, value: object) -> int:
         if isinstance(value, Node):
             return self._value(value)
         if isinstance(value, (list, tuple)):
@@ -186,7 +187,9 @@ class _Builder:
             self._values[node] = self._new(node.meta["val"], self._stored.get(node))
         return self._values[node]
 
-    def _new(self, val: Any, constant: torch.Tensor | None = None) -> int:
+    def _new(self, val: object, constant: torch.Tensor | None = None) -> int:
         if isinstance(val, torch.Tensor):
-            return self._payload.tensor([upper_bound(size) for size in val.shape], val.dtype, constant)  # type: ignore[misc]
+            return self._payload.tensor(
+                [checked(upper_bound(size), int) for size in val.shape], val.dtype, constant
+            )
         return self._payload.size() if isinstance(val, torch.SymInt) else self._payload.scalar(val)

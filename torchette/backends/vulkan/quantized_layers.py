@@ -13,6 +13,7 @@ import torch
 from torch.fx import Node
 
 from torchette.backends.vulkan.operators import name_of
+from torchette.exir.arguments import node_arg, number_arg
 from torchette.schema.engine import CONSTANTS
 
 NAME = "torchette.quantized_convolution.default"
@@ -67,15 +68,15 @@ def quantized_layer(node: Node, stored: Mapping[Node, torch.Tensor]) -> Quantize
     return QuantizedLayer(x.args[0], whole, terms, [given[1], *where, zero, low, high])
 
 
-def _numbers(node: Any, way: str) -> tuple[float, int, int, int] | None:
+def _numbers(node: object, way: str) -> tuple[float, int, int, int] | None:
     """Scale, zero point and bounds of what is quantized or dequantized, to or from 8 bits."""
     if not isinstance(node, Node) or node.op != "call_function" or name_of(node.target) != way:
         return None
-    scale, zero, low, high, dtype = node.args[1:6]
-    real = node.args[0] if way == _QUANTIZE else node
-    if dtype not in (torch.int8, torch.uint8) or real.meta["val"].dtype is not torch.float32:  # type: ignore[union-attr]
+    real = node_arg(node) if way == _QUANTIZE else node
+    if node.args[5] not in (torch.int8, torch.uint8) or real.meta["val"].dtype is not torch.float32:
         return None
-    return float(scale), int(zero), int(low), int(high)  # type: ignore[arg-type]
+    scale, zero, low, high = (number_arg(node, place) for place in (1, 2, 3, 4))
+    return float(scale), int(zero), int(low), int(high)
 
 
 def _bounds(node: Node) -> tuple[float, float] | None:
@@ -85,17 +86,25 @@ def _bounds(node: Node) -> tuple[float, float] | None:
         return 0.0, math.inf
     if kind not in ("aten.hardtanh.default", "aten.clamp.default"):
         return None
-    given = [*node.args[1:], None, None][:2]
-    absent = (-1.0, 1.0) if kind == "aten.hardtanh.default" else (-math.inf, math.inf)
-    return tuple(float(b if a is None else a) for a, b in zip(given, absent, strict=True))  # type: ignore[arg-type,return-value]
+    given: list[Any] = [*node.args[1:], None, None]
+    low, high = (-1.0, 1.0) if kind == "aten.hardtanh.default" else (-math.inf, math.inf)
+    return float(low if given[0] is None else given[0]), float(high if given[1] is None else given[1])
 
 
-def _weight(node: Any, stored: Mapping[Node, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _weight(node: object, stored: Mapping[Node, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Whole numbers without a zero point, and the scale of each output in float64."""
-    numbers = stored.get(node.args[0]) if isinstance(node, Node) and node.args else None  # type: ignore[arg-type]
-    if numbers is None or numbers.dtype not in (torch.int8, torch.uint8) or numbers.dim() < 2:
+    source = node.args[0] if isinstance(node, Node) and node.args else None
+    numbers = stored.get(source) if isinstance(source, Node) else None
+    if (
+        not isinstance(node, Node)
+        or numbers is None
+        or numbers.dtype not in (torch.int8, torch.uint8)
+        or numbers.dim() < 2
+    ):
         return None
-    kind, (scale, zero) = name_of(node.target), node.args[1:3]
+    kind = name_of(node.target)
+    scale: Any = node.args[1]
+    zero: Any = node.args[2]
     if kind == "quantized_decomposed.dequantize_per_channel.default" and node.args[3] == 0:
         scale, zero = stored.get(scale), torch.zeros(()) if zero is None else stored.get(zero)
     elif kind != _DEQUANTIZE:

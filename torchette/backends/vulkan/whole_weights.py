@@ -11,6 +11,7 @@ import torch
 from torch.fx import Node
 
 from torchette.backends.vulkan.operators import name_of
+from torchette.exir.arguments import ints_arg, node_arg
 
 
 @dataclass
@@ -39,30 +40,36 @@ def whole_linear(node: Node, stored: Mapping[Node, torch.Tensor]) -> WholeLinear
         return None
     kind, args = name_of(weight.target), weight.args
     if layer == "aten.mm.default":  # of torchao's weights, whose scales come afterwards
-        numbers = stored.get(args[0]) if kind == "aten._to_copy.default" else None  # type: ignore[arg-type]
+        numbers = stored.get(node_arg(weight)) if kind == "aten._to_copy.default" else None
         if numbers is None or numbers.dtype is not torch.int8:
             return None
         depth, columns = numbers.shape
         ones = torch.ones(columns)
         return WholeLinear("aten._weight_int8pack_mm.default", numbers.t().contiguous(), ones, depth)
     if kind == "torchao.dequantize_affine.default":
-        block, scale, zero = args[1:4]
+        block, (scale, zero) = ints_arg(weight, 1), args[2:4]
         low, high = (args[5], args[6]) if len(args) > 6 else (-128, 127)
     elif kind == "quantized_decomposed.dequantize_per_channel.default" and args[3] == 0:
         (scale, zero), (low, high) = args[1:3], args[4:6]
-        block = (1, -1)
+        block = [1, -1]
     else:
         return None
-    numbers, scales = stored.get(args[0]), stored.get(scale)  # type: ignore[arg-type]
-    zeros = torch.zeros(()) if zero is None else stored.get(zero)  # type: ignore[arg-type]
-    if numbers is None or scales is None or zeros is None or numbers.dtype is not torch.int8 or block[0] != 1:  # type: ignore[index]
+    numbers, scales = stored.get(node_arg(weight)), stored.get(scale) if isinstance(scale, Node) else None
+    zeros = stored.get(zero) if isinstance(zero, Node) else torch.zeros(()) if zero is None else None
+    if numbers is None or scales is None or zeros is None or numbers.dtype is not torch.int8 or block[0] != 1:
         return None
     columns, depth = numbers.shape
-    group = depth if block[1] == -1 else int(block[1])  # type: ignore[index,call-overload]
+    group = depth if block[1] == -1 else block[1]
     if zeros.any() or depth % group or scales.numel() != columns * depth // group:
         return None
     scales = scales.float().reshape(columns, -1).t().contiguous()
-    if low is not None and high is not None and low >= -8 and high <= 7 and depth % 2 == 0:  # type: ignore[operator]
+    if (
+        isinstance(low, (int, float))
+        and isinstance(high, (int, float))
+        and low >= -8
+        and high <= 7
+        and depth % 2 == 0
+    ):
         nibbles = (numbers + 8).to(torch.uint8)
         return WholeLinear(
             "et_vk.linear_q4gsw.default", nibbles[:, ::2] | nibbles[:, 1::2] << 4, scales, group

@@ -17,7 +17,9 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.node import Argument
 
+from torchette.exir.arguments import node_arg
 from torchette.exir.graph import add_constant, calls, fake_mode, replace
 
 aten = torch.ops.aten
@@ -33,17 +35,19 @@ def spell_out_attention(program: ExportedProgram) -> ExportedProgram:
     masks: dict[Any, tuple[Node, Node | None]] = {}
     mode = fake_mode(program)
     for node in calls(program, aten.scaled_dot_product_attention.default):
-        query, key = (operand.meta["val"] for operand in node.args[:2])  # type: ignore[union-attr]
+        query, key = (node_arg(node, place).meta["val"] for place in (0, 1))
         given = dict(zip(("attn_mask", "dropout_p", "is_causal"), node.args[3:], strict=False)) | node.kwargs
         mask, causal = given.get("attn_mask"), bool(given.get("is_causal", False))
         plain = not given.get("dropout_p") and not given.get("enable_gqa") and (mask is None) == causal
         depth, kind = query.shape[-1], query.dtype
         if not plain or mode is None or kind not in _LOW or not isinstance(depth, int):
             continue
-        if mask is not None and mask.meta["val"].dtype not in (torch.bool, kind):
+        if isinstance(mask, Node) and mask.meta["val"].dtype not in (torch.bool, kind):
             continue
 
-        def insert(target: Any, *args: Any, node: Node = node, **kwargs: Any) -> Node:
+        def insert(
+            target: Callable[..., Any], *args: Argument, node: Node = node, **kwargs: Argument
+        ) -> Node:
             with node.graph.inserting_before(node):
                 made = node.graph.call_function(target, args, kwargs)
             made.meta = {key: item for key, item in node.meta.items() if key != "val"}
@@ -55,14 +59,14 @@ def spell_out_attention(program: ExportedProgram) -> ExportedProgram:
         lengths = (query.shape[-2], key.shape[-2])
         wanted = (*map(str, lengths), kind) if causal else (mask, kind)
         if wanted not in masks:
-            if not causal:
+            if isinstance(mask, Node):
                 choose = _chosen if mask.meta["val"].dtype is torch.bool else _added
                 masks[wanted] = choose(insert, mask, kind)
             elif all(isinstance(length, int) for length in lengths):
-                seen = torch.full(lengths, _LOW[kind], dtype=kind).triu(1)
-                masks[wanted] = add_constant(program, "causal_mask", seen), None
+                unseen = torch.full(lengths, _LOW[kind], dtype=kind).triu(1)
+                masks[wanted] = add_constant(program, "causal_mask", unseen), None
             else:
-                rows, columns = (_places(insert, source) for source in node.args[:2])
+                rows, columns = (_places(insert, node_arg(node, place)) for place in (0, 1))
                 seen = insert(aten.le.Tensor, columns, insert(aten.unsqueeze.default, rows, 1))
                 masks[wanted] = _chosen(insert, seen, kind)[0], None  # everyone sees the first
         added, factor = masks[wanted]
@@ -77,7 +81,7 @@ def spell_out_attention(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def _places(insert: Insert, source: Any) -> Node:
+def _places(insert: Insert, source: Node) -> Node:
     """0, 1, 2 ... for the rows of queries or keys."""
     return insert(aten.arange.default, insert(aten.sym_size.int, source, source.meta["val"].dim() - 2))
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -191,6 +191,8 @@ class XNNPACKPassManager:
         return program
 
 
-def get_xnnpack_executorch_backend_config(additional_passes: Any = None) -> ExecutorchBackendConfig:
+def get_xnnpack_executorch_backend_config(
+    additional_passes: Iterable[Any] | None = None,
+) -> ExecutorchBackendConfig:
     """For `to_executorch`: the given passes, and delegates' bytes in segments, which can be given back after loading."""
     return ExecutorchBackendConfig(passes=list(additional_passes or ()), extract_delegate_segments=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.fx import Node
 
@@ -21,6 +22,7 @@ from torchette.backends.xnnpack.payload import FLOATS
 from torchette.backends.xnnpack.preprocess import EXTERNAL_TAG, XnnpackBackend
 from torchette.backends.xnnpack.quantization import role
 from torchette.errors import InputError
+from torchette.exir.arguments import checked, list_arg, node_arg, optional_node_arg
 from torchette.exir.delegation.delegate import (
     CompileSpec,
     DelegationSpec,
@@ -106,7 +108,7 @@ class XnnpackPartitioner(Partitioner):
             given = node.args
             if node.target in _WITH_SIZES and len(node.all_input_nodes) == 2:
                 # The one size that varies follows from the others: no number has to be given to the delegate.
-                sizes = [-1 if isinstance(size, Node) else size for size in given[1]]  # type: ignore[union-attr]
+                sizes = [-1 if isinstance(size, Node) else size for size in list_arg(node, 1)]
                 node.args = (given[0], sizes)
             reason = why_not_taken(
                 lambda: why_not(node, stored) or self._refusal(node, stored, exported_program)  # noqa: B023
@@ -171,13 +173,14 @@ class XnnpackPartitioner(Partitioner):
         """What linear layers in float32 shall get at each call; what else reads it in the delegate has its own."""
         found: dict[Node, list[Node]] = {}
         for node in calls(program):
-            places = _LAYERS.get(node.target)
-            if TAG not in node.meta or places is None or stored.get(node.args[places[0]]) is None:  # type: ignore[call-overload]
+            places = _LAYERS.get(node.target) if isinstance(node.target, OpOverload) else None
+            if TAG not in node.meta or places is None or node.args[places[0]] not in stored:
                 continue
-            parts = [node.args[place] for place in places if place < len(node.args)]
-            if all(part is None or stored[part].dtype is torch.float32 for part in parts):  # type: ignore[index]
-                for part in filter(None, parts):
-                    found.setdefault(part, []).append(node)  # type: ignore[arg-type]
+            given = (optional_node_arg(node, place) for place in places if place < len(node.args))
+            parts = [part for part in given if part is not None]
+            if all(stored[part].dtype is torch.float32 for part in parts):
+                for part in parts:
+                    found.setdefault(part, []).append(node)
         for weight, layers in found.items():
             others = [user for user in weight.users if TAG in user.meta and user not in layers]
             if others:
@@ -273,13 +276,14 @@ def _limit(
     """Take a choice between what the library computes and a number, by truth values from elsewhere: it becomes the minimum
     and the maximum with limits, which are infinite where the computed one is chosen. Whether it is such a choice."""
     truth, *values = node.args
-    numbers = [value for value in values if value in stored and stored[value].numel() == 1]  # type: ignore[index]
-    given = [value for value in values if TAG in value.meta]  # type: ignore[union-attr]
+    nodes = [value for value in values if isinstance(value, Node)]
+    numbers = [value for value in nodes if value in stored and stored[value].numel() == 1]
+    given = [value for value in nodes if TAG in value.meta]
     val = node.meta["val"]
     if truth in behind or len(numbers) != 1 or len(given) != 1:
         return False
-    number, source = stored[numbers[0]], given[0]  # type: ignore[index]
-    computed = source.meta["val"]  # type: ignore[union-attr]
+    number, source = stored[numbers[0]], given[0]
+    computed = source.meta["val"]
     if not number.dtype is computed.dtype is val.dtype or not same_shape(computed.shape, val.shape):
         return False
     if val.dtype not in FLOATS or number.isnan().any():
@@ -291,12 +295,12 @@ def _limit(
         free = add_constant(program, "no_limit", torch.full((), infinite, dtype=val.dtype), node)
         arms = [free if value is given[0] else value for value in values]
         with computed.fake_mode:
-            limits = torch.where(*(arm.meta["val"] for arm in (truth, *arms)))  # type: ignore[union-attr]
+            limits = torch.where(*(checked(arm, Node).meta["val"] for arm in (truth, *arms)))
         limit = call(node, torch.ops.aten.where.self, (truth, *arms), val=limits, like=node)
         reject(limit, "truth values are none of XNNPACK's")
         source = call(node, operation, (source, limit), val=val, like=node)
         source.meta[TAG] = "xnnpack"
-    replace(program, node, source)  # type: ignore[arg-type]
+    replace(program, node, source)
     return True
 
 
@@ -304,10 +308,10 @@ def _is_wanted(node: Node) -> bool:
     """Products with vectors are none of the library's."""
     if node.target != torch.ops.aten.matmul.default:
         return True
-    return all(factor.meta["val"].dim() > 1 for factor in node.args)  # type: ignore[union-attr]
+    return all(checked(factor, Node).meta["val"].dim() > 1 for factor in node.args)
 
 
-def _is_kept(op: Any) -> bool:
+def _is_kept(op: object) -> bool:
     return op in _WHOLE or str(op).startswith("torchao.")
 
 
@@ -320,5 +324,5 @@ def _beside_work(node: Node) -> bool:
         if role(other) in ("quantize", "dequantize"):
             around |= {*other.all_input_nodes, *other.users}
         elif other.target is operator.getitem:
-            around.add(other.args[0])  # type: ignore[arg-type]
+            around.add(node_arg(other))
     return any(TAG in other.meta and role(other) is None for other in around)

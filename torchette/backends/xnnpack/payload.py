@@ -14,7 +14,7 @@ import dataclasses
 import hashlib
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import torch
 
 from torchette.exir.delegation.delegate import NamedDataStore, NamedDataStoreOutput
 from torchette.format import flatbuffer
-from torchette.format.schema import load
+from torchette.format.schema import Record, load
 
 SCHEMA = load(Path(__file__).parents[2] / "schema" / "xnnpack.fbs")
 T = SCHEMA.types
@@ -86,7 +86,7 @@ class Payload:
         self._graph = T["XNNGraph"](
             version="0", num_externs=arguments, constant_data=[T["ConstantDataOffset"](0, 0, "")]
         )
-        self._constants: dict[tuple, int] = {}
+        self._constants: dict[tuple[Any, ...], int] = {}
 
     def value(
         self, dims: Sequence[int], element: Element, *, argument: int | None = None, output: bool = False
@@ -144,7 +144,12 @@ class Payload:
         return self._blob(_bytes(scales), f"scale_{_digest(scales)}")
 
     def _stored(
-        self, tensor: torch.Tensor, dims: Sequence[int], kind: str, detail: Any, quantization: Any
+        self,
+        tensor: torch.Tensor,
+        dims: Sequence[int],
+        kind: str,
+        detail: object,
+        quantization: Callable[[], object],
     ) -> int:
         """A constant; `detail` is what tells it from others of the same bytes and dimensions."""
         data = _bytes(tensor)
@@ -156,7 +161,7 @@ class Payload:
             self._constants[key, tuple(dims), kind, detail] = known
         return known
 
-    def _blob(self, data: Any, key: str) -> int:
+    def _blob(self, data: memoryview, key: str) -> int:
         self._blobs.append(data)
         self._tags.append(self.external_tag)
         self._graph.constant_data.append(T["ConstantDataOffset"](2**64 - 1, data.nbytes, key))
@@ -166,7 +171,7 @@ class Payload:
         self,
         dims: Sequence[int],
         kind: str,
-        quantization: Any,
+        quantization: object,
         *,
         external: int = NONE,
         buffer: int = 0,
@@ -278,7 +283,7 @@ class Payload:
         return header + bytes(start - len(header)) + graph + bytes(end - start - len(graph))
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(value: Record) -> Any:
     """The record of dimensions and data."""
     union = value.xvalue_union
     return union.tensor_value if isinstance(union, T["XNNQuantizedTensorValue"]) else union

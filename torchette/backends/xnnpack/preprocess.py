@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from torchette.backends.xnnpack.operators import Lowering, why_not
+from torchette.exir.arguments import list_arg
 from torchette.exir.delegation.delegate import BackendDetails, CompileSpec, PreprocessResult
 from torchette.exir.graph import calls, constants, outputs, placeholders, written
 
@@ -46,7 +47,7 @@ def generate_node_to_external_map(
         node for node in edge_graph_module.graph.nodes if node.op == "placeholder" and node not in stored
     ]
     given = set(nodes)
-    nodes += edge_graph_module.graph.output_node().args[0]
+    nodes += list_arg(edge_graph_module.graph.output_node())
     found: dict[Node, ExternalMeta] = {}
     for place, node in enumerate(nodes):
         if node in found:
@@ -77,7 +78,8 @@ def _data_file(node: Node) -> str | None:
         for stored in (source, *source.all_input_nodes):
             tag = (stored.meta.get("custom") or {}).get("delegate_constant_tag")
             if tag is not None and stored.op == "placeholder":
-                return tag
+                result: str | None = tag
+                return result
     return None
 
 

@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.nn import functional
 
 from torchette.errors import MissingPackageError
+from torchette.exir.arguments import node_arg
 
 try:
     from torchao.quantization.pt2e import (
@@ -188,7 +189,7 @@ for _pattern in _patterns():
 
 # Pattern -> how models spell it: modules and functions.
 _RELUS = (nn.ReLU, functional.relu)
-_SPELLINGS: dict[str, list[tuple[Callable, ...]]] = {
+_SPELLINGS: dict[str, list[tuple[Callable[..., Any], ...]]] = {
     "conv": [(nn.Conv1d,), (nn.Conv2d,), (functional.conv1d,), (functional.conv2d,)],
     "conv_transpose": [(nn.ConvTranspose1d,), (nn.ConvTranspose2d,), (functional.conv_transpose2d,)],
     "linear": [(nn.Linear,), (functional.linear,)],
@@ -202,7 +203,7 @@ for _name in ("conv", "conv_transpose", "linear", "add", "sub", "mul"):
     _SPELLINGS[f"{_name}_relu"] = [(*first, relu) for first in _SPELLINGS[_name] for relu in _RELUS]
 
 
-class XNNPACKQuantizer(Quantizer):
+class XNNPACKQuantizer(Quantizer):  # type: ignore[misc]  # torchao has no types
     """Annotates what the library runs on integers. A node takes the setting of its module's name, else of its module's
     type, else of its operator, else the global one; the setting None leaves it in floating point.
 
@@ -218,7 +219,7 @@ class XNNPACKQuantizer(Quantizer):
         super().__init__()
         self.global_config: QuantizationConfig | None = None
         self.operator_type_config: dict[Any, QuantizationConfig | None] = {}
-        self.module_type_config: dict[Callable, QuantizationConfig | None] = {}
+        self.module_type_config: dict[Callable[..., Any], QuantizationConfig | None] = {}
         self.module_name_config: dict[str, QuantizationConfig | None] = {}
         self.filter_fn: Callable[[Node], bool] | None = None
 
@@ -228,14 +229,14 @@ class XNNPACKQuantizer(Quantizer):
         return self
 
     def set_operator_type(
-        self, operator_type: Any, quantization_config: QuantizationConfig | None
+        self, operator_type: object, quantization_config: QuantizationConfig | None
     ) -> XNNPACKQuantizer:
         """For an operator of torch.ops, with or without its overload."""
         self.operator_type_config[operator_type] = quantization_config
         return self
 
     def set_module_type(
-        self, module_type: Callable, quantization_config: QuantizationConfig | None
+        self, module_type: Callable[..., Any], quantization_config: QuantizationConfig | None
     ) -> XNNPACKQuantizer:
         """For all inside of modules of a class."""
         self.module_type_config[module_type] = quantization_config
@@ -342,11 +343,11 @@ class XNNPACKQuantizer(Quantizer):
         return self.global_config
 
 
-def _type_name(kind: Any) -> str:
+def _type_name(kind: type | Callable[..., Any]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _is_float(node: Any) -> bool:
+def _is_float(node: object) -> bool:
     val = node.meta.get("val") if isinstance(node, Node) else None
     return isinstance(val, torch.Tensor) and val.dtype is torch.float32
 
@@ -363,8 +364,8 @@ def _runs_dynamically(node: Node) -> bool:
         return False
     transposed = node.target in _TRANSPOSED_CONVOLUTIONS
     groups = next(iter(node.args[6:]), 1)
-    single = node.args[1].meta["val"].shape[1] == 1  # type: ignore[union-attr]
-    return groups == 1 or not (transposed or single)
+    single = node_arg(node, 1).meta["val"].shape[1] == 1
+    return bool(groups == 1 or not (transposed or single))
 
 
 def _chain(node: Node, ends: tuple[set[Any], ...]) -> list[Node]:
@@ -378,7 +379,7 @@ def _chain(node: Node, ends: tuple[set[Any], ...]) -> list[Node]:
     return chain
 
 
-def _annotate(node: Node, inputs: dict[Any, Any], output: Any) -> None:
+def _annotate(node: Node, inputs: dict[Any, Any], output: object) -> None:
     node.meta[_KEY] = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=output, _annotated=True)
 
 
@@ -447,7 +448,8 @@ def _is_large(node: Node, model: GraphModule) -> bool:
     if node.op != "get_attr":
         return False
     tensor = operator.attrgetter(str(node.target))(model)
-    return tensor.numel() == 1 and abs(tensor.item()) > _LARGEST
+    result: bool = tensor.numel() == 1 and abs(tensor.item()) > _LARGEST
+    return result
 
 
 def _annotate_sharing(node: Node, start: QuantizationSpec | None) -> bool:

@@ -16,6 +16,7 @@ import torch.ao.quantization.fx._decomposed  # declares torch.ops.quantized_deco
 from torch.fx import Node
 
 from torchette.backends.xnnpack.payload import Element
+from torchette.exir.arguments import ints_arg, node_arg, number_arg
 
 _NAMES = {
     "quantized_decomposed.quantize_per_tensor.default": "quantize",
@@ -37,11 +38,11 @@ GROUP = 32  # the library's groups of weights are multiples of it
 
 
 @functools.cache
-def _role(target: Any) -> str | None:
+def _role(target: object) -> str | None:
     return _NAMES.get(str(target))
 
 
-def role(node: Any) -> str | None:
+def role(node: object) -> str | None:
     """What a node does in a quantized graph: "quantize", "dequantize" (both with numbers that are known), "choose"
     (numbers for rows), "quantize rows", "dequantize rows", "weights"; None for any other node."""
     if not isinstance(node, Node) or node.op != "call_function":
@@ -61,21 +62,23 @@ def chosen_for(node: Node) -> Node | None:
     if len(numbers) != 2 or len(sources) != 1:
         return None
     (source,) = sources
-    return source if role(source) == "choose" and source.args[0] is node.args[0] else None  # type: ignore[union-attr, return-value]
+    if not isinstance(source, Node) or role(source) != "choose":
+        return None
+    return source if source.args[0] is node.args[0] else None
 
 
-def rows_source(node: Any, constants: Mapping[Node, torch.Tensor]) -> Node | None:
+def rows_source(node: object, constants: Mapping[Node, torch.Tensor]) -> Node | None:
     """The floating-point tensor behind a "dequantize rows", if the library can run all that belongs to it: numbers
     chosen for that tensor, rows quantized with them (or the whole tensor, which the library does by rows and by images
     too), and nothing but layers with stored weights that read them."""
-    if role(node) != "dequantize rows":
+    if not isinstance(node, Node) or role(node) != "dequantize rows":
         return None
-    rows = node.args[0]
+    rows = node_arg(node)
     chosen = chosen_for(rows)
-    if chosen is None or chosen.args[0].meta["val"].dtype is not torch.float32:  # type: ignore[union-attr]
+    if chosen is None or node_arg(chosen).meta["val"].dtype is not torch.float32:
         return None
     if _role(rows.target) == "quantize rows" and str(rows.target).startswith("torchao"):
-        *outer, inner = rows.args[1]
+        *outer, inner = ints_arg(rows, 1)
         if set(outer) - {1} or inner != rows.meta["val"].shape[-1]:
             return None
     if rows.meta["val"].dtype is not torch.int8 or not all(
@@ -92,7 +95,7 @@ def rows_source(node: Any, constants: Mapping[Node, torch.Tensor]) -> Node | Non
             return None
         if any(bias is not None and bias not in constants for bias in reader.args[2:3]):
             return None
-    return chosen.args[0]  # type: ignore[return-value]
+    return node_arg(chosen)
 
 
 _LAYERS = {torch.ops.aten.linear.default, torch.ops.aten.convolution.default}
@@ -117,11 +120,11 @@ def _is_scale(number: float) -> bool:
 
 def element_of(node: Node) -> Element | None:
     """What the integers stand for that a "quantize" gives, or a "dequantize" takes; None if the library has no such."""
-    scale, zero_point, low, high, dtype = node.args[1:6]
+    scale, _, low, high, dtype = node.args[1:6]
     if dtype is not torch.int8 or low not in (-128, -127) or high != 127:
         return None
     single = float(torch.tensor(scale, dtype=torch.float32))
-    return Element("qint8", single, int(zero_point)) if _is_scale(single) else None  # type: ignore[arg-type]
+    return Element("qint8", single, int(number_arg(node, 2))) if _is_scale(single) else None
 
 
 def int8_element(node: Node) -> Element | None:
@@ -169,12 +172,16 @@ class Weights:
         return int(self.data.to(torch.int16).abs().sum(others, dtype=torch.int64).max()) < limit
 
 
-def weights_of(node: Any, constants: Mapping[Node, torch.Tensor]) -> Weights | None:
+def weights_of(node: object, constants: Mapping[Node, torch.Tensor]) -> Weights | None:
     """The stored weights that a node dequantizes; None if it is none, or in a way that the library has not."""
     kind = role(node)
-    if kind not in ("weights", "dequantize") or not all(arg in constants for arg in node.all_input_nodes):
+    if (
+        not isinstance(node, Node)
+        or kind not in ("weights", "dequantize")
+        or not all(arg in constants for arg in node.all_input_nodes)
+    ):
         return None
-    data = constants[node.args[0]]
+    data = constants[node_arg(node)]
     name = str(node.target)
     if kind == "dequantize":
         scale, zero_point, low, high, dtype = node.args[1:6]
@@ -209,5 +216,5 @@ def weights_of(node: Any, constants: Mapping[Node, torch.Tensor]) -> Weights | N
     return Weights(data, scales.to(torch.float32).reshape(scales.shape or (1,)), axis, bits)
 
 
-def _stored(value: Any, constants: Mapping[Node, torch.Tensor]) -> Any:
+def _stored(value: object, constants: Mapping[Node, torch.Tensor]) -> Any:
     return constants[value] if isinstance(value, Node) else value

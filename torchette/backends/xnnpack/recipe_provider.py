@@ -7,7 +7,6 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -65,7 +64,7 @@ class XNNPACKRecipeProvider(BackendRecipeProvider):
         """All types."""
         return list(XNNPackRecipeType)
 
-    def create_recipe(self, recipe_type: RecipeType, **kwargs: Any) -> ExportRecipe | None:
+    def create_recipe(self, recipe_type: RecipeType, **kwargs: object) -> ExportRecipe | None:
         """A recipe; options that are not its own, which may be meant for another backend, are named in the log.
 
         Args:
@@ -103,7 +102,8 @@ def _quantization(recipe_type: XNNPackRecipeType, group_size: int | None) -> Qua
             "4-bit weights need torchao, which is not installed", hints=["pip install torchao"]
         ) from error
     granularity = PerAxis(0) if group_size is None else PerGroup(group_size)
-    config = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=granularity)
+    int4: torch.dtype = torch.int4  # type: ignore[attr-defined]
+    config = Int8DynamicActivationIntxWeightConfig(weight_dtype=int4, weight_granularity=granularity)
     return QuantizationRecipe(ao_quantization_configs=[AOQuantizationConfig(config)])
 
 

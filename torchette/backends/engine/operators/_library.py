@@ -42,12 +42,14 @@ def widened(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def channels_first(image: torch.Tensor) -> torch.Tensor:
     """[N, *spatial, C] -> [N, C, *spatial]."""
     last = image.dim() - 1
-    return _aten.permute_copy.default(image, [0, last, *range(1, last)])
+    result: torch.Tensor = _aten.permute_copy.default(image, [0, last, *range(1, last)])
+    return result
 
 
 def channels_last(image: torch.Tensor) -> torch.Tensor:
     """[N, C, *spatial] -> [N, *spatial, C]."""
-    return _aten.permute_copy.default(image, [0, *range(2, image.dim()), 1])
+    result: torch.Tensor = _aten.permute_copy.default(image, [0, *range(2, image.dim()), 1])
+    return result
 
 
 def shaped(name: str, shape: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]) -> None:

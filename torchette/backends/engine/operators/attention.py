@@ -38,7 +38,15 @@ def attention(
     Returns:
         [B, T, H, E].
     """
-    turned = lambda x: _aten.permute_copy.default(x, [0, 2, 1, 3])  # noqa: E731
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        swapped: torch.Tensor = _aten.permute_copy.default(x, [0, 2, 1, 3])
+        return swapped
+
+    def flat(x: torch.Tensor) -> torch.Tensor:
+        merged: torch.Tensor = _aten.view_copy.default(x, [batch * heads, *x.shape[2:]])
+        return merged
+
     query = turned(query)
     if not heads_first:
         key, value = turned(key), turned(value)
@@ -47,9 +55,9 @@ def attention(
     def for_each_head(x: torch.Tensor) -> torch.Tensor:
         grouped = _aten.unsqueeze_copy.default(x, 2)
         grouped = _aten.expand_copy.default(grouped, [batch, groups, heads // groups, columns, x.shape[3]])
-        return _aten.view_copy.default(grouped, [batch, heads, columns, x.shape[3]])
+        result: torch.Tensor = _aten.view_copy.default(grouped, [batch, heads, columns, x.shape[3]])
+        return result
 
-    flat = lambda x: _aten.view_copy.default(x, [batch * heads, *x.shape[2:]])  # noqa: E731
     keys = _aten.permute_copy.default(flat(for_each_head(key)), [0, 2, 1])
     scores = _aten.bmm.default(flat(query), keys)
     scores = _aten.mul.Scalar(_aten.view_copy.default(scores, [batch, heads, rows, columns]), scale)

@@ -50,7 +50,8 @@ def cached_attention(
         grouped = _aten.unsqueeze_copy.default(_aten.permute_copy.default(x, order), 1)
         shape = grouped.shape[2:]
         grouped = _aten.expand_copy.default(grouped, [groups, heads // groups, *shape])
-        return _aten.view_copy.default(grouped, [heads, *shape])
+        result: torch.Tensor = _aten.view_copy.default(grouped, [heads, *shape])
+        return result
 
     turned = _aten.view_copy.default(
         _aten.permute_copy.default(query, [0, 2, 1, 3]), [heads, rows, query.shape[3]]
@@ -72,9 +73,10 @@ def cached_attention(
     else:
         weights = _aten._softmax.default(scores, 2, False)
     result = _aten.bmm.default(weights, for_each_head(value, [1, 0, 2]))
-    return _aten.permute_copy.default(
+    outcome: torch.Tensor = _aten.permute_copy.default(
         _aten.view_copy.default(result, [1, heads, rows, value.shape[2]]), [0, 2, 1, 3]
     )
+    return outcome
 
 
 shaped("cached_attention", lambda query, key, value, *_: query.new_empty([*query.shape[:3], value.shape[2]]))
@@ -105,7 +107,8 @@ def int8_cached_attention(
     """
 
     def floats(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        return _aten.mul.Tensor(_to(x, query.dtype), _aten.slice_copy.Tensor(scales, 2, 0, 1))
+        result: torch.Tensor = _aten.mul.Tensor(_to(x, query.dtype), _aten.slice_copy.Tensor(scales, 2, 0, 1))
+        return result
 
     given = floats(key, key_scales), floats(value, value_scales)
     return cached_attention(query, *given, start, sinks, scale, window, cap)

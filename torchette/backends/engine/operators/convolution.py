@@ -101,4 +101,7 @@ def _convolve(
 ) -> torch.Tensor:
     where = (list(stride), list(padding), list(dilation))
     filters = widened(filters, image.dtype)
-    return ops.edge.aten.convolution.default(image, filters, bias, *where, False, [0] * len(stride), groups)
+    result: torch.Tensor = ops.edge.aten.convolution.default(
+        image, filters, bias, *where, False, [0] * len(stride), groups
+    )
+    return result

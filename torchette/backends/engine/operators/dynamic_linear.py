@@ -63,7 +63,8 @@ def quantize_rows(
 
 def _number(x: torch.Tensor, other: float) -> torch.Tensor:
     """Another number where it is NaN."""
-    return _aten.where.self(_aten.eq.Tensor(x, x), x, torch.tensor(float(other)))
+    result: torch.Tensor = _aten.where.self(_aten.eq.Tensor(x, x), x, torch.tensor(float(other)))
+    return result
 
 
 @bind_pattern_to_op(

@@ -32,7 +32,8 @@ def layer_norm(
         input: float32 [..., *shape].
         weight, bias: [*shape].
     """
-    return _aten.native_layer_norm.default(input, list(shape), weight, bias, eps)[0]
+    result: torch.Tensor = _aten.native_layer_norm.default(input, list(shape), weight, bias, eps)[0]
+    return result
 
 
 @bind_pattern_to_op(
@@ -50,4 +51,5 @@ def rms_norm(
     dims = [-1 - dim for dim in range(len(shape))]
     mean = _aten.mean.dim(_aten.mul.Tensor(input, input), dims, True)
     result = _aten.mul.Tensor(input, _aten.rsqrt.default(_aten.add.Scalar(mean, eps)))
-    return result if weight is None else _aten.mul.Tensor(result, weight)
+    outcome: torch.Tensor = result if weight is None else _aten.mul.Tensor(result, weight)
+    return outcome

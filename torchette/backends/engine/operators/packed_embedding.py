@@ -47,7 +47,8 @@ def scaled_embedding(
     factors = unpack_linear(scales, rows)
     groups = unpack(weight, rows, depth).to(factors.dtype).unflatten(1, (factors.shape[1], -1))
     table = ops.edge.aten.mul.Tensor(groups, factors.unsqueeze(2)).flatten(1)
-    return ops.edge.aten.embedding.default(table, indices)
+    result: torch.Tensor = ops.edge.aten.embedding.default(table, indices)
+    return result
 
 
 shaped(

@@ -20,12 +20,16 @@ _aten = ops.edge.aten
 
 
 def _to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return _aten._to_copy.default(x, dtype=dtype)
+    result: torch.Tensor = _aten._to_copy.default(x, dtype=dtype)
+    return result
 
 
 def _above(x: torch.Tensor, zero: int) -> torch.Tensor:
     """x - zero, in a type that has all sums of products of such numbers exactly."""
-    return _aten.sub.Tensor(_to(x, torch.float64), torch.tensor(float(zero), dtype=torch.float64))
+    result: torch.Tensor = _aten.sub.Tensor(
+        _to(x, torch.float64), torch.tensor(float(zero), dtype=torch.float64)
+    )
+    return result
 
 
 def _rounded(x: torch.Tensor, zero: int, low: int, high: int, dtype: torch.dtype) -> torch.Tensor:
@@ -217,7 +221,8 @@ def quantize(
 def dequantize(input: torch.Tensor, scale: float, zero: int) -> torch.Tensor:
     """(input - zero) scale, in float32, of int8 or uint8."""
     above = _aten.sub.Tensor(_to(input, torch.float32), torch.tensor(float(zero)))
-    return _aten.mul.Tensor(above, torch.tensor(scale, dtype=torch.float32))
+    result: torch.Tensor = _aten.mul.Tensor(above, torch.tensor(scale, dtype=torch.float32))
+    return result
 
 
 @bind_pattern_to_op(LIBRARY, "lookup(Tensor input, Tensor table) -> Tensor")
@@ -233,7 +238,8 @@ def lookup(input: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """
     places = _aten.remainder.Scalar(_to(input, torch.int64), 256)
     rows = _aten.index_select.default(table, 0, _aten.view_copy.default(places, [-1]))
-    return _aten.view_copy.default(rows, list(input.shape))
+    result: torch.Tensor = _aten.view_copy.default(rows, list(input.shape))
+    return result
 
 
 def _of_two(name: str, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

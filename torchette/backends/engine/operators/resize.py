@@ -39,6 +39,7 @@ def resize(
         align_corners: for "linear" and "cubic".
     """
     target = MODES[mode][input.dim() - 3]
+    assert target is not None
     aligned = () if mode.startswith("nearest") else (align_corners,)
     image = channels_first(input)
     if output_size is None or scales is None:

@@ -36,4 +36,5 @@ def weight_only_embedding(
     groups = whole.unflatten(-1, (factors.shape[-1], -1)).to(factors.dtype)
     if zeros is not None:
         groups = _aten.sub.Tensor(groups, _aten.embedding.default(zeros, indices).unsqueeze(-1))
-    return _aten.mul.Tensor(groups, factors.unsqueeze(-1)).flatten(-2)
+    result: torch.Tensor = _aten.mul.Tensor(groups, factors.unsqueeze(-1)).flatten(-2)
+    return result

@@ -40,7 +40,8 @@ def weight_only_linear(
         else whole.new_empty(outputs, factors.shape[1], 0)
     )
     scaled = _aten.mul.Tensor(groups, factors.unsqueeze(2)).reshape(outputs, inputs)
-    return _aten.linear.default(input, scaled, bias)
+    result: torch.Tensor = _aten.linear.default(input, scaled, bias)
+    return result
 
 
 shaped(

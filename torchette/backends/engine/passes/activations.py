@@ -45,7 +45,7 @@ class Activations:
 
     # ---- forms: whether `end` is the activation of x ----
 
-    def _is(self, value: Any, target: Any, *args: Any) -> bool:
+    def _is(self, value: object, target: object, *args: object) -> bool:
         """Whether a value is this call: arguments are nodes, numbers (themselves or stored), None, or any of a
         predicate."""
         if not isinstance(value, Node) or value.target is not target:
@@ -53,19 +53,23 @@ class Activations:
         given = list(value.args) + [None] * (len(args) - len(value.args))
         return len(given) == len(args) and all(map(self._fits, given, args))
 
-    def _fits(self, given: Any, wanted: Any) -> bool:
+    def _fits(self, given: object, wanted: object) -> bool:
         if callable(wanted):
             return bool(wanted(given))
         if isinstance(wanted, Node) or wanted is None or given is None:
             return given is wanted
         number = self._weights.number(given)
-        return number is not None and math.isclose(number, wanted, rel_tol=1e-6)
+        return (
+            isinstance(wanted, (int, float))
+            and number is not None
+            and math.isclose(number, wanted, rel_tol=1e-6)
+        )
 
-    def _both(self, value: Any, target: Any, one: Any, other: Any) -> bool:
+    def _both(self, value: object, target: object, one: object, other: object) -> bool:
         """A call of two operands in any order."""
         return self._is(value, target, one, other) or self._is(value, target, other, one)
 
-    def relu(self, end: Node, x: Node) -> bool:
+    def relu(self, end: Node, x: object) -> bool:
         """max(x, 0)"""
         return (
             self._is(end, aten.relu.default, x)
@@ -82,12 +86,12 @@ class Activations:
             or self._is(end, aten.clamp.default, lambda low: self.relu(low, x), None, 6)
         )
 
-    def _hard(self, end: Any, x: Node) -> bool:
+    def _hard(self, end: object, x: Node) -> bool:
         """relu6(x + 3)"""
         if not isinstance(end, Node):
             return False
         shifted = end.args[0] if end.args else None
-        if isinstance(shifted, Node) and self.relu(shifted, shifted.args[0] if shifted.args else None):  # type: ignore[arg-type]
+        if isinstance(shifted, Node) and self.relu(shifted, shifted.args[0] if shifted.args else None):
             shifted = shifted.args[0]
         return (
             isinstance(shifted, Node)
@@ -144,8 +148,13 @@ class Activations:
         """x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))"""
         if self._is(end, aten.gelu.default, x):
             return end.kwargs.get("approximate") == "tanh"
-        power = lambda value, exponent: self._is(value, aten.pow.Tensor_Scalar, x, exponent)  # noqa: E731
-        square = lambda value: self._is(value, aten.mul.Tensor, x, x) or power(value, 2)  # noqa: E731
+
+        def power(value: object, exponent: int) -> bool:
+            return self._is(value, aten.pow.Tensor_Scalar, x, exponent)
+
+        def square(value: object) -> bool:
+            return self._is(value, aten.mul.Tensor, x, x) or power(value, 2)
+
         cube = lambda value: power(value, 3) or self._both(value, aten.mul.Tensor, square, x)  # noqa: E731
         bent = lambda value: self._both(  # noqa: E731
             value, aten.add.Tensor, x, lambda term: self._both(term, aten.mul.Tensor, cube, 0.044715)
@@ -156,7 +165,9 @@ class Activations:
 
     def _halved(self, end: Node, x: Node, factor: Callable[[Any], bool]) -> bool:
         """x / 2 times a factor, in any order of the products."""
-        product = lambda value, one, other: self._both(value, aten.mul.Tensor, one, other)  # noqa: E731
+        product: Callable[[object, object, object], bool] = lambda value, one, other: self._both(  # noqa: E731
+            value, aten.mul.Tensor, one, other
+        )
         half = lambda value: product(value, x, 0.5) or self._is(value, aten.div.Tensor, x, 2)  # noqa: E731
         whole = lambda value: self._both(value, aten.mul.Tensor, x, factor)  # noqa: E731
         half_factor = lambda value: self._both(value, aten.mul.Tensor, factor, 0.5)  # noqa: E731

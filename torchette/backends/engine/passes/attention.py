@@ -15,6 +15,7 @@ from torch.fx import Node
 from torchette.backends.engine.passes.constants import Weights
 from torchette.backends.engine.passes.layouts import permute, permuted
 from torchette.backends.engine.passes.quantize_points import lift_dequantize, lower_quantize
+from torchette.exir.arguments import checked, function, ints_arg, node_arg
 from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, note, replace, same_shape, same_size
 
@@ -102,13 +103,15 @@ class _Finder:
 
     def _place_flat(self, softmax: Node, product: Node, scores: _Scores, safe: bool) -> bool:
         """The same where heads are a part of the batch: a head for each."""
-        query, scale = self._scaled(scores.product.args[0], scores.scale)  # type: ignore[arg-type]
-        turned, scale = self._scaled(scores.product.args[1], scale)  # type: ignore[arg-type]
+        query, scale = self._scaled(node_arg(scores.product, 0), scores.scale)
+        turned, scale = self._scaled(node_arg(scores.product, 1), scale)
         if query is None or turned is None or turned.target is not aten.permute_copy.default:
             return False
-        if [dim % 3 for dim in turned.args[1]] != [0, 2, 1]:  # type: ignore[union-attr]
+        if [dim % 3 for dim in ints_arg(turned, 1)] != [0, 2, 1]:
             return False
-        key, scale = self._scaled(turned.args[0], scale)  # type: ignore[arg-type]
+        key, scale = self._scaled(node_arg(turned), scale)
+        if key is None:
+            return False
         if scores.dead and not safe and not self._some_key_seen(scores.mask):
             return False
         mask, causal = self._mask(scores.mask, softmax.meta["val"])
@@ -119,7 +122,7 @@ class _Finder:
 
         if mask is not None and mask.meta["val"].dim() == 3:
             mask = with_head(mask, 1)
-        given = [with_head(node, 2) for node in (query, key, product.args[1])]  # type: ignore[arg-type]
+        given = [with_head(node, 2) for node in (query, key, node_arg(product, 1))]
         val = product.meta["val"]
         attention = call(
             product,
@@ -153,9 +156,10 @@ class _Finder:
             node = user
         return None, False
 
-    def _is_zero(self, node: Any) -> bool:
-        filled = isinstance(node, Node) and node.target is aten.full_like.default
-        return self._weights.number(node.args[1] if filled else node) == 0
+    def _is_zero(self, node: object) -> bool:
+        if isinstance(node, Node) and node.target is aten.full_like.default:
+            node = node.args[1]
+        return self._weights.number(node) == 0
 
     def _end(self, product: Node, softmax: Node, scores: _Scores) -> tuple[Node | None, Node | None]:
         """The four-dimensional result, behind the guard for rows that see nothing if there is one; and that guard."""
@@ -177,7 +181,7 @@ class _Finder:
                 return users[0], users[0]
         return node, None
 
-    def _is_unseen(self, node: Any, scores: Any, mask: Any) -> bool:
+    def _is_unseen(self, node: object, scores: object, mask: object) -> bool:
         """Whether a condition is "no key of the row may be seen": not any(mask), or all scores are -inf."""
         constant = self._weights.any(node)
         if constant is not None:
@@ -205,7 +209,7 @@ class _Finder:
 
     # ---- before the softmax ----
 
-    def _scores(self, node: Any) -> _Scores | None:
+    def _scores(self, node: object) -> _Scores | None:
         """A product, scaled and masked."""
         scale, mask, dead = 1.0, None, False
         for _ in range(8):
@@ -215,8 +219,11 @@ class _Finder:
                 return _Scores(node, scale, mask, dead)
             if node.target in _RESHAPES:
                 node = node.args[0]
-            elif node.target in (aten.mul.Tensor, aten.div.Tensor) and self._number(node) is not None:
-                node, factor = self._number(node)  # type: ignore[misc]
+            elif (
+                node.target in (aten.mul.Tensor, aten.div.Tensor)
+                and (product := self._number(node)) is not None
+            ):
+                node, factor = product
                 scale *= factor
             elif node.target is aten.where.self and mask is None and scale == 1.0:
                 found = self._filled(node)
@@ -259,7 +266,7 @@ class _Finder:
 
     def _not(self, condition: Node, before: Node) -> Node:
         if condition.target in (aten.logical_not.default, aten.bitwise_not.default):
-            return condition.args[0]  # type: ignore[return-value]
+            return node_arg(condition)
         val = condition.meta["val"]
         return call(before, aten.logical_not.default, (condition,), val=val, like=before)
 
@@ -310,7 +317,7 @@ class _Finder:
             scale *= factor
         return node, scale
 
-    def _as_4d(self, node: Any, probabilities: torch.Tensor) -> Node | None:
+    def _as_4d(self, node: object, probabilities: torch.Tensor) -> Node | None:
         """[batch, heads, rows, columns] of the operand of a batched product."""
         if not isinstance(node, Node):
             return None
@@ -329,7 +336,7 @@ class _Finder:
                 return source
         return None
 
-    def _turned(self, node: Any, probabilities: torch.Tensor) -> Node | None:
+    def _turned(self, node: object, probabilities: torch.Tensor) -> Node | None:
         """The keys, of which a product takes the transpose: [batch, heads, keys, columns]."""
         source = self._as_4d(node, probabilities)
         if source is None:
@@ -337,11 +344,11 @@ class _Finder:
         source, factor = self._scaled(source, 1.0)
         if source is None or source.target is not aten.permute_copy.default or factor != 1.0:
             return None
-        if [dim % 4 for dim in source.args[1]] != [0, 1, 3, 2]:  # type: ignore[union-attr]
+        order = [dim % 4 for dim in ints_arg(source, 1)]
+        if order != [0, 1, 3, 2]:
             # Heads and tokens changed places in the same permutation.
-            order = [dim % 4 for dim in source.args[1]]  # type: ignore[union-attr]
-            return permute(source.args[0], [order[0], order[1], order[3], order[2]], node)  # type: ignore[arg-type]
-        return source.args[0]  # type: ignore[return-value]
+            return permute(node_arg(source), [order[0], order[1], order[3], order[2]], checked(node, Node))
+        return node_arg(source)
 
     def _ungrouped(self, node: Node) -> Node:
         """Keys or values before they were repeated for the heads of a group."""
@@ -354,7 +361,7 @@ class _Finder:
         if not isinstance(grouped, Node) or not same_size(grouped.meta["val"].shape[2], 1):
             return node
         if grouped.target is aten.unsqueeze_copy.default and grouped.args[1] in (2, -3):
-            return grouped.args[0]  # type: ignore[return-value]
+            return node_arg(grouped)
         return node
 
     # ---- masks ----
@@ -400,7 +407,7 @@ class _Finder:
         for node in sorted(needed):
             if node.op == "call_function":
                 args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), known.__getitem__)
-                known[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+                known[node] = function(node)(*args, **kwargs)
             else:
                 known[node] = self._weights.any(node)
         return known[value] if isinstance(known[value], torch.Tensor) else None

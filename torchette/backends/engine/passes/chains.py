@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from torchette.backends.engine.operators._library import COMPOSED
 from torchette.backends.engine.passes.constants import Weights
+from torchette.exir.arguments import checked, number_arg
 from torchette.exir.graph import call, graph_modules, is_dense, note, replace, same_shape
 from torchette.schema.engine import ACTIVATIONS, CHAIN_FOLDS, CHAIN_OPERATIONS, CONSTANTS
 
@@ -66,7 +67,7 @@ class _Program:
         """Write what a call computes."""
         self._values[node] = _WRITERS[node.target](self, node)
 
-    def operand(self, value: Any) -> str:
+    def operand(self, value: object) -> str:
         """The word for an operand."""
         if isinstance(value, Node) and value in self._values:
             return self._values[value]
@@ -76,11 +77,12 @@ class _Program:
                 self.numbers.append(number)
             return f"n{self.numbers.index(number)}"
         among, letter = (self.conditions, "c") if _dtype(value) == torch.bool else (self.inputs, "i")
-        among.append(value)
-        self._values[value] = f"{letter}{len(among) - 1}"
-        return self._values[value]
+        read = checked(value, Node)
+        among.append(read)
+        self._values[read] = f"{letter}{len(among) - 1}"
+        return self._values[read]
 
-    def write(self, name: str, *operands: Any) -> str:
+    def write(self, name: str, *operands: object) -> str:
         """Write an instruction; operands are words, or what `operand` takes. Returns the word for its result."""
         words = [one if isinstance(one, str) else self.operand(one) for one in operands]
         self._words += [name, *words]
@@ -121,11 +123,11 @@ class _Program:
 
     def pow(self, node: Node) -> str:
         """Small whole exponents as products, and roots."""
-        x, exponent = node.args
+        x, exponent = node.args[0], number_arg(node, 1)
         if exponent in _POWERS:
-            return self.write(_POWERS[exponent], x)  # type: ignore[index]
+            return self.write(_POWERS[exponent], x)
         value = self.write("mul", x, x)
-        return self.write("mul", value, x if exponent == 3 else value) if exponent > 2 else value  # type: ignore[operator]
+        return self.write("mul", value, x if exponent == 3 else value) if exponent > 2 else value
 
 
 _BOUNDS: dict[Any, tuple[Any, Any]] = {aten.clamp.default: (None, None), aten.hardtanh.default: (-1, 1)}
@@ -212,7 +214,7 @@ def _is_fold(node: Node) -> bool:
     x, dims = node.args[0], node.args[1] if len(node.args) > 1 else None
     if _dtype(x) != torch.float32 or not isinstance(dims, (list, tuple)) or len(dims) != 1:
         return False
-    rank = x.meta["val"].dim()  # type: ignore[union-attr]
+    rank = checked(x, Node).meta["val"].dim()
     return rank > 0 and dims[0] in (-1, rank - 1)
 
 
@@ -249,13 +251,13 @@ def _fits(node: Node) -> bool:
     return True
 
 
-def _number(weights: Weights, value: Any) -> float | None:
+def _number(weights: Weights, value: object) -> float | None:
     """An operand without dimensions that is known, and no condition."""
     if isinstance(value, Node) and (_dtype(value) in (None, torch.bool) or value.meta["val"].dim() != 0):
         return None
     return weights.number(value)
 
 
-def _dtype(value: Any) -> torch.dtype | None:
+def _dtype(value: object) -> torch.dtype | None:
     tensor = value.meta.get("val") if isinstance(value, Node) else None
     return tensor.dtype if isinstance(tensor, torch.Tensor) else None

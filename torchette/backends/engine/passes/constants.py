@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -29,12 +28,12 @@ class Weights:
         }
         self._packed: dict[tuple[Node, Hashable], Node] = {}
 
-    def get(self, value: Any) -> torch.Tensor | None:
+    def get(self, value: object) -> torch.Tensor | None:
         """The stored float32 tensor that a node stands for; None for anything else."""
         tensor = self._stored.get(value) if isinstance(value, Node) else None
         return tensor if tensor is not None and tensor.dtype == torch.float32 else None
 
-    def weight(self, value: Any) -> torch.Tensor | None:
+    def weight(self, value: object) -> torch.Tensor | None:
         """The same, and the stored tensor of 16 bits where a float32 value is made of it."""
         source = widened_from(value)
         return self.get(value) if source is None else self._stored.get(source)
@@ -48,7 +47,7 @@ class Weights:
             before, torch.ops.aten._to_copy.default, (value,), {"dtype": torch.float32}, val=val, like=before
         )
 
-    def why_not(self, value: Any, name: str = "weight") -> str | None:
+    def why_not(self, value: object, name: str = "weight") -> str | None:
         """Why `get` has no tensor for a value."""
         tensor = self.any(value)
         if tensor is None:
@@ -57,11 +56,11 @@ class Weights:
             None if tensor.dtype == torch.float32 else f"its {name} is {tensor.dtype}".replace("torch.", "")
         )
 
-    def any(self, value: Any) -> torch.Tensor | None:
+    def any(self, value: object) -> torch.Tensor | None:
         """The same, of any dtype."""
         return self._stored.get(value) if isinstance(value, Node) else None
 
-    def number(self, value: Any) -> float | None:
+    def number(self, value: object) -> float | None:
         """The number that an argument is: itself, or a stored tensor of one element."""
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torchette.backends.engine.pack import (
 from torchette.backends.engine.passes.constants import Weights
 from torchette.backends.engine.passes.layouts import channels_first, channels_last, permuted
 from torchette.exir import ops
+from torchette.exir.arguments import int_arg, ints_arg, list_arg, number_arg
 from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, note, replace
 
@@ -52,7 +54,8 @@ _BATCH_NORMS = (aten._native_batch_norm_legit_no_training.default,)
 
 def _place_batch_norm(weights: Weights, program: ExportedProgram, node: Node) -> bool:
     """A batch norm that no convolution took up is a filter of one tap for each channel."""
-    x, *stored, _, eps = node.args
+    x, *stored, _, _ = node.args
+    eps = number_arg(node, len(node.args) - 1)
     scale, shift, mean, variance = (weights.get(value) for value in stored)
     result = only_result(node)
     if mean is None or variance is None or result is None or not isinstance(x, Node):
@@ -87,9 +90,11 @@ def only_result(node: Node) -> Node | None:
 
 
 def _placed(weights: Weights, node: Node) -> Node | None:
-    x, filters, bias, stride, padding, dilation, transposed, output_padding, groups = node.args
+    x, filters, bias, *_ = node.args
+    transposed = node.args[6]
+    groups = int_arg(node, 8)
     filter_values = weights.weight(filters)
-    if filter_values is None or not isinstance(x, Node):
+    if filter_values is None or not isinstance(filters, Node) or not isinstance(x, Node):
         reject(node, weights.why_not(filters, "filter") or "its image is a number")
         return None
     if bias is not None and weights.get(bias) is None:
@@ -99,7 +104,7 @@ def _placed(weights: Weights, node: Node) -> Node | None:
     if x.meta["val"].dim() != spatial + 2 or not 1 <= spatial <= 3:
         reject(node, "its image has no batch, or not one to three dimensions")
         return None
-    where = [each(given, spatial) for given in (stride, padding, dilation)]
+    where = [each(ints_arg(node, place), spatial) for place in (3, 4, 5)]
     outputs = filter_values.shape[1] * groups if transposed else filter_values.shape[0]
     if transposed and outputs == groups > 1:
         reject(
@@ -119,7 +124,7 @@ def _placed(weights: Weights, node: Node) -> Node | None:
         packed = weights.packed(
             filters, how, lambda tensor: pack_transposed_convolution(tensor.float(), groups)
         )
-        args = (image, packed, bias, None, *where, each(output_padding, spatial), outputs, "none")
+        args = (image, packed, bias, None, *where, each(ints_arg(node, 7), spatial), outputs, "none")
         return call(node, torch.ops.cpu.transposed_convolution.default, args, val=val, like=node)
     if groups > 1 and groups == outputs and filter_values.shape[1] == 1 and x.meta["val"].shape[1] == outputs:
         packed = weights.packed(
@@ -155,7 +160,7 @@ def _is_planar(image: Node) -> bool:
             if isinstance(source.meta["val"], torch.Tensor) and source.meta["val"].dim() == value.dim()
         ]
         moves = image.target in (aten.slice_copy.Tensor, aten.constant_pad_nd.default, aten._to_copy.default)
-        if not (moves or ops.is_pointwise(image.target)) or len(sources) != 1:  # type: ignore[arg-type]
+        if not (moves or ops.is_pointwise(image.target)) or len(sources) != 1:
             return False
         (image,) = sources
     return True
@@ -165,15 +170,16 @@ def _without_zeros(x: Node, padding: list[int]) -> tuple[Node, list[int]]:
     """The image within a frame of zeros that is as wide on both sides, and the padding with it."""
     if x.target is not aten.constant_pad_nd.default or ops.argument(x, "value") != 0:
         return x, padding
-    source, amounts = x.args[0], [*x.args[1]]  # type: ignore[misc]
+    source, amounts = x.args[0], list_arg(x, 1)
     pairs = list(zip(amounts[::2], amounts[1::2], strict=True))[::-1]
-    framed = len(pairs) <= len(padding) and all(isinstance(a, int) and a == b >= 0 for a, b in pairs)
+    widths = [a for a, b in pairs if isinstance(a, int) and isinstance(b, int) and a == b >= 0]
+    framed = len(widths) == len(pairs) <= len(padding)
     if not framed or not isinstance(source, Node):
         return x, padding
     first = len(padding) - len(pairs)
-    return source, padding[:first] + [a + pair[0] for a, pair in zip(padding[first:], pairs, strict=True)]
+    return source, padding[:first] + [a + width for a, width in zip(padding[first:], widths, strict=True)]
 
 
-def each(given: Any, spatial: int) -> list[int]:
+def each(given: Sequence[int], spatial: int) -> list[int]:
     """A number for each spatial dimension, where one may stand for all."""
     return list(given) * spatial if len(given) == 1 else list(given)

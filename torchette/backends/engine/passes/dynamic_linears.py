@@ -18,6 +18,7 @@ from torchette.backends.engine.passes.integers import MAX_DEPTH
 from torchette.backends.engine.passes.linears import operands
 from torchette.backends.engine.passes.weight_only import Packed, Scaled, pack, packed_weight
 from torchette.exir import ops
+from torchette.exir.arguments import checked, ints_arg
 from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, constants, fake_mode, note, replace, same_shape, same_size
 from torchette.exir.passes.remove_dead_code import remove_dead_code
@@ -90,7 +91,7 @@ class _Placer:
 
     # ---- dequantized, then multiplied ----
 
-    def _of_floats(self, node: Node, x: Node, weight: Node, bias: Any) -> bool:
+    def _of_floats(self, node: Node, x: Node, weight: Node, bias: object) -> bool:
         if weight in self._stored or x.target is not aten.mul.Tensor:
             return False
         above, scale = x.args
@@ -200,19 +201,19 @@ class _Placer:
         same = taken is not None and torch.equal(taken.flatten().long(), by.long() * matrix.long().sum(0))
         return int(by) if same and isinstance(add.args[0], Node) else 0
 
-    def _row(self, value: Any, outputs: int) -> torch.Tensor | None:
+    def _row(self, value: object, outputs: int) -> torch.Tensor | None:
         """A stored number for each output, or for all."""
-        stored = self._stored.get(value)
+        stored = self._stored.get(value) if isinstance(value, Node) else None
         fits = stored is not None and (stored.numel() == 1 or stored.numel() == stored.shape[-1] == outputs)
         return stored if fits else None
 
     # ---- what is common to both ----
 
-    def _is_bias(self, value: Any, outputs: int) -> bool:
+    def _is_bias(self, value: object, outputs: int) -> bool:
         stored = self._weights.get(value)
         return stored is not None and stored.shape == (outputs,)
 
-    def _emit(self, node: Node, end: Node, found: Quantized, packed: Packed, bias: Any) -> bool:
+    def _emit(self, node: Node, end: Node, found: Quantized, packed: Packed, bias: object) -> bool:
         if packed.group > MAX_DEPTH:
             reject(node, "its sums need more than 32 bits")
             return False
@@ -222,15 +223,16 @@ class _Placer:
                 vals = val.to(torch.int8), val.new_empty((*val.shape[:-1], 2))
             first = _first_after(found.x)
             pair = call(first, cpu.quantize_rows.default, (found.x, *found.scheme), val=vals, like=node)
-            self.rows[found.x, found.scheme] = tuple(  # type: ignore[assignment]
+            numbers, factors = (
                 call(first, operator.getitem, (pair, i), val=part, like=node) for i, part in enumerate(vals)
             )
+            self.rows[found.x, found.scheme] = numbers, factors
         args = (*self.rows[found.x, found.scheme], *packed[:2], bias, None, packed.outputs, "none")
         placed = call(end, cpu.dynamic_linear.default, args, val=end.meta["val"], like=node)
         replace(self._program, end, placed)
         return True
 
-    def _quantized(self, scale: Any, above: Any) -> Quantized | None:
+    def _quantized(self, scale: object, above: object) -> Quantized | None:
         """What has this scale, and numbers of which these are made."""
         for reduction in _reductions(scale):
             x = reduction.args[0]
@@ -244,12 +246,12 @@ class _Placer:
         return None
 
 
-def _is_column(node: Any) -> bool:
+def _is_column(node: object) -> bool:
     """Whether a matrix has one number in each row."""
     return isinstance(node, Node) and node.meta["val"].dim() == 2 and same_size(node.meta["val"].shape[1], 1)
 
 
-def _only_user(node: Node | None, target: Any) -> Node | None:
+def _only_user(node: Node | None, target: object) -> Node | None:
     """The one user of a node but for views, where it is such a call with the node as its first operand."""
     while node is not None and len(node.users) == 1:
         (user,) = node.users
@@ -261,7 +263,7 @@ def _only_user(node: Node | None, target: Any) -> Node | None:
     return None
 
 
-def _before(node: Any) -> Any:
+def _before(node: object) -> Any:
     """What views and casts of whole numbers stand behind."""
     while isinstance(node, Node) and (
         node.target is aten.view_copy.default
@@ -279,7 +281,7 @@ def _first_after(x: Node) -> Node:
     return first
 
 
-def _reductions(scale: Any) -> Iterator[Node]:
+def _reductions(scale: object) -> Iterator[Node]:
     """The maxima near a value."""
     waiting: list[Any] = [scale]
     seen: set[Node] = set()
@@ -318,8 +320,8 @@ class _Formulas:
     def __init__(self, x: Node, stored: dict[Node, torch.Tensor]) -> None:
         self._x = x
         self._stored = stored
-        self._numbers: dict[tuple, Formula] = {}
-        self._tuples: list[tuple] = []
+        self._numbers: dict[tuple[Any, ...], Formula] = {}
+        self._tuples: list[tuple[Any, ...]] = []
         self._depth = 0
         self._known: dict[Node, Formula | None] = {x: self.make("x")}
 
@@ -328,12 +330,12 @@ class _Formulas:
         if kind in _COMMUTE:
             parts = tuple(sorted(parts))
         if kind in ("add", "sub") and self._is_number(parts[-1], 0.0):
-            return parts[0]
+            return checked(parts[0], int)
         for i in (0, 1):
             if kind == "mul" and self._is_number(parts[i], 1.0):
-                return parts[1 - i]
+                return checked(parts[1 - i], int)
             if kind == "add" and self._is_number(parts[i], 0.0):
-                return parts[1 - i]
+                return checked(parts[1 - i], int)
         key = (kind, *parts)
         if key not in self._numbers:
             self._numbers[key] = len(self._tuples)
@@ -343,7 +345,7 @@ class _Formulas:
     def _is_number(self, formula: Formula, value: float) -> bool:
         return self._tuples[formula] == ("number", value)
 
-    def of(self, value: Any) -> Formula | None:
+    def of(self, value: object) -> Formula | None:
         """The formula of a value; None if it has none."""
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return self.make("number", float(value))
@@ -389,14 +391,14 @@ class _Formulas:
         if not self._is_even(node):
             return None
         parts = [self.of(arg) for arg in node.args]
-        return None if None in parts else self.make(_POINTWISE[target], *parts)  # type: ignore[index]
+        return None if None in parts else self.make(_POINTWISE[target], *parts)
 
     def _extreme(self, node: Node) -> Formula | None:
         """The least or the greatest number of each row of x, or of all."""
         rank = self._x.meta["val"].dim()
-        dims = node.args[1] if len(node.args) > 1 else []
-        dims = {d % rank for d in ([dims] if isinstance(dims, int) else dims)} if rank else set()  # type: ignore[union-attr]
-        dims = dims or set(range(rank))
+        given = node.args[1] if len(node.args) > 1 else []
+        reduced = [given] if isinstance(given, int) else ints_arg(node, 1) if given else []
+        dims = ({d % rank for d in reduced} if rank else set()) or set(range(rank))
         if node.args[0] is not self._x or dims not in ({rank - 1}, set(range(rank))) or not rank:
             return None
         kind = "amin" if node.target is aten.amin.default else "amax"
@@ -454,7 +456,7 @@ class _Formulas:
             return all(float(bound).is_integer() for bound in parts[1:]) and self._is_whole(parts[0])
         return kind == "round" or (kind in ("add", "sub") and all(map(self._is_whole, parts)))
 
-    def quantized(self, scale: Any, above: Any) -> Quantized | None:
+    def quantized(self, scale: object, above: object) -> Quantized | None:
         """How x is quantized where these are the scale, max(spread / steps, epsilon), and the numbers, or what is left of
         them without their zero point."""
         given, numbers = self.of(scale), self.of(above)

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.backends.engine.passes.activations import Activations
+from torchette.exir.arguments import overload
 from torchette.exir.graph import call, calls, note, replace, same_shape
 
 aten = torch.ops.aten
@@ -52,7 +55,7 @@ def _add_residual(program: ExportedProgram, node: Node) -> Node:
     value, own = other.meta["val"], node.meta["val"]
     if value.dtype != own.dtype or not same_shape(value.shape, own.shape):
         return node
-    place = [argument.name for argument in node.target._schema.arguments].index("residual")  # type: ignore[union-attr]
+    place = [argument.name for argument in overload(node)._schema.arguments].index("residual")
     args = (*node.args[:place], other, *node.args[place + 1 :])
     return _move(program, node, addition, args)
 
@@ -64,7 +67,7 @@ def _add_activation(program: ExportedProgram, known: Activations, node: Node) ->
     return _move(program, node, found.end, (*node.args[:-1], found.name))
 
 
-def _move(program: ExportedProgram, node: Node, end: Node, args: tuple) -> Node:
+def _move(program: ExportedProgram, node: Node, end: Node, args: tuple[Any, ...]) -> Node:
     """Let a call with these arguments take the place of `end`; what led to it is dead code now."""
     new = call(end, node.target, args, val=node.meta["val"], like=node)
     replace(program, end, new)

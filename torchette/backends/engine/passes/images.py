@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from torchette.backends.engine.passes.convolutions import each, only_result
 from torchette.backends.engine.passes.layouts import channels_first, channels_last, permuted
+from torchette.exir.arguments import checked, ints_arg, node_arg, overload
 from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, note, replace, same_size
 
@@ -59,7 +60,8 @@ def _filled(node: Node, defaults: list[Any]) -> list[Any]:
 
 
 def _spatial(node: Node) -> int:
-    return node.args[0].meta["val"].dim() - 2  # type: ignore[union-attr]
+    result: int = node_arg(node).meta["val"].dim() - 2
+    return result
 
 
 def _max_pool(node: Node) -> Placed:
@@ -75,7 +77,7 @@ def _avg_pool(node: Node) -> Placed:
 
 
 def _adaptive_avg_pool(node: Node) -> Placed:
-    return cpu.adaptive_avg_pool.default, (list(node.args[1]),)  # type: ignore[arg-type]
+    return cpu.adaptive_avg_pool.default, (ints_arg(node, 1),)
 
 
 def _group_norm(node: Node) -> Placed:
@@ -86,7 +88,7 @@ def _group_norm(node: Node) -> Placed:
 def _instance_norm(node: Node) -> Placed:
     """Of one image: torch puts the channels of several into one."""
     x, weight, bias, _, _, eps = node.args
-    batch, channels = x.meta["val"].shape[:2]  # type: ignore[union-attr]
+    batch, channels = checked(x, Node).meta["val"].shape[:2]
     return (cpu.group_norm.default, (weight, bias, channels, eps)) if same_size(batch, 1) else None
 
 
@@ -94,7 +96,7 @@ def _resize(mode: str) -> Callable[[Node], Placed]:
     def placed(node: Node) -> Placed:
         size, *rest = node.args[1:]
         align = False if mode.startswith("nearest") else rest.pop(0)
-        if node.target._overloadname == "vec":  # type: ignore[union-attr]
+        if overload(node)._overloadname == "vec":
             (scales,) = rest or (None,)
         else:
             scales = rest if rest and None not in rest else None

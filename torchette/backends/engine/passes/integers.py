@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.node import Target
 
 from torchette.backends.engine.pack import pack_linear, pack_quads, requantization_terms
 from torchette.backends.engine.passes.constants import Weights
@@ -21,6 +22,7 @@ from torchette.backends.engine.passes.layouts import channels_first, channels_la
 from torchette.backends.engine.passes.linears import operands
 from torchette.backends.engine.passes.quantize_points import moves
 from torchette.exir import ops
+from torchette.exir.arguments import int_arg, ints_arg, node_arg, nodes_arg, number_arg
 from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, constants, note, replace, same_shape, same_size
 from torchette.exir.passes.fold_constants import evaluate
@@ -83,26 +85,32 @@ class _Placer:
 
     # ---- quantize and dequantize go to where the arithmetic is ----
 
-    def scheme(self, node: Any) -> Scheme | None:
+    def scheme(self, node: object) -> Scheme | None:
         """Of a call that quantizes or dequantizes a whole tensor to or from 8 bits."""
         if not isinstance(node, Node) or str(node.target) not in (_QUANTIZE, _DEQUANTIZE):
             return None
-        scale, zero, low, high, dtype = node.args[1:6]
-        if dtype not in (torch.int8, torch.uint8) or not all(
-            isinstance(n, (int, float)) for n in (scale, zero)
-        ):
+        dtype = node.args[5]
+        if not isinstance(dtype, torch.dtype) or dtype not in (torch.int8, torch.uint8):
             return None
-        floats = node.args[0] if str(node.target) == _QUANTIZE else node
-        if floats.meta["val"].dtype != torch.float32:  # type: ignore[union-attr]
+        if not all(isinstance(n, (int, float)) for n in node.args[1:3]):
             return None
-        return Scheme(float(scale), int(zero), int(low), int(high), dtype)  # type: ignore[arg-type]
+        floats = node_arg(node) if str(node.target) == _QUANTIZE else node
+        if floats.meta["val"].dtype != torch.float32:
+            return None
+        scale, zero, low, high = (number_arg(node, place) for place in (1, 2, 3, 4))
+        return Scheme(float(scale), int(zero), int(low), int(high), dtype)
 
-    def source(self, node: Any) -> Quantized | None:
+    def source(self, node: object) -> Quantized | None:
         """The whole numbers that a value is dequantized from, unless they are a stored weight."""
         scheme = self.scheme(node)
-        if scheme is None or str(node.target) != _DEQUANTIZE or self._weights.any(node.args[0]) is not None:
+        if (
+            not isinstance(node, Node)
+            or scheme is None
+            or str(node.target) != _DEQUANTIZE
+            or self._weights.any(node.args[0]) is not None
+        ):
             return None
-        return Quantized(node.args[0], scheme)
+        return Quantized(node_arg(node), scheme)
 
     def quantize(self, x: Node, like: Node, before: Node) -> Node:
         """`x` quantized as `like` quantizes; nothing where it is dequantized from the same."""
@@ -114,11 +122,12 @@ class _Placer:
 
     def sink(self, node: Node) -> None:
         """Move elements of whole numbers instead of what they stand for."""
-        sources = [self.source(x) for x in _moved(node)]
-        if not sources or None in sources or len({source.scheme for source in sources}) > 1:  # type: ignore[union-attr]
+        found = [self.source(x) for x in _moved(node)]
+        sources = [source for source in found if source is not None]
+        if not found or len(sources) < len(found) or len({source.scheme for source in sources}) > 1:
             return
         first: Node = _moved(node)[0]
-        moved = self.move(node, [source.node for source in sources])  # type: ignore[union-attr]
+        moved = self.move(node, [source.node for source in sources])
         args = (moved, *first.args[1:])
         replace(
             self._program,
@@ -130,7 +139,7 @@ class _Placer:
         """Quantize before elements are moved, not behind."""
         if str(node.target) != _QUANTIZE or self.scheme(node) is None:
             return
-        mover: Node = node.args[0]  # type: ignore[assignment]
+        mover = node_arg(node)
         if not _moved(mover) or len(mover.users) > 1:
             return
         parts = [self.quantize(x, node, mover) for x in _moved(mover)]
@@ -187,9 +196,9 @@ class _Placer:
         pool = source.args[0] if source.target is operator.getitem else None
         if not isinstance(pool, Node) or pool.target is not aten.max_pool2d_with_indices.default:
             return None
-        if only_result(pool) is not source or len(node.args[0].users) != 1:  # type: ignore[union-attr]
+        if only_result(pool) is not source or len(node_arg(node).users) != 1:
             return None
-        numbers = self.quantize(pool.args[0], node, before=pool)  # type: ignore[arg-type]
+        numbers = self.quantize(node_arg(pool), node, before=pool)
         names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
         kernel, stride, padding, dilation, ceil = (ops.argument(pool, name) for name in names)
         windows = [each(given or kernel, 2) for given in (kernel, stride, padding, dilation)]
@@ -203,7 +212,7 @@ class _Placer:
     def _looked_up(self, node: Node, scheme: Scheme) -> Node | None:
         """Any function of one tensor of 8 bits, element by element, is a table."""
         leaves: set[Node] = set()
-        if not self._function(node.args[0], leaves, set()):
+        if not self._function(node_arg(node), leaves, set()):
             return None
         sources = {self.source(leaf) for leaf in leaves}
         if len(sources) != 1:
@@ -213,13 +222,13 @@ class _Placer:
             return None
         codes = torch.arange(256, dtype=torch.uint8).view(found.scheme.dtype)
         exact = (codes.to(torch.float32) - found.scheme.zero) * torch.tensor(found.scheme.scale)
-        result = evaluate(node.args[0], {**constants(self._program), **dict.fromkeys(leaves, exact)})  # type: ignore[arg-type]
+        result = evaluate(node_arg(node), {**constants(self._program), **dict.fromkeys(leaves, exact)})
         whole = torch.round(result * (1.0 / scheme.scale)) + scheme.zero
         table = whole.clamp(scheme.low, scheme.high).nan_to_num(scheme.low).to(scheme.dtype)
         stored = self._weights.add(f"{node.name}_table", table, node)
         return call(node, cpu.lookup.default, (found.node, stored), val=node.meta["val"], like=node)
 
-    def _function(self, node: Any, leaves: set[Node], seen: set[Node]) -> bool:
+    def _function(self, node: Node, leaves: set[Node], seen: set[Node]) -> bool:
         """Collects the dequantized tensors that a value is computed from; whether it is, element by element."""
         if node in seen:
             return True
@@ -240,7 +249,7 @@ class _Placer:
 
     # ---- layers ----
 
-    def weight(self, value: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def weight(self, value: object) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Whole numbers [N, ...] of 8 bits without a zero point, and the scale of each of the N, of a dequantized weight."""
         if not isinstance(value, Node):
             return None
@@ -268,7 +277,7 @@ class _Placer:
             return None
         return whole.to(torch.int8), scales
 
-    def bias(self, value: Any, outputs: int) -> torch.Tensor | None:
+    def bias(self, value: object, outputs: int) -> torch.Tensor | None:
         stored = self._weights.get(value)
         return stored.detach() if stored is not None and stored.shape == (outputs,) else None
 
@@ -301,7 +310,8 @@ class _Placer:
 
     def convolution(self, node: Node, scheme: Scheme) -> Node | None:
         """A convolution with a dequantized filter."""
-        x, filters, bias, stride, padding, dilation, transposed, _, groups = node.args
+        x, filters, bias, _, _, _, transposed, *_ = node.args
+        groups = int_arg(node, 8)
         found, given = self.source(x), self.weight(filters)
         if found is None or given is None or transposed or found.scheme.dtype != scheme.dtype:
             reject(node, "it is transposed, or its image and its filter are not both dequantized from 8 bits")
@@ -317,7 +327,7 @@ class _Placer:
             )
             return None
         spatial = len(kernel)
-        where = [each(amount, spatial) for amount in (stride, padding, dilation)]
+        where = [each(ints_arg(node, place), spatial) for place in (3, 4, 5)]
         image = channels_last(found.node, before=node)
         last = whole.movedim(1, -1).reshape(outputs, depth)
         scales = scales * found.scheme.scale
@@ -329,8 +339,8 @@ class _Placer:
             args: tuple[Any, ...] = (image, packed, stored, found.scheme.zero, kernel, *where, *numbers)
             placed = call(node, cpu.quantized_depthwise.default, args, val=val, like=node)
         else:
-            terms = requantization_terms(last, values, scales, scheme.scale, groups)  # type: ignore[arg-type]
-            panels = torch.stack([pack_quads(group) for group in last.view(groups, -1, depth)])  # type: ignore[arg-type]
+            terms = requantization_terms(last, values, scales, scheme.scale, groups)
+            panels = torch.stack([pack_quads(group) for group in last.view(groups, -1, depth)])
             packed, stored = self._stored(node, panels, terms)
             args = (image, packed, stored, found.scheme.zero, kernel, *where, outputs, *numbers)
             placed = call(node, cpu.quantized_convolution.default, args, val=val, like=node)
@@ -344,8 +354,8 @@ class _Placer:
 
     def mean(self, node: Node, scheme: Scheme) -> Node | None:
         """The mean over all dimensions but the first two, or but the first and the last."""
-        x, dims, keeps = node.args[0], ops.argument(node, "dim"), ops.argument(node, "keepdim", False)
-        rank = x.meta["val"].dim()  # type: ignore[union-attr]
+        x, dims, keeps = node_arg(node), ops.argument(node, "dim"), ops.argument(node, "keepdim", False)
+        rank = x.meta["val"].dim()
         dims = sorted(d % rank for d in dims or ())
         found, last = self.source(x), dims == list(range(1, rank - 1))
         if found is None or not 3 <= rank <= 5 or not (last or dims == list(range(2, rank))):
@@ -370,7 +380,7 @@ class _Placer:
             ops.argument(node, name, default)
             for name, default in (("kernel_size", None), ("stride", ()), ("padding", 0), ("ceil_mode", False), ("count_include_pad", True), ("divisor_override", None))
         )  # fmt: skip
-        size = node.args[0].meta["val"].shape[2:]  # type: ignore[union-attr]
+        size = node_arg(node).meta["val"].shape[2:]
         kernel, stride, padding = (each(given, len(size)) for given in (kernel, stride or kernel, padding))
         ragged = ceil and any(
             (n + 2 * p - k) % s for n, k, s, p in zip(size, kernel, stride, padding, strict=True)
@@ -382,11 +392,11 @@ class _Placer:
 
     def adaptive_avg_pool(self, node: Node, scheme: Scheme) -> Node | None:
         """The same of windows that fill an image."""
-        given, wanted = node.args[0].meta["val"].shape[2:], node.args[1]  # type: ignore[union-attr]
-        if any(not isinstance(n, int) or n % m for n, m in zip(given, wanted, strict=True)):  # type: ignore[arg-type]
+        given, wanted = node_arg(node).meta["val"].shape[2:], ints_arg(node, 1)
+        if any(not isinstance(n, int) or n % m for n, m in zip(given, wanted, strict=True)):
             reject(node, "its windows have different sizes")
             return None
-        kernel = [n // m for n, m in zip(given, wanted, strict=True)]  # type: ignore[arg-type]
+        kernel = [n // m for n, m in zip(given, wanted, strict=True)]
         return self._pooled_mean(node, kernel, kernel, [0] * len(kernel), math.prod(kernel), scheme)
 
     def _pooled_mean(
@@ -442,7 +452,7 @@ class _Placer:
                 return self._of_two(node, cpu.quantized_mul.default, a, b, scheme)
         return None
 
-    def _of_two(self, node: Node, target: Any, a: Quantized, b: Quantized, scheme: Scheme) -> Node | None:
+    def _of_two(self, node: Node, target: Target, a: Quantized, b: Quantized, scheme: Scheme) -> Node | None:
         if not a.scheme.dtype == b.scheme.dtype == scheme.dtype:
             return None
         args = (a.node, b.node, *a.scheme[:2], *b.scheme[:2], *scheme[:4])
@@ -469,8 +479,8 @@ def _moved(node: Node) -> list[Node]:
     if node.op != "call_function":
         return []
     if node.target is aten.cat.default:
-        return list(node.args[0])  # type: ignore[arg-type]
-    return [node.args[0]] if moves(node) else []  # type: ignore[list-item]
+        return nodes_arg(node)
+    return [node_arg(node)] if moves(node) else []
 
 
 def _before_clamps(node: Node, scheme: Scheme) -> tuple[Node, Scheme | None]:
@@ -488,12 +498,12 @@ def _before_clamps(node: Node, scheme: Scheme) -> tuple[Node, Scheme | None]:
         if not all(isinstance(bound, (int, float)) for bound in (least, most)):
             return node, None
         low, high = (
-            torch.round(torch.tensor(float(bound)) * inverse).clamp(-1e6, 1e6) + scheme.zero
+            int(torch.round(torch.tensor(float(bound)) * inverse).clamp(-1e6, 1e6) + scheme.zero)
             for bound in (least, most)
         )
-        low, high = max(scheme.low, int(low)), min(scheme.high, int(high))
+        low, high = max(scheme.low, low), min(scheme.high, high)
         if low > high:
             return node, None
         scheme = scheme._replace(low=low, high=high)
-        node = node.args[0]  # type: ignore[assignment]
+        node = node_arg(node)
     return node, None

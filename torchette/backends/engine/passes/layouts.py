@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from torchette.backends.engine.passes.constants import Weights
 from torchette.exir import ops
+from torchette.exir.arguments import int_arg, ints_arg, list_arg, node_arg
 from torchette.exir.graph import call, note, outputs, replace, same_shape, same_size
 
 aten = torch.ops.aten
@@ -78,13 +79,13 @@ class _Mover:
             self._permutation(node)
         elif any(source in self._places for source in node.all_input_nodes):
             rule = _RULES.get(node.target)
-            if rule is None and ops.is_pointwise(node.target):  # type: ignore[arg-type]
+            if rule is None and ops.is_pointwise(node.target):
                 rule = _pointwise
             if rule is not None and (rule is _split or isinstance(node.meta.get("val"), torch.Tensor)):
                 rule(self, node)
 
     def _permutation(self, node: Node) -> None:
-        source: Node = node.args[0]  # type: ignore[assignment]
+        source = node_arg(node)
         order = _order(node)
         place = self._places.get(source, Place(source, tuple(range(len(order)))))
         whole = Place(place.inner, tuple(place.order[dim] for dim in order))
@@ -99,7 +100,7 @@ class _Mover:
             node = composed
         self._places[node] = whole
 
-    def place(self, node: Any) -> Place | None:
+    def place(self, node: object) -> Place | None:
         """Where a value comes from by a permutation."""
         return self._places.get(node) if isinstance(node, Node) else None
 
@@ -147,9 +148,9 @@ _PERMUTES = frozenset({aten.permute_copy.default, aten.transpose_copy.int, aten.
 def _order(node: Node) -> Order:
     rank = node.meta["val"].dim()
     if node.target is aten.permute_copy.default:
-        return tuple(dim % rank for dim in node.args[1])  # type: ignore[union-attr]
+        return tuple(dim % rank for dim in ints_arg(node, 1))
     order = list(range(rank))
-    first, second = (0, 1) if node.target is aten.t_copy.default else (d % rank for d in node.args[1:3])  # type: ignore[operator]
+    first, second = (0, 1) if node.target is aten.t_copy.default else (d % rank for d in node.args[1:3])
     if rank > 1:
         order[first], order[second] = order[second], order[first]
     return tuple(order)
@@ -194,12 +195,12 @@ def _one_operand(mover: _Mover, node: Node) -> None:
 
 
 def _along(node: Node, position: int, order: Order) -> int:
-    given = node.args[position] if len(node.args) > position else 0
-    return order[given % len(order)]  # type: ignore[operator]
+    given = int_arg(node, position) if len(node.args) > position else 0
+    return order[given % len(order)]
 
 
 def _concatenate(mover: _Mover, node: Node) -> None:
-    places = [mover.place(source) for source in node.args[0]]  # type: ignore[union-attr]
+    places = [mover.place(source) for source in list_arg(node)]
     orders = {place.order if place is not None else None for place in places}
     if len(orders) != 1:
         return
@@ -283,7 +284,7 @@ def _split(mover: _Mover, node: Node) -> None:
     val = [permuted(part, _inverse(order)) for part in node.meta["val"]]
     inner = call(node, node.target, args, val=val, like=node)
     for part in list(node.users):
-        index: int = part.args[1]  # type: ignore[assignment]
+        index = int_arg(part, 1)
         mover.outside(part, call(part, operator.getitem, (inner, index), val=val[index], like=part), order)
 
 
@@ -292,8 +293,8 @@ def _pad(mover: _Mover, node: Node) -> None:
     if place is None:
         return
     rank = len(place.order)
-    amounts: list[int] = list(node.args[1])  # type: ignore[arg-type]
-    pairs = [(0, 0)] * rank
+    amounts = list_arg(node, 1)
+    pairs: list[tuple[Any, Any]] = [(0, 0)] * rank
     for index in range(len(amounts) // 2):
         pairs[rank - 1 - index] = amounts[2 * index], amounts[2 * index + 1]
     inverse = _inverse(place.order)
@@ -308,7 +309,7 @@ def _reshape(mover: _Mover, node: Node) -> None:
     place = mover.place(node.args[0])
     if place is None:
         return
-    old, new = node.args[0].meta["val"].shape, node.meta["val"].shape  # type: ignore[union-attr]
+    old, new = node_arg(node).meta["val"].shape, node.meta["val"].shape
     if not all(isinstance(size, int) for size in (*old, *new)) or math.prod(new) == 0:
         return
     groups = _groups(old, new)

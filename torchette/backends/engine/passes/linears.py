@@ -68,7 +68,8 @@ def operands(node: Node) -> tuple[Any, Any, Any]:
     if node.target is aten.addmm.default:
         bias, x, weight = node.args
         return x, weight, bias
-    return (*node.args, None)[:3]  # type: ignore[return-value]
+    x, weight, bias, *_ = (*node.args, None)
+    return x, weight, bias
 
 
 def _placed(weights: Weights, node: Node) -> Node | None:

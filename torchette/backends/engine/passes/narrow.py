@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeGuard
 
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import Node
+from torch.fx.node import Argument
 
 from torchette.exir import ops
+from torchette.exir.arguments import list_arg
 from torchette.exir.graph import (
     add_constant,
     buffer_updates,
@@ -90,7 +93,7 @@ def store_widened(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def widened_from(value: Any) -> Node | None:
+def widened_from(value: object) -> Node | None:
     """The node of 16 bits that a node makes float32 of."""
     if not isinstance(value, Node) or value.target is not aten._to_copy.default:
         return None
@@ -136,12 +139,12 @@ class _Widening:
             return
         if node.op == "output":
             specs = self._program.graph_signature.output_specs
-            results = list(node.args[0])  # type: ignore[arg-type]
+            results = list(list_arg(node))
             for i, (value, spec) in enumerate(zip(results, specs, strict=True)):
                 if isinstance(value, Node):  # one value may be a state and a result
                     is_state = spec.kind is OutputKind.BUFFER_MUTATION and spec.target in self._states
                     results[i] = (self._as_wide if is_state else self._as_given)(value, node)
-            node.args = (type(node.args[0])(results),)  # type: ignore[call-arg]
+            node.args = (tuple(results) if isinstance(node.args[0], tuple) else results,)
             return
         if widened_from(node) in self._stored and any(_is_weight(node, user) for user in node.users):
             return
@@ -166,14 +169,14 @@ class _Widening:
             return isinstance(node.meta["val"], torch.Tensor) and _is_narrow(
                 given[0].meta["val"][node.args[1]]
             )
-        if not ops.is_operator(target) or target.namespace != "aten" or target in _OF_BITS | ops.ASSERTIONS:  # type: ignore[union-attr]
+        if not ops.is_operator(target) or target.namespace != "aten" or target in _OF_BITS | ops.ASSERTIONS:
             return True
         if target is aten.embedding.default and given[0] in self._stored:
             return True  # only its rows are made float32
-        return not ops.is_pure(target)  # type: ignore[arg-type]
+        return not ops.is_pure(target)
 
-    def _mapped(self, node: Node, change: Any) -> tuple[Any, Any]:
-        def leaf(value: Any) -> Any:
+    def _mapped(self, node: Node, change: Callable[[Node, Node], Node]) -> tuple[Any, Any]:
+        def leaf(value: Argument) -> Any:
             if isinstance(value, torch.dtype):
                 return torch.float32 if change == self._as_wide and value in NARROW else value
             return change(value, node) if isinstance(value, Node) else value
@@ -217,13 +220,13 @@ def _moved(state: Node) -> tuple[set[Node], set[Node]]:
 
 
 def _is_weight(value: Node, user: Node) -> bool:
-    place = _LAYERS.get(user.target)  # type: ignore[arg-type]
+    place = _LAYERS.get(user.target) if ops.is_operator(user.target) else None
     return place is not None and len(user.args) > place and user.args[place] is value
 
 
-def _is_narrow(val: Any) -> bool:
+def _is_narrow(val: object) -> TypeGuard[torch.Tensor]:
     return isinstance(val, torch.Tensor) and val.dtype in NARROW
 
 
-def _wide(val: Any) -> Any:
+def _wide(val: object) -> Any:
     return val.to(torch.float32) if _is_narrow(val) else val

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.node import Argument
 
 from torchette.backends.engine.passes.constants import Weights
+from torchette.exir.arguments import checked, ints_arg, number_arg
 from torchette.exir.delegation.delegate import reject
 from torchette.exir.graph import call, calls, note, replace, same_shape
 
@@ -45,13 +47,13 @@ def place_norms(program: ExportedProgram) -> ExportedProgram:
 
 
 def _place_whole(program: ExportedProgram, node: Node) -> bool:
-    x, shape, weight, bias, eps = node.args
+    x, _, weight, bias, eps = node.args
     first = [user for user in node.users if user.target is operator.getitem and user.args[1] == 0]
     others = [user for user in node.users if user not in first and user.users]
-    if others or not first or x.meta["val"].dtype != torch.float32:  # type: ignore[union-attr]
+    if others or not first or checked(x, Node).meta["val"].dtype != torch.float32:
         reject(node, "its mean or deviation is read, too" if others else "its input is not float32")
         return False
-    args = (x, weight, bias, list(shape), eps)  # type: ignore[arg-type]
+    args = (x, weight, bias, ints_arg(node, 1), eps)
     placed = call(node, cpu.layer_norm.default, args, val=first[0].meta["val"], like=node)
     for user in first:
         replace(program, user, placed)
@@ -64,15 +66,16 @@ def _place(program: ExportedProgram, weights: Weights, norm: _Norm) -> None:
     bias = None
     if norm.centred and weight is not None:
         bias, end = _constant_operand(weights, end, aten.add.Tensor, norm.shape)
+    args: tuple[Any, ...]
     if norm.centred:
         target, args = cpu.layer_norm.default, (norm.x, weight, bias, norm.shape, norm.eps)
     else:
-        target, args = cpu.rms_norm.default, (norm.x, weight, norm.shape, norm.eps)  # type: ignore[assignment]
+        target, args = cpu.rms_norm.default, (norm.x, weight, norm.shape, norm.eps)
     replace(program, end, call(end, target, args, val=end.meta["val"], like=end))
 
 
 def _constant_operand(
-    weights: Weights, node: Node, target: Any, shape: list[int]
+    weights: Weights, node: Node, target: object, shape: list[int]
 ) -> tuple[Node | None, Node]:
     """The stored tensor of this shape that a value's only reader combines it with, and that reader."""
     users = list(node.users)
@@ -92,11 +95,11 @@ def _constant_operand(
 
 def _by_hand(weights: Weights, root: Node) -> _Norm | None:
     """x / sqrt(mean(x^2) + eps), of x as it is or less its mean."""
-    inverse = root.target is aten.rsqrt.default
+    inverse: bool = root.target is aten.rsqrt.default
     if root.target is aten.pow.Tensor_Scalar:
         if root.args[1] not in (0.5, -0.5):
             return None
-        inverse = root.args[1] == -0.5
+        inverse = number_arg(root, 1) == -0.5
     shifted = root.args[0]
     if not isinstance(shifted, Node) or shifted.target is not aten.add.Tensor or shifted.kwargs:
         return None
@@ -153,17 +156,17 @@ def _centre(x: Node) -> Node | None:
     """y of y - mean(y)."""
     if x.target is not aten.sub.Tensor or x.kwargs or not isinstance(x.args[0], Node):
         return None
-    y, mean = x.args[:2]
+    y, mean = x.args[0], x.args[1]
     if isinstance(mean, Node) and mean.target is operator.getitem and mean.args[1] == 1:
         mean = mean.args[0]
-        return y if isinstance(mean, Node) and mean.target is _VAR_MEAN and mean.args[0] is y else None  # type: ignore[return-value]
-    return y if _mean_of(mean)[0] is y else None  # type: ignore[return-value]
+        return y if isinstance(mean, Node) and mean.target is _VAR_MEAN and mean.args[0] is y else None
+    return y if _mean_of(mean)[0] is y else None
 
 
 _VAR_MEAN = aten.var_mean.correction
 
 
-def _variance_of(value: Any, x: Node) -> list[Any] | None:
+def _variance_of(value: object, x: Node) -> list[Any] | None:
     """The shape of the dimensions of which a value is the variance, of x."""
     if isinstance(value, Node) and value.target is operator.getitem and value.args[1] == 0:
         value = value.args[0]
@@ -176,7 +179,7 @@ def _variance_of(value: Any, x: Node) -> list[Any] | None:
     return _last(x, value.args[1] if len(value.args) > 1 else None)
 
 
-def _mean_of(node: Any) -> tuple[Node | None, list[Any]]:
+def _mean_of(node: object) -> tuple[Node | None, list[Any]]:
     """What a value is the mean of, along the last dimensions, which it keeps; and their shape."""
     if isinstance(node, Node) and node.target is aten.mean.dim and isinstance(node.args[0], Node):
         shape = _last(node.args[0], node.args[1])
@@ -185,10 +188,11 @@ def _mean_of(node: Any) -> tuple[Node | None, list[Any]]:
     return None, []
 
 
-def _last(x: Node, dims: Any) -> list[Any] | None:
+def _last(x: Node, dims: Argument) -> list[Any] | None:
     """The sizes of these dimensions, if they are the last ones."""
     sizes = list(x.meta["val"].shape)
-    given = sorted(dim % len(sizes) for dim in dims or ())
+    listed = dims if isinstance(dims, (list, tuple)) else ()
+    given = sorted(checked(dim, int) % len(sizes) for dim in listed)
     first = len(sizes) - len(given)
     return sizes[first:] if given and given == list(range(first, len(sizes))) else None
 

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import TypeGuard
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.node import Argument
 
+from torchette.exir.arguments import node_arg
 from torchette.exir.graph import TURNS, call, calls, replace
 
 aten = torch.ops.aten
@@ -21,7 +23,7 @@ cpu = torch.ops.cpu
 MOVES = TURNS - {operator.getitem} | {aten.slice_copy.Tensor, aten.select_copy.int}
 
 
-def moves(node: Any) -> bool:
+def moves(node: object) -> TypeGuard[Node]:
     """Whether a value is another one with its elements moved."""
     return (
         isinstance(node, Node)
@@ -32,7 +34,7 @@ def moves(node: Any) -> bool:
     )
 
 
-def lift_dequantize(program: ExportedProgram, node: Any) -> None:
+def lift_dequantize(program: ExportedProgram, node: Argument) -> None:
     """What leads to a value, but for moves and factors, is dequantized before its elements are moved."""
     while moves(node) or (isinstance(node, Node) and node.target in (aten.mul.Tensor, aten.div.Tensor)):
         node = node.args[0]
@@ -55,7 +57,7 @@ def settle_quantize(program: ExportedProgram) -> ExportedProgram:
     for node in list(calls(program, cpu.dequantize.default)):
         _sink(program, node)
     for node in reversed(list(calls(program, cpu.quantize.default))):
-        while moves(move := node.args[0]) and len(move.users) == 1:  # type: ignore[union-attr]
+        while moves(move := node_arg(node)) and len(move.users) == 1:
             node = _before_move(program, node)
     return program
 
@@ -65,15 +67,15 @@ def _sink(program: ExportedProgram, node: Node) -> None:
     if not all(moves(user) for user in users):
         return
     for user in users:
-        again = _again(node, _moved(user, node.args[0]), user)  # type: ignore[arg-type]
+        again = _again(node, _moved(user, node_arg(node)), user)
         replace(program, user, again)
         _sink(program, again)
 
 
 def _before_move(program: ExportedProgram, node: Node) -> Node:
     """Quantize or dequantize what the operand is moved from; gives that call."""
-    move: Node = node.args[0]  # type: ignore[assignment]
-    again = _again(node, move.args[0], node)  # type: ignore[arg-type]
+    move = node_arg(node)
+    again = _again(node, node_arg(move), node)
     replace(program, node, _moved(move, again, before=node))
     return again
 

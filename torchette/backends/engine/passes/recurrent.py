@@ -16,6 +16,7 @@ from torchette.backends.engine.pack import pack_gate_bias, pack_gates
 from torchette.backends.engine.passes.constants import Weights
 from torchette.backends.engine.passes.narrow import NARROW
 from torchette.exir import ops
+from torchette.exir.arguments import checked, node_arg, overload
 from torchette.exir.graph import call, calls, copy_program, fake_mode, note
 from torchette.exir.passes.steps_to_scan import (
     Emit,
@@ -39,7 +40,7 @@ def place_recurrent(program: ExportedProgram) -> ExportedProgram:
         if not _is_taken(weights, node):
             continue
         emit = Emit(mode, lambda target, args, val: call(node, target, args, val=val, like=node))  # noqa: B023
-        results = write_layers(emit, node, node.args[0], _direction(weights, node))  # type: ignore[arg-type]
+        results = write_layers(emit, node, node_arg(node), _direction(weights, node))
         replace_results(program, node, results)
         count += 1
     if count:
@@ -50,7 +51,7 @@ def place_recurrent(program: ExportedProgram) -> ExportedProgram:
 def _is_taken(weights: Weights, node: Node) -> bool:
     if ops.argument(node, "train") and ops.argument(node, "dropout"):
         return False
-    dtype = node.args[0].meta["val"].dtype  # type: ignore[union-attr]
+    dtype = node_arg(node).meta["val"].dtype
     if dtype not in (torch.float32, *NARROW):
         return False
     layers = layer_weights(node)
@@ -62,7 +63,7 @@ def _is_taken(weights: Weights, node: Node) -> bool:
 
 def _direction(weights: Weights, node: Node) -> Any:
     """What writes one layer in one direction."""
-    gates, batch_first = _GATES[node.target], ops.argument(node, "batch_first")  # type: ignore[index]
+    gates, batch_first = _GATES[overload(node)], ops.argument(node, "batch_first")
     how = "gates", gates
 
     def packed(weight: Node) -> Node:
@@ -71,7 +72,8 @@ def _direction(weights: Weights, node: Node) -> Any:
     def bias(*given: Node | None) -> Node | None:
         if given[0] is None:
             return None
-        total = torch.stack([weights.any(one).float() for one in given]).sum(0).detach()  # type: ignore[union-attr]
+        stored = [checked(weights.any(one), torch.Tensor).float() for one in given]
+        total = torch.stack(stored).sum(0).detach()
         return weights.add(f"{given[0].name}_packed", pack_gate_bias(total, gates), given[0])
 
     def direction(emit: Emit, x: Node, start: list[Node], layer: LayerWeights, backwards: bool) -> list[Node]:

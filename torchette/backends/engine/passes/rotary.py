@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.node import Argument
 
+from torchette.exir.arguments import checked, list_arg
 from torchette.exir.graph import call, calls, note, replace, same_size
 
 aten = torch.ops.aten
@@ -30,17 +32,19 @@ def place_rotary(program: ExportedProgram) -> ExportedProgram:
 
 def _placed(node: Node) -> Node | None:
     left, right = node.args[:2]
-    if node.kwargs or not all(isinstance(v, Node) and v.target is aten.mul.Tensor for v in (left, right)):
+    if node.kwargs or not isinstance(left, Node) or not isinstance(right, Node):
+        return None
+    if left.target is not aten.mul.Tensor or right.target is not aten.mul.Tensor:
         return None
     for straight, turned in ((left, right), (right, left)):
-        for x, cos in (straight.args, straight.args[::-1]):  # type: ignore[union-attr]
-            for half, sin in (turned.args, turned.args[::-1]):  # type: ignore[union-attr]
+        for x, cos in (straight.args, straight.args[::-1]):
+            for half, sin in (turned.args, turned.args[::-1]):
                 if isinstance(x, Node) and _is_half_turned(half, x):
                     return _rotary(node, x, cos, sin)
     return None
 
 
-def _rotary(node: Node, x: Node, cos: Any, sin: Any) -> Node | None:
+def _rotary(node: Node, x: Node, cos: Argument, sin: Argument) -> Node | None:
     value = x.meta["val"]
     angles = [_by_token(one, value) for one in (cos, sin)]
     if value.dim() != 4 or value.dtype != torch.float32 or None in angles:
@@ -48,12 +52,12 @@ def _rotary(node: Node, x: Node, cos: Any, sin: Any) -> Node | None:
     shaped = []
     for angle, shape in zip((cos, sin), angles, strict=True):
         assert shape is not None
-        val = angle.meta["val"].new_empty(shape)
+        val = checked(angle, Node).meta["val"].new_empty(shape)
         shaped.append(call(node, aten.squeeze_copy.dims, (angle, [2]), val=val, like=node))
     return call(node, torch.ops.cpu.rotary.default, (x, *shaped), val=node.meta["val"], like=node)
 
 
-def _by_token(angle: Any, value: torch.Tensor) -> list[Any] | None:
+def _by_token(angle: object, value: torch.Tensor) -> list[Any] | None:
     """The shape [B or 1, T, D] of angles that are given as [B or 1, T, 1, D]."""
     if not isinstance(angle, Node):
         return None
@@ -65,27 +69,27 @@ def _by_token(angle: Any, value: torch.Tensor) -> list[Any] | None:
     return [shape[0], shape[1], shape[3]]
 
 
-def _is_half_turned(node: Any, x: Node) -> bool:
+def _is_half_turned(node: object, x: Node) -> bool:
     """cat(-x2, x1) of the two halves of the last dimension."""
     if not isinstance(node, Node) or node.target is not aten.cat.default:
         return False
-    last, parts = x.meta["val"].dim() - 1, node.args[0]
+    last, parts = x.meta["val"].dim() - 1, list_arg(node)
     if last < 0:
         return False
     size = x.meta["val"].shape[-1]
-    if len(parts) != 2 or len(node.args) < 2 or node.args[1] not in (-1, last) or not isinstance(size, int):  # type: ignore[arg-type]
+    if len(parts) != 2 or len(node.args) < 2 or node.args[1] not in (-1, last) or not isinstance(size, int):
         return False
-    negated, first = parts  # type: ignore[misc]
-    if negated.target is not aten.neg.default:
+    negated, first = parts
+    if not isinstance(negated, Node) or negated.target is not aten.neg.default:
         return False
     return _is_part(negated.args[0], x, size // 2, size) and _is_part(first, x, 0, size // 2)
 
 
-def _is_part(node: Any, x: Node, begin: int, end: int) -> bool:
+def _is_part(node: object, x: Node, begin: int, end: int) -> bool:
     if not isinstance(node, Node) or node.target is not aten.slice_copy.Tensor or node.args[0] is not x:
         return False
     rank, size = x.meta["val"].dim(), x.meta["val"].shape[-1]
     given: list[Any] = list(node.args[1:])
     dim, start, stop, step = given + [0, None, None, 1][len(given) :]
-    start, stop = start or 0, size if stop is None else min(stop, size)  # type: ignore[type-var]
+    start, stop = start or 0, size if stop is None else min(stop, size)
     return dim in (-1, rank - 1) and (start, stop, step) == (begin, end, 1)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.backends.engine.passes.constants import Pack, Weights
+from torchette.exir.arguments import int_arg
 from torchette.exir.graph import call, calls, note, replace, same_shape
 
 aten = torch.ops.aten
@@ -34,7 +35,7 @@ def split_linears(program: ExportedProgram) -> ExportedProgram:
     for node in calls(program, aten.linear.default):
         x, weight, bias = (*node.args, None)[:3]
         values, added = weights.weight(weight), weights.get(bias)
-        if values is None or (bias is not None and added is None):
+        if values is None or not isinstance(weight, Node) or (bias is not None and added is None):
             continue
         parts = _parts(node)
         if len(parts) < 2:
@@ -42,7 +43,7 @@ def split_linears(program: ExportedProgram) -> ExportedProgram:
         for first, last, part in parts:
             rows = ("rows", first, last)
             args = [x, weights.widened(weights.packed(weight, rows, _rows(first, last)), node)]
-            if added is not None:
+            if added is not None and isinstance(bias, Node):
                 args.append(weights.packed(bias, rows, _rows(first, last)))
             val = node.meta["val"]
             val = val.new_empty([*val.shape[:-1], last - first])
@@ -80,22 +81,22 @@ def _parts(node: Node) -> list[_Part]:
     length = val.shape[-1] // step
     parts = []
     for user in source.users:
-        given = [*user.args[1:], *[None] * 4]
+        given: list[Any] = [*user.args[1:], *[None] * 4]
         if user.target is aten.split_with_sizes_copy.default:
-            if (given[1] or 0) % source.meta["val"].dim() != dim or user.kwargs:  # type: ignore[operator]
+            if (given[1] or 0) % source.meta["val"].dim() != dim or user.kwargs:
                 return []
-            ends_of = list(itertools.accumulate(given[0], initial=0))  # type: ignore[arg-type]
+            ends_of = list(itertools.accumulate(given[0], initial=0))
             for result in user.users:
-                place = result.args[1]
-                parts.append(_Part(ends_of[place] * step, ends_of[place + 1] * step, result))  # type: ignore[index, operator]
+                place = int_arg(result, 1)
+                parts.append(_Part(ends_of[place] * step, ends_of[place + 1] * step, result))
             continue
         if user.target is aten.select_copy.int:
-            if given[0] % source.meta["val"].dim() != dim:  # type: ignore[operator]
+            if given[0] % source.meta["val"].dim() != dim:
                 return []
-            first = given[1] % length  # type: ignore[operator]
+            first = given[1] % length
             parts.append(_Part(first * step, (first + 1) * step, user))
             continue
-        if user.target is not aten.slice_copy.Tensor or (given[0] or 0) % source.meta["val"].dim() != dim:  # type: ignore[operator]
+        if user.target is not aten.slice_copy.Tensor or (given[0] or 0) % source.meta["val"].dim() != dim:
             return []
         first, last = given[1] or 0, given[2] if given[2] is not None else length
         if given[3] not in (None, 1) or not isinstance(first, int) or not isinstance(last, int):

@@ -56,7 +56,8 @@ def place_weight_only(program: ExportedProgram) -> ExportedProgram:
         found = packed[weight]
         if found is None or x.meta["val"].dtype != torch.float32:
             continue
-        if bias is not None and (weights.get(bias) is None or weights.get(bias).shape != (found.outputs,)):  # type: ignore[union-attr]
+        added = weights.get(bias)
+        if bias is not None and (added is None or added.shape != (found.outputs,)):
             reject(node, weights.why_not(bias, "bias") or "its bias is no vector of the outputs")
             continue
         args = (x, found.whole, found.scales, bias, found.outputs)

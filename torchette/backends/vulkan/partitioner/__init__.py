@@ -134,6 +134,6 @@ class VulkanPartitioner(Partitioner):
         return why_not(node, bool(self._options.get("downcast_64_bit")), stored)
 
 
-def _plain(op: Any) -> str:
+def _plain(op: object) -> str:
     """An operator's name, of torch's operator or of the peer's, which stands for it."""
     return name_of(op) or str(op)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -45,7 +44,7 @@ def why_not(node: Node, constants: Mapping[Node, torch.Tensor]) -> str | None:
     return None
 
 
-def _check_value(val: Any) -> set[torch.dtype]:
+def _check_value(val: object) -> set[torch.dtype]:
     """Raises Refused; gives the floating-point types."""
     found = set()
     for tensor in val if isinstance(val, (list, tuple)) else [val]:

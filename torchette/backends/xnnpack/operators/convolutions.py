@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.fx import Node
@@ -33,14 +32,14 @@ AROUND = [f"padding_{side}" for side in ("top", "right", "bottom", "left")] + [
 ]
 
 
-def pair_of(value: Any) -> tuple[int, int]:
+def pair_of(value: int | Sequence[int]) -> tuple[int, int]:
     """A number for both dimensions of an image, or one for each."""
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    values = [value] if isinstance(value, int) else list(value)
     return (values * 2)[0], (values * 2)[1]
 
 
-def _one(value: Any) -> tuple[int]:
-    return (value[0] if isinstance(value, (list, tuple)) else value,)
+def _one(value: int | Sequence[int]) -> tuple[int]:
+    return (value if isinstance(value, int) else value[0],)
 
 
 def _convolution_check(node: Node, is_constant: Callable[[Node], bool]) -> None:

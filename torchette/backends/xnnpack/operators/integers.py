@@ -14,6 +14,7 @@ from torchette.backends.xnnpack.operators.nodes import arg, arguments, only_user
 from torchette.backends.xnnpack.operators.table import UNARY
 from torchette.backends.xnnpack.payload import Element
 from torchette.backends.xnnpack.quantization import int8_element, role, weights_of
+from torchette.exir.arguments import checked
 
 aten = torch.ops.aten
 
@@ -56,7 +57,9 @@ def integer_form(
     is taken in, and the nodes after it that this covers."""
     if node.target not in SAME_SCALE and node.target not in ANY_SCALE:
         return None
-    holder, covered, limits = node, [], None
+    holder: Node | None = node
+    covered: list[Node] = []
+    limits = None
     if node.target == aten.max_pool2d_with_indices.default:
         holder = only_user(node)
     result = only_user(holder) if holder is not None else None
@@ -99,4 +102,4 @@ def integer_form(
         least, most = (max(-128, min(127, round(x / element.scale + element.zero_point) if abs(x) < 1e30 else math.copysign(128, x))) for x in (low, high))  # fmt: skip
         if least >= most:
             return None
-    return {**sources, node: result, holder: result}, limits, {*covered, result}
+    return {**sources, node: result, checked(holder, Node): result}, limits, {*covered, result}

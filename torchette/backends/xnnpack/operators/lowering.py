@@ -24,6 +24,7 @@ from torchette.backends.xnnpack.operators.nodes import (
 from torchette.backends.xnnpack.operators.table import OPERATORS
 from torchette.backends.xnnpack.payload import DYNAMIC, DYNAMIC_IMAGE, FLOATS, FP32, NONE, Element, Payload
 from torchette.backends.xnnpack.quantization import Weights, int8_element, role, weights_of
+from torchette.exir.arguments import function
 from torchette.exir.delegation.delegate import NamedDataStoreOutput
 from torchette.exir.graph import map_nodes
 
@@ -43,7 +44,7 @@ class Lowering:
         self._results: dict[Node, list[int]] = {}  # -> its places among the arguments, not yet given
         self._done: set[Node] = set()  # lowered together with an earlier one
         self._transposed: set[Node] = set()
-        self._joined: dict[tuple, Node] = {}  # sources and dimension -> their concatenation
+        self._joined: dict[tuple[Any, ...], Node] = {}  # sources and dimension -> their concatenation
         # While one node is lowered: what stands for it and its sources, and what its results are clamped to.
         self._stands_for: dict[Node, Node] = {}
         self._limits: tuple[float, float] | None = None
@@ -124,7 +125,7 @@ class Lowering:
 
     # -- values --
 
-    def add(self, kind: str, node: Node, limits: tuple[float, float] | None = None, **fields: Any) -> None:
+    def add(self, kind: str, node: Node, limits: tuple[float, float] | None = None, **fields: object) -> None:
         """A node of the library that comes from a node of the graph."""
         handle = node.meta.get("debug_handle", 0)
         self.payload.node(kind, handle, limits or self._limits, flags=fields.pop("flags", 0), **fields)
@@ -149,7 +150,7 @@ class Lowering:
             sources = [arg(node, 0), *(other for other in node.all_input_nodes if other is not arg(node, 0))]
             if all(source in self._constants for source in sources):
                 args, kwargs = map_nodes((node.args, dict(node.kwargs)), self._constants.__getitem__)
-                self._constants[node] = node.target(*args, **kwargs)
+                self._constants[node] = function(node)(*args, **kwargs)
         return self._constants.get(node)
 
     def stored(self, node: Node) -> torch.Tensor:
@@ -224,7 +225,7 @@ class Lowering:
             return False
         return self._are_whole(stored, source)
 
-    def bias(self, node: Any, source: Node, weight: Node) -> int:
+    def bias(self, node: Node | None, source: Node, weight: Node) -> int:
         """What a product adds; between integers it has the scales of the sum."""
         if node is None:
             return NONE

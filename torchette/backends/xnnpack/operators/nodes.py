@@ -53,7 +53,7 @@ def arg(node: Node, place: int) -> Node:
     return found
 
 
-def option(node: Node, place: int, default: Any = None) -> Any:
+def option(node: Node, place: int, default: object = None) -> Any:
     """The argument there, of any type; the default where it is left out."""
     return node.args[place] if place < len(node.args) else default
 

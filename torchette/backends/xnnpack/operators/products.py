@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.fx import Node
@@ -30,7 +29,7 @@ def check_weights_known(node: Node, is_constant: Callable[[Node], bool]) -> None
             raise Refused("the weights are computed")
 
 
-def _layer_weights(weight: Any, bias: Any, is_constant: Callable[[Node], bool]) -> None:
+def _layer_weights(weight: Node, bias: Node | None, is_constant: Callable[[Node], bool]) -> None:
     """A linear layer's weights are stored, or computed in float32 and of a known size; what it adds then may be, too."""
     if is_constant(weight):
         if bias is not None and not is_constant(bias):

@@ -20,6 +20,7 @@ from torchette.backends.xnnpack.operators.nodes import (
     option,
 )
 from torchette.backends.xnnpack.operators.table import Refused, register
+from torchette.exir.arguments import overload
 
 aten = torch.ops.aten
 
@@ -53,7 +54,8 @@ def _weights_of_pixels(node: Node) -> tuple[torch.Tensor, torch.Tensor]:
     """The matrices (after, before) that an operator multiplies the rows and the columns of an image with."""
 
     def run(image: torch.Tensor) -> torch.Tensor:
-        return node.target(image, *arguments(node)[1:], **node.kwargs)[0]
+        result: torch.Tensor = overload(node)(image, *arguments(node)[1:], **node.kwargs)[0]
+        return result
 
     height, width = arg(node, 0).meta["val"].shape[2:]
     ones = torch.ones(1, 1, height, width, dtype=torch.float64)

@@ -37,7 +37,7 @@ class Operator:
 OPERATORS: dict[Any, Operator] = {}
 
 
-def register(*targets: Any, check: Check | None = None) -> Callable[[Emit], Emit]:
+def register(*targets: object, check: Check | None = None) -> Callable[[Emit], Emit]:
     """Puts operators into the table; the decorated function lowers them."""
 
     def decorate(emit: Emit) -> Emit:
