@@ -16,12 +16,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torchette.devtools.inspect import DTYPES
 from torchette.errors import ExecutionError, FormatError, InputError, InputTypeError, ModelNotFoundError
 from torchette.format import bundled
+from torchette.format.schema import Record
 from torchette.runtime import MethodMeta, Runtime
+
+if TYPE_CHECKING:
+    from torchette.runtime import Method
 
 _NUMBERS = {bool: ("Bool", "bool_val"), int: ("Int", "int_val"), float: ("Double", "double_val")}
 _VERSION = 0  # of the format
@@ -35,7 +39,7 @@ class MethodTestCase:
         expected_outputs: likewise; None for a case that only runs.
     """
 
-    def __init__(self, inputs: Any, expected_outputs: Any = None) -> None:
+    def __init__(self, inputs: object, expected_outputs: object = None) -> None:
         from torch.utils._pytree import tree_leaves
 
         self.inputs = tree_leaves(inputs)
@@ -48,6 +52,11 @@ class MethodTestSuite:
 
     method_name: str
     test_cases: Sequence[MethodTestCase]
+
+
+class _Finished(Protocol):
+    @property
+    def buffer(self) -> bytes: ...
 
 
 class BundledProgram:
@@ -65,7 +74,7 @@ class BundledProgram:
 
     def __init__(
         self,
-        executorch_program: Any,
+        executorch_program: _Finished | bytes | None,
         method_test_suites: Sequence[MethodTestSuite],
         pte_file_path: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -73,7 +82,7 @@ class BundledProgram:
             raise InputError("a bundle has one program: give executorch_program or pte_file_path")
         self.executorch_program = executorch_program
         self.method_test_suites = sorted(method_test_suites, key=lambda suite: suite.method_name)
-        given = getattr(executorch_program, "buffer", executorch_program)
+        given: Any = getattr(executorch_program, "buffer", executorch_program)
         self._bytes = bytes(given) if pte_file_path is None else Path(pte_file_path).read_bytes()
         program = Runtime.get().load_program(self._bytes)
         for suite in self.method_test_suites:
@@ -116,7 +125,7 @@ def deserialize_from_flatbuffer_to_bundled_program(flatbuffer: bytes) -> Any:
     return bundled.read(flatbuffer)
 
 
-def _stored(value: Any) -> Any:
+def _stored(value: object) -> Any:
     """The record of a value."""
     for kind, (name, field) in _NUMBERS.items():
         if type(value) is kind:
@@ -129,14 +138,14 @@ def _stored(value: Any) -> Any:
     name = {torch_name: name for name, torch_name in DTYPES.items()}.get(dtype, dtype.upper())
     if name not in bundled.ScalarType.__members__:
         raise InputTypeError(f"a case cannot have a tensor of {dtype}")
-    order = sorted(range(value.dim()), key=lambda d: -value.stride(d))
+    order = sorted(range(value.dim()), key=lambda d: -value.stride()[d])
     in_memory = value.detach().cpu().permute(order).contiguous()
     data = in_memory.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
     kind = bundled.ScalarType[name]
     return bundled.Value(bundled.Tensor(kind, list(value.shape), data, order))
 
 
-def _read(record: Any) -> Any:
+def _read(record: Record) -> Any:
     """The value of a record: a tensor or a number. Raises FormatError."""
     value = record.val
     for name, field in _NUMBERS.values():
@@ -205,7 +214,7 @@ class Module:
         """The signature and the memory of a method."""
         return self._program.metadata(method_name)
 
-    def run_method(self, method_name: str, inputs: Any = (), clone_outputs: bool = True) -> list[Any]:
+    def run_method(self, method_name: str, inputs: object = (), clone_outputs: bool = True) -> list[Any]:
         """Runs a method.
 
         Args:
@@ -223,7 +232,7 @@ class Module:
             self._methods[name] = self._program.load_method(name)
         return self._methods[name]
 
-    def forward(self, inputs: Any = (), clone_outputs: bool = True) -> list[Any]:
+    def forward(self, inputs: object = (), clone_outputs: bool = True) -> list[Any]:
         """Runs the method forward."""
         return self.run_method("forward", inputs, clone_outputs)
 
@@ -280,7 +289,7 @@ class Module:
         return outputs
 
 
-def run(method: Any, inputs: Any) -> list[Any]:
+def run(method: Method, inputs: object) -> list[Any]:
     """A method of the runtime, run as `Module.run_method` says."""
     import numpy
 

@@ -24,6 +24,7 @@ from torchette import notebook
 from torchette.devtools.inspect import MethodInfo, Table, TensorInfo
 from torchette.errors import FormatError, RuntimeLoadError
 from torchette.format import pte
+from torchette.format.schema import Record
 from torchette.schema import LAYOUTS
 from torchette.targets import LANES, Processor, processor
 
@@ -58,13 +59,13 @@ class _Bump:
         self.raw(count * size, alignment)
 
 
-def _stands_outside(record: Any) -> bool:
+def _stands_outside(record: Record) -> bool:
     """Whether a tensor's bytes are in a data file."""
     extra = record.extra_tensor_info
     return extra is not None and extra.location == pte.TensorDataLocation.EXTERNAL
 
 
-def method_bytes(plan: Any, pointer: int) -> int:
+def method_bytes(plan: Record, pointer: int) -> int:
     """Bytes of the method allocator that loading takes, without what the backends of delegates take.
 
     Repeats in Python the allocations of `Method::Loading` in C++; tests/models/test_heapless.py compares one
@@ -133,7 +134,7 @@ _GATHERED = {
 # ---- memory of tensors whose size only the run knows ----
 
 
-def _takes_memory(plan: Any, index: int) -> bool:
+def _takes_memory(plan: Record, index: int) -> bool:
     """Whether a value is a tensor without memory that allocates it while the method runs, as loading decides it."""
     record = plan.values[index].val
     return (
@@ -144,7 +145,7 @@ def _takes_memory(plan: Any, index: int) -> bool:
     )
 
 
-def dynamic_bytes(plan: Any) -> int | None:
+def dynamic_bytes(plan: Record) -> int | None:
     """Bytes of a `FreeListAllocator` (torchette/extension/free_list_allocator.h) with which the method runs at its largest sizes.
 
     Simulates the allocator, instruction by instruction, for a first run and for a second one that finds the results of the
@@ -206,7 +207,7 @@ class Temp:
     varies: bool = False
 
 
-def temp_bytes(plan: Any, level: str) -> Temp:
+def temp_bytes(plan: Record, level: str) -> Temp:
     """Runs every distinct kernel call on zeros, all sizes at their upper bounds and all masks true, and measures it.
 
     Args:
@@ -374,7 +375,7 @@ def processor_of(target: str) -> Processor:
     return Processor(target, struct.calcsize("P"), LANES[runtime.kernel_level()])
 
 
-def _bill(file: pte.PteFile, plan: Any, target: Processor, with_temp: bool) -> Bill:
+def _bill(file: pte.PteFile, plan: Record, target: Processor, with_temp: bool) -> Bill:
     tensors = {
         index: value.val for index, value in enumerate(plan.values) if type(value.val).__name__ == "Tensor"
     }
@@ -410,7 +411,7 @@ def _bill(file: pte.PteFile, plan: Any, target: Processor, with_temp: bool) -> B
     )
 
 
-def _loaded_bytes(file: pte.PteFile, plan: Any) -> int | None:
+def _loaded_bytes(file: pte.PteFile, plan: Record) -> int | None:
     """What loading the method takes of its pool on this machine; None if a backend is missing or refuses."""
     from torchette import runtime
 
@@ -423,7 +424,7 @@ def _loaded_bytes(file: pte.PteFile, plan: Any) -> int | None:
         return None
 
 
-def _temp(plan: Any, target: Processor) -> Temp | None:
+def _temp(plan: Record, target: Processor) -> Temp | None:
     from torchette import runtime
 
     for level in runtime.kernel_levels():

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from torchette import notebook, schema
 from torchette.errors import MissingPackageError
 from torchette.format import pte, receipt
+from torchette.format.schema import Record
 
 DTYPES = {dtype.schema_name: dtype.torch_name for dtype in schema.DTYPES}
 
@@ -376,7 +377,7 @@ def describe(source: str | Path | bytes | pte.PteFile) -> Description:
     )
 
 
-def _method(file: pte.PteFile, plan: Any) -> MethodInfo:
+def _method(file: pte.PteFile, plan: Record) -> MethodInfo:
     values = [_value(index, value.val) for index, value in enumerate(plan.values)]
     instructions: list[Any] = []
     chains = []
@@ -437,12 +438,12 @@ def _find_scales(methods: list[MethodInfo]) -> None:
                     keys = (
                         f"{prefix}{what}{number}_{key}" for key in ("scale", "zp", "quant_min", "quant_max")
                     )
-                    found = [constants.get(key) for key in keys]
+                    found: list[Any] = [constants.get(key) for key in keys]
                     if port.quant is None and all(isinstance(number, (int, float)) for number in found):
-                        port.quant = QuantInfo(*found)  # type: ignore[arg-type]
+                        port.quant = QuantInfo(*found)
 
 
-def _value(index: int, record: Any) -> ValueInfo:
+def _value(index: int, record: Record) -> ValueInfo:
     value: Any
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(record).__name__).lower()
     if kind == "tensor":
@@ -454,12 +455,12 @@ def _value(index: int, record: Any) -> ValueInfo:
     )
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     """JSON has no infinities and no NaN."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _tensor(record: Any) -> TensorInfo:
+def _tensor(record: Record) -> TensorInfo:
     extra, place, data = record.extra_tensor_info, record.allocation_info, record.data_buffer_idx or None
     if extra and extra.location == pte.TensorDataLocation.EXTERNAL:
         storage, data = "external", None
@@ -526,7 +527,9 @@ def _output_name(path: tuple[Any, ...]) -> str:
     return "output" + "".join(f"[{key!r}]" for key in path)
 
 
-def _instruction(plan: Any, values: list[ValueInfo], index: int, call: Any, frames: Any) -> InstructionInfo:
+def _instruction(
+    plan: Record, values: list[ValueInfo], index: int, call: Record, frames: Record | None
+) -> InstructionInfo:
     kind = type(call).__name__
     *parts, (_, module, module_type, source) = _origins(frames)
     info = InstructionInfo(
@@ -549,22 +552,23 @@ def _instruction(plan: Any, values: list[ValueInfo], index: int, call: Any, fram
     return info
 
 
-def operator_names(plan: Any) -> list[list[str]]:
+def operator_names(plan: Record) -> list[list[str]]:
     """The operator of each instruction of each chain of a method, as `InstructionInfo.op` has it."""
     return [[_operator_name(plan, each.instr_args) for each in chain.instructions] for chain in plan.chains]
 
 
-def _operator_name(plan: Any, call: Any) -> str:
+def _operator_name(plan: Record, call: Record) -> str:
     kind = type(call).__name__
     if kind == "KernelCall":
         operator = plan.operators[call.op_index]
         return f"{operator.name}.{operator.overload}" if operator.overload else operator.name
     if kind == "DelegateCall":
-        return plan.delegates[call.delegate_index].id
+        result: str = plan.delegates[call.delegate_index].id
+        return result
     return {"MoveCall": "move", "JumpFalseCall": "jump_false"}.get(kind, "free")
 
 
-def _origins(frames: Any) -> list[tuple[int, str, str, list[FrameInfo]]]:
+def _origins(frames: Record | None) -> list[tuple[int, str, str, list[FrameInfo]]]:
     """Debug handle, module, its class and lines: of each part of a delegate, and last those of the instruction itself.
 
     A frame without a file is a module, and opens the lines that follow it (torchette/schema/program.fbs).
@@ -724,11 +728,11 @@ def _place(value: ValueInfo) -> str:
     return value.tensor.place if value.tensor else str(value.value)
 
 
-def _plain_cell(value: Any) -> Any:
+def _plain_cell(value: object) -> Any:
     return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
-def printable(cell: Any) -> Any:
+def printable(cell: object) -> Any:
     """A text from a file without what would control a terminal; anything else as it is."""
     if not isinstance(cell, str) or cell.isprintable():
         return cell
@@ -742,7 +746,7 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": definitions}
 
 
-def _json_type(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+def _json_type(kind: object, definitions: dict[str, Any]) -> dict[str, Any]:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return {}
@@ -764,4 +768,5 @@ def _json_type(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
                 "additionalProperties": False,
             }
         return {"$ref": f"#/$defs/{kind.__name__}"}
-    return {"type": {str: "string", int: "integer", float: "number", type(None): "null"}[kind]}
+    names: dict[object, str] = {str: "string", int: "integer", float: "number", type(None): "null"}
+    return {"type": names[kind]}

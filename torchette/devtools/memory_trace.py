@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torchette.errors import InputError
 
 
 def generate_memory_trace(
-    executorch_program_manager: Any,
+    executorch_program_manager: object,
     chrome_trace_filename: str | Path,
     enable_memory_offsets: bool = False,
     method_name: str = "forward",
@@ -31,7 +32,7 @@ def generate_memory_trace(
         InputError: there is no such method.
         OSError, FormatError: the file cannot be written, or the program not read.
     """
-    source = getattr(executorch_program_manager, "buffer", executorch_program_manager)
+    source: Any = getattr(executorch_program_manager, "buffer", executorch_program_manager)
     methods = {method.name: method for method in describe(source).methods}
     if method_name not in methods:
         raise InputError(f"there is no method {method_name!r}", hints=[f"there are {', '.join(methods)}"])
@@ -81,7 +82,7 @@ def _rows(here: list[Tenant], by_offset: bool) -> list[int]:
     return rows
 
 
-def _covered(living: Any) -> int:
+def _covered(living: Iterable[Any]) -> int:
     """Bytes that at least one tensor uses; shared bytes count once."""
     total = end = 0
     for start, stop in sorted((tenant.offset, tenant.offset + tenant.nbytes) for tenant in living):

@@ -6,13 +6,18 @@ from __future__ import annotations
 
 import pprint
 import sys
-from typing import IO, Any
+from collections.abc import Callable, Iterable
+from typing import IO, TYPE_CHECKING
 
 from torchette.devtools.inspect import DTYPES
+from torchette.format.schema import Record
+
+if TYPE_CHECKING:
+    from torch.fx import Graph, Node
 
 
 def print_program(
-    program: Any,
+    program: Record,
     show_meminfo: bool = True,
     mark_dynamic_shape_tensor: bool = False,
     out: IO[str] | None = None,
@@ -29,7 +34,7 @@ def print_program(
         print(f"{plan.name}:", file=out)
         texts = [_value(value.val, show_meminfo, mark_dynamic_shape_tensor) for value in plan.values]
 
-        def listed(indices: Any, texts: list[str] = texts) -> str:
+        def listed(indices: Iterable[int], texts: list[str] = texts) -> str:
             return ", ".join(f"%{index}: {texts[index]}" for index in indices)
 
         for number, chain in enumerate(plan.chains):
@@ -38,7 +43,7 @@ def print_program(
                 print(f"  {where:>4}: {_instruction(plan, instruction.instr_args, listed)}", file=out)
 
 
-def _instruction(plan: Any, call: Any, listed: Any) -> str:
+def _instruction(plan: Record, call: Record, listed: Callable[[Iterable[int]], str]) -> str:
     kind = type(call).__name__
     if kind == "KernelCall":
         operator = plan.operators[call.op_index]
@@ -54,7 +59,7 @@ def _instruction(plan: Any, call: Any, listed: Any) -> str:
     return f"free {listed([call.value_index])}"
 
 
-def _value(value: Any, place: bool, dynamism: bool) -> str:
+def _value(value: Record, place: bool, dynamism: bool) -> str:
     kind = type(value).__name__
     if kind != "Tensor":
         fields = [getattr(value, name) for name in getattr(value, "__dataclass_fields__", ())]
@@ -69,12 +74,12 @@ def _value(value: Any, place: bool, dynamism: bool) -> str:
     return text
 
 
-def pretty_print(obj: Any, indent: int = 0, out: IO[str] | None = None) -> None:
+def pretty_print(obj: object, indent: int = 0, out: IO[str] | None = None) -> None:
     """Print a record with all that is in it."""
     pprint.pprint(obj, stream=out, indent=max(1, indent))
 
 
-def add_cursor_to_graph(graph: Any, finding_node: Any) -> str:
+def add_cursor_to_graph(graph: Graph, finding_node: Node) -> str:
     """A graph as text, with an arrow at a node."""
     lines = []
     for node in graph.nodes:
@@ -83,7 +88,7 @@ def add_cursor_to_graph(graph: Any, finding_node: Any) -> str:
     return "\n".join(lines)
 
 
-def inspect_node(graph: Any, node: Any) -> str:
+def inspect_node(graph: Graph, node: Node) -> str:
     """The same, and the lines of the model that the node comes from."""
     trace = node.meta.get("stack_trace")
     return add_cursor_to_graph(graph, node) + (

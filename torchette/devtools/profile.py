@@ -20,6 +20,7 @@ from torchette.devtools.limits import Limits, Store, limits
 from torchette.devtools.work import Work, work
 from torchette.errors import FormatError
 from torchette.format import etdump
+from torchette.format.schema import Record
 from torchette.runtime import Event, Intermediate, Method, Runtime
 
 
@@ -302,7 +303,7 @@ def _holds(outer: Event, inner: Event) -> bool:
     return same and (not outer.in_delegate or outer.end >= inner.end > inner.begin >= outer.begin)
 
 
-def events_of(dump: Any, method: MethodInfo) -> list[Event]:
+def events_of(dump: Record, method: MethodInfo) -> list[Event]:
     """The events of an ETDump record (`torchette.format.etdump`), ours or ExecuTorch's, as `Method.take_events` has them.
 
     Raises:

@@ -258,7 +258,7 @@ def _plain(method: MethodInfo, index: int) -> Any:
 
 
 def _value_rows(
-    left: _Side, right: _Side, one: ValueInfo, other: ValueInfo, where: str, plain_a: Any, plain_b: Any
+    left: _Side, right: _Side, one: ValueInfo, other: ValueInfo, where: str, plain_a: object, plain_b: object
 ) -> Iterator[Row]:
     if one.tensor is None or other.tensor is None:
         if one.kind != other.kind or plain_a != plain_b:

@@ -32,6 +32,7 @@ from torchette.devtools.inspect import (
 )
 from torchette.errors import FormatError, ModelNotFoundError
 from torchette.format import flatbuffer, ptd, pte, receipt
+from torchette.format.schema import Schema
 
 # What `Sizes.by` adds up by.
 PROPERTIES = ("part", "tensor", "module", "dtype", "operator", "delegate")
@@ -169,10 +170,11 @@ def _tiled(view: memoryview, content: Iterable[_Claim], tables: Iterable[_Claim]
 def _start(part: memoryview, whole: memoryview) -> int:
     """Where the bytes of `part`, a view of `whole` that is not empty, start in it."""
     address = [np.frombuffer(view, np.uint8).__array_interface__["data"][0] for view in (part, whole)]
-    return address[0] - address[1]
+    result: int = address[0] - address[1]
+    return result
 
 
-def _tables(schema: Any, view: memoryview) -> Iterator[_Claim]:
+def _tables(schema: Schema, view: memoryview) -> Iterator[_Claim]:
     extended = bytes(view[8:12]) in _EXTENDED
     yield 0, Piece(8 + int.from_bytes(view[12:16], "little") * extended, "header")
     for span in flatbuffer.spans(schema, view):

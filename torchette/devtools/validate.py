@@ -23,6 +23,7 @@ import numpy as np
 from torchette.devtools.inspect import DTYPES
 from torchette.errors import ExecutionError, FormatError, ModelNotFoundError
 from torchette.format import bundled
+from torchette.format.schema import Record
 
 _NUMBERS = {
     "Int": ("int_val", np.int64),
@@ -173,13 +174,13 @@ def largest_difference(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.nan_to_num(apart, nan=math.inf, posinf=math.inf).max(initial=0.0))
 
 
-def argument(record: Any) -> Any:
+def argument(record: Record) -> Any:
     """A value of the bundle as a method takes it: an array or a number. Raises FormatError."""
     found = value(record)
     return found.item() if type(record.val).__name__ in _NUMBERS else found
 
 
-def value(record: Any) -> np.ndarray:
+def value(record: Record) -> np.ndarray:
     """The array of a value of the bundle; a number has no dimensions. Raises FormatError."""
     stored = record.val
     if type(stored).__name__ in _NUMBERS:
@@ -193,7 +194,10 @@ def value(record: Any) -> np.ndarray:
         flat = np.frombuffer(stored.data or b"", np.dtype(name).newbyteorder("<"))
         if sorted(order) != list(range(len(sizes))):
             raise ValueError
-        return flat.reshape([sizes[d] for d in order]).transpose([order.index(d) for d in range(len(sizes))])
+        result: np.ndarray = flat.reshape([sizes[d] for d in order]).transpose(
+            [order.index(d) for d in range(len(sizes))]
+        )
+        return result
     except (TypeError, ValueError):
         raise FormatError(
             f"a tensor of the bundle, {name}{sizes}, is damaged or of a dtype that numpy lacks"

@@ -117,7 +117,8 @@ def _window(call: _Call) -> int:
     """One for each element under a window, which is the second argument."""
     kernel = call.argument(1)
     rank = len(call.result) - 2
-    return math.prod(call.result) * math.prod(kernel * rank if len(kernel) == 1 else kernel)
+    result: int = math.prod(call.result) * math.prod(kernel * rank if len(kernel) == 1 else kernel)
+    return result
 
 
 def _filters(more: int) -> Callable[[_Call], int]:
@@ -138,7 +139,8 @@ def _convolution(call: _Call) -> int:
 def _transposed(call: _Call) -> int:
     """A multiply-add for each element of the image, each place of the filter and each output of its group."""
     groups, *kernel = call.sizes(1)[:-3]
-    return 2 * math.prod(call.sizes(0)) * math.prod(kernel) * call.argument(8) // groups
+    result: int = 2 * math.prod(call.sizes(0)) * math.prod(kernel) * call.argument(8) // groups
+    return result
 
 
 def _recurrent(gates: int) -> Callable[[_Call], int]:
@@ -166,7 +168,8 @@ def _broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
 def _resize(call: _Call) -> int:
     """A multiply-add for each pixel under a result, which lies between 2 or 4 in each direction."""
     near = {"linear": 2, "cubic": 4}.get(call.argument(3), 0)
-    return 2 * math.prod(call.result) * near ** (len(call.result) - 2)
+    result: int = 2 * math.prod(call.result) * near ** (len(call.result) - 2)
+    return result
 
 
 def _attention(call: _Call) -> int:

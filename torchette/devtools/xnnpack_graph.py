@@ -8,14 +8,14 @@ import dataclasses
 import functools
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torchette.errors import FormatError
 from torchette.format import flatbuffer
-from torchette.format.schema import Schema, load
+from torchette.format.schema import Record, Schema, load
 
 BACKEND = "XnnpackBackend"
 _NONE = 0xFFFFFFFF  # an id that names nothing
@@ -110,7 +110,7 @@ def read(payload: memoryview, named: Mapping[str, memoryview]) -> DelegateGraph:
         raise FormatError("the delegate's bytes are no graph for XNNPACK")
     graph = flatbuffer.decode(_schema(), view)
 
-    def scales(parameters: Any) -> list[float]:
+    def scales(parameters: Record) -> list[float]:
         """Stored beside the graph, or in it."""
         if parameters.scale:
             return list(parameters.scale)
@@ -142,7 +142,9 @@ def read(payload: memoryview, named: Mapping[str, memoryview]) -> DelegateGraph:
     return DelegateGraph([_node(record, values) for record in graph.xnodes], values)
 
 
-def _value(tensor: Any, parameters: Any, graph: Any, scales: Any) -> DelegateValue:
+def _value(
+    tensor: Record, parameters: Any, graph: Record, scales: Callable[[Record], list[float]]
+) -> DelegateValue:
     name = tensor.datatype.name.removeprefix("xnn_datatype_")
     dtype, bits = _TYPES.get(name, (name, 0))
     constant = None
@@ -172,7 +174,7 @@ def _value(tensor: Any, parameters: Any, graph: Any, scales: Any) -> DelegateVal
     )
 
 
-def _node(record: Any, values: Mapping[int, DelegateValue]) -> DelegateNode:
+def _node(record: Record, values: Mapping[int, DelegateValue]) -> DelegateNode:
     call = record.xnode_union
     if call is None:
         raise FormatError("a node of the XNNPACK delegate is empty")

@@ -13,23 +13,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchette.capture import DynamicShapes
+
 if TYPE_CHECKING:
     from torchette.devtools.diff.result import DiffResult
+    from torchette.devtools.diff.walk import Device
 
 
 def compare(
-    model: Any = None,
+    model: object = None,
     file: str | Path | bytes | None = None,
     inputs: Sequence[Any] | None = None,
     *,
     method: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
-    dynamic_shapes: Any = None,
-    backend: Any = None,
+    dynamic_shapes: DynamicShapes = None,
+    backend: object = None,
     search: bool = True,
     stages: bool = True,
     data_files: Sequence[str | Path] = (),
-    device: Any = None,
+    device: Device | None = None,
 ) -> DiffResult:
     """Compares a file with torch, instruction by instruction, and with the model that it was made of.
 

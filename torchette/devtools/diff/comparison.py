@@ -10,7 +10,7 @@ import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from torchette import _compile
+from torchette.capture import DynamicShapes
 from torchette.devtools.diff.inputs import searched
-from torchette.devtools.diff.judge import EQUAL, NoReference, Numbers, judge, measure
+from torchette.devtools.diff.judge import EQUAL, NoReference, Numbers, Verdict, judge, measure
 from torchette.devtools.diff.model import ModelSide, module_path
 from torchette.devtools.diff.result import DiffResult, Fault, StageRow
 from torchette.devtools.diff.taps import first_departing
@@ -27,11 +28,16 @@ from torchette.devtools.diff.walk import Walk, checked_inputs
 from torchette.devtools.inspect import MethodInfo, describe
 from torchette.errors import InputError, PassError, TorchetteError
 from torchette.exir import EdgeCompileConfig, pipeline
+from torchette.exir.arguments import node_arg
 from torchette.exir.check import evaluate, user_results
 from torchette.exir.delegation.delegate import LoweredBackendModule, is_delegate_call
 from torchette.exir.graph import user_frame
 from torchette.format import ptd, pte
 from torchette.runtime import Runtime
+
+if TYPE_CHECKING:
+    from torchette.devtools.diff.walk import Device
+    from torchette.runtime import MethodMeta
 
 # A whole model amplifies what its operators round.
 _DEPTH = 64.0
@@ -51,10 +57,10 @@ class Comparison:
         model: Any,
         file: str | Path | bytes | None,
         method: str | None,
-        dynamic_shapes: Any,
+        dynamic_shapes: DynamicShapes,
         backend: Any,
         data_files: Sequence[str | Path],
-        device: Any,
+        device: Device | None,
     ) -> None:
         if model is None and file is None:
             raise InputError("there is nothing to compare", hints=["give a model, a file or both"])
@@ -75,7 +81,7 @@ class Comparison:
         compiled = self.compiled(args, kwargs) if self._given_file is None else None
         file = pte.load_file(self._given_file) if isinstance(self._given_file, (str, Path)) else None
         if file is None:
-            data = self._given_file if self._given_file is not None else bytes(compiled)  # type: ignore[arg-type]
+            data: Any = self._given_file if compiled is None else bytes(compiled)
             file = pte.read(data)
         method = self._method_of(file)
         info = next(each for each in describe(file).methods if each.name == method)
@@ -114,17 +120,22 @@ class Comparison:
                 raise InputError("inputs is a tensor", hints=["give a tuple of the model's arguments: (x,)"])
             return tuple(torch.as_tensor(v) if hasattr(v, "__dlpack__") else v for v in inputs)
         if isinstance(self._model, ExportedProgram) and self._model.example_inputs is not None and not kwargs:
-            return self._model.example_inputs[0]
+            result: Sequence[Any] | None = self._model.example_inputs[0]
+            return result
         if self._model is not None:
             raise InputError("a model needs inputs", hints=["compare(model, file, (x,))"])
         return None
 
-    def compiled(self, args: Any, kwargs: Any, file: MethodInfo | None = None) -> _compile.CompiledModel:
+    def compiled(
+        self, args: Sequence[Any] | None, kwargs: Mapping[str, Any], file: MethodInfo | None = None
+    ) -> _compile.CompiledModel:
         """What this compiler makes of the model, lowered to what a method of a file runs on; without, to the default."""
         default = _compile.AUTO if file is None else _lowered_to(file)
-        return self._compile(args, kwargs, self._backend or default)
+        return self._compile(tuple(args or ()), kwargs, self._backend or default)
 
-    def _compile(self, args: Any, kwargs: Any, backend: Any, **edge: Any) -> _compile.CompiledModel:
+    def _compile(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: Any, **edge: Any
+    ) -> _compile.CompiledModel:
         self._lowered_to = backend
         return _compile.compile(
             self._model,
@@ -159,7 +170,13 @@ class Comparison:
     # ---- one execution ----
 
     def _one(
-        self, walk: Walk, side: ModelSide | None, device: Any, flat: list[Any], name: str, result: DiffResult
+        self,
+        walk: Walk,
+        side: ModelSide | None,
+        device: Device,
+        flat: list[Any],
+        name: str,
+        result: DiffResult,
     ) -> list[Any] | None:
         before = len(walk.faults)
         if side is not None:
@@ -192,7 +209,9 @@ class Comparison:
 
     # ---- the stages ----
 
-    def _stages(self, side: ModelSide, flat: list[Any], outputs: Any, result: DiffResult) -> None:
+    def _stages(
+        self, side: ModelSide, flat: list[Any], outputs: list[Any] | None, result: DiffResult
+    ) -> None:
         """Eager, what torch.export captured, core, Edge, planned, and the file; each against eager."""
         captured = self._captured
         eager, given = self._eager(captured, flat)
@@ -229,7 +248,7 @@ class Comparison:
     ) -> tuple[Callable[[list[Any]], list[Any]], list[Any]]:
         """The model in eager mode as a function of inputs and weights, and these: both are rounded."""
         module = self._model if isinstance(self._model, torch.nn.Module) else captured.module()
-        weights = dict(module.named_parameters(remove_duplicate=False))
+        weights: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
         weights |= {name: value for name, value in module.named_buffers() if value.is_floating_point()}
         spec = captured.call_spec.in_spec
 
@@ -245,7 +264,7 @@ class Comparison:
         return run, [*flat, *(value.detach() for value in weights.values())]
 
     def _add_stage_fault(
-        self, stage: str, verdict: Any, flat: Any, side: ModelSide, result: DiffResult
+        self, stage: str, verdict: Verdict, flat: list[Any], side: ModelSide, result: DiffResult
     ) -> None:
         if stage == "ATen":
             fault = Fault(
@@ -258,7 +277,7 @@ class Comparison:
             fault = found
         result.faults.append(fault)
 
-    def _pass_at_fault(self, verdict: Any, flat: Any, side: ModelSide) -> Fault | None:
+    def _pass_at_fault(self, verdict: Verdict, flat: list[Any], side: ModelSide) -> Fault | None:
         """Compiles again, and compares the graph before and after each pass. None where no pass changes the results, and
         they are close: then many operators round a little differently."""
         args, kwargs = pytree.tree_unflatten(list(flat), side.program.call_spec.in_spec)
@@ -293,7 +312,7 @@ class Comparison:
             )
             if node is None or not is_delegate_call(node):
                 continue
-            lowered = getattr(side.program.graph_module, str(node.args[0].target))  # type: ignore[union-attr]
+            lowered = getattr(side.program.graph_module, str(node_arg(node).target))
             inputs = side.departing_inputs.get(fault.instruction)  # type: ignore[arg-type]
             if not isinstance(lowered, LoweredBackendModule) or inputs is None:
                 continue
@@ -346,7 +365,7 @@ def _worst(found: Sequence[Any], expected: Sequence[Any]) -> Numbers:
     return worst
 
 
-def _output(ours: Any, theirs: Any) -> Numbers | None:
+def _output(ours: object, theirs: object) -> Numbers | None:
     """How far an output is off; None for what is no tensor of that shape."""
     if not isinstance(ours, Tensor) or not isinstance(theirs, Tensor):
         return None
@@ -354,7 +373,7 @@ def _output(ours: Any, theirs: Any) -> Numbers | None:
     return measure(ours, theirs) if ours.shape == theirs.shape else None
 
 
-def _made_up(meta: Any) -> list[Any]:
+def _made_up(meta: MethodMeta) -> list[Any]:
     """Values to try a method with: noise for floats, 0 or 1 for whole numbers, at the greatest shapes."""
     generator = torch.Generator().manual_seed(0)
     found: list[Any] = []

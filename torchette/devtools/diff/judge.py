@@ -131,8 +131,9 @@ def judge(actual: Sequence[Any], run: Run, inputs: Sequence[Any], growth: float 
     worst = Verdict(False, "", EQUAL)
     shaken: list[list[Any]] | None = None
     infinite = not all(bool(item.isfinite().all()) for item in tensors(inputs))
+    best: list[Any] = wide or native or []
     for number, given in enumerate(actual):
-        exact = (wide or native)[number]  # type: ignore[index]
+        exact = best[number]
         rounded = native[number] if native is not None else exact
         if given is None or exact is None:
             continue
@@ -250,7 +251,7 @@ def _same_elements(a: Tensor, b: Tensor) -> bool:
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def _same_number(a: Any, b: Any) -> bool:
+def _same_number(a: object, b: object) -> bool:
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return bool(_same_elements(torch.as_tensor(a).double(), torch.as_tensor(b).double()))
     if isinstance(a, float) and isinstance(b, (int, float)):
@@ -258,7 +259,7 @@ def _same_number(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def _widened(value: Any) -> Any:
+def _widened(value: object) -> Any:
     """Floats as float64, also those in lists."""
     if isinstance(value, Tensor):
         if value.is_complex():
@@ -273,7 +274,7 @@ def _shake(inputs: Sequence[Any], seed: int, wide: bool) -> list[Any]:
     """The inputs, as float64 if `wide`, each element off by one rounding of its own dtype, up or down at random."""
     generator = torch.Generator().manual_seed(seed)
 
-    def shaken(value: Any) -> Any:
+    def shaken(value: object) -> Any:
         if isinstance(value, (list, tuple)):
             return [shaken(item) for item in value]
         if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):

@@ -12,20 +12,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.export import ExportedProgram
 from torch.fx import Interpreter, Node
 
-from torchette.devtools.diff.judge import EQUAL, NoReference, growth_of, judge
+from torchette.devtools.diff.judge import EQUAL, NoReference, Verdict, growth_of, judge
 from torchette.devtools.diff.operators import is_comparable
 from torchette.devtools.diff.result import Fault
 from torchette.devtools.diff.walk import Step, Walk, arguments_of
 from torchette.devtools.inspect import InstructionInfo, MethodInfo, describe, source_line
 from torchette.exir import control_flow, ops
+from torchette.exir.arguments import checked, node_arg
 from torchette.exir.check import _Evaluator
 from torchette.exir.delegation.delegate import is_delegate_call
 from torchette.exir.graph import placeholders, tensor_of, user_frame
 from torchette.exir.interface import GraphInterface
 from torchette.exir.program import ExecutorchProgramManager
 from torchette.format import pte
+from torchette.format.schema import Record
 
 # How much more than one rounding a few operators in a row may be off.
 _CHAIN = 64.0
@@ -69,10 +72,10 @@ class ModelSide:
             self._instructions.setdefault(node, []).append(index)
         self.rows = walk.rows
         for row in walk.rows:
-            node = self.node(row.instruction)
-            if node is not None:
-                row.node, row.module = node.name, module_path(node)
-                row.source = row.source or _line(node)
+            called = self.node(row.instruction)
+            if called is not None:
+                row.node, row.module = called.name, module_path(called)
+                row.source = row.source or _line(called)
 
     # ---- which node is which instruction ----
 
@@ -283,7 +286,9 @@ class ModelSide:
             pass  # the kernel's fault, which is known
         elif verdict.departs:
             if delegate:
-                self.departing_inputs[step.info.index] = [self._env[each] for each in node.args[1:]]  # type: ignore[index]
+                self.departing_inputs[step.info.index] = [
+                    self._env[checked(each, Node)] for each in node.args[1:]
+                ]
             self._walk.add(self._blame(node, [step], verdict, verdict.reason))
         elif self._check_weights:
             self._compare_constants(step, theirs)
@@ -307,11 +312,11 @@ class ModelSide:
 
     def _delegate(self, node: Node) -> tuple[Any, ...]:
         """What the operators of a delegate yield, in the floats of its inputs."""
-        lowered = self._env[node.args[0]]  # type: ignore[index]
+        lowered = self._env[node_arg(node)]
         values = [self._env[each] if isinstance(each, Node) else each for each in node.args[1:]]
         return delegate_results(lowered.original_module, values)
 
-    def _keep(self, node: Node, actual: list[Any], wanted: Any) -> None:
+    def _keep(self, node: Node, actual: list[Any], wanted: object) -> None:
         several = isinstance(node.meta.get("spec"), tuple) or isinstance(wanted, tuple)
         self._env[node] = tuple(actual) if several or len(actual) > 1 else actual[0]
 
@@ -358,7 +363,7 @@ class ModelSide:
         quantized = any(word in info.op for word in _QUANTIZED)
         return "quantization" if quantized and kind in ("pass", "weight") else kind
 
-    def _blame(self, node: Node, steps: list[Step], verdict: Any, reason: str) -> Fault:
+    def _blame(self, node: Node, steps: list[Step], verdict: Verdict, reason: str) -> Fault:
         """The fault of a node whose value departs: its own, or of what the file has or lacks before it."""
         name = self._walk.name
         if steps:
@@ -514,7 +519,7 @@ def _key(method: MethodInfo, it: InstructionInfo, lined: bool) -> tuple[Any, ...
 
 
 def delegate_results(
-    program: Any, values: Sequence[Any], env: dict[Node, Any] | None = None
+    program: ExportedProgram, values: Sequence[Any], env: dict[Node, Any] | None = None
 ) -> tuple[Any, ...]:
     """What a program yields on flat inputs, in their floats; `env` receives the value of each node."""
     wide = any(isinstance(value, Tensor) and value.dtype == torch.float64 for value in values)
@@ -571,5 +576,5 @@ def _difference_text(a: Tensor, b: Tensor) -> str:
     return f"{count} of {a.numel()} elements of a constant differ, the first is {a.flatten()[at]:.6g} for {b.flatten()[at]:.6g}"
 
 
-def _plain(record: Any) -> Any:
+def _plain(record: Record) -> Any:
     return next(iter(vars(record).values()), None) if hasattr(record, "__dict__") else record

@@ -7,7 +7,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,8 +16,12 @@ from torchette.devtools.diff.model import align, module_path
 from torchette.devtools.diff.taps import tappable, tapped
 from torchette.devtools.inspect import InstructionInfo, MethodInfo, describe
 from torchette.errors import TorchetteError
-from torchette.exir.delegation.delegate import is_delegate_call
+from torchette.exir.arguments import node_arg, owner
+from torchette.exir.delegation.delegate import LoweredBackendModule, is_delegate_call
 from torchette.exir.graph import user_frame
+
+if TYPE_CHECKING:
+    from torchette.devtools.diff.walk import Step
 
 
 class Named:
@@ -28,7 +32,7 @@ class Named:
         modules: instruction -> path of its module.
     """
 
-    def __init__(self, model: Any, inputs: Sequence[Any], file: str | Path, info: MethodInfo) -> None:
+    def __init__(self, model: object, inputs: Sequence[Any], file: str | Path, info: MethodInfo) -> None:
         comparison = Comparison(model, file, info.name, None, None, (), None)
         self._program = comparison.compiled(inputs, {}, info).program
         theirs = next(each for each in describe(self._program.buffer).methods if each.name == "forward")
@@ -43,7 +47,7 @@ class Named:
         self._info = info
 
     def _lowered(self, node: torch.fx.Node) -> Any:
-        return getattr(node.graph.owning_module, str(node.args[0].target))  # type: ignore[union-attr]
+        return getattr(owner(node), str(node_arg(node).target))
 
     def _inside_names(self, node: torch.fx.Node) -> list[str]:
         """Of a delegate: the nodes and modules in it, by which it is chosen, too."""
@@ -54,7 +58,7 @@ class Named:
 
     def inside(
         self,
-        method: Any,
+        method: MethodInfo,
         inputs: Sequence[Any],
         instructions: Sequence[InstructionInfo],
         patterns: Sequence[str],
@@ -89,7 +93,7 @@ class Named:
                 yield row, values[node]
 
     def _delegate_inputs(
-        self, method: Any, inputs: Sequence[Any], wanted: dict[int, Any]
+        self, method: MethodInfo, inputs: Sequence[Any], wanted: dict[int, Any]
     ) -> dict[int, list[Any]]:
         """What each delegate is given, in this execution."""
         from torchette.devtools.diff.walk import Walk
@@ -103,7 +107,7 @@ class Named:
         found: dict[int, list[Any]] = {}
         by_node = {self._nodes[index]: index for index in wanted}
 
-        def follow(step: Any) -> None:
+        def follow(step: Step) -> None:
             index = by_node.get(nodes[step.info.index])
             if index is not None:
                 count = len(step.reads) - len(step.values)
@@ -116,7 +120,9 @@ class Named:
         return found
 
 
-def _values(lowered: Any, given: list[Any], nodes: list[torch.fx.Node]) -> dict[torch.fx.Node, Any]:
+def _values(
+    lowered: LoweredBackendModule, given: list[Any], nodes: list[torch.fx.Node]
+) -> dict[torch.fx.Node, Any]:
     try:
         return tapped(lowered, given, nodes)[1]
     except TorchetteError:  # a backend may refuse some of the values as outputs

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -84,7 +84,7 @@ def reference(name: str, overload: str, outputs: Sequence[Any]) -> Reference | N
     return Reference(run, reads, ops.is_pointwise(op))
 
 
-def is_comparable(op: Any) -> bool:
+def is_comparable(op: object) -> bool:
     """Whether an operator's results follow from its arguments, and are right in one way only."""
     if not ops.is_operator(op):
         return True
@@ -100,7 +100,7 @@ def operator(name: str, overload: str) -> Any:
     return getattr(packet, overload or "default", None)
 
 
-def tensors(values: Any) -> list[Tensor]:
+def tensors(values: Iterable[Any]) -> list[Tensor]:
     """Those in nested lists, in order."""
     found = []
     for value in values:

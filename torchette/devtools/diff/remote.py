@@ -15,6 +15,7 @@ from torchette.devtools.bundle import BundledProgram, MethodTestCase, MethodTest
 from torchette.devtools.inspector.values import is_output, read_value
 from torchette.errors import ExecutionError, FormatError, TargetError
 from torchette.format import etdump
+from torchette.format.schema import Record
 from torchette.runtime import Intermediate
 
 
@@ -110,7 +111,7 @@ class Remote:
         return done.stdout
 
 
-def _shown(dump: Any, values: memoryview, observer: Callable[[Intermediate], None]) -> Iterator[Any]:
+def _shown(dump: Record, values: memoryview, observer: Callable[[Intermediate], None]) -> Iterator[Any]:
     """Shows the values of the last execution; yields the outputs."""
     runs = [run for run in dump.run_data or () if run.name == "Execute"]
     if not runs:

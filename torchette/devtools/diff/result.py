@@ -132,7 +132,8 @@ class DiffResult:
     def to_dict(self) -> dict[str, Any]:
         """Dicts, lists, strings, numbers and None; infinite numbers are strings."""
         found = {"equal": self.equal, **asdict(self)}
-        return _finite(found)
+        result: dict[str, Any] = _finite(found)
+        return result
 
     def tables(self) -> list[Table]:
         """For people."""
@@ -200,7 +201,7 @@ def _number(value: float) -> str:
     return "0" if value == 0 else f"{value:.3g}"
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

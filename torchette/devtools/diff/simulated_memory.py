@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,10 @@ from torch import Tensor
 from torchette import schema
 from torchette.errors import UnsupportedError
 from torchette.format import pte
+from torchette.format.schema import Record
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _TORCH = {dtype.schema_name: getattr(torch, dtype.torch_name, None) for dtype in schema.DTYPES}
 
@@ -48,7 +52,7 @@ class _Write(NamedTuple):
 class SimulatedMemory:
     """What the values of one method hold."""
 
-    def __init__(self, file: pte.PteFile, plan: Any, external: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, file: pte.PteFile, plan: Record, external: Mapping[str, Any] | None = None) -> None:
         self._plan = plan
         self._stored: dict[int, Tensor] = {}  # initial bytes of state
         self._records = [value.val for value in plan.values]
@@ -99,9 +103,10 @@ class SimulatedMemory:
 
     def constant(self, index: int) -> Tensor:
         """Such a tensor."""
-        return self._constants[index]
+        result: Tensor = self._constants[index]
+        return result
 
-    def _tensor(self, record: Any, data: Any) -> Tensor:
+    def _tensor(self, record: Record, data: Buffer) -> Tensor:
         """A tensor over stored bytes, as its dim order says."""
         flat = _bytes(data, pte.tensor_nbytes(record))
         return _arranged(flat, dtype_of(record), tuple(record.sizes), record.dim_order)
@@ -144,9 +149,10 @@ class SimulatedMemory:
             record, {"Int": "int_val", "Double": "double_val", "Bool": "bool_val"}.get(kind, "string_val")
         )
 
-    def _read_tensor(self, index: int, record: Any) -> Tensor:
+    def _read_tensor(self, index: int, record: Record) -> Tensor:
         if index in self._own:
-            return self._own[index]
+            result: Tensor = self._own[index]
+            return result
         shape = self._shapes.get(index, tuple(record.sizes))
         dtype = dtype_of(record)
         if record.allocation_info is None:
@@ -181,7 +187,7 @@ class SimulatedMemory:
         found = next((write for write in reversed(self._writes) if write.touches(memory, start, end)), None)
         return None if found is None else Source(found.value, found.instruction)
 
-    def write(self, index: int, value: Any, step: int, instruction: int) -> None:
+    def write(self, index: int, value: object, step: int, instruction: int) -> None:
         """Enters what an instruction has written to a value."""
         record = self._records[index]
         if isinstance(value, (list, tuple)):
@@ -208,15 +214,16 @@ class SimulatedMemory:
         return self.is_planned(a) and self.is_planned(b) and self.place(a) == self.place(b)
 
 
-def dtype_of(record: Any) -> torch.dtype:
+def dtype_of(record: Record) -> torch.dtype:
     """Torch's dtype of a Tensor record. UnsupportedError where it has none."""
     found = _TORCH.get(record.scalar_type.name)
     if found is None:
         raise UnsupportedError(f"torch has no dtype {record.scalar_type.name.lower()}")
-    return found
+    result: torch.dtype = found
+    return result
 
 
-def _bytes(data: Any, size: int) -> Tensor:
+def _bytes(data: Buffer, size: int) -> Tensor:
     """A copy of stored bytes; what the file lacks is zero."""
     found = torch.zeros(size, dtype=torch.uint8)
     given = bytes(memoryview(data)[:size])
@@ -225,7 +232,7 @@ def _bytes(data: Any, size: int) -> Tensor:
     return found
 
 
-def _arranged(flat: Tensor, dtype: torch.dtype, shape: tuple[int, ...], dim_order: Any) -> Tensor:
+def _arranged(flat: Tensor, dtype: torch.dtype, shape: tuple[int, ...], dim_order: Iterable[int]) -> Tensor:
     order = list(dim_order) or list(range(len(shape)))
     stored = flat.view(dtype).reshape([shape[d] for d in order])
     inverse = [order.index(d) for d in range(len(shape))]

@@ -53,7 +53,7 @@ def tapped(
     program = copy_program(lowered.original_module)
     by_name = {node.name: node for node in program.graph.nodes}
     output = program.graph.output_node()
-    known = list(output.args[0])  # type: ignore[arg-type]
+    known = list(output.args[0])
     added = [node for node in wanted if by_name[node.name] not in known]
     output.args = (tuple(known + [by_name[node.name] for node in added]),)
     for node in added:

@@ -18,6 +18,7 @@ from torchette.devtools.diff.simulated_memory import SimulatedMemory, Source
 from torchette.devtools.inspect import InstructionInfo, MethodInfo, source_line
 from torchette.errors import ExecutionError, InputError
 from torchette.format import pte
+from torchette.format.schema import Record
 from torchette.runtime import Intermediate, operator_signatures
 
 
@@ -59,7 +60,7 @@ class Walk:
     """Executions of one method of a file, compared with torch."""
 
     def __init__(
-        self, file: pte.PteFile, plan: Any, method: MethodInfo, external: Mapping[str, Any] | None = None
+        self, file: pte.PteFile, plan: Record, method: MethodInfo, external: Mapping[str, Any] | None = None
     ) -> None:
         self.file, self.plan, self.method = file, plan, method
         self.rows = [OperatorRow(it.index, it.op, source_line(it.source)) for it in method.instructions]
@@ -197,7 +198,7 @@ class Walk:
     def _compare(
         self,
         info: InstructionInfo,
-        record: Any,
+        record: Record,
         args: list[int],
         reads: list[Any],
         positions: list[int],
@@ -255,7 +256,7 @@ class Walk:
             self.faults.append(fault)
 
 
-def arguments_of(record: Any) -> list[int]:
+def arguments_of(record: Record) -> list[int]:
     """The indices of the values that an instruction's record names, in its order."""
     if isinstance(record, (pte.KernelCall, pte.DelegateCall)):
         return list(record.args)
@@ -264,7 +265,7 @@ def arguments_of(record: Any) -> list[int]:
     return []
 
 
-def _tensor(value: Any) -> Any:
+def _tensor(value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return [_tensor(item) for item in value]
     return torch.as_tensor(value) if hasattr(value, "__dlpack__") else value

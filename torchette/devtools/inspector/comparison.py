@@ -59,7 +59,7 @@ def compare_results(
 
 
 def _measured(
-    measure: Callable[[np.ndarray, np.ndarray], float], expected: Any, given: Any, index: int
+    measure: Callable[[np.ndarray, np.ndarray], float], expected: object, given: object, index: int
 ) -> float | None:
     if not (is_tensor(expected) and is_tensor(given)):
         return None
@@ -73,7 +73,8 @@ def _measured(
 
 def signal_to_noise(expected: np.ndarray, given: np.ndarray) -> float:
     """Decibels; infinite where nothing differs."""
-    return 10 * np.log10(np.mean(expected**2) / np.mean((expected - given) ** 2))
+    result: float = 10 * np.log10(np.mean(expected**2) / np.mean((expected - given) ** 2))
+    return result
 
 
 def mean_square(expected: np.ndarray, given: np.ndarray) -> float:
@@ -82,7 +83,8 @@ def mean_square(expected: np.ndarray, given: np.ndarray) -> float:
 
 
 def _cosine(expected: np.ndarray, given: np.ndarray) -> float:
-    return np.sum(expected * given) / np.sqrt(np.sum(expected**2) * np.sum(given**2))
+    result: float = np.sum(expected * given) / np.sqrt(np.sum(expected**2) * np.sum(given**2))
+    return result
 
 
 _METRICS: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {

@@ -19,6 +19,7 @@ from torchette.devtools.inspect import FrameInfo, source_line
 from torchette.devtools.inspector.table import Table
 from torchette.devtools.inspector.values import equal, is_output, read_value
 from torchette.errors import FormatError, InputError, InputTypeError
+from torchette.format.schema import Record
 
 
 class TimeScale(Enum):
@@ -270,7 +271,7 @@ class EventBlock:
         return str(self.table(include_units=True))
 
 
-def _metadata_columns(found: Any) -> dict[str, Any]:
+def _metadata_columns(found: object) -> dict[str, Any]:
     if not found:
         return {}
     if isinstance(found, list):
@@ -309,7 +310,7 @@ class _Gathered:
 
 
 def event_blocks(
-    dump: Any,
+    dump: Record,
     *,
     source: TimeScale,
     target: TimeScale,
@@ -349,7 +350,7 @@ def event_blocks(
     return [block for block, _ in groups.values()]
 
 
-def _entries(run: Any) -> dict[_Key, tuple[list[Any], list[Any]]]:
+def _entries(run: Record) -> dict[_Key, tuple[list[Any], list[Any]]]:
     """Key -> its times and its values, in the order of first appearance. An instruction in a loop has several of each."""
     places: dict[tuple[int, int | None, int | None, str | None], tuple[list[Any], list[Any]]] = {}
     for event in run.events:
@@ -444,14 +445,14 @@ def _event(key: _Key, found: _Gathered, parser: MetadataParser | None) -> Event:
     )
 
 
-def _outputs(run: Any, buffer: memoryview | None) -> list[Any]:
+def _outputs(run: Record, buffer: memoryview | None) -> list[Any]:
     records = (event.debug_event.debug_entry for event in run.events if event.debug_event is not None)
     return (
         [read_value(record, buffer) for record in records if is_output(record)] if buffer is not None else []
     )
 
 
-def _allocations(run: Any) -> list[tuple[str, int]]:
+def _allocations(run: Record) -> list[tuple[str, int]]:
     names = [allocator.name or "" for allocator in run.allocators]
     found = (event.allocation_event for event in run.events if event.allocation_event is not None)
     return [
@@ -460,7 +461,7 @@ def _allocations(run: Any) -> list[tuple[str, int]]:
     ]
 
 
-def has_tensors(dump: Any) -> bool:
+def has_tensors(dump: Record) -> bool:
     """Whether values of a dump are in a debug buffer."""
     return any(
         event.debug_event is not None and event.debug_event.debug_entry.val.name in ("Tensor", "TensorList")

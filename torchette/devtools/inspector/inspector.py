@@ -79,7 +79,7 @@ class Inspector:
     def __init__(
         self,
         etdump_path: str | os.PathLike[str] | None = None,
-        etdump_data: Any = None,
+        etdump_data: bytes | bytearray | memoryview | None = None,
         etrecord: ETRecord | str | os.PathLike[str] | None = None,
         source_time_scale: TimeScale = TimeScale.NS,
         target_time_scale: TimeScale = TimeScale.MS,
@@ -89,8 +89,8 @@ class Inspector:
         enable_module_hierarchy: bool = False,
         reference_graph_name: str = EDGE_PROGRAM,
         *,
-        debug_buffer: Any = None,
-        program: Any = None,
+        debug_buffer: bytes | bytearray | memoryview | None = None,
+        program: object = None,
         method: str | None = None,
     ) -> None:
         del enable_module_hierarchy
@@ -102,7 +102,9 @@ class Inspector:
         self._etrecord = _record(etrecord)
         self._description = _description(program)
         self._source_time_scale, self._target_time_scale = source_time_scale, target_time_scale
-        dump = etdump.load(Path(etdump_path) if etdump_path is not None else etdump_data)
+        given = Path(etdump_path) if etdump_path is not None else etdump_data
+        assert given is not None
+        dump = etdump.load(given)
         buffer = _buffer(debug_buffer_path, debug_buffer)
         if buffer is None and has_tensors(dump):
             warnings.warn(
@@ -388,7 +390,7 @@ class Inspector:
 
     def calculate_numeric_gap(
         self,
-        distance: Any = "MSE",
+        distance: object = "MSE",
         disable_debug_handle_valdiation: bool = False,
         reference_graph: str | None = None,
     ) -> Any:
@@ -433,7 +435,7 @@ class Inspector:
         )
 
 
-def _record(given: Any) -> ETRecord | None:
+def _record(given: object) -> ETRecord | None:
     if given is None or isinstance(given, ETRecord):
         return given
     if isinstance(given, (str, os.PathLike)):
@@ -441,15 +443,18 @@ def _record(given: Any) -> ETRecord | None:
     raise InputTypeError(f"etrecord: expected an ETRecord or a path, not {type(given).__name__}")
 
 
-def _description(program: Any) -> Description | None:
+def _description(program: object) -> Description | None:
     if program is None or isinstance(program, Description):
         return program
     if isinstance(program, (str, os.PathLike)):
         return describe(Path(program))
-    return describe(bytes(getattr(program, "buffer", program)))
+    given: Any = getattr(program, "buffer", program)
+    return describe(bytes(given))
 
 
-def _buffer(path: Any, given: Any) -> memoryview | None:
+def _buffer(
+    path: str | os.PathLike[str] | None, given: bytes | bytearray | memoryview | None
+) -> memoryview | None:
     if path is None:
         return None if given is None else memoryview(given).cast("B")
     try:

@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from torchette.devtools.inspector.events import AROUND_A_KERNEL, Event
+from torchette.devtools.inspector.events import AROUND_A_KERNEL, Event, EventBlock
 from torchette.devtools.inspector.numerical_comparator import comparator
 from torchette.devtools.inspector.table import Table
 from torchette.devtools.inspector.values import is_tensor
 from torchette.errors import InputError, MissingPackageError
 from torchette.exir.etrecord import EDGE_PROGRAM, EXPORTED_PROGRAM, ETRecord
 
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import GraphModule, Node
 
-def numeric_gap(inspector: Any, record: ETRecord, distance: Any, reference_graph: str | None) -> Table:
+
+class Blocks(Protocol):
+    """An Inspector: its method and its events."""
+
+    method: str
+    event_blocks: list[EventBlock]
+
+
+def numeric_gap(inspector: Blocks, record: ETRecord, distance: object, reference_graph: str | None) -> Table:
     """The table of `Inspector.calculate_numeric_gap`, which says what is raised."""
     measure = comparator(distance, inspector)
     try:
@@ -90,7 +101,7 @@ def _reference(record: ETRecord, method: str, wanted: str | None) -> tuple[Any, 
     )
 
 
-def _carry_back(program: Any, record: ETRecord, method: str) -> None:
+def _carry_back(program: ExportedProgram, record: ETRecord, method: str) -> None:
     """Files of ExecuTorch have the handles in the Edge program alone, whose nodes name the captured ones."""
     handles: dict[str, int] = {}
     for node in record.program(EDGE_PROGRAM, method).graph.nodes:
@@ -120,7 +131,7 @@ def _inputs(record: ETRecord, method: str) -> list[Any]:
     return tree_leaves(list(given))
 
 
-def _run(module: Any, inputs: Sequence[Any]) -> dict[Any, Any]:
+def _run(module: GraphModule, inputs: Sequence[Any]) -> dict[Any, Any]:
     """Call of the graph -> what it gave, in order."""
     import torch
     from torch.fx import Interpreter
@@ -128,7 +139,7 @@ def _run(module: Any, inputs: Sequence[Any]) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
 
     class Recorder(Interpreter):
-        def run_node(self, n: Any) -> Any:
+        def run_node(self, n: Node) -> Any:
             result = super().run_node(n)
             if n.op == "call_function" and n.target is not operator.getitem:
                 found[n] = torch.utils._pytree.tree_map(_kept, result)
@@ -145,12 +156,12 @@ def _run(module: Any, inputs: Sequence[Any]) -> dict[Any, Any]:
     return found
 
 
-def _kept(value: Any) -> Any:
+def _kept(value: object) -> Any:
     """A later call may write into it."""
     return value.detach().clone() if hasattr(value, "detach") else value
 
 
-def _matches(inspector: Any, nodes: Sequence[Any]) -> list[tuple[Event, Any, list[Any]]]:
+def _matches(inspector: Blocks, nodes: Sequence[Any]) -> list[tuple[Event, Any, list[Any]]]:
     """(event, the node whose value it computed, the values that it logged), in the order of execution."""
     order = {node: index for index, node in enumerate(nodes)}
     by_handle: dict[int, list[Any]] = {}
@@ -181,9 +192,9 @@ def _results(covered: Sequence[Any]) -> list[Any]:
     return [node for node in covered if any(user not in inside for user in _readers(node))]
 
 
-def _readers(node: Any) -> list[Any]:
+def _readers(node: Node) -> list[Any]:
     """Who reads a call's value, or an element of it."""
-    found = []
+    found: list[Node] = []
     for user in node.users:
         found += _readers(user) if user.target is operator.getitem else [user]
     return found
@@ -198,7 +209,7 @@ def _flat(values: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _one_of(values: Sequence[Any], like: Any) -> Any:
+def _one_of(values: Sequence[Any], like: object) -> Any:
     """Of the values of a kernel with several results the one that the call gave."""
     if len(values) == 1 or not is_tensor(like):
         return values[0] if len(values) == 1 or not is_tensor(like) else None

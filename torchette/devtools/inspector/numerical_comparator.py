@@ -29,7 +29,7 @@ class NumericalComparatorBase(ABC):
         inspector: the one that asks; it sets itself if this is None.
     """
 
-    def __init__(self, inspector: Any = None) -> None:
+    def __init__(self, inspector: object = None) -> None:
         self._inspector = inspector
 
     @property
@@ -38,7 +38,7 @@ class NumericalComparatorBase(ABC):
         return self._inspector
 
     @inspector.setter
-    def inspector(self, value: Any) -> None:
+    def inspector(self, value: object) -> None:
         self._inspector = value
 
     def preprocessing(self, mapping: IntermediateOutputMapping) -> IntermediateOutputMapping:
@@ -46,7 +46,7 @@ class NumericalComparatorBase(ABC):
         return mapping
 
     @abstractmethod
-    def element_compare(self, a: Any, b: Any) -> float:
+    def element_compare(self, a: object, b: object) -> float:
         """The distance of a graph's tensor or number and the device's."""
 
     def compare(
@@ -76,15 +76,16 @@ class NumericalComparatorBase(ABC):
                 )
         return Table(rows)
 
-    def _gaps(self, aot: Any, runtime: Any, handles: DebugHandle) -> list[float]:
-        several = isinstance(aot, Sequence)
-        if several != isinstance(runtime, Sequence) or (several and len(aot) != len(runtime)):
+    def _gaps(self, aot: object, runtime: object, handles: DebugHandle) -> list[float]:
+        ours, theirs = (value if isinstance(value, Sequence) else None for value in (aot, runtime))
+        if ours is None and theirs is None:
+            return [self.element_compare(aot, runtime)]
+        if ours is None or theirs is None or len(ours) != len(theirs):
             raise InputError(f"the values of debug handles {handles} are not as many on both sides")
-        pairs = zip(aot, runtime, strict=True) if several else [(aot, runtime)]
-        return [self.element_compare(*pair) for pair in pairs]
+        return [self.element_compare(*pair) for pair in zip(ours, theirs, strict=True)]
 
 
-def _pairs(mapping: Any) -> Iterator[Any]:
+def _pairs(mapping: object) -> Iterator[Any]:
     if not isinstance(mapping, Mapping):
         raise InputTypeError(f"preprocessing() returned a {type(mapping).__name__}, not a dict of pairs")
     for pair in mapping.items():
@@ -107,13 +108,13 @@ def _names(handles: DebugHandle, names: Mapping[DebugHandle, Sequence[str]]) -> 
     return [name for key, found in names.items() if wanted.issuperset(key) for name in found]
 
 
-def _float64(value: Any) -> np.ndarray:
+def _float64(value: object) -> np.ndarray:
     """NaN counts as 0: where both sides have it they are equal."""
     array = as_float64(value)
     return np.nan_to_num(array) if np.isnan(array).any() else array
 
 
-def _both(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
+def _both(a: object, b: object) -> tuple[np.ndarray, np.ndarray]:
     one, other = _float64(a), _float64(b)
     try:
         np.broadcast_shapes(one.shape, other.shape)
@@ -127,7 +128,7 @@ def _both(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
 class MSEComparator(NumericalComparatorBase):
     """The mean of the squares of the differences."""
 
-    def element_compare(self, a: Any, b: Any) -> float:
+    def element_compare(self, a: object, b: object) -> float:
         """The distance; 0 for equal values."""
         return float(mean_square(*_both(a, b)))
 
@@ -135,7 +136,7 @@ class MSEComparator(NumericalComparatorBase):
 class L1Comparator(NumericalComparatorBase):
     """The sum of the absolute differences."""
 
-    def element_compare(self, a: Any, b: Any) -> float:
+    def element_compare(self, a: object, b: object) -> float:
         """The distance; 0 for equal values."""
         one, other = _both(a, b)
         return float(np.abs(one - other).sum())
@@ -144,13 +145,13 @@ class L1Comparator(NumericalComparatorBase):
 class SNRComparator(NumericalComparatorBase):
     """The ratio of signal to noise in decibels."""
 
-    def element_compare(self, a: Any, b: Any) -> float:
+    def element_compare(self, a: object, b: object) -> float:
         """The ratio; the greater, the closer, infinite for equal values."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return float(signal_to_noise(*_both(a, b)))
 
 
-def comparator(distance: Any, inspector: Any) -> NumericalComparatorBase:
+def comparator(distance: object, inspector: object) -> NumericalComparatorBase:
     """The comparator of a name, or the user's own. Raises InputError, InputTypeError."""
     if isinstance(distance, NumericalComparatorBase):
         if distance.inspector is None:
@@ -164,4 +165,5 @@ def comparator(distance: Any, inspector: Any) -> NumericalComparatorBase:
     kind = known.get(distance.strip().upper())
     if kind is None:
         raise InputError(f"no distance {distance!r}", hints=[f"distances: {', '.join(known)}"])
-    return kind(inspector)
+    result: NumericalComparatorBase = kind(inspector)
+    return result

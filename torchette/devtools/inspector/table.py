@@ -62,11 +62,11 @@ class Table:
     __repr__ = __str__
 
 
-def _one_line(value: Any) -> str:
+def _one_line(value: object) -> str:
     return str(value).replace("\t", " ").replace("\n", "\\n")
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):

@@ -8,11 +8,12 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
 from torchette.errors import FormatError
+from torchette.format.schema import Record
 from torchette.schema import DTYPES
 
 _TORCH_NAMES = {dtype.schema_name: dtype.torch_name for dtype in DTYPES}
@@ -24,7 +25,7 @@ _NUMBERS = {
 }
 
 
-def read_value(record: Any, buffer: memoryview | None) -> Any:
+def read_value(record: Record, buffer: memoryview | None) -> Any:
     """A number, a tensor, a list of tensors, or None. Raises FormatError for a tensor that the buffer does not have.
 
     Without a buffer there are no tensors: they are None.
@@ -40,24 +41,36 @@ def read_value(record: Any, buffer: memoryview | None) -> Any:
     return None
 
 
-def is_output(record: Any) -> bool:
+def is_output(record: Record) -> bool:
     """Whether a value is an output of the method."""
     return record.output is not None and bool(record.output.bool_val)
 
 
-def as_float64(value: Any) -> np.ndarray:
+def as_float64(value: object) -> np.ndarray:
     """A tensor, an array or a number as an array of float64."""
     if hasattr(value, "detach"):  # numpy knows no bfloat16 of torch's
         value = value.detach().cpu().double().numpy()
     return np.asarray(value, dtype=np.float64)
 
 
-def is_tensor(value: Any) -> bool:
+class TensorLike(Protocol):
+    """A tensor of torch's or an array."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """The sizes."""
+
+    @property
+    def dtype(self) -> object:
+        """The type of the elements."""
+
+
+def is_tensor(value: object) -> TypeGuard[TensorLike]:
     """Whether a value is a tensor of torch's or an array."""
     return hasattr(value, "dtype") and hasattr(value, "shape")
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(one: object, other: object) -> bool:
     """Whether two values that were logged are the same, NaN included."""
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(equal, one, other))
@@ -68,7 +81,7 @@ def equal(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-def _tensor(record: Any, buffer: memoryview | None) -> Any:
+def _tensor(record: Record, buffer: memoryview | None) -> Any:
     if buffer is None:
         return None
     name = _TORCH_NAMES.get(record.scalar_type.name)

@@ -21,6 +21,7 @@ from torchette.devtools.inspect import FrameInfo, InstructionInfo, MethodInfo, d
 from torchette.devtools.profile import Operation
 from torchette.errors import FormatError, TorchetteError
 from torchette.format import pte
+from torchette.format.schema import Record
 
 LINES_AROUND = 4  # of a line of the model that a node comes from
 _LONGEST_LINE = 240  # characters
@@ -228,7 +229,7 @@ class _Method:
     def __init__(
         self,
         file: pte.PteFile,
-        plan: Any,
+        plan: Record,
         method: MethodInfo,
         texts: Texts,
         sources: _Sources,
@@ -520,7 +521,8 @@ class _Method:
         """The number of the delegate that an instruction calls."""
         for start, chain in zip(self._method.chains, self._plan.chains, strict=True):
             if start <= item.index < start + len(chain.instructions):
-                return chain.instructions[item.index - start].instr_args.delegate_index
+                result: int | None = chain.instructions[item.index - start].instr_args.delegate_index
+                return result
         return None
 
     def _inner_value(self, value: xnnpack_graph.DelegateValue) -> list[Any]:
@@ -585,12 +587,13 @@ class _Method:
             return []
         try:
             data = self._file.constant(tensor.data)[: tensor.nbytes]
-            return np.frombuffer(data, np.dtype(tensor.dtype)).tolist()
+            result: list[Any] = np.frombuffer(data, np.dtype(tensor.dtype)).tolist()
+            return result
         except (TypeError, ValueError):
             return []
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
