@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import transformers
 from torch.export import Dim
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from torchette._compile import CompiledModel, compile
 from torchette.errors import FormatError, InputError, ModelNotFoundError, TorchetteError, UnsupportedError
@@ -48,7 +48,7 @@ _FILES = (_PROCESSOR, _TOKENIZER, "chat_template.jinja", "generation_config.json
 
 
 def export(
-    model: Any,
+    model: PreTrainedModel,
     quantize: str | None = None,
     *,
     max_context: int | None = None,
@@ -59,35 +59,32 @@ def export(
     backend: Any = "auto",
     progress: Callable[[str, str], None] | None = None,
 ) -> CompiledModel:
-    """Compile a causal language model of transformers, from its own module.
+    """Compiles a causal language model of transformers.
 
     The program's `forward(tokens int64 [1, n], start_pos int64 [1])` returns the logits of the last token, float32
-    [1, vocabulary]; n is 1 to `max_prefill`. It keeps keys and values of the positions start_pos to start_pos + n - 1 and
-    reads those before them, so calling with a smaller start_pos goes back. Its metadata has the names that ExecuTorch's
-    runner asks for; configuration, tokenizer, chat template and defaults of generation are its named data.
+    [1, vocabulary]; n is 1 to `max_prefill`. It stores keys and values at the positions from start_pos and reads those before,
+    so a smaller start_pos goes back. Its metadata has the names of ExecuTorch's runner; configuration, tokenizer, chat template
+    and generation defaults are named data.
 
     Args:
-        model: the model, which stays as it is; or the folder that it was saved to; or a GGUF file, whose whole numbers of 4
-            and 8 bits with a scale (Q4_0, Q5_0, Q8_0, Q6_K) are kept as they are.
-        quantize: weights of linear layers and of the table of tokens: "8da4w", 4 bits with a scale for each 32 inputs, times
-            inputs of 8 bits; "int4", the same times floats; "int8", 8 bits with a scale for each output, times floats; None:
-            as they are given.
-        max_context: tokens that the caches hold; by default what the model was made for, at most 2048.
-        max_prefill: tokens that one call takes; more where an image is taken whole.
-        full_logits: return logits of all n tokens, [1, n, vocabulary]. Speculative decoding judges several with one call of
-            such a program.
-        lora: the folder of a LoRA adapter as peft saves it. The program then takes this adapter, or another one for the same
-            layers of at most its rank, as a .ptd file of its own; `save` writes this one's, by the folder's name.
-        cache: what keys and values are stored in: "float32", "float16", or "int8" with a scale for each row of a head.
-        backend: as for `torchette.compile`; "portable" makes a file that ExecuTorch's runtime takes, too.
+        model: the model, which is not changed; its folder; or a GGUF file, of which Q4_0, Q5_0, Q8_0 and Q6_K stay integers.
+        quantize: weights of linear layers and the embedding table: "8da4w", 4 bits with a scale for 32 inputs, times int8
+            inputs; "int4", the same times floats; "int8", a scale for each output, times floats; None: as given.
+        max_context: the tokens in the caches; by default the model's, at most 2048.
+        max_prefill: the tokens of a call; more if an image needs them.
+        full_logits: return the logits of all n tokens, [1, n, vocabulary], for speculative decoding.
+        lora: the folder of a LoRA adapter of peft. The program accepts it, and others for the same layers of at most its
+            rank, as .ptd files; `save` writes this one by the folder's name.
+        cache: the type of keys and values: "float32", "float16", or "int8" with a scale for each row of a head.
+        backend: as for `torchette.compile`; "portable" makes a file for ExecuTorch's runtime, too.
         progress: called with (stage, step).
 
     Raises:
-        UnsupportedError: its attention is not what a cache can serve, or a GGUF file has what is not read; says what.
+        UnsupportedError: its attention, or a part of a GGUF file, is not supported.
         ExportError: `torch.export` cannot capture it; names the line of the model.
         FormatError: a GGUF file is damaged.
         ModelNotFoundError: there is no such folder or file.
-        InputError: another scheme, or sizes that are none.
+        InputError: an unknown scheme, or invalid sizes.
     """
     if quantize is not None and quantize not in SCHEMES:
         raise InputError(
@@ -165,7 +162,7 @@ _PLANNED: dict[str, Any] = {
 }
 
 
-def _default_context(model: Any) -> int:
+def _default_context(model: PreTrainedModel) -> int:
     """The positions that the model was made for, at most 2048."""
     config = model.config.get_text_config(decoder=True)
     names = ("max_position_embeddings", "max_target_positions", "n_positions")
@@ -173,7 +170,9 @@ def _default_context(model: Any) -> int:
     return min(next((most for most in made_for if most), 2048), 2048)
 
 
-def _methods(model: Any, max_context: int, max_prefill: int, full_logits: bool) -> tuple[dict[str, Any], int]:
+def _methods(
+    model: PreTrainedModel, max_context: int, max_prefill: int, full_logits: bool
+) -> tuple[dict[str, Any], int]:
     """The program's methods as `compile` takes them, and how many tokens one call takes."""
     if not hasattr(model.config, "vision_config") and not model.config.is_encoder_decoder:
         (tokens, start), several = _step(max_prefill)
@@ -195,7 +194,9 @@ def _step(max_prefill: int) -> tuple[tuple[torch.Tensor, torch.Tensor], dict[int
     return tokens, {1: Dim("n", min=1, max=max_prefill)} if max_prefill > 1 else None
 
 
-def _seeing(model: Any, max_context: int, max_prefill: int, full_logits: bool) -> tuple[dict[str, Any], int]:
+def _seeing(
+    model: PreTrainedModel, max_context: int, max_prefill: int, full_logits: bool
+) -> tuple[dict[str, Any], int]:
     """Methods of a model that takes images."""
     if _image_token(model) is None:
         raise UnsupportedError(f"{type(model).__name__} does not say which token stands for an image")
@@ -219,7 +220,9 @@ def _seeing(model: Any, max_context: int, max_prefill: int, full_logits: bool) -
     }, max_prefill
 
 
-def _reading(model: Any, max_context: int, max_prefill: int, full_logits: bool) -> tuple[dict[str, Any], int]:
+def _reading(
+    model: PreTrainedModel, max_context: int, max_prefill: int, full_logits: bool
+) -> tuple[dict[str, Any], int]:
     """Methods of a model with an encoder."""
     (tokens, start), several = _step(max_prefill)
     encoder = Encoder(model).eval()
@@ -233,14 +236,14 @@ def _reading(model: Any, max_context: int, max_prefill: int, full_logits: bool) 
     }, max_prefill
 
 
-def _image_token(model: Any) -> int | None:
+def _image_token(model: PreTrainedModel) -> int | None:
     """What stands in a prompt for a row of an image."""
     found = getattr(model.config, "image_token_id", None)
     return getattr(model.config, "image_token_index", None) if found is None else found
 
 
 def _load(folder: Path) -> tuple[Any, Callable[[str], Any] | None, dict[str, bytes]]:
-    """The model of a folder, in float32; name of a layer -> its whole numbers, where there are some; its files."""
+    """A folder's model in float32; name of a layer -> its integers, if any; its files."""
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(
             f"{folder} is no folder with a config.json, and no file",
@@ -252,10 +255,11 @@ def _load(folder: Path) -> tuple[Any, Callable[[str], Any] | None, dict[str, byt
         if not getattr(kind, "can_generate", bool)():
             kind = AutoModelForCausalLM
         more: dict[str, Any] = {}
-        whole, place = None, folder
+        whole = None
+        place: Path | None = folder
         if settings := getattr(config, "quantization_config", None):
             more["state_dict"], whole = checkpoints.read(folder, settings)
-            more["config"], place = config, None  # type: ignore[assignment]
+            more["config"], place = config, None
             del config.quantization_config
             if (folder / "generation_config.json").is_file():
                 more["generation_config"] = GenerationConfig.from_pretrained(folder, local_files_only=True)
@@ -270,7 +274,7 @@ def _load(folder: Path) -> tuple[Any, Callable[[str], Any] | None, dict[str, byt
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    """What travels in the program; a chat template is in other files of older folders."""
+    """The program's files; older folders have the chat template in others."""
     found = {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
     for older in ("chat_template.json", "tokenizer_config.json"):
         if "chat_template.jinja" not in found and (folder / older).is_file():
@@ -295,9 +299,9 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def metadata(
-    model: Any, layers: int, max_prefill: int, max_context: int, processor: bytes = b"{}"
+    model: PreTrainedModel, layers: int, max_prefill: int, max_context: int, processor: bytes = b"{}"
 ) -> dict[str, Any]:
-    """What runners ask of a program, by the names that ExecuTorch's has for it; of what a folder says of images, their range."""
+    """The metadata of a program, by the names of ExecuTorch's runner, and the range of images."""
     seen = json.loads(processor)
     config, generation = model.config.get_text_config(decoder=True), getattr(model, "generation_config", None)
 
@@ -325,7 +329,7 @@ def metadata(
     }
 
 
-def _with_configuration(model: Any, named: dict[str, bytes]) -> dict[str, bytes]:
+def _with_configuration(model: PreTrainedModel, named: dict[str, bytes]) -> dict[str, bytes]:
     """What travels in the file beside the program."""
     found = {"config.json": model.config.to_json_string().encode(), **named}
     if getattr(model, "generation_config", None) is not None:

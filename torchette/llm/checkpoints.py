@@ -49,7 +49,7 @@ def _unpacked(words: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
 def _whole(
     parts: Mapping[str, torch.Tensor], settings: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-    """Whole numbers [N, K], scales [N, groups] and the group of each of K; None where the matrix is of floats."""
+    """Integers [N, K], scales [N, groups] and the group of each of K; None for a matrix of floats."""
     zero: torch.Tensor | None
     if "qweight" in parts:
         awq, bits = settings["quant_method"] == "awq", settings.get("bits", 4)
@@ -83,7 +83,7 @@ def _whole(
 
 
 def _floats(parts: Mapping[str, torch.Tensor], settings: Mapping[str, Any]) -> torch.Tensor:
-    """A matrix of floats of 8 bits, which have a scale for all, for rows, groups of them, or blocks."""
+    """A matrix of 8-bit floats with a scale for all, rows, groups of rows, or blocks."""
     weight, scales = parts["weight"].float(), parts.get("weight_scale_inv", parts.get("weight_scale"))
     if scales is None:
         return weight
@@ -106,13 +106,13 @@ def _experts(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
 def read(
     folder: Path, settings: Mapping[str, Any]
 ) -> tuple[dict[str, torch.Tensor], Callable[[str], Whole | None]]:
-    """Floats by name; name of a layer -> its whole numbers, or None.
+    """Floats by name; name of a layer -> its integers, or None.
 
     Args:
         settings: `quantization_config` of the folder's config.json.
 
     Raises:
-        UnsupportedError: they are stored in a way that is not read; names it.
+        UnsupportedError: an unknown format; names it.
         FormatError: a file is missing or damaged.
     """
     method = settings.get("quant_method")

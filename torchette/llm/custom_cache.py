@@ -12,11 +12,15 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
+from torchette.exir.arguments import int_arg, ints_arg, node_arg
 from torchette.llm import custom_ops  # noqa: F401
 
 
 class CustomKVCache(nn.Module):
     """Keys and values of positions 0 .. `max_context_length` - 1, in the buffers `k_cache` and `v_cache`."""
+
+    k_cache: Tensor
+    v_cache: Tensor
 
     def __init__(
         self,
@@ -34,7 +38,7 @@ class CustomKVCache(nn.Module):
             self.register_buffer(name, cache)
 
     def _write(
-        self, start: int, keys: Tensor, values: Tensor, indices: Tensor | None
+        self, start: int | float, keys: Tensor, values: Tensor, indices: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         ops, caches = torch.ops.llama, (self.k_cache, self.v_cache)
         for given, cache in zip((keys, values), caches):
@@ -48,14 +52,15 @@ class CustomKVCache(nn.Module):
     def update(
         self, input_pos: Tensor, k_val: Tensor, v_val: Tensor, indices: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Write [batch, heads, tokens, depth] at positions `input_pos` [tokens], which follow each other, or in the rows
-        `indices`; returns the whole caches, transposed alike."""
+        """Writes [batch, heads, tokens, depth] at consecutive positions `input_pos` [tokens], or in the rows `indices`;
+        returns the whole caches, transposed alike."""
         return self._write(input_pos[0].item(), k_val, v_val, indices)
 
 
 class CustomRingKVCache(CustomKVCache):
-    """For a sliding window of `max_context_length` tokens: twice as many rows, written round and round. Up to a window of
-    tokens may come at once."""
+    """For a sliding window of `max_context_length` tokens: a ring of twice as many rows. A call takes up to a window."""
+
+    positions: Tensor
 
     def __init__(self, max_batch_size: int, max_context_length: int, *rest: Any, **named: Any) -> None:
         super().__init__(max_batch_size, 2 * max_context_length, *rest, **named)
@@ -83,7 +88,7 @@ class CustomRingKVCache(CustomKVCache):
 
 
 class RemoveRedundantTransposes(PassBase):
-    """A transposition of a transposition, or permutation, that undoes it is what came in."""
+    """Removes a transposition or permutation that undoes another one."""
 
     def call(self, graph_module: GraphModule) -> PassResult:
         """Change the graph in place."""
@@ -104,9 +109,9 @@ def _order(node: Node) -> list[int] | None:
     aten = torch.ops.aten
     if node.target not in (aten.transpose.int, aten.permute.default):
         return None
-    order = list(range(node.args[0].meta["val"].dim()))
+    order = list(range(node_arg(node).meta["val"].dim()))
     if node.target == aten.permute.default:
-        return [order[d] for d in node.args[1]]
-    first, second = node.args[1:]
+        return [order[d] for d in ints_arg(node, 1)]
+    first, second = int_arg(node, 1), int_arg(node, 2)
     order[first], order[second] = order[second], order[first]
     return order

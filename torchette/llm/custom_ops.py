@@ -3,8 +3,7 @@
 # registers them; export decomposes them into torch's own, of which the engine and every backend know the fast form.
 """`llama::custom_sdpa` and `llama::update_cache`: attention over a cache, and writing into one.
 
-Tensors are [batch, tokens, heads, depth], caches [batch, positions, heads, depth]. Position `start_pos` is that of the first
-of the tokens.
+Tensors are [batch, tokens, heads, depth], caches [batch, positions, heads, depth]. `start_pos` is the first token's position.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ CACHES = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8
 
 
 class _Seen(NamedTuple):
-    """What stands in for a mask: the first query's position, how many keys up to its own a query sees (0: all), and for each
-    query the first and the last position of a block that it sees in any case; whether torch's operators are to be used."""
+    """Replaces a mask: the first query's position, the number of keys that a query sees (0: all), for each query the ends
+    of a block that it sees in any case, and whether to use torch's operators."""
 
     start: torch.Tensor | None
     window: int
@@ -43,7 +43,9 @@ class Shapes(Cache):
         super().__init__(layers=[])
         self.found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def update(self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
+    def update(  # type: ignore[override]
+        self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: object, **kwargs: object
+    ) -> Any:
         """Notes what comes, and gives it back."""
         self.found[layer] = key, value
         return key, value
@@ -52,19 +54,21 @@ class Shapes(Cache):
         """Nothing was there before."""
         return 0
 
-    def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[Any, int]:
+    def get_mask_sizes(self, query_length: object, layer_idx: int = 0) -> tuple[Any, int]:
         """What comes now."""
         return query_length, 0
 
 
 class Buffers(Cache):
-    """The decoder's buffers, as the model's layers know a cache; positions are where the new rows go."""
+    """The decoder's buffers as a cache of the model; positions are those of the new rows."""
 
     def __init__(self, decoder: Decoder, start: torch.Tensor, positions: torch.Tensor) -> None:
         super().__init__(layers=[])
         self._decoder, self._start, self._positions = decoder, start, positions
 
-    def update(self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
+    def update(  # type: ignore[override]
+        self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: object, **kwargs: object
+    ) -> Any:
         """Writes new rows in place; gives all there are."""
         rows, decoder = [], self._decoder
         for name, new in (("key", key), ("value", value)):
@@ -82,7 +86,7 @@ class Buffers(Cache):
         """The first position that is new."""
         return self._start
 
-    def get_mask_sizes(self, query_length: Any, layer_idx: int = 0) -> tuple[int, int]:
+    def get_mask_sizes(self, query_length: object, layer_idx: int = 0) -> tuple[int, int]:
         """Rows, and where they begin."""
         return self._decoder.max_context, 0
 
@@ -100,10 +104,11 @@ class Decoder(torch.nn.Module):
     inputs = "input_ids", "position_ids"
 
     def __init__(
-        self, model: torch.nn.Module, max_context: int, full_logits: bool = False, **more: Any
+        self, model: torch.nn.Module, max_context: int, full_logits: bool = False, **more: object
     ) -> None:
         super().__init__()
-        self.model, self.max_context, self.full_logits = model, max_context, full_logits
+        self.model: Any = model  # of transformers
+        self.max_context, self.full_logits = max_context, full_logits
         self.portable = False
         parameters = inspect.signature(inspect.unwrap(model.forward)).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
@@ -140,10 +145,10 @@ class Decoder(torch.nn.Module):
                 self.register_buffer(name.replace("cache", "scales"), torch.zeros(*buffer.shape[:2], 2))
 
     def check(self) -> None:
-        """Whether the model computes the same with these caches as by itself.
+        """Compares the model with these caches and without.
 
         Raises:
-            UnsupportedError: it does not, or not at all; says why.
+            UnsupportedError: it differs, or fails; says why.
         """
         self.compare({}, ())
 
@@ -180,7 +185,8 @@ class Decoder(torch.nn.Module):
             given[self.inputs[1]] = positions.unsqueeze(0)
         with ours(self.model, blocks, self.portable):
             logits = self.model(use_cache=True, **given).logits
-        return logits if self.full_logits else logits[:, -1]
+        result: torch.Tensor = logits if self.full_logits else logits[:, -1]
+        return result
 
 
 # Blocks, and whether operators are torch's, of the model that runs: transformers hands no more to a mask than its own.
@@ -188,7 +194,9 @@ _more: tuple[torch.Tensor | None, bool] = None, False
 
 
 @contextlib.contextmanager
-def ours(model: Any, blocks: torch.Tensor | None = None, portable: bool = False) -> Iterator[None]:
+def ours(
+    model: torch.nn.Module, blocks: torch.Tensor | None = None, portable: bool = False
+) -> Iterator[None]:
     """Replaces attention and experts while the model runs."""
     global _more
     kinds = {"attn": NAME}
@@ -211,7 +219,7 @@ def ours(model: Any, blocks: torch.Tensor | None = None, portable: bool = False)
 
 @contextlib.contextmanager
 def settled(model: Any, max_context: int) -> Iterator[None]:
-    """Fixes length-dependent rotary positions to the maximum length during export."""
+    """Fixes length-dependent rotary positions to the maximum length."""
     changed = []
     for part in model.modules():
         kind = getattr(part, "rope_type", None)
@@ -229,7 +237,7 @@ def settled(model: Any, max_context: int) -> Iterator[None]:
 
 
 def _mask(
-    q_length: Any, kv_length: Any, q_offset: Any, mask_function: Callable[..., Any], **kwargs: Any
+    q_length: object, kv_length: object, q_offset: object, mask_function: Callable[..., Any], **kwargs: object
 ) -> Any:
     """What transformers calls for a mask."""
     if isinstance(kv_length, int) and isinstance(q_offset, torch.Tensor):
@@ -238,10 +246,10 @@ def _mask(
 
 
 def _window(mask_function: Callable[..., Any], keys: int) -> int:
-    """How many keys a query sees; 0 for all before it.
+    """The number of keys that a query sees; 0 for all before it.
 
     Raises:
-        UnsupportedError: neither those nor the last few.
+        UnsupportedError: neither of them.
     """
     with _disable_current_modes():
         queries = torch.tensor(sorted({*range(min(keys, 40)), *range(0, keys, max(keys // 40, 1)), keys - 1}))
@@ -270,7 +278,7 @@ def _attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: Any,
+    attention_mask: _Seen | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
@@ -284,6 +292,7 @@ def _attend(
             _check_whole(module, key)
             own = attention_mask.start + torch.arange(query.shape[2])
             seen = torch.arange(key.shape[2]) <= own.unsqueeze(1)
+            assert position_bias is not None
             position_bias = torch.where(seen, position_bias, float("-inf"))
         result = torch.nn.functional.scaled_dot_product_attention(
             query, key, value, position_bias, scale=scaling, enable_gqa=key.shape[1] < query.shape[1]
@@ -293,15 +302,23 @@ def _attend(
     window, cap = attention_mask.window, softcap or 0.0
     grouped = bool(key.shape[1] < query.shape[1])
 
-    def before(query: Any, key: Any, value: Any, start: Any, blocks: Any = None) -> torch.Tensor:
+    def before(
+        query: torch.Tensor, key: Any, value: Any, start: torch.Tensor, blocks: torch.Tensor | None = None
+    ) -> torch.Tensor:
         cached = [one.transpose(1, 2).squeeze(0) for one in (key, value)]
-        attend = torch.ops.cpu.cached_attention
+        attend: Callable[..., torch.Tensor] = torch.ops.cpu.cached_attention
         if key.dtype == torch.int8:
             cached += [one.scales for one in (key, value)]
             attend = torch.ops.cpu.int8_cached_attention
         return attend(query.transpose(1, 2), *cached, start, s_aux, scale, window, cap)
 
-    def within(query: Any, key: Any, value: Any, start: Any, blocks: Any = None) -> torch.Tensor:
+    def within(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        start: torch.Tensor,
+        blocks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         at = torch.arange(key.shape[2])
         own = (start + torch.arange(query.shape[2])).unsqueeze(1)
         seen = (at <= own) & (at > own - (window or key.shape[2]))
@@ -324,6 +341,7 @@ def _attend(
         )
     if portable:
         return within(*given, blocks), None
+    assert blocks is not None
     return torch.cond((blocks[:, 1] > blocks[:, 0]).any(), within, before, (*given, blocks)), None
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim
-from transformers import AutoProcessor
+from transformers import AutoProcessor, PreTrainedModel
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -35,12 +35,12 @@ def _said(hidden: torch.Tensor) -> BaseModelOutput:
 class Encoder(torch.nn.Module):
     """Tokens [1, n], or features, -> keys and values of each of the decoder's layers, [2 layers, heads, rows, depth]."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The encoder by itself, and of the decoder what depends on nothing else."""
+        """The encoder, and the decoder's part that depends on nothing else."""
         hidden = self.model.get_encoder()(inputs)[0]
         seen = Shapes()
         with ours(self.model):
@@ -60,7 +60,7 @@ class CrossDecoder(Decoder):
 
     def __init__(
         self,
-        model: Any,
+        model: PreTrainedModel,
         max_context: int,
         full_logits: bool = False,
         *,
@@ -83,12 +83,12 @@ class CrossDecoder(Decoder):
     def logits(
         self, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache, **more: Any
     ) -> torch.Tensor:
-        """As `Decoder.logits`, with the encoder's keys and values in the place of its result."""
+        """As `Decoder.logits`, with the encoder's keys and values."""
         encoded = more["encoded"].unsqueeze(1)
         both = EncoderDecoderCache(cache, Cache(layers=[]))
         for layer in range(len(encoded) // 2):
             known = SimpleNamespace(keys=encoded[2 * layer], values=encoded[2 * layer + 1])
-            both.cross_attention_cache.layers.append(known)
+            both.cross_attention_cache.layers.append(known)  # type: ignore[arg-type]
             both.is_updated[layer] = True
         return super().logits(
             tokens, positions, both, encoder_outputs=_said(encoded.new_zeros(1, encoded.shape[3], 1))
@@ -96,11 +96,11 @@ class CrossDecoder(Decoder):
 
 
 class VisionEncoder(torch.nn.Module):
-    """An image [1, channels, height, width] -> rows in the place of tokens, [1, rows, width of the text model]."""
+    """An image [1, channels, height, width] -> rows [1, rows, width of the text model]."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
         """What the model puts where a prompt has its image's tokens."""
@@ -116,13 +116,14 @@ class VisionEncoder(torch.nn.Module):
 class TokenEmbedding(torch.nn.Module):
     """Tokens [1, n] -> their rows [1, n, width]."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """What the model itself looks up."""
-        return self.model.get_input_embeddings()(tokens)
+        result: torch.Tensor = self.model.get_input_embeddings()(tokens)
+        return result
 
 
 class RowDecoder(Decoder):
@@ -131,7 +132,7 @@ class RowDecoder(Decoder):
     inputs = "inputs_embeds", "position_ids"
 
     def logits(
-        self, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache, **more: Any
+        self, tokens: torch.Tensor, positions: torch.Tensor, cache: Cache, **more: object
     ) -> torch.Tensor:
         """As `Decoder.logits`, of tokens or their rows."""
         rows = tokens if tokens.is_floating_point() else self.model.get_input_embeddings()(tokens)
@@ -143,17 +144,17 @@ class RowDecoder(Decoder):
 
 
 class BlockDecoder(RowDecoder):
-    """Of a model whose images see themselves as a whole: its third input has the first and last position of each row's image,
-    or twice its own, [n, 2]."""
+    """Of a model with bidirectional attention in images: the third input has the ends of each row's image, or twice its own
+    position, [n, 2]."""
 
     def forward(  # type: ignore[override]
         self, tokens: torch.Tensor, start_pos: torch.Tensor, blocks: torch.Tensor | None = None
     ) -> torch.Tensor:
         """The logits, and keys and values stored at their positions."""
-        return super().forward(tokens, start_pos, blocks=blocks)
+        return super().forward(tokens, start_pos, blocks=blocks)  # type: ignore[arg-type]
 
 
-def example_image(model: Any) -> torch.Tensor:
+def example_image(model: PreTrainedModel) -> torch.Tensor:
     """An image of the model's size."""
     config = model.config.vision_config
     size = config.image_size
@@ -163,8 +164,8 @@ def example_image(model: Any) -> torch.Tensor:
 
 
 def image_facts(folder: Path, image_token: int) -> dict[str, Any]:
-    """What a folder's processor does with an image in a prompt, as a program's metadata: the token that chat templates write, and
-    the tokens in its place, of which `image_token` is once; and the range of images. Empty where the folder has none."""
+    """A folder's image processor as metadata: the token in chat templates, the tokens that replace it, with `image_token` once,
+    and the range of images. Empty without a processor."""
     try:
         processor: Any = AutoProcessor.from_pretrained(folder, local_files_only=True)
         name = getattr(processor, "boi_token", None) or processor.image_token
@@ -187,7 +188,7 @@ def image_facts(folder: Path, image_token: int) -> dict[str, Any]:
     return found
 
 
-def example_input(model: Any, longest: int) -> tuple[torch.Tensor, Any, int]:
+def example_input(model: PreTrainedModel, longest: int) -> tuple[torch.Tensor, Any, int]:
     """The encoder's input and, if its last dimension is dynamic, `Dim` and maximum."""
     config, kind = model.config, model.main_input_name
     if kind == "input_ids":
@@ -206,7 +207,7 @@ def example_input(model: Any, longest: int) -> tuple[torch.Tensor, Any, int]:
     )
 
 
-def audio_step(model: Any) -> tuple[int, int]:
+def audio_step(model: PreTrainedModel) -> tuple[int, int]:
     """Audio lengths are multiples of both; the rest is less than a row."""
     step = reach = 1
     for part in model.get_encoder().modules():
@@ -219,4 +220,5 @@ def audio_step(model: Any) -> tuple[int, int]:
 def most_rows(encoder: Encoder, inputs: torch.Tensor, most: int) -> int:
     """Rows of the encoder's result for its longest input."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        return encoder(mode.from_tensor(inputs.new_zeros(1, most))).shape[2]
+        result: int = encoder(mode.from_tensor(inputs.new_zeros(1, most))).shape[2]
+        return result

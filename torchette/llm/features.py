@@ -23,8 +23,8 @@ def _hertz(mel: np.ndarray) -> np.ndarray:
 
 
 def log_mel(samples: np.ndarray, bands: int, frames: int) -> np.ndarray:
-    """Of sound at 16 kHz, cut or filled up to `frames` of 10 ms, the loudness of so many bands, as Whisper takes it:
-    float32 [1, bands, frames]."""
+    """Whisper's input: the loudness of `bands` in sound at 16 kHz, cut or padded to `frames` of 10 ms: float32
+    [1, bands, frames]."""
     sound: np.ndarray = np.zeros(frames * _HOP, np.float64)
     sound[: len(samples)] = samples[: len(sound)]
     sound = np.pad(sound, _WINDOW // 2, "reflect")
@@ -37,7 +37,8 @@ def log_mel(samples: np.ndarray, bands: int, frames: int) -> np.ndarray:
     fall = (edges[2:, None] - bins) / (edges[2:] - edges[1:-1])[:, None]
     filters = np.clip(np.minimum(rise, fall), 0, None) * (2 / (edges[2:] - edges[:-2]))[:, None]
     loud = np.log10(np.maximum(filters @ power.T, 1e-10))
-    return ((np.maximum(loud, loud.max() - 8) + 4) / 4)[None].astype(np.float32)
+    result: np.ndarray = ((np.maximum(loud, loud.max() - 8) + 4) / 4)[None].astype(np.float32)
+    return result
 
 
 def pixels(
@@ -47,17 +48,19 @@ def pixels(
 
     def weights(given: int, wanted: int) -> np.ndarray:
         at = (np.arange(wanted)[:, None] + 0.5) * given / wanted
-        near = np.clip(1 - np.abs(np.arange(given) + 0.5 - at) / max(given / wanted, 1), 0, None)
-        return near / near.sum(1, keepdims=True)
+        near: np.ndarray = np.clip(1 - np.abs(np.arange(given) + 0.5 - at) / max(given / wanted, 1), 0, None)
+        near /= near.sum(1, keepdims=True)
+        return near
 
     planes = image.transpose(2, 0, 1) / 255.0
     sized = weights(image.shape[0], height) @ planes @ weights(image.shape[1], width).T
-    scaled = (sized - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))
-    return scaled[None].astype(np.float32)
+    scaled: np.ndarray = (sized - np.reshape(mean, (3, 1, 1))) / np.reshape(std, (3, 1, 1))
+    result: np.ndarray = scaled[None].astype(np.float32)
+    return result
 
 
 def image_of(data: bytes) -> np.ndarray:
-    """A file of an image (PNG, JPEG, WEBP, GIF, BMP) as bytes [height, width, 3]; of a large one, made smaller to 2048 pixels.
+    """An image file (PNG, JPEG, WEBP, GIF, BMP) as bytes [height, width, 3], at most 2048 pixels wide and high.
     InputError if it is none, or damaged."""
     image, turned = package("PIL.Image"), package("PIL.ImageOps")
     try:
@@ -88,4 +91,5 @@ def sound_of(data: bytes) -> np.ndarray:
             hints=["ffmpeg -i FILE -ar 16000 -ac 1 -c:a pcm_s16le sound.wav"],
         )
     frames = frames[: len(frames) // (2 * channels) * 2 * channels]
-    return np.frombuffer(frames, "<i2").reshape(-1, channels).mean(1, dtype=np.float32) / 32768
+    result: np.ndarray = np.frombuffer(frames, "<i2").reshape(-1, channels).mean(1, dtype=np.float32) / 32768
+    return result

@@ -7,7 +7,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,7 +146,7 @@ class Generation:
         if self._options.logprobs is None:
             return ()
         logs, count = log_softmax(row), min(self._options.logprobs, len(row))
-        likeliest = np.argpartition(-logs, count - 1)[:count] if count else []
+        likeliest: Iterable[int] = np.argpartition(-logs, count - 1)[:count] if count else []
         top = sorted(((int(i), float(logs[i])) for i in likeliest), key=lambda pair: -pair[1])
         return float(logs[token]), tuple(top)
 
@@ -251,7 +251,7 @@ class Generation:
 
 
 def _judged(choice: np.ndarray | int, chance: np.ndarray | int, guess: int, random: Random) -> int | None:
-    """Returns None if `guess`, drawn from `chance`, is accepted as drawn from `choice`; else the token that replaces it."""
+    """Returns None if `guess`, drawn from `chance`, is accepted for `choice`; else the token that replaces it."""
     if isinstance(choice, int):
         return None if choice == guess else choice
     if random.random() * chance[guess] < choice[guess]:  # type: ignore[index]
@@ -261,7 +261,7 @@ def _judged(choice: np.ndarray | int, chance: np.ndarray | int, guess: int, rand
 
 
 def check_counts(**counts: tuple[Any, int]) -> None:
-    """Raises InputError if a value, given with its minimum, is not None or an integer of at least the minimum."""
+    """Raises InputError if a value is neither None nor an integer of at least its minimum."""
     for name, (value, minimum) in counts.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
             raise InputError(f"{name} is {value!r}, it must be a whole number from {minimum}")

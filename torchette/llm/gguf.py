@@ -41,8 +41,8 @@ class File:
         tensors: name -> `Info`, whose bytes are inside of the file.
 
     Raises:
-        FormatError: it is no GGUF file, cut short or damaged; names the place.
-        UnsupportedError: a tensor's type is not known.
+        FormatError: it is no GGUF file, or damaged; names the place.
+        UnsupportedError: an unknown type of a tensor.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -90,7 +90,7 @@ class File:
         return np.frombuffer(self._take(kind.itemsize, what), kind)[0].item()
 
     def _count(self, what: str) -> int:
-        count = self._number("<u8", what)
+        count: int = self._number("<u8", what)
         if count > _MOST:
             raise self._damaged(f"{count} {what}")
         return count
@@ -168,7 +168,8 @@ def _q4_0(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _q5(b: np.ndarray) -> np.ndarray:
     """32 5-bit values: the high bits in 4 bytes, then the low bits."""
     high = np.unpackbits(b[:, :4], axis=-1, bitorder="little")
-    return _nibbles(b[:, 4:]) | high << 4
+    result: np.ndarray = _nibbles(b[:, 4:]) | high << 4
+    return result
 
 
 def _q5_0(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -188,7 +189,8 @@ def _q6_k(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _affine(numbers: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    return scale[..., None] * numbers.astype(np.float32) + shift[..., None]
+    result: np.ndarray = scale[..., None] * numbers.astype(np.float32) + shift[..., None]
+    return result
 
 
 def _q4_1(b: np.ndarray) -> np.ndarray:
@@ -209,7 +211,8 @@ def _k_scales(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _k(b: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     scales, shifts = _k_scales(b)
-    return scales[..., None] * numbers.reshape(-1, 8, 32).astype(np.float32) - shifts[..., None]
+    result: np.ndarray = scales[..., None] * numbers.reshape(-1, 8, 32).astype(np.float32) - shifts[..., None]
+    return result
 
 
 def _q4_k(b: np.ndarray) -> np.ndarray:
@@ -234,7 +237,8 @@ class _Type(NamedTuple):
 def _scaled(name: str, block: int, size: int, whole: Callable[..., Any]) -> _Type:
     def floats(b: np.ndarray) -> np.ndarray:
         numbers, scales = whole(b)
-        return scales[..., None] * numbers.reshape(*scales.shape, -1).astype(np.float32)
+        result: np.ndarray = scales[..., None] * numbers.reshape(*scales.shape, -1).astype(np.float32)
+        return result
 
     return _Type(name, block, size, floats, whole)
 
@@ -491,7 +495,8 @@ def _scaling(file: File, architecture: str) -> dict[str, Any] | None:
 
 def _turned(rows: np.ndarray, heads: int) -> np.ndarray:
     """Reorders rows of queries or keys from adjacent pairs to halves of a head."""
-    return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+    result: np.ndarray = rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+    return result
 
 
 def _grouped(rows: np.ndarray, heads: int, groups: int) -> np.ndarray:
@@ -502,10 +507,10 @@ def _grouped(rows: np.ndarray, heads: int, groups: int) -> np.ndarray:
 
 
 def load(path: str | Path) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]:
-    """The model of transformers in float32; name of a layer -> its whole numbers, or None; files that belong to it.
+    """The model of transformers in float32; name of a layer -> its integers or None; its files.
 
     Raises:
-        FormatError, UnsupportedError: as `File`; or the model is none that transformers has.
+        FormatError, UnsupportedError: as `File`; or transformers lacks the model.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
@@ -521,7 +526,7 @@ def load(path: str | Path) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]
         config = AutoConfig.for_model(**given)
         with _without_weights():
             auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-            model = auto.from_config(config, dtype=torch.float32)
+            model = auto.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
     except (
         ValueError,
         TypeError,
@@ -600,12 +605,12 @@ def _without_weights() -> Iterator[None]:
 
     register = torch.nn.Module.register_parameter
 
-    def registered(module: Any, name: str, parameter: Any) -> None:
+    def registered(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
         if parameter is not None and not parameter.is_meta:  # one that is there already may be tied
             parameter = torch.nn.Parameter(parameter.data.to("meta"), requires_grad=False)
         register(module, name, parameter)
 
-    torch.nn.Module.register_parameter = registered  # type: ignore[method-assign]
+    torch.nn.Module.register_parameter = registered  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

@@ -45,8 +45,8 @@ class State:
 class Vocabulary:
     """The bytes of tokens by number; empty for tokens that no grammar allows, such as special ones.
 
-    They form a tree of nodes, level by level: a node is a beginning of tokens. Of the tokens in order, `lo` to `own` are it, `lo`
-    to `hi` begin with it; `byte` is its last, `below` the bytes of all of these tokens as bits, `kids` to `kids_end` what goes on.
+    They form a tree, level by level: a node is a prefix. Of the sorted tokens, `lo` to `own` are it, `lo` to `hi` begin with it;
+    `byte` is its last byte, `below` the bytes of these tokens as bits, `kids` to `kids_end` its children.
     """
 
     def __init__(self, tokens: Sequence[bytes]) -> None:
@@ -88,8 +88,7 @@ class Grammar:
     ``* + ? {m,n}``, comments.
 
     Raises:
-        InputError: code "bad-grammar". It says what is wrong and in which line: a name without a rule, a rule that calls
-            itself before a character (left recursion), repeats or a size beyond what is held.
+        InputError: code "bad-grammar", with the line: a name without a rule, left recursion, too many repeats, or the size.
     """
 
     def __init__(self, text: str, root: str = "root") -> None:
@@ -178,7 +177,7 @@ class Grammar:
 
     # --- moves --------------------------------------------------------------------------------------------------
 
-    def _frame(self, returns: frozenset) -> Frame:
+    def _frame(self, returns: frozenset[Any]) -> Frame:
         return self._frames.setdefault(returns, Frame(returns))
 
     def _start(self) -> State:
@@ -187,7 +186,7 @@ class Grammar:
         )
 
     def _close(self, items: list[tuple[int, Any]], accepts: bool = False) -> State:
-        """The state of these places, the rules that they call and those that they end."""
+        """The state of these places with the rules that they call and end."""
         symbols, seen, ends = self._symbols, set[tuple[int, Any]](), set[tuple[int, Any]]()
         calls: dict[int, list[tuple[int, Any]]] = {}
         done: set[int] = set()
@@ -338,7 +337,7 @@ def _error(message: str, *hints: str) -> InputError:
 
 
 def _settled(rules: list[list[list[int]]], bytes_too: bool) -> list[bool]:
-    """Whether each rule has an alternative of such rules only, or of byte sets too if `bytes_too`."""
+    """Whether each rule has an alternative of such rules only, or byte sets if `bytes_too`."""
     found = [False] * len(rules)
     waiting: list[list[list[int]]] = [[] for _ in rules]
     work: list[int] = []
@@ -383,8 +382,8 @@ def _sequences(lo: int, hi: int) -> Iterator[tuple[tuple[int, int], ...]]:
 
 
 class _Parser:
-    """Text to rules: each a list of alternatives, these of symbols: rules by number, sets of bytes by ~number. Rule 0 is
-    the root; groups and repeats are rules of their own, so that nested ones add up and do not multiply."""
+    """Text to rules: lists of alternatives of symbols: rules by number, sets of bytes by ~number. Rule 0 is the root;
+    groups and repeats are separate rules, so that nested ones do not multiply."""
 
     def __init__(self, text: str, root: str) -> None:
         if not isinstance(text, str):
@@ -513,7 +512,7 @@ class _Parser:
         c = self.text[self.at]
         self.at += 1
         if c != "{":
-            return {"*": (0, None), "+": (1, None), "?": (0, 1)}[c]  # type: ignore[return-value]
+            return {"*": (0, None), "+": (1, None), "?": (0, 1)}[c]
         end = self.text.find("}", self.at)
         least, comma, most = self.text[self.at : max(end, self.at)].partition(",")
         least, most = least.strip(), most.strip()

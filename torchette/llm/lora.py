@@ -42,7 +42,7 @@ def read(folder: str | os.PathLike[str]) -> Adapter:
     Raises:
         ModelNotFoundError: there is none.
         FormatError: its files are damaged.
-        UnsupportedError: it does something else than adding two matrices' product.
+        UnsupportedError: it does more than adding the product of two matrices.
     """
     folder = Path(folder)
     stored = folder / _WEIGHTS
@@ -90,7 +90,7 @@ def _of_layer(pattern: Mapping[str, float] | None, layer: str, default: float) -
 
 
 def _tensors(path: Path) -> dict[str, np.ndarray]:
-    """All of a safetensors file, in float32. ValueError, KeyError or TypeError where it is none."""
+    """A safetensors file in float32. ValueError, KeyError or TypeError if it is none."""
     data = path.read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     if not 8 < start <= len(data):
@@ -111,7 +111,7 @@ def _tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def write(adapter: Adapter | None, room: Mapping[str, list[int]], path: str | os.PathLike[str]) -> None:
-    """The .ptd file of an adapter for programs with this room, as `shapes` gives it; None: of one that adds nothing.
+    """The .ptd file of an adapter for programs with room of these `shapes`; None: one that adds nothing.
 
     Raises:
         InputError: it has a layer or a rank that the program has no room for.
@@ -142,14 +142,14 @@ def write(adapter: Adapter | None, room: Mapping[str, list[int]], path: str | os
 def write_adapter(
     model: str | os.PathLike[str], adapter: str | os.PathLike[str] | None, output: str | os.PathLike[str]
 ) -> None:
-    """Write the .ptd file of peft's folder for the program that is in a file; None: of an adapter that adds nothing."""
+    """Writes the .ptd file of peft's folder for a program file; None: one that adds nothing."""
     if not (room := shapes(pte.load_file(Path(model)).named())):
         raise InputError(f"{os.fspath(model)} was exported without adapters", hints=["export(..., lora=)"])
     write(None if adapter is None else read(adapter), room, output)
 
 
 def shapes(files: Mapping[str, Any]) -> dict[str, list[int]]:
-    """What a program with this named data takes of an adapter; empty where it takes none."""
+    """The shapes of an adapter for a program with this named data; empty if it takes none."""
     try:
         found = json.loads(bytes(files.get(SHAPES, b"{}")))
         return {
@@ -161,7 +161,7 @@ def shapes(files: Mapping[str, Any]) -> dict[str, list[int]]:
 
 @contextmanager
 def file_for(given: str | os.PathLike[str] | None, files: Mapping[str, Any]) -> Iterator[list[Path]]:
-    """The .ptd files that a program with this named data takes for an adapter: a .ptd file, peft's folder, or None."""
+    """The .ptd files of an adapter (a .ptd file, peft's folder, or None) for a program with this named data."""
     if not (room := shapes(files)):
         if given is not None:
             raise InputError("the model was exported without adapters", hints=["export(..., lora=)"])
@@ -184,7 +184,7 @@ def identity(given: str | os.PathLike[str] | None) -> list[str]:
 
 
 def adapted(model: Any, adapter: Adapter) -> tuple[Any, dict[str, list[int]]]:
-    """A model that shares all weights with the given one and adds the adapter, and the room that it takes.
+    """A copy of the model with the adapter, which shares its weights, and the adapter's shapes.
 
     Raises:
         InputError: the model has no such layers.
@@ -193,6 +193,9 @@ def adapted(model: Any, adapter: Adapter) -> tuple[Any, dict[str, list[int]]]:
 
     class Adapted(torch.nn.Module):
         """A layer, and what the adapter adds."""
+
+        first: torch.Tensor
+        second: torch.Tensor
 
         def __init__(self, layer: torch.nn.Module, first: np.ndarray, second: np.ndarray) -> None:
             super().__init__()
@@ -204,12 +207,15 @@ def adapted(model: Any, adapter: Adapter) -> tuple[Any, dict[str, list[int]]]:
 
         @property
         def weight(self) -> torch.Tensor:
-            return self.layer.weight
+            return self.layer.get_parameter("weight")
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             rows = x.reshape(1, -1, x.shape[-1])
             result = self.layer(x)
-            return result + torch.bmm(torch.bmm(rows, self.first), self.second).view_as(result)
+            outcome: torch.Tensor = result + torch.bmm(torch.bmm(rows, self.first), self.second).view_as(
+                result
+            )
+            return outcome
 
     model = copy.deepcopy(model, {id(p): p for p in (*model.parameters(), *model.buffers())})
     room: dict[str, list[int]] = {}

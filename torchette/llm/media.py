@@ -19,13 +19,13 @@ _MOST = 64  # things beside text that are kept, so that a context that slides ca
 
 
 def state_names(meta: MethodMeta, facts: Mapping[str, Any]) -> list[str]:
-    """Of a method's state; an adapter's tensors have names, too, and are none."""
+    """The names of a method's state, without an adapter's tensors."""
     names = [meta.attribute_tensor_meta(i).name for i in range(meta.num_attributes())]
     return [name for name in names if name not in facts.get("adapter", ())]
 
 
 class MediaDecoder:
-    """What both have in common: method `text_decoder`, whose last input is the position."""
+    """The method `text_decoder`, whose last input is the position."""
 
     encoder: str
 
@@ -55,8 +55,8 @@ class MediaDecoder:
         )
         self._names = state_names(meta, facts)
 
-    def _number(self, content: np.ndarray, value: Any) -> int:
-        """The number beyond the vocabulary of what comes with it; 65,536 that follow are its rows."""
+    def _number(self, content: np.ndarray, value: object) -> int:
+        """The number of a content, beyond the vocabulary; the next 65,536 are its rows."""
         shape = np.array(content.shape, np.int64).tobytes()
         key = xxh64(shape + np.ascontiguousarray(content).tobytes()) & (1 << 40) - 1
         number = self.vocab_size + (key << 16)
@@ -94,14 +94,15 @@ class MediaDecoder:
         """Ends the step that runs, or else the next one."""
         self._running.cancel()
 
-    def _fitting(self, method: Method, given: Any, what: str) -> np.ndarray:
+    def _fitting(self, method: Method, given: object, what: str) -> np.ndarray:
         """What is given as the method's first input."""
         info = method.metadata.input_tensor_meta(0)
         sizes = list(info.sizes())
-        array = np.asarray(given, info.dtype if isinstance(info.dtype, np.dtype) else np.float32)
+        array: np.ndarray = np.asarray(given, info.dtype if isinstance(info.dtype, np.dtype) else np.float32)
         array = array.reshape((1,) * (len(sizes) - array.ndim) + array.shape)
+        shape: tuple[int, ...] = array.shape
         fits = array.ndim == len(sizes) and all(
-            a == b or (info.is_dynamic and 0 < a < b) for a, b in zip(array.shape, sizes)
+            a == b or (info.is_dynamic and 0 < a < b) for a, b in zip(shape, sizes)
         )
         if not fits or not np.isfinite(array).all():
             raise InputError(f"{what} is {list(array.shape)}, the model takes numbers of shape {sizes}")
@@ -124,8 +125,8 @@ class CrossDecoder(MediaDecoder):
         self._encoded: np.ndarray = np.zeros([*self._bound[:2], 1, self._bound[3]], np.float32)
         self._current = -1
 
-    def place(self, tokens: list[int], images: Sequence[Any], audio: Any) -> list[int]:
-        """The prompt as this model's decoder takes it: a text is for the encoder, sound too, and then tokens go on."""
+    def place(self, tokens: list[int], images: Sequence[Any], audio: object) -> list[int]:
+        """The decoder's prompt: the encoder takes the text or sound, and tokens follow."""
         if images or self.reads_text == (audio is not None):
             raise InputError(
                 f"this model reads {'text' if self.reads_text else 'sound, as audio='}, and nothing else"
@@ -197,8 +198,8 @@ class ImageDecoder(MediaDecoder):
         if self._in_blocks and self._count > self.max_tokens:
             raise FormatError(f"an image has {self._count} rows, a step takes {self.max_tokens}")
 
-    def place(self, tokens: list[int], images: Sequence[Any], audio: Any) -> list[int]:
-        """The prompt with images in the place of their tokens, of which each image has one, or as many as rows."""
+    def place(self, tokens: list[int], images: Sequence[Any], audio: object) -> list[int]:
+        """The prompt with images in place of their tokens: one for each image, or one for each row."""
         if audio is not None:
             raise InputError("this model sees images and hears nothing")
         bases = []
@@ -225,7 +226,7 @@ class ImageDecoder(MediaDecoder):
         return placed
 
     def _wrapped(self, tokens: list[int]) -> list[int]:
-        """A prompt with what belongs around images, where it has that not already."""
+        """A prompt with the text around images, unless it has it."""
         whole = self._whole
         if any(tokens[i : i + len(whole)] == whole for i in range(len(tokens))):
             return tokens
@@ -244,10 +245,10 @@ class ImageDecoder(MediaDecoder):
         inputs = [rows, np.array([start_pos], np.int64)]
         if self._in_blocks:
             own: np.ndarray = start_pos + np.arange(len(tokens))
-            row = np.array([self._row(token) for token in tokens])
+            places = np.array([self._row(token) for token in tokens])
             first, last = (
-                np.where(row < 0, own, own - row),
-                np.where(row < 0, own, own - row + self._count - 1),
+                np.where(places < 0, own, own - places),
+                np.where(places < 0, own, own - places + self._count - 1),
             )
             inputs.append(np.stack([np.maximum(first, 0), last], 1))
         return self._run(self._method, *inputs).reshape(-1, self.vocab_size)
@@ -257,7 +258,7 @@ class ImageDecoder(MediaDecoder):
         return (token - self.vocab_size) & 0xFFFF if token >= self.vocab_size else -1
 
     def until(self, tokens: Sequence[int], start: int) -> int:
-        """Where a step that begins at `start` ends: images that see themselves are not divided."""
+        """The end of a step from `start`: bidirectional images are not divided."""
         end = min(start + self.max_tokens, len(tokens))
         if self._in_blocks and end < len(tokens) and (row := self._row(tokens[end])) > 0:
             return end - row if end - row > start else end

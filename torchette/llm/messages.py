@@ -19,8 +19,8 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 def prepared(
     messages: Sequence[Mapping[str, Any]], texts: bool, parts: bool, image: str
 ) -> list[dict[str, Any]]:
-    """Messages as a template takes them: contents are `texts`, or lists of `parts`, or either. Where it takes no parts, an image
-    is its token's name. InputError where they are no messages."""
+    """Messages for a template: contents are `texts`, or lists of `parts`, or either. Without parts, an image is its token's
+    name. InputError if they are no messages."""
     if isinstance(messages, (str, Mapping)) or not messages:
         raise InputError("messages are a list: [{'role': 'user', 'content': 'Hello'}]")
     found = []
@@ -49,13 +49,15 @@ def prepared(
     return found
 
 
-def _is_part(part: Any) -> bool:
-    kind = part.get("type") if isinstance(part, Mapping) else None
+def _is_part(part: object) -> bool:
+    if not isinstance(part, Mapping):
+        return False
+    kind = part.get("type")
     return kind == "image" or (kind == "text" and isinstance(part.get("text"), str))
 
 
-def _with_values(call: Any, number: int) -> dict[str, Any]:
-    """A call whose arguments are values, not their text: templates write them themselves."""
+def _with_values(call: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """A call with arguments as values, not text, which templates write."""
     try:
         function = dict(call["function"])
         if isinstance(function.get("arguments"), str):
@@ -83,8 +85,8 @@ class Call(NamedTuple):
     arguments: Any
 
 
-def functions(tools: Any) -> dict[str, Any]:
-    """The functions of tools by name, each a JSON schema of its arguments. InputError where they are none."""
+def functions(tools: object) -> dict[str, Any]:
+    """Functions by name: JSON schemas of their arguments. InputError if they are none."""
     found: dict[str, Any] = {}
     for one in tools if isinstance(tools, (list, tuple)) else [None]:
         tool: Any = one if isinstance(one, Mapping) else {}
@@ -99,8 +101,8 @@ def functions(tools: Any) -> dict[str, Any]:
     return found
 
 
-def grammar_of_calls(tools: Any, choice: Any, template: str) -> str | None:
-    """The grammar of an answer that calls a function; None where it may do without. `choice` is OpenAI's tool_choice."""
+def grammar_of_calls(tools: object, choice: object, template: str) -> str | None:
+    """The grammar of an answer with a call; None if it needs none. `choice` is OpenAI's tool_choice."""
     known = functions(tools)
     if isinstance(choice, Mapping):
         named = choice.get("function")
@@ -127,7 +129,7 @@ def grammar_of_calls(tools: Any, choice: Any, template: str) -> str | None:
     return text
 
 
-def _moved(schema: Any, place: str) -> Any:
+def _moved(schema: object, place: str) -> Any:
     """A schema whose references lead to `place`, where it now is."""
     if isinstance(schema, Mapping):
         return {
@@ -138,7 +140,7 @@ def _moved(schema: Any, place: str) -> Any:
 
 
 def calls_in(text: str, names: Sequence[str] | Mapping[str, Any]) -> tuple[str, list[Call]]:
-    """What an answer says, and which of the functions it calls: in <tool_call> and </tool_call>, or as JSON and nothing else."""
+    """An answer's text and the functions that it calls: in <tool_call> and </tool_call>, or as JSON alone."""
     said, mark, rest = text.partition(OPEN)
     found: list[Call] = []
     for part in rest.split(OPEN) if mark else [text]:
@@ -153,7 +155,7 @@ def calls_in(text: str, names: Sequence[str] | Mapping[str, Any]) -> tuple[str, 
 
 
 def _values(text: str) -> Iterator[Any]:
-    """The values of JSON that a text is made of; None at the end where it is something else."""
+    """The JSON values of a text; None at the end for anything else."""
     decoder, at = json.JSONDecoder(), 0
     while text[at:].strip(" \n\r\t;"):
         at += len(text[at:]) - len(text[at:].lstrip(" \n\r\t;"))

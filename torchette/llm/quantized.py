@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -16,6 +16,9 @@ from transformers.pytorch_utils import Conv1D
 
 import torchette.backends.engine.operators  # noqa: F401
 from torchette.backends.engine.pack import OCTET, PANEL_WIDTH, pack_linear, pack_nibbles, pack_quads
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # Name -> bits of a weight, inputs that have one scale (0: all), and whether inputs become whole numbers, too.
 SCHEMES = {"8da4w": (4, 32, True), "int4": (4, 32, False), "int8": (8, 0, False)}
@@ -29,8 +32,8 @@ class Whole(NamedTuple):
 
 
 def rounded(weight: torch.Tensor, bits: int, group: int) -> Whole:
-    """The nearest whole numbers; 8 bits and a scale for each output where groups do not fit. Of 4 bits, the scale of a group
-    is the one of three that leaves the smallest error."""
+    """The nearest integers; 8 bits and a scale for each output if groups do not fit. Of 4 bits, a group's scale is the best of
+    three."""
     outputs, inputs = weight.shape
     if group == 0 or inputs % group:
         bits, group = 8, inputs
@@ -52,7 +55,7 @@ def rounded(weight: torch.Tensor, bits: int, group: int) -> Whole:
 
 
 def _store(part: Any, whole: Whole) -> None:
-    """The matrix as the engine takes it, in the place of the floats."""
+    """Replaces the floats by the engine's packed matrix."""
     outputs, inputs = whole.numbers.shape
     nibbles = int(whole.numbers.min()) >= -8 and int(whole.numbers.max()) < 8 and inputs % OCTET == 0
     del part.weight
@@ -63,34 +66,45 @@ def _store(part: Any, whole: Whole) -> None:
     part.weight = nn.Parameter(torch.empty(0), requires_grad=False)
 
 
-class _Floats(nn.Linear):
+class _Packed:
+    whole: torch.Tensor
+    scales: torch.Tensor
+    shape: tuple[int, int]
+
+
+class _Floats(_Packed, nn.Linear):
     """Whole numbers times floats."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.ops.cpu.weight_only_linear(input, self.whole, self.scales, self.bias, self.shape[0])
+        result: torch.Tensor = torch.ops.cpu.weight_only_linear(
+            input, self.whole, self.scales, self.bias, self.shape[0]
+        )
+        return result
 
 
-class _Dynamic(nn.Linear):
-    """Whole numbers times whole numbers, which each row becomes."""
+class _Dynamic(_Packed, nn.Linear):
+    """Integers times integers, which each row becomes."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         numbers, rows = torch.ops.cpu.quantize_rows(input, -128, 127, 255.0, 2.0**-23, False, False)
-        return torch.ops.cpu.dynamic_linear(
+        result: torch.Tensor = torch.ops.cpu.dynamic_linear(
             numbers, rows, self.whole, self.scales, self.bias, None, self.shape[0], "none"
         )
+        return result
 
 
-class _Table(nn.Embedding):
+class _Table(_Packed, nn.Embedding):
     """Rows of whole numbers."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.ops.cpu.scaled_embedding(self.whole, self.scales, input, *self.shape)
+        result: torch.Tensor = torch.ops.cpu.scaled_embedding(self.whole, self.scales, input, *self.shape)
+        return result
 
 
 class _Experts:
-    """In the place of the matrices of all experts: those of some of them, as floats."""
+    """Replaces the matrices of all experts: those of some, as floats."""
 
-    def __init__(self, part: Any, name: str) -> None:
+    def __init__(self, part: torch.nn.Module, name: str) -> None:
         matrices, inputs_at = getattr(part, name).detach().float(), 1 if part.is_transposed else 2
         scales = (matrices.abs().amax(inputs_at, keepdim=True) / 127).clamp(min=2.0**-100)
         self._part, self._names = part, (f"{name}_whole", f"{name}_scales")
@@ -101,11 +115,12 @@ class _Experts:
 
     def __getitem__(self, experts: torch.Tensor) -> torch.Tensor:
         whole, scales = (getattr(self._part, name)[experts] for name in self._names)
-        return whole.float() * scales
+        result: torch.Tensor = whole.float() * scales
+        return result
 
 
 def _become(part: nn.Module, base: type, ours: type) -> None:
-    """What the part's class inherits from `base` now comes from `ours`."""
+    """Replaces the base of the part's class."""
     own = type(part)
     part.__class__ = ours if own is base else type(own.__name__, (own, ours), {})
 
@@ -119,23 +134,23 @@ def is_layer(part: nn.Module) -> bool:
     )
 
 
-def matrix_of(part: Any) -> torch.Tensor:
+def matrix_of(part: nn.Linear | nn.Embedding | Conv1D) -> torch.Tensor:
     """[outputs, inputs]"""
     return part.weight.detach().t() if isinstance(part, Conv1D) else part.weight.detach()
 
 
 def store_whole(
-    model: Any,
+    model: PreTrainedModel,
     scheme: str | None,
     given: Callable[[str], Whole | None] = lambda name: None,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Any:
-    """A model that shares with the given one what it does not store as whole numbers.
+    """A quantized copy of the model, which shares the other weights.
 
     Args:
-        model: the given one stays as it is.
-        scheme: a name of `SCHEMES`; None: only layers whose whole numbers are known become such.
-        given: the whole numbers of a layer of this name where they are known; the others are rounded.
+        model: it is not changed.
+        scheme: a name of `SCHEMES`; None: only layers with known integers are quantized.
+        given: the known integers of a layer of this name; others are rounded.
         progress: called with each layer's name.
     """
     bits, group, dynamic = SCHEMES[scheme] if scheme else (0, 0, False)
@@ -162,7 +177,7 @@ def store_whole(
         if looked_up:
             _become(part, nn.Embedding, _Table)
         elif isinstance(part, Conv1D):
-            part.__class__ = _Dynamic if dynamic else _Floats
+            part.__class__ = _Dynamic if dynamic else _Floats  # type: ignore[assignment]
         else:
             _become(part, nn.Linear, _Dynamic if dynamic else _Floats)
     return model

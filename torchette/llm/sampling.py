@@ -8,7 +8,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """What changes the choice of tokens, in the order in which it is applied. InputError names what is out of range."""
+    """The options of sampling, in the order of application. InputError names an option out of range."""
 
     repetition_penalty: float = 1.0
     """Divides positive logits, and multiplies negative ones, of tokens in the prompt or the answer."""
@@ -81,8 +80,9 @@ class Sampling:
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Log-probabilities, float64."""
-    shifted = logits.astype(np.float64) - logits.max()
-    return shifted - np.log(np.exp(shifted).sum())
+    shifted: np.ndarray = logits.astype(np.float64) - logits.max()
+    shifted -= np.log(np.exp(shifted).sum())
+    return shifted
 
 
 def adjust(
@@ -128,7 +128,9 @@ def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
         return certain
     with np.errstate(over="ignore"):
         scaled = logits.astype(np.float64) - logits.max()
-        result = np.exp(scaled / sampling.temperature if sampling.temperature > 1e-6 else scaled * 1e6)
+        result: np.ndarray = np.exp(
+            scaled / sampling.temperature if sampling.temperature > 1e-6 else scaled * 1e6
+        )
     if 0 < sampling.top_k < len(result):
         result[result < np.partition(result, -sampling.top_k)[-sampling.top_k]] = 0
     if sampling.top_p < 1:
@@ -142,7 +144,8 @@ def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
         values, result = result[kept], np.zeros_like(result)
         result[kept] = values
     result[result < sampling.min_p] = 0  # the likeliest is 1 so far
-    return result / result.sum()
+    result /= result.sum()
+    return result
 
 
 class Random:
@@ -167,7 +170,7 @@ def draw(distribution: np.ndarray, random: Random) -> int:
     return int(kept[min(np.searchsorted(total, random.random() * total[-1], side="right"), len(kept) - 1)])
 
 
-def seeded(seed: Any) -> Random:
+def seeded(seed: object) -> Random:
     """Random numbers. InputError if the seed is no whole number from 0."""
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0):
         raise InputError(f"seed is {seed!r}, it must be a whole number from 0")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torchette.errors import InputError
@@ -57,7 +57,7 @@ _FORMATS = {
 }
 
 
-def grammar_of(schema: Any) -> str:
+def grammar_of(schema: object) -> str:
     """The grammar of a schema. InputError, code "bad-schema", names what it cannot say, and where.
 
     Objects have their properties in the schema's order, and others only where ``additionalProperties`` is given; ``oneOf``
@@ -73,7 +73,7 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     return _quoted(json.dumps(value, ensure_ascii=False))
 
 
@@ -92,7 +92,7 @@ class _Converter:
         self.rules.append(f"r{len(self.rules)} ::= {text}")
         return f"r{len(self.rules) - 1}"
 
-    def convert(self, schema: Any, where: str, depth: int) -> str:
+    def convert(self, schema: object, where: str, depth: int) -> str:
         """An expression of one schema, safe to stand among others."""
         if schema is True or schema == {}:
             return "value"
@@ -144,7 +144,7 @@ class _Converter:
             raise self._error(where, f"{strange[0]} beside {keys[0]} cannot be held by a grammar")
 
     @staticmethod
-    def _fits(value: Any, given: Mapping[str, Any]) -> bool:
+    def _fits(value: object, given: Mapping[str, Any]) -> bool:
         """Whether a value is of the type, and of the list, where both are said."""
         names = {
             dict: "object",
@@ -159,7 +159,7 @@ class _Converter:
         listed = "enum" not in given or value in given["enum"]
         return listed and (kinds is None or own in kinds or (own == "integer" and "number" in kinds))
 
-    def _list(self, value: Any, where: str) -> Sequence[Any]:
+    def _list(self, value: object, where: str) -> Sequence[Any]:
         if not isinstance(value, (list, tuple)) or not value:
             raise self._error(where, "a list that is not empty is expected")
         return value
@@ -167,7 +167,7 @@ class _Converter:
     def _any(self, expressions: list[str]) -> str:
         return expressions[0] if len(expressions) == 1 else self._rule(" | ".join(expressions))
 
-    def _resolved(self, target: Any, where: str) -> Any:
+    def _resolved(self, target: object, where: str) -> Any:
         if not isinstance(target, str) or not target.startswith("#"):
             raise self._error(where, f"$ref {target!r} leads out of the schema")
         found = self.root
@@ -209,7 +209,8 @@ class _Converter:
         given = {key: value for key, value in given.items() if key in _KNOWN.get(kind, ())}
         if not given:
             return kind
-        return getattr(self, f"_{kind}")(given, where, depth)
+        result: str = getattr(self, f"_{kind}")(given, where, depth)
+        return result
 
     def _count(self, given: Mapping[str, Any], key: str, default: int | None, where: str) -> Any:
         value = given.get(key, default)
@@ -385,7 +386,9 @@ class _Converter:
             raise refuse("a ( without a )")
         return " ".join([*found, after])
 
-    def _class(self, text: str, sets: Mapping[str, str], never: str, refuse: Any) -> str:
+    def _class(
+        self, text: str, sets: Mapping[str, str], never: str, refuse: Callable[[str], Exception]
+    ) -> str:
         negated = text.startswith("^")
         found, at = [], int(negated)
         while at < len(text):
@@ -419,7 +422,7 @@ class _Converter:
                     bounds[name] = value if old is None else max(old, value) if by > 0 else min(old, value)
         return self._rule(self._between(bounds["minimum"], bounds["maximum"], where))
 
-    def _bound(self, value: Any, name: str, where: str) -> int:
+    def _bound(self, value: object, name: str, where: str) -> int:
         if (
             isinstance(value, bool)
             or not isinstance(value, (int, float))

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from torchette.errors import InputError, TorchetteError
@@ -25,6 +25,9 @@ from torchette.llm.generation import Generation, Piece
 from torchette.llm.messages import OPEN, Call, calls_in, functions
 from torchette.llm.session import Session
 from torchette.llm.token_state import common
+
+if TYPE_CHECKING:
+    from socketserver import _RequestType
 
 _log = logging.getLogger("torchette")
 # What would change the answer and is not there; null, and what it is without, are taken.
@@ -84,17 +87,16 @@ class Refusal(Exception):
 
 
 class Server(ThreadingHTTPServer):
-    """Answers requests with the sessions that it is given, each one request at a time.
+    """Answers requests, one at a time in each session.
 
     Args:
-        sessions: of one model; as many requests are answered at once.
-        name: what clients call the model.
-        adapters: sessions with adapters, by what clients call the model with them.
-        api_key: what clients must give; None: nothing.
-        draft: a session of a small model with the same tokens, which proposes some; answers stay of the same distribution.
-        host: of the address. Where it is this machine's own, requests that name another host are refused, so that pages of
-            other sites in a browser cannot reach it.
-        port: 0 for any that is free; `server_port` has it.
+        sessions: of one model; the number of requests at a time.
+        name: the model's name for clients.
+        adapters: sessions with adapters, by the model's name with them.
+        api_key: the key that clients must give; None: none.
+        draft: a session of a small model with the same tokens, see `Session.generate`.
+        host: the address. If it is local, requests that name another host are refused, such as those of other sites' pages.
+        port: 0 for a free port, then `server_port`.
     """
 
     daemon_threads = True
@@ -122,7 +124,7 @@ class Server(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
         self.is_local = self.server_address[0] in ("127.0.0.1", "::1")
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: _RequestType, client_address: Any) -> None:
         """Gives a connection a thread, if there are not too many."""
         if not self.connections.acquire(blocking=False):
             self.shutdown_request(request)
@@ -133,14 +135,14 @@ class Server(ThreadingHTTPServer):
             self.connections.release()
             raise
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def process_request_thread(self, request: _RequestType, client_address: Any) -> None:
         """Serves a connection in its thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self.connections.release()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: _RequestType, client_address: Any) -> None:
         """A connection ended in the middle: the others go on."""
         _log.info("a connection of %s ended", client_address[0], exc_info=True)
 
@@ -183,7 +185,7 @@ class Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Server  # type: ignore[assignment]
+    server: Server
     server_version, sys_version = "torchette", ""
 
     def setup(self) -> None:
@@ -191,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
         self._streaming = False
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Logs without the client's control characters."""
         _log.info("%s %s", self.client_address[0], (format % args).encode("unicode_escape").decode())
 
@@ -208,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
         """An answer."""
         self._guard(self._post)
 
-    def _guard(self, answer: Any) -> None:
+    def _guard(self, answer: Callable[[], None]) -> None:
         try:
             self._check_host()
             self._check_key()
@@ -255,7 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
             pass
         self.close_connection = True  # a body that was not read would be taken for the next request
 
-    def _send(self, status: int, body: Any) -> None:
+    def _send(self, status: int, body: object) -> None:
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -269,7 +271,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
-    def _event(self, body: Any) -> None:
+    def _event(self, body: object) -> None:
         self._chunk(b"data: " + (body if isinstance(body, bytes) else json.dumps(body).encode()) + b"\n\n")
 
     def _get(self) -> None:
@@ -307,7 +309,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
         until, data = time.monotonic() + self.server.limits.socket_seconds, bytearray()
         while len(data) < int(length):
-            part = self.rfile.read1(int(length) - len(data))  # type: ignore[attr-defined]
+            part = self.rfile.read1(int(length) - len(data))
             if not part or time.monotonic() > until:
                 raise ConnectionError("the body does not come")
             data += part
@@ -468,7 +470,7 @@ class _Handler(BaseHTTPRequestHandler):
             "model": body["model"],
         }
 
-        def send(index: int, delta: Any, reason: str | None, logs: Any = None) -> None:
+        def send(index: int, delta: Mapping[str, Any], reason: str | None, logs: object = None) -> None:
             part = {"index": index, "finish_reason": reason, "logprobs": logs}
             part.update({"delta": delta} if chat else {"text": delta.get("content", "")})
             self._event({**head, "choices": [part], **({"usage": None} if usage_too else {})})
@@ -586,16 +588,16 @@ def _calls(calls: list[Call]) -> list[dict[str, Any]]:
     ]
 
 
-def _plain(message: Any) -> Any:
+def _plain(message: object) -> Any:
     """A message whose images are the files of their data URLs."""
-    content = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(content, list):
+    if not isinstance(message, dict) or not isinstance(content := message.get("content"), list):
         return message
     return {**message, "content": [_part(part) for part in content]}
 
 
-def _part(part: Any) -> dict[str, Any]:
-    kind = part.get("type") if isinstance(part, dict) else None
+def _part(given: object) -> dict[str, Any]:
+    part = given if isinstance(given, dict) else {}
+    kind = part.get("type")
     if kind == "text" and isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
     url = part.get("image_url") if kind == "image_url" else None
@@ -625,15 +627,15 @@ def _usage(answers: list[Generation], many: int) -> dict[str, Any]:
 
 
 def _logprobs(pieces: list[Piece], session: Session, chat: bool) -> Any:
-    """Log-probabilities in the form of either endpoint; None where they were not asked for."""
-    told = [piece for piece in pieces if piece.logprob is not None and piece.token is not None]
+    """Log-probabilities in the form of either endpoint; None if not asked for."""
+    told = [(p.token, p.logprob, p.top) for p in pieces if p.logprob is not None and p.token is not None]
     if not told:
         return None
 
-    def text(token: Any) -> str:
+    def text(token: int) -> str:
         return session._shared.bytes[token].decode("utf-8", "replace")
 
-    def entry(token: Any, log: float) -> dict[str, Any]:
+    def entry(token: int, log: float) -> dict[str, Any]:
         return {
             "token": text(token),
             "logprob": max(log, -9999.0),
@@ -643,15 +645,15 @@ def _logprobs(pieces: list[Piece], session: Session, chat: bool) -> Any:
     if chat:
         return {
             "content": [
-                {**entry(p.token, p.logprob or 0.0), "top_logprobs": [entry(*pair) for pair in p.top]}
-                for p in told
+                {**entry(token, log), "top_logprobs": [entry(*pair) for pair in top]}
+                for token, log, top in told
             ],
             "refusal": None,
         }
-    texts = [text(p.token) for p in told]
+    texts = [text(token) for token, _, _ in told]
     return {
         "tokens": texts,
-        "token_logprobs": [p.logprob for p in told],
-        "top_logprobs": [{text(token): log for token, log in p.top} for p in told],
+        "token_logprobs": [log for _, log, _ in told],
+        "top_logprobs": [{text(token): log for token, log in top} for _, _, top in told],
         "text_offset": [sum(map(len, texts[:i])) for i in range(len(texts))],
     }

@@ -73,13 +73,14 @@ class Session(TokenState):
             given = source
             facts["adapter"] = set(lora.shapes(files))
 
-            def opened(adapter: Any) -> Decoder:
+            def opened(adapter: str | os.PathLike[str] | None) -> Decoder:
                 with lora.file_for(adapter, files) as more:
                     program = Runtime.get().load_program(given, data_files=[*more, *data_files])
                     facts.update(constants_of(program))
                     kind: Any = decoder_of(program.method_names) or ProgramDecoder
                     try:
-                        return kind(program, facts, threads)
+                        result: Decoder = kind(program, facts, threads)
+                        return result
                     except (TypeError, IndexError) as error:
                         raise FormatError(
                             f"the file's methods are not those of a language model: {error}"
@@ -130,7 +131,7 @@ class Session(TokenState):
             "utf-8", "replace"
         )
 
-    def render(self, messages: Sequence[Mapping[str, Any]], **names: Any) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], **names: object) -> str:
         """Returns the prompt that the chat template of the file renders from messages, each a role and a content: text, or
         parts as {"type": "text", "text": ...} and {"type": "image"}. `names` are other variables of the template.
 
@@ -146,8 +147,8 @@ class Session(TokenState):
     # --- state --------------------------------------------------------------------------------------------------
 
     def set_adapter(self, adapter: str | os.PathLike[str] | None) -> None:
-        """Uses a LoRA adapter, a .ptd file or a folder of peft, for a model that was exported with one; None: no adapter.
-        Removes all tokens. Other sessions do not change."""
+        """Uses a LoRA adapter, a .ptd file or a folder of peft, in a model that was exported with one; None: none. Removes
+        all tokens. Other sessions do not change."""
         if self._opened is None:
             raise InputError("a session on a decoder takes no adapters")
         self._decoder, self._adapter = self._opened(adapter), adapter
@@ -222,7 +223,7 @@ class Session(TokenState):
             self._ingest(tokens)
 
     def _used(self, array: np.ndarray, count: int) -> np.ndarray:
-        """The part of a state that tokens use; all of it if it has no row for each position."""
+        """The used part of a state; all of it if it has no row for each position."""
         return array[:count] if array.ndim and array.shape[0] == self.max_context else array
 
     def _model(self) -> str:
@@ -241,7 +242,7 @@ class Session(TokenState):
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] = (),
-        tool_choice: Any = "auto",
+        tool_choice: object = "auto",
         template: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Generation:
@@ -258,7 +259,13 @@ class Session(TokenState):
             raise InputError(f"{twice.pop()} is what the messages, or tools that must be called, say already")
         return self.generate(**asked, **options)
 
-    def _asked(self, messages: Any, tools: Any, tool_choice: Any, template: Any) -> dict[str, Any]:
+    def _asked(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        tool_choice: object,
+        template: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
         """The arguments of `generate` for a conversation."""
         names, asked = dict(template or {}), dict[str, Any]()
         if tools:
@@ -278,38 +285,38 @@ class Session(TokenState):
         prompt: str | Sequence[int],
         *,
         images: Sequence[Any] = (),
-        audio: Any = None,
+        audio: object = None,
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
         seed: int | None = None,
         grammar: str | Grammar | None = None,
-        schema: Any = None,
+        schema: object = None,
         logprobs: int | None = None,
         on_full: str = "stop",
         keep: int | None = None,
         ignore_end: bool = False,
         draft: Session | None = None,
         draft_tokens: int = 4,
-        **sampling: Any,
+        **sampling: object,
     ) -> Generation:
         """Generates an answer to a prompt, as a lazy iterator of `Piece`.
 
         Args:
             prompt: text or tokens. Tokens that are equal to the beginning of `tokens` are not computed again.
-            images: arrays, in the order of their positions in the prompt; see `torchette.llm.media.ImageDecoder`.
+            images: arrays in the order of the prompt; see `torchette.llm.media.ImageDecoder`.
             audio: the input of a speech model: samples, or its features. The prompt then is the beginning of the answer.
             max_tokens: the maximum of new tokens; by default until the model ends, or the context is full.
-            stop: texts that end the answer; the answer does not contain them.
-            seed: of the random draws; the same seed produces the same answer.
+            stop: texts that end the answer and are not in it.
+            seed: of the random draws; the same seed, the same answer.
             grammar: a grammar of the answer, in GBNF; see `Grammar`.
             schema: a JSON schema of the answer, as a dict; {} for any JSON.
-            logprobs: report log-probabilities of the token and of this count of the most probable tokens.
-            on_full: for a full context: "stop", raise an "error", or "slide": drop the first half of the tokens after the
-                first `keep` tokens, compute the rest again, and continue.
+            logprobs: report log-probabilities of the token and this count of the most probable ones.
+            on_full: for a full context: "stop", raise an "error", or "slide": drop the first half of the tokens after
+                `keep`, compute the rest again, and continue.
             keep: by default the token that begins every text.
             ignore_end: continue after the tokens that end a text.
-            draft: a session of a small model with the same tokens, which proposes `draft_tokens` per step. The distribution
-                of answers does not change; greedy answers are equal.
+            draft: a session of a small model with the same tokens, which proposes `draft_tokens` per step. Answers keep
+                their distribution.
             sampling: the fields of `Sampling`; the defaults are those of the file's generation_config.json.
 
         Raises:
@@ -335,7 +342,7 @@ class Session(TokenState):
         self._generation, self._cancelled = Generation(self, options), False
         return self._generation
 
-    def _placed(self, prompt: str | Sequence[int], images: Sequence[Any], audio: Any) -> list[int]:
+    def _placed(self, prompt: str | Sequence[int], images: Sequence[Any], audio: object) -> list[int]:
         """The tokens of a prompt, with the images and the sound in it."""
         place = getattr(self._decoder, "place", None)
         tokens = self.encode(prompt, audio is None) if isinstance(prompt, str) else self._checked(prompt)

@@ -39,7 +39,7 @@ class Tokenizer:
     """A tokenizer.json, or a file of SentencePiece or tiktoken.
 
     Raises:
-        FormatError: code "unknown-tokenizer": it is none, or its decoder makes text in a way that is not known.
+        FormatError: code "unknown-tokenizer": it is none, or its decoder is unknown.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -84,7 +84,7 @@ class Tokenizer:
         return (self._encoder.id_to_token(token) if 0 <= token < 1 << 31 else None) or ""
 
 
-def _parts(record: Any) -> Iterator[dict[str, Any]]:
+def _parts(record: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
     if record is not None:
         if record["type"] == "Sequence":
             for part in record["decoders"]:
@@ -140,7 +140,7 @@ def _bytes_of(record: dict[str, Any], encoder: Any) -> dict[int, bytes]:
 
 
 class TextStream:
-    """Bytes come in as tokens do; whole characters go out, up to the first of the stop strings and never a part of one."""
+    """Turns bytes of tokens into whole characters, up to the first stop string and never a part of one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -208,7 +208,7 @@ class ChatTemplate:
 
     @property
     def takes(self) -> tuple[bool, bool]:
-        """Whether contents may be texts, and whether they may be lists of parts: what it writes of either tells."""
+        """Whether contents may be texts, and whether they may be lists of parts, from its output of both."""
         if self._takes is None:
             probe, found = "torchette", []
             for content in (probe, [{"type": "text", "text": probe}]):
@@ -220,11 +220,11 @@ class ChatTemplate:
             self._takes = (found[0] or not found[1], found[1])
         return self._takes
 
-    def render(self, messages: Sequence[Mapping[str, Any]], image: str = "", **more: Any) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], image: str = "", **more: object) -> str:
         """The prompt of a conversation. InputError if the messages are none, or the template refuses them."""
         return self._rendered(prepared(messages, *self.takes, image), **more)
 
-    def _rendered(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], **more: object) -> str:
         try:
             names = {"messages": messages, "add_generation_prompt": True, **self._names, **more}
             return self._template.render(names)

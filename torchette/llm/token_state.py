@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,7 +29,7 @@ class SharedModel:
         facts: Mapping[str, Any],
         tokenizer: Tokenizer | None,
         size: int,
-        identity: Any,
+        identity: object,
     ) -> None:
         self.files, self.tokenizer, self.identity = files, tokenizer, identity
         ends = facts.get("get_eos_ids", facts.get("get_eos_id", []))
@@ -78,7 +78,7 @@ class SharedModel:
             given.setdefault("temperature", 1.0)
         return {name: given[name] for name in [*names, "repetition_penalty"] if given.get(name) is not None}
 
-    def matcher(self, grammar: str | Grammar | None, schema: Any) -> Matcher | None:
+    def matcher(self, grammar: str | Grammar | None, schema: object) -> Matcher | None:
         """The matcher of a grammar or a JSON schema; None without both. Keeps the last 16 grammars."""
         if schema is not None:
             if grammar is not None:
@@ -110,7 +110,7 @@ class Decoder(Protocol):
     """Bytes without the weights."""
 
     def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
-        """Computes keys and values of positions from start_pos on. Returns logits [1, vocabulary] of the last token, or
+        """Computes keys and values from start_pos on. Returns logits [1, vocabulary] of the last token, or
         [n, vocabulary] of all tokens."""
 
     def new(self) -> Decoder:
@@ -216,8 +216,8 @@ class TokenState:
             raise InputError(f"the session has {len(self._tokens)} tokens, it cannot go back to {count!r}")
         del self._tokens[count:]
 
-    def _checked(self, tokens: Any, placed: bool = False) -> list[int]:
-        """Tokens of the vocabulary; with `placed` also tokens beyond it, which represent images and sound."""
+    def _checked(self, tokens: Iterable[Any], placed: bool = False) -> list[int]:
+        """Tokens of the vocabulary; with `placed` also those beyond it, of images and sound."""
         found, end = [], 1 << 62 if placed else self.vocab_size
         for token in tokens:
             if isinstance(token, bool) or not isinstance(token, (int, np.integer)) or not 0 <= token < end:
@@ -261,13 +261,14 @@ class TokenState:
         return np.stack(rows)
 
     def _ingest(self, tokens: Sequence[int]) -> np.ndarray:
-        """Makes `tokens` the state. Tokens that it begins with are not run again. Returns the last logits."""
+        """Makes `tokens` the state and runs the new ones. Returns the last logits."""
         kept = min(common(self._tokens, tokens), len(tokens) - 1)
         self.rewind(kept)
         until = getattr(self._decoder, "until", lambda tokens, start: start + self._decoder.max_tokens)
         while (start := len(self._tokens)) < len(tokens):
             logits = self._step(tokens[start : until(tokens, start)])
-        return logits[-1]
+        result: np.ndarray = logits[-1]
+        return result
 
     def cancel(self) -> None:
         """Ends the current answer, from any thread. Its `finish_reason` is then "cancelled"."""

@@ -31,7 +31,7 @@ _SPACE = "\u2581"
 
 
 def tokenizer_json(data: Mapping[str, Any]) -> bytes | None:
-    """What GGUF's keys describe: byte-level BPE ("gpt2"), or SentencePiece's pairs ("llama") or unigrams ("t5"); None: another."""
+    """The tokenizer of GGUF's keys: byte-level BPE ("gpt2"), or SentencePiece's pairs ("llama") or unigrams ("t5"); None: another."""
     tokens, kind = data.get("tokenizer.ggml.tokens"), data.get("tokenizer.ggml.model")
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens) or not tokens:
         return None
@@ -75,7 +75,7 @@ def tokenizer_json(data: Mapping[str, Any]) -> bytes | None:
     return json.dumps(whole, ensure_ascii=False).encode()
 
 
-def _model(tokens: list[str], merges: Any, **more: Any) -> dict[str, Any]:
+def _model(tokens: list[str], merges: object, **more: object) -> dict[str, Any]:
     return {
         "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
         "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
@@ -160,8 +160,8 @@ def converted(data: bytes, said: Mapping[str, Any] | None = None) -> bytes:
     """A file of SentencePiece (unigrams or pairs) or tiktoken as tokenizer.json.
 
     Args:
-        said: a tokenizer_config.json, for tokens that the file does not have, and whether texts begin and end with one. Without
-            it, 128,000 tokens of tiktoken are followed by the special ones of Llama 3.
+        said: a tokenizer_config.json, for added tokens and those at the ends of texts. Without it, 128,000 tokens of
+            tiktoken are followed by the special ones of Llama 3.
 
     Raises:
         FormatError: it is neither, or damaged; code "unknown-tokenizer".
@@ -258,7 +258,7 @@ def _pieces(data: bytes) -> dict[str, Any]:
 
 
 def _tiktoken(data: bytes) -> dict[str, Any]:
-    """Bytes of tokens in base64 with their ranks, which are their numbers, in GGUF's words."""
+    """Bytes of tokens in base64 with their ranks, in GGUF's words."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(data.split(b"\n"), 1):
         written, _, place = line.strip().partition(b" ")
@@ -285,7 +285,7 @@ def _tiktoken(data: bytes) -> dict[str, Any]:
 
 
 def byte_characters() -> Iterator[tuple[int, str]]:
-    """The character by which byte-level vocabularies write each byte: itself if it can be seen, else one from U+0100 on."""
+    """The character of each byte in byte-level vocabularies: itself if printable, else one from U+0100 on."""
     seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     yield from ((byte, chr(byte)) for byte in seen)
     yield from ((byte, chr(0x100 + i)) for i, byte in enumerate(sorted(set(range(256)) - set(seen))))
