@@ -19,7 +19,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from torchette import receipt
-from torchette.capture import as_train_mode, capture, pt2e
+from torchette.capture import DynamicShapes, as_train_mode, capture, pt2e
 from torchette.device import Device
 from torchette.errors import (
     CompileError,
@@ -178,7 +178,9 @@ class CompiledModel(Model):
         Model.__init__(self, receipt.sign(bytes(self), facts, data_files), self.default, data_files)
         return facts
 
-    def _outputs(self, name: str, args: Any, kwargs: Any) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+    def _outputs(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
         """By number, each output that is a tensor, of the captured program and of the compiled one."""
         captured, method = self._captured[name], self.methods[name]
         expected = pytree.tree_leaves(user_results(captured, evaluate(captured, args, kwargs)))
@@ -213,10 +215,10 @@ def compile(
     module: torch.nn.Module | ExportedProgram | Mapping[str, Any],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    dynamic_shapes: Any = None,
+    dynamic_shapes: DynamicShapes = None,
     *,
-    backend: Any = "auto",
-    quantizer: Any = None,
+    backend: object = "auto",
+    quantizer: object = None,
     calibration: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
     io: str | None = None,
     constant_methods: Mapping[str, Any] | None = None,
@@ -224,7 +226,7 @@ def compile(
     config: ExecutorchBackendConfig | None = None,
     device: Device | None = None,
     verify: bool = False,
-    **moved: Any,
+    **moved: object,
 ) -> CompiledModel:
     """Compile a PyTorch model for the runtime.
 
@@ -299,7 +301,7 @@ def _refuse_moved(moved: Mapping[str, Any]) -> None:
 
 
 def _captured(
-    methods: Mapping[str, tuple], quantizer: Any, calibration: Any, edge: EdgeCompileConfig
+    methods: Mapping[str, tuple[Any, ...]], quantizer: Any, calibration: Any, edge: EdgeCompileConfig
 ) -> tuple[dict[str, ExportedProgram], dict[str, int]]:
     """Method name -> captured program, quantized if asked for, and method name -> how many inputs were observed."""
     programs = {name: _export(name, given, edge) for name, given in methods.items()}
@@ -333,7 +335,7 @@ def _quantized_io(
 
 def _lowered(
     programs: Mapping[str, ExportedProgram],
-    backend: Any,
+    backend: object,
     constant_methods: Mapping[str, Any] | None,
     edge: EdgeCompileConfig,
     config: ExecutorchBackendConfig,
@@ -355,7 +357,7 @@ def _lowered(
     return program, {name: program.report(name).delegation or lowered.delegation(name) for name in programs}
 
 
-def _calibration(quantizer: Any, samples: Mapping[str, int]) -> dict[str, Any]:
+def _calibration(quantizer: object, samples: Mapping[str, int]) -> dict[str, Any]:
     """The entries of a receipt about quantization; empty without a quantizer."""
     if quantizer is None:
         return {}
@@ -396,13 +398,13 @@ def _draws(program: ExportedProgram) -> str:
     return ""
 
 
-def _drawn(inputs: Any, seed: int) -> tuple[list[list[float]], Any]:
+def _drawn(inputs: object, seed: int) -> tuple[list[list[float]], Any]:
     """Inputs like the given ones: each tensor's elements even between its least and its greatest one; where those are equal
     and floats, within 1 of it. Also the ranges."""
     generator = torch.Generator().manual_seed(seed)
     ranges: list[list[float]] = []
 
-    def draw(value: Any) -> Any:
+    def draw(value: object) -> Any:
         if not isinstance(value, torch.Tensor) or value.is_complex() or not value.numel():
             return value
         numbers = value.to(torch.float64)
@@ -438,7 +440,7 @@ def _planned_for(device: Device, config: ExecutorchBackendConfig) -> ExecutorchB
     return replace(config, memory_planning_pass=planner, dynamic_memory_planning_mode=mode)
 
 
-def _partitioners(backend: Any, methods: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _partitioners(backend: object, methods: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Method name -> partitioners."""
     if isinstance(backend, Mapping):
         return {name: _partitioners(given, {name: None})[name] for name, given in backend.items()}
@@ -446,7 +448,7 @@ def _partitioners(backend: Any, methods: Mapping[str, Any]) -> dict[str, list[An
     return {method: [one for name in given for one in partitioners_of(name)] for method in methods}
 
 
-def partitioners_of(backend: Any) -> list[Any]:
+def partitioners_of(backend: object) -> list[Any]:
     """What a name, or a partitioner, stands for: "portable" for none."""
     if not isinstance(backend, str):
         return [backend]
@@ -454,7 +456,9 @@ def partitioners_of(backend: Any) -> list[Any]:
     return [] if name == "portable" else [partitioner_named(name)]
 
 
-def _methods(module: Any, args: Any, kwargs: Any, dynamic_shapes: Any) -> dict[str, tuple]:
+def _methods(
+    module: object, args: object, kwargs: object, dynamic_shapes: DynamicShapes
+) -> dict[str, tuple[Any, ...]]:
     if not isinstance(module, Mapping):
         return {"forward": (module, args, kwargs, dynamic_shapes)}
     if args or kwargs or dynamic_shapes:
@@ -469,7 +473,7 @@ def _methods(module: Any, args: Any, kwargs: Any, dynamic_shapes: Any) -> dict[s
     return methods
 
 
-def _export(name: str, given: tuple, edge: EdgeCompileConfig) -> ExportedProgram:
+def _export(name: str, given: tuple[Any, ...], edge: EdgeCompileConfig) -> ExportedProgram:
     module, args, kwargs, dynamic_shapes = given
     if isinstance(module, ExportedProgram):
         return module
@@ -483,7 +487,7 @@ def _quantized(
     program: ExportedProgram,
     quantizer: Any,
     calibration: Any,
-    given: tuple,
+    given: tuple[Any, ...],
     edge: EdgeCompileConfig,
 ) -> ExportedProgram:
     if program.example_inputs is None:
@@ -502,7 +506,7 @@ def _quantized(
     return capture(graph, args, kwargs, given[3], name)
 
 
-def as_arguments(given: Any) -> tuple[tuple, dict[str, Any]]:
+def as_arguments(given: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """(args, kwargs) of a tuple of arguments, a dict of named ones, or a single one."""
     if isinstance(given, Mapping):
         return (), dict(given)

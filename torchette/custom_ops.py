@@ -80,7 +80,7 @@ def _arguments(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str,
     return values
 
 
-def _look(op: torch._ops.OpOverload, result: str, *args: Any, **kwargs: Any) -> Any:
+def _look(op: torch._ops.OpOverload, result: str, *args: object, **kwargs: object) -> Any:
     """New tensors as the operator gives them, their elements not set."""
     import torch
 
@@ -94,13 +94,13 @@ def _look(op: torch._ops.OpOverload, result: str, *args: Any, **kwargs: Any) -> 
     return made[0] if count == 1 else made
 
 
-def _run(op: torch._ops.OpOverload, look: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _run(op: torch._ops.OpOverload, look: Callable[..., Any], *args: object, **kwargs: object) -> Any:
     made = look(*args, **kwargs)
     _call(op, _arguments(op, args, kwargs), made if isinstance(made, (tuple, list)) else (made,))
     return made
 
 
-def _run_out(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+def _run_out(op: torch._ops.OpOverload, *args: object, **kwargs: Any) -> Any:
     from torchette.exir import ops
 
     variant = ops.out_variant(op)
@@ -118,7 +118,7 @@ def _call(op: torch._ops.OpOverload, values: Sequence[Any], outs: Sequence[torch
     runtime.call_kernel(".".join(ops.kernel_name(variant)), [*map(_dense, values), *outs])
 
 
-def _dense(value: Any) -> Any:
+def _dense(value: object) -> Any:
     """Kernels are given row-major tensors and channels-last ones, as in a program."""
     import torch
 

@@ -38,7 +38,7 @@ class _CMakePrefix(argparse.Action):
     def __init__(self, **more: Any) -> None:
         super().__init__(nargs=0, **more)
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         prefix = Path(torchette.__file__).parent
         if not (prefix / "lib" / "cmake" / "torchette").exists():
             parser.error(f"{prefix} is a checkout: cmake --install build/dev --prefix DIR, and use DIR")
@@ -78,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = options.run(options)
         sys.stdout.flush()
-        return status
+        result: int = status
+        return result
     except BrokenPipeError:
         # The reader, such as `head`, closed the pipe. Python's own flush at exit must not fail either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

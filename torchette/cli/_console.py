@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Prints the value as indented JSON."""
     print(json.dumps(value, indent=2, default=str))
 
@@ -57,7 +57,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
         print("  ".join(cells).rstrip())
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return (

@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ class Source(NamedTuple):
     """A model, and the example inputs of its author (positional)."""
 
     model: Any  # torch.nn.Module or torch.export.ExportedProgram
-    inputs: tuple | None
+    inputs: tuple[Any, ...] | None
 
 
 def require_torch() -> Any:
@@ -95,7 +95,7 @@ def exported(text: str, inputs: Sequence[str] | None, *, seed: int = 0) -> Any:
     return torch.export.export(model, tensors(found, inputs, seed=seed))
 
 
-def tensors(source: Source, texts: Sequence[str] | None, *, seed: int = 0) -> tuple:
+def tensors(source: Source, texts: Sequence[str] | None, *, seed: int = 0) -> tuple[Any, ...]:
     """The positional inputs to compile with: those that the user wrote, or else those of the model.
 
     Raises:
@@ -115,7 +115,7 @@ def tensors(source: Source, texts: Sequence[str] | None, *, seed: int = 0) -> tu
     return source.inputs
 
 
-def _as_tuple(inputs: Any) -> tuple:
+def _as_tuple(inputs: object) -> tuple[Any, ...]:
     return tuple(inputs) if isinstance(inputs, list) else (inputs,)
 
 
@@ -163,14 +163,15 @@ def _module(place: str) -> ModuleType:
         _guarded(place, spec.loader.exec_module, module)
         return module
     sys.path.insert(0, str(Path.cwd()))
-    return _guarded(place, importlib.import_module, place)
+    result: ModuleType = _guarded(place, importlib.import_module, place)
+    return result
 
 
-def _call(function: Any, text: str) -> Any:
+def _call(function: Callable[..., Any], text: str) -> Any:
     return _guarded(text, function)
 
 
-def _guarded(text: str, function: Any, *arguments: Any) -> Any:
+def _guarded(text: str, function: Callable[..., Any], *arguments: object) -> Any:
     """Calls the user's code; an exception becomes one line that names its place."""
     try:
         return function(*arguments)

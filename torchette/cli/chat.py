@@ -25,11 +25,15 @@ import io
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchette.cli import DONE, UsageError, _llm
 from torchette.cli._console import note
 from torchette.errors import InputError
+
+if TYPE_CHECKING:
+    from torchette.llm.generation import Generation
+    from torchette.llm.session import Session
 
 _NUMBERS = {
     "temperature": (float, "0 takes the likeliest token"),
@@ -138,7 +142,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _answer(
-    session: Any, messages: list[dict[str, Any]], first: int, asked: dict[str, Any], statistics: bool
+    session: Session, messages: list[dict[str, Any]], first: int, asked: dict[str, Any], statistics: bool
 ) -> str:
     while True:
         try:
@@ -152,7 +156,7 @@ def _answer(
         del messages[first : first + 2]  # the oldest question and its answer
 
 
-def _said(answer: Any, statistics: bool) -> str:
+def _said(answer: Generation, statistics: bool) -> str:
     try:
         for piece in answer:
             print(piece.text, end="", flush=True)

@@ -31,7 +31,7 @@ import copy
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchette.cli import CHECK_FAILED, DONE, UsageError
 from torchette.cli import _inputs as inputs
@@ -39,6 +39,12 @@ from torchette.cli import _source as source
 from torchette.cli._console import bytes_text, note, print_json, print_values
 from torchette.progress import Progress
 from torchette.quantization import RECIPES
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+    from torchette._compile import CompiledModel
 
 # What equal to eager means, for float32.
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
@@ -183,7 +189,7 @@ def run(options: argparse.Namespace) -> int:
     return _compile(options)
 
 
-def _edge(options: argparse.Namespace, progress: Any = None) -> Any:
+def _edge(options: argparse.Namespace, progress: Progress | None = None) -> Any:
     from torchette.exir import EdgeCompileConfig
 
     return EdgeCompileConfig(
@@ -280,7 +286,7 @@ def _compile(options: argparse.Namespace) -> int:
     return DONE if equal else CHECK_FAILED
 
 
-def _print(facts: dict[str, Any], report: Any) -> None:
+def _print(facts: dict[str, Any], report: object) -> None:
     if report is not None:
         print(report, end="\n\n")
     planned, bound = facts["planned_bytes"], facts["lower_bound_bytes"]
@@ -299,7 +305,9 @@ def _print(facts: dict[str, Any], report: Any) -> None:
     print_values(rows)
 
 
-def _compare(model: Any, original: Any, example: tuple) -> tuple[bool, float]:
+def _compare(
+    model: CompiledModel, original: torch.nn.Module | ExportedProgram, example: tuple[Any, ...]
+) -> tuple[bool, float]:
     """Whether the compiled model equals the original, and the largest difference of a single number."""
     import torch
     from torch.utils import _pytree
@@ -360,7 +368,9 @@ def _is_whole(options: argparse.Namespace) -> bool:
     return options.max_drop is None and options.quantize in _WHOLE
 
 
-def _observing(options: argparse.Namespace, model: Any, example: tuple) -> tuple[Any, dict[str, Any]]:
+def _observing(
+    options: argparse.Namespace, model: torch.nn.Module | ExportedProgram, example: tuple[Any, ...]
+) -> tuple[Any, dict[str, Any]]:
     """The captured model, and what `torchette.compile` takes to quantize all of it."""
     from torchette.capture import capture
     from torchette.quantization.recipes import quantizer_for
@@ -368,7 +378,7 @@ def _observing(options: argparse.Namespace, model: Any, example: tuple) -> tuple
 
     torch = source.require_torch()
     calibration = _calibration(options.calibration)
-    program = model
+    program: Any = model
     if isinstance(model, torch.nn.Module):
         program = capture(model, example, {}, _dynamic_shapes(options.dynamic, model, example), "forward")
     with torch.no_grad():
@@ -380,7 +390,7 @@ def _observing(options: argparse.Namespace, model: Any, example: tuple) -> tuple
     return program, {"quantizer": quantizer, "calibration": calibration}
 
 
-def _quantized(options: argparse.Namespace, model: Any, example: tuple) -> tuple[Any, Any]:
+def _quantized(options: argparse.Namespace, model: object, example: tuple[Any, ...]) -> tuple[Any, Any]:
     """The model with integers in layers, and `torchette.quantize`'s table."""
     import torch
 
@@ -413,7 +423,7 @@ def _calibration(files: list[str]) -> Any:
 _DYNAMIC = re.compile(r"(\d+):(\d+)=(\w+)(?::(\d+)\.\.(\d+))?")
 
 
-def _dynamic_shapes(texts: list[str], model: Any, example: tuple) -> Any:
+def _dynamic_shapes(texts: list[str], model: object, example: tuple[Any, ...]) -> Any:
     """``["0:0=batch:1..32"]`` -> what `torch.export.export` takes."""
     torch = source.require_torch()
     if not texts:

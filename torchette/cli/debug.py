@@ -20,7 +20,7 @@ import argparse
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from torchette.cli import _source as source
 from torchette.cli._console import note, print_json, print_table
 from torchette.devtools import intermediates
 from torchette.devtools.inspect import describe, source_line
+
+if TYPE_CHECKING:
+    from torchette.devtools.inspect import MethodInfo
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _of_model(options: argparse.Namespace, info: Any) -> tuple[Any, list[Any]]:
+def _of_model(options: argparse.Namespace, info: MethodInfo) -> tuple[Any, list[Any]]:
     """What the compiler knows of the file, and the model's own inputs."""
     from torchette.devtools.diff.named import Named
 
@@ -114,7 +117,7 @@ def _of_model(options: argparse.Namespace, info: Any) -> tuple[Any, list[Any]]:
     return Named(found.model, example, options.file, info), list(example)
 
 
-def _settled(value: Any) -> Any:
+def _settled(value: object) -> Any:
     return np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value
 
 

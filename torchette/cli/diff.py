@@ -24,12 +24,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchette.cli import CHECK_FAILED, DONE, UsageError, _remote
 from torchette.cli import _inputs as inputs
 from torchette.cli import _source as source
 from torchette.cli._console import note, print_json, print_table, working
+
+if TYPE_CHECKING:
+    from torchette.devtools.diff.result import DiffResult
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,11 +105,12 @@ def run(options: argparse.Namespace) -> int:
     return DONE if result.equal else CHECK_FAILED
 
 
-def _device(file: Any, options: argparse.Namespace) -> Any:
+def _device(file: Path | None, options: argparse.Namespace) -> Any:
     from torchette import runtime
     from torchette.devtools.diff.remote import Remote
     from torchette.devtools.inspect import describe
 
+    assert file is not None
     if options.data_file and options.on:
         raise UsageError("--on does not go with --data-file: the program goes there with its weights inside")
     names = [method.name for method in describe(file).methods]
@@ -118,10 +122,11 @@ def _device(file: Any, options: argparse.Namespace) -> Any:
     return Remote(file.read_bytes(), method, command, copy=options.copy, timeout=options.timeout)
 
 
-def _sign(file: Any, result: Any, options: argparse.Namespace) -> None:
+def _sign(file: Path | None, result: DiffResult, options: argparse.Namespace) -> None:
     """Stores what was compared in the file, which is replaced at once and whole; what its receipt said before stays."""
     from torchette import receipt
 
+    assert file is not None
     made_up = any(not text.endswith((".npy", ".npz")) for text in options.inputs or ())
     known = receipt.read(file)
     facts = {**(known.facts if known else {}), **result.facts(options.seed if made_up else None)}
@@ -139,7 +144,7 @@ def _what(words: list[str]) -> tuple[str | None, Path | None]:
     return models[0] if models else None, Path(files[0]) if files else None
 
 
-def _print(result: Any, top: int | None) -> None:
+def _print(result: DiffResult, top: int | None) -> None:
     if top is not None:
         result.operators.sort(key=lambda row: (row.verdict != "departs", row.numbers.snr))
         del result.operators[top:]

@@ -123,7 +123,8 @@ def cpu_level() -> str:
 
 def _default_threads() -> int:
     runtime: Any = importlib.import_module("torchette.runtime")
-    return runtime.Runtime.get().num_threads
+    result: int = runtime.Runtime.get().num_threads
+    return result
 
 
 def _native() -> tuple[str | None, str | None]:

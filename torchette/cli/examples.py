@@ -26,4 +26,5 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    return runpy.run_path(str(ROOT / "examples" / "__main__.py"))["main"](options.rest)
+    result: int = runpy.run_path(str(ROOT / "examples" / "__main__.py"))["main"](options.rest)
+    return result

@@ -58,11 +58,12 @@ def _sine(folder: Path) -> Path:
         (math.sin(math.pi * b) - math.sin(math.pi * a)) * pieces / 2 for a, b in itertools.pairwise(knots)
     ]
     bends = [slopes[0], *(b - a for a, b in itertools.pairwise(slopes))]
-    net = torch.nn.Sequential(torch.nn.Linear(1, pieces), torch.nn.ReLU(), torch.nn.Linear(pieces, 1)).eval()
+    bent, summed = torch.nn.Linear(1, pieces), torch.nn.Linear(pieces, 1)
+    net = torch.nn.Sequential(bent, torch.nn.ReLU(), summed).eval()
     with torch.no_grad():
-        net[0].weight.fill_(1)
-        net[0].bias.copy_(-torch.tensor(knots[:-1]))
-        net[2].weight.copy_(torch.tensor([bends]))
-        net[2].bias.zero_()
+        bent.weight.fill_(1)
+        bent.bias.copy_(-torch.tensor(knots[:-1]))
+        summed.weight.copy_(torch.tensor([bends]))
+        summed.bias.zero_()
     torchette.compile(net, (torch.zeros(16, 1),)).save(folder / "sine.pte")
     return folder / "sine.pte"

@@ -14,6 +14,7 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -82,7 +83,7 @@ _PACKAGES = {path.rsplit(".", depth)[0] for path in TABLE for depth in range(1, 
 
 
 class _Callable(ModuleType):
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
 
 
@@ -90,7 +91,7 @@ class _Finder:
     """Stands last among Python's finders: it is asked only for what is no file of ours. (Deriving from the classes of
     importlib.abc would import a dozen modules.)"""
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
         name = fullname.removeprefix(_ROOT)
         if name in MOVED and name != fullname:
             raise ModuleNotFoundError(f"{fullname} has moved: import {_ROOT}{MOVED[name]}", name=fullname)
@@ -101,7 +102,7 @@ class _Finder:
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=name in _PACKAGES)  # type: ignore[arg-type]
 
-    def create_module(self, spec: Any) -> ModuleType | None:
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """The import system makes it, but for one that has a name of its own name: it takes the place of that name."""
         name = spec.name.removeprefix(_ROOT)
         names = TABLE.get(name, ())
@@ -168,7 +169,7 @@ def install() -> None:
 class _Alias:
     """Serves `executorch` and all below it: the modules of ours, under both names."""
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
         first, dot, rest = fullname.partition(".")
         if first != _PEER:
             return None
@@ -180,7 +181,7 @@ class _Alias:
             )
         return importlib.machinery.ModuleSpec(fullname, self)  # type: ignore[arg-type]
 
-    def create_module(self, spec: Any) -> None:
+    def create_module(self, spec: object) -> None:
         """The import system makes one, which `exec_module` throws away."""
 
     def exec_module(self, module: ModuleType) -> None:

@@ -87,7 +87,7 @@ class TargetMemoryMap:
         """The id of the bank of that name. ValueError if there is none."""
         return self._where("name", name).mem_id
 
-    def _where(self, key: str, value: Any) -> Bank:
+    def _where(self, key: str, value: object) -> Bank:
         for bank in self.banks:
             if getattr(bank, key) == value:
                 return bank

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from torchette.capture import DynamicShapes
 from torchette.errors import InputTypeError
 from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.pass_manager import transform
@@ -47,7 +48,7 @@ class _Function(torch.nn.Module):
         super().__init__()
         self.function = function
 
-    def forward(self, *args: Any) -> Any:
+    def forward(self, *args: object) -> Any:
         return self.function(*args)
 
 
@@ -55,7 +56,7 @@ def capture(
     f: Callable[..., Any],
     args: tuple[Any, ...],
     config: CaptureConfig | None = None,
-    dynamic_shapes: Any = None,
+    dynamic_shapes: DynamicShapes = None,
 ) -> ExirExportedProgram:
     """Capture a module or a function. New code calls `torch.export.export` and `torchette.exir.to_edge`.
 
@@ -109,18 +110,19 @@ class ExirExportedProgram:
     @property
     def graph_module(self) -> torch.fx.GraphModule:
         """Its graph."""
-        return self.exported_program.graph_module
+        result: torch.fx.GraphModule = self.exported_program.graph_module
+        return result
 
     @property
     def code(self) -> str:
         """Its graph as Python."""
         return self.graph_module.code
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         """What the program computes, run by torch."""
         return self.exported_program.module()(*args)
 
-    def transform(self, *passes: Any) -> ExirExportedProgram:
+    def transform(self, *passes: Callable[..., Any]) -> ExirExportedProgram:
         """Another program, on which passes have run."""
         if self._edge is not None:
             return self._with(self._edge.transform(list(passes)))

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchette.capture import DynamicShapes
 from torchette.exir.program import (
     EdgeCompileConfig,
     EdgeProgramManager,
@@ -25,7 +26,7 @@ def export_to_edge(
     example_inputs: tuple[Any, ...],
     *,
     example_kwarg_inputs: Mapping[str, Any] | None = None,
-    dynamic_shapes: Any = None,
+    dynamic_shapes: DynamicShapes = None,
     edge_constant_methods: Mapping[str, Any] | None = None,
     edge_compile_config: EdgeCompileConfig | None = None,
     strict: bool = True,

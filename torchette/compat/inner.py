@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 import torch
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 from torch.fx import GraphModule, Interpreter, Node
@@ -22,6 +23,7 @@ from torch.fx.passes.utils.fuser_utils import fuse_as_graphmodule
 from typing_extensions import deprecated
 
 from torchette.exir import control_flow, ops
+from torchette.exir.arguments import nodes_arg, overload
 from torchette.exir.dialects.edge import dtypes
 from torchette.exir.emit.records import scalar_type
 from torchette.exir.graph import copy_program, drop_unused_constants
@@ -40,7 +42,9 @@ class ExperimentalWarning(DeprecationWarning):
 class experimental(deprecated):
     """Marks a class or function, whose use then warns."""
 
-    def __init__(self, message: str, /, *, category: Any = ExperimentalWarning, stacklevel: int = 1) -> None:
+    def __init__(
+        self, message: str, /, *, category: type[Warning] = ExperimentalWarning, stacklevel: int = 1
+    ) -> None:
         super().__init__(message, category=category, stacklevel=stacklevel)
 
 
@@ -53,9 +57,10 @@ class PassRegistry:
     def register(cls, pass_name: str | None = None) -> Callable[[PassType], PassType]:
         """A decorator that keeps a pass under a name, its own where none is given."""
 
-        def keep(one_pass: Any) -> PassType:
+        def keep(one_pass: PassType) -> PassType:
             cls.registry[pass_name or one_pass.__name__] = [one_pass]
-            return one_pass
+            result: PassType = one_pass
+            return result
 
         return keep
 
@@ -112,7 +117,7 @@ def patch_forward(obj: torch.nn.Module, new_method: Callable[..., Any]) -> Itera
         obj.forward = before
 
 
-def extract_out_arguments(schema: Any, keyword_args: dict[str, Any]) -> Any:
+def extract_out_arguments(schema: torch.FunctionSchema, keyword_args: dict[str, Any]) -> Any:
     """(name, value) of what an operator writes to, among its keyword arguments; a list of them where there are several."""
     names = [argument.name for argument in schema.arguments if ops.writes(argument)]
     found = [(name, keyword_args[name]) for name in names if name in keyword_args]
@@ -149,9 +154,11 @@ class EdgeOpArgValidator(Interpreter):
         constraint = getattr(getattr(n.target, "_schema", None), "dtype_constraint", None)
         if constraint is not None:
             args, kwargs = self.fetch_args_kwargs_from_env(n)
-            row = dtypes.row(n.target._schema, args, kwargs, result)  # type: ignore[union-attr]
+            row = dtypes.row(overload(n)._schema, args, kwargs, result)
             if not constraint.takes(row):
-                given = dict(zip((argument.name for argument in n.target._schema.arguments), args)) | kwargs  # type: ignore[union-attr]
+                given = (
+                    dict(zip((argument.name for argument in overload(n)._schema.arguments), args)) | kwargs
+                )
                 results = result if isinstance(result, (tuple, list)) else [result]
                 given |= {f"__ret_{i}": each for i, each in enumerate(results)}
                 found = {
@@ -221,7 +228,7 @@ def create_submodule_from_nodes(
     name = f"fused_{tag}"
     module, inputs, outputs = fuse_as_graphmodule(gm, nodes, name)
     end = module.graph.output_node()
-    end.args = (list(end.args[0]) if isinstance(end.args[0], tuple) else [end.args[0]],)  # type: ignore[arg-type]
+    end.args = (list(end.args[0]) if isinstance(end.args[0], tuple) else [end.args[0]],)
     module.recompile()
     gm.add_submodule(name, module)
     with gm.graph.inserting_after(nodes[-1]):
@@ -257,7 +264,7 @@ def _overload(name: str, overload: str) -> Any:
     return getattr(getattr(getattr(torch.ops, space), name), overload or "default")
 
 
-def to_out_variant(op_overload: Any) -> tuple[Any, tuple[str, ...]]:
+def to_out_variant(op_overload: OpOverload) -> tuple[Any, tuple[str, ...]]:
     """The overload that writes to tensors that it is given, and the names of those. MissingOutVariantError if there is none."""
     found = ops.out_variant(op_overload)
     if found is None:
@@ -398,7 +405,7 @@ def get_scan_nodes(graph_module: GraphModule) -> list[Node]:
 ConfigValue: TypeAlias = torch.Tensor | int | bool | float | complex
 MethodInputType = Sequence[ConfigValue]
 MethodOutputType = Sequence[torch.Tensor]
-DataContainer: TypeAlias = list | tuple | dict
+DataContainer: TypeAlias = list[Any] | tuple[Any, ...] | dict[str, Any]
 
 # ---- exir.passes ----
 
@@ -443,7 +450,7 @@ def delegate_external_constants_pass_unlifted(
         for node in part.graph.find_nodes(op="get_attr") if isinstance(part, GraphModule) else ():
             node.meta.setdefault("custom", {})["delegate_constant_tag"] = gen_tag_fn(node)  # type: ignore[misc]
             modified = True
-    return PassResult(module, modified)  # type: ignore[arg-type]
+    return PassResult(module, modified)
 
 
 def remove_unused_parameters_pass(ep: ExportedProgram) -> ExportedProgram:
@@ -457,8 +464,8 @@ class PruneEmptyTensorsPass(PassBase):
 
     def remove_empty_tensors_from_cat(self, graph_module: GraphModule, cat_node: Node) -> None:
         """Leaves one where all are empty. Programs of others put their own in this method's place."""
-        kept = [part for part in cat_node.args[0] if 0 not in part.meta["val"].shape]  # type: ignore[union-attr]
-        cat_node.args = (kept or cat_node.args[0][:1], *cat_node.args[1:])  # type: ignore[index]
+        kept = [part for part in nodes_arg(cat_node) if 0 not in part.meta["val"].shape]
+        cat_node.args = (kept or nodes_arg(cat_node)[:1], *cat_node.args[1:])
 
     def call(self, graph_module: GraphModule) -> PassResult:
         """Edits the graph."""

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,7 @@ class AllNodePartitioner(Partitioner):
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag everything but the user's inputs and the output."""
         tag = self.delegation_spec.backend_id
-        specs = {spec.arg.name: spec for spec in exported_program.graph_signature.input_specs}  # type: ignore[union-attr]
+        specs = {spec.arg.name: spec for spec in exported_program.graph_signature.input_specs}
         for node in exported_program.graph.nodes:
             stored = node.op == "placeholder" and tensor_of(exported_program, specs[node.name]) is not None
             if stored or node.op == "call_function":
@@ -74,7 +75,7 @@ def generate_partitions_from_list_of_nodes(
     return [Partition(id=number, nodes=piece.nodes) for number, piece in enumerate(cut(nodes, tags))]
 
 
-def _supports(support: OperatorSupportBase, submodules: Any, node: Node) -> bool:
+def _supports(support: OperatorSupportBase, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
     reason = why_not_taken(
         lambda: None if support.is_node_supported(submodules, node) else "its OperatorSupport says no"
     )
@@ -169,7 +170,7 @@ class GroupBasedPartitioner(CapabilityBasedPartitioner):
 
 def get_delegates(graph: Graph) -> list[Node]:
     """The attributes that stand for what backends have taken."""
-    return [node.args[0] for node in graph.nodes if is_delegate_call(node)]  # type: ignore[misc]
+    return [node.args[0] for node in graph.nodes if is_delegate_call(node)]
 
 
 def get_lowered_submodules(graph_module: GraphModule) -> list[tuple[str, LoweredBackendModule, Node]]:
@@ -185,7 +186,7 @@ def get_lowered_backend_modules(graph_module: GraphModule) -> list[LoweredBacken
     return [module for _, module, _ in get_lowered_submodules(graph_module)]
 
 
-def is_lowered_module(obj: Any) -> bool:
+def is_lowered_module(obj: object) -> bool:
     """Whether it is a part that a backend has taken."""
     return isinstance(obj, LoweredBackendModule)
 
@@ -364,7 +365,7 @@ class DelegateMappingBuilder:
 class WhyNoPartition:
     """Records why nodes are left out, for the delegation report and, if it listens, a logger."""
 
-    def __init__(self, logger: Any = None) -> None:
+    def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger
 
     def __call__(self, node: Node, reason: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
 from torchette.errors import PassError
 from torchette.exir import ops
+from torchette.exir.arguments import checked, node_arg
 from torchette.exir.dialects._ops import ops as exir_ops
 from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
 from torchette.exir.graph import fake, placeholders, replace_constant, tensor_of
@@ -54,7 +55,8 @@ def is_param_node(exp_prog: ExportedProgram, node: Node) -> bool:
 def get_param_tensor(exp_prog: ExportedProgram, node: Node | None) -> torch.Tensor | None:
     """The stored tensor that a node stands for; None where it is none."""
     if node is not None and node.op == "get_attr":
-        return getattr(_owner(node), str(node.target))
+        result: torch.Tensor | None = getattr(_owner(node), str(node.target))
+        return result
     spec = None if node is None else _spec(exp_prog, node)
     return None if spec is None else tensor_of(exp_prog, spec)
 
@@ -118,7 +120,8 @@ def create_constant_placeholder(
         if name in exp_program.graph_signature.buffers_to_mutate:
             raise RuntimeError(f"{name!r} already exists as a mutable buffer")
         if _spec(exp_program, known) is not None:
-            return known
+            result: Node = known
+            return result
     if kind is InputKind.BUFFER and persistent_buffer is None:
         raise RuntimeError(f"whether the buffer {name!r} is persistent is not said")
     if kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
@@ -139,7 +142,7 @@ def delete_constant_placeholder(exp_program: ExportedProgram, node: Node) -> Non
         raise RuntimeError(f"{node} {'has users' if node.users else 'stands for no stored tensor'}")
     exp_program.graph_signature.input_specs.remove(spec)
     for store in (exp_program.state_dict, exp_program.constants):
-        store.pop(spec.target, None)  # type: ignore[arg-type]
+        store.pop(spec.target, None)
     node.graph.erase_node(node)
 
 
@@ -168,7 +171,7 @@ def create_mutable_buffer(exp_program: ExportedProgram, name: str, data: torch.T
     update = OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(node.name), target)
     signature.output_specs.insert(place, update)
     output = graph.output_node()
-    results = list(output.args[0])  # type: ignore[arg-type]
+    results = list(output.args[0])
     output.args = ((*results[:place], node, *results[place:]),)
     return node
 
@@ -216,7 +219,8 @@ class FuseViewCopyTransform(_Rewrite):
         while source.op == "call_function" and source.target in self.targets:
             source = source.args[0]
         if source.meta.get("val") is not None and get_shape(source) == get_shape(node):
-            return source
+            result: Node | None = source
+            return result
         if source is before:
             return None
         node.update_arg(0, source)
@@ -286,9 +290,10 @@ class RemoveCloneOpsTransform(_Rewrite):
 
     def _is_non_identity_clone(self, node: Node) -> bool:
         """Whether a copy has another order. Programs of others put their own in this method's place."""
-        old, new = node.args[0].meta.get("val"), node.meta.get("val")  # type: ignore[union-attr]
-        tensors = isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)
-        return tensors and old.dim_order() != new.dim_order()
+        old, new = node_arg(node).meta.get("val"), node.meta.get("val")
+        if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
+            return False
+        return bool(old.dim_order() != new.dim_order())
 
 
 def _twins() -> dict[Any, Any]:
@@ -348,7 +353,7 @@ class AddmmToLinearTransform(_Rewrite):
 
 def apply_addmm_mm_to_linear_transform(graph: Graph) -> Graph:
     """As `AddmmToLinearTransform`, of a graph."""
-    AddmmToLinearTransform().call(graph.owning_module)  # type: ignore[arg-type]
+    AddmmToLinearTransform().call(checked(graph.owning_module, GraphModule))
     return graph
 
 
@@ -369,7 +374,9 @@ class DimOrderOpsRevertPass(_Rewrite):
 class MeanToSumDiv(ExportPass):
     """A mean becomes a sum and a division."""
 
-    def call_operator(self, op: Any, args: tuple, kwargs: dict[str, Any], meta: NodeMetadata) -> ProxyValue:
+    def call_operator(
+        self, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], meta: NodeMetadata
+    ) -> ProxyValue:
         """`mean.dim` in two calls."""
         if op != aten.mean.dim:
             return super().call_operator(op, args, kwargs, meta)
@@ -384,7 +391,7 @@ class MeanToSumDiv(ExportPass):
 class Rank0ToRank1Pass(ExportPass):
     """Inputs without dimensions get two of 1."""
 
-    def placeholder(self, name: str, arg: Any, meta: NodeMetadata) -> ProxyValue:
+    def placeholder(self, name: str, arg: object, meta: NodeMetadata) -> ProxyValue:
         """An input of the graph."""
         if isinstance(arg, torch.Tensor) and arg.dim() == 0:
             meta["val"] = arg = arg.reshape(1, 1)
@@ -405,12 +412,14 @@ class DecomposeScaledDotProductAttention(ExportPass):
             graph_module.graph = found.graph_module.graph
         return PassResult(graph_module, found.modified)
 
-    def call_operator(self, op: Any, args: tuple, kwargs: dict[str, Any], meta: NodeMetadata) -> ProxyValue:
+    def call_operator(
+        self, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], meta: NodeMetadata
+    ) -> ProxyValue:
         """`scaled_dot_product_attention`, as torch defines it."""
         if op != aten.scaled_dot_product_attention.default:
             return super().call_operator(op, args, kwargs, meta)
 
-        def call(op: Any, *args: Any) -> ProxyValue:
+        def call(op: Callable[..., Any], *args: object) -> ProxyValue:
             return ExportPass.call_operator(self, op, args, {}, meta)
 
         names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch._export.verifier import SpecViolationError, Verifier
 from torch.export import ExportedProgram
@@ -14,6 +14,9 @@ from torch.fx import GraphModule
 from torchette.errors import DialectError
 from torchette.exir.dialects import verify, violations
 from torchette.exir.graph import program_of
+
+if TYPE_CHECKING:
+    from torchette.exir.config import EdgeCompileConfig
 
 
 def _check_tensor_args_matching_op_allowed_dtype(gm: GraphModule) -> None:
@@ -24,7 +27,7 @@ def _check_tensor_args_matching_op_allowed_dtype(gm: GraphModule) -> None:
 
 
 def EXIREdgeDialectVerifier(
-    edge_compile_config: Any = None,
+    edge_compile_config: EdgeCompileConfig | None = None,
     class_only: bool = False,
     core_aten_ops_exception_list: Sequence[Any] | None = None,
     preserve_ops: Sequence[Any] | None = None,
@@ -49,14 +52,14 @@ def EXIREdgeDialectVerifier(
 
         dialect = "EDGE"
 
-        def check_valid_op(self, op: Any) -> None:
+        def check_valid_op(self, op: object) -> None:
             """Operators are checked with all the rest."""
 
-        def check_additional(self, gm: Any) -> None:
+        def check_additional(self, gm: GraphModule) -> None:
             """All rules that a graph alone can break."""
             self(gm)
 
-        def __call__(self, program: Any) -> None:
+        def __call__(self, program: ExportedProgram | GraphModule) -> None:
             """Check a program or a graph module."""
             if config is not None and not config._check_ir_validity:
                 return

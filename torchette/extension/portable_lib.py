@@ -47,7 +47,7 @@ class ExecuTorchMethod:
         self._inputs: Any = ()
         self._outputs: list[Any] | None = None
 
-    def set_inputs(self, inputs: Any) -> None:
+    def set_inputs(self, inputs: object) -> None:
         """What `execute` runs on, as in `ExecuTorchModule.run_method`."""
         self._inputs = inputs
 
@@ -63,7 +63,7 @@ class ExecuTorchMethod:
             raise InputError(f"method {name!r} has no outputs: it has not run", hints=["method.execute()"])
         return self._outputs
 
-    def call(self, inputs: Any = (), clone_outputs: bool = True) -> list[Any]:
+    def call(self, inputs: object = (), clone_outputs: bool = True) -> list[Any]:
         """All three."""
         self.set_inputs(inputs)
         self.execute()
@@ -109,7 +109,7 @@ class ExecuTorchProgram:
 
 def _load(
     make: Callable[..., Any],
-    program: Any,
+    program: object,
     data: str | os.PathLike[str] | bytes | None,
     enable_etdump: bool,
     debug_buffer_size: int,
@@ -137,7 +137,7 @@ def _load_for_executorch(
     debug_buffer_size: int = 0,
     program_verification: Verification = Verification.InternalConsistency,
 ) -> ExecuTorchModule:
-    return _load(
+    result: ExecuTorchModule = _load(
         ExecuTorchModule,
         Path(program_path),
         data_path,
@@ -145,6 +145,7 @@ def _load_for_executorch(
         debug_buffer_size,
         program_verification,
     )
+    return result
 
 
 def _load_for_executorch_from_buffer(
@@ -154,9 +155,10 @@ def _load_for_executorch_from_buffer(
     debug_buffer_size: int = 0,
     program_verification: Verification = Verification.InternalConsistency,
 ) -> ExecuTorchModule:
-    return _load(
+    result: ExecuTorchModule = _load(
         ExecuTorchModule, buffer, data_map_buffer, enable_etdump, debug_buffer_size, program_verification
     )
+    return result
 
 
 def _load_for_executorch_from_bundled_program(
@@ -168,7 +170,7 @@ def _load_for_executorch_from_bundled_program(
     return _load_for_executorch_from_buffer(module.program, data_map_buffer, enable_etdump, debug_buffer_size)
 
 
-def _program(program: Any, **options: Any) -> ExecuTorchProgram:
+def _program(program: bytes | str | Path, **options: Any) -> ExecuTorchProgram:
     return ExecuTorchProgram(Runtime.get().load_program(program, **options))
 
 
@@ -179,7 +181,10 @@ def _load_program(
     program_verification: Verification = Verification.Minimal,
     data_path: str | None = None,
 ) -> ExecuTorchProgram:
-    return _load(_program, Path(path), data_path, enable_etdump, debug_buffer_size, program_verification)
+    result: ExecuTorchProgram = _load(
+        _program, Path(path), data_path, enable_etdump, debug_buffer_size, program_verification
+    )
+    return result
 
 
 def _load_program_from_buffer(
@@ -189,7 +194,10 @@ def _load_program_from_buffer(
     program_verification: Verification = Verification.Minimal,
     data_path: str | None = None,
 ) -> ExecuTorchProgram:
-    return _load(_program, buffer, data_path, enable_etdump, debug_buffer_size, program_verification)
+    result: ExecuTorchProgram = _load(
+        _program, buffer, data_path, enable_etdump, debug_buffer_size, program_verification
+    )
+    return result
 
 
 def _load_bundled_program_from_buffer(buffer: bytes, non_const_pool_size: int = 0) -> BundledModule:

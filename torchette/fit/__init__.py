@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
@@ -18,6 +19,9 @@ from torchette.exir.graph import outputs, placeholders, tensor_of
 from torchette.exir.program import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager
 from torchette.fit.propose import Proposal, propose
 from torchette.format import pte
+
+if TYPE_CHECKING:
+    from torchette.exir.passes.split_rows import Split
 
 # A change that saves less of what is missing is not worth telling.
 _LEAST_GAIN = 0.01
@@ -140,7 +144,11 @@ def _with_splits(
 
 
 def _propose(
-    edge: EdgeProgramManager, config: ExecutorchBackendConfig, splits: Any, bill: Bill, excess: int
+    edge: EdgeProgramManager,
+    config: ExecutorchBackendConfig,
+    splits: Mapping[str, Sequence[Split]],
+    bill: Bill,
+    excess: int,
 ) -> Proposal | None:
     graph = edge._optimized(bill.method_name, dataclasses.replace(config, row_splits=splits))
     planner = config.memory_planning_pass

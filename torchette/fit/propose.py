@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from torchette.exir import ops
+from torchette.exir.arguments import node_arg
 from torchette.exir.delegation.cost import cost
 from torchette.exir.graph import outputs, place, placeholders
 from torchette.exir.memory import align
@@ -156,10 +157,10 @@ def _regions(last: Node, index: Mapping[Node, int], kept: set[Node]) -> Iterator
         frontier = [each for each in frontier if each is not node]
         if node in members or node in kept or window(node) is None or not members.issuperset(node.users):
             continue
-        added = [node, *node.args[:1]] if node.target is operator.getitem else [node]
+        added = [node, node_arg(node)] if node.target is operator.getitem else [node]
         for each in added:
-            members.add(each)  # type: ignore[arg-type]
-            frontier += [source for source in carriers(each) if source in index]  # type: ignore[arg-type]
+            members.add(each)
+            frontier += [source for source in carriers(each) if source in index]
         yield sorted(members, key=index.__getitem__)
 
 
@@ -234,7 +235,7 @@ def _overwritable(node: Node) -> list[Node]:
     return node.all_input_nodes if node.target is aten.view_copy.default else ops.overwritable(node)
 
 
-def _bytes(val: Any, share: float = 1.0) -> int:
+def _bytes(val: object, share: float = 1.0) -> int:
     if not isinstance(val, torch.Tensor) or not all(isinstance(size, int) for size in val.shape):
         return 0
     return round(val.numel() * val.element_size() * share)

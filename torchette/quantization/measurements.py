@@ -49,14 +49,15 @@ class Measurements:
         """What was measured; None if it was not."""
         return self._values.get(name)
 
-    def put(self, name: str, value: Any) -> None:
+    def put(self, name: str, value: object) -> None:
         """Keeps a value."""
         self._values[name] = value
         if self._path is not None:
             self._append({"name": name, "value": value})
 
     def _append(self, record: dict[str, Any]) -> None:
-        with self._path.open("a", encoding="utf-8") as file:  # type: ignore[union-attr]
+        assert self._path is not None
+        with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
 

@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from torch.utils import _pytree as pytree
 
 from torchette._compile import CompiledModel, as_arguments, compile
 from torchette.build.bare.counter import Counter
-from torchette.capture import capture
+from torchette.capture import DynamicShapes, capture, pt2e
 from torchette.devtools.inspector.comparison import signal_to_noise
 from torchette.errors import DelegationWarning, InputError, InputTypeError, QuantizationError
 from torchette.progress import Progress
@@ -60,8 +60,8 @@ def quantize(
     max_ms: float | None = None,
     max_mb: float | None = None,
     *,
-    dynamic_shapes: Any = None,
-    backend: Any = "auto",
+    dynamic_shapes: DynamicShapes = None,
+    backend: object = "auto",
     resume: str | os.PathLike[str] | None = None,
     board: str | None = None,
 ) -> tuple[nn.Module, QuantizationTable]:
@@ -112,7 +112,7 @@ def quantize(
     calls = [as_arguments(given) for given in calibration]
     if not calls:
         raise InputError("there is no input to observe", hints=["calibration=[(x,), ...]"])
-    recipes.pt2e.torchao("torchao.quantization")
+    pt2e.torchao("torchao.quantization")
     counter = None if board is None else Counter(board)
     of = {"recipe": recipe, "backend": _text(backend), **_facts(model, calls)}
     of |= {"machine": board} if board else {}
@@ -131,8 +131,8 @@ def _begin(
     model: nn.Module,
     calls: Sequence[Call],
     recipe: recipes.Recipe,
-    dynamic_shapes: Any,
-    backend: Any,
+    dynamic_shapes: DynamicShapes,
+    backend: object,
     progress: Progress,
     resume: str | os.PathLike[str] | None,
     counter: Counter | None,
@@ -228,7 +228,7 @@ class _Limits:
         return (self.drop, self.ms, self.mb) == (None, None, None)
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: SupportsFloat | str) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -384,9 +384,9 @@ class _Work:
         self.progress("quantize", f"layer {name or kind}")
         sqnr = self._sqnr(self.quantized({name: bits}))
         parts = [self._measured_alone(part, x, bits) for part, x in self._inputs.get(name, ())]
-        numbers = (sqnr, *map(sum, zip(*parts, strict=True)))
+        numbers: tuple[Any, ...] = (sqnr, *map(sum, zip(*parts, strict=True)))
         self.kept.put(f"layer {name} {bits}", numbers)
-        return Layer(name, kind, bits, *numbers)  # type: ignore[arg-type]
+        return Layer(name, kind, bits, *numbers)
 
     def point(self, number: int) -> Point:
         """The model of a choice, compiled and measured once."""
@@ -475,7 +475,7 @@ class _Work:
         found: dict[str, Tensor] = {}
 
         def keep(name: str) -> Callable[..., None]:
-            def hook(_: nn.Module, args: tuple) -> None:
+            def hook(_: nn.Module, args: tuple[Any, ...]) -> None:
                 if len(args) == 1 and isinstance(args[0], Tensor):
                     found.setdefault(name, args[0].detach().clone())
 
@@ -520,7 +520,7 @@ def _facts(model: nn.Module, calls: Sequence[Call]) -> dict[str, Any]:
             if not isinstance(value, Tensor):  # a module's own state may be anything
                 continue
             text.update(f"{name} {value.shape} {value.dtype}".encode())
-            text.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            text.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return text.hexdigest()
 
     leaves = [leaf for leaf in pytree.tree_leaves(calls) if isinstance(leaf, Tensor)]
@@ -532,7 +532,7 @@ def _facts(model: nn.Module, calls: Sequence[Call]) -> dict[str, Any]:
     }
 
 
-def _text(backend: Any) -> str:
+def _text(backend: object) -> str:
     """A backend's name, or those of several."""
     given = backend if isinstance(backend, (list, tuple)) else [backend]
     return ", ".join(one if isinstance(one, str) else type(one).__name__ for one in given)
@@ -544,7 +544,7 @@ def _module(model: nn.Module, name: str) -> nn.Module | None:
     return part if isinstance(part, (nn.Linear, nn.Embedding, nn.modules.conv._ConvNd)) else None
 
 
-def _floats(outputs: Any) -> list[Tensor]:
+def _floats(outputs: object) -> list[Tensor]:
     """The tensors of floats that a model gives."""
     leaves = pytree.tree_leaves(outputs)
     found = [it.detach() for it in leaves if isinstance(it, Tensor) and it.is_floating_point()]

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.fx import GraphModule
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrize
 
@@ -28,7 +29,7 @@ BETWEEN = ""
 _WITH_FILTERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)
 _GROUP = 32  # inputs that have one scale, where weights have 4 bits
 
-Call = tuple[tuple, Mapping[str, Any]]
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def layers_of(recipe: Recipe, model: nn.Module, program: ExportedProgram | None)
 class _One(nn.Module):
     """A call of a graph by itself, with all that it was given but its first argument."""
 
-    def __init__(self, target: Any, rest: tuple, kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, target: Callable[..., Any], rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         super().__init__()
         self._target, self._kwargs, self._rest = target, dict(kwargs), list(rest)
         for place, value in enumerate(rest):
@@ -128,7 +129,8 @@ class _One(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tensors = dict(self.named_buffers())
         rest = [tensors.get(f"given{place}", value) for place, value in enumerate(self._rest)]
-        return self._target(x, *rest, **self._kwargs)
+        result: torch.Tensor = self._target(x, *rest, **self._kwargs)
+        return result
 
     def extra_repr(self) -> str:
         return str(
@@ -139,10 +141,10 @@ class _One(nn.Module):
 class _Recorder(torch.fx.Interpreter):
     """Keeps what calls of some names are given."""
 
-    def __init__(self, module: Any, names: Collection[str]) -> None:
+    def __init__(self, module: torch.nn.Module, names: Collection[str]) -> None:
         super().__init__(module)
         self._names = names
-        self.found: dict[str, tuple[Any, tuple, dict[str, Any]]] = {}
+        self.found: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
 
     def run_node(self, n: torch.fx.Node) -> Any:
         if n.name in self._names:
@@ -192,7 +194,7 @@ NOTHING_WIDE = Wide({}, {})
 class _Ranges(torch.fx.Interpreter):
     """Adds up, for the results of some calls, what tells whether they are wide."""
 
-    def __init__(self, module: Any, names: Collection[str]) -> None:
+    def __init__(self, module: torch.nn.Module, names: Collection[str]) -> None:
         super().__init__(module)
         self._names = names
         self._found: dict[str, list[float]] = {}
@@ -338,7 +340,7 @@ def quantizer_for(name: str, program: ExportedProgram, calibration: Sequence[Cal
     return quantizer, wide
 
 
-def _round_weights(graph: Any, layers: set[Any], names: Collection[str]) -> None:
+def _round_weights(graph: GraphModule, layers: set[Any], names: Collection[str]) -> None:
     """Weights of these layers as bfloat16 has them."""
     for node in graph.graph.nodes if names else ():
         if node.target in layers and _module_name(node) in names:
@@ -389,7 +391,7 @@ def _weights(bits: int) -> Any:
     return (
         IntxWeightOnlyConfig(torch.int8, PerAxis(0))
         if bits == 8
-        else IntxWeightOnlyConfig(torch.int4, PerGroup(_GROUP))
+        else IntxWeightOnlyConfig(torch.int4, PerGroup(_GROUP))  # type: ignore[attr-defined]
     )
 
 
@@ -400,7 +402,7 @@ def _dynamic(bits: int) -> Any:
     return (
         Int8DynamicActivationIntxWeightConfig(torch.int8, PerAxis(0))
         if bits == 8
-        else Int8DynamicActivationIntxWeightConfig(torch.int4, PerGroup(_GROUP))
+        else Int8DynamicActivationIntxWeightConfig(torch.int4, PerGroup(_GROUP))  # type: ignore[attr-defined]
     )
 
 

@@ -63,7 +63,7 @@ class Layer:
     @property
     def is_slower(self) -> bool:
         """Whether integers take as long as floats here, or longer."""
-        return None not in (self.float_us, self.integer_us) and self.integer_us >= self.float_us  # type: ignore[operator]
+        return self.float_us is not None and self.integer_us is not None and self.integer_us >= self.float_us
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class QuantizationTable:
                 f"float32 {first.milliseconds:.3g} {last.unit}"
             )
         if slow:
-            slow.sort(key=lambda it: it.float_us - it.integer_us)  # type: ignore[operator]
+            slow.sort(key=lambda it: (it.float_us or 0.0) - (it.integer_us or 0.0))
             text = ", ".join(
                 f"{it.title} ({it.integer_us:.0f} {self._small}, float32 {it.float_us:.0f})"
                 for it in slow[:_NAMED]
@@ -197,7 +197,7 @@ class QuantizationTable:
 
     def tables(self) -> Iterator[Table]:
         """Layers; then models."""
-        rows: list[tuple] = [
+        rows: list[tuple[Any, ...]] = [
             (
                 it.title,
                 it.kind if it is layer else f"in {it.bits} bits",

@@ -15,13 +15,16 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchette.devtools.bundle import Module, run, torch_s
 from torchette.errors import ExecutionError, FormatError, InputError
 from torchette.files import replacing
 from torchette.format import ptd
 from torchette.schema import DTYPES
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["Adam", "ExecuTorchSGD", "TrainingModule", "get_adam_optimizer", "get_sgd_optimizer"]
 
@@ -146,14 +149,14 @@ class TrainingModule:
             optimizer.state = {name: array.copy() for name, array in state.items() if "@" in name}
 
 
-def _array(value: Any) -> Any:
+def _array(value: object) -> Any:
     return value.detach().numpy() if hasattr(value, "detach") else value
 
 
 class _Optimizer:
     """Steps parameters against their gradients. `state` is what it remembers: "parameter@what" -> array."""
 
-    def __init__(self, named_parameters: Mapping[str, Any], lr: float, **options: Any) -> None:
+    def __init__(self, named_parameters: Mapping[str, Any], lr: float, **options: float) -> None:
         self.parameters = {name: _array(value) for name, value in named_parameters.items()}
         self.lr = lr
         self.options = options
@@ -180,14 +183,14 @@ class _Optimizer:
     def _begin(self) -> None:
         """Once for a step."""
 
-    def _change(self, name: str, gradient: Any) -> Any:
+    def _change(self, name: str, gradient: np.ndarray) -> Any:
         raise NotImplementedError
 
 
 class ExecuTorchSGD(_Optimizer):
     """As torch.optim.SGD."""
 
-    def _change(self, name: str, gradient: Any) -> Any:
+    def _change(self, name: str, gradient: np.ndarray) -> Any:
         momentum, key = self.options["momentum"], f"{name}@momentum"
         if momentum:
             if key in self.state:
@@ -207,7 +210,7 @@ class Adam(_Optimizer):
 
         self.state["@step"] = numpy.asarray(int(self.state.get("@step", 0)) + 1)
 
-    def _change(self, name: str, gradient: Any) -> Any:
+    def _change(self, name: str, gradient: np.ndarray) -> Any:
         step, (one, two) = int(self.state["@step"]), (self.options["beta1"], self.options["beta2"])
         mean = one * self.state.get(f"{name}@mean", 0) + (1 - one) * gradient
         square = two * self.state.get(f"{name}@square", 0) + (1 - two) * gradient * gradient
