@@ -36,14 +36,14 @@ class _Seen(NamedTuple):
     portable: bool = False
 
 
-class Shapes(Cache):
+class Shapes(Cache):  # type: ignore[misc]
     """Finds out what each layer stores, while the model runs once."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
         self.found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def update(  # type: ignore[override]
+    def update(
         self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: object, **kwargs: object
     ) -> Any:
         """Notes what comes, and gives it back."""
@@ -59,14 +59,14 @@ class Shapes(Cache):
         return query_length, 0
 
 
-class Buffers(Cache):
+class Buffers(Cache):  # type: ignore[misc]
     """The decoder's buffers as a cache of the model; positions are those of the new rows."""
 
     def __init__(self, decoder: Decoder, start: torch.Tensor, positions: torch.Tensor) -> None:
         super().__init__(layers=[])
         self._decoder, self._start, self._positions = decoder, start, positions
 
-    def update(  # type: ignore[override]
+    def update(
         self, key: torch.Tensor, value: torch.Tensor, layer: int, *args: object, **kwargs: object
     ) -> Any:
         """Writes new rows in place; gives all there are."""

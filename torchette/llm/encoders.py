@@ -88,7 +88,7 @@ class CrossDecoder(Decoder):
         both = EncoderDecoderCache(cache, Cache(layers=[]))
         for layer in range(len(encoded) // 2):
             known = SimpleNamespace(keys=encoded[2 * layer], values=encoded[2 * layer + 1])
-            both.cross_attention_cache.layers.append(known)  # type: ignore[arg-type]
+            both.cross_attention_cache.layers.append(known)
             both.is_updated[layer] = True
         return super().logits(
             tokens, positions, both, encoder_outputs=_said(encoded.new_zeros(1, encoded.shape[3], 1))

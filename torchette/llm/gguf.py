@@ -526,7 +526,7 @@ def load(path: str | Path) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]
         config = AutoConfig.for_model(**given)
         with _without_weights():
             auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-            model = auto.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
+            model = auto.from_config(config, dtype=torch.float32)
     except (
         ValueError,
         TypeError,

@@ -177,7 +177,7 @@ def store_whole(
         if looked_up:
             _become(part, nn.Embedding, _Table)
         elif isinstance(part, Conv1D):
-            part.__class__ = _Dynamic if dynamic else _Floats  # type: ignore[assignment]
+            part.__class__ = _Dynamic if dynamic else _Floats
         else:
             _become(part, nn.Linear, _Dynamic if dynamic else _Floats)
     return model

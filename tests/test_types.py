@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: the Python sources. Out: the number of parameters and lines that mypy does not check.
+"""The limits for `Any` as the type of a parameter and for ignored errors; `./dev check` runs mypy itself."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[1] / "torchette"
+MOST_ANY, MOST_IGNORES = 80, 50
+ANY = {"Any", "typing.Any", "Any | None", "None | Any", "Optional[Any]"}
+
+
+def aliases_of_any(tree: ast.Module) -> set[str]:
+    """The names that a module gives to `Any`."""
+    return {
+        target.id
+        for node in tree.body
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and ast.unparse(node.value) in ANY
+    }
+
+
+def untyped_parameters(source: str) -> Iterator[str]:
+    """`line: function(parameter)` of each parameter whose type is `Any`, an alias of it, or missing."""
+    tree = ast.parse(source)
+    names = ANY | aliases_of_any(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            given = node.args
+            named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+            for argument in named:
+                if argument is None or argument.arg in ("self", "cls"):
+                    continue
+                if argument.annotation is None or ast.unparse(argument.annotation) in names:
+                    yield f"{node.lineno}: {node.name}({argument.arg})"
+
+
+def ignored_errors(source: str) -> Iterator[int]:
+    """The lines of comments that hide errors from mypy."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and re.search(r"#\s*(type:\s*ignore|mypy:)", token.string):
+            yield token.start[0]
+
+
+def test_few_parameters_are_any() -> None:
+    found = [
+        f"{path.relative_to(FOLDER)}:{text}"
+        for path in sorted(FOLDER.rglob("*.py"))
+        for text in untyped_parameters(path.read_text(encoding="utf-8"))
+    ]
+    assert len(found) <= MOST_ANY, f"{len(found)} parameters are Any:\n" + "\n".join(found)
+
+
+def test_few_errors_are_ignored() -> None:
+    found = [
+        f"{path.relative_to(FOLDER)}:{line}"
+        for path in sorted(FOLDER.rglob("*.py"))
+        for line in ignored_errors(path.read_text(encoding="utf-8"))
+    ]
+    assert len(found) <= MOST_IGNORES, f"{len(found)} errors are ignored:\n" + "\n".join(found)
+
+
+def test_the_counts_see_each_form() -> None:
+    source = (
+        "Json = Any\n"
+        "def f(a: Any, b: int, *c: Any, d: Any | None = None, e: Json = 1, g=2, **h: object): ...  # type: ignore[no-any-return]\n"
+        "TEXT = '# type: ignore'\n"
+    )
+    found = sorted(text.split("(")[1] for text in untyped_parameters(source))
+    assert found == ["a)", "c)", "d)", "e)", "g)"]
+    assert list(ignored_errors(source)) == [2]
