@@ -164,8 +164,8 @@ def example_image(model: PreTrainedModel) -> torch.Tensor:
 
 
 def image_facts(folder: Path, image_token: int) -> dict[str, Any]:
-    """A folder's image processor as metadata: the token in chat templates, the tokens that replace it, with `image_token` once,
-    and the range of images. Empty without a processor."""
+    """A folder's image processor as metadata: the tokens of an image, with `image_token` once, and the range of images. Empty
+    without a processor."""
     try:
         processor: Any = AutoProcessor.from_pretrained(folder, local_files_only=True)
         name = getattr(processor, "boi_token", None) or processor.image_token

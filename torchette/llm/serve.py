@@ -94,7 +94,7 @@ class Server(ThreadingHTTPServer):
         name: the model's name for clients.
         adapters: sessions with adapters, by the model's name with them.
         api_key: the key that clients must give; None: none.
-        draft: a session of a small model with the same tokens, see `Session.generate`.
+        draft: see `Session.generate`.
         host: the address. If it is local, requests that name another host are refused, such as those of other sites' pages.
         port: 0 for a free port, then `server_port`.
     """

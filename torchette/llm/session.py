@@ -40,10 +40,10 @@ class Session(TokenState):
 
     Args:
         source: the path of a .pte file or its bytes, a compiled model, or a `Decoder`.
-        tokenizer: the path of a tokenizer.json, SentencePiece or tiktoken file; by default the tokenizer of the file.
+        tokenizer: the path of a tokenizer.json, SentencePiece or tiktoken file; by default the program's.
         data_files: paths of .ptd files with weights.
         adapter: as for `set_adapter`.
-        threads: the number of threads of a step; see `Program.load_method`.
+        threads: see `Program.load_method`.
 
     Raises:
         FormatError: the file is not a language model; code "unknown-tokenizer": its tokenizer is not supported.
@@ -304,12 +304,12 @@ class Session(TokenState):
         Args:
             prompt: text or tokens. Tokens that are equal to the beginning of `tokens` are not computed again.
             images: arrays in the order of the prompt; see `torchette.llm.media.ImageDecoder`.
-            audio: the input of a speech model: samples, or its features. The prompt then is the beginning of the answer.
+            audio: samples or features for a speech model. The prompt then is the beginning of the answer.
             max_tokens: the maximum of new tokens; by default until the model ends, or the context is full.
             stop: texts that end the answer and are not in it.
             seed: of the random draws; the same seed, the same answer.
-            grammar: a grammar of the answer, in GBNF; see `Grammar`.
-            schema: a JSON schema of the answer, as a dict; {} for any JSON.
+            grammar: a grammar in GBNF; see `Grammar`.
+            schema: a JSON schema as a dict; {} for any JSON.
             logprobs: report log-probabilities of the token and this count of the most probable ones.
             on_full: for a full context: "stop", raise an "error", or "slide": drop the first half of the tokens after
                 `keep`, compute the rest again, and continue.
