@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What programs of others import from the inner modules of ExecuTorch and what has no better home here.
 """ExecuTorch's inner functions, by its names."""
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A graph and what a backend supports come in; groups of nodes that one call each can replace go out. For partitioners
-# of one's own. Names are ExecuTorch's.
-"""Ready-made partitioners and the parts of others."""
+"""Partitioners for custom backends, and their parts, with ExecuTorch's names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Graphs and programs in the Edge dialect come in; the same, with fewer or plainer calls or other constants, goes out. Names
-# are ExecuTorch's (executorch.backends.transforms), for backends that are written for it.
-"""Passes and constants for backends of one's own."""
+"""Passes and constants for custom backends, with the names of executorch.backends.transforms."""
 
 from __future__ import annotations
 
@@ -108,11 +106,10 @@ def create_constant_placeholder(
     data: torch.Tensor,
     persistent_buffer: bool | None = None,
 ) -> Node:
-    """An input of the graph that stands for a stored tensor; the one that is there, if it is. Call it in
-    ``with graph.inserting_before(...)`` a user's input.
+    """Returns the input of a stored tensor, which it creates if necessary, before the insertion point of the graph.
 
     Raises:
-        RuntimeError: a buffer is neither persistent nor not, the kind is of no stored tensor, or a program's state has that name.
+        RuntimeError: persistent_buffer is missing, the kind has no stored tensor, or the name is used.
     """
     name = _legal(name)
     known = next((node for node in graph.nodes if node.op == "placeholder" and node.name == name), None)
@@ -136,7 +133,7 @@ def create_constant_placeholder(
 
 
 def delete_constant_placeholder(exp_program: ExportedProgram, node: Node) -> None:
-    """Erase an input that stands for a stored tensor, and the tensor. RuntimeError where something reads it or it is none."""
+    """Erases the input of a stored tensor, and the tensor. Raises RuntimeError if it has users or no tensor."""
     spec = _spec(exp_program, node)
     if node.users or spec is None:
         raise RuntimeError(f"{node} {'has users' if node.users else 'stands for no stored tensor'}")
@@ -147,11 +144,10 @@ def delete_constant_placeholder(exp_program: ExportedProgram, node: Node) -> Non
 
 
 def create_mutable_buffer(exp_program: ExportedProgram, name: str, data: torch.Tensor) -> Node:
-    """An input of the graph that stands for a buffer of the program's state, which keeps its value unless the graph's output
-    is given another one. A name without the ``b_`` that it begins with is the buffer's.
+    """Creates a buffer and its input. The buffer's name has no prefix ``b_``.
 
     Raises:
-        RuntimeError: there is a buffer of that name.
+        RuntimeError: the buffer exists.
     """
     graph, signature, name = exp_program.graph, exp_program.graph_signature, _legal(name)
     target = name.removeprefix("b_")
