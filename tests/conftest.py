@@ -15,7 +15,7 @@ import pytest
 PINNED_TORCH = "2.13.0"
 # What `torchette build` compiles in tests is kept with the checkout.
 os.environ.setdefault("TORCHETTE_CACHE", str(Path(__file__).resolve().parents[1] / ".torchette" / "cache"))
-# As ./dev: without, ccache keeps nothing that uses a precompiled header.
+# As in ./dev: ccache requires it for sources with a precompiled header.
 os.environ.setdefault("CCACHE_SLOPPINESS", "pch_defines,time_macros")
 # The cmake and ninja that `./dev setup` installed and built with, also where the system has none.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])

@@ -126,7 +126,7 @@ def reader(made_reader: Path, tmp_path: Path) -> Path:
 
 
 def with_python() -> list:
-    """Pages with Python. The page about browsers builds what tests/build/test_web.py does, so that only --full runs it."""
+    """Pages with Python. Only --full runs the page about browsers: tests/build/test_web.py covers its build."""
     return [
         pytest.param(page, id=page_id(page), marks=pytest.mark.slow if page.stem == "browser" else ())
         for page in with_language("python")
@@ -167,8 +167,8 @@ def test_cpp_blocks_compile(page: Path, tmp_path: Path) -> None:
 
 
 def with_commands() -> list:
-    """Pages with commands, and whether those that build for another machine are run: they repeat tests/build, so that only
-    --full runs them."""
+    """Pages with commands, without and with builds for other machines. Only --full runs those builds: tests/build covers
+    them."""
     found = []
     for page in with_language("sh", "bash"):
         found.append(pytest.param(page, False, id=page_id(page)))

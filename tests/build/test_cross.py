@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Builds for other machines, run by an emulator: the runtime's own C++ tests, operators against eager, and a whole model
-# against the host. The gate proves each target once; what differs by pointers and vectors is proven on some of them.
+# against the host. The gate runs AArch64 and ARMv7; --full runs every target with each compiler.
 
 from __future__ import annotations
 

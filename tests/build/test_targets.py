@@ -79,6 +79,38 @@ def test_an_object_is_made_again_only_when_what_it_reads_changes(
     assert compile_once() != first and len(made) == 3
 
 
+def test_a_precompiled_header_changes_no_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With it, objects have the same bytes, and a change of a header that it includes compiles all of them again."""
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler")
+    driver = toolchain.find_compiler(targets.find("host"), "c++")
+    inner, header = tmp_path / "number.h", tmp_path / "all.h"
+    inner.write_text("#pragma once\n#define NUMBER 1\n")
+    header.write_text('#include "number.h"\n')
+    sources = [tmp_path / f"{name}.cpp" for name in ("one", "two", "three")]
+    for source in sources:
+        source.write_text(f'#include "number.h"\nint {source.stem}() {{ return NUMBER + ADDED; }}\n')
+    precompiled: list[Path] = []
+    precompile = toolchain._precompile
+    monkeypatch.setattr(
+        toolchain, "_precompile", lambda *given: precompiled.append(given[1]) or precompile(*given)
+    )
+
+    def objects(header: Path | None, cache: str) -> tuple[list[bytes], int]:
+        monkeypatch.setenv("TORCHETTE_CACHE", str(tmp_path / cache))
+        made: list[str] = []
+        units = [toolchain.Unit(source, ("-O1",), ("-DADDED=1",), header) for source in sources]
+        paths = toolchain.compile_units(driver, units, lambda *report: made.append(report[2]))
+        return [path.read_bytes() for path in paths], len(made)
+
+    plain, _ = objects(None, "plain")
+    assert objects(header, "precompiled") == (plain, 3) and precompiled == [header]
+    assert objects(header, "precompiled") == (plain, 0) and precompiled == [header]
+    inner.write_text("#pragma once\n#define NUMBER 2\n")
+    changed, count = objects(header, "precompiled")
+    assert count == 3 and changed == objects(None, "plain")[0] != plain
+
+
 def test_a_build_shows_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -125,7 +125,7 @@ def _zig(target: Target) -> Compiler:
             hints=["pip install 'torchette[build]'", *_named(target)],
         )
     zig = (sys.executable, "-m", "ziglang")
-    # A page's module needs no C++ library, which zig would compile first: 45 s once. Who needs it adds -lc++.
+    # The module of a page uses no C++ library. Linking with "c++" would compile one first, for 45 s; -lc++ adds it.
     linker = "cc" if target.name == "wasm32-browser" else "c++"
     # -fno-sanitize: by default zig traps on undefined behaviour, which costs code
     flags = ("-fno-sanitize=all", "-fno-stack-protector")
@@ -165,14 +165,16 @@ class Unit:
 
 @dataclass(frozen=True)
 class _Precompiled:
-    """A precompiled header: the flags that include it, and the files that it was made from."""
+    """A precompiled header: the folder that contains it, the flags that include it, and its source files."""
 
+    folder: Path
     flags: tuple[str, ...]
     files: tuple[str, ...]
 
 
-# A precompiled header takes as long as the headers of this many sources.
-_FEWEST_UNITS = 3
+_NOT_PRECOMPILED = _Precompiled(Path(os.devnull), (), ())
+# Compiling a header takes as long as parsing it for this many sources.
+_MIN_UNITS = 3
 
 
 @functools.cache
@@ -212,7 +214,7 @@ def compile_units(compiler: Compiler, units: Sequence[Unit], report: Report | No
         headers: dict[tuple[Path | None, tuple[str, ...]], concurrent.futures.Future[_Precompiled]] = {
             (header, flags): pool.submit(_precompile, compiler, header, flags, Path(folder, str(i)))
             for i, ((header, flags), count) in enumerate(counts.items())
-            if header is not None and count >= _FEWEST_UNITS
+            if header is not None and count >= _MIN_UNITS
         }
         running = {
             pool.submit(_compile, compiler, unit, headers.get((unit.precompiled, unit.flags))): i
@@ -266,7 +268,7 @@ def _precompile(compiler: Compiler, header: Path, flags: tuple[str, ...], folder
     """Compiles a header into the folder, for the units with these flags."""
     folder.mkdir()
     rules = folder / "header.d"
-    # GNU's compiler takes NAME.gch where it is asked to include NAME, and reads NAME where it cannot.
+    # For -include NAME, GCC loads NAME.gch if it was compiled with the same flags, and NAME otherwise.
     copy = folder / header.name
     copy.write_text(f'#include "{header}"\n', encoding="utf-8")
     made = copy.with_suffix(".h.pch" if compiler.is_clang else ".h.gch")
@@ -274,11 +276,11 @@ def _precompile(compiler: Compiler, header: Path, flags: tuple[str, ...], folder
     command += ["-MD", "-MF", rules, "-o", made]
     _run(command, f"{header.name} cannot be compiled")
     include = ("-include-pch", str(made)) if compiler.is_clang else ("-include", str(copy))
-    return _Precompiled(include, tuple(_dependencies(rules, folder)))
+    return _Precompiled(folder, include, tuple(_dependencies(rules, folder)))
 
 
 def _dependencies(rules: Path, without: Path) -> list[str]:
-    """The files that a compiler has read, less those in a folder."""
+    """Returns the files that the compiler read, except those in the folder `without`."""
     # "object.o: a.cpp b.h \": names with spaces have a backslash before each
     names = shlex.split(rules.read_text(encoding="utf-8").partition(": ")[2].replace("\\\n", " "))
     return [name for name in names if without not in Path(name).parents]
@@ -287,14 +289,13 @@ def _dependencies(rules: Path, without: Path) -> list[str]:
 def _compile(compiler: Compiler, unit: Unit, header: concurrent.futures.Future[_Precompiled] | None) -> Path:
     entry = _entry(compiler, unit)
     entry.parent.mkdir(parents=True, exist_ok=True)
-    included = header.result() if header is not None else _Precompiled((), ())
+    included = header.result() if header is not None else _NOT_PRECOMPILED
     with tempfile.TemporaryDirectory(dir=entry.parent) as folder:
         made, rules = Path(folder, "object.o"), Path(folder, "object.d")
         command: list[str | Path] = [*compiler.compile, *included.flags, *unit.flags, *unit.own_flags]
         command += ["-MD", "-MF", rules, "-c", unit.source, "-o", made]
         _run(command, f"{unit.source.name} cannot be compiled")
-        parent = Path(included.flags[-1]).parent if included.flags else Path(folder)
-        names = {*_dependencies(rules, parent), *included.files}
+        names = {*_dependencies(rules, included.folder), *included.files}
         entry.with_suffix(".json").write_text(
             json.dumps({_movable(name): _digest(name) for name in sorted(names)})
         )

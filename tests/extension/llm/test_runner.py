@@ -55,7 +55,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
         special_tokens=["<s>", "</s>", "<|end|>"],
         initial_alphabet=hf.pre_tokenizers.ByteLevel.alphabet(),
     )
-    tokenizer.train([str(ROOT / "LICENSE")], trainer)  # a text that never changes
+    tokenizer.train([str(ROOT / "LICENSE")], trainer)  # a fixed text: README.md would change the tokens
     tokenizer.post_processor = hf.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     tokenizer.save(str(folder / "tokenizer.json"))
     torch.manual_seed(0)
