@@ -16,7 +16,7 @@ void replace_all(std::string* text, std::string_view from, std::string_view to) 
     text->replace(at, from.size(), to);
 }
 
-struct Fuse final : Decoder {
+struct Fuse final : TokenDecoder {
   Error decode(Tokens* tokens) const override {
     std::string whole;
     for (const std::string& token : *tokens) whole += token;
@@ -25,7 +25,7 @@ struct Fuse final : Decoder {
   }
 };
 
-struct ByteLevel final : Decoder {
+struct ByteLevel final : TokenDecoder {
   Error decode(Tokens* tokens) const override {
     std::string whole;
     for (const std::string& token : *tokens) whole += bytes(token);
@@ -43,7 +43,7 @@ struct ByteLevel final : Decoder {
   }
 };
 
-struct WordPiece final : Decoder {
+struct WordPiece final : TokenDecoder {
   Error decode(Tokens* tokens) const override {
     for (size_t i = 0; i < tokens->size(); ++i) {
       std::string& token = (*tokens)[i];
@@ -64,7 +64,7 @@ struct WordPiece final : Decoder {
   bool cleanup = true;
 };
 
-struct Metaspace final : Decoder {
+struct Metaspace final : TokenDecoder {
   Error decode(Tokens* tokens) const override {
     for (size_t i = 0; i < tokens->size(); ++i)
       replace_all(&(*tokens)[i], mark, i == 0 && prefixed ? "" : " ");
@@ -78,7 +78,7 @@ struct Metaspace final : Decoder {
   bool prefixed = true;
 };
 
-struct ByteFallback final : Decoder {
+struct ByteFallback final : TokenDecoder {
   /// Of <0xFF>; -1 of other tokens.
   static int byte_of(const std::string& token) {
     char* end = nullptr;
@@ -117,7 +117,7 @@ struct ByteFallback final : Decoder {
   }
 };
 
-struct Strip final : Decoder {
+struct Strip final : TokenDecoder {
   Error decode(Tokens* tokens) const override {
     for (std::string& token : *tokens) {
       for (int64_t i = 0; i < start && token.rfind(content, 0) == 0 && !content.empty(); ++i)
@@ -133,7 +133,7 @@ struct Strip final : Decoder {
   int64_t start = 0, stop = 0;
 };
 
-struct Replace final : Decoder {
+struct Replace final : TokenDecoder {
   Replace(Regex r, Text c) : regex(std::move(r)), content(std::move(c)) {}
   Error decode(Tokens* tokens) const override {
     for (std::string& token : *tokens) {
@@ -153,7 +153,7 @@ struct Replace final : Decoder {
 };
 
 /// The mark at the end of words becomes a space, but at the end of the text.
-struct BpeSuffix final : Decoder {
+struct BpeSuffix final : TokenDecoder {
   Error decode(Tokens* tokens) const override {
     for (size_t i = 0; i < tokens->size() && !suffix.empty(); ++i)
       replace_all(&(*tokens)[i], suffix, i + 1 == tokens->size() ? "" : " ");
@@ -168,7 +168,7 @@ struct BpeSuffix final : Decoder {
 
 }  // namespace
 
-Error add_decoders(const Json& json, std::vector<std::unique_ptr<Decoder>>* out) {
+Error add_decoders(const Json& json, std::vector<std::unique_ptr<TokenDecoder>>* out) {
   const std::string_view type = json.string("type");
   if (type == "Sequence") {
     for (const Json& member : json["decoders"].items) TORCHETTE_TRY(add_decoders(member, out));

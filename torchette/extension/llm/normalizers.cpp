@@ -119,7 +119,7 @@ size_t CharsMap::find(std::string_view text, bool longest, std::string_view* rep
 
 namespace {
 
-using List = std::vector<std::unique_ptr<Normalizer>>;
+using NormalizerList = std::vector<std::unique_ptr<Normalizer>>;
 
 struct NormalForm final : Normalizer {
   explicit NormalForm(Form f) : form(f) {}
@@ -269,7 +269,7 @@ struct Precompiled final : Normalizer {
 
 }  // namespace
 
-Error add_normalizers(const Json& json, List* out) {
+Error add_normalizers(const Json& json, NormalizerList* out) {
   if (json.is(Json::Kind::Null)) return Error::Ok;
   const std::string_view type = json.string("type");
   if (type == "Sequence") {

@@ -76,8 +76,8 @@ struct Model {
 };
 
 /// Tokens as the file has them to parts of a text.
-struct Decoder {
-  virtual ~Decoder() = default;
+struct TokenDecoder {
+  virtual ~TokenDecoder() = default;
   virtual Error decode(std::vector<std::string>* tokens) const = 0;
   /// The bytes that a token adds inside of a text.
   virtual std::string bytes(std::string token) const { return token; }
@@ -100,7 +100,7 @@ struct Pipeline {
   std::vector<std::unique_ptr<PreTokenizer>> pre_tokenizers;
   std::unique_ptr<Model> model;
   std::vector<uint64_t> before, behind;  // what a text gets with special tokens
-  std::vector<std::unique_ptr<Decoder>> decoders;
+  std::vector<std::unique_ptr<TokenDecoder>> decoders;
   bool joins_with_spaces = false;  // tokens of a file without a decoder
 
   /// Once normalizers stand. Error: InvalidExternalData.
@@ -145,7 +145,7 @@ Result<std::string> from_base64(std::string_view text);
 
 Error add_normalizers(const Json& json, std::vector<std::unique_ptr<Normalizer>>* out);
 Error add_pre_tokenizers(const Json& json, std::vector<std::unique_ptr<PreTokenizer>>* out);
-Error add_decoders(const Json& json, std::vector<std::unique_ptr<Decoder>>* out);
+Error add_decoders(const Json& json, std::vector<std::unique_ptr<TokenDecoder>>* out);
 Result<std::unique_ptr<Model>> make_model(const Json& json);
 
 std::unique_ptr<PreTokenizer> make_split(Regex regex);  // each match is a piece of its own

@@ -8,7 +8,7 @@
 namespace torchette::extension::llm {
 namespace {
 
-using List = std::vector<std::unique_ptr<PreTokenizer>>;
+using PreTokenizerList = std::vector<std::unique_ptr<PreTokenizer>>;
 using Pieces = std::vector<Piece>;
 
 enum class Behavior : uint8_t { Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous };
@@ -165,7 +165,7 @@ struct Metaspace final : PreTokenizer {
   bool splits = true;
 };
 
-Error add_metaspace(const Json& json, List* out) {
+Error add_metaspace(const Json& json, PreTokenizerList* out) {
   auto made = std::make_unique<Metaspace>();
   const Result<Text> mark = to_text(json.string("replacement", "\xE2\x96\x81"));
   TORCHETTE_CHECK(mark.ok() && mark->size() == 1, InvalidExternalData,
@@ -177,7 +177,7 @@ Error add_metaspace(const Json& json, List* out) {
   return Error::Ok;
 }
 
-Error add_regex(std::string_view pattern, Behavior behavior, bool invert, List* out,
+Error add_regex(std::string_view pattern, Behavior behavior, bool invert, PreTokenizerList* out,
                 Regex::Dialect dialect = Regex::Dialect::Oniguruma) {
   Result<Regex> regex = Regex::compile(pattern, dialect);
   if (!regex.ok()) return regex.error();
@@ -193,7 +193,7 @@ std::unique_ptr<PreTokenizer> make_split(Regex regex) {
   return std::make_unique<Split>(std::move(regex), Behavior::Isolated, false);
 }
 
-Error add_pre_tokenizers(const Json& json, List* out) {
+Error add_pre_tokenizers(const Json& json, PreTokenizerList* out) {
   if (json.is(Json::Kind::Null)) return Error::Ok;
   const std::string_view type = json.string("type");
   const auto characters = [&](bool (*is)(char32_t), Behavior behavior) {

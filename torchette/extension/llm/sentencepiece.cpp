@@ -184,7 +184,7 @@ struct SentencePieceNormalizer final : Normalizer {
   bool add_prefix, remove_extra, escape;
 };
 
-struct SentencePieceDecoder final : Decoder {
+struct SentencePieceDecoder final : TokenDecoder {
   Error decode(std::vector<std::string>* tokens) const override {
     std::string out;
     bool first = true;
@@ -279,7 +279,7 @@ Result<std::unique_ptr<SentencePieceNormalizer>> make_normalizer(Spec* spec) {
   return normalizer;
 }
 
-std::unique_ptr<Decoder> make_decoder(const Spec& spec) {
+std::unique_ptr<TokenDecoder> make_decoder(const Spec& spec) {
   auto decoder = std::make_unique<SentencePieceDecoder>();
   for (const Entry& entry : spec.entries)
     if (entry.type == kUnknown) decoder->unknown = entry.piece;

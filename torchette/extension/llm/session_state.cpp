@@ -13,8 +13,8 @@
 namespace torchette::extension::llm {
 namespace {
 
-constexpr char kMark[] = "torchette session 1\n";
-constexpr size_t kMarkSize = sizeof(kMark) - 1, kStart = kMarkSize + 8;
+constexpr char kMagic[] = "torchette session 1\n";
+constexpr size_t kMagicSize = sizeof(kMagic) - 1, kStart = kMagicSize + 8;
 
 /// numpy's names.
 const char* name_of(ScalarType type) {
@@ -84,7 +84,7 @@ std::vector<uint8_t> write_state(const std::string& model, const std::vector<uin
     const auto* bytes = static_cast<const uint8_t*>(data);
     if (size > 0) out.insert(out.end(), bytes, bytes + size);
   };
-  add(kMark, kMarkSize);
+  add(kMagic, kMagicSize);
   for (int shift = 0; shift < 64; shift += 8)
     out.push_back(static_cast<uint8_t>(uint64_t{head.size()} >> shift));
   add(head.data(), head.size());
@@ -95,10 +95,10 @@ std::vector<uint8_t> write_state(const std::string& model, const std::vector<uin
 Result<std::vector<uint64_t>> read_state(Span<const uint8_t> bytes, const std::string& model,
                                          const std::vector<Decoder::Part>& parts, size_t context,
                                          uint64_t vocab_size, bool has_media) {
-  if (bytes.size() < kStart || std::memcmp(bytes.data(), kMark, kMarkSize) != 0)
+  if (bytes.size() < kStart || std::memcmp(bytes.data(), kMagic, kMagicSize) != 0)
     return wrong("it has another beginning");
   uint64_t size = 0;
-  for (int i = 0; i < 8; ++i) size |= uint64_t{bytes[kMarkSize + static_cast<size_t>(i)]} << (8 * i);
+  for (int i = 0; i < 8; ++i) size |= uint64_t{bytes[kMagicSize + static_cast<size_t>(i)]} << (8 * i);
   if (size > bytes.size() - kStart) return wrong("its head ends behind it");
   const Result<Json> head =
       Json::parse({reinterpret_cast<const char*>(bytes.data()) + kStart, static_cast<size_t>(size)});

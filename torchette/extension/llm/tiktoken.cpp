@@ -9,7 +9,7 @@
 namespace torchette::extension::llm {
 namespace {
 
-struct Bytes final : Decoder {
+struct Bytes final : TokenDecoder {
   Error decode(std::vector<std::string>* tokens) const override {
     std::string whole;
     for (const std::string& token : *tokens) whole += token;

@@ -11,7 +11,7 @@ namespace torchette::extension::llm::jinja {
 namespace {
 
 constexpr std::string_view kSpaces = " \t\r\n\v\f";
-constexpr std::string_view kSigns = "+-*/%~=!<>()[]{}.,:|";
+constexpr std::string_view kOperatorCharacters = "+-*/%~=!<>()[]{}.,:|";
 constexpr std::string_view kSignPairs[] = {"==", "!=", "<=", ">=", "//", "**"};
 
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
@@ -201,7 +201,7 @@ Error Lexer::sign() {
   std::string text(1, c);
   for (std::string_view pair : kSignPairs)
     if (source_.substr(at_, 2) == pair) text = pair;
-  if (kSigns.find(c) == std::string_view::npos || text == "!")
+  if (kOperatorCharacters.find(c) == std::string_view::npos || text == "!")
     return syntax_error(line_, std::string("unexpected ") + c + " in a tag");
   if (c == '(' || c == '[' || c == '{') ++num_open_;
   if (c == ')' || c == ']' || c == '}') num_open_ = std::max(0, num_open_ - 1);
