@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import tempfile
 import warnings
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -91,9 +93,13 @@ class CompiledModel(Model):
         captured: Mapping[str, ExportedProgram] | None = None,
         delegations: Mapping[str, Delegation] | None = None,
     ) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="torchette-")  # of weights that stand apart
-        program.write_tensor_data_to_file(self._folder.name)
-        super().__init__(program.buffer, data_files=sorted(Path(self._folder.name).iterdir()))
+        self._data_files: list[Path] = []  # weights that the program does not hold itself
+        if program.has_tensor_data:
+            folder = tempfile.mkdtemp(prefix="torchette-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            program.write_tensor_data_to_file(folder)
+            self._data_files = sorted(Path(folder).iterdir())
+        super().__init__(program.buffer, data_files=self._data_files)
         self.program = program
         self._captured = dict(captured or {})
         self.delegations = dict(delegations or {})
@@ -174,8 +180,8 @@ class CompiledModel(Model):
             "exceptions": exceptions,
             "kernels": kernel_level(),
         }
-        data_files = sorted(Path(self._folder.name).iterdir())
-        Model.__init__(self, receipt.sign(bytes(self), facts, data_files), self.default, data_files)
+        signed = receipt.sign(bytes(self), facts, self._data_files)
+        Model.__init__(self, signed, self.default, self._data_files)
         return facts
 
     def _outputs(

@@ -71,6 +71,11 @@ class ExecutorchProgramManager:
         path = Path(path)
         self._pte.write_to(path if path.suffix else path.with_suffix(".pte"))
 
+    @property
+    def has_tensor_data(self) -> bool:
+        """Whether weights are stored apart from the program."""
+        return bool(self._output.data_files)
+
     def write_tensor_data_to_file(self, outdir: str | Path) -> None:
         """Write the weights that are stored apart from the program, each file as `<name>.ptd` into the folder."""
         for name, data in self._tensor_data.items():
