@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import os
 import sys
@@ -39,6 +40,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         # torch's own also notes a traceback for each kind of GPU that is not there, which takes 1.6 ms
         torch.manual_seed = torch.default_generator.manual_seed
         torch.manual_seed(zlib.crc32(item.nodeid.encode()))
+
+
+def pytest_collection_finish() -> None:
+    """Collects garbage less often: what is imported stays alive, and looking through it again costs a tenth of all time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
 
 
 def pytest_report_header() -> str:

@@ -134,6 +134,9 @@ def with_python() -> list:
 
 
 @pytest.mark.parametrize("page", with_python())
+@pytest.mark.filterwarnings(
+    "default::torchette.errors.DelegationWarning", "default::torchette.errors.MissingKernelWarning"
+)
 def test_python_blocks_run(page: Path, reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(reader)
     # A module, since torch imports the one that a traced function says it comes from.

@@ -146,6 +146,7 @@ def test_the_peers_files_can_be_signed(name: str) -> None:
 
 
 @pytest.mark.parametrize("config", [{}, {"segment_alignment": 4096}, {"extract_delegate_segments": False}])
+@pytest.mark.filterwarnings("ignore::torchette.errors.DelegationWarning")
 def test_signing_keeps_bytes_and_alignment_and_can_be_repeated(config: dict[str, Any]) -> None:
     model = torchette.compile(net(), (X,), backend="null", config=ExecutorchBackendConfig(**config))
     data = bytes(model)

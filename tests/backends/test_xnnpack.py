@@ -18,6 +18,7 @@ from torch.export import Dim, export
 
 from tests.backends.xnnpack_cases import of_the_library
 from tests.models import zoo
+from tests.sweep import sweep
 from torchette.backends import conformance
 from torchette.backends.xnnpack import XnnpackBackend, XnnpackPartitioner
 from torchette.backends.xnnpack.operators import OPERATORS
@@ -312,6 +313,7 @@ def _same(method, model: nn.Module, x: torch.Tensor) -> None:
         torch.testing.assert_close(torch.as_tensor(method.execute([x])[0]), model(x), rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_decoder_of_any_length() -> None:
     """Two layers with all their attention matrices, whose two sizes vary, are one call; what is outside are whole numbers."""
     torch.manual_seed(0)
@@ -418,7 +420,7 @@ def test_constants_that_change_in_place_keep_their_changes() -> None:
 CALLS = {"mobilenet_v3_small": 1, "efficientnet_b0": 1, "vit_tiny": 1, "minilm": 1, "llama": 3}
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", sweep(CALLS, "mobilenet_v3_small", "llama"))
 def test_networks_are_few_calls(name: str) -> None:
     model, args = zoo.build(name)
     edge = _lower(model, args)
@@ -440,7 +442,7 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", sweep(WHOLE, "repvgg_a0"))
 def test_networks_are_one_call(name: str) -> None:
     zoo.declare_torchvision_operators()
     timm = pytest.importorskip("timm")
@@ -520,6 +522,7 @@ class _PacksAndReads(nn.Module):
         return self.other(y) + self.second.bias
 
 
+@pytest.mark.slow
 def test_the_peer_runs_a_file_that_it_maps(tmp_path: Path) -> None:
     """It unmaps what it has packed."""
     pytest.importorskip("executorch.extension.pybindings.portable_lib")

@@ -14,6 +14,7 @@ from torch.export import Dim, export
 from tests.backends.test_xnnpack import damage
 from tests.backends.xnnpack_cases import HAS_LIBRARY
 from tests.models import zoo
+from tests.sweep import sweep
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.backends.xnnpack.payload import SCHEMA, T
 from torchette.errors import DelegationWarning
@@ -233,7 +234,7 @@ def test_each_dynamic_layer_is_a_delegate_where_that_is_asked_for() -> None:
     torch.testing.assert_close(_run(edge.to_executorch().buffer, args), model(*args), rtol=0.05, atol=0.03)
 
 
-@pytest.mark.parametrize("group", [32, None])
+@pytest.mark.parametrize("group", sweep([32, None], None))
 def test_four_bit_weights_here_and_there(group: int | None) -> None:
     torch.manual_seed(0)
     model, args = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4)).eval(), (torch.randn(3, 64),)
@@ -314,8 +315,19 @@ def _residual() -> nn.Module:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("lowered_there", [False, True])
-@pytest.mark.parametrize("build", [_mobile, _residual, _Encoder])
+@pytest.mark.parametrize(
+    ("build", "lowered_there"),
+    sweep(
+        [
+            (build, lowered_there)
+            for build in (_mobile, _residual, _Encoder)
+            for lowered_there in (False, True)
+        ],
+        (_mobile, True),
+        (_residual, False),
+        (_Encoder, False),
+    ),
+)
 def test_networks_in_static_int8_give_the_library_s_results(build, lowered_there: bool) -> None:
     torch.manual_seed(0)
     args = (torch.randn(8, 3, 32, 32),)
@@ -326,7 +338,7 @@ def test_networks_in_static_int8_give_the_library_s_results(build, lowered_there
     torch.testing.assert_close(got, program.module()(*args), rtol=0, atol=2.01 * _step(program))
 
 
-@pytest.mark.parametrize("lowered_there", [False, True])
+@pytest.mark.parametrize("lowered_there", sweep([False, True], False))
 def test_a_transformer_whose_rows_are_quantized_when_it_runs(lowered_there: bool) -> None:
     torch.manual_seed(0)
     args = (torch.randn(2, 3, 32, 32),)
@@ -347,9 +359,7 @@ class _Logits(nn.Module):
         return self.llama(input_ids=ids, use_cache=False).logits
 
 
-@pytest.mark.parametrize(
-    ("group", "lowered_there"), [pytest.param(32, True, marks=pytest.mark.slow), (None, False)]
-)
+@pytest.mark.parametrize(("group", "lowered_there"), sweep([(32, True), (None, False)], (None, False)))
 def test_a_llama_with_weights_of_four_bits(group: int | None, lowered_there: bool) -> None:
     zoo.declare_torchvision_operators()
     transformers = pytest.importorskip("transformers")

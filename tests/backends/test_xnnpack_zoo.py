@@ -11,14 +11,13 @@ import torch
 from torch.export import export
 
 from tests.models import architectures
+from tests.sweep import sweep
 from torchette.runtime import Runtime
 
 # In units of the largest value; some networks amplify rounding, see docs/zoo.md.
 TOLERANCE = 3e-4
-DAILY = ("torchvision/squeezenet1_1", "transformers/distilbert")
-GATE = ("torchvision/mobilenet_v2", "transformers/llama")
-# The peer takes up to half a minute to lower each of these.
-SLOW = (
+NETWORKS = (
+    "torchvision/squeezenet1_1", "transformers/distilbert", "torchvision/mobilenet_v2", "transformers/llama",
     "torchvision/efficientnet_b0", "torchvision/mobilenet_v3_small", "torchvision/resnet18",
     "transformers/bert", "transformers/gpt2", "transformers/wav2vec2", "transformers/whisper",
     "torchvision/convnext_tiny", "torchvision/densenet121", "torchvision/regnet_y_400mf",
@@ -26,14 +25,10 @@ SLOW = (
     "timm/deit_tiny_patch16_224", "timm/ghostnet_050", "timm/mobilevit_xxs",
     "transformers/mobilevit", "transformers/segformer",
 )  # fmt: skip
-MARKED = [
-    pytest.param(name, marks=mark)
-    for names, mark in ((GATE, pytest.mark.gate), (SLOW, pytest.mark.slow))
-    for name in names
-]
 
 
-@pytest.mark.parametrize("name", [*DAILY, *MARKED])
+# The peer takes up to half a minute to lower each of the others.
+@pytest.mark.parametrize("name", sweep(NETWORKS, "torchvision/squeezenet1_1"))
 def test_what_the_peer_lowers_equals_eager(name: str) -> None:
     partitioners = pytest.importorskip("executorch.backends.xnnpack.partition.xnnpack_partitioner")
     from executorch.exir import to_edge_transform_and_lower

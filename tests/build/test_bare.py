@@ -174,6 +174,7 @@ def test_integers_give_the_desks_bits(
     np.testing.assert_array_equal(given, case.expected)
 
 
+@pytest.mark.slow
 def test_build_makes_an_image_of_each_model(
     model_files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

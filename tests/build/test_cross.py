@@ -218,7 +218,7 @@ def outputs_of(made: Made, target: targets.Target, case: Case, folder: Path) -> 
     ("name", "kind"),
     [
         *with_gcc("aarch64-linux", "riscv64-linux"),
-        # The integers, the core's tests and the memory bill below run on ARMv7 in the gate.
+        # The core's tests below run on ARMv7 in the gate, and tests/models/test_32_bit.py on 32-bit x86.
         pytest.param("armv7-linux", "gcc", marks=pytest.mark.slow),
         WINDOWS,
         *with_zig("x86-64-linux-musl", "aarch64-linux", "armv7-linux", "riscv64-linux", "x86-64-windows"),
@@ -253,7 +253,8 @@ def test_other_targets_run_models_as_the_host_does(
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *with_gcc("aarch64-linux", "armv7-linux", "riscv64-linux"),
+        *with_gcc("aarch64-linux", "riscv64-linux"),
+        pytest.param("armv7-linux", "gcc", marks=pytest.mark.slow),
         WINDOWS,
         *with_zig("x86-64-linux-musl", "aarch64-linux", "armv7-linux", "riscv64-linux"),
         pytest.param("wasm32-wasi", "zig", marks=pytest.mark.slow),
@@ -320,7 +321,8 @@ class Products(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*with_gcc("armv7-linux"), *with_zig("aarch64-linux", "riscv64-linux")]
+    ("name", "kind"),
+    [pytest.param("armv7-linux", "gcc", marks=pytest.mark.slow), *with_zig("aarch64-linux", "riscv64-linux")],
 )
 def test_the_memory_bill_is_exact(name: str, kind: str, tmp_path: Path) -> None:
     """Scratch memory is measured on this machine, with kernels whose vectors are as wide."""
@@ -453,7 +455,7 @@ def test_boards_get_an_image_that_gives_the_answers_of_the_desk(
     assert "4 bytes too many for FLASH" in capsys.readouterr().err
 
 
-@pytest.mark.gate
+@pytest.mark.slow
 def test_images_are_optimised_for_size_or_speed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if shutil.which("arm-none-eabi-g++") is None or shutil.which("qemu-system-arm") is None:
         pytest.skip("./dev tools installs the compiler and the emulator")
@@ -498,7 +500,7 @@ def test_a_project_finds_a_build_and_its_compiler(tmp_path: Path) -> None:
     assert list((tmp_path / "tree").glob("libtorchette_core.a"))
 
 
-@pytest.mark.gate
+@pytest.mark.slow
 def test_cmake_builds_the_runtime_with_a_compiler_of_ones_own(tmp_path: Path) -> None:
     """docs/cross-compile.md: a toolchain file for a board, and the checkout added to an application that CMake links."""
     if shutil.which("arm-none-eabi-g++") is None:

@@ -67,6 +67,7 @@ def test_a_new_project_builds_and_runs(board: str, kind: str, net: Path) -> None
     assert method == pool and 0 < used < stack == boards.STACK
 
 
+@pytest.mark.slow
 @needs_emulator
 @needs_make
 def test_other_results_than_the_desks_end_the_image_with_one(net: Path) -> None:
@@ -78,6 +79,7 @@ def test_other_results_than_the_desks_end_the_image_with_one(net: Path) -> None:
     assert code != 0 and "8 values are NOT those of the desk" in text and "Error 1" in text
 
 
+@pytest.mark.slow
 @needs_make
 @pytest.mark.parametrize("kind", ["gcc", pytest.param("zig", marks=pytest.mark.slow)])
 def test_the_linker_names_the_missing_bytes(kind: str, net: Path) -> None:

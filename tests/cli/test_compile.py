@@ -87,6 +87,7 @@ def test_list_shows_what_the_options_lead_to(capsys: Capture) -> None:
     assert "fuse_linear" not in text and "plan_memory" in text
 
 
+@pytest.mark.filterwarnings("ignore::torchette.errors.DelegationWarning")
 def test_a_backend_its_fallback_and_a_size_that_varies(folder: Path, capsys: Capture) -> None:
     arguments = [
         "compile",

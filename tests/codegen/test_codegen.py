@@ -16,6 +16,7 @@ from tests.building import CXX, run
 from tests.codegen.built import Unit, assert_same, needs_compiler
 from tests.extension.test_parallel import Towers
 from tests.models import artifacts, branching, zoo
+from tests.sweep import sweep
 from torchette.build import kernels
 from torchette.cli import main
 from torchette.codegen import codegen
@@ -38,7 +39,7 @@ def arrays(inputs: Any) -> list[Any]:
     return [item.numpy() if isinstance(item, torch.Tensor) else item for item in inputs]
 
 
-@pytest.mark.parametrize("name", ["digits", "keyword_spotting"])
+@pytest.mark.parametrize("name", sweep(["digits", "keyword_spotting"], "digits"))
 def test_reference_models(name: str, tmp_path: Path) -> None:
     path = tmp_path / "net.pte"
     path.write_bytes(artifacts.our_file(name))
@@ -70,11 +71,7 @@ def test_whole_numbers_and_bools(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "cond",
-        "while",
-        *(pytest.param(n, marks=pytest.mark.gate) for n in ("nested_cond", "nested_map", "scan")),
-    ],
+    sweep(("cond", "while", "nested_cond", "nested_map", "scan"), "cond", "while"),
 )
 def test_control_flow(name: str, tmp_path: Path) -> None:
     module, every = branching.build(name)

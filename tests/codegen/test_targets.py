@@ -15,6 +15,7 @@ import pytest
 from tests.build.images import compiler, emulate, emulated, named, with_gcc, with_zig
 from tests.building import run
 from tests.models import artifacts
+from tests.sweep import sweep
 from torchette import targets
 from torchette.build import toolchain
 from torchette.build.bare import boards
@@ -68,7 +69,7 @@ def compiled(used: Compiler, model: str, folder: Path, flags: tuple[Any, ...]) -
         *with_zig("aarch64-linux", "x86-64-linux-musl"),
     ],
 )
-@pytest.mark.parametrize("model", ["digits", pytest.param("keyword_spotting", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model", sweep(["digits", "keyword_spotting"], "digits"))
 def test_linux(name: str, kind: str, model: str, tmp_path: Path) -> None:
     target = targets.find(name)
     emulator = emulated(target)

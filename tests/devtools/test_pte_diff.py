@@ -88,6 +88,7 @@ def test_arguments_signatures_methods_and_memory() -> None:
     ]
 
 
+@pytest.mark.filterwarnings("ignore::torchette.errors.DelegationWarning")
 def test_delegates_named_data_and_sizes() -> None:
     changed = net()
     with torch.no_grad():

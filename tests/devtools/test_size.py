@@ -59,6 +59,7 @@ def assert_whole(data: bytes) -> size.Sizes:
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @pytest.mark.parametrize("backend", ["portable", "null"])
+@pytest.mark.filterwarnings("ignore::torchette.errors.DelegationWarning")
 def test_the_sizes_sum_to_our_files(config: dict[str, Any], backend: str, tmp_path: Path) -> None:
     model = torchette.compile(
         Counting().eval(), (X,), backend=backend, config=ExecutorchBackendConfig(**config)

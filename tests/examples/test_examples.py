@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.building import ROOT, built, run
+from tests.sweep import sweep
 from torchette import cli
 
 
@@ -58,14 +59,17 @@ def test_a_failure_shows_and_a_missing_tool_skips(
 
 @pytest.mark.gate
 @pytest.mark.xdist_group("wasm")
-def test_all_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names", sweep(["--all", "digits java kotlin rust", "search"], "digits java kotlin rust", "search")
+)
+def test_they_run(names: str, tmp_path: Path) -> None:
+    """The web page and the module for JavaScript have tests of their own: test_web_page.py and tests/build/test_web.py."""
     built("torchette_shared")
-    command = ("-m", "torchette.cli", "examples", "run", "--all", "--folder", tmp_path)
+    command = ("-m", "torchette.cli", "examples", "run", *names.split(), "--folder", tmp_path)
     lines = run(sys.executable, *command, cwd=ROOT).stdout.splitlines()
     results = {line.split()[1].rstrip(":"): line for line in lines}
-    assert results["digits"].startswith("ok") and ": 7 0.9" in results["digits"]
-    for name in ("java", "kotlin", "rust", "javascript"):
-        assert (
-            results[name].startswith("skipped")
-            or results[name].split(": ")[1] == results["digits"].split(": ")[1]
-        )
+    assert names == "--all" or set(results) == set(names.split())
+    for name in results.keys() & {"digits", "search"}:
+        assert results[name].startswith("ok")
+    for name in results.keys() & {"digits", "java", "kotlin", "rust", "javascript"}:
+        assert results[name].startswith("skipped") or results[name].split(": ")[1].startswith("7 0.9")

@@ -136,11 +136,13 @@ def test_value_that_differs_from_the_pattern_is_refused(fused):
     assert found.code == "not-its-pattern" and "does not take these arguments" in found.message
 
 
+@pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
 def test_file_names_the_operator(fused):
     program = fused[1].to_executorch()
     assert set(program.operators()) == {"tgt::linear_relu.out", "aten::linear.out"}
 
 
+@pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
 def test_file_runs_with_the_targets_kernel(fused, tmp_path):
     module, manager = fused
     manager.to_executorch().save(tmp_path / "model.pte")

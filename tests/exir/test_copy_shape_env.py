@@ -18,6 +18,7 @@ from torch.export import Dim, ExportedProgram, export
 from torch.fx import GraphModule
 
 import torchette
+from tests.sweep import sweep
 from torchette.backends.xnnpack.partitioner import XnnpackPartitioner
 from torchette.errors import DelegationWarning
 from torchette.exir import ExecutorchBackendConfig, to_edge, to_edge_transform_and_lower
@@ -118,7 +119,7 @@ def facts(program: ExportedProgram) -> list[Any]:
     return [*found, ("pending", list(env.pending_fresh_unbacked_symbols))]  # fmt: skip
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "dynamic"])
+@pytest.mark.parametrize("dynamic", sweep([False, True], True), ids=["fixed", "dynamic"])
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_program_is_lowered_twice_to_the_same_bytes_and_stays_as_it_is(kind: str, dynamic: bool) -> None:
     shapes = ({0: Dim("n", min=2, max=9)},) if dynamic else None

@@ -151,7 +151,7 @@ def installed(packages: str) -> Path:
     return folder
 
 
-@pytest.mark.gate
+@pytest.mark.slow
 def test_transformers_exporter(tmp_path: Path) -> None:
     pytest.importorskip("transformers.exporters")
     run(EXPORTER, str(tmp_path))

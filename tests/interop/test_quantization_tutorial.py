@@ -104,6 +104,7 @@ def test_lowered_for_xnnpack(tmp_path: Path) -> None:
     _agree(_run_file(tmp_path / "ours", portable=True), expected, step)
 
 
+@pytest.mark.slow
 def test_as_executorch_gives_it(tmp_path: Path) -> None:
     pytest.importorskip("executorch.exir")
     _, expected, got, step = _run("torchette", tmp_path / "ours", "lowered")

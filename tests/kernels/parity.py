@@ -142,7 +142,9 @@ class Sample:
         args, kwargs = pytree.tree_unflatten(
             [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], tree
         )
-        return pytree.tree_leaves(self.function(*args, **kwargs))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of deprecated operators and of sizes without a result
+            return pytree.tree_leaves(self.function(*args, **kwargs))
 
     def eager(self, convert: Callable[[torch.Tensor], torch.Tensor] = torch.clone) -> list[Any]:
         torch.manual_seed(0)

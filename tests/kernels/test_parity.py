@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Torch's own samples of its operators give what eager gives: one dtype of each operator exported, compiled and run, the
-# others by the kernels themselves. A few samples of each operator always, more of them in every dtype with --full;
+# others by the kernels themselves. A sample of each operator always, more of them in every dtype with --full;
 # parity_exclusions.json says what is left out, and why.
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import pytest
 import torch
 
 from tests.kernels import direct, parity
+from tests.sweep import sweep
 from torchette.errors import CompileError
 
 QUICK, FULL = 16, 64
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of operators that it deprecates
 
 
+@pytest.mark.parametrize("limit", sweep([1, 2], 1))
 @pytest.mark.parametrize("shard", range(QUICK))
-def test_samples_give_what_eager_gives(shard: int) -> None:
-    result = parity.sweep(list(parity.operators())[shard::QUICK], 2, parity.two_dtypes, directly=True)
+def test_samples_give_what_eager_gives(shard: int, limit: int) -> None:
+    result = parity.sweep(list(parity.operators())[shard::QUICK], limit, parity.two_dtypes, directly=True)
     assert not result.failures, "\n".join(result.failures)
-    assert result.direct > 50, "kernels cannot be called without a program any more"
+    assert result.direct > 15, "kernels cannot be called without a program any more"
 
 
 @pytest.mark.slow

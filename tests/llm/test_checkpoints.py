@@ -14,6 +14,7 @@ import torch
 
 from tests.llm import families
 from tests.llm.test_export import expected, greedy, small_llama
+from tests.sweep import sweep
 from torchette.errors import FormatError, UnsupportedError
 
 transformers = pytest.importorskip("transformers")
@@ -159,9 +160,7 @@ def test_floats_and_whole_numbers_are_those_that_were_stored(name: str, tmp_path
             assert torch.equal(found.numbers * scales, parameter.data)
 
 
-@pytest.mark.parametrize(
-    "name", ["awq", *(pytest.param(one, marks=pytest.mark.slow) for one in ("gptq", "packed", "int8", "fp8"))]
-)
+@pytest.mark.parametrize("name", sweep(["awq", "gptq", "packed", "int8", "fp8"], "awq"))
 def test_a_folder_gives_the_tokens_of_its_floats(name: str, tmp_path: Path) -> None:
     settings, store, kept = FORMATS[name]
     model = families.build("llama3")
@@ -175,7 +174,7 @@ def test_a_folder_gives_the_tokens_of_its_floats(name: str, tmp_path: Path) -> N
     )
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", sweep(["bfloat16", "float16"], "bfloat16"))
 def test_folders_of_sixteen_bits(dtype: str, tmp_path: Path) -> None:
     model = small_llama().to(getattr(torch, dtype))
     model.save_pretrained(tmp_path)

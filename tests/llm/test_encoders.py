@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.models import zoo
+from tests.sweep import sweep
 from torchette.errors import InputError, UnsupportedError
 
 _LIBRARY = zoo.declare_torchvision_operators()
@@ -91,9 +92,7 @@ def expected(model: Any, inputs: torch.Tensor, count: int) -> list[int]:
     return tokens[0].tolist()[-count:]
 
 
-@pytest.mark.parametrize(
-    "name", [n if n == "t5" else pytest.param(n, marks=pytest.mark.slow) for n in MODELS]
-)
+@pytest.mark.parametrize("name", sweep(MODELS, "t5"))
 def test_answers_are_the_models_own(name: str, tmp_path: Path) -> None:
     model = build(name)
     path = llm.export(model, max_context=CONTEXT, max_prefill=16, full_logits=True).save(

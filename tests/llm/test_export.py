@@ -14,6 +14,7 @@ import torch
 import torchette
 from tests.llm import families
 from tests.models import zoo
+from tests.sweep import sweep
 from torchette.errors import FormatError, InputError, ModelNotFoundError, TorchetteError
 
 _LIBRARY = zoo.declare_torchvision_operators()
@@ -73,16 +74,11 @@ def test_tokens_are_the_models_own_in_parts_and_after_a_rewind(tmp_path: Any) ->
 
 
 # What a few of them have: windows and soft caps; experts and sinks; no rotary positions.
-_EVERY_DAY = ("gemma2", "gpt_oss", "gpt2")
 
 
 @pytest.mark.parametrize(
     "family",
-    [
-        name if name in _EVERY_DAY else pytest.param(name, marks=pytest.mark.slow)
-        for name in families.FAMILIES
-        if name not in families.REFUSED
-    ],
+    sweep((name for name in families.FAMILIES if name not in families.REFUSED), "gemma2", "gpt2"),
 )
 def test_families(family: str) -> None:
     model = families.build(family)
@@ -134,9 +130,7 @@ def test_what_a_cache_cannot_serve_is_refused(family: str) -> None:
         llm.export(families.build(family), max_context=CONTEXT)
 
 
-@pytest.mark.parametrize(
-    "scheme", ["8da4w", *(pytest.param(name, marks=pytest.mark.slow) for name in ("int4", "int8"))]
-)
+@pytest.mark.parametrize("scheme", sweep(["8da4w", "int4", "int8"], "8da4w"))
 def test_whole_numbers_are_computed_as_torch_does(scheme: str) -> None:
     from torchette.llm.decoder import Decoder
     from torchette.llm.quantized import store_whole
@@ -175,10 +169,10 @@ def test_experts_have_eight_bits(family: str) -> None:
 
 
 # Heads of keys and values; the same with windows and soft caps, and with sinks.
+@pytest.mark.parametrize("family", sweep(["llama3", "gemma2", "gpt_oss"], "llama3"))
 @pytest.mark.parametrize(
-    "family", ["llama3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma2", "gpt_oss"))]
+    ("cache", "bound", "saved"), sweep([("float16", 2e-3, 2), ("int8", 0.05, 2.5)], ("int8", 0.05, 2.5))
 )
-@pytest.mark.parametrize(("cache", "bound", "saved"), [("float16", 2e-3, 2), ("int8", 0.05, 2.5)])
 def test_caches_of_fewer_bits(family: str, cache: str, bound: float, saved: float) -> None:
     model = families.build(family)
     bound *= 2 if family == "gpt_oss" else 1  # where a small difference may choose another expert

@@ -14,6 +14,7 @@ from torch._higher_order_ops.while_loop import while_loop
 
 import torchette
 from tests.models import branching
+from tests.sweep import sweep
 from torchette.errors import MissingKernelError, UnsupportedError
 from torchette.exir import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
@@ -30,7 +31,7 @@ def assert_equal(actual: Any, expected: Any) -> None:
             assert mine == right
 
 
-@pytest.mark.parametrize("planned", [False, True], ids=["lent", "planned"])
+@pytest.mark.parametrize("planned", sweep([False, True], True), ids=["lent", "planned"])
 @pytest.mark.parametrize("name", branching.CASES | branching.UNBOUNDED)
 def test_every_way_equals_eager(name: str, planned: bool) -> None:
     module, inputs = branching.build(name)
@@ -62,7 +63,7 @@ def test_what_a_stacking_loop_cannot_do_is_refused(body: Any, problem: str) -> N
         torchette.compile(module, (branching.X,))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", sweep(range(8), 0, 1, 2))
 def test_random_nests_equal_eager(seed: int) -> None:
     module = branching.random_model(seed)
     numbers = torch.Generator().manual_seed(seed)

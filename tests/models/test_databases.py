@@ -32,6 +32,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of its own examples
 def test_every_supported_example_of_export_equals_eager(name: str) -> None:
     case = EXAMPLES[name]
     if case.support_level is not SupportLevel.SUPPORTED:
@@ -54,6 +55,7 @@ def test_every_supported_example_of_export_equals_eager(name: str) -> None:
 
 
 @pytest.mark.parametrize("info", hop_db, ids=[f"{info.name}{n}" for n, info in enumerate(hop_db)])
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of its own examples
 def test_samples_of_higher_order_operators_equal_eager(info: Any) -> None:
     for sample in info.sample_inputs("cpu", torch.float32, requires_grad=False):
         leaves, tree = pytree.tree_flatten((sample.input, *sample.args))

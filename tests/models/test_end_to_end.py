@@ -90,6 +90,7 @@ def test_sentences_rank_as_in_eager() -> None:
     assert question @ recipe > question @ stocks + 0.2
 
 
+@pytest.mark.slow
 def test_bytes_are_the_same_in_another_process() -> None:
     """Weights, state and unrolled steps. Another process has another hash seed and other addresses."""
     names = ["mobilenet_v3_small", "llama", "lstm"]

@@ -8,6 +8,7 @@ import importlib.util
 import pytest
 
 from tests.models import architectures, engine_bytes
+from tests.sweep import sweep
 
 # Networks that plan more with the engine, and by how many bytes at most. What is read in parts is read in parts of each pixel
 # there, so that the parts are copied (res2net); an image of three channels is permuted first (alexnet).
@@ -36,7 +37,7 @@ SAMPLE = ("torchvision/squeezenet1_1", "transformers/llama", "transformers/squee
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=() if n in SAMPLE else pytest.mark.slow) for n in architectures.NAMES],
+    sweep(architectures.NAMES, *SAMPLE),
 )
 def test_memory_and_file(name: str) -> None:
     library = name.partition("/")[0]

@@ -18,6 +18,7 @@ from torchao.quantization.pt2e.quantizer import ComposableQuantizer
 from torchao.quantization.pt2e.quantizer.embedding_quantizer import EmbeddingQuantizer
 
 import torchette
+from tests.sweep import sweep
 from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
 
 STATIC = ({}, {"is_per_channel": True})
@@ -25,6 +26,10 @@ DYNAMIC = ({"is_dynamic": True}, {"is_dynamic": True, "is_per_channel": True})
 SHARE = (
     0.001  # of the elements may be a step of the output's scale away: a sum in another order rounds otherwise
 )
+
+
+def _words(how: dict[str, bool]) -> str:
+    return " ".join(how) or "per tensor"
 
 
 def _quantizer(**how) -> XNNPACKQuantizer:
@@ -142,8 +147,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", [*STATIC, *DYNAMIC], ids=lambda how: " ".join(how) or "per tensor")
+@pytest.mark.parametrize("how", sweep([*STATIC, *DYNAMIC], STATIC[1], DYNAMIC[1]), ids=_words)
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.filterwarnings("ignore:Using padding=.same.:UserWarning")
 def test_a_model(name: str, how: dict[str, bool]) -> None:
     torch.manual_seed(0)
     build, draw = MODELS[name]
@@ -163,7 +169,7 @@ def test_padding_is_where_it_was() -> None:
     assert not table[3].any() and table[[2, 4]].any(1).all()
 
 
-@pytest.mark.parametrize("how", [*STATIC, *DYNAMIC], ids=lambda how: " ".join(how) or "per tensor")
+@pytest.mark.parametrize("how", [*STATIC, *DYNAMIC], ids=_words)
 def test_torchette_quantizes(how: dict[str, bool]) -> None:
     torch.manual_seed(0)
     model, x = _Recurrent(nn.GRU).eval(), torch.randn(3, 7, 8)
@@ -174,7 +180,7 @@ def test_torchette_quantizes(how: dict[str, bool]) -> None:
 # ---- sums that 32 bits do not hold ----
 
 
-@pytest.mark.parametrize("how", [*STATIC, *DYNAMIC], ids=lambda how: " ".join(how) or "per tensor")
+@pytest.mark.parametrize("how", sweep([*STATIC, *DYNAMIC], STATIC[0], DYNAMIC[1]), ids=_words)
 def test_a_sum_beyond_32_bits(how: dict[str, bool]) -> None:
     torch.manual_seed(0)
     size = 200_000

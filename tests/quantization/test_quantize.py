@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import torchette
+from tests.sweep import sweep
 from torchette.errors import InputError, InputTypeError, QuantizationError, TrainModeError
 from torchette.quantization import RECIPES, knapsack, quantize, recipes
 from torchette.quantization.table import Layer, Point, QuantizationTable
@@ -116,7 +117,7 @@ FITTING = {
 BITS = {"8da4w": 4, "int4-weight-only": 4, "bfloat16": 16, "float16": 16}
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", sweep(RECIPES, "int8", "8da4w", "bfloat16"))
 def test_all_layers_that_a_recipe_fits(recipe: str) -> None:
     model, images = _Net().eval(), _images()
     before = copy.deepcopy(model.state_dict())
@@ -474,6 +475,7 @@ def test_four_bits_and_eight() -> None:
     assert torchette.compile(quantized, (rows[0],)).nbytes / 1e6 == table.chosen.megabytes
 
 
+@pytest.mark.slow
 def test_bfloat16_where_integers_lose_too_much() -> None:
     model = _Uneven().eval()
     plain = torchette.compile(model, (_rows()[0],)).nbytes / 1e6

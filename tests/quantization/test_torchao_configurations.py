@@ -27,6 +27,7 @@ from torchao.quantization import (
 from torchao.quantization.granularity import PerAxis, PerGroup, PerTensor
 
 import torchette
+from tests.sweep import sweep
 from torchette.errors import DialectError
 from torchette.exir import to_edge
 from torchette.export import AOQuantizationConfig, ExportRecipe, QuantizationRecipe
@@ -73,7 +74,7 @@ def _quantized(configuration: Any, dtype: torch.dtype = torch.float32) -> nn.Mod
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", sweep([torch.float32, torch.bfloat16], torch.float32))
 def test_integers_agree_with_eager(name: str, dtype: torch.dtype) -> None:
     model, x = _quantized(CONFIGURATIONS[name](), dtype), torch.randn(5, 64, dtype=dtype)
     tolerance = 1e-5 if dtype is torch.float32 else 2e-2

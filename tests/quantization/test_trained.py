@@ -8,6 +8,7 @@ import torch
 
 import torchette
 from tests.models import trained
+from tests.sweep import sweep
 
 pytest.importorskip("torchao")
 pytest.importorskip("sklearn")
@@ -26,11 +27,11 @@ def _accuracy(name: str, outputs: torch.Tensor) -> float:
 @pytest.mark.parametrize(
     ("name", "recipe"),
     [
-        # The transformer's rows cover both recipes in the gate.
-        pytest.param("digits_cnn", "static int8", marks=pytest.mark.slow),
-        pytest.param("digits_cnn", "QAT", marks=pytest.mark.slow),
-        ("digits_transformer", "static int8"),
-        ("digits_transformer", "QAT"),
+        *sweep(
+            (name, recipe)
+            for name in ("digits_cnn", "digits_transformer")
+            for recipe in ("static int8", "QAT")
+        ),
         *(("digits_mlp", recipe) for recipe in trained.RECIPES),
     ],
 )

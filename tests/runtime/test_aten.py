@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 import torchette
 from tests.building import CXX, LAUNCHER, ROOT, built, run
 from tests.models import architectures, zoo
+from tests.sweep import sweep
 from torchette.build import aten as aten_build
 from torchette.cli import main
 from torchette.errors import (
@@ -95,12 +96,10 @@ class Of(nn.Module):
 
 # --- Whole models
 
-QUICK = ("digits", "keyword_spotting", "llama", "lstm")
+QUICK = ("digits", "lstm")
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in zoo.names()]
-)
+@pytest.mark.parametrize("name", sweep(zoo.names(), *QUICK))
 def test_reference_models_equal_their_graph(name: str) -> None:
     as_its_graph(*zoo.build(name))
 
@@ -238,6 +237,7 @@ def test_state_lasts_and_is_reset() -> None:
 
 
 @pytest.mark.parametrize("backend", ["null", "cpu"])
+@pytest.mark.filterwarnings("ignore::torchette.errors.DelegationWarning")
 def test_delegates_and_the_engine_run_inside(backend: str) -> None:
     model = nn.Sequential(nn.Linear(4, 4), Of(lambda x: (x + x).sinh())).eval()
     x = torch.randn(2, 4)
@@ -284,6 +284,7 @@ def test_modes_of_eager_do_not_reach_the_program() -> None:
 # --- Operators of one's own
 
 
+@pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
 def test_an_operator_of_one_s_own_is_registered_once() -> None:
     with torch.library._scoped_library("atentest", "FRAGMENT") as library:
         library.define("twice(Tensor x, *, Scalar by=2) -> Tensor")
@@ -306,6 +307,7 @@ def test_an_operator_of_one_s_own_is_registered_once() -> None:
         equal(on_torch(Of(torch.sin), (x,)).execute([x]), x.sin())
 
 
+@pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
 def test_an_operator_that_goes_away_is_no_crash() -> None:
     def made(factor: float) -> Method:
         library.define("fleeting(Tensor x) -> Tensor")
@@ -326,6 +328,7 @@ def test_an_operator_that_goes_away_is_no_crash() -> None:
 # --- What is refused
 
 
+@pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
 def test_sparse_tensors_are_refused_by_name() -> None:
     x = torch.eye(3)
     method = on_torch(Of(torch.sin), (x,))
@@ -345,6 +348,7 @@ def test_sparse_tensors_are_refused_by_name() -> None:
             method.execute([x])
 
 
+@pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
 def test_an_operator_that_nobody_has_is_named() -> None:
     with torch.library._scoped_library("atentest", "FRAGMENT") as library:
         library.define("abstract(Tensor x) -> Tensor")
@@ -369,6 +373,7 @@ def test_what_torch_refuses_names_operator_and_line() -> None:
         method.execute([torch.ones(3), torch.tensor([7])])
 
 
+@pytest.mark.filterwarnings("ignore::torchette.errors.MissingKernelWarning")
 def test_a_result_of_another_size_is_refused() -> None:
     with torch.library._scoped_library("atentest", "FRAGMENT") as library:
         library.define("grows(Tensor x) -> Tensor")

@@ -320,7 +320,9 @@ def damaged_bytes(make: MakePartitioner) -> None:
                     (0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256))
                 )
         try:
-            Runtime.get().load_program(bytes(changed)).load_method("forward").execute(list(args))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # kernels may run what the backend refuses
+                Runtime.get().load_program(bytes(changed)).load_method("forward").execute(list(args))
         except TorchetteError:
             continue
         assert turn > 0, "bytes that are all zero were accepted"

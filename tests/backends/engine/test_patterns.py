@@ -456,6 +456,7 @@ class _Branches(nn.Module):
         return self.head(torch.cond(x.sum() > 0, left, right, (x,)))
 
 
+@pytest.mark.filterwarnings("ignore::torchette.errors.DelegationWarning")
 def test_control_flow() -> None:
     model = _Branches().eval().requires_grad_(False)
     compiled = torchette.compile(model, (torch.randn(1, 3, 6, 6),), backend="cpu")

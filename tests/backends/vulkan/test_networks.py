@@ -19,6 +19,7 @@ import torchette
 from tests.backends.vulkan.device import needs_device, on_processor
 from tests.backends.vulkan.networks import NAMES, Gated, Words, networks
 from tests.models.architectures import build
+from tests.sweep import sweep
 from torchette.backends.vulkan import VulkanBackend, VulkanPartitioner
 from torchette.backends.vulkan.payload import Payload
 from torchette.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
@@ -58,19 +59,15 @@ def test_in_one_call(name):
         assert_equal(data, module, inputs)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sweep(NAMES, "vision"))
 def test_in_float16(name):
     edge, module, inputs = lowered(name, {"force_fp16": True})
     assert_equal(edge.to_executorch().buffer, module, inputs, 2e-2)
 
 
 # The peer takes half a minute to look for its patterns.
-FROM_EXECUTORCH = [
-    pytest.param(
-        name, options, marks=pytest.mark.gate if (name, options) == ("vision", {}) else pytest.mark.slow
-    )
-    for name, options in [*((name, {}) for name in NAMES), ("vision", {"force_fp16": True})]
-]
+# One is below, with state; the peer takes ten seconds to lower one of these.
+FROM_EXECUTORCH = sweep([*((name, {}) for name in NAMES), ("vision", {"force_fp16": True})])
 
 
 def of_executorch(module: torch.nn.Module, inputs: tuple, options: dict) -> bytes:
@@ -295,6 +292,7 @@ sys.exit(pytest.main([*options, sys.argv[1].partition(":")[0]]))
 """
 _VALIDATED = """
 from tests.backends.vulkan.test_networks import *
+from tests.sweep import sweep
 for name in NAMES:
     for options in ({}, {"force_fp16": True}):
         edge, module, inputs = lowered(name, options)

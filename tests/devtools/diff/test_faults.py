@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.devtools.diff import faults
+from tests.sweep import sweep
 from torchette.devtools.diff import compare
 
 pytestmark = pytest.mark.usefixtures("portable_plan")
@@ -21,7 +22,7 @@ def test_injected_faults_are_named(kind: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["residual", *(pytest.param(n, marks=pytest.mark.slow) for n in faults.networks() if n != "residual")],
+    sweep(faults.networks(), "residual"),
 )
 def test_nothing_is_found_where_nothing_is(name: str) -> None:
     made = faults.make(name)

@@ -30,6 +30,7 @@ from tests.backends.engine.cases import dynamic_linear as cases
 from tests.backends.engine.draw import Draw
 from tests.backends.engine.test_patterns import engine_calls
 from tests.kernels import kernel_call
+from tests.sweep import sweep
 from torchette.backends.engine.operators.dynamic_linear import dynamic_linear, quantize_rows
 from torchette.backends.engine.pack import pack_linear, pack_quads
 from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
@@ -107,7 +108,7 @@ def agree(model: Any, module: nn.Module, x: torch.Tensor) -> None:
     assert float(off.float().mean()) <= 0.2
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", sweep(SHAPES, "rows"))
 @pytest.mark.parametrize("form", FORMS)
 def test_layers_run_on_integers(form: str, shape: str) -> None:
     if form == "integers by tensor" and shape == "deep":
@@ -135,7 +136,12 @@ def test_torchao_multiplies_signed_or_unsigned_bytes(unsigned: bool, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "form", ["pt2e by channel", "8da4w", "8da8w", "integers by row", "integers with zero points"]
+    "form",
+    sweep(
+        ["pt2e by channel", "8da4w", "8da8w", "integers by row", "integers with zero points"],
+        "pt2e by channel",
+        "8da4w",
+    ),
 )
 def test_sizes_that_vary(form: str) -> None:
     x = torch.randn(2, 3, 64)
