@@ -13,7 +13,7 @@ def sweep(cases: Iterable[Any], *gate: Any) -> list[Any]:
     """Parameters for pytest: those that equal one of `gate` run always, the others with `--full` alone.
 
     Raises:
-        ValueError: one of `gate` is no case, so that the gate would test less than its author wanted.
+        ValueError: A member of `gate` is not among the cases, so the gate would not run it.
     """
     cases = list(cases)
     for case in gate:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Bytes of every backend of the build, changed ten thousands of times, and the conformance suite, under AddressSanitizer
-# and UndefinedBehaviorSanitizer; XNNPACK's library itself is built with the first.
+# and UndefinedBehaviorSanitizer. The XNNPACK library, if it was built, is instrumented with the first.
 """Whatever the bytes are, no backend reads or writes where it must not; those programs leave no memory behind."""
 
 from __future__ import annotations

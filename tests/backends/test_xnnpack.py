@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The XNNPACK backend: what it claims it runs, right; its payload is ExecuTorch's, both ways."""
+"""The XNNPACK backend runs every node that it claims, with the right results. ExecuTorch reads its payload, and it reads ExecuTorch's."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def _same(method, model: nn.Module, x: torch.Tensor) -> None:
 
 @pytest.mark.slow
 def test_a_decoder_of_any_length() -> None:
-    """Two layers with all their attention matrices, whose two sizes vary, are one call; what is outside are whole numbers."""
+    """Two layers with attention matrices of two dynamic sizes are one call; only integers stay outside."""
     torch.manual_seed(0)
     model, n = _Prompt().eval(), Dim("n", min=2, max=64)
     edge = _lower(model, (torch.randint(0, 256, (1, 7)),), dynamic_shapes=({1: n},))

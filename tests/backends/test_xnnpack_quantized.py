@@ -37,7 +37,7 @@ def _quantized(model: nn.Module, args: tuple, **how) -> torch.export.ExportedPro
 
 
 def _four_bits(model: nn.Module, args: tuple, group: int | None) -> torch.export.ExportedProgram:
-    """Linear layers with weights of 4 bits, and rows that are quantized when they come: 8da4w."""
+    """Linear layers with 4-bit weights and dynamically quantized rows: 8da4w."""
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
     from torchao.quantization.granularity import PerAxis, PerGroup
 
@@ -417,7 +417,7 @@ def test_damaged_quantized_payloads_are_errors(kind: str) -> None:
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_sums_beyond_32_bits_are_floats(per_channel: bool, dynamic: bool) -> None:
-    """The library adds in 32 bits, and says nothing where they do not suffice."""
+    """The library accumulates in int32 and does not report an overflow."""
     torch.manual_seed(0)
     for size, whole in ((60_000, True), (100_000, False)):
         model, args = nn.Sequential(nn.Linear(size, 2)), (torch.rand(3, size) * 0.1 + 0.9,)

@@ -31,10 +31,10 @@ from torchette.devtools.device_memory import bills
 from torchette.exir import ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 
-# One worker: what the fixtures compile is compiled once, and so are the kernels of each target.
+# One worker compiles the models of the fixtures and the kernels of each target once.
 pytestmark = pytest.mark.xdist_group("cross")
 
-# Operators of each family of kernels, some of whose samples are run on each target.
+# Operators of each family of kernels; each target runs some of their samples.
 OPERATORS = (
     "add", "mul", "sub", "div.floor_rounding", "exp", "tanh", "erf", "pow", "where", "clamp", "eq", "remainder",
     "bitwise_and", "sum", "mean", "amax", "argmax", "var", "any", "cumsum", "softmax", "log_softmax", "matmul",
@@ -52,7 +52,7 @@ class Product(torch.nn.Module):
 
 @dataclass
 class Case:
-    """A model with arguments, and what it gives on the host."""
+    """A model with arguments, and its outputs on the host."""
 
     path: Path
     args: tuple[torch.Tensor, ...]
@@ -140,7 +140,7 @@ class Stored(nn.Module):
 
 @pytest.fixture(scope="session")
 def integers(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
-    """Networks that give the same bits everywhere."""
+    """Networks with the same output bits on every target."""
     pytest.importorskip("torchao")
     from tests.backends.engine.passes import test_dynamic_linears as dynamic_linears
     from tests.backends.engine.passes.test_integers import Block, quantized
@@ -178,7 +178,7 @@ def chosen(mobilenet: Case, delegated: Case, operators: tuple[list, Case], integ
 
 
 def built(target: targets.Target, kind: str, chosen: Selection, folder: Path) -> Made:
-    """For size where nothing else proves it, for speed where vectors are."""
+    """Optimized for speed if the target has vectors, else for size, which no other test covers."""
     small = target.name not in ("aarch64-linux", "armv7-linux", "wasm32-wasi")
     return make(target, chosen, folder / "build", compiler=named(target, kind), small=small)
 
@@ -189,7 +189,7 @@ def order_of(tensor: torch.Tensor) -> list[int]:
 
 
 def outputs_of(made: Made, target: targets.Target, case: Case, folder: Path) -> list[torch.Tensor]:
-    """What the runner of the target gives, in the dtypes and shapes of the host."""
+    """The outputs of the target's runner, in the dtypes and shapes of the host."""
     for i, tensor in enumerate(case.args):
         in_memory = tensor.permute(order_of(tensor)).contiguous()
         in_memory.reshape(-1).view(torch.uint8).numpy().tofile(folder / f"in-{i}.bin")
@@ -275,7 +275,7 @@ def test_integers_give_the_same_bits_everywhere(
     if target.kind == "wasm" and shutil.which("node") is None:
         pytest.skip("there is no Node.js (apt install nodejs)")
     made = built(target, kind, chosen, tmp_path)
-    # with and without the instructions for products of matrices and for dot products, of static and dynamic layers
+    # with and without matmul and dot-product instructions, for static and dynamic layers
     for processor in ("max", "cortex-a76", "cortex-a53") if name == "aarch64-linux" else (None,):
         if processor is not None:
             monkeypatch.setenv("QEMU_CPU", processor)
@@ -325,7 +325,7 @@ class Products(torch.nn.Module):
     [pytest.param("armv7-linux", "gcc", marks=pytest.mark.slow), *with_zig("aarch64-linux", "riscv64-linux")],
 )
 def test_the_memory_bill_is_exact(name: str, kind: str, tmp_path: Path) -> None:
-    """Scratch memory is measured on this machine, with kernels whose vectors are as wide."""
+    """Scratch memory is measured on this machine, with kernels of the same vector width."""
     torch.manual_seed(0)
     module, x, file = Products().eval(), torch.rand(1, 8, 12, 12), tmp_path / "model.pte"
     torchette.compile(
@@ -442,7 +442,7 @@ def test_boards_get_an_image_that_gives_the_answers_of_the_desk(
     image = tmp_path / "made" / "images" / "soft" / "soft.elf"
     printed = run(*boards.find("mps2-an386").emulator, image).stderr
     assert "10 values are equal to those of the desk" in printed
-    # the linker's shortfall is what the flash lacks, to the byte
+    # the linker reports the missing flash to the byte
     flash = 20_000
     words += ["-o", str(tmp_path / "short"), "--flash"]
     capsys.readouterr()

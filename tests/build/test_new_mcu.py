@@ -20,7 +20,7 @@ from torchette.cli import main
 
 
 class Net(torch.nn.Module):
-    """Two inputs, one of them whole numbers, and two outputs."""
+    """Two inputs, one of them of integers, and two outputs."""
 
     def __init__(self) -> None:
         super().__init__()

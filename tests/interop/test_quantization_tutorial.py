@@ -97,7 +97,7 @@ def test_without_a_backend(tmp_path: Path) -> None:
 
 
 def test_lowered_for_xnnpack(tmp_path: Path) -> None:
-    """Where the library is absent, the method's portable form takes the delegate's place."""
+    """Without the library, the portable form of the method replaces the delegate."""
     _, expected, got, step = _run("torchette", tmp_path / "ours", "lowered")
     _agree(got, expected, step)
     assert b"XnnpackBackend" in (tmp_path / "ours" / "model.pte").read_bytes()

@@ -137,13 +137,13 @@ class Sample:
         ]
 
     def call(self, tensors: Iterator[torch.Tensor]) -> list[Any]:
-        """The results, flat, with other tensors in the places of the sample's own."""
+        """The results, flat, with the sample's tensors replaced."""
         leaves, tree = pytree.tree_flatten((self.args, self.kwargs))
         args, kwargs = pytree.tree_unflatten(
             [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], tree
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's, of deprecated operators and of sizes without a result
+            warnings.simplefilter("ignore")  # torch warns of deprecated operators and of empty reductions
             return pytree.tree_leaves(self.function(*args, **kwargs))
 
     def eager(self, convert: Callable[[torch.Tensor], torch.Tensor] = torch.clone) -> list[Any]:
@@ -253,7 +253,7 @@ def database(name: str, dtype: str, limit: int) -> list[Sample]:
     every = op.sample_inputs("cpu", DTYPES[dtype], requires_grad=False)
     given = list(
         itertools.islice(every, 16 * limit)
-    )  # some operators have a thousand, which take long to make
+    )  # some operators have a thousand, which are slow to make
     count = min(limit, len(given))
     chosen = (
         [i * (len(given) - 1) // (count - 1) for i in range(count)]
@@ -552,7 +552,7 @@ def sweep(
 
 
 def in_a_process_of_its_own(names: Sequence[str], limit: int, quick: bool) -> Result | None:
-    """A sweep that may crash; None where it did."""
+    """A sweep that may crash; None if it did."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -30,7 +30,7 @@ RTOL, ATOL = 1e-4, 1e-5
 each_model = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in zoo.names()]
 )
-# One model of each kind, for tests that compile a model several times or that wait for the peer; --full runs the others.
+# For tests that compile a model several times or that wait for ExecuTorch; --full runs the others.
 ONE_OF_EACH_KIND = {"digits", "keyword_spotting", "mobilenet_v2", "llama"}
 each_kind_of_model = pytest.mark.parametrize(
     "name",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Whole networks: in one call of Vulkan's, from our compiler and from ExecuTorch's; sizes that vary; several threads.
+# Whole networks in one Vulkan delegate, from our compiler and from ExecuTorch; dynamic shapes; several threads.
 from __future__ import annotations
 
 import copy
@@ -65,8 +65,7 @@ def test_in_float16(name):
     assert_equal(edge.to_executorch().buffer, module, inputs, 2e-2)
 
 
-# The peer takes half a minute to look for its patterns.
-# One is below, with state; the peer takes ten seconds to lower one of these.
+# ExecuTorch needs ten seconds to lower one of these. test_state_from_executorch runs in the gate.
 FROM_EXECUTORCH = sweep([*((name, {}) for name in NAMES), ("vision", {"force_fp16": True})])
 
 
@@ -292,7 +291,6 @@ sys.exit(pytest.main([*options, sys.argv[1].partition(":")[0]]))
 """
 _VALIDATED = """
 from tests.backends.vulkan.test_networks import *
-from tests.sweep import sweep
 for name in NAMES:
     for options in ({}, {"force_fp16": True}):
         edge, module, inputs = lowered(name, options)
@@ -317,7 +315,7 @@ def test_the_validation_layers_say_nothing(code, monkeypatch):
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_linear_layers_with_whole_weights(bits, monkeypatch):
-    """As ExecuTorch's compiler writes them; ours does not yet."""
+    """Only ExecuTorch's compiler writes them so far."""
     torch.manual_seed(0)
     layer, x = torch.nn.Linear(64, 24).eval(), torch.randn(3, 64)
     groups = 1 if bits == 8 else 2

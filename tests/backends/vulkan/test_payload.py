@@ -92,16 +92,15 @@ def test_an_option_that_is_none():
 @pytest.mark.safety
 @pytest.mark.parametrize("place", [nullcontext, on_processor])
 @pytest.mark.parametrize("name", ["vision", "words", "shuffle", "groups"])
-@pytest.mark.filterwarnings(
-    "ignore:the program. method:RuntimeWarning"
-)  # our kernels run what the device refuses
+# Our kernels run a graph that the device refuses, with a warning.
+@pytest.mark.filterwarnings("ignore:the program. method:RuntimeWarning")
 def test_changed_bytes_are_refused_or_run(name, place):
     edge = lower(name)
     inputs = list(networks()[name][1])
     data, blob = edge.to_executorch().buffer, payload_of(edge)
     at, dice, refused = data.index(blob), random.Random(name), 0
     with place():
-        for _ in range(100):
+        for _ in range(250):
             changed = bytearray(data)
             for _ in range(dice.randint(1, 4)):
                 changed[at + dice.randrange(len(blob))] = dice.choice(
@@ -111,7 +110,7 @@ def test_changed_bytes_are_refused_or_run(name, place):
                 Runtime.get().load_program(bytes(changed)).load_method("forward").execute(inputs)
             except TorchetteError:
                 refused += 1
-    assert refused > 20
+    assert refused > 50
 
 
 def test_the_backend_is_found_by_its_name():

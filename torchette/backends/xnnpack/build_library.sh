@@ -90,8 +90,8 @@ unpack() {
   join_microkernels "$2/xnnpack"
 }
 
-# join_microkernels XNNPACK: includes the microkernels of each list of CMake in a few sources, 40 in each. One alone takes
-# 0.2 s to compile, most of it for the headers of intrinsics.
+# join_microkernels XNNPACK: replaces the microkernels in each list of CMake by sources that include 40 of them. A microkernel
+# alone needs 0.2 s to compile, most of it for the headers of intrinsics.
 join_microkernels() {
   local list
   mkdir "$1/src/joined"
