@@ -105,7 +105,7 @@ class WithoutTorchao:
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == "torchao":
-            raise ImportError(f"No module named {name!r}")
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def test_quantize_without_torchao(monkeypatch):
@@ -114,7 +114,7 @@ def test_quantize_without_torchao(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [WithoutTorchao(), *sys.meta_path])
     with pytest.raises(errors.MissingPackageError, match="needs torchao") as caught:
         torchette.compile(nn.ReLU(), (X,), quantizer=object())
-    assert caught.value.hints == ("pip install torchao",)
+    assert caught.value.hints == ("pip install 'torchao>=0.18'",)
 
 
 def test_a_quantized_model_runs_without_a_backend():

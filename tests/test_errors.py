@@ -11,6 +11,7 @@ import pytest
 
 from torchette import errors
 from torchette.exir.dialects.page import page
+from torchette.packages import PACKAGES
 
 ALL = [v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, errors.TorchetteError)]
 
@@ -59,4 +60,4 @@ def test_compiling_without_torch_says_what_to_install():
     code = "import sys; sys.modules['torch'] = None; import torchette; torchette.compile"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "torchette.compile needs torch, which is not installed" in done.stderr
-    assert "pip install 'torchette[export]'" in done.stderr
+    assert PACKAGES["torch"].install in done.stderr

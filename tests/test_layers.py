@@ -24,6 +24,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "torchette.files",
         "torchette.methods",
         "torchette.notebook",
+        "torchette.packages",
         "torchette.progress",
         "torchette.pytree",
         "torchette.units",

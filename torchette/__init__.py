@@ -16,7 +16,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from torchette import compat
-from torchette.errors import MissingPackageError, TorchetteError
+from torchette.errors import TorchetteError
+from torchette.packages import missing_package
 
 if TYPE_CHECKING:
     from torchette._compile import compile
@@ -69,10 +70,7 @@ def __getattr__(name: str) -> Any:
         package = (error.name or "").partition(".")[0]
         if package in ("", "torchette"):
             raise
-        raise MissingPackageError(
-            f"torchette.{name} needs {package}, which is not installed",
-            hints=["pip install 'torchette[export]'"],
-        ) from error
+        raise missing_package(package, f"torchette.{name}", error) from error
     value = module if attribute is None else getattr(module, attribute)
     globals()[name] = value
     return value

@@ -16,6 +16,7 @@ from torchette.build import kernels, library, selection, sources, toolchain
 from torchette.build.selection import Selection
 from torchette.cli import build
 from torchette.errors import BuildError, MissingCompilerError, TargetError
+from torchette.packages import PACKAGES
 
 
 def test_a_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
@@ -28,7 +29,7 @@ def test_a_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ziglang" else find(name))
     with pytest.raises(MissingCompilerError, match="ziglang is not installed") as caught:
         toolchain.find_compiler(arm)
-    assert "pip install 'torchette[build]'" in caught.value.hints
+    assert PACKAGES["ziglang"].install in caught.value.hints
 
 
 def test_android_says_that_its_compiler_must_be_named():

@@ -16,6 +16,7 @@ from torchette.build.library import flags
 from torchette.build.sources import PACKAGE
 from torchette.cache import cache_folder
 from torchette.errors import MissingCompilerError, MissingPackageError
+from torchette.packages import PACKAGES
 from torchette.progress import Progress
 from torchette.targets import find
 
@@ -40,7 +41,7 @@ def library() -> Path:
         raise MissingPackageError(
             "ATen mode runs torch's kernels, and "
             + ("torch is not installed" if home is None else f"the torch in {home} has no headers"),
-            hints=["pip install 'torchette[export]'"],
+            hints=[PACKAGES["torch"].install],
         )
     digest = hashlib.sha256(f"{importlib.metadata.version('torch')} {home}".encode())
     for part in ("runtime", "extension", "extension/aten", "schema"):

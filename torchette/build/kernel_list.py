@@ -14,8 +14,9 @@ from typing import Any
 
 from torchette import schema
 from torchette.build.selection import DTYPES
-from torchette.errors import FormatError, MissingPackageError, ModelNotFoundError
+from torchette.errors import FormatError, ModelNotFoundError
 from torchette.format import pte
+from torchette.packages import require
 
 # Schema types to the C++ of a kernel's parameter.
 _CPP = {
@@ -88,10 +89,7 @@ def read(path: str | Path, signatures: Mapping[str, str] | None = None) -> tuple
         FormatError: it is not such a list; names the entry and what is wrong with it.
         MissingPackageError: pyyaml is not installed.
     """
-    try:
-        import yaml
-    except ImportError:
-        raise MissingPackageError("reading YAML needs pyyaml", hints=["pip install pyyaml"]) from None
+    yaml = require("yaml", "reading YAML")
     path = Path(path)
     if not path.is_file():
         raise ModelNotFoundError(f"there is no file {path}")

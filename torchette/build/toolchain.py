@@ -25,6 +25,7 @@ from pathlib import Path
 from torchette.build.sources import ROOT
 from torchette.cache import cache_folder
 from torchette.errors import BuildError, MissingCompilerError
+from torchette.packages import PACKAGES
 from torchette.targets import Target
 
 # The flags of all code that may go into firmware; CMakeLists.txt has the same list.
@@ -89,7 +90,7 @@ def find_compiler(target: Target, named: str | None = None) -> Compiler:
             f"there is no compiler {words[0]}",
             hints=[
                 *_installs(target, words[0]),
-                "pip install 'torchette[build]' and leave --compiler out: ziglang compiles",
+                f"{PACKAGES['ziglang'].install} and omit --compiler: ziglang compiles",
             ],
         )
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
@@ -122,7 +123,7 @@ def _zig(target: Target) -> Compiler:
     if importlib.util.find_spec("ziglang") is None:
         raise MissingCompilerError(
             f"no compiler for {target.name}: the package ziglang is not installed",
-            hints=["pip install 'torchette[build]'", *_named(target)],
+            hints=[PACKAGES["ziglang"].install, *_named(target)],
         )
     zig = (sys.executable, "-m", "ziglang")
     # The module of a page uses no C++ library. Linking with "c++" would compile one first, for 45 s; -lc++ adds it.

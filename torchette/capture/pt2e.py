@@ -5,27 +5,17 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
-from torchette.errors import InputError, InputTypeError, MissingPackageError
+from torchette.errors import InputError, InputTypeError
 from torchette.exir.passes.check_quantization import refuse_unobserved
+from torchette.packages import require
 
 GraphPasses = Sequence[Callable[[GraphModule], GraphModule]] | None
-
-
-def torchao(module: str) -> Any:
-    """A module of torchao's. MissingPackageError where it is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingPackageError(
-            "quantizing needs torchao, which is not installed", hints=["pip install torchao"]
-        ) from error
 
 
 def quantize(
@@ -54,9 +44,9 @@ def quantize(
         InputError: `calibration` is empty.
         QuantizationError: code "not-calibrated": an observer has seen no value.
     """
-    pt2e = torchao("torchao.quantization.pt2e")
-    steps = torchao("torchao.quantization.pt2e.quantize_pt2e")
-    kinds = torchao("torchao.quantization.pt2e.quantizer")
+    pt2e = require("torchao.quantization.pt2e", "quantizing")
+    steps = require("torchao.quantization.pt2e.quantize_pt2e", "quantizing")
+    kinds = require("torchao.quantization.pt2e.quantizer", "quantizing")
     for one in quantizers:
         if not isinstance(one, kinds.Quantizer):
             raise InputTypeError(

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from torchette.cli import UsageError
 from torchette.cli._inputs import from_texts
+from torchette.packages import require
 
 HELP = (
     "a model: FILE.py:NAME or MODULE:NAME, where NAME is a module, a class without arguments or a function that "
@@ -34,17 +35,8 @@ class Source(NamedTuple):
 
 
 def require_torch() -> Any:
-    """Torch itself.
-
-    Raises:
-        UsageError: torch is not installed.
-    """
-    try:
-        return importlib.import_module("torch")
-    except ModuleNotFoundError:
-        raise UsageError(
-            "compiling needs torch, which is not installed; try: pip install 'torchette[export]'"
-        ) from None
+    """Returns torch. Raises MissingPackageError if it is not installed."""
+    return require("torch", "compiling")
 
 
 def load(text: str) -> Source:

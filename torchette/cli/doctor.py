@@ -2,19 +2,20 @@
 # In: this machine and this installation. Out: what is installed, what is missing, and the command that fixes it.
 """What is installed, what is missing, and how to fix it
 
-Prints versions, the CPU's features, the instruction set and the threads that the kernels run with, what the CPU can do (measured
-once, in about a second), and the backends. Exit code 1 if something that running a model needs is missing. What only compiling
-or developing needs is listed, but is no failure.
+Prints versions, the processor's features, the instruction set and the threads that the kernels use, the processor's measured
+limits (about one second, once), the backends, and every optional package with the command that installs it. The exit code is 1
+if something that running a model needs is missing. A missing optional package is not a failure.
 
 examples:
   torchette doctor
   torchette doctor --json     for a bug report
-  torchette doctor --measure  what the processor can do, measured anew
+  torchette doctor --measure  measure the processor's limits again
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import importlib.metadata
 import platform
@@ -26,88 +27,91 @@ from typing import Any
 
 import torchette
 from torchette.cli import CHECK_FAILED, DONE
-from torchette.cli._console import print_json, print_values
+from torchette.cli._console import print_json, print_table, print_values
 from torchette.devtools.limits import cpu_facts, cpu_name, limits
+from torchette.errors import NativeModuleError
+from torchette.packages import PACKAGES
+from torchette.runtime import native
 
 ALIASES = ("env",)  # its name elsewhere
-TORCH = "2.13"  # the release that the tests run with, as in pyproject.toml
+TORCH = ("2.13", "2.13")  # the first and the last release that the tests ran with
 # What each x86-64 level adds to the one before, by the kernel's names.
 X86_LEVELS = {
     "x86-64-v2": {"cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"},
     "x86-64-v3": {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"},
     "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
 }
+X86_EXTENSIONS = {"avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_tile"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--measure", action="store_true", help="measure again what the processor can do")
+    parser.add_argument("--measure", action="store_true", help="measure the processor's limits again")
 
 
 def run(options: argparse.Namespace) -> int:
     facts = gather(measure=options.measure)
-    missing = advice(facts)
+    problems = advice(facts)
     if options.json:
-        print_json({**facts, "missing": missing})
+        print_json({**facts, "problems": problems})
     else:
-        print_values([(name, "not found" if value is None else value) for name, value in facts.items()])
-        for words in missing.values():
+        print_values(_lines(facts))
+        print()
+        packages = facts["packages"]
+        print_table(
+            ["optional package", "version", "for", "install"],
+            [
+                [package.name, packages[package.name] or "not installed", package.enables, package.install]
+                for package in PACKAGES.values()
+            ],
+        )
+        for words in problems.values():
             print(f"\n  - {words}", end="")
-        print("\nNothing is missing." if not missing else "")
-    return CHECK_FAILED if "native module" in missing else DONE
+        print("\nRunning a model needs nothing more." if not problems else "")
+    return CHECK_FAILED if "native module" in problems else DONE
 
 
 def gather(*, measure: bool = False) -> dict[str, Any]:
-    """Every fact by name; None for what is missing. What the processor can do is measured if it is not known, or if asked for."""
-    native, isa = _native()
-    threads = _default_threads() if native else 0
-    can = {
-        f"{count} thread{'s' * (count > 1)} can do": str(limits(count, again=measure))
-        for count in sorted({1, threads} - {0})
-        if native
-    }
+    """Every fact by name; None for what is missing. Measures the processor's limits if they are not known, or if asked for."""
+    module = _native_module(measure)
     return {
-        "torchette": f"{torchette.__version__} in {Path(torchette.__file__).parent}",
-        "python": f"{platform.python_version()} ({sys.executable})",
+        "torchette": {"version": torchette.__version__, "folder": str(Path(torchette.__file__).parent)},
+        "python": {"version": platform.python_version(), "executable": sys.executable},
         "system": platform.platform(),
-        "cpu": cpu_name(),
-        "cpu level": cpu_level(),
-        "native module": native,
-        "kernels use": isa,
-        "threads": f"{threads}, the physical cores, where a program does not say" if native else None,
-        **can,
-        "backends": ", ".join(_backends()) if native else None,
+        "cpu": {"name": cpu_name(), "level": cpu_level(), "extensions": cpu_extensions()},
+        "native module": module,
         "numpy": _version("numpy"),
-        "torch": _version("torch"),
+        "packages": {package.name: _version(package.name) for package in PACKAGES.values()},
         "executorch": _version("executorch"),
-        "rich": _version("rich"),
         "C++ compiler": _first_line("c++", "--version"),
         "cmake": _first_line("cmake", "--version"),
     }
 
 
 def advice(facts: dict[str, Any]) -> dict[str, str]:
-    """What is missing -> what needs it, and how to fix it."""
+    """The problems, by the name of what is missing or does not fit, each with the command that solves it."""
     checkout = (Path(torchette.__file__).parents[1] / "dev").exists()
     found: dict[str, str] = {}
     if facts["native module"] is None:
-        fix = "./dev setup" if checkout else "pip install --force-reinstall torchette"
+        fix = (
+            "./dev setup"
+            if checkout
+            else "pip install --force-reinstall, with the wheel or the folder that you installed"
+        )
         if facts["C++ compiler"] is None:
             fix = f"apt-get install g++, then {fix}"
-        found["native module"] = f"The native module is not built; without it no model runs. Try: {fix}"
-    if facts["torch"] is None:
+        found["native module"] = f"The native module is missing; without it no model runs. Try: {fix}"
+    torch = facts["packages"]["torch"]
+    if torch is not None and not _numbers(TORCH[0]) <= _numbers(torch) <= _numbers(TORCH[1]):
         found["torch"] = (
-            "torch is not installed; compiling needs it, running does not. Try: pip install 'torchette[export]'"
-        )
-    elif not facts["torch"].startswith(TORCH + "."):
-        found["torch"] = (
-            f"torch is {facts['torch']}, Torchette is tested with {TORCH}. Try: pip install 'torch=={TORCH}.*'"
+            f"torch is {torch}; Torchette is tested with {' to '.join(dict.fromkeys(TORCH))}. "
+            f"Try: {PACKAGES['torch'].install.replace('>=2.13', f'=={TORCH[1]}.*')}"
         )
     return found
 
 
 def cpu_level() -> str:
-    """The highest x86-64 level that the CPU has, or the architecture's name elsewhere."""
+    """The highest x86-64 level that the processor supports, or the architecture's name elsewhere."""
     machine = platform.machine()
     if machine != "x86_64":
         return machine
@@ -117,33 +121,54 @@ def cpu_level() -> str:
         if not needed <= flags:
             break
         level = name
-    extra = sorted(flags & {"avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_tile"})
-    return f"{level} (and {', '.join(extra)})" if extra else level
+    return level
 
 
-def _default_threads() -> int:
-    runtime: Any = importlib.import_module("torchette.runtime")
-    result: int = runtime.Runtime.get().num_threads
-    return result
+def cpu_extensions() -> list[str]:
+    """The extensions beyond the level that speed up kernels, by the Linux kernel's names."""
+    return sorted(X86_EXTENSIONS & set(cpu_facts().get("flags", "").split()))
 
 
-def _native() -> tuple[str | None, str | None]:
-    """The path of the native module, and the instruction set of its kernels."""
+def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """The facts as names and texts, without the optional packages."""
+    python, cpu, module = facts["python"], facts["cpu"], facts["native module"]
+    lines = {
+        "torchette": "{version} in {folder}".format(**facts["torchette"]),
+        "python": f"{python['version']} ({python['executable']})",
+        "system": facts["system"],
+        "cpu": cpu["name"],
+        "cpu level": f"{cpu['level']} (and {', '.join(cpu['extensions'])})"
+        if cpu["extensions"]
+        else cpu["level"],
+        "native module": module and module["path"],
+    }
+    if module is not None:
+        lines["kernels use"] = module["kernels"]
+        lines["threads"] = f"{module['threads']} by default: the physical cores"
+        for found in module["limits"]:
+            count = found["threads"]
+            lines[f"limit of {count} thread{'s' * (count > 1)}"] = found["text"]
+        lines["backends"] = ", ".join(module["backends"])
+    lines |= {name: facts[name] for name in ("numpy", "executorch", "C++ compiler", "cmake")}
+    return [(name, "not found" if text is None else text) for name, text in lines.items()]
+
+
+def _native_module(measure: bool) -> dict[str, Any] | None:
+    """The native module's path, kernels, threads, limits and backends; None if it cannot be imported."""
     try:
-        native: Any = importlib.import_module("torchette.runtime._native")
-    except ImportError:
-        return None, None
-    return native.__file__, native.isa()
-
-
-def _backends() -> list[str]:
-    """The backends that delegates can be run on."""
+        module = native.module()
+    except NativeModuleError:
+        return None
     runtime: Any = importlib.import_module("torchette.runtime")
-    registry = runtime.BackendRegistry()
-    names = set(registry.registered_backend_names)
-    if "XnnpackBackend" in names and not registry.get_option("XnnpackBackend", "library"):
-        names ^= {"XnnpackBackend", "XnnpackBackend (float32 only: on our kernels, without its library)"}
-    return sorted(names)
+    threads = runtime.Runtime.get().num_threads
+    measured = [limits(count, again=measure) for count in sorted({1, threads})]
+    return {
+        "path": module.__file__,
+        "kernels": module.isa(),
+        "threads": threads,
+        "limits": [{**dataclasses.asdict(found), "text": str(found)} for found in measured],
+        "backends": sorted(runtime.BackendRegistry().registered_backend_names),
+    }
 
 
 # ---- the names of ExecuTorch's util.collect_env ----
@@ -153,13 +178,23 @@ get_env_info = gather
 
 def get_pretty_env_info() -> str:
     """The facts as text for a bug report."""
-    return "\n".join(f"{name}: {'not found' if value is None else value}" for name, value in gather().items())
+    facts = gather()
+    lines = [
+        *_lines(facts),
+        *((name, version or "not installed") for name, version in facts["packages"].items()),
+    ]
+    return "\n".join(f"{name}: {text}" for name, text in lines)
 
 
 def main() -> int:
     """Prints the facts."""
     print(get_pretty_env_info())
     return DONE
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Major and minor number."""
+    return tuple(int(number) for number in version.split(".")[:2])
 
 
 def _version(distribution: str) -> str | None:

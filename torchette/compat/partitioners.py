@@ -31,6 +31,7 @@ from torchette.exir.delegation.delegate import (
 )
 from torchette.exir.delegation.partition import TAG, cut
 from torchette.exir.graph import tensor_of
+from torchette.packages import require
 
 
 class AllNodePartitioner(Partitioner):
@@ -217,8 +218,7 @@ class DelegationInfo:
 
     def get_operator_delegation_dataframe(self) -> Any:
         """A pandas.DataFrame with a row for each operator, by name, and one for all."""
-        import pandas
-
+        pandas = require("pandas", "get_operator_delegation_dataframe")
         entries = [self.delegation_by_operator[op] for op in sorted(self.delegation_by_operator)]
         entries.append(DelegationBreakdown("Total", self.num_delegated_nodes, self.num_non_delegated_nodes))
         columns = ["op_type", "occurrences_in_delegated_graphs", "occurrences_in_non_delegated_graphs"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import importlib
 import io
 import json
 import math
@@ -22,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchette import notebook, schema
-from torchette.errors import MissingPackageError
 from torchette.format import pte, receipt
 from torchette.format.schema import Record
+from torchette.packages import require
 
 DTYPES = {dtype.schema_name: dtype.torch_name for dtype in schema.DTYPES}
 
@@ -232,14 +231,8 @@ class Table(NamedTuple):
 
 
 def pandas() -> Any:
-    """The package. MissingPackageError: it is not installed."""
-    try:
-        return importlib.import_module("pandas")
-    except ImportError:
-        raise MissingPackageError(
-            "a DataFrame needs pandas, which is not installed",
-            hints=["pip install pandas", "to_dict, and printing a result as a table, need no pandas"],
-        ) from None
+    """Returns the package. Raises MissingPackageError if it is not installed."""
+    return require("pandas", "a DataFrame", ["to_dict, and printing a result as a table, need no pandas"])
 
 
 @dataclass

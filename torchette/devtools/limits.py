@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 import itertools
 import json
 import platform
@@ -24,6 +23,7 @@ import numpy as np
 from torchette import runtime
 from torchette.cache import cache_folder
 from torchette.files import replacing
+from torchette.runtime import native
 
 # Seconds that each of the rates is measured for, and that one round of it takes at least: so short that other processes leave
 # some of them alone.
@@ -129,7 +129,7 @@ _Done = tuple[int, float, float]  # how much, when it began, when it ended
 
 
 def _measure(threads: int) -> Limits:
-    native: Any = importlib.import_module("torchette.runtime._native")
+    module = native.module()
     near = (_cache_bytes(2) or _L2) * threads
     far = _cache_bytes(3) or 0
     size = min(max(4 * far, 8 * near, 64 << 20), _MOST)
@@ -155,16 +155,16 @@ def _measure(threads: int) -> Limits:
         def reading(nbytes: int, shared: bool = False) -> float:
             """Each thread reads its part of so many bytes."""
             parts = np.array_split(data[: nbytes // 4], threads)
-            return rate(lambda thread, rounds: native.read(parts[thread], rounds), shared)
+            return rate(lambda thread, rounds: module.read(parts[thread], rounds), shared)
 
         pieces = itertools.cycle(np.array_split(data, size // (1 << 20)))
 
         def passing(_: int, rounds: int) -> _Done:
             """What no cache holds any more: the threads go through the whole together, piece by piece."""
-            done = [native.read(next(pieces), 1) for _ in range(rounds)]
+            done = [module.read(next(pieces), 1) for _ in range(rounds)]
             return sum(it[0] for it in done), done[0][1], done[-1][2]
 
-        arithmetic = 2 * rate(lambda _, rounds: native.multiply_adds(rounds << 10))
+        arithmetic = 2 * rate(lambda _, rounds: module.multiply_adds(rounds << 10))
         stores = [Store("L2", near, reading(near // 2))]
         if far > 2 * near:
             stores.append(Store("L3", far, reading(far // 2, shared=True)))

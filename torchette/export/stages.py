@@ -27,6 +27,7 @@ from torchette.exir.program import (
 )
 from torchette.export.recipe import ExportRecipe, LoweringRecipe, Mode, QuantizationRecipe
 from torchette.export.types import StageType
+from torchette.packages import require
 
 
 @dataclass
@@ -161,7 +162,7 @@ class SourceTransformStage(_OfRecipe):
         configs = self._quantization.ao_quantization_configs or ()
         if not configs:
             return data
-        quantize_ = pt2e.torchao("torchao.quantization").quantize_
+        quantize_ = require("torchao.quantization", "quantizing").quantize_
         models = data if self._recipe.source_transform_in_place else copy.deepcopy(data)
         for module in models.values():
             for config in configs:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from torchette.errors import MissingPackageError
+from torchette.packages import missing_package
 
 if TYPE_CHECKING:
     from torchette.llm._export import export
@@ -56,8 +56,6 @@ def __getattr__(name: str) -> Any:
         package = (error.name or "").partition(".")[0]
         if package in ("", "torchette"):
             raise
-        raise MissingPackageError(
-            f"torchette.llm.{name} needs {package}, which is not installed", hints=[f"pip install {package}"]
-        ) from error
+        raise missing_package(package, f"torchette.llm.{name}", error) from error
     globals()[name] = value
     return value

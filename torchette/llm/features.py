@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from torchette.errors import InputError
-from torchette.llm.text import package
+from torchette.packages import require
 
 _RATE, _WINDOW, _HOP = 16_000, 400, 160
 _KINDS, _MOST_PIXELS, _LONGEST = ("PNG", "JPEG", "WEBP", "GIF", "BMP"), 50_000_000, 2048
@@ -62,7 +62,7 @@ def pixels(
 def image_of(data: bytes) -> np.ndarray:
     """An image file (PNG, JPEG, WEBP, GIF, BMP) as bytes [height, width, 3], at most 2048 pixels wide and high.
     InputError if it is none, or damaged."""
-    image, turned = package("PIL.Image"), package("PIL.ImageOps")
+    image, turned = require("PIL.Image", "reading an image"), require("PIL.ImageOps", "reading an image")
     try:
         opened = image.open(io.BytesIO(data), formats=_KINDS)
         if opened.width * opened.height > _MOST_PIXELS:

@@ -7,26 +7,15 @@ from __future__ import annotations
 
 import codecs
 import datetime
-import importlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from torchette.errors import FormatError, InputError, MissingPackageError
+from torchette.errors import FormatError, InputError
 from torchette.llm.messages import prepared
 from torchette.llm.vocabularies import byte_characters, converted
-
-
-def package(name: str) -> Any:
-    """A package of the extra "llm". MissingPackageError if it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingPackageError(
-            f"language models need {name}, which is not installed: {error}",
-            hints=["pip install 'torchette[llm]'"],
-        ) from None
+from torchette.packages import require
 
 
 def _unknown(what: str) -> FormatError:
@@ -43,7 +32,7 @@ class Tokenizer:
     """
 
     def __init__(self, data: bytes) -> None:
-        package("tokenizers")
+        require("tokenizers", "a tokenizer")
         from tokenizers import Tokenizer as Encoder
 
         try:
@@ -176,7 +165,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, names: Mapping[str, str]) -> None:
-        jinja2 = package("jinja2")
+        jinja2 = require("jinja2", "a chat template")
         from jinja2.ext import Extension, loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 

@@ -33,9 +33,10 @@ from torch.utils import _pytree as pytree
 
 from torchette._compile import CompiledModel, as_arguments, compile
 from torchette.build.bare.counter import Counter
-from torchette.capture import DynamicShapes, capture, pt2e
+from torchette.capture import DynamicShapes, capture
 from torchette.devtools.inspector.comparison import signal_to_noise
 from torchette.errors import DelegationWarning, InputError, InputTypeError, QuantizationError
+from torchette.packages import require
 from torchette.progress import Progress
 from torchette.quantization import knapsack, recipes
 from torchette.quantization.measurements import Measurements
@@ -112,7 +113,7 @@ def quantize(
     calls = [as_arguments(given) for given in calibration]
     if not calls:
         raise InputError("there is no input to observe", hints=["calibration=[(x,), ...]"])
-    pt2e.torchao("torchao.quantization")
+    require("torchao.quantization", "quantizing")
     counter = None if board is None else Counter(board)
     of = {"recipe": recipe, "backend": _text(backend), **_facts(model, calls)}
     of |= {"machine": board} if board else {}

@@ -16,8 +16,8 @@ from torch import nn
 from torch.fx import GraphModule, Node
 from torch.nn import functional
 
-from torchette.errors import MissingPackageError
 from torchette.exir.arguments import node_arg
+from torchette.packages import missing_package
 
 try:
     from torchao.quantization.pt2e import (
@@ -39,10 +39,8 @@ try:
         Quantizer,
         SharedQuantizationSpec,
     )
-except ImportError as error:
-    raise MissingPackageError(
-        "the XNNPACK quantizer needs torchao, which is not installed", hints=["pip install torchao"]
-    ) from error
+except Exception as error:  # the package's own code may raise anything
+    raise missing_package("torchao", "the XNNPACK quantizer", error) from error
 
 aten = torch.ops.aten
 

@@ -15,7 +15,7 @@ from torchette.backends.xnnpack.configs import (
     get_xnnpack_executorch_backend_config,
 )
 from torchette.backends.xnnpack.partitioner import XnnpackPartitioner
-from torchette.errors import InputError, MissingPackageError
+from torchette.errors import InputError
 from torchette.export.recipe import (
     AOQuantizationConfig,
     ExportRecipe,
@@ -24,6 +24,7 @@ from torchette.export.recipe import (
     RecipeType,
 )
 from torchette.export.recipe_registry import BackendRecipeProvider, recipe_registry
+from torchette.packages import require
 
 _log = logging.getLogger("torchette")
 
@@ -94,13 +95,10 @@ def _quantization(recipe_type: XNNPackRecipeType, group_size: int | None) -> Qua
         ours = importlib.import_module("torchette.backends.xnnpack.pt2e_quantizer")
         config = ours.get_symmetric_quantization_config(**_PT2E[recipe_type])
         return QuantizationRecipe([ours.XNNPACKQuantizer().set_global(config)])
-    try:
-        from torchao.quantization import Int8DynamicActivationIntxWeightConfig
-        from torchao.quantization.granularity import PerAxis, PerGroup
-    except ImportError as error:
-        raise MissingPackageError(
-            "4-bit weights need torchao, which is not installed", hints=["pip install torchao"]
-        ) from error
+    require("torchao.quantization", "a recipe for 4-bit weights")
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig
+    from torchao.quantization.granularity import PerAxis, PerGroup
+
     granularity = PerAxis(0) if group_size is None else PerGroup(group_size)
     int4: torch.dtype = torch.int4  # type: ignore[attr-defined]
     config = Int8DynamicActivationIntxWeightConfig(weight_dtype=int4, weight_granularity=granularity)

@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from torchette.devtools.inspector.values import as_float64, is_tensor
-from torchette.errors import InputError, MissingPackageError
+from torchette.errors import InputError
+from torchette.packages import require
 
 
 def compare_results(
@@ -95,13 +95,7 @@ _METRICS: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {
 
 
 def _plot(name: str, values: Sequence[float | None]) -> None:
-    try:
-        pyplot = importlib.import_module("matplotlib.pyplot")
-    except ImportError:
-        raise MissingPackageError(
-            "plot=True needs matplotlib, which is not installed",
-            hints=["pip install matplotlib", "plot=False"],
-        ) from None
+    pyplot = require("matplotlib.pyplot", "plot=True", ["plot=False"])
     figure, axes = pyplot.subplots(figsize=(8, 6))
     bars = axes.bar(range(len(values)), [value or 0.0 for value in values], width=0.5)
     axes.bar_label(bars, ["" if value is None else str(value) for value in values])

@@ -13,8 +13,9 @@ from torchette.devtools.inspector.events import AROUND_A_KERNEL, Event, EventBlo
 from torchette.devtools.inspector.numerical_comparator import comparator
 from torchette.devtools.inspector.table import Table
 from torchette.devtools.inspector.values import is_tensor
-from torchette.errors import InputError, MissingPackageError
+from torchette.errors import InputError
 from torchette.exir.etrecord import EDGE_PROGRAM, EXPORTED_PROGRAM, ETRecord
+from torchette.packages import require
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -31,13 +32,7 @@ class Blocks(Protocol):
 def numeric_gap(inspector: Blocks, record: ETRecord, distance: object, reference_graph: str | None) -> Table:
     """The table of `Inspector.calculate_numeric_gap`, which says what is raised."""
     measure = comparator(distance, inspector)
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise MissingPackageError(
-            "a numeric gap needs torch, which is not installed: the recorded graph is run",
-            hints=["pip install 'torchette[export]'"],
-        ) from None
+    require("torch", "calculate_numeric_gap, which runs the recorded graph,")
     module, graph_name = _reference(record, inspector.method, reference_graph)
     values = _run(module, _inputs(record, inspector.method))
     nodes = [node for node in values if node.meta.get("debug_handle")]

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The optional packages: what each one enables, and the command that installs it. pyproject.toml lists the same
+# requirements as extras, which tests/test_packages.py compares.
+"""Optional packages: importing one, and the error if it is missing."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from torchette.errors import MissingPackageError
+
+
+class Package(NamedTuple):
+    """An optional package."""
+
+    module: str
+    requirement: str  # as pip accepts it
+    extra: str | None  # of pyproject.toml; None if only an option of one function needs the package
+    enables: str
+
+    @property
+    def name(self) -> str:
+        """The distribution's name, without its version."""
+        return self.requirement.partition(">")[0].partition("=")[0]
+
+    @property
+    def install(self) -> str:
+        """The command that installs the package. PyPI's torch for Linux is a CUDA build of gigabytes."""
+        quoted = f"'{self.requirement}'" if ">" in self.requirement else self.requirement
+        index = " --index-url https://download.pytorch.org/whl/cpu" if self.module == "torch" else ""
+        return f"pip install {quoted}{index}"
+
+
+PACKAGES = {
+    package.module: package
+    for package in (
+        Package("torch", "torch>=2.13", "export", "compiling models"),
+        Package("rich", "rich>=13", "export", "tables and progress bars in a terminal"),
+        Package("torchao", "torchao>=0.18", "quantize", "quantizing models"),
+        Package("transformers", "transformers>=5", "llm-export", "compiling language models"),
+        Package("safetensors", "safetensors", "llm-export", "reading the weights of language models"),
+        Package("tokenizers", "tokenizers", "llm", "text in and out of language models"),
+        Package("jinja2", "jinja2", "llm", "chat templates"),
+        Package("PIL", "pillow", "llm", "images for language models"),
+        Package("ziglang", "ziglang==0.17.0", "build", "`torchette build` for other machines"),
+        Package("yaml", "pyyaml", "build", "lists of kernels in YAML"),
+        Package("pandas", "pandas", None, "DataFrames of the Inspector"),
+        Package("matplotlib", "matplotlib", None, "plots of the Inspector"),
+    )
+}
+
+
+def require(module: str, purpose: str, hints: Iterable[str] = ()) -> Any:
+    """Imports and returns a module of an optional package.
+
+    Args:
+        module: the module's full name, such as ``torchao.quantization``.
+        purpose: what needs the package, as the subject of the error's sentence.
+        hints: remedies besides installing the package.
+
+    Raises:
+        MissingPackageError: the package is not installed, or it raised an error while it was imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # a package's own code may raise anything
+        missing = missing_package(module, purpose, error, hints)
+        raise missing from (None if isinstance(error, ModuleNotFoundError) else error)
+
+
+def missing_package(
+    module: str, purpose: str, error: BaseException, hints: Iterable[str] = ()
+) -> MissingPackageError:
+    """The error for a module that could not be imported because of ``error``; the other parameters are those of `require`."""
+    top = module.partition(".")[0]
+    package = PACKAGES.get(top) or Package(top, top, None, "")
+    absent = (getattr(error, "name", None) or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and absent == top:
+        return MissingPackageError(
+            f"{purpose} needs {package.name}, which is not installed", hints=[package.install, *hints]
+        )
+    text = str(error).strip().partition("\n")[0]
+    if isinstance(error, ModuleNotFoundError) and absent:
+        remedy = PACKAGES[absent].install if absent in PACKAGES else f"pip install {absent}"
+    else:
+        remedy = f'python -c "import {module}" shows the whole error; other versions of its packages may help'
+    return MissingPackageError(
+        f"{purpose} needs {package.name}, which is installed but cannot be imported: "
+        f"{type(error).__name__}: {text}",
+        hints=[remedy, *hints],
+    )
