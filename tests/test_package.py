@@ -47,10 +47,8 @@ print(torchette.__file__)
 """
 
 
-def python(*arguments: str | Path) -> str:
-    done = subprocess.run(
-        [*map(str, arguments)], capture_output=True, text=True, cwd=ROOT.anchor, check=False
-    )
+def python(*arguments: str | Path, cwd: str | Path = ROOT.anchor) -> str:
+    done = subprocess.run([*map(str, arguments)], capture_output=True, text=True, cwd=cwd, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -205,6 +203,23 @@ def test_runs_where_numpy_is_all_there_is(wheel: Path, tmp_path: Path) -> None:
     )
     assert "usage" in python(tmp_path / "venv" / "bin" / "executor_runner", "--help")
 
+    checkout = tmp_path / "checkout"  # as git clones it: without a native module
+    for name in run("git", "-C", ROOT, "ls-files", "-z", "torchette").stdout.split("\0")[:-1]:
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).symlink_to(ROOT / name)
+    load = f"import torchette; torchette.load({str(tmp_path / 'model.pte')!r}); print(torchette.__file__)"
+    assert str(checkout) in python(bare, "-c", load, cwd=checkout)
+    changed = checkout / "torchette" / "model.py"
+    changed.unlink()
+    changed.write_text((ROOT / "torchette" / "model.py").read_text() + "# changed\n")
+    refused = subprocess.run(
+        [bare, "-c", load], capture_output=True, text=True, cwd=checkout, check=False
+    ).stderr
+    assert re.search(
+        r"NativeModuleError: .*torchette/model.py differs from the installed package", refused
+    ), refused
+    assert "pip install ." in refused
+
     package = site / "torchette"
     size = _bytes(package)
     for part, budget in PARTS.items():
@@ -271,4 +286,4 @@ def test_one_torch_everywhere() -> None:
 
     assert f'readonly TORCH="torch=={PINNED_TORCH}"' in (ROOT / "dev").read_text()
     assert f'"torch=={PINNED_TORCH}"' in (ROOT / "pyproject.toml").read_text()
-    assert PINNED_TORCH.startswith(TORCH + ".")
+    assert PINNED_TORCH.startswith(TORCH[0] + ".")

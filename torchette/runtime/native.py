@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 import importlib
+import importlib.metadata
+from pathlib import Path
 from typing import Any
 
 from torchette.errors import NativeModuleError
@@ -17,14 +21,70 @@ ACCESS_FAILED, INVALID_PROGRAM, INVALID_EXTERNAL_DATA = 0x22, 0x23, 0x24
 
 @functools.cache
 def module() -> Any:
-    """The native module. Raises NativeModuleError if it cannot be imported."""
+    """Returns the native module.
+
+    A checkout whose module is not built uses the module of the installed package if the package was built from the same
+    sources (docs/decisions/0026-a-checkout-uses-the-installed-native-module.md).
+
+    Raises:
+        NativeModuleError: the module cannot be imported; says why.
+    """
+    runtime = importlib.import_module(__package__)
+    name = f"{__package__}._native"
     try:
-        return importlib.import_module(f"{__package__}._native")
+        return importlib.import_module(name)
     except ImportError as error:
-        raise NativeModuleError(
-            f"the compiled part of the runtime cannot be imported: {error}",
-            hints=["in a checkout, build it: ./dev setup", "`torchette doctor` says what is missing"],
-        ) from None
+        reason = str(error)
+    package = Path(__file__).parents[1]
+    installed = _installed_runtime(package)
+    if installed is not None:
+        different = _first_difference(package)
+        if different is None:
+            runtime.__path__.append(str(installed))
+            try:
+                return importlib.import_module(name)
+            except ImportError as error:
+                reason = str(error)
+        else:
+            reason = f"{different} differs from the installed package in {installed.parent}"
+    raise NativeModuleError(
+        f"the compiled part of the runtime cannot be imported: {reason}",
+        hints=[
+            "in a checkout, build it: ./dev setup",
+            "or install the checkout: pip install .",
+            "`torchette doctor` says what is missing",
+        ],
+    )
+
+
+def _installed_runtime(package: Path) -> Path | None:
+    """The folder of the installed package's native module, if it is another folder than that of ``package``."""
+    for file in _installed_files():
+        if file.match("torchette/runtime/_native*"):
+            folder = Path(str(file.locate())).parent
+            return None if folder.samefile(package / "runtime") else folder
+    return None
+
+
+def _first_difference(package: Path) -> Path | None:
+    """The first file of ``package`` that is missing or has other bytes than the installed one, by the package's own list."""
+    for file in _installed_files():
+        here = package.parent / file
+        if file.hash is None or file.parts[0] != "torchette" or not (file.suffix == ".py" or here.exists()):
+            continue  # not a source file: what the build has made is only in the installed package
+        if not here.exists():
+            return here
+        digest = hashlib.new(file.hash.mode, here.read_bytes()).digest()
+        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value:
+            return here
+    return None
+
+
+def _installed_files() -> list[importlib.metadata.PackagePath]:
+    for distribution in importlib.metadata.distributions(name="torchette"):
+        if distribution.files:
+            return distribution.files
+    return []
 
 
 def portable(name: str) -> str:
