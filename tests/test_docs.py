@@ -222,7 +222,7 @@ def test_commands_run(page: Path, builds: bool, reader: Path, monkeypatch: pytes
                     place
                 )
             else:
-                assert not words or words[0] in ("pip", "git", "cmake", "python"), (
+                assert not words or words[0] in ("pip", "git", "cmake", "python", "python3"), (
                     f"{place}: cannot check {line!r}"
                 )
 
@@ -436,3 +436,18 @@ def test_the_size_of_the_core_is_measured(target: core_size.Target) -> None:
     _, linked, _, _ = core_size.measure(target)
     limits = target.text_budget, target.static_budget
     assert row[1:] == [f"{n:,}" for n in (linked.text, limits[0], linked.data + linked.bss, limits[1])]
+
+
+def test_no_text_names_a_package_that_cannot_be_installed() -> None:
+    """Until a release is on PyPI, `pip install` names a checkout, a wheel or other packages."""
+    wrong = []
+    for name in subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split():
+        path = ROOT / name
+        if name.startswith("tests/") or not path.is_file():
+            continue
+        text = path.read_text(encoding="utf-8", errors="ignore")
+        found = re.finditer(
+            r"pip install [^\n`]*?(?<![/\w-])torchette(?!-)\b|pypi\.org/project/torchette", text
+        )
+        wrong += [f"{name}:{text.count(chr(10), 0, it.start()) + 1}: {it[0]}" for it in found]
+    assert not wrong, wrong

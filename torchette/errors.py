@@ -216,7 +216,7 @@ class MissingCompilerError(BuildError, FileNotFoundError):
 
 
 class MissingPackageError(TorchetteError, ImportError):
-    """A package that only the compiler needs is not installed."""
+    """An optional package is not installed, or its import fails."""
 
     code = "missing-package"
 

@@ -2,7 +2,7 @@
 # In: .pte files and the name of a machine. Out: a folder with the runtime for that machine, with only what the files need.
 """Build the runtime for another machine, with the kernels that models need
 
-Compiles with the package ziglang (pip install 'torchette[build]'), or with a compiler of your own. Several models give
+Compiles with the package ziglang (pip install ziglang==0.17.0), or with a compiler of your own. Several models give
 one build that runs each of them. The first build for a target takes minutes; later ones compile only changes.
 
 examples:
