@@ -457,13 +457,17 @@ def place(node: Node) -> str:
     return f"module {path or '(top)'} ({kind})" if kind else f"node {node.name}"
 
 
+# The path that torch writes for a node that it makes outside of any module, such as the size of an input.
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
+
+
 def module_of(node: Node) -> tuple[str, str]:
     """The innermost module that a node comes from: its path in the model, empty for the model itself, and its class.
     Both are empty where a pass made the node of nothing."""
-    modules = node.meta.get("nn_module_stack")
-    if not modules:
+    modules = list((node.meta.get("nn_module_stack") or {}).values())
+    if not modules or modules[-1][0] == _NO_MODULE:
         return "", ""
-    path, kind = list(modules.values())[-1]
+    path, kind = modules[-1]
     return path, kind.rsplit(".", 1)[-1] if isinstance(kind, str) else kind.__name__
 
 
