@@ -23,7 +23,7 @@ def test_prints_the_bill_and_the_picture(model: str, capsys: pytest.CaptureFixtu
     assert main(["memory", model, "--target", "cortex-m4", "--tensors"]) == 0
     text = capsys.readouterr().out
     assert "forward, cortex-m4" in text and "planned 1 over time" in text
-    for name in ("planned 1", "method", "temp", "RAM", "constants"):
+    for name in ("planned 1", "method", "temp", "RAM", "weights"):
         assert f"\n{name} " in text
 
 

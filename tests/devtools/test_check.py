@@ -59,8 +59,8 @@ def test_growth_says_where(files: dict[str, Path]) -> None:
     found = {growth.kind: growth for growth in check.grown(last, now, {"error": 1e9})}
     assert set(found) == {"file", "arena"}
     names = [name for name, _, _ in found["file"].where]
-    assert "part constants" in names and "operator aten::linear.out" in names
-    assert any(name.startswith("tensor constant") for name in names)
+    assert "part weights" in names and "operator aten::linear.out" in names
+    assert any(name.startswith("tensor weight") for name in names)
     assert (
         found["file"].after - found["file"].before
         == files["large"].stat().st_size - files["small"].stat().st_size

@@ -122,10 +122,10 @@ def test_describes_a_known_file() -> None:
     assert answer.values[0].value == 42
     (weight,) = description.constants
     assert (weight.nbytes, weight.uses, weight.names) == (24, 2, ["layer.weight"])
-    assert description.bytes_by_use["constants"] == 24
+    assert description.bytes_by_use["weights"] == 24
     assert sum(description.bytes_by_use.values()) == description.nbytes == len(data)
     (segment,) = description.segments
-    assert (segment.offset, segment.nbytes, segment.holds) == (len(data) - 24, 24, "constants")
+    assert (segment.offset, segment.nbytes, segment.holds) == (len(data) - 24, 24, "weights")
 
 
 def test_modules_and_parts_of_delegates_are_frames_without_a_file() -> None:

@@ -76,7 +76,7 @@ def test_the_sizes_sum_to_a_file_with_several_methods() -> None:
     linear = torch.nn.Linear(16, 16).eval()
     shared = {"a": (linear, (X,)), "b": (torch.nn.Sequential(linear, torch.nn.ReLU()).eval(), (X,))}
     found = assert_whole(bytes(torchette.compile(shared, constant_methods={"version": 3})))
-    assert found.by("part")["constants"] == 4 * (16 * 16 + 16), "methods share weights"
+    assert found.by("part")["weights"] == 4 * (16 * 16 + 16), "methods share weights"
 
 
 @pytest.mark.parametrize("name", peer_files.MODELS)
@@ -123,7 +123,7 @@ def test_weights_of_a_delegate_have_its_modules_and_dtypes() -> None:
     pytest.importorskip("torchette.backends.xnnpack.partitioner")
     net = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).eval()
     found = assert_whole(bytes(torchette.compile(net, (torch.zeros(1, 32),), backend="xnnpack")))
-    weights = [piece for piece in found.pieces if piece.part == "named data"]
+    weights = [piece for piece in found.pieces if piece.part == "weights"]
     assert {piece.module for piece in weights} == {"0", "2"} and {piece.dtype for piece in weights} == {
         "float32"
     }

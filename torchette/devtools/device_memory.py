@@ -317,9 +317,9 @@ class Bill:
             (f"planned {index}", size, "tensors") for index, size in enumerate(self.planned, 1)
         ]
         names = ", ".join(sorted(set(self.backends)))
-        counted = "with what {} takes of it" if self.backends_counted else "and what {} takes"
-        beside = counted.format(names) if names else ""
-        rows.append(("method", self.method, beside or "the runtime's structures"))
+        counted = "with" if self.backends_counted else "without"
+        beside = f", {counted} the structures of {names}" if names else ""
+        rows.append(("method", self.method, f"the runtime's structures{beside}"))
         if self.temp is None:
             rows.append(("temp", "unknown", "this machine cannot run the target's kernels"))
         else:
@@ -340,7 +340,7 @@ class Bill:
         if self.lent_inputs or self.lent_outputs:
             rows.append(("inputs", self.lent_inputs, "in the caller's own memory"))
             rows.append(("outputs", self.lent_outputs, "in the caller's own memory"))
-        rows.append(("constants", self.constants, "read in place from the file"))
+        rows.append(("weights", self.constants, "read in place from the file"))
         return rows
 
 

@@ -633,7 +633,7 @@ def _segments(file: pte.PteFile) -> list[SegmentInfo]:
     holds: dict[int, str] = {}
     program = file.program
     if program.constant_segment and program.constant_segment.offsets:
-        holds[program.constant_segment.segment_index] = "constants"
+        holds[program.constant_segment.segment_index] = "weights"
     for item in program.mutable_data_segments:
         holds.setdefault(item.segment_index, "initial values")
     for plan in program.execution_plan:
@@ -652,7 +652,7 @@ def _bytes_by_use(file: pte.PteFile, segments: list[SegmentInfo]) -> dict[str, i
     """Bytes of the file by purpose; the rest is padding."""
     program = file.program
     inline = Counter(
-        constants=sum(len(item.storage) for item in program.constant_buffer),
+        weights=sum(len(item.storage) for item in program.constant_buffer),
         delegates=sum(len(item.data) for item in program.backend_delegate_data),
     )
     uses = {"program": file.program_size - inline.total(), **inline}

@@ -55,7 +55,7 @@ class Piece:
     """Bytes of a file with one purpose. A property that it has not is empty."""
 
     nbytes: int
-    part: str  # header, methods, instructions, values, source lines, constants, delegates, named data, padding, ...
+    part: str  # header, methods, instructions, values, source lines, weights, delegates, named data, padding, ...
     tensor: str = ""  # its name, or the number of the stored constant
     dtype: str = ""
     module: str = (
@@ -200,8 +200,8 @@ def places(file: pte.PteFile) -> Iterator[_Claim]:
             _start(blob, file.buffer),
             Piece(
                 len(blob),
-                "constants" if info.kind == "constant" else "initial values",
-                name or f"{info.kind} {info.index}",
+                "weights" if info.kind == "constant" else "initial values",
+                name or _stored_name(info.kind, info.index),
                 info.dtype,
                 module,
                 user.op if user else "",
@@ -224,7 +224,7 @@ def places(file: pte.PteFile) -> Iterator[_Claim]:
             yield _start(blob, file.buffer), replace(piece, nbytes=len(blob))
     used = {(info.kind, info.index) for info in description.constants}
     for kind, part, read, stored in (
-        ("constant", "constants", file.constant, file.program.constant_segment),
+        ("constant", "weights", file.constant, file.program.constant_segment),
         *(
             ("initial", "initial values", file.mutable, item)
             for item in file.program.mutable_data_segments[:1]
@@ -232,10 +232,18 @@ def places(file: pte.PteFile) -> Iterator[_Claim]:
     ):
         for index in range(len(stored.offsets) if stored else 0):
             if (kind, index) not in used and len(blob := read(index)):
-                yield _start(blob, file.buffer), Piece(len(blob), part, f"{kind} {index}, unused")
+                yield (
+                    _start(blob, file.buffer),
+                    Piece(len(blob), part, f"{_stored_name(kind, index)}, unused"),
+                )
     for segment in description.segments:
         if segment.holds == "nothing":
             yield segment.offset, Piece(segment.nbytes, "unused segments")
+
+
+def _stored_name(kind: str, index: int) -> str:
+    """The name of a stored tensor that has none in the file."""
+    return f"{'weight' if kind == 'constant' else kind} {index}"
 
 
 def _delegated(file: pte.PteFile, description: Description) -> dict[str, Piece]:
@@ -258,7 +266,7 @@ def _delegated(file: pte.PteFile, description: Description) -> dict[str, Piece]:
                     if value.constant:
                         tensor = f"{value.dtype}{value.sizes} {value.constant[:8]}"
                         module = modules.get(node.handle, instruction.module)
-                        piece = Piece(0, "named data", tensor, value.dtype, module, instruction.op, delegate)
+                        piece = Piece(0, "weights", tensor, value.dtype, module, instruction.op, delegate)
                         found.setdefault(value.constant, piece)
     return found
 
