@@ -15,9 +15,11 @@ from tests.devtools.report_programs import SOURCE, encoder
 from torchette.cli import main
 from torchette.devtools import model_explorer
 from torchette.devtools.inspect import describe
-from torchette.devtools.profile import Operation
+from torchette.devtools.limits import Limits, Store
+from torchette.devtools.profile import Operation, Profile
 from torchette.devtools.report import write_report
 from torchette.devtools.report.contents import contents
+from torchette.devtools.work import Work
 from torchette.errors import FormatError, ModelNotFoundError
 from torchette.format import pte
 
@@ -59,7 +61,7 @@ def test_sizes_sum_to_the_file() -> None:
     rows = known(data)["sizes"]
     assert sum(row[3] for row in rows) == len(data)
     texts = known(data)["texts"]
-    assert {texts[row[2]] for row in rows if row[0] == "constants"} >= {"layers.2.mlp.up", "layers.0.norm"}
+    assert {texts[row[2]] for row in rows if row[0] == "weights"} >= {"layers.2.mlp.up", "layers.0.norm"}
 
 
 def test_times_go_to_their_nodes() -> None:
@@ -71,6 +73,24 @@ def test_times_go_to_their_nodes() -> None:
     assert (
         method["times"] == {1: 2.0} and method["rest"] == [["Method::execute", 0.5]] and method["runs"] == 3
     )
+
+
+def test_a_profile_has_the_shares_of_the_limits() -> None:
+    """As `torchette profile` prints them: of a call that makes 400 operations and moves 50 bytes in 2 seconds."""
+    operation = Operation("aten::mm.out", 0, None, "", [3.0, 1.0, 2.0], 3, Work(400, 50))
+    other = Operation("aten::mm.out", 1, None, "", [1.0] * 3, 3, Work(None, 50))
+    limits = Limits("A processor", "avx2", 2, 1000.0, (Store("L2", 64, 100.0), Store("memory", None, 50.0)))
+    profile = Profile("", 3, [operation, other], [], limits, nbytes=64)
+    method = known(encoder(1), times={"forward": profile})["methods"][0]
+    assert method["times"] == {1: 2.0, 2: 1.0} and method["runs"] == 3
+    assert method["rates"] == {
+        1: [200.0, 25.0, 0.2, 0.25, "memory"],
+        2: [None, 50.0, None, 0.5, "memory"],
+    }
+    assert (method["processor"], method["store"]) == ("A processor", "L2")
+    assert method["limits"].startswith("2 threads can do ")
+    of_a_device = known(encoder(1), times={"forward": [operation]})["methods"][0]
+    assert of_a_device["rates"] == {1: [200.0, 25.0, None, None, None]} and of_a_device["limits"] is None
 
 
 def test_the_text_of_lines_comes_from_the_given_folders_alone(tmp_path: Path) -> None:

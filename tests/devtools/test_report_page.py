@@ -13,12 +13,15 @@ import pytest
 
 from tests.build.chromium import PATIENCE, Chromium
 from tests.devtools.report_programs import SOURCE, encoder
-from torchette.devtools.profile import Operation
+from torchette.devtools.limits import Limits, Store
+from torchette.devtools.profile import Operation, Profile
 from torchette.devtools.report import write_report
+from torchette.devtools.work import Work
 
 pytestmark = [pytest.mark.gate, pytest.mark.xdist_group("report page")]
 
 READY = "!!window.report"
+VIEWS = ("overview", "graph", "memory", "time", "size", "quantization", "placement")
 HELD = "report.graph.selected?.node?.name"
 
 
@@ -27,8 +30,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     (folder / "encoder.py").write_text(SOURCE)
     data = encoder(3)
-    times = [Operation("", index, None, "", [1e-6 * (1 + index % 11)] * 3, 3) for index in range(33)]
-    write_report(data, folder / "net.html", name="net.pte", times={"forward": times}, source_folders=[folder])
+    times = [
+        Operation("", index, None, "", [1e-6 * (1 + index % 11)] * 3, 3, Work(1000, 500))
+        for index in range(33)
+    ]
+    limits = Limits("A processor", "avx2", 1, 1e10, (Store("L2", None, 1e10),))
+    profile = Profile("", 3, times, [], limits)
+    write_report(
+        data, folder / "net.html", name="net.pte", times={"forward": profile}, source_folders=[folder]
+    )
+    write_report(data, folder / "plain.html", name="net.pte", source_folders=[])
     write_report(encoder(500), folder / "big.html", name="big.pte", source_folders=[])
     return folder
 
@@ -100,6 +111,40 @@ def test_tabs_show_each_view(page: Chromium) -> None:
         click(page, f"#tab-{view}")
         until(page, f"document.querySelector('h1')?.innerText === '{head}'")
         assert page.value(f"document.querySelector('#tab-{view}').getAttribute('aria-selected')") == "true"
+
+
+def test_views_have_legends_and_no_markup_of_text(page: Chromium) -> None:
+    for view in ("overview", "graph", "memory", "time"):
+        page.value(f"report.show('{view}')")
+        assert "Matrix, convolution" in text(page, ".kinds"), view
+    for view in VIEWS:
+        page.value(f"report.show('{view}')")
+        assert "`" not in text(page, "main"), view
+    page.value("report.show('memory')")
+    assert "torchette memory" in text(page, "main td code")
+    page.value("report.show('size')")
+    assert "weights" in text(page, ".legend") and "constant" not in text(page, "main")
+
+
+def test_the_time_of_a_node_has_its_share_of_the_limits(page: Chromium) -> None:
+    page.value("report.show('time')")
+    assert "1 thread can do 10 GFLOP/s" in text(page, ".page") and "on A processor" in text(page, ".page")
+    heads = page.value("[...document.querySelectorAll('#rows th')].map((it) => it.innerText.trim())")
+    assert heads[3:8] == ["GFLOP/s", "Peak", "GB/s", "L2", "Bound"]
+    page.value("report.go('n1')")
+    details = text(page, "#details")
+    assert "1 GFLOP/s 10% of the peak" in details and "0.5 GB/s 5.0% of L2" in details
+
+
+def test_empty_views_say_how_to_fill_them(page: Chromium, folder: Path) -> None:
+    page.open((folder / "plain.html").as_uri(), READY)
+    for view, words in {
+        "time": "torchette report net.pte -o report.html --profile 50",
+        "quantization": "torchette compile model.py:Net --quantize int8 -o net.pte",
+        "placement": "torchette compile model.py:Net --report-page report.html",
+    }.items():
+        page.value(f"report.show('{view}')")
+        assert words in text(page, "main"), view
 
 
 def test_a_click_opens_a_module_and_a_node_shows_its_line(page: Chromium) -> None:
@@ -228,7 +273,7 @@ def test_light_and_dark(page: Chromium, dark: bool) -> None:
 
 def test_a_phone_needs_no_sideways_scrolling(page: Chromium) -> None:
     page.resize(360, 740)
-    for view in ("overview", "memory", "time", "size", "quantization", "placement", "graph"):
+    for view in (*VIEWS[2:], *VIEWS[:2]):
         page.value(f"report.show('{view}')")
         for element in ("document.documentElement", "document.querySelector('main')"):
             assert page.value(f"{element}.scrollWidth") <= 360, view

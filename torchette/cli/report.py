@@ -55,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
     from torchette.devtools import model_explorer, profile
     from torchette.devtools.inspect import describe
     from torchette.devtools.report import write_report
+    from torchette.devtools.report.contents import Times
     from torchette.format import pte
 
     if not options.output and not options.model_explorer:
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         if not folder.is_dir():
             raise UsageError(f"no such folder: {folder}")
     file = pte.load_file(options.file)
-    times = {}
+    times: dict[str, Times] = {}
     if options.profile and options.etdump:
         raise UsageError("--profile and --etdump: the times are measured here, or those of a dump")
     if options.etdump:
@@ -76,8 +77,7 @@ def run(options: argparse.Namespace) -> int:
     if options.profile:
         chosen = _method.choose(options)
         method = _method.load(chosen, tracing=True)
-        result = profile.profile(method, chosen.info, chosen.inputs, options.profile)
-        times[chosen.info.name] = result.operations
+        times[chosen.info.name] = profile.profile(method, chosen.info, chosen.inputs, options.profile)
     if options.output:
         path = write_report(
             file, options.output, name=options.file.name, times=times, source_folders=options.sources

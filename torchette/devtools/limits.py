@@ -73,6 +73,10 @@ class Limits:
         rates = [f"{it.rate / 1e9:.3g} from {it.name}" for it in self.stores]
         return f"{self.arithmetic / 1e9:.3g} GFLOP/s of float32; GB/s: {', '.join(rates)}"
 
+    def sentence(self) -> str:
+        """The limits with the number of threads that reach them."""
+        return f"{self.threads} thread{'s' * (self.threads > 1)} can do {self}"
+
 
 def limits(threads: int = 1, *, again: bool = False) -> Limits:
     """What this processor can do, at the level of instruction sets that the kernels use.

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchette.devtools.profile import Operation, milliseconds
-from torchette.devtools.report.contents import contents
+from torchette.devtools.profile import milliseconds
+from torchette.devtools.report.contents import Times, contents
 from torchette.format import pte
 
 
@@ -21,7 +21,7 @@ def write(
     path: str | os.PathLike[str],
     *,
     name: str | None = None,
-    times: Mapping[str, Sequence[Operation]] | None = None,
+    times: Mapping[str, Times] | None = None,
 ) -> Path:
     """Writes the graphs of a program as one JSON file.
 
@@ -29,7 +29,7 @@ def write(
         source: the path of a .pte file, or a file that has been read.
         path: the JSON file; a file of that name is replaced.
         name: what the collection is called; by default the file's name.
-        times: by method, the operations of its executions (`torchette.devtools.profile.operations`).
+        times: by method, its profile or operations (`torchette.devtools.report.write_report`).
 
     Raises:
         FormatError, ModelNotFoundError: there is no such program.
@@ -42,9 +42,7 @@ def write(
     return target
 
 
-def collection(
-    file: pte.PteFile, name: str, times: Mapping[str, Sequence[Operation]] | None = None
-) -> dict[str, Any]:
+def collection(file: pte.PteFile, name: str, times: Mapping[str, Times] | None = None) -> dict[str, Any]:
     """The graph collection as Model Explorer's JSON has it."""
     known = contents(file, name, times=times, source_folders=())
     graphs = [_graph(method, known["texts"]) for method in known["methods"]]

@@ -62,27 +62,24 @@ class Profile:
         `of_peak` and `of_bandwidth` their parts of what the processor can do, and `bound` names the larger one. What is not
         known is None.
         """
-        rows: list[dict[str, Any]] = [
-            {
-                "name": it.name,
-                "instruction": it.instruction,
-                "part": it.part,
-                "source": it.source,
-                "calls": it.calls / self.runs,
-                **quantiles(it.times),
-                **self._speed(it),
-            }
-            for it in self.operations
-        ]
+        rows = [self.row(it) for it in self.operations]
         total = sum(row["p50"] for row in rows)
         for row in rows:
             row["share"] = row["p50"] / total if total else 0.0
         return sorted(rows, key=lambda row: -row["p50"])
 
-    def _speed(self, it: Operation) -> dict[str, Any]:
-        seconds, calls = quantiles(it.times)["p50"], it.calls / self.runs
+    def row(self, it: Operation) -> dict[str, Any]:
+        """The row of one operation, without its share."""
+        times, calls = quantiles(it.times), it.calls / self.runs
+        seconds = times["p50"]
         made, nbytes = it.work or (None, None)
         found: dict[str, Any] = {
+            "name": it.name,
+            "instruction": it.instruction,
+            "part": it.part,
+            "source": it.source,
+            "calls": calls,
+            **times,
             "operations": made and made * calls,
             "bytes": nbytes and nbytes * calls,
             "flops": made * calls / seconds if made and seconds else None,
@@ -126,8 +123,7 @@ class Profile:
         cells = [tuple(cell(row) for _, cell in columns) for row in rows[:top]]
         title = f"{self.title}: {milliseconds(total)} in {len(rows)} operations, {self.runs} runs"
         if self.limits:
-            threads = f"{self.limits.threads} thread{'s' * (self.limits.threads > 1)}"
-            title += f"\n{threads} can do {self.limits}"
+            title += f"\n{self.limits.sentence()}"
         return Table(title, tuple(name for name, _ in columns), cells)
 
     def data(self) -> Table:

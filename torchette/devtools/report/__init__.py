@@ -11,12 +11,11 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchette.devtools.profile import Operation
-from torchette.devtools.report.contents import contents
+from torchette.devtools.report.contents import Times, contents
 from torchette.format import pte
 
 _HERE = Path(__file__).parent
@@ -30,7 +29,7 @@ def write_report(
     path: str | os.PathLike[str],
     *,
     name: str | None = None,
-    times: Mapping[str, Sequence[Operation]] | None = None,
+    times: Mapping[str, Times] | None = None,
     placements: Mapping[str, Any] | None = None,
     source_folders: Iterable[str | Path] | None = None,
 ) -> Path:
@@ -40,7 +39,8 @@ def write_report(
         source: the path of a .pte file, its bytes, or a file that has been read.
         path: the page; a file of that name is replaced.
         name: what the page calls the program; by default the name of its file.
-        times: by method, the operations of its executions (`torchette.devtools.profile.operations`).
+        times: by method, its profile (`torchette.devtools.profile.profile`); or its operations
+            (`torchette.devtools.profile.operations`), if another machine ran it: the page has no limits of a processor then.
         placements: by method, why its calls run where they do (`EdgeProgramManager.delegation`).
         source_folders: where the model's Python files are, whose lines the page shows. By default the current folder and
             the folders that Python imports from; no file outside of them is read.

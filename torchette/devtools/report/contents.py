@@ -18,7 +18,7 @@ from typing import Any
 from torchette.devtools import size, xnnpack_graph
 from torchette.devtools.device_memory import bills, tenants
 from torchette.devtools.inspect import FrameInfo, InstructionInfo, MethodInfo, describe
-from torchette.devtools.profile import Operation
+from torchette.devtools.profile import Operation, Profile
 from torchette.errors import FormatError, TorchetteError
 from torchette.format import pte
 from torchette.format.schema import Record
@@ -28,6 +28,9 @@ _LONGEST_LINE = 240  # characters
 _LARGEST_SOURCE = 4 << 20  # bytes; a larger file is no source of a model
 _DEEPEST = 64  # modules inside of each other
 _SCALES = 4  # that are shown, of many
+
+# What was measured of a method: with the limits of the processor if it was profiled here.
+Times = Profile | Sequence[Operation]
 
 
 class Texts:
@@ -49,7 +52,7 @@ def contents(
     file: pte.PteFile,
     name: str,
     *,
-    times: Mapping[str, Sequence[Operation]] | None = None,
+    times: Mapping[str, Times] | None = None,
     placements: Mapping[str, Any] | None = None,
     source_folders: Iterable[str | Path] | None = None,
 ) -> dict[str, Any]:
@@ -58,7 +61,7 @@ def contents(
     Args:
         file: the program.
         name: its name, for people.
-        times: the operations of methods that were profiled.
+        times: by method, a profile; or its operations, if the processor that ran them is unknown.
         placements: by method the `Delegation` with which it was compiled (`EdgeProgramManager.delegation`).
         source_folders: where the model's Python files are; by default the current folder and where Python imports from.
     """
@@ -79,7 +82,6 @@ def contents(
     return {
         "name": name,
         "nbytes": about.nbytes,
-        "uses": [[use, size] for use, size in about.bytes_by_use.items() if size],
         "sizes": sizes(file, texts),
         "named": [[key, size] for key, size in about.named_data.items()],
         "methods": methods,
@@ -94,7 +96,7 @@ def _bills(file: pte.PteFile) -> dict[str, list[tuple[str, int | str, str]]]:
         found = bills(file, temp=False)  # no kernel of an unknown file runs for a page about it
     except TorchetteError:
         return {}
-    about = "kernels' scratch memory, which `torchette memory` measures"
+    about = "scratch memory of the kernels; `torchette memory` measures it"
     return {
         bill.method_name: [
             (name, size, about if name == "temp" else remark) for name, size, remark in bill.rows()
@@ -269,30 +271,34 @@ class _Method:
             "notes": self._notes,
         }
 
-    def times(self, operations: Sequence[Operation]) -> dict[str, Any]:
-        """Median seconds by node, operations and bytes that it makes and moves a second, the seconds that belong to no node, and
-        how many executions there were."""
+    def times(self, measured: Times) -> dict[str, Any]:
+        """Median seconds by node; by node the operations and bytes per second, their shares of the processor's limits, and the
+        limit that is nearer; the seconds that belong to no node; the number of executions; the limits."""
+        if not isinstance(measured, Profile):
+            runs = max((len(it.times) for it in measured), default=1)
+            measured = Profile("", runs, list(measured), [])
         seconds: dict[int, float] = {}
-        rates: dict[int, list[float | None]] = {}
+        rates: dict[int, list[float | str | None]] = {}
         rest: list[tuple[str, float]] = []
-        runs = 0
-        for item in operations:
-            runs = max(runs, len(item.times))
-            median = _median(item.times)
+        for item in measured.operations:
+            row = measured.row(item)
             if item.instruction is None or item.instruction not in self._node_of:
-                rest.append((item.name, median))
+                rest.append((item.name, row["p50"]))
                 continue
             node = self._parts_of.get(item.instruction, {}).get(item.part or 0)
             node = self._node_of[item.instruction] if node is None else node
-            seconds[node] = seconds.get(node, 0.0) + median
-            if item.work and median:
-                often = item.calls / len(item.times) / median
-                rates[node] = [it and float(f"{it * often:.4g}") for it in item.work]
+            seconds[node] = seconds.get(node, 0.0) + row["p50"]
+            if row["rate"]:
+                speeds = (row[key] for key in ("flops", "rate", "of_peak", "of_bandwidth"))
+                rates[node] = [*(_rounded(it) for it in speeds), row["bound"]]
         return {
-            "times": {node: float(f"{time:.4g}") for node, time in sorted(seconds.items())},
+            "times": {node: _rounded(time) for node, time in sorted(seconds.items())},
             "rates": dict(sorted(rates.items())),
-            "rest": [[name, float(f"{time:.4g}")] for name, time in rest],
-            "runs": runs,
+            "rest": [[name, _rounded(time)] for name, time in rest],
+            "runs": measured.runs,
+            "limits": measured.limits and measured.limits.sentence(),
+            "processor": measured.limits and measured.limits.processor,
+            "store": measured.store and measured.store.name,
         }
 
     def placements(self, delegation: Any) -> list[list[Any]]:
@@ -399,7 +405,7 @@ class _Method:
         row = [
             self._texts(str(tensor)),
             tensor.nbytes,
-            self._texts(tensor.place),
+            self._texts(f"weight {tensor.data}" if tensor.storage == "constant" else tensor.place),
             self._texts(tensor.name or ""),
         ]
         if tensor.storage == "constant":
@@ -526,7 +532,7 @@ class _Method:
         return None
 
     def _inner_value(self, value: xnnpack_graph.DelegateValue) -> list[Any]:
-        place = f"constant {value.constant[:12]}" if value.constant else "inside the delegate"
+        place = f"weight {value.constant[:12]}" if value.constant else "inside the delegate"
         row = [self._texts(f"{value.dtype}{value.sizes}"), value.nbytes, self._texts(place), self._texts("")]
         if value.constant:
             row.append(1)
@@ -614,9 +620,8 @@ def _short(place: str) -> str:
     return f"{os.path.basename(path)}{colon}{rest}" if path.startswith("/") else place
 
 
-def _median(times: Sequence[float]) -> float:
-    ordered = sorted(times)
-    return ordered[(len(ordered) - 1) // 2] if ordered else 0.0
+def _rounded(number: float | None) -> float | None:
+    return number and float(f"{number:.4g}")
 
 
 # ---- sizes ----

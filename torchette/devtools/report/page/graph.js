@@ -31,7 +31,7 @@ class Graph {
       <div class="graph-canvas" id="canvas" tabindex="0" aria-label="Graph: arrows move, Enter opens and closes, Esc clears">
         <svg id="picture" aria-hidden="true"><g id="world"></g></svg>
         <div class="floating colour"><button class="icon outline-open" id="outline-open" aria-label="Modules"><svg viewBox="0 0 16 16" width="16" height="16"><path d="M2 4h12M4.5 8H14M7 12h7" stroke="currentColor" stroke-width="1.5" stroke-linecap="round"/></svg></button><span class="segmented" id="colours" role="group" aria-label="Colour by"></span></div>
-        <div class="floating crumbs" id="crumbs" hidden></div>
+        <div class="corner"><div class="crumbs" id="crumbs" hidden></div><div id="colour-legend"></div></div>
         <div class="floating zoom">
           <button class="icon" data-do="fold" aria-label="Close all groups" title="Close all groups"><svg viewBox="0 0 16 16" width="14" height="14"><path d="M4 2l4 4 4-4M4 14l4-4 4 4" fill="none" stroke="currentColor" stroke-width="1.5" stroke-linecap="round" stroke-linejoin="round"/></svg></button>
           <button class="icon" data-do="unfold" aria-label="Open all groups" title="Open all groups"><svg viewBox="0 0 16 16" width="14" height="14"><path d="M4 6l4-4 4 4M4 10l4 4 4-4" fill="none" stroke="currentColor" stroke-width="1.5" stroke-linecap="round" stroke-linejoin="round"/></svg></button>
@@ -326,6 +326,8 @@ class Graph {
   _colours() {
     const choices = [["kind", "Kind"], ...(this.program.profiled ? [["time", "Time"]] : []), ...(this.program.root.weights ? [["bytes", "Weights"]] : [])];
     if (!choices.some(([key]) => key === this.colour)) this.colour = "kind";
+    const most = this.colour === "time" ? percent(this.program.root.time / this.program.total) : bytes(this.program.root.weights);
+    $("colour-legend").innerHTML = this.colour === "kind" ? kindLegend(this.program.nodes.map((it) => it.family)) : `<ul class="kinds" aria-label="Colours"><li>0<i class="ramp"></i>${most}</li></ul>`;
     $("colours").innerHTML = choices.map(([key, label]) => `<button data-colour="${key}" aria-pressed="${key === this.colour}">${label}</button>`).join("");
   }
 
@@ -337,7 +339,7 @@ class Graph {
     const fingers = new Map();
     let start = null, spread = 0, moved = false;
     canvas.addEventListener("pointerdown", (event) => {
-      if (event.target.closest(".floating") || event.button) return;
+      if (event.target.closest(".floating, .corner") || event.button) return;
       fingers.set(event.pointerId, [event.clientX, event.clientY]);
       canvas.focus({ preventScroll: true });
       if (fingers.size === 1) { start = { x: event.clientX, y: event.clientY, target: event.target }; moved = false; }
@@ -479,9 +481,13 @@ function details(program, item) {
     }
   } else {
     fact("Instruction", node.at !== undefined ? node.at : node.parent !== undefined ? `${program.nodes[node.parent].at}, node ${node.handle}` : "");
-    fact("Runs on", node.kind === "part" ? escape(backendName(program.nodes[node.parent].name)) : node.kind === "delegate" ? escape(node.label) : node.kind === "kernel" ? "Torchette's kernels" : "");
+    fact("Runs on", node.kind === "part" ? escape(backendName(program.nodes[node.parent].name)) : node.kind === "delegate" ? escape(node.label) : node.kind === "kernel" ? kernelsOf(node) : "");
     fact("Weights", item.weights ? bytes(item.weights) : "");
-    fact("Kind", escape(KINDS.find(([key]) => key === node.family)?.[1] || ""));
+    fact("Kind", `<i class="dot" style="--c:var(--${node.family});display:inline-block;margin-right:6px"></i>${kindName(node.family)}`);
+    const speed = (rate, unit, share, of) => rate ? `${billions(rate)} ${unit}${share ? ` <span class="faint">${percent(share)} of ${escape(of)}</span>` : ""}` : "";
+    fact("Arithmetic", speed(node.flops, "GFLOP/s", node.ofPeak, "the peak"));
+    fact("Memory", speed(node.rate, "GB/s", node.ofBandwidth, program.record.store));
+    fact("Bound by", escape(node.bound || ""));
   }
   const parts = [head, facts.length ? `<dl class="facts">${facts.join("")}</dl>` : ""];
   if (isGroup(item)) {
@@ -489,7 +495,7 @@ function details(program, item) {
     if (node && node.source !== undefined) parts.push(source(program, node));
     const most = [...item.families].sort((a, b) => b[1] - a[1]);
     const sum = most.reduce((total, [, count]) => total + count, 0);
-    if (most.length) parts.push(`<div><h3>What is in it</h3><div class="stack">${most.map(([family, count]) => `<i style="--c:var(--${family});flex:${count}"></i>`).join("")}</div><ul class="legend">${most.map(([family, count]) => `<li><i class="dot" style="--c:var(--${family})"></i>${escape(KINDS.find(([key]) => key === family)?.[1] || family)}<span class="value">${whole(count)}</span><span class="share">${percent(count / sum)}</span></li>`).join("")}</ul></div>`);
+    if (most.length) parts.push(`<div><h3>What is in it</h3><div class="stack">${most.map(([family, count]) => `<i style="--c:var(--${family});flex:${count}"></i>`).join("")}</div><ul class="legend">${most.map(([family, count]) => `<li><i class="dot" style="--c:var(--${family})"></i>${kindName(family)}<span class="value">${whole(count)}</span><span class="share">${percent(count / sum)}</span></li>`).join("")}</ul></div>`);
     const hot = leaves(item).filter((it) => it.time).sort((a, b) => b.time - a.time).slice(0, 6);
     if (hot.length) parts.push(`<div><h3>Slowest in it</h3>${hot.map((it) => `<button class="tensor" data-id="${it.id}"><code>${escape(it.label)}</code><small>${seconds(it.time)} <b>${percent(it.time / program.total)}</b></small></button>`).join("")}</div>`);
     return parts.join("");
@@ -498,15 +504,15 @@ function details(program, item) {
   const row = program.reasonOf.get(node.index);
   if (row !== undefined) {
     const [, , , backend, reasons] = program.record.placements[row];
-    if (reasons.length || backend) parts.push(`<div><h3>Why it is there</h3>${backend ? `<p class="reason">${escape(backendName(backend))} took it.</p>` : reasons.map(([name, texts]) => `<p class="reason">${escape(name)}: ${escape(texts.join(", "))}</p>`).join("")}</div>`);
+    if (reasons.length || backend) parts.push(`<div><h3>Why it is there</h3>${backend ? `<p class="reason">${escape(backendName(backend))} took it.</p>` : reasons.map(([name, texts]) => `<p class="reason">${escape(name)}: ${prose(texts.join(", "))}</p>`).join("")}</div>`);
   }
   if (node.settings !== undefined) parts.push(`<div><h3>Settings</h3><code>${escape(program.text(node.settings))}</code></div>`);
   const plain = (node.args || []).map((it) => it < 0 ? "None" : program.value(it)).filter((it) => typeof it === "string" || !it.tensor);
   if (plain.length) parts.push(`<div><h3>Other arguments</h3><code>${plain.map((it) => escape(typeof it === "string" ? it : it.text)).join(", ")}</code></div>`);
   const inputs = node.in.map((it) => tensor(program, it, program.writers[node.index].filter(([, value]) => value === it).map(([from]) => from), "from"));
   const outputs = node.out.map((it) => tensor(program, it, program.readers[node.index].map(([to]) => to), "to"));
-  if (inputs.length) parts.push(`<div><h3>${plural(inputs.length, "input")}</h3>${inputs.join("")}</div>`);
-  if (outputs.length) parts.push(`<div><h3>${plural(outputs.length, "output")}</h3>${outputs.join("")}</div>`);
+  if (inputs.length) parts.push(`<div><h3><i class="dot" style="--c:var(--in)"></i>${plural(inputs.length, "input")}</h3>${inputs.join("")}</div>`);
+  if (outputs.length) parts.push(`<div><h3><i class="dot" style="--c:var(--out)"></i>${plural(outputs.length, "output")}</h3>${outputs.join("")}</div>`);
   return parts.join("");
 }
 

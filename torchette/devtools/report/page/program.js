@@ -3,17 +3,17 @@
 
 const KINDS = [
   ["port", "Input or output"], ["matrix", "Matrix, convolution"], ["attention", "Attention"], ["norm", "Normalization"],
-  ["activation", "Activation"], ["arithmetic", "Arithmetic"], ["reduce", "Reduction, pooling"], ["shape", "Shape, copy"],
+  ["activation", "Activation, softmax"], ["arithmetic", "Arithmetic"], ["reduce", "Reduction, pooling"], ["shape", "Shape, copy"],
   ["lookup", "Lookup"], ["quantize", "Quantization"], ["control", "Control"], ["delegate", "Delegate"],
 ];
 // The first pattern that fits says what kind of operator it is.
 const PATTERNS = [
   ["quantize", /quant|^convert$/i],
-  ["attention", /attention|sdpa|softmax/i],
+  ["attention", /attention|sdpa/i],
   ["norm", /norm/i],
   ["matrix", /conv|linear|fullyconnected|(^|_)(add)?(b?mm|baddbmm)|matmul|matrixmultiply|einsum|lstm|gru/i],
   ["reduce", /pool|^(mean|sum|amax|amin|max|min|argmax|argmin|var|prod|any|all|topk|cumsum|sort)(_|$|\b)|reduce/i],
-  ["activation", /relu|gelu|silu|sigmoid|tanh|hardswish|hardsigmoid|hardtanh|elu|clamp|mish|swish|softplus/i],
+  ["activation", /relu|gelu|silu|sigmoid|tanh|hardswish|hardsigmoid|hardtanh|elu|clamp|mish|swish|softplus|softmax/i],
   ["lookup", /embedding|index|gather|scatter/i],
   ["shape", /view|reshape|permute|transpose|copy|clone|cat|stack|slice|select|expand|squeeze|pad|split|repeat|flip|unfold|arange|full|zeros|ones|resize|empty|^to$/i],
   ["control", /^(move|jump_false|free)$|executorch_prim|sym_size|item/i],
@@ -22,6 +22,10 @@ const CHUNK = 90;  // more nodes than that in one place go into groups of steps
 
 const $ = (id) => document.getElementById(id);
 const escape = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
+/** A sentence of the compiler or the tools as HTML: `name` in it is code. */
+const prose = (text) => escape(text).replace(/`+([^`]+)`+/g, "<code>$1</code>");
+/** A module's path as HTML, which a narrow column breaks after a dot. */
+const breakable = (path) => escape(path).replace(/[.]/g, "$&<wbr>");
 
 function bytes(count) {
   if (count < 1000) return `${count} B`;
@@ -38,6 +42,14 @@ const whole = (count) => count.toLocaleString("en-US");
 const percent = (share) => share && share < 0.0005 ? "<0.1%" : `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)}%`;
 const plural = (count, word) => `${whole(count)} ${word}${count === 1 ? "" : "s"}`;
 
+const billions = (number) => number ? String(+(number / 1e9).toPrecision(3)) : "";
+const kindName = (family) => KINDS.find(([key]) => key === family)?.[1] || family;
+/** What the colours mean, of those that appear. */
+function kindLegend(families) {
+  const shown = new Set(families);
+  return `<ul class="kinds" aria-label="Colours">${KINDS.filter(([key]) => shown.has(key)).map(([key, name]) => `<li><i class="dot" style="--c:var(--${key})"></i>${name}</li>`).join("")}</ul>`;
+}
+
 /** `aten::convolution.out` -> `convolution`: what people call it. */
 function shortName(op) {
   return op.replace(/^.*::/, "").replace(/\.[\w.]*$/, "").replace(/^_+|_+$/g, "") || op;
@@ -50,6 +62,8 @@ function kindOf(node, op) {
   for (const [kind, pattern] of PATTERNS) if (pattern.test(name)) return kind;
   return "arithmetic";
 }
+/** Of a kernel: those of the CPU engine begin with its namespace. */
+const kernelsOf = (node) => node.name.startsWith("cpu::") ? "CPU engine" : "portable kernels";
 function backendName(name) { return name.replace(/Backend$/, "").replace(/^Xnnpack$/, "XNNPACK"); }
 
 /** One method of the program. */
@@ -94,6 +108,12 @@ class Program {
     return line ? `${line.file.split("/").slice(-2).join("/")}:${line.line}` : "";
   }
 
+  /** The line in a table: its file's name alone, the path in the tooltip. */
+  lineCell(node) {
+    const line = this.line(node.source);
+    return line ? `<span class="soft" style="white-space:nowrap" title="${escape(line.file)}:${line.line}">${escape(line.file.split("/").pop())}:${line.line}</span>` : "";
+  }
+
   _describe() {
     const seen = new Set();
     this.nodes.forEach((node, index) => {
@@ -104,7 +124,7 @@ class Program {
         : node.kind === "delegate" ? backendName(node.name) : shortName(node.name);
       node.family = kindOf(node, node.name);
       node.time = +this.times[index] || 0;
-      [node.flops, node.rate] = this.record.rates?.[index] || [];
+      [node.flops, node.rate, node.ofPeak, node.ofBandwidth, node.bound] = this.record.rates?.[index] || [];
       node.weights = 0;
       for (const it of node.in) {
         if (this.values[it].length > 4 && !seen.has(it)) { seen.add(it); node.weights += this.values[it][1]; }

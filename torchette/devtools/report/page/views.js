@@ -1,11 +1,17 @@
 // The other views: overview, memory, time, size, quantization, placement. Each is a function that draws into `main`.
 
-const COLOURS = { constants: "matrix", delegates: "delegate", program: "arithmetic", instructions: "arithmetic", "initial values": "norm", "named data": "lookup", padding: "shape", nothing: "shape" };
+const COLOURS = { weights: "matrix", delegates: "delegate", instructions: "arithmetic", methods: "activation", values: "reduce", "source lines": "quantize", receipt: "attention", "initial values": "norm", "named data": "lookup", padding: "shape", "unused segments": "shape" };
 const useColour = (use) => `var(--${COLOURS[use] || "control"})`;
-const NO_TIMES = '<p class="empty">No time was measured for this report. <br>Make it again with <code>torchette report MODEL.pte --profile 50 -o report.html</code></p>';
+const command = (app, options) => `<code>torchette report ${escape(app.contents.name)} -o report.html ${options}</code>`;
 
 function sum(list, of) { return list.reduce((total, it) => total + of(it), 0); }
 
+/** Bytes of the file by use, the most first. */
+function usesOf(contents) {
+  const found = new Map();
+  for (const [use, , , size] of contents.sizes) found.set(use, (found.get(use) || 0) + size);
+  return [...found].filter(([, size]) => size).map(([use, size]) => [use, size, useColour(use)]).sort((a, b) => b[1] - a[1]);
+}
 function stackAndLegend(parts, total) {
   return `<div class="stack">${parts.map(([, size, colour]) => `<i style="--c:${colour};flex:${size}"></i>`).join("")}</div><ul class="legend">${parts.map(([name, size, colour]) => `<li><i class="dot" style="--c:${colour}"></i>${escape(name)}<span class="value">${bytes(size)}</span><span class="share">${percent(size / total)}</span></li>`).join("")}</ul>`;
 }
@@ -53,9 +59,9 @@ const Views = {
     const planned = sum(record.buffers, (it) => it[1]);
     const instructions = program.nodes.filter((it) => it.kind === "kernel").length;
     const inside = program.nodes.filter((it) => it.kind === "part").length;
-    const weights = sum(contents.sizes.filter((it) => ["constants", "initial values", "named data", "delegates"].includes(it[0])), (it) => it[3]);
+    const weights = sum(contents.sizes.filter((it) => it[0] === "weights"), (it) => it[3]);
     const figures = [
-      ["File", ...bytes(contents.nbytes).split(" "), `${bytes(weights)} of weights and delegates`],
+      ["File", ...bytes(contents.nbytes).split(" "), `${bytes(weights)} of weights`],
       ["Planned memory", ...bytes(planned).split(" "), record.buffers.length > 1 ? plural(record.buffers.length, "buffer") : "for activations"],
       ["Instructions", whole(record.instructions), "", instructions ? plural(new Set(program.nodes.filter((it) => it.kind === "kernel").map((it) => it.name)).size, "kernel operator") : record.delegates.length ? "all call delegates" : ""],
     ];
@@ -64,15 +70,14 @@ const Views = {
     const ports = (list) => list.map(([name, text]) => `<div class="port"><code>${escape(name)}</code><code>${escape(text)}</code></div>`).join("") || '<p class="faint">none</p>';
     const byOperator = operatorRows(program);
     const top = (program.profiled ? byOperator.filter((it) => it.time) : byOperator).slice(0, 9);
-    const uses = contents.uses.map(([use, size]) => [use, size, useColour(use)]).sort((a, b) => b[1] - a[1]);
     main.innerHTML = `<div class="page">
-      <div><h1>${escape(contents.name)}</h1><p class="lead">${contents.methods.length > 1 ? `Method <b>${escape(record.name)}</b> of ${contents.methods.length}. ` : ""}What the program computes, what it needs, and ${program.profiled ? "where its time goes" : "what it is made of"}.</p></div>
+      <div><h1>${escape(contents.name)}</h1><p class="lead">${contents.methods.length > 1 ? `Method <b>${escape(record.name)}</b> of ${contents.methods.length}. ` : ""}Its inputs and outputs, bytes, memory and ${program.profiled ? "slowest " : ""}operators.</p>${record.notes.map((it) => `<p class="lead">${prose(it)}</p>`).join("")}</div>
       <dl class="figures">${figures.map(([name, value, unit, about]) => `<div class="figure"><dt>${name}</dt><dd class="num">${value}${unit ? `<small>${unit}</small>` : ""}</dd><p>${about}</p></div>`).join("")}</dl>
       <div class="grid">
         <div class="column"><section class="card"><header><h2>Signature</h2><code class="faint">${escape(record.name)}</code></header><div class="signature"><div><h3>${plural(record.inputs.length, "input")}</h3>${ports(record.inputs)}</div><div><h3>${plural(record.outputs.length, "output")}</h3>${ports(record.outputs)}</div></div></section>
-        <section class="card"><header><h2>What the file consists of</h2><a class="link" href="#size">By module</a></header>${stackAndLegend(uses, contents.nbytes)}</section></div>
-        <div class="column"><section class="card"><header><h2>${program.profiled ? "Where the time goes" : "Operators"}</h2><a class="link" href="#time">${program.profiled ? "All" : ""}</a></header>${bars(top.map((it) => ({ name: it.name, family: it.family, value: program.profiled ? it.time : it.count, text: program.profiled ? seconds(it.time) : whole(it.count) })))}</section>
-        <section class="card"><header><h2>Planned memory over time</h2><a class="link" href="#memory">Map</a></header>${record.tenants.length ? '<div class="picture"><canvas id="spark" height="150" style="height:150px"></canvas></div><div class="axis"><span>first instruction</span><span id="spark-peak"></span><span>last</span></div>' : '<p class="faint">No tensor is in planned memory.</p>'}</section></div>
+        <section class="card"><header><h2>Bytes of the file</h2><a class="link" href="#size">By module</a></header>${stackAndLegend(usesOf(contents), contents.nbytes)}</section></div>
+        <div class="column"><section class="card"><header><h2>${program.profiled ? "Slowest operators" : "Operators"}</h2><a class="link" href="#time">${program.profiled ? "All" : ""}</a></header>${bars(top.map((it) => ({ name: it.name, family: it.family, value: program.profiled ? it.time : it.count, text: program.profiled ? seconds(it.time) : whole(it.count) })))}${kindLegend(top.map((it) => it.family))}</section>
+        <section class="card"><header><h2>Planned memory over time</h2><a class="link" href="#memory">Map</a></header>${record.tenants.length ? '<div class="picture"><canvas id="spark" height="150" style="height:150px"></canvas></div><div class="axis"><span>first instruction</span><span id="spark-peak"></span><span>last</span></div>' : '<p class="faint">No tensor of this method is in planned memory.</p>'}</section></div>
       </div></div>`;
     if (record.tenants.length) {
       const live = liveBytes(program, 0);
@@ -90,9 +95,9 @@ const Views = {
     const bill = record.bill || [];
     const largest = [...record.tenants].sort((a, b) => b[3] - a[3]);
     main.innerHTML = `<div class="page">
-      <div><h1>Memory</h1><p class="lead">Each block is a tensor: from left to right the instructions during which it lives, from bottom to top its bytes in the planned buffer.</p></div>
-      ${record.tenants.length ? record.buffers.filter((it) => record.tenants.some((t) => t[1] === it[0])).map(([id, size, device]) => `<section class="card wide"><header><h2>Buffer ${id}${device === "cpu" ? "" : ` on ${escape(device)}`}</h2><span class="faint num">${whole(size)} bytes</span></header><div class="map-label"><span>Living bytes</span><span id="now-${id}" class="num"></span></div><div class="picture"><canvas data-curve="${id}" height="70" style="height:70px"></canvas></div><div class="map-label" style="margin-top:14px"><span>Places</span><span class="faint">click a block to see its operator</span></div><div class="picture"><canvas data-map="${id}" height="340" style="height:340px"></canvas></div><div class="axis"><span>instruction 0</span><span>${Math.max(0, record.instructions - 1)}</span></div></section>`).join("") : '<section class="card"><p class="empty">No tensor of this method is in planned memory.</p></section>'}
-      ${bill.length ? `<section class="card"><header><h2>What the method needs on this machine</h2></header><div class="scroll"><table><tbody>${bill.map(([what, size, about]) => `<tr><td class="tight">${escape(what)}</td><td class="n">${typeof size === "number" ? whole(size) : escape(size)}</td><td class="soft">${escape(about)}</td></tr>`).join("")}</tbody></table></div></section>` : ""}
+      <div><h1>Memory</h1><p class="lead">${record.tenants.length ? "Each block is a tensor: from left to right the instructions from its first to its last use, from bottom to top its bytes in the planned buffer. The colour is the kind of the operator that makes it; a darker area is shared by two tensors, such as the input and the result of an operator that works in place." : "Planned memory holds the tensors between the instructions of a method, at offsets that the compiler has chosen."}</p></div>
+      ${record.tenants.length ? record.buffers.filter((it) => record.tenants.some((t) => t[1] === it[0])).map(([id, size, device]) => `<section class="card wide"><header><h2>Buffer ${id}${device === "cpu" ? "" : ` on ${escape(device)}`}</h2><span class="faint num">${whole(size)} bytes</span></header><div class="map-label"><span>Bytes in use</span><span id="now-${id}" class="num"></span></div><div class="picture"><canvas data-curve="${id}" height="70" style="height:70px"></canvas></div><div class="map-label" style="margin-top:14px"><span>Tensors</span><span class="faint">click a block to see its operator</span></div><div class="picture"><canvas data-map="${id}" height="340" style="height:340px"></canvas></div><div class="axis"><span>instruction 0</span><span>${Math.max(0, record.instructions - 1)}</span></div>${kindLegend(record.tenants.filter((it) => it[1] === id).map((it) => familyOf(program, it)))}</section>`).join("") : '<section class="card"><p class="empty">No tensor of this method is in planned memory: inputs and outputs are in memory of the caller, weights in the file, and tensors inside of a delegate in memory of its backend.</p></section>'}
+      ${bill.length ? `<section class="card"><header><h2>Memory of the method on this machine, in bytes</h2></header><div class="scroll"><table><tbody>${bill.map(([what, size, about]) => `<tr><td class="tight">${escape(what)}</td><td class="n">${typeof size === "number" ? whole(size) : escape(size)}</td><td class="soft">${prose(about)}</td></tr>`).join("")}</tbody></table></div></section>` : ""}
       ${largest.length ? '<section class="card"><header><h2>Tensors</h2></header><div class="scroll" id="tenants"></div></section>' : ""}</div>`;
     if (largest.length) {
       new Rows($("tenants"), [
@@ -100,7 +105,7 @@ const Views = {
         ["Made by", 0, (it) => escape(shortName(program.text(it[6]))), (it) => program.text(it[6])],
         ["Bytes", 1, (it) => whole(it[3]), (it) => it[3]],
         ["Offset", 1, (it) => whole(it[2]), (it) => it[2]],
-        ["Lives", 1, (it) => `${it[4]} to ${it[5]}`, (it) => it[4]],
+        ["Instructions", 1, (it) => `${it[4]} to ${it[5]}`, (it) => it[4]],
       ], largest, { go: (it) => nodeOfValue(program, it[0]), most: 40 });
     }
     const pictures = [...main.querySelectorAll("[data-map]")].map((canvas) => new MemoryMap(app, canvas, main.querySelector(`[data-curve="${canvas.dataset.map}"]`), +canvas.dataset.map));
@@ -111,7 +116,7 @@ const Views = {
     const { program } = app, record = program.record;
     if (!program.profiled) {
       const rows = operatorRows(program);
-      main.innerHTML = `<div class="page"><div><h1>Operators</h1><p class="lead">No time was measured for this report: these are the numbers of calls. <code>torchette report MODEL.pte --profile 50 -o report.html</code> runs the program and adds the time of each.</p></div><section class="card"><div class="scroll" id="rows"></div></section></div>`;
+      main.innerHTML = `<div class="page"><div><h1>Time</h1><p class="lead">No time was measured for this report: these are the numbers of calls. ${command(app, "--profile 50")} runs the program and adds the time of each node and the fraction of the processor’s limits that it reaches. ${command(app, "--etdump device.etdp")} adds the times of another machine.</p></div><section class="card"><header><h2>Calls of each operator</h2></header>${kindLegend(rows.map((it) => it.family))}<div class="scroll" id="rows"></div></section></div>`;
       new Rows($("rows"), [
         ["Operator", 0, (it) => `<span class="dot" style="--c:var(--${it.family});display:inline-block;margin-right:8px"></span>${escape(it.full)}`, (it) => it.full],
         ["Runs on", 0, (it) => escape(it.on), (it) => it.on],
@@ -119,21 +124,27 @@ const Views = {
       ], rows, { sort: [2, -1] });
       return;
     }
+    // The columns of `torchette profile`, if some node has a value there.
+    const limited = [
+      ["GFLOP/s", 1, (it) => billions(it.flops), (it) => it.flops || 0],
+      ["Peak", 1, (it) => it.ofPeak ? percent(it.ofPeak) : "", (it) => it.ofPeak || 0],
+      ["GB/s", 1, (it) => billions(it.rate), (it) => it.rate || 0],
+      [escape(record.store || ""), 1, (it) => it.ofBandwidth ? percent(it.ofBandwidth) : "", (it) => it.ofBandwidth || 0],
+      ["Bound", 0, (it) => it.bound ? `<span class="badge">${escape(it.bound)}</span>` : "", (it) => it.bound || ""],
+    ].filter(([, , , key]) => program.nodes.some(key));
     const rest = sum(record.rest, ([, time]) => time);
-    main.innerHTML = `<div class="page"><div><h1>Time</h1><p class="lead">${seconds(program.total)} an execution: the median of ${plural(record.runs, "run")}, on the machine that made this report.${rest ? ` ${seconds(rest)} of it is in no operator.` : ""}</p></div>
-      <section class="card"><header style="flex-wrap:wrap"><div class="segmented" role="group" id="by"><button data-by="nodes">Nodes</button><button data-by="operators">Operators</button><button data-by="modules">Modules</button></div><div class="tools"><input id="filter" type="search" placeholder="Filter" aria-label="Filter"></div></header><div class="scroll" id="rows"></div></section></div>`;
+    main.innerHTML = `<div class="page"><div><h1>Time</h1><p class="lead">${seconds(program.total)} an execution: the median of ${plural(record.runs, "run")}, ${record.limits ? `on ${escape(record.processor)}` : "as the dump of a device has them"}.${rest ? ` ${seconds(rest)} of it is in no operator.` : ""}</p>${limited.length ? `<p class="lead">${record.limits ? `${escape(record.limits)}. <b>Peak</b> and <b>${escape(record.store)}</b> are the shares of the processor’s arithmetic and of the bandwidth of ${record.store === "memory" ? "the main memory" : `the ${escape(record.store)} cache`}, which holds the tensors of this method; <b>Bound</b> is the nearer limit. ` : ""}An operator without these numbers has no formula for its work.</p>` : `<p class="lead">The shares of the processor’s limits are missing: the operations and bytes of nodes inside of a delegate are not known.</p>`}</div>
+      <section class="card"><header style="flex-wrap:wrap"><div class="segmented" role="group" id="by"><button data-by="nodes">Nodes</button><button data-by="operators">Operators</button><button data-by="modules">Modules</button></div><div class="tools"><input id="filter" type="search" placeholder="Filter" aria-label="Filter"></div></header>${kindLegend(program.nodes.filter((it) => it.time).map((it) => it.family))}<div class="scroll" id="rows"></div></section></div>`;
     const share = (it) => `<div class="share"><div class="meter"><i style="width:${(100 * it.time / program.total).toFixed(1)}%"></i></div><span>${percent(it.time / program.total)}</span></div>`;
     const name = (it) => `<span style="display:flex;gap:8px;align-items:baseline"><i class="dot" style="--c:var(--${it.family})"></i>${escape(it.name)}</span>`;
-    const billions = (number) => number ? String(+(number / 1e9).toPrecision(3)) : "";
     const ways = {
       nodes: () => [[
         ["Operator", 0, (it) => name({ family: it.family, name: it.label }), (it) => it.name],
         ["Time", 1, (it) => seconds(it.time), (it) => it.time],
         ["Share", 1, share, (it) => it.time],
-        ["GFLOP/s", 1, (it) => billions(it.flops), (it) => it.flops || 0],
-        ["GB/s", 1, (it) => billions(it.rate), (it) => it.rate || 0],
-        ["Module", 0, (it) => `<span class="soft">${escape(it.path)}</span>`, (it) => it.path],
-        ["Source", 0, (it) => `<span class="soft">${escape(program.lineText(it))}</span>`, (it) => program.lineText(it)],
+        ...limited,
+        ["Module", 0, (it) => `<span class="soft">${breakable(it.path)}</span>`, (it) => it.path],
+        ["Source", 0, (it) => program.lineCell(it), (it) => program.lineText(it)],
       ], program.nodes.filter((it) => it.time), (it) => `n${it.index}`, 1],
       operators: () => [[
         ["Operator", 0, name, (it) => it.full],
@@ -143,7 +154,7 @@ const Views = {
         ["Runs on", 0, (it) => escape(it.on), (it) => it.on],
       ], operatorRows(program).filter((it) => it.time), null, 1],
       modules: () => [[
-        ["Module", 0, (it) => escape(it.path || it.label), (it) => it.path],
+        ["Module", 0, (it) => breakable(it.path || it.label), (it) => it.path],
         ["Time", 1, (it) => seconds(it.time), (it) => it.time],
         ["Share", 1, share, (it) => it.time],
         ["Nodes", 1, (it) => whole(it.count), (it) => it.count],
@@ -168,15 +179,14 @@ const Views = {
   size(app, main) {
     const { contents } = app;
     const rows = contents.sizes.map(([kind, name, module, size, dtype]) => ({ kind, name: contents.texts[name], module: contents.texts[module], size, dtype: contents.texts[dtype] }));
-    const uses = [...rows.reduce((map, it) => map.set(it.kind, (map.get(it.kind) || 0) + it.size), new Map())].map(([use, size]) => [use, size, useColour(use)]).sort((a, b) => b[1] - a[1]);
     main.innerHTML = `<div class="page"><div><h1>Size</h1><p class="lead">${whole(contents.nbytes)} bytes, all of them here: the rows sum to the file.</p></div>
       <section class="card"><header><h2>By module</h2><span class="faint" id="where"></span></header><div class="treemap" id="treemap"></div></section>
-      <section class="card"><header><h2>By use</h2></header>${stackAndLegend(uses, contents.nbytes)}</section>
+      <section class="card"><header><h2>By use</h2><span class="faint">the colours of the map above</span></header>${stackAndLegend(usesOf(contents), contents.nbytes)}</section>
       <section class="card"><header><h2>Parts</h2><div class="tools"><input id="filter" type="search" placeholder="Filter" aria-label="Filter"></div></header><div class="scroll" id="rows"></div></section></div>`;
     const table = new Rows($("rows"), [
       ["Part", 0, (it) => `<code>${escape(it.name)}</code>`, (it) => it.name],
       ["Use", 0, (it) => `<span style="display:flex;gap:8px;align-items:baseline;white-space:nowrap"><i class="dot" style="--c:${useColour(it.kind)}"></i>${escape(it.kind)}</span>`, (it) => it.kind],
-      ["Module", 0, (it) => `<span class="soft">${escape(it.module)}</span>`, (it) => it.module],
+      ["Module", 0, (it) => `<span class="soft">${breakable(it.module)}</span>`, (it) => it.module],
       ["Bytes", 1, (it) => whole(it.size), (it) => it.size],
       ["Share", 1, (it) => percent(it.size / contents.nbytes), (it) => it.size],
     ], rows, { sort: [3, -1], most: 50 });
@@ -198,15 +208,15 @@ const Views = {
 
   quantization(app, main) {
     const { program } = app, rows = program.record.quantized;
-    main.innerHTML = `<div class="page"><div><h1>Quantization</h1><p class="lead">${rows.length ? `${plural(rows.length, "tensor")} hold integers: q stands for (q − zero point) × scale.` : "Scales and zero points of tensors that hold integers."}</p></div><section class="card">${rows.length ? '<div class="scroll" id="rows"></div>' : '<p class="empty">No tensor of this method is quantized.</p>'}</section></div>`;
+    main.innerHTML = `<div class="page"><div><h1>Quantization</h1><p class="lead">${rows.length ? `${plural(rows.length, "tensor")} hold integers. The value of an integer q is (q − zero point) × scale.` : "Scales and zero points of the tensors that hold integers. The value of an integer q is (q − zero point) × scale."}</p></div><section class="card">${rows.length ? '<div class="scroll" id="rows"></div>' : '<p class="empty">No tensor of this method is quantized. <code>torchette compile model.py:Net --quantize int8 -o net.pte</code> makes a program that computes with integers.</p>'}</section></div>`;
     if (!rows.length) return;
     const short = (scale) => scale && scale < 1e-3 ? scale.toExponential(3) : String(+scale.toPrecision(4));
-    const scales = (it) => it.count > 1 ? `${short(it.range[0])} to ${short(it.range[1])} <span class="faint">${whole(it.count)} of them</span>` : it.scales.length ? short(it.scales[0]) : '<span class="faint">when it runs</span>';
+    const scales = (it) => it.count > 1 ? `${short(it.range[0])} to ${short(it.range[1])} <span class="faint">${whole(it.count)} scales</span>` : it.scales.length ? short(it.scales[0]) : '<span class="faint">when it runs</span>';
     const user = (it) => program.nodes.findIndex((node) => node.kind !== "delegate" && (node.in.includes(it.value) || node.out.includes(it.value)));
     const users = new Map(rows.map((it) => { const found = user(it); return [it, found < 0 ? it.node : found]; }));
     new Rows($("rows"), [
       ["Tensor", 0, (it) => `<code>${escape(program.text(it.text))}</code>`, (it) => program.text(it.text)],
-      ["In", 0, (it) => escape(program.nodes[users.get(it)].label), (it) => program.nodes[users.get(it)].label],
+      ["Used by", 0, (it) => escape(program.nodes[users.get(it)].label), (it) => program.nodes[users.get(it)].label],
       ["Scheme", 0, (it) => `<span class="badge">${escape(it.scheme)}</span>${it.axis === null ? "" : ` <span class="faint">axis ${it.axis}</span>`}`, (it) => it.scheme],
       ["Scale", 1, scales, (it) => it.range[1] ?? it.scales[0] ?? 0],
       ["Zero point", 1, (it) => it.zero_points.join(", ") || (it.count ? "0" : ""), (it) => it.zero_points[0] ?? 0],
@@ -216,31 +226,32 @@ const Views = {
   placement(app, main) {
     const { program } = app, record = program.record;
     const kernels = program.nodes.filter((it) => it.kind === "kernel"), parts = program.nodes.filter((it) => it.kind === "part");
-    const groups = new Map([["Torchette's kernels", kernels.length]]);
+    const groups = new Map();
+    for (const node of kernels) groups.set(kernelsOf(node), (groups.get(kernelsOf(node)) || 0) + 1);
     for (const node of parts) { const name = backendName(program.nodes[node.parent].name); groups.set(name, (groups.get(name) || 0) + 1); }
     for (const node of program.nodes) if (node.kind === "delegate" && !isGroup(program.byNode[node.index])) groups.set(node.label, (groups.get(node.label) || 0) + 1);
     const list = [...groups].filter(([, count]) => count);
     const total = sum(list, ([, count]) => count) || 1;
-    const colour = (name) => name === "Torchette's kernels" ? "var(--arithmetic)" : "var(--delegate)";
+    const colour = (name) => name === "CPU engine" ? "var(--matrix)" : name === "portable kernels" ? "var(--arithmetic)" : "var(--delegate)";
     const explained = record.placements;
-    main.innerHTML = `<div class="page"><div><h1>Placement</h1><p class="lead">${explained ? "Where each call of the model runs, as the compiler decided, and why." : "Where each node runs."}</p></div>
+    main.innerHTML = `<div class="page"><div><h1>Placement</h1><p class="lead">${explained ? "The backend or the kernels that run each call of the model, and the reasons of the compiler." : "The backend or the kernels that run each node."}</p></div>
       <section class="card"><div class="stack">${list.map(([name, count]) => `<i style="--c:${colour(name)};flex:${count}"></i>`).join("")}</div><ul class="legend">${list.map(([name, count]) => `<li><i class="dot" style="--c:${colour(name)}"></i>${escape(name)}<span class="value">${plural(count, "node")}</span><span class="share">${percent(count / total)}</span></li>`).join("")}</ul></section>
-      ${explained ? "" : '<section class="card"><p class="soft">The reasons are known when the model is compiled: <code>torchette compile model.py:Net --report-page report.html</code>, or <code>write_report(..., placements={"forward": edge.delegation()})</code>.</p></section>'}
+      ${explained ? "" : '<section class="card"><p class="soft">The reasons are known while the model is compiled: <code>torchette compile model.py:Net --report-page report.html</code>, or <code>write_report(..., placements={"forward": edge.delegation()})</code>.</p></section>'}
       <section class="card"><header style="flex-wrap:wrap"><h2>${explained ? "Calls" : "Nodes"}</h2><div class="tools"><input id="filter" type="search" placeholder="Filter" aria-label="Filter"></div></header><div class="scroll" id="rows"></div></section></div>`;
-    const badge = (name) => name ? `<span class="badge hot">${escape(backendName(name))}</span>` : '<span class="badge">kernels</span>';
+    const badge = (name, own = "kernels") => name ? `<span class="badge hot">${escape(backendName(name))}</span>` : `<span class="badge">${own}</span>`;
     const table = explained ? new Rows($("rows"), [
       ["Node", 0, (it) => `<code>${escape(it[0])}</code>`, (it) => it[0]],
       ["Operator", 0, (it) => escape(program.text(it[1])), (it) => program.text(it[1])],
       ["Runs on", 0, (it) => badge(it[3]), (it) => it[3] || ""],
       ["Cost", 1, (it) => percent(it[6]), (it) => it[6]],
-      ["Why not on a backend", 0, (it) => it[4].map(([name, texts]) => `<span class="soft">${escape(name)}: ${escape(texts.join(", "))}</span>`).join("<br>"), (it) => JSON.stringify(it[4])],
+      ["Why not on a backend", 0, (it) => it[4].map(([name, texts]) => `<span class="soft">${escape(name)}: ${prose(texts.join(", "))}</span>`).join("<br>"), (it) => JSON.stringify(it[4])],
       ["Line", 0, (it) => `<span class="faint">${escape(program.text(it[2]))}</span>`, (it) => program.text(it[2])],
     ], explained, { go: (it) => { const node = program.nodeOf.get(explained.indexOf(it)); return node === undefined ? null : `n${node}`; }, sort: [3, -1] })
       : new Rows($("rows"), [
         ["Operator", 0, (it) => escape(it.name), (it) => it.name],
-        ["Runs on", 0, (it) => badge(it.kind === "part" ? program.nodes[it.parent].name : it.kind === "delegate" ? it.name : ""), (it) => it.kind],
-        ["Module", 0, (it) => `<span class="soft">${escape(it.path)}</span>`, (it) => it.path],
-        ["Line", 0, (it) => `<span class="faint">${escape(program.lineText(it))}</span>`, (it) => program.lineText(it)],
+        ["Runs on", 0, (it) => badge(it.kind === "part" ? program.nodes[it.parent].name : it.kind === "delegate" ? it.name : "", it.kind === "kernel" ? kernelsOf(it) : "runtime"), (it) => it.kind],
+        ["Module", 0, (it) => `<span class="soft">${breakable(it.path)}</span>`, (it) => it.path],
+        ["Line", 0, (it) => program.lineCell(it), (it) => program.lineText(it)],
       ], program.nodes.filter((it) => !["input", "output"].includes(it.kind)), { go: (it) => `n${it.index}` });
     $("filter").addEventListener("input", (event) => { table.filter = event.target.value.toLowerCase(); table.draw(); });
   },
@@ -251,7 +262,7 @@ function operatorRows(program) {
   for (const node of program.nodes) {
     if (node.kind === "input" || node.kind === "output") continue;
     if (node.kind === "delegate" && isGroup(program.byNode[node.index]) && !node.time) continue;
-    const on = node.kind === "part" ? backendName(program.nodes[node.parent].name) : node.kind === "delegate" ? node.label : "kernels";
+    const on = node.kind === "part" ? backendName(program.nodes[node.parent].name) : node.kind === "delegate" ? node.label : node.kind === "kernel" ? kernelsOf(node) : "runtime";
     const key = `${node.name}|${on}`;
     const row = found.get(key);
     if (row) { row.count++; row.time += node.time; }
@@ -267,6 +278,12 @@ function nodeOfValue(program, value) {
   }
   const found = program.ownerOf.get(value);
   return found === undefined ? null : `n${found}`;
+}
+
+/** The kind of the operator that makes a planned tensor. */
+function familyOf(program, tenant) {
+  const owner = nodeOfValue(program, tenant[0]);
+  return owner ? program.byId.get(owner).node.family : "control";
 }
 
 // ---- pictures of memory ----
@@ -376,7 +393,7 @@ class MemoryMap {
     for (const it of this.tenants) {
       const x = it[4] * width / steps, w = Math.max(1, (it[5] + 1 - it[4]) * width / steps);
       const h = Math.max(1, it[3] * height / size), y = height - (it[2] + it[3]) * height / size;
-      const owner = this.owner.get(it), family = owner >= 0 ? this.program.nodes[owner].family : "control";
+      const family = familyOf(this.program, it);
       pencil.globalAlpha = it === this.over ? 1 : .72;
       pencil.fillStyle = colours[family] ||= colour(family);
       const inset = w > 3 && h > 3 ? .5 : 0;
