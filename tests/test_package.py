@@ -46,6 +46,23 @@ assert "torch" not in sys.modules
 print(torchette.__file__)
 """
 
+# A program, with what mypy must say about each line that has a comment.
+USER = """
+import torchette
+from torchette.llm import Session
+from torchette.runtime import Runtime
+
+model = torchette.load("net.pte")
+reveal_type(model)  # "torchette.model.Model"
+reveal_type(torchette.compile(model, (1,)).planned_bytes)  # type is "int"
+reveal_type(Runtime.get())  # "torchette.runtime.runtime.Runtime"
+reveal_type(torchette.runtime.Runtime.get().load_program(b"").method_names)  # "set[str]"
+reveal_type(torchette.errors.InputError("x").hints)  # "tuple[str, ...]"
+reveal_type(Session)  # "def (
+torchette.load(3)  # incompatible type "int"
+torchette.lode("net.pte")  # has no attribute "lode"
+"""
+
 
 def python(*arguments: str | Path, cwd: str | Path = ROOT.anchor) -> str:
     done = subprocess.run([*map(str, arguments)], capture_output=True, text=True, cwd=cwd, check=False)
@@ -76,7 +93,7 @@ def test_wheel_holds_schema_headers_and_native_module(wheel: Path) -> None:
     assert len([name for name in names if re.match(r"torchette/runtime/_native.*\.so$", name)]) == 1
     assert "torchette/lib/libtorchette.so" in names
     assert "torchette/lib/libtorchette.a" not in names  # torchette build compiles it
-    known = r"\.(py|fbs|h|c|cpp|ld|in|js|ts|html|css|def|so|a|md|txt|json|sh|patch)$|dist-info/|^torchette/lib/cmake/torchette/\w+(-release)?\.cmake$"
+    known = r"\.(py|typed|fbs|h|c|cpp|ld|in|js|ts|html|css|def|so|a|md|txt|json|sh|patch)$|dist-info/|^torchette/lib/cmake/torchette/\w+(-release)?\.cmake$"
     page = "torchette/devtools/report/page.zip"
     assert sorted(name for name in names if not re.search(known, name)) == [
         "torchette/bin/executor_runner",
@@ -168,6 +185,24 @@ def test_the_installed_package_compiles_operators_and_models(wheel: Path, tmp_pa
     assert {"net.cpp", "net_linear.cpp"} <= {source.name for source in sources}
     flags = ("-std=c++17", "-O0", "-fwrapv", "-fsyntax-only")
     run(CXX, *flags, *sources)
+
+
+def test_a_type_checker_sees_the_public_types(wheel: Path, tmp_path: Path) -> None:
+    """mypy on a program of a user, against the installed package; torch is not installed there, which saves time."""
+    python(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
+    bare = tmp_path / "venv" / "bin" / "python"
+    site = python(bare, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    zipfile.ZipFile(wheel).extractall(site)
+    (tmp_path / "program.py").write_text(USER)
+    command = ["-m", "mypy", "--strict", "--python-executable", bare, "--cache-dir", tmp_path, "program.py"]
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    found = re.findall(r"^program\.py:(\d+): (?:note|error): (.*)$", done.stdout, re.M)
+    expected = re.findall(r"# (.+)$", USER, re.M)
+    assert len(found) == len(expected), done.stdout + done.stderr
+    for (_, message), text in zip(found, expected, strict=True):
+        assert text in message, done.stdout
 
 
 def test_runs_where_numpy_is_all_there_is(wheel: Path, tmp_path: Path) -> None:
@@ -287,3 +322,19 @@ def test_one_torch_everywhere() -> None:
     assert f'readonly TORCH="torch=={PINNED_TORCH}"' in (ROOT / "dev").read_text()
     assert f'"torch=={PINNED_TORCH}"' in (ROOT / "pyproject.toml").read_text()
     assert PINNED_TORCH.startswith(TORCH[0] + ".")
+
+
+def test_the_version_is_stored_once(wheel: Path) -> None:
+    """CMake and the wheel read it from the package; Cargo and the changelog, which cannot, have the same."""
+    (name,) = [it for it in zipfile.ZipFile(wheel).namelist() if it.endswith(".dist-info/METADATA")]
+    metadata = zipfile.ZipFile(wheel).read(name).decode()
+    assert f"\nVersion: {__version__}\n" in metadata
+    urls = dict(re.findall(r"^Project-URL: (\w+), (\S+)$", metadata, re.M))
+    assert set(urls) == {"Homepage", "Documentation", "Repository", "Issues", "Changelog"}
+    for address in urls.values():
+        assert address.startswith(urls["Repository"])
+        assert "/blob/main/" not in address or (ROOT / address.partition("/blob/main/")[2]).is_file()
+    assert f'\nversion = "{__version__}"\n' in (ROOT / "torchette/extension/rust/Cargo.toml").read_text()
+    newest = re.search(r"^## \[(.*)\] - (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest and newest[1] == __version__
+    assert newest[2] == "unreleased" or re.fullmatch(r"\d{4}-\d\d-\d\d", newest[2])

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import io
 import re
 import tokenize
@@ -69,3 +70,17 @@ def test_the_counts_see_each_form() -> None:
     found = sorted(text.split("(")[1] for text in untyped_parameters(source))
     assert found == ["a)", "c)", "d)", "e)", "g)"]
     assert list(ignored_errors(source)) == [2]
+
+
+@pytest.mark.parametrize("module", ["", "devtools", "exir", "llm"])
+def test_lazy_names_are_imported_for_type_checkers(module: str) -> None:
+    """A public name that only `__getattr__` knows would have the type `Any`."""
+    tree = ast.parse((FOLDER / module / "__init__.py").read_text(encoding="utf-8"))
+    known = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    } | {target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}
+    public = importlib.import_module(f"torchette.{module}".rstrip(".")).__all__
+    assert set(public) <= known

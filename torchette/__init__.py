@@ -20,6 +20,7 @@ from torchette.errors import TorchetteError
 from torchette.packages import missing_package
 
 if TYPE_CHECKING:
+    from torchette import errors, exir, runtime
     from torchette._compile import compile
     from torchette.custom_ops import load_library
     from torchette.device import Device
@@ -58,22 +59,24 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(
-            f"module 'torchette' has no attribute {name!r}; public names: {', '.join(__all__)}"
-        )
-    module_name, attribute = _LAZY[name]
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package in ("", "torchette"):
-            raise
-        raise missing_package(package, f"torchette.{name}", error) from error
-    value = module if attribute is None else getattr(module, attribute)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker would accept every name
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(
+                f"module 'torchette' has no attribute {name!r}; public names: {', '.join(__all__)}"
+            )
+        module_name, attribute = _LAZY[name]
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package in ("", "torchette"):
+                raise
+            raise missing_package(package, f"torchette.{name}", error) from error
+        value = module if attribute is None else getattr(module, attribute)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

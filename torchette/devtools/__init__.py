@@ -7,7 +7,13 @@ The names that ExecuTorch has in its `devtools` are here too, each imported when
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchette.devtools import inspector
+    from torchette.devtools.bundle import BundledProgram
+    from torchette.devtools.inspector import Inspector
+    from torchette.exir.etrecord import ETRecord, generate_etrecord, parse_etrecord
 
 _HOMES = {
     "BundledProgram": "torchette.devtools.bundle",
@@ -20,9 +26,10 @@ _HOMES = {
 
 __all__ = ["BundledProgram", "ETRecord", "Inspector", "generate_etrecord", "inspector", "parse_etrecord"]
 
+if not TYPE_CHECKING:  # a type checker would accept every name
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = importlib.import_module(_HOMES[name])
-    return home if name == "inspector" else getattr(home, name)
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        home = importlib.import_module(_HOMES[name])
+        return home if name == "inspector" else getattr(home, name)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torchette.llm.lora import write_adapter
     from torchette.llm.messages import calls_in
     from torchette.llm.sampling import Sampling
+    from torchette.llm.schema import grammar_of
     from torchette.llm.session import Session
 
 _LAZY = {
@@ -44,18 +45,19 @@ __all__ = [
     "write_adapter",
 ]
 
+if not TYPE_CHECKING:  # a type checker would accept every name
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(
-            f"module 'torchette.llm' has no attribute {name!r}; there are {', '.join(__all__)}"
-        )
-    try:
-        value = getattr(importlib.import_module(_LAZY[name]), name)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package in ("", "torchette"):
-            raise
-        raise missing_package(package, f"torchette.llm.{name}", error) from error
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(
+                f"module 'torchette.llm' has no attribute {name!r}; there are {', '.join(__all__)}"
+            )
+        try:
+            value = getattr(importlib.import_module(_LAZY[name]), name)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package in ("", "torchette"):
+                raise
+            raise missing_package(package, f"torchette.llm.{name}", error) from error
+        globals()[name] = value
+        return value

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ HERE = Path(__file__).parent
 TARGET = "wasm32-browser"
 PACKAGE_JSON = {
     "name": "torchette",
-    "version": "0.1.0",
+    "version": sys.modules["torchette"].__version__,
     "license": "BSD-3-Clause",
     "type": "module",
     "exports": {".": {"types": "./torchette.d.ts", "default": "./torchette.js"}, "./*": "./*"},
