@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,7 @@ def dev(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_help_needs_nothing(bare: Path) -> None:
     done = dev(bare, "--help")
     assert done.returncode == 0
-    for command in ("setup", "demo", "check", "test", "size", "bench", "docs", "matrix"):
+    for command in ("setup", "demo", "check", "test", "size", "bench", "docs", "matrix", "release"):
         assert f"\n  {command} " in done.stdout
 
 
@@ -64,3 +65,96 @@ def test_a_failing_step_shows_its_log_and_leaves_no_stamp(bare: Path) -> None:
     assert done.returncode == 1
     assert "FAIL virtual environment" in done.stderr and "disk full" in done.stderr
     assert not (bare / ".venv").exists()
+
+
+CHANGELOG = (
+    "# Changelog\n\n## [1.2.3] - 2026-01-31\n\n### Added\n\n- A thing.\n\n## [1.2.2] - 2026-01-30\n\n- Old.\n"
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A repository that can be released, with a Python and a CMake that do nothing but write the wheel."""
+    (tmp_path / "torchette/extension/rust").mkdir(parents=True)
+    (tmp_path / "torchette/runtime").mkdir()
+    files = {
+        "CHANGELOG.md": CHANGELOG,
+        "CMakeLists.txt": "",
+        "pyproject.toml": "",
+        "torchette/__init__.py": '__version__ = "1.2.3"\n',
+        "torchette/extension/rust/Cargo.toml": '[package]\nversion = "1.2.3"\n',
+        "torchette/runtime/_native.so": "",
+        ".gitignore": ".torchette/\n.venv/\nbin/\ndist/\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    shutil.copy(ROOT / "dev", tmp_path / "dev")
+    tools = {
+        ".venv/bin/python": """case "$*" in
+  "- dev") echo ninja ;;
+  *"-r /dev/stdin") cat >/dev/null ;;
+  *"pip wheel"*) mkdir -p .torchette/wheel; touch .torchette/wheel/a.whl ;;
+esac""",
+        ".venv/bin/auditwheel": "mkdir -p dist; touch dist/torchette-$WHEEL-cp310.whl",
+        "bin/cmake": "",
+        "bin/g++": "",
+        "bin/ccache": "",
+    }
+    for name, text in tools.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    git(tmp_path, "init", "--quiet", "--initial-branch=main")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "--quiet", "--message=all")
+    return tmp_path
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+    return subprocess.run(
+        ["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def release(folder: Path, *arguments: str, wheel: str = "1.2.3") -> subprocess.CompletedProcess[str]:
+    environment = {
+        "PATH": f"{folder}/bin:{os.environ['PATH']}",
+        "WHEEL": wheel,
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+    }
+    environment |= {"GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b.example"}
+    command = [str(folder / "dev"), "release", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_release_builds_the_wheel_and_tags_the_version(project: Path) -> None:
+    done = release(project, "--dry-run")
+    assert done.returncode == 0 and "1.2.3 can be released" in done.stdout, done.stderr
+    assert not git(project, "tag") and not (project / "dist").exists()
+    done = release(project, wheel="1.2.2")
+    assert done.returncode == 1 and "not of 1.2.3" in done.stderr and not git(project, "tag")
+    done = release(project)
+    assert done.returncode == 0, done.stderr
+    assert git(project, "tag", "--list", "--format=%(objecttype) %(contents)").strip() == (
+        "tag Torchette 1.2.3\n\n### Added\n\n- A thing."
+    )
+    done = release(project, "--dry-run")
+    assert done.returncode == 1 and "the tag v1.2.3 exists" in done.stderr
+
+
+def test_release_names_each_reason_against_it(project: Path) -> None:
+    git(project, "switch", "--quiet", "--create", "other")
+    (project / "torchette/__init__.py").write_text('__version__ = "1.3.0"\n')
+    (project / "CHANGELOG.md").write_text(CHANGELOG.replace("2026-01-31", "unreleased"))
+    done = release(project)
+    assert done.returncode == 1 and not git(project, "tag")
+    for reason in (
+        "1.3.0 cannot be released",
+        "the branch is 'other'",
+        "the tree has changes",
+        "the newest section is '## [1.2.3] - unreleased'; write '## [1.3.0] - 20",
+        "Cargo.toml: the version is not 1.3.0",
+    ):
+        assert reason in done.stderr
+    assert release(project, "--fast").returncode == 1
