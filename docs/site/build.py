@@ -89,8 +89,9 @@ class Page:
                 words = []
             elif token.type == "inline":
                 for child in token.children or ():
-                    if child.type == "link_open":
-                        child.attrSet("href", self._address(str(child.attrGet("href"))))
+                    for kind, name in (("link_open", "href"), ("image", "src")):
+                        if child.type == kind:
+                            child.attrSet(name, self._address(str(child.attrGet(name))))
                     words.append(child.content)
                 words.append(" ")
             elif token.type == "fence":
@@ -126,8 +127,8 @@ def relative(target: str, here: str) -> str:
 
 
 def lexer_of(path: Path) -> Lexer | None:
-    """None for what is no source: notebooks, licences."""
-    if path.suffix in ("", ".ipynb"):
+    """None for a file that is not a source: a notebook, a licence, an image."""
+    if path.suffix in ("", ".ipynb", ".png"):
         return None
     known = {".fbs": "c", ".def": "c++", ".txt": "text"}
     if path.suffix in known:

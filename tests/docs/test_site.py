@@ -83,10 +83,17 @@ def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site: Path) -
             known = there.is_file() and (not anchor or anchor in seen[there].anchors)
             if not known:
                 wrong.append((page, link))
-        assert {Path(link).name for link in its.loaded} == {"data:,", "page.css", "index.js", "search.js"}
+        loaded = {Path(link).name for link in its.loaded if not link.endswith(".png")}
+        assert loaded == {"data:,", "page.css", "index.js", "search.js"}
     assert not wrong, wrong
     styles = (site / "page.css").read_text() + (site / "search.js").read_text()
     assert not re.search(r"url\(|@import|https?:|fetch\(", styles)
+
+
+def test_images_are_small_and_copied(site: Path) -> None:
+    images = [*site.rglob("*.png")]
+    assert {image.name for image in images} == {"report-graph.png", "report-time.png"}
+    assert all(image.stat().st_size < 100_000 for image in images)
 
 
 def test_code_is_coloured(site: Path) -> None:

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: a small network, compiled and profiled here. Out: docs/report-*.png, the pictures of docs/report.md; needs Chromium.
+"""python docs/site/screenshots.py"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+import torchette
+from tests.build.chromium import Chromium
+from torchette.devtools.inspect import describe
+from torchette.devtools.profile import profile
+from torchette.devtools.report import write_report
+from torchette.runtime import Runtime
+
+FOLDER = Path(__file__).resolve().parents[1]
+LARGEST = 100_000  # bytes of a picture
+VIEWS = {
+    "graph": "report.go(report.program.byNode[report.program.nodes.findIndex((it) => it.label === 'convolution')].id)",
+    "time": "report.show('time')",
+}
+
+
+class Block(torch.nn.Module):
+    """Two convolutions with a connection around them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv2 = torch.nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Features to features of the same shape."""
+        return (x + self.conv2(self.conv1(x).relu())).relu()
+
+
+class Net(torch.nn.Module):
+    """A residual network of two blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = torch.nn.Conv2d(3, 32, 3, stride=2, padding=1)
+        self.blocks = torch.nn.Sequential(Block(32), Block(32))
+        self.head = torch.nn.Linear(32, 10)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """An image [N, 3, H, W] to probabilities [N, 10]."""
+        x = self.blocks(self.stem(image).relu())
+        return self.head(x.mean((2, 3))).softmax(-1)
+
+
+def main() -> None:
+    """Writes the pictures."""
+    image = torch.ones(1, 3, 64, 64)
+    data = bytes(torchette.compile(Net().eval(), (image,)))
+    method = Runtime.get().load_program(data).load_method("forward", tracing=True)
+    measured = profile(method, describe(data).methods[0], [image], runs=50)
+    with tempfile.TemporaryDirectory() as folder, Chromium(1100, 700) as browser:
+        page = write_report(data, Path(folder, "net.html"), name="net.pte", times={"forward": measured})
+        browser.open(page.as_uri(), "!!window.report")
+        for view, expression in VIEWS.items():
+            browser.value(expression)
+            path = FOLDER / f"report-{view}.png"
+            picture = Image.open(io.BytesIO(browser.picture())).convert("RGB")
+            picture.quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
+            assert path.stat().st_size < LARGEST, f"{path}: {path.stat().st_size} bytes"
+            print(path, path.stat().st_size)
+
+
+if __name__ == "__main__":
+    main()
