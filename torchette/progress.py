@@ -1,22 +1,58 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Steps of long work come in by name; a terminal shows the current one. Imports next to nothing.
-"""`Progress`: what is being done now, on standard error."""
+# Steps of long work come in by name; the current one and the time that is left go to standard error. Imports next to nothing.
+"""`Progress`: the current step of long work, on standard error."""
 
 from __future__ import annotations
 
 import sys
+import time
+
+from torchette.units import duration_text
 
 
 class Progress:
-    """Called with (stage, step): shows the current one on a terminal, and nothing anywhere else."""
+    """Prints the current step of long work to standard error: one line that changes on a terminal, otherwise new lines.
+
+    Args:
+        interval: the seconds between two lines if standard error is not a terminal, and before the first line. Work that
+            is shorter prints nothing there. 0 prints each step.
+    """
+
+    def __init__(self, interval: float = 10.0) -> None:
+        self._interval = interval
+        self._printed = time.monotonic()
+        self._counted: tuple[float, int] | None = (
+            None  # when the counted steps began, and how many were done then
+        )
 
     def __enter__(self) -> Progress:
         return self
 
-    def __call__(self, stage: str, name: str) -> None:
-        """Shows a step in place of the one before."""
+    def __call__(self, stage: str, name: str, done: int = 0, total: int = 0) -> None:
+        """Prints a step that begins now.
+
+        Args:
+            stage: the work that the step belongs to.
+            name: the step.
+            done: the number of steps that are finished.
+            total: the number of all steps, from which the time that is left is estimated; 0 if it is not known.
+        """
+        now = time.monotonic()
+        text = f"{stage}: {name}{self._count(now, done, total) if total else ''}"
         if sys.stderr.isatty():
-            print(f"\r\033[K  …  {stage}: {name}", end="", file=sys.stderr, flush=True)
+            print(f"\r\033[K  …  {text}", end="", file=sys.stderr, flush=True)
+        elif now - self._printed >= self._interval:
+            self._printed = now
+            print(text, file=sys.stderr, flush=True)
+
+    def _count(self, now: float, done: int, total: int) -> str:
+        if self._counted is None or done < self._counted[1]:
+            self._counted = now, done
+        began, before = self._counted
+        if done == before or done >= total:
+            return f" ({done} of {total} done)"
+        left = (now - began) / (done - before) * (total - done)
+        return f" ({done} of {total} done, about {duration_text(left)} left)"
 
     def __exit__(self, *_: object) -> None:
         if sys.stderr.isatty():

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Sizes as people write them.
-"""`byte_count`."""
+# Sizes and durations as people write and read them.
+"""`byte_count`, `byte_text`, `duration_text`.
+
+Sizes in output are decimal, as torch, pip and file managers print them: 1 kB is 1000 bytes, 1 MB is 10^6 bytes. Exact sizes
+are printed in bytes. Sizes that the user writes are memories of devices, which are powers of 1024, as in linker scripts.
+"""
 
 from __future__ import annotations
 
@@ -19,3 +23,26 @@ def byte_count(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is no number of bytes, such as 65536, 64K or 2M")
     return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def byte_text(count: float) -> str:
+    """Returns a size in bytes as text with three significant digits: ``4_448_000`` is ``"4.45 MB"``.
+
+    The page of `torchette report` has the same function in JavaScript.
+    """
+    if count < 1000:
+        return f"{count:.0f} B"
+    size, unit = count / 1000, "kB"
+    for larger in ("MB", "GB", "TB"):
+        if size < 999.5:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.{2 if size < 10 else 1 if size < 100 else 0}f} {unit}"
+
+
+def duration_text(seconds: float) -> str:
+    """Returns a duration in seconds as text in its largest unit: ``200`` is ``"3 min"``."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -70,9 +70,7 @@ def _build(torch: Path, library: Path) -> None:
     units += [toolchain.Unit(source, own) for source in custom.core_sources()]
     with Progress() as progress:
         progress("ATen mode", "compile it against torch; once, half a minute")
-        objects = toolchain.compile_units(
-            compiler, units, lambda done, count, name: progress("ATen mode", f"{name} ({done} of {count})")
-        )
+        objects = toolchain.compile_units(compiler, units, progress)
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             whole = Path(folder, library.name)

@@ -25,13 +25,20 @@ def core_sources() -> list[Path]:
     ]
 
 
-def build(sources: Sequence[Path], output: Path | None = None, *, compiler: str | None = None) -> Path:
+def build(
+    sources: Sequence[Path],
+    output: Path | None = None,
+    *,
+    compiler: str | None = None,
+    report: toolchain.Report | None = None,
+) -> Path:
     """Compiles and links the sources.
 
     Args:
         sources: C++ files.
         output: the library; by default ``lib<first source>.so`` in the current folder.
         compiler: see `toolchain.find_compiler`; by default `c++`, or ziglang without one.
+        report: called for each object that is compiled.
 
     Returns:
         The library.
@@ -52,7 +59,7 @@ def build(sources: Sequence[Path], output: Path | None = None, *, compiler: str 
     own = (*flags, *toolchain.FAST, *toolchain.KERNEL_FLAGS, f"-I{include}", "-Wall")
     units = [toolchain.Unit(source.resolve(), own) for source in sources]
     units += core
-    objects = toolchain.compile_units(found, units)
+    objects = toolchain.compile_units(found, units, report)
     output.parent.mkdir(parents=True, exist_ok=True)
     toolchain.link(found, objects, output, ["-shared", "-fPIC", "-Wl,--gc-sections", "-Wl,-Bsymbolic", "-s"])
     return output

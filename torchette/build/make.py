@@ -60,7 +60,7 @@ def make(
         small: optimize for size; by default without an operating system.
         log_level: 0 keeps no messages, 4 all.
         llm: also build libtorchette_llm.a, tokenizers and language models.
-        report: called for each object that is compiled.
+        report: called for each object that is compiled, and before a program is linked.
 
     Raises:
         MissingCompilerError: there is no compiler for the target.
@@ -101,6 +101,8 @@ def make(
         suffix = {"x86-64-windows": ".exe", "wasm32-wasi": ".wasm"}.get(target.name, "")
         program = files["runner"] = folder / "bin" / f"executor_runner{suffix}"
         program.parent.mkdir(parents=True, exist_ok=True)
+        if report:
+            report("link", program.name, 0, 0)
         toolchain.link(driver, objects, program, link_flags(target, driver))
         loaded = _or_none(footprint.loaded_bytes, program)
     return Made(files, _or_none(footprint.measure, objects, "main"), loaded)

@@ -44,7 +44,8 @@ KERNEL_FLAGS = (
     "-D_USE_MATH_DEFINES",
 )
 
-Report = Callable[[int, int, str], None]  # objects made, objects to make, name of the last one
+# Called when a step begins: with the stage, the step, and of objects how many are done and how many there are.
+Report = Callable[[str, str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -221,12 +222,14 @@ def compile_units(compiler: Compiler, units: Sequence[Unit], report: Report | No
             pool.submit(_compile, compiler, unit, headers.get((unit.precompiled, unit.flags))): i
             for i, unit in ((i, units[i]) for i in missing)
         }
+        if report and missing:
+            report("compile", f"{len(missing)} of {len(units)} sources", 0, len(missing))
         try:
             for done, future in enumerate(concurrent.futures.as_completed(running), 1):
                 i = running[future]
                 objects[i] = future.result()
                 if report:
-                    report(done, len(missing), units[i].source.name)
+                    report("compile", units[i].source.name, done, len(missing))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

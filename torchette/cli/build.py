@@ -16,7 +16,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from torchette.build.bare.image import Image
 from torchette.build.selection import Selection
 from torchette.cli import DONE, UsageError, _board
 from torchette.cli._console import note, print_json, print_table, print_values
+from torchette.progress import Progress
 from torchette.targets import Target
 
 if TYPE_CHECKING:
@@ -79,16 +79,17 @@ def run(options: argparse.Namespace) -> int:
     chosen = _selection(options)
     if target.name == "wasm32-browser":
         return _build_for_browser(options, chosen)
-    made = make(
-        target,
-        chosen,
-        options.output,
-        compiler=options.compiler,
-        small=None if options.optimize is None else options.optimize == "size",
-        log_level=options.log_level,
-        llm=options.llm,
-        report=_progress,
-    )
+    with Progress(interval=0) as progress:
+        made = make(
+            target,
+            chosen,
+            options.output,
+            compiler=options.compiler,
+            small=None if options.optimize is None else options.optimize == "size",
+            log_level=options.log_level,
+            llm=options.llm,
+            report=progress,
+        )
     images = _build_images(options, target, chosen) if target.kind == "bare" else []
     made.files.update({f"image of {image.path.stem}": image.path for image in images})
     if options.json:
@@ -175,15 +176,17 @@ def _build_for_browser(options: argparse.Namespace, chosen: Selection) -> int:
     from torchette.build import web
 
     small = options.optimize == "size"
-    for path in web.build(
-        options.models,
-        options.output,
-        chosen=chosen,
-        small=small,
-        log_level=options.log_level,
-        llm=options.llm,
-        report=_progress,
-    ):
+    with Progress(interval=0) as progress:
+        written = web.build(
+            options.models,
+            options.output,
+            chosen=chosen,
+            small=small,
+            log_level=options.log_level,
+            llm=options.llm,
+            report=progress,
+        )
+    for path in written:
         print(f"{path}  {path.stat().st_size:,} bytes")
     return DONE
 
@@ -204,15 +207,16 @@ def _build_images(options: argparse.Namespace, target: Target, chosen: Selection
     found = []
     for model in options.models:
         name = identifier(model.stem)
-        image = build_image(
-            Application(model, board, name, stack, temp),
-            compiler,
-            chosen,
-            options.output / "images" / name,
-            small=options.optimize != "speed",
-            log_level=options.log_level,
-            report=_progress,
-        )
+        with Progress(interval=0) as progress:
+            image = build_image(
+                Application(model, board, name, stack, temp),
+                compiler,
+                chosen,
+                options.output / "images" / name,
+                small=options.optimize != "speed",
+                log_level=options.log_level,
+                report=progress,
+            )
         found.append(image)
         note(f"{image.path.name} for {board.name}: {image.flash:,} bytes of flash, {image.ram:,} of RAM")
     return found
@@ -226,15 +230,3 @@ def _left_out(dtypes: frozenset[str] | None) -> list[str]:
     from torchette.build.selection import DTYPES
 
     return [] if dtypes is None else [name for name in DTYPES if name not in dtypes]
-
-
-def _progress(done: int, of: int, name: str) -> None:
-    """A line on standard error for each object; on a terminal one line that changes."""
-    live = sys.stderr.isatty()
-    end = "" if live and done < of else "\n"
-    print(
-        f"{chr(13) if live else ''}  {done} of {of} compiled: {name:<32}",
-        end=end,
-        file=sys.stderr,
-        flush=True,
-    )

@@ -17,7 +17,8 @@ import argparse
 from pathlib import Path
 
 from torchette.cli import DONE
-from torchette.cli._console import note, working
+from torchette.cli._console import note
+from torchette.progress import Progress
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +44,8 @@ def run(options: argparse.Namespace) -> int:
         return DONE
     from torchette.build import custom
 
-    with working(f"compile {', '.join(source.name for source in options.sources)}"):
-        library = custom.build(options.sources, options.output, compiler=options.compiler)
+    with Progress(interval=0) as progress:
+        library = custom.build(options.sources, options.output, compiler=options.compiler, report=progress)
     print(library)
     note(f'in Python: torchette.load_library("{library}")')
     return DONE

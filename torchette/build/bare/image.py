@@ -54,6 +54,8 @@ def build_image(
     units += bare_units(common)
     units += [Unit(source, (*common, f"-I{folder}", "-x", "c++")) for source in sources]
     objects = toolchain.compile_units(compiler, units, report)
+    if report:
+        report("link", f"{application.name}.elf", 0, 0)
     return link_image(application.board, compiler, objects, folder / f"{application.name}.elf")
 
 

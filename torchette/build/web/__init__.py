@@ -46,7 +46,7 @@ def build(
         small: optimize kernels for size.
         log_level: as TORCHETTE_LOG_LEVEL; it includes the text of errors.
         llm: for language models: torchette_llm.wasm and llm.js beside these, and the page that talks, index.html.
-        report: called for each source that was compiled.
+        report: called for each source that is compiled, and before a program is linked.
 
     Returns:
         The files that were written.
@@ -85,6 +85,8 @@ def build(
         objects = toolchain.compile_units(compiler, units, report)
         written.append(folder / name)
         libraries = ["-lc++", "-lwasi-emulated-mman"] if llm else []
+        if report:
+            report("link", name, 0, 0)
         toolchain.link(compiler, objects, written[-1], ["-s", *libraries])
     for source in sources:
         written.append(folder / source.name)
