@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -151,10 +152,12 @@ def test_layers_stay_in_float32_where_integers_lose_more(folder: Path, capsys: C
     pytest.importorskip("torchao")
     np.savez("day.npz", np.linspace(-1, 1, 4, dtype=np.float32).reshape(1, 4))
     given = ["compile", "model.py:Net", "--calibration", "day.npz"]
-    assert main([*given, "--quantize", "int8", "--max-drop", "0.5%", "--resume", "measured.jsonl"]) == 0
+    limited = ["--quantize", "int8", "--max-drop", "0.5%", "--resume", "measured.jsonl", "--top", "1"]
+    assert main([*given, *limited]) == 0
     assert (folder / "measured.jsonl").read_text().count("point") >= 2
     output = capsys.readouterr().out
-    assert "int8: layers" in output and "chosen" in output
+    assert re.match(r"int8: .* of 1 layers in integers; score 1, float32 1; SQNR \d+", output), "first"
+    assert "int8: layers" in output and "chosen" in output and "… 1 more row; --top 2 shows all" in output
     assert main([*given, "--quantize", "int8-weight-only", "--json"]) == 0
     table = json.loads(capsys.readouterr().out)["quantization"]
     assert [layer["bits"] for layer in table["layers"]] == [8]

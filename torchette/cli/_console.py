@@ -57,6 +57,16 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
         print("  ".join(cells).rstrip())
 
 
+def print_rows(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], top: int | None, *, title: str = ""
+) -> None:
+    """Prints the first `top` rows of a table (None: all), and the number of the rows that are left out."""
+    print_table(columns, rows[:top], title=title)
+    if top is not None and len(rows) > top:
+        left_out = len(rows) - top
+        print(f"… {left_out:,} more row{'s' * (left_out > 1)}; --top {len(rows)} shows all")
+
+
 def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"

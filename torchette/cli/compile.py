@@ -36,15 +36,17 @@ from typing import TYPE_CHECKING, Any
 from torchette.cli import CHECK_FAILED, DONE, UsageError
 from torchette.cli import _inputs as inputs
 from torchette.cli import _source as source
-from torchette.cli._console import bytes_text, note, print_json, print_values
+from torchette.cli._console import note, print_json, print_rows, print_table, print_values
 from torchette.progress import Progress
 from torchette.quantization import RECIPES
+from torchette.units import byte_text
 
 if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
     from torchette._compile import CompiledModel
+    from torchette.quantization.table import QuantizationTable
 
 # What equal to eager means, for float32.
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
@@ -67,6 +69,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="print the stages and passes, and stop")
     parser.add_argument("--until", metavar="STAGE", help="print the graph after this stage, and stop")
     parser.add_argument("--report", action="store_true", help="print what every pass did")
+    parser.add_argument(
+        "--top",
+        type=int,
+        metavar="ROWS",
+        default=12,
+        help="layers in the table of --max-drop, those with the largest error (default: 12)",
+    )
     parser.add_argument(
         "--report-page",
         metavar="FILE.html",
@@ -277,7 +286,7 @@ def _compile(options: argparse.Namespace) -> int:
         print_json(facts)
     else:
         if table is not None:
-            print(table, end="\n\n")
+            _print_quantization(table, options.top)
         _print(facts, model.report() if options.report else None)
     if not equal:
         note(
@@ -286,12 +295,24 @@ def _compile(options: argparse.Namespace) -> int:
     return DONE if equal else CHECK_FAILED
 
 
+def _print_quantization(table: QuantizationTable, top: int) -> None:
+    """The verdict, the first rows of what was measured, and the remarks."""
+    print(table.verdict, end="\n\n")
+    models, layers = table.tables()
+    print_table(models.columns, models.rows, title=models.title)
+    print()
+    print_rows(layers.columns, layers.rows, top, title=layers.title)
+    print()
+    for remark in table.remarks:
+        print(remark, end="\n\n")
+
+
 def _print(facts: dict[str, Any], report: object) -> None:
     if report is not None:
         print(report, end="\n\n")
     planned, bound = facts["planned_bytes"], facts["lower_bound_bytes"]
     rows = [
-        ("file", f"{facts['file']}, {bytes_text(facts['bytes'])}"),
+        ("file", f"{facts['file']}, {byte_text(facts['bytes'])}"),
         ("planned memory", f"{planned:,} bytes (at least {bound:,} are needed)"),
         *(
             (f"  {arena}", f"{size:,} bytes (memory {number} of {method})")

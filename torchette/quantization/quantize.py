@@ -8,7 +8,7 @@
 # 2. A knapsack finds, for up to 64 amounts of bytes, or of microseconds if `max_ms` is given, the bits of each layer (32, 16,
 #    8 or 4) with the least sum of noise that save as much.
 # 3. Some of these choices are compiled as a whole and measured, about the logarithm of their number. With `max_drop` the
-#    choice that saves most within all limits is chosen, so an allowed drop is used; without it the one that saves least.
+#    fastest of them within all limits is chosen, see `_best`; without it the one that saves least.
 """`torchette.quantize`: one call from floats to integers."""
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ _ROUNDS = 9  # of measured turns; the median counts
 _TURN_SECONDS = 0.003  # a turn repeats what is quicker
 _LOOKED_AT = 32  # inputs that the error of a layer is taken from
 _RESAMPLES = 1000  # of the bootstrap
+_MOST_CHOICES = 66  # 64 of the knapsack, float32 and all layers
+_EQUAL = 1.05  # times and sizes that differ by less are equal when one of several choices is taken
 
 Metric = Callable[[Callable[..., Any]], Any]
 
@@ -94,7 +96,8 @@ def quantize(
             image in qemu, start and one call; `max_ms` is in millions. Needs qemu-system-arm and compilers for both.
 
     Returns:
-        The quantized model, and the table of all measurements. If float32 is within `max_ms` and `max_mb`, and there is no
+        The quantized model, and the table of all measurements. With `max_drop` it is the fastest measured model within all
+        limits, or the smallest if none is faster than float32; without it the one with the fewest integers. If float32 is within `max_ms` and `max_mb`, and there is no
         `max_drop`, the model is the given one.
 
     Raises:
@@ -158,8 +161,11 @@ def _begin(
 
 def _measure(recipe: str, work: _Work, limits: _Limits) -> tuple[QuantizationTable, int | None]:
     """Measures layers and choices. Returns the table and the choice, None if no choice is within the limits."""
-    measured = [work.layer(name, several=not limits.are_none) for name in work.layers]
+    several = not limits.are_none
+    work.total = sum(len(work.levels(name, several)) for name in work.layers) + _most_points(_MOST_CHOICES)
+    measured = [work.layer(name, several) for name in work.layers]
     work.choices, gaining = _choices(measured, by_time=limits.ms is not None)
+    work.total = work.done + (_most_points(len(work.choices)) if several else 2)
     chosen = _search(work, len(work.choices) - 1, gaining, limits)
     table = QuantizationTable(
         recipe,
@@ -295,6 +301,11 @@ def _choices(layers: Sequence[Layer], by_time: bool) -> tuple[list[dict[str, int
     return found, gaining or len(found) - 1
 
 
+def _most_points(count: int) -> int:
+    """How many of `count` choices are measured at most: the two ends, one more, and those that halving looks at."""
+    return 3 + math.ceil(math.log2(count))
+
+
 def _gain(layer: Layer, by_time: bool) -> float:
     """Microseconds or bytes that integers save; 0 where that is not known."""
     before = layer.float_us if by_time else layer.float_bytes
@@ -325,12 +336,34 @@ def _search(work: _Work, last: int, gaining: int, limits: _Limits) -> int | None
         while least < most:
             middle = (least + most + 1) // 2
             least, most = (middle, most) if keeps(middle, of_drop) else (least, middle - 1)
-        return max((number for number in work.points if number and keeps(number)), default=None)
+        return _best({n: point for n, point in work.points.items() if n and keeps(n)}, work.points[0])
     least, most = 0, gaining if keeps(gaining) else last
     while least < most:  # the first one that is fast and small enough
         middle = (least + most) // 2
         least, most = (least, middle) if keeps(middle) else (middle + 1, most)
     return min((number for number in work.points if keeps(number)), default=None)
+
+
+def _best(within: Mapping[int, Point], plain: Point) -> int | None:
+    """The choice that is taken of those `within` the limits; None if there are none.
+
+    The fastest one is taken. If none is faster than float32, the smallest one is taken. Choices that differ by less than
+    `_EQUAL` are equal in time or size: then the other one of time and size decides, then the signal-to-noise ratio.
+    """
+    if not within:
+        return None
+
+    def time(number: int) -> float:
+        return within[number].milliseconds
+
+    def size(number: int) -> float:
+        return within[number].megabytes
+
+    is_faster = min(map(time, within)) * _EQUAL < plain.milliseconds
+    first, second = (time, size) if is_faster else (size, time)
+    least = min(map(first, within))
+    equal = [number for number in within if first(number) <= least * _EQUAL]
+    return min(equal, key=lambda number: (second(number), -within[number].sqnr))
 
 
 # ---- measuring ----
@@ -354,6 +387,9 @@ class _Work:
     choices: list[dict[str, int]] = field(default_factory=list)  # bits by layer
     points: dict[int, Point] = field(default_factory=dict)  # by the number of a choice
 
+    done: int = 0  # layers and choices that are measured
+    total: int = 0  # all of them, at most
+
     def __post_init__(self) -> None:
         self._alone: dict[Any, tuple[float, float, int, int]] = {}
         eager = copy.deepcopy(self.model)  # a call may change buffers
@@ -373,16 +409,20 @@ class _Work:
 
     def layer(self, name: str, several: bool) -> Layer:
         """What integers in this layer alone do; `several`: also with more bits."""
-        levels = self.recipe.levels if several and name != BETWEEN else self.recipe.levels[:1]
-        first, *others = (self._layer(name, bits) for bits in levels)
+        first, *others = (self._layer(name, bits) for bits in self.levels(name, several))
         return replace(first, others=tuple(others))
+
+    def levels(self, name: str, several: bool) -> tuple[int, ...]:
+        """The bits with which a layer is measured."""
+        return self.recipe.levels if several and name != BETWEEN else self.recipe.levels[:1]
 
     def _layer(self, name: str, bits: int) -> Layer:
         kept = self.kept.get(f"layer {name} {bits}")
+        self.done += 1
         if kept is not None:
             return Layer(name, self.layers[name], bits, *kept)
         kind = self.layers[name]
-        self.progress("quantize", f"layer {name or kind}")
+        self._show(f"layer {name or kind} in {bits} bits")
         sqnr = self._sqnr(self.quantized({name: bits}))
         parts = [self._measured_alone(part, x, bits) for part, x in self._inputs.get(name, ())]
         numbers: tuple[Any, ...] = (sqnr, *map(sum, zip(*parts, strict=True)))
@@ -393,6 +433,7 @@ class _Work:
         """The model of a choice, compiled and measured once."""
         if number not in self.points:
             chosen = self.choices[number]
+            self.done += 1
             name = f"point {sorted(chosen.items())}"
             kept = self.kept.get(name)
             # What was measured without a metric has no score.
@@ -401,12 +442,14 @@ class _Work:
                 layers = {"layers": tuple(kept["layers"]), "bits": tuple(kept["bits"])}
                 self.points[number] = Point(**{**kept, **layers, "interval": interval})
             else:
-                self.progress(
-                    "quantize", f"compile with {len(chosen)} of {len(self.layers)} layers in integers"
-                )
+                self._show(f"compile with {len(chosen)} of {len(self.layers)} layers in integers")
                 self.points[number] = self._measured(chosen)
                 self.kept.put(name, asdict(self.points[number]))
         return self.points[number]
+
+    def _show(self, step: str) -> None:
+        """Shows the step that begins."""
+        self.progress("quantize", step, self.done - 1, self.total)
 
     def agreement(self, model: Callable[..., Any]) -> Tensor:
         """The metric that there is without one: for each row, or each input, how well it gives what float32 gives."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from torchette import notebook
 from torchette.devtools.inspect import Table
+from torchette.units import byte_text
 
 _NAMED = 5  # layers, in a remark
 
@@ -102,14 +103,23 @@ class Point:
         return f"{len(self.layers) - narrow}" + (f" + {narrow} bfloat16" if narrow else "")
 
     @property
+    def time_text(self) -> str:
+        """The time of a call."""
+        return f"{self.milliseconds:.3g} {self.unit}"
+
+    @property
+    def size_text(self) -> str:
+        """The size of the file."""
+        return byte_text(1e6 * self.megabytes)
+
+    @property
     def costs(self) -> tuple[float, float, float]:
         """Error, milliseconds, megabytes: less is better."""
         return (-self.sqnr if self.drop is None else self.drop, self.milliseconds, self.megabytes)
 
     def __str__(self) -> str:
         error = f"{self.sqnr:.1f} dB" if self.drop is None else f"a drop of {self.drop:.4g}"
-        cost = f"{self.milliseconds:.3g} {self.unit}, {self.megabytes:.3g} MB"
-        return f"{self.parts} layers in integers: {error}, {cost}"
+        return f"{self.parts} layers in integers: {error}, {self.time_text}, {self.size_text}"
 
 
 @dataclass(frozen=True)
@@ -195,8 +205,25 @@ class QuantizationTable:
 
         return asdict(self, dict_factory=plain)
 
+    @property
+    def verdict(self) -> str:
+        """The model that was returned, next to float32's: layers, error, time and size; empty in the table of an error."""
+        it, plain = self.chosen, self.points[0]
+        if it is None:
+            return ""
+        score = (
+            ""
+            if it.score is None or plain.score is None
+            else f"score {it.score:.5g}, float32 {plain.score:.5g}; "
+        )
+        return (
+            f"{self.recipe}: {it.parts} of {len(self.layers)} layers in integers; {score}SQNR {it.sqnr:.1f} dB; "
+            f"{it.time_text}, float32 {plain.time_text}; {it.size_text}, float32 {plain.size_text}"
+        )
+
     def tables(self) -> Iterator[Table]:
-        """Layers; then models."""
+        """Models; then layers, those with the largest error first."""
+        yield self._models()
         rows: list[tuple[Any, ...]] = [
             (
                 it.title,
@@ -206,14 +233,16 @@ class QuantizationTable:
                 *("-" if us is None else f"{us:.1f}" for us in (it.float_us, it.integer_us)),
                 *("-" if count is None else count for count in (it.float_bytes, it.integer_bytes)),
             )
-            for layer in self.layers
+            for layer in sorted(self.layers, key=lambda it: -math.inf if math.isnan(it.sqnr) else it.sqnr)
             for it in layer.levels
         ]
         units = f"{self._small} float32", f"{self._small} integers"
         columns = ("layer", "kind", "bits", "SQNR dB", *units, "bytes", "in integers")
-        yield Table(f"{self.recipe}: layers", columns, rows)
+        yield Table(f"{self.recipe}: layers, the largest error first", columns, rows)
+
+    def _models(self) -> Table:
         best = self.pareto
-        rows = [
+        rows: list[tuple[Any, ...]] = [
             (
                 f"{it.parts} of {len(self.layers)}",
                 f"{it.sqnr:.1f}",
@@ -221,17 +250,26 @@ class QuantizationTable:
                 "-" if it.drop is None else f"{it.drop:.4g}",
                 "-" if it.interval is None else f"{it.interval[0]:.4g} to {it.interval[1]:.4g}",
                 f"{it.milliseconds:.3g}",
-                f"{it.megabytes:.3g}",
+                it.size_text,
                 "chosen" if it.chosen else "" if it in best else "not better",
             )
             for it in self.points
         ]
-        columns = ("in integers", "SQNR dB", "score", "drop", "95 % interval", self.points[0].unit, "MB", "")
-        yield Table(f"models, compiled and measured {self._where}", columns, rows)
+        columns = (
+            "in integers",
+            "SQNR dB",
+            "score",
+            "drop",
+            "95 % interval",
+            self.points[0].unit,
+            "file",
+            "",
+        )
+        return Table(f"models, compiled and measured {self._where}", columns, rows)
 
     def __str__(self) -> str:
-        return "\n\n".join([*map(str, self.tables()), *self.remarks])
+        return "\n\n".join(filter(None, [self.verdict, *map(str, self.tables()), *self.remarks]))
 
     def _repr_html_(self) -> str:
         remarks = [("", (), [(text,) for text in self.remarks])] if self.remarks else []
-        return notebook.tables([*self.tables(), *remarks], f"quantized: {self.recipe}")
+        return notebook.tables([*self.tables(), *remarks], self.verdict or f"quantized: {self.recipe}")
