@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 
 import torchette  # noqa: E402
 from torchette.errors import InputError, ModelNotFoundError, RuntimeLoadError  # noqa: E402
+from torchette.runtime import Program  # noqa: E402
 
 
 class Nest(torch.nn.Module):
@@ -133,6 +134,21 @@ def test_methods_by_name() -> None:
     assert torch.equal(torchette.load(contents, method="double")(torch.ones(3)), 2 * torch.ones(3))
     with pytest.raises(RuntimeLoadError, match=r"'triple'.*double, nest"):
         torchette.load(contents, method="triple")
+
+
+@pytest.mark.parametrize("name", [None, "forward"])
+def test_threads_are_those_of_each_method(
+    nest: torchette.Model, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    seen: list[Any] = []
+    load = Program.load_method
+    monkeypatch.setattr(
+        Program, "load_method", lambda self, name, **of: seen.append(of["threads"]) or load(self, name, **of)
+    )
+    torchette.load(bytes(nest), name, threads=2)
+    assert seen == [2]
+    with pytest.raises(InputError, match="cannot run on 0 threads"):
+        torchette.load(bytes(nest), name, threads=0)
 
 
 def test_representation(nest: torchette.Model, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from torchette.errors import FormatError, InputError, RuntimeLoadError
 from torchette.files import replacing
 from torchette.pytree import LEAF, Tree
 from torchette.runtime import Method, MethodMeta, Program, Runtime
+from torchette.runtime.program import checked_num_threads
+from torchette.units import byte_text
 
 if TYPE_CHECKING:
     pass
@@ -29,6 +31,7 @@ def load(
     method: str | None = None,
     data_files: Sequence[str | os.PathLike[str]] = (),
     aten: bool = False,
+    threads: int | None = None,
 ) -> Model:
     """Loads a compiled model.
 
@@ -37,13 +40,15 @@ def load(
         method: what calling the model runs; by default ``forward``, or the only method there is.
         data_files: paths of the .ptd files with the weights that the program does not hold itself.
         aten: whether it runs on torch's own kernels, see `Runtime.get`.
+        threads: the number of threads of each method; by default the number of `Runtime.set_num_threads`.
 
     Raises:
+        InputError: `threads` is not an integer from 1.
         ModelNotFoundError: there is no such file.
         FormatError: it is no program, cut short or damaged.
         RuntimeLoadError: it needs kernels or backends that are not there; all of them are named.
     """
-    model = Model(source, method, data_files, aten)
+    model = Model(source, method, data_files, aten, threads)
     if model.default is not None:
         model.methods[model.default].load()
     return model
@@ -67,11 +72,14 @@ class Model:
         method: str | None = None,
         data_files: Sequence[str | os.PathLike[str]] = (),
         aten: bool = False,
+        threads: int | None = None,
     ) -> None:
         self._source = source if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)
+        if threads is not None:
+            checked_num_threads(threads)
         self._program: Program = Runtime.get(aten).load_program(self._source, data_files=data_files)
         self.methods = {
-            name: BoundMethod(self._program, self._program.metadata(name))
+            name: BoundMethod(self._program, self._program.metadata(name), threads)
             for name in sorted(self._program.method_names)
         }
         if method is not None and method not in self.methods:
@@ -127,28 +135,30 @@ class Model:
 
     def __repr__(self) -> str:
         name = f" {self._source}" if isinstance(self._source, str) else ""
-        lines = [f"<Model{name}, {_size(self.nbytes)}"]
+        lines = [f"<Model{name}, {byte_text(self.nbytes)}"]
         lines += [
-            f"  {method.signature}   arena {_size(sum(method.meta.planned_sizes))}"
+            f"  {method.signature}   arena {byte_text(sum(method.meta.planned_sizes))}"
             for method in self.methods.values()
         ]
         return "\n".join(lines) + ">"
 
     def _repr_html_(self) -> str:
         name = self._source if isinstance(self._source, str) else "Model"
-        rows = [(method.signature, _size(sum(method.meta.planned_sizes))) for method in self.methods.values()]
-        return notebook.tables([("", ("method", "arena"), rows)], f"{name}, {_size(self.nbytes)}")
+        rows = [
+            (method.signature, byte_text(sum(method.meta.planned_sizes))) for method in self.methods.values()
+        ]
+        return notebook.tables([("", ("method", "arena"), rows)], f"{name}, {byte_text(self.nbytes)}")
 
 
 class BoundMethod:
     """One method of a model, loaded when it is first called."""
 
-    def __init__(self, program: Program, meta: MethodMeta) -> None:
-        self._program = program
+    def __init__(self, program: Program, meta: MethodMeta, threads: int | None = None) -> None:
+        self._program, self._threads = program, threads
         self._method: Method | None = None
         self.meta = meta
         """What it takes, gives and needs."""
-        self._inputs = _arguments(pytree.decode(meta.encoded_inputs), meta)
+        self._inputs = argument_tree(meta)
         self._outputs = pytree.decode(meta.encoded_outputs)
         results = pytree.leaves(self._outputs) if self._outputs is not None else ()
         self._complex = [i for i, leaf in enumerate(results) if leaf.is_complex]
@@ -165,7 +175,7 @@ class BoundMethod:
     def load(self) -> Method:
         """The method of the runtime beneath, loaded now if it was not. Raises as `Program.load_method` does."""
         if self._method is None:
-            method = self._program.load_method(self.meta.name())
+            method = self._program.load_method(self.meta.name(), threads=self._threads)
             method.input_names = self._names
             self._method = method
         return self._method
@@ -254,9 +264,9 @@ def _put_together(pairs: Any, what: str) -> Any:
     return torch.view_as_complex(pairs.contiguous())
 
 
-def _arguments(tree: Tree | None, meta: MethodMeta) -> Tree:
-    """The tree of (args, kwargs); all inputs are positional where the file has none, or another."""
-    count = meta.num_inputs()
+def argument_tree(meta: MethodMeta) -> Tree:
+    """Returns the tree of a method's (args, kwargs). All inputs are positional if the file has no such tree."""
+    tree, count = pytree.decode(meta.encoded_inputs), meta.num_inputs()
     if (
         tree is not None
         and tree.num_leaves == count
@@ -285,13 +295,3 @@ def _first_leaves(tree: Tree) -> list[int]:
         starts.append(at)
         at += child.num_leaves
     return starts
-
-
-def _size(count: int) -> str:
-    """Bytes for people."""
-    amount, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB"):
-        if amount < 1000:
-            break
-        amount, unit = amount / 1000, larger
-    return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"

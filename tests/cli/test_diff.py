@@ -22,13 +22,17 @@ def test_nothing_departs(model: str, capsys: pytest.CaptureFixture[str]) -> None
     capsys.readouterr()
     assert main(["diff", "model.py:Net", model]) == 0
     out = capsys.readouterr().out
+    assert out.startswith("nothing departs: 1 of 1 instructions") and "cpu::linear.out" not in out
+    assert main(["diff", "model.py:Net", model, "-v"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("nothing departs: 1 of 1 instructions")
     assert "cpu::linear.out" in out and "file on device" in out
-    assert "nothing departs: 1 of 1 instructions" in out
     assert main(["compile", "model.py:Net", "-o", "portable.pte", "--backend", "portable"]) == 0
     capsys.readouterr()
     assert main(["diff", "portable.pte", "--no-search", "--top", "1"]) == 0
     out = capsys.readouterr().out
     assert ("aten::linear.out" in out) != ("aten::relu.out" in out)
+    assert "… 1 more row; --top 2 shows all" in out
 
 
 def test_a_flipped_weight_is_named(model: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,9 @@ def test_prints_the_operations_by_time(model: str, capsys: pytest.CaptureFixture
     shares = [float(row.split("%")[0]) for row in rows]
     assert shares == sorted(shares, reverse=True) and 99 < sum(shares) < 101
     assert main(["profile", model, "-n", "1", "--top", "1"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 4
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert lines[-1] == f"… {len(rows) - 1} more row{'s' * (len(rows) > 2)}; --top {len(rows)} shows all"
 
 
 def test_json_and_the_trace(model: str, capsys: pytest.CaptureFixture[str]) -> None:

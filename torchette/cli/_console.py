@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: tables, values and steps of work. Out: text for a terminal; rich draws it if it is installed and the output is a
+# In: tables and values. Out: text for a terminal; rich draws it if it is installed and the output is a
 # terminal. Otherwise plain aligned columns.
 """Functions with which the verbs print."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -85,29 +83,3 @@ def print_values(pairs: Sequence[tuple[str, Any]]) -> None:
 def note(text: str) -> None:
     """Prints a line for the user to standard error, apart from the result."""
     print(text, file=sys.stderr)
-
-
-@contextlib.contextmanager
-def working(words: str) -> Iterator[None]:
-    """Shows progress on standard error, and afterwards how long the work took."""
-    start = time.perf_counter()
-    live = sys.stderr.isatty()
-    if live:
-        print(f"  …  {words}", end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    except BaseException:
-        if live:
-            print(file=sys.stderr)
-        raise
-    print(f"{chr(13) if live else ''}  ok {words} ({time.perf_counter() - start:.1f} s)", file=sys.stderr)
-
-
-def bytes_text(count: int) -> str:
-    """``1536`` -> ``1.5 KB``: a size for people, in units of 1024 bytes."""
-    size = float(count)
-    for unit in ("B", "KB", "MB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GB"

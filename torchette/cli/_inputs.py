@@ -13,33 +13,36 @@ from typing import Any
 import numpy as np
 
 from torchette.cli import UsageError
+from torchette.packages import require
 from torchette.schema import DTYPES
 
 HELP = (
     "an input: a shape with an optional dtype (1x3x224x224, 1x16:int64, scalar:float32), "
     "or a file (.npy, or .npz with one array per input); repeat for several inputs"
 )
-# What numpy can make.
-SHORT = {it.short_name: it.torch_name for it in DTYPES if it.computed and it.torch_name != "bfloat16"}
+SHORT = {it.short_name: it.torch_name for it in DTYPES if it.computed}
 
 
-def made_up(shape: Sequence[int], dtype: str, random: np.random.Generator) -> np.ndarray:
+def made_up(shape: Sequence[int], dtype: str, random: np.random.Generator) -> Any:
     """An array to try a model with: normal noise for floats, 0 or 1 for integers (an index that is nearly always
-    in range) and booleans."""
+    in range) and booleans. A tensor of torch for bfloat16, which numpy does not have."""
+    if dtype == "bfloat16":
+        torch = require("torch", "an input of bfloat16")
+        return torch.from_numpy(random.standard_normal(tuple(shape))).to(torch.bfloat16)
     kind = np.dtype(dtype)
     if kind.kind == "f":
         return random.standard_normal(tuple(shape)).astype(kind)
     return random.integers(0, 2, tuple(shape)).astype(kind)
 
 
-def from_texts(texts: Iterable[str], *, seed: int = 0) -> list[np.ndarray]:
+def from_texts(texts: Iterable[str], *, seed: int = 0) -> list[Any]:
     """Arrays for what the user wrote, in that order.
 
     Raises:
         UsageError: a text that is neither a shape nor a readable file.
     """
     random = np.random.default_rng(seed)
-    arrays: list[np.ndarray] = []
+    arrays: list[Any] = []
     for text in texts:
         if text.endswith((".npy", ".npz")):
             arrays += from_file(Path(text))
@@ -65,9 +68,7 @@ def _spec(text: str) -> tuple[tuple[int, ...], str]:
     if match is None:
         raise UsageError(f"{text!r} is neither a shape such as 1x3x224x224:float32 nor a .npy or .npz file")
     dtype = SHORT.get(match[2] or "f32", match[2] or "float32")
-    try:
-        np.dtype(dtype)
-    except TypeError:
-        raise UsageError(f"{text!r}: no dtype {dtype!r}; there are {', '.join(SHORT.values())}") from None
+    if dtype not in SHORT.values():
+        raise UsageError(f"{text!r}: no dtype {dtype!r}; there are {', '.join(SHORT.values())}")
     shape = () if match[1] == "scalar" else tuple(map(int, match[1].split("x")))
     return shape, dtype

@@ -8,6 +8,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from torchette.cli import _method
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the model and how it is loaded."""
@@ -22,9 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="weights that the file has not; may be repeated",
     )
-    parser.add_argument(
-        "--threads", metavar="N", type=int, help="threads of each session (default: the physical cores)"
-    )
+    _method.threads_argument(parser)
 
 
 def draft_argument(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from torchette.cli import UsageError
 from torchette.cli import _inputs as inputs
+from torchette.cli._console import note
 from torchette.devtools.inspect import MethodInfo, ValueInfo, describe
 
 # Numbers for inputs that are no tensors, if the user gives none.
@@ -24,6 +26,14 @@ class Chosen(NamedTuple):
     path: Path
     info: MethodInfo
     inputs: list[Any]
+    threads: int | None  # None: the default of the runtime
+
+
+def threads_argument(parser: argparse.ArgumentParser) -> None:
+    """Declares the number of threads, which `Program.load_method` takes."""
+    parser.add_argument(
+        "--threads", metavar="N", type=int, help="threads that run a method (default: the physical cores)"
+    )
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,23 +44,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--inputs", action="append", metavar="INPUT", help=inputs.HELP)
     parser.add_argument("--seed", type=int, default=0, help="seed of generated inputs (default: 0)")
+    threads_argument(parser)
 
 
-def choose(options: argparse.Namespace) -> Chosen:
-    """The method and the inputs that the options name; other inputs are generated.
+def choose(options: argparse.Namespace, example: Sequence[Any] | None = None) -> Chosen:
+    """The method and the inputs that the options name; without --inputs those of `example`, or random ones.
 
     Raises:
         UsageError: there is no such method, or not one input for each that it takes.
         FormatError: the file is no program.
     """
     info = named(describe(options.file).methods, options)
-    if options.inputs is None:
-        return Chosen(options.file, info, _made_up(info, options.seed))
-    given = inputs.from_texts(options.inputs, seed=options.seed)
+    if options.inputs is None and example is None:
+        return Chosen(options.file, info, made_up(options.file, info, options.seed), options.threads)
+    given = list(example or ())
+    if options.inputs is not None:
+        given = inputs.from_texts(options.inputs, seed=options.seed)
     if len(given) != len(info.inputs):
         wanted = ", ".join(f"{port.name} {port.text}" for port in info.inputs)
         raise UsageError(f"{info.name} takes {len(info.inputs)} inputs ({wanted}), {len(given)} are given")
-    return Chosen(options.file, info, list(given))
+    return Chosen(options.file, info, given, options.threads)
 
 
 def named(methods: list[MethodInfo], options: argparse.Namespace) -> MethodInfo:
@@ -72,12 +85,26 @@ def load(chosen: Chosen, *, tracing: bool = False, aten: bool = False) -> Any:
     """
     from torchette.runtime import Runtime
 
-    return Runtime.get(aten).load_program(chosen.path).load_method(chosen.info.name, tracing=tracing)
+    program = Runtime.get(aten).load_program(chosen.path)
+    return program.load_method(chosen.info.name, threads=chosen.threads, tracing=tracing)
 
 
-def _made_up(info: MethodInfo, seed: int) -> list[Any]:
+def made_up(path: Path, info: MethodInfo, seed: int) -> list[Any]:
+    """Random values for the inputs of a method, of the shapes and dtypes in the file; a note to the user says so.
+
+    Dynamic dimensions have their maximum size.
+    """
     random = np.random.default_rng(seed)
-    return [_value(info.values[port.index], port.name, random) for port in info.inputs]
+    values = [_value(info.values[port.index], port.name, random) for port in info.inputs]
+    if values:
+        note_random(path, [f"{port.name} {port.text}" for port in info.inputs])
+    return values
+
+
+def note_random(path: Path | None, inputs: Iterable[str]) -> None:
+    """Says that inputs are random, with their names and types."""
+    texts = ", ".join(text.removesuffix(" at most") for text in inputs)
+    note(f"random inputs with the shapes in {path}: {texts}; --inputs sets others")
 
 
 def _value(value: ValueInfo, name: str, random: np.random.Generator) -> Any:

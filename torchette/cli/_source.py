@@ -95,7 +95,7 @@ def tensors(source: Source, texts: Sequence[str] | None, *, seed: int = 0) -> tu
     """
     torch = require_torch()
     if texts:
-        return tuple(torch.from_numpy(array) for array in from_texts(texts, seed=seed))
+        return tuple(torch.as_tensor(array) for array in from_texts(texts, seed=seed))
     if source.inputs is None and not isinstance(source.model, torch.nn.Module):
         args, kwargs = source.model.example_inputs or ((), {})
         return () if kwargs else tuple(args)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from torchette.cli import DONE, UsageError, _method
 from torchette.cli._console import print_json, print_table
 from torchette.devtools.profile import milliseconds, quantiles
+from torchette.runtime import Runtime
 
 LOADS = 10
 
@@ -52,7 +53,9 @@ def run(options: argparse.Namespace) -> int:
     rows = [
         [name, len(times), *map(milliseconds, quantiles(times).values())] for name, times in phases.items()
     ]
-    print_table(["", "count", "p10", "p50", "p90", "min"], rows, title=f"{chosen.path}, {chosen.info.name}")
+    threads = chosen.threads or Runtime.get().num_threads
+    title = f"{chosen.path}, {chosen.info.name}, {threads} thread{'s' * (threads > 1)}"
+    print_table(["", "count", "p10", "p50", "p90", "min"], rows, title=title)
     return DONE
 
 

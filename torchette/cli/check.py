@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from torchette.cli import CHECK_FAILED, DONE, UsageError, _method
-from torchette.cli._console import bytes_text, note, print_json, print_values
+from torchette.cli._console import note, print_json, print_values
 from torchette.devtools import check
 from torchette.errors import ModelNotFoundError
+from torchette.units import byte_text
 
 
 def _part(text: str) -> float:
@@ -105,7 +106,7 @@ def _times(options: argparse.Namespace) -> dict[str, Any]:
 
     chosen = _method.choose(options)
     program = Runtime.get().load_program(chosen.path)
-    return {chosen.info.name: check.shares(program, chosen.info, chosen.inputs, options.n)}
+    return {chosen.info.name: check.shares(program, chosen.info, chosen.inputs, options.n, chosen.threads)}
 
 
 def _last(path: Path) -> Any:
@@ -119,7 +120,7 @@ def _last(path: Path) -> Any:
 
 def _change(before: int, after: int) -> str:
     return (
-        f"{bytes_text(after)}, {after - before:+,} bytes"
+        f"{byte_text(after)}, {after - before:+,} bytes"
         if after != before
-        else f"{bytes_text(after)}, unchanged"
+        else f"{byte_text(after)}, unchanged"
     )

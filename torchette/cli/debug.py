@@ -20,7 +20,7 @@ import argparse
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +29,6 @@ from torchette.cli import _source as source
 from torchette.cli._console import note, print_json, print_table
 from torchette.devtools import intermediates
 from torchette.devtools.inspect import describe, source_line
-
-if TYPE_CHECKING:
-    from torchette.devtools.inspect import MethodInfo
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,14 +49,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    chosen = _method.choose(options)
+    found = source.load(options.model) if options.model else None
+    chosen = _method.choose(options, _example(found))
     method = _method.load(chosen, tracing=True)
     info = {each.name: each for each in describe(chosen.path).methods}[method.metadata.plan_name]
     inputs = [_settled(each) for each in chosen.inputs]
     known = None
-    if options.model:
-        known, example = _of_model(options, info)
-        inputs = inputs if options.inputs else example
+    if found is not None:
+        from torchette.devtools.diff.named import Named
+
+        known = Named(found.model, inputs, chosen.path, info, method.metadata)
     instructions = intermediates.chosen(
         info, [*options.select, *options.dump], known.names if known else None
     )
@@ -108,13 +107,14 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _of_model(options: argparse.Namespace, info: MethodInfo) -> tuple[Any, list[Any]]:
-    """What the compiler knows of the file, and the model's own inputs."""
-    from torchette.devtools.diff.named import Named
+def _example(found: source.Source | None) -> list[Any] | None:
+    """The model's own example inputs as a flat list; None if there is no model, or it has none."""
+    if found is None:
+        return None
+    from torch.utils import _pytree as pytree
 
-    found = source.load(options.model)
-    example = source.tensors(found, options.inputs, seed=options.seed)
-    return Named(found.model, example, options.file, info), list(example)
+    given = found.inputs if found.inputs is not None else getattr(found.model, "example_inputs", None)
+    return None if given is None else pytree.tree_leaves(given)
 
 
 def _settled(value: object) -> Any:

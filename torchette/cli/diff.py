@@ -26,10 +26,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchette.cli import CHECK_FAILED, DONE, UsageError, _remote
+from torchette.cli import CHECK_FAILED, DONE, UsageError, _method, _remote
 from torchette.cli import _inputs as inputs
 from torchette.cli import _source as source
-from torchette.cli._console import note, print_json, print_table, working
+from torchette.cli._console import note, print_json, print_rows, print_table
+from torchette.progress import Progress
 
 if TYPE_CHECKING:
     from torchette.devtools.diff.result import DiffResult
@@ -63,13 +64,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--aten", action="store_true", help="run the file on torch's kernels, which are no fault then"
     )
     _remote.arguments(parser, "the program")
-    parser.add_argument("--top", type=int, metavar="ROWS", help="only the operators that are furthest off")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print a row for each stage and each operator"
+    )
+    parser.add_argument(
+        "--top", type=int, metavar="ROWS", help="print the rows of the operators furthest off"
+    )
     parser.add_argument("--sign", action="store_true", help="store a receipt in the file, if nothing departs")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    source.require_torch()
+    torch = source.require_torch()
     from torchette.devtools.diff import compare
 
     model_text, file = _what(options.what)
@@ -82,10 +88,12 @@ def run(options: argparse.Namespace) -> int:
     model, example = None, None
     if model_text is not None:
         found = source.load(model_text)
-        model, example = found.model, source.tensors(found, options.inputs, seed=options.seed)
+        model, example = found.model, found.inputs
+        if options.inputs or (file is None and isinstance(model, torch.nn.Module)):
+            example = source.tensors(found, options.inputs, seed=options.seed)
     elif options.inputs:
         example = tuple(inputs.from_texts(options.inputs, seed=options.seed))
-    with working(f"compare {' with '.join(options.what)}"):
+    with Progress() as progress:
         result = compare(
             model,
             file,
@@ -95,11 +103,15 @@ def run(options: argparse.Namespace) -> int:
             search=options.search,
             data_files=options.data_file,
             device=_device(file, options) if options.on or options.aten else None,
+            seed=options.seed,
+            progress=progress,
         )
+    if result.made_up:
+        _method.note_random(file, result.made_up)
     if options.json:
         print_json(result.to_dict())
     else:
-        _print(result, options.top)
+        _print(result, options)
     if options.sign and result.equal:
         _sign(file, result, options)
     return DONE if result.equal else CHECK_FAILED
@@ -127,7 +139,7 @@ def _sign(file: Path | None, result: DiffResult, options: argparse.Namespace) ->
     from torchette import receipt
 
     assert file is not None
-    made_up = any(not text.endswith((".npy", ".npz")) for text in options.inputs or ())
+    made_up = result.made_up or any(not text.endswith((".npy", ".npz")) for text in options.inputs or ())
     known = receipt.read(file)
     facts = {**(known.facts if known else {}), **result.facts(options.seed if made_up else None)}
     part = file.with_name(file.name + ".part")
@@ -144,14 +156,20 @@ def _what(words: list[str]) -> tuple[str | None, Path | None]:
     return models[0] if models else None, Path(files[0]) if files else None
 
 
-def _print(result: DiffResult, top: int | None) -> None:
-    if top is not None:
-        result.operators.sort(key=lambda row: (row.verdict != "departs", row.numbers.snr))
-        del result.operators[top:]
-    for title, columns, rows in result.tables():
-        print_table(columns, rows, title=title)
-        print()
-    others = [f"{name}: {text}" for name, text in result.inputs.items() if text != "compared"]
-    for line in others:
-        print(f"not compared on {line}")
+def _print(result: DiffResult, options: argparse.Namespace) -> None:
+    """The verdict; then the rows that are asked for."""
     print(result.summary())
+    for name, text in result.inputs.items():
+        if text != "compared":
+            print(f"not compared on {name}: {text}")
+    if options.top is not None:
+        result.operators.sort(key=lambda row: (row.verdict != "departs", row.numbers.snr))
+    elif not options.verbose:
+        note(f"-v prints the rows of {len(result.operators)} instructions")
+        return
+    *stages, operators = result.tables()
+    for table in stages:
+        print()
+        print_table(table.columns, table.rows, title=table.title)
+    print()
+    print_rows(operators.columns, operators.rows, options.top, title=operators.title)

@@ -24,7 +24,7 @@ import json
 from pathlib import Path
 
 from torchette.cli import DONE, UsageError, _method
-from torchette.cli._console import print_json, print_table
+from torchette.cli._console import print_json, print_rows
 from torchette.devtools import perfetto, profile
 from torchette.devtools.inspect import describe
 from torchette.format import etdump
@@ -51,7 +51,13 @@ def run(options: argparse.Namespace) -> int:
     method = _method.load(chosen, tracing=True)
     plan = {info.name: info for info in describe(chosen.path).methods}[method.metadata.plan_name]
     result = profile.profile(
-        method, plan, chosen.inputs, options.n, warm_up=options.warm_up, name=str(chosen.path)
+        method,
+        plan,
+        chosen.inputs,
+        options.n,
+        warm_up=options.warm_up,
+        name=str(chosen.path),
+        threads=chosen.threads,
     )
     if options.trace:
         trace = profile.trace_events(plan, result.events)
@@ -65,6 +71,6 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(result.rows())
         return DONE
-    table = result.table(options.top)
-    print_table(table.columns, table.rows, title=table.title)
+    table = result.table()
+    print_rows(table.columns, table.rows, options.top, title=table.title)
     return DONE

@@ -17,7 +17,7 @@ import argparse
 from pathlib import Path
 
 from torchette.cli import CHECK_FAILED, DONE
-from torchette.cli._console import print_json, print_table
+from torchette.cli._console import print_json, print_rows
 from torchette.devtools.pte_diff import compare
 
 
@@ -35,8 +35,8 @@ def run(options: argparse.Namespace) -> int:
     elif found.equal:
         print(f"{options.a} and {options.b} are equal")
     else:
-        for number, table in enumerate(found.tables(options.top)):
+        for number, table in enumerate(found.tables()):
             if number:
                 print()
-            print_table(table.columns, table.rows, title=table.title)
+            print_rows(table.columns, table.rows, options.top, title=table.title)
     return DONE if found.equal else CHECK_FAILED

@@ -21,7 +21,8 @@ import argparse
 from pathlib import Path
 
 from torchette.cli import DONE, UsageError, _method
-from torchette.cli._console import bytes_text, note
+from torchette.cli._console import note
+from torchette.units import byte_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,13 +78,15 @@ def run(options: argparse.Namespace) -> int:
     if options.profile:
         chosen = _method.choose(options)
         method = _method.load(chosen, tracing=True)
-        times[chosen.info.name] = profile.profile(method, chosen.info, chosen.inputs, options.profile)
+        times[chosen.info.name] = profile.profile(
+            method, chosen.info, chosen.inputs, options.profile, threads=chosen.threads
+        )
     if options.output:
         path = write_report(
             file, options.output, name=options.file.name, times=times, source_folders=options.sources
         )
-        note(f"{path}: {bytes_text(path.stat().st_size)}")
+        note(f"{path}: {byte_text(path.stat().st_size)}")
     if options.model_explorer:
         model_explorer.write(file, options.model_explorer, name=options.file.stem, times=times)
-        note(f"{options.model_explorer}: {bytes_text(options.model_explorer.stat().st_size)}")
+        note(f"{options.model_explorer}: {byte_text(options.model_explorer.stat().st_size)}")
     return DONE

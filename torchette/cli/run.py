@@ -29,19 +29,21 @@ from torchette.devtools.profile import milliseconds
 def arguments(parser: argparse.ArgumentParser) -> None:
     _method.arguments(parser)
     parser.add_argument(
-        "--output", metavar="FILE", type=Path, help="save the outputs: .npz, or .npy for a single one"
+        "-o", "--output", metavar="FILE", type=Path, help="save the outputs: .npz, or .npy for a single one"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, with all values")
     parser.add_argument("--aten", action="store_true", help="run torch's kernels (docs/aten-mode.md)")
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.output and options.output.suffix not in (".npz", ".npy"):
+        raise UsageError(f"{options.output}: outputs are saved as .npz or .npy")
     chosen = _method.choose(options)
     method = _method.load(chosen, aten=options.aten)
     start = time.perf_counter()
     results = method.execute(chosen.inputs)
     seconds = time.perf_counter() - start
-    outputs = {port.name: np.asarray(value) for port, value in zip(chosen.info.outputs, results)}
+    outputs = {port.name: _array(value) for port, value in zip(chosen.info.outputs, results)}
     if options.output:
         _save(options.output, outputs)
     if options.json:
@@ -60,6 +62,11 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _array(value: Any) -> np.ndarray:
+    """An output as an array; float32 for bfloat16, which numpy does not have."""
+    return np.asarray(value.float() if "bfloat16" in str(getattr(value, "dtype", "")) else value)
+
+
 def _row(name: str, array: np.ndarray) -> list[Any]:
     shape = "x".join(map(str, array.shape)) or "scalar"
     statistics = [float(f(array)) for f in (np.min, np.mean, np.max)] if array.size else ["", "", ""]
@@ -74,7 +81,5 @@ def _save(path: Path, outputs: dict[str, np.ndarray]) -> None:
                 f"{path}: a .npy file holds one array, there are {len(outputs)} outputs; use .npz"
             )
         np.save(path, next(iter(outputs.values())))
-    elif path.suffix == ".npz":
-        np.savez(path, **outputs)  # type: ignore[arg-type]
     else:
-        raise UsageError(f"{path}: outputs are saved as .npz or .npy")
+        np.savez(path, **outputs)  # type: ignore[arg-type]

@@ -148,9 +148,12 @@ def _difference(output: np.ndarray, wanted: np.ndarray) -> float:
     return validate.largest_difference(output, wanted) if output.shape == wanted.shape else math.inf
 
 
-def shares(program: Program, method: MethodInfo, inputs: Sequence[Any], runs: int) -> dict[str, float]:
-    """Each operator's share of a method's time: the median of the runs, added up by name. ValueError: no runs."""
-    loaded = program.load_method(method.name, tracing=True)
+def shares(
+    program: Program, method: MethodInfo, inputs: Sequence[Any], runs: int, threads: int | None = None
+) -> dict[str, float]:
+    """Each operator's share of a method's time: the median of the runs, added up by name; `threads` as for
+    `Program.load_method`. ValueError: no runs."""
+    loaded = program.load_method(method.name, threads=threads, tracing=True)
     if runs < 1:
         raise ValueError("there must be at least one run")
     loaded.execute(inputs)

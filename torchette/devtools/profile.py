@@ -102,8 +102,8 @@ class Profile:
             "operations": self.rows(),
         }
 
-    def table(self, top: int | None = None) -> Table:
-        """The rows for people; only the first `top` of them."""
+    def table(self) -> Table:
+        """The rows for people."""
         rows = self.rows()
         total = sum(row["p50"] for row in rows)
         again = any(row["calls"] != 1 for row in rows)
@@ -120,7 +120,7 @@ class Profile:
             ("bound", lambda row: row["bound"] or ""),
             ("source", lambda row: printable(row["source"])),
         ]
-        cells = [tuple(cell(row) for _, cell in columns) for row in rows[:top]]
+        cells = [tuple(cell(row) for _, cell in columns) for row in rows]
         title = f"{self.title}: {milliseconds(total)} in {len(rows)} operations, {self.runs} runs"
         if self.limits:
             title += f"\n{self.limits.sentence()}"

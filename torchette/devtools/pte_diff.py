@@ -89,8 +89,8 @@ class Differences:
             row["more"] = {k: v if np.isfinite(v) else str(v) for k, v in row["more"].items()}
         return {"a": self.a, "b": self.b, "equal": self.equal, "differences": rows}
 
-    def tables(self, top: int | None = None) -> Iterator[Table]:
-        """A table for each kind of difference; of each, the first `top` rows."""
+    def tables(self) -> Iterator[Table]:
+        """A table for each kind of difference."""
         for kind in KINDS:
             rows: list[tuple[Any, ...]] = [
                 (row.name, *("-" if side is None else side for side in (row.a, row.b)), row.text)
@@ -98,9 +98,7 @@ class Differences:
                 if row.kind == kind
             ]
             if rows:
-                shown = rows if top is None or len(rows) <= top else rows[:top]
-                left_out = f", the first {len(shown)}" if len(shown) < len(rows) else ""
-                yield Table(f"{kind}: {len(rows)} differ{left_out}", (kind, "A", "B", ""), shown)
+                yield Table(f"{kind}: {len(rows)} differ", (kind, "A", "B", ""), rows)
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.tables())) or f"{self.a} and {self.b} are equal"

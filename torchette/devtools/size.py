@@ -88,7 +88,8 @@ class Sizes:
         ]
         if top is not None and len(rows) > top:
             rest = sum(size for _, size, _ in rows[top:])
-            rows[top:] = [(f"{len(rows) - top} more", rest, f"{rest / self.nbytes:.1%}")]
+            left_out = f"… {len(rows) - top} more rows; --top {len(rows)} shows all"
+            rows[top:] = [(left_out, rest, f"{rest / self.nbytes:.1%}")]
         return Table(f"{self.nbytes:,} bytes by {what}", (what, "bytes", "share"), rows)
 
     def to_dict(self) -> dict[str, Any]:

@@ -87,6 +87,24 @@ def test_from_the_bare_file_inputs_are_made_up(tmp_path: Path) -> None:
     assert "cpu::linear.out" in str(again) and "nothing departs" in str(again)
 
 
+class _Keywords(nn.Module):
+    def forward(self, x: torch.Tensor, *, scale: dict[str, torch.Tensor]) -> torch.Tensor:
+        return x * scale["by"] + x.shape[0]
+
+
+def test_a_model_gets_random_inputs_and_dynamic_bounds_of_its_file() -> None:
+    rows = torch.export.Dim("rows", min=2, max=9)
+    x, scale = torch.ones(3, 4), {"by": torch.ones(3, 4)}
+    shapes = {"x": {0: rows}, "scale": {"by": {0: rows}}}
+    model = _Keywords().eval()
+    data = bytes(torchette.compile(model, (x,), {"scale": scale}, dynamic_shapes=shapes))
+    result = compare(model, data)
+    assert result.equal, result.summary()
+    assert result.made_up == ["x float32[9, 4] at most", "scale['by'] float32[9, 4] at most"]
+    assert result.inputs["random inputs"] == result.inputs["least shape"] == "compared"
+    assert not compare(model, data, (x,), kwargs={"scale": scale}, search=False).made_up
+
+
 def test_another_model_than_the_files_departs_at_its_first_weight() -> None:
     torch.manual_seed(0)
     ours, theirs = (nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).eval() for _ in range(2))
@@ -142,7 +160,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="takes 1 inputs"):
         compare(file=data, inputs=())
     with pytest.raises(InputError, match="needs inputs"):
-        compare(module, data)
+        compare(module)
     with pytest.raises(InputError, match="is a tensor"):
         compare(module, data, torch.ones(1, 4))
     with pytest.raises(InputError, match="shape"):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from torchette import _compile
+from torchette import pytree as pytree_of_file
 from torchette.capture import DynamicShapes
 from torchette.devtools.diff.inputs import searched
 from torchette.devtools.diff.judge import EQUAL, NoReference, Numbers, Verdict, judge, measure
@@ -31,13 +33,15 @@ from torchette.exir import EdgeCompileConfig, pipeline
 from torchette.exir.arguments import node_arg
 from torchette.exir.check import evaluate, user_results
 from torchette.exir.delegation.delegate import LoweredBackendModule, is_delegate_call
+from torchette.exir.emit.records import NO_BOUND
 from torchette.exir.graph import user_frame
 from torchette.format import ptd, pte
+from torchette.model import argument_tree
 from torchette.runtime import Runtime
 
 if TYPE_CHECKING:
     from torchette.devtools.diff.walk import Device
-    from torchette.runtime import MethodMeta
+    from torchette.runtime import MethodMeta, Program
 
 # A whole model amplifies what its operators round.
 _DEPTH = 64.0
@@ -61,6 +65,7 @@ class Comparison:
         backend: Any,
         data_files: Sequence[str | Path],
         device: Device | None,
+        progress: Callable[[str, str], None] = lambda stage, step: None,
     ) -> None:
         if model is None and file is None:
             raise InputError("there is nothing to compare", hints=["give a model, a file or both"])
@@ -70,42 +75,53 @@ class Comparison:
             model = model._captured[method or model.default or "forward"]
         self._model, self._given_method = model, method
         self._dynamic_shapes, self._backend = dynamic_shapes, backend
-        self._data_files, self._device = list(data_files), device
+        self._data_files, self._device, self._progress = list(data_files), device, progress
         self._given_file = file
+        self._name = "the given inputs"
 
     def run(
-        self, inputs: Sequence[Any] | None, kwargs: Mapping[str, Any], search: bool, stages: bool = True
+        self,
+        inputs: Sequence[Any] | None,
+        kwargs: Mapping[str, Any],
+        search: bool,
+        stages: bool = True,
+        seed: int = 0,
     ) -> DiffResult:
-        """Compares on these inputs, and with `search` on others."""
-        args = self._arguments(inputs, kwargs)
+        """Compares on these inputs, or on random ones of `seed`, and with `search` on others."""
+        args, kwargs = self._arguments(inputs, kwargs)
         compiled = self.compiled(args, kwargs) if self._given_file is None else None
-        file = pte.load_file(self._given_file) if isinstance(self._given_file, (str, Path)) else None
-        if file is None:
-            data: Any = self._given_file if compiled is None else bytes(compiled)
-            file = pte.read(data)
+        file = self._file(compiled)
         method = self._method_of(file)
         info = next(each for each in describe(file).methods if each.name == method)
         plan = next(each for each in file.program.execution_plan if each.name == method)
         walk = Walk(file, plan, info, self._external())
+        meta = self._program(file).metadata(method)
+        made_up = [f"{port.name} {port.text}" for port in info.inputs] if args is None else []
+        if args is None:
+            flat = _made_up(meta, seed)
+            args, kwargs = pytree_of_file.unflatten(argument_tree(meta), flat)
+            self._name = "random inputs"
+        else:
+            flat = pytree.tree_leaves((tuple(args), dict(kwargs)))
         side = None
         if self._reference is not None:
             side = ModelSide(self._reference.program, method, walk)
             self._captured = self._model
         elif self._model is not None:
             if compiled is None:
-                compiled = self.compiled(args, kwargs, info)
+                compiled = self.compiled(args, kwargs, info, meta)
             side = ModelSide(compiled.program, "forward", walk)
             self._captured = compiled._captured["forward"]
-        device = self._device or self._loaded(file, method)
-        meta = device.metadata if hasattr(device, "metadata") else self._loaded(file, method).metadata
-        flat = pytree.tree_leaves((tuple(args), dict(kwargs))) if args is not None else _made_up(meta)
+        device = self._device or self._program(file).load_method(method, tracing=True)
         flat = checked_inputs(info, flat)
-        result = DiffResult(method, walk.faults, walk.rows)
-        outputs = self._one(walk, side, device, flat, "the given inputs", result)
+        result = DiffResult(method, walk.faults, walk.rows, made_up=made_up)
+        self._progress("compare", self._name)
+        outputs = self._one(walk, side, device, flat, self._name, result)
         if side is not None and stages:
             self._stages(side, flat, outputs, result)
         if search:
             for name, values in searched(meta, flat):
+                self._progress("compare", name)
                 self._one(walk, side, device, values, name, result)
         if side is not None:
             self._look_into_delegates(side, walk, flat)
@@ -114,24 +130,42 @@ class Comparison:
 
     # ---- what is compared ----
 
-    def _arguments(self, inputs: Sequence[Any] | None, kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+    def _arguments(
+        self, inputs: Sequence[Any] | None, kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any] | None, Mapping[str, Any]]:
+        """The arguments that are given, or those of an exported program; None: the file says what to make up."""
         if inputs is not None:
             if isinstance(inputs, Tensor):
                 raise InputError("inputs is a tensor", hints=["give a tuple of the model's arguments: (x,)"])
-            return tuple(torch.as_tensor(v) if hasattr(v, "__dlpack__") else v for v in inputs)
+            return tuple(torch.as_tensor(v) if hasattr(v, "__dlpack__") else v for v in inputs), kwargs
         if isinstance(self._model, ExportedProgram) and self._model.example_inputs is not None and not kwargs:
-            result: Sequence[Any] | None = self._model.example_inputs[0]
-            return result
-        if self._model is not None:
-            raise InputError("a model needs inputs", hints=["compare(model, file, (x,))"])
-        return None
+            args, kwargs = self._model.example_inputs
+            return args, kwargs
+        if kwargs:
+            return (), kwargs
+        if self._given_file is None:
+            raise InputError("a model without a file needs inputs", hints=["compare(model, file, (x,))"])
+        return None, kwargs
 
     def compiled(
-        self, args: Sequence[Any] | None, kwargs: Mapping[str, Any], file: MethodInfo | None = None
+        self,
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any],
+        file: MethodInfo | None = None,
+        meta: MethodMeta | None = None,
     ) -> _compile.CompiledModel:
-        """What this compiler makes of the model, lowered to what a method of a file runs on; without, to the default."""
+        """What this compiler makes of the model, lowered to what a method of a file runs on, with the dynamic shapes of its
+        signature; without, to the default."""
         default = _compile.AUTO if file is None else _lowered_to(file)
+        if meta is not None and self._dynamic_shapes is None and isinstance(self._model, torch.nn.Module):
+            self._dynamic_shapes = _dynamic_shapes(self._model, meta, tuple(args or ()), dict(kwargs))
         return self._compile(tuple(args or ()), kwargs, self._backend or default)
+
+    def _file(self, compiled: _compile.CompiledModel | None) -> pte.PteFile:
+        if isinstance(self._given_file, (str, Path)):
+            return pte.load_file(self._given_file)
+        data: Any = self._given_file if compiled is None else bytes(compiled)
+        return pte.read(data)
 
     def _compile(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: Any, **edge: Any
@@ -154,10 +188,9 @@ class Comparison:
             raise InputError(f"the file has no method {name!r}; it has {', '.join(sorted(names)) or 'none'}")
         return name
 
-    def _loaded(self, file: pte.PteFile, method: str) -> Any:
+    def _program(self, file: pte.PteFile) -> Program:
         source = self._given_file if isinstance(self._given_file, (str, Path)) else bytes(file.buffer)
-        program = Runtime.get().load_program(source, data_files=self._data_files)
-        return program.load_method(method, tracing=True)
+        return Runtime.get().load_program(source, data_files=self._data_files)
 
     def _external(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -184,11 +217,11 @@ class Comparison:
         try:
             outputs = walk.run(device, flat, name, side.follow if side is not None else None)
         except TorchetteError as error:  # a shape or a value that the method refuses
-            if name == "the given inputs":
+            if name == self._name:
                 raise
             result.inputs[name] = f"refused: {error.message}"
             return None
-        if outputs is None and name != "the given inputs":
+        if outputs is None and name != self._name:
             reason = walk.faults[-1].reason
             if side is None or not self._model_runs(side, flat):
                 del walk.faults[before:]
@@ -232,7 +265,7 @@ class Comparison:
                 found = values()
             except Exception:  # a stage that torch cannot evaluate is left out, the others stay
                 continue
-            result.stages.append(StageRow(name, "the given inputs", _worst(found, expected)))
+            result.stages.append(StageRow(name, self._name, _worst(found, expected)))
             if name not in ("ATen", "planned"):
                 continue
             try:
@@ -267,9 +300,7 @@ class Comparison:
         self, stage: str, verdict: Verdict, flat: list[Any], side: ModelSide, result: DiffResult
     ) -> None:
         if stage == "ATen":
-            fault = Fault(
-                "export", "torch.export", None, "", verdict.reason, "the given inputs", verdict.numbers
-            )
+            fault = Fault("export", "torch.export", None, "", verdict.reason, self._name, verdict.numbers)
         else:
             found = self._pass_at_fault(verdict, flat, side)
             if found is None:
@@ -283,7 +314,7 @@ class Comparison:
         args, kwargs = pytree.tree_unflatten(list(flat), side.program.call_spec.in_spec)
         if self._reference is not None:
             self._lowered_to = self._backend or _lowered_to(side.info)
-        fault = Fault("pass", "", None, "", verdict.reason, "the given inputs", verdict.numbers)
+        fault = Fault("pass", "", None, "", verdict.reason, self._name, verdict.numbers)
         try:
             self._compile(args, kwargs, self._lowered_to, check_passes=True)
         except PassError as error:
@@ -373,9 +404,32 @@ def _output(ours: object, theirs: object) -> Numbers | None:
     return measure(ours, theirs) if ours.shape == theirs.shape else None
 
 
-def _made_up(meta: MethodMeta) -> list[Any]:
-    """Values to try a method with: noise for floats, 0 or 1 for whole numbers, at the greatest shapes."""
-    generator = torch.Generator().manual_seed(0)
+def _dynamic_shapes(
+    model: torch.nn.Module, meta: MethodMeta, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> DynamicShapes:
+    """The dynamic dimensions of a method's inputs with their bounds, as `torch.export.export` takes them; None: there are
+    none."""
+    hints = []
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    for index, leaf in enumerate(leaves):
+        is_tensor = isinstance(leaf, Tensor) and index < meta.num_inputs()
+        bounds = meta.input_tensor_meta(index).ranges if is_tensor else ()
+        hints.append({
+            dim: torch.export.Dim.AUTO(min=least, max=None if most == NO_BOUND else most)
+            for dim, (least, most) in enumerate(bounds) if least != most
+        } or None)  # fmt: skip
+    if not any(hints):
+        return None
+    of_args, of_kwargs = pytree.tree_unflatten(hints, spec)
+    if not kwargs:
+        shapes: DynamicShapes = of_args
+        return shapes
+    return dict(inspect.signature(model.forward).bind(*of_args, **of_kwargs).arguments)
+
+
+def _made_up(meta: MethodMeta, seed: int) -> list[Any]:
+    """Values to try a method with: noise for floats, 0 or 1 for integers, at the maximum shapes."""
+    generator = torch.Generator().manual_seed(seed)
     found: list[Any] = []
     for index in range(meta.num_inputs()):
         try:

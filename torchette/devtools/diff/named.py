@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torchette import pytree
 from torchette.devtools.diff.comparison import Comparison
 from torchette.devtools.diff.model import align, module_path
 from torchette.devtools.diff.taps import tappable, tapped
@@ -19,9 +20,11 @@ from torchette.errors import TorchetteError
 from torchette.exir.arguments import node_arg, owner
 from torchette.exir.delegation.delegate import LoweredBackendModule, is_delegate_call
 from torchette.exir.graph import user_frame
+from torchette.model import argument_tree
 
 if TYPE_CHECKING:
     from torchette.devtools.diff.walk import Step
+    from torchette.runtime import MethodMeta
 
 
 class Named:
@@ -32,9 +35,13 @@ class Named:
         modules: instruction -> path of its module.
     """
 
-    def __init__(self, model: object, inputs: Sequence[Any], file: str | Path, info: MethodInfo) -> None:
+    def __init__(
+        self, model: object, inputs: Sequence[Any], file: str | Path, info: MethodInfo, meta: MethodMeta
+    ) -> None:
         comparison = Comparison(model, file, info.name, None, None, (), None)
-        self._program = comparison.compiled(inputs, {}, info).program
+        flat = [torch.as_tensor(it) if hasattr(it, "__dlpack__") else it for it in inputs]
+        args, kwargs = pytree.unflatten(argument_tree(meta), flat)
+        self._program = comparison.compiled(args, kwargs, info, meta).program
         theirs = next(each for each in describe(self._program.buffer).methods if each.name == "forward")
         nodes = self._program.nodes()
         pairs, _, _ = align(info, theirs)

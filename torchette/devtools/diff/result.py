@@ -92,6 +92,9 @@ class DiffResult:
         default_factory=list
     )  # of the file against eager, on the given inputs
     inputs: dict[str, str] = field(default_factory=dict)  # name -> "compared", or why not
+    made_up: list[str] = field(
+        default_factory=list
+    )  # name and type of each random input; empty if they are given
 
     @property
     def equal(self) -> bool:
@@ -184,7 +187,7 @@ class DiffResult:
         return "\n".join([f"first to depart: {first}", *(f"also: {fault}" for fault in others)])
 
     def __str__(self) -> str:
-        return "\n\n".join([*map(str, self.tables()), self.summary()])
+        return "\n\n".join([self.summary(), *map(str, self.tables())])
 
     def _repr_html_(self) -> str:
         return notebook.tables(self.tables(), self.summary())
