@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Sizes with and without units; text that is not a size is refused.
+# Sizes and durations with units; text that is not a size is refused; no other module formats sizes.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from torchette.units import byte_count
+import torchette
+from torchette.units import byte_count, byte_text, duration_text
 
 
 @pytest.mark.parametrize(("text", "count"), [("7", 7), ("64K", 65536), ("2 MiB", 2 << 20), ("1gb", 1 << 30)])
@@ -17,3 +21,39 @@ def test_byte_count_accepts_units(text: str, count: int) -> None:
 def test_byte_count_refuses_text_that_is_not_a_size(text: str) -> None:
     with pytest.raises(ValueError, match="no number of bytes"):
         byte_count(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.00 kB"),
+        (48_100, "48.1 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1.00 MB"),
+        (4_448_000, "4.45 MB"),
+        (25.4e9, "25.4 GB"),
+        (3e15, "3000 TB"),
+    ],
+)
+def test_byte_text_is_decimal_with_three_digits(count: float, text: str) -> None:
+    assert byte_text(count) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (200, "3 min"), (7300, "2 h")])
+def test_duration_text_has_one_unit(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
+def test_no_other_module_formats_sizes() -> None:
+    """The chat page in the browser has a formatter of its own."""
+    root = Path(torchette.__file__).parent
+    formatted = re.compile(r"\} ?(kB|KB|KiB|MB|MiB|GB)\b(?!/s)")
+    found = [
+        str(path.relative_to(root))
+        for pattern in ("*.py", "*.js")
+        for path in root.rglob(pattern)
+        if formatted.search(path.read_text(encoding="utf-8"))
+    ]
+    assert found == ["extension/llm/web/chat.js"]

@@ -91,7 +91,7 @@ function update(module) {
 }
 
 async function size(name) {
-  return `${((await (await fetch(name)).arrayBuffer()).byteLength / 1024).toFixed(0)} KB`;
+  return `${((await (await fetch(name)).arrayBuffer()).byteLength / 1000).toFixed(0)} kB`;
 }
 
 async function main() {
@@ -128,7 +128,7 @@ async function main() {
   addEventListener("resize", changed);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed);
   const [runtime, model] = await Promise.all([size("torchette.wasm"), size("digits.pte")]);
-  const memory = `${Math.round(module.memory / 1024)} KB`;
+  const memory = `${Math.round(module.memory / 1000)} kB`;
   find("facts").innerHTML = `runtime ${runtime} · model ${model} · memory ${memory} · answer in <span id="time">–</span>`;
   changed();
   document.body.dataset.ready = "";

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from torchette.cli import DONE, UsageError, _llm
 from torchette.cli._console import note
 from torchette.errors import InputError
+from torchette.units import byte_text
 
 if TYPE_CHECKING:
     from torchette.llm.generation import Generation
@@ -169,6 +170,6 @@ def _said(answer: Generation, statistics: bool) -> str:
         done = answer.statistics
         note(
             f"{done.prompt_tokens} tokens of prompt, {done.reused_tokens} known before, {done.answer_tokens} of answer; first after "
-            f"{done.time_to_first_token:.2f} s, then {done.tokens_per_second:.1f} a second; {done.peak_memory / 1e6:.0f} MB"
+            f"{done.time_to_first_token:.2f} s, then {done.tokens_per_second:.1f} a second; {byte_text(done.peak_memory)}"
         )
     return str(answer.text)

@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
         first = _llm.session(options, path or None)
         models[own] = [first, *(first.new() for _ in range(options.sessions - 1))]
     body = options.max_body or (16 if models[name][0].sees else 1)
-    limits = Limits(body << 20, options.max_tokens, seconds=options.max_seconds)
+    limits = Limits(body * 10**6, options.max_tokens, seconds=options.max_seconds)
     sessions = models.pop(name)
     draft = Session(options.draft, threads=options.threads) if options.draft else None
     given = (options.host, options.port, limits, models, options.api_key, draft)

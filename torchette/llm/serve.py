@@ -51,7 +51,7 @@ _PLAIN = (
 class Limits(NamedTuple):
     """What a server gives to its clients at most."""
 
-    body_bytes: int = 1 << 20
+    body_bytes: int = 10**6
     answer_tokens: int = 4096
     choices: int = 16
     """Answers to one request."""

@@ -55,7 +55,7 @@ function ask() {
   update();
 }
 
-const megabytes = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MB`;
+const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
 
 worker.onmessage = ({ data }) => {
   if (data.progress) {
