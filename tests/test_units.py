@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -39,6 +42,17 @@ def test_byte_count_refuses_text_that_is_not_a_size(text: str) -> None:
 )
 def test_byte_text_is_decimal_with_three_digits(count: float, text: str) -> None:
     assert byte_text(count) == text
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_the_reports_page_formats_sizes_alike() -> None:
+    page = Path(torchette.__file__).parent / "devtools" / "report" / "page" / "program.js"
+    function = re.search(r"^function bytes\(.*?^}", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert function is not None
+    counts = [0, 999, 1000, 48_100, 999_499, 999_500, 4_448_000, 25_400_000_000]
+    script = f"{function[0]} console.log(JSON.stringify({counts}.map(bytes)))"
+    done = subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [byte_text(count) for count in counts]
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (200, "3 min"), (7300, "2 h")])

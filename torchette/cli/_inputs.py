@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from torchette.cli import UsageError
-from torchette.packages import require
+from torchette.devtools.random_inputs import random_array
 from torchette.schema import DTYPES
 
 HELP = (
@@ -21,18 +21,6 @@ HELP = (
     "or a file (.npy, or .npz with one array per input); repeat for several inputs"
 )
 SHORT = {it.short_name: it.torch_name for it in DTYPES if it.computed}
-
-
-def made_up(shape: Sequence[int], dtype: str, random: np.random.Generator) -> Any:
-    """An array to try a model with: normal noise for floats, 0 or 1 for integers (an index that is nearly always
-    in range) and booleans. A tensor of torch for bfloat16, which numpy does not have."""
-    if dtype == "bfloat16":
-        torch = require("torch", "an input of bfloat16")
-        return torch.from_numpy(random.standard_normal(tuple(shape))).to(torch.bfloat16)
-    kind = np.dtype(dtype)
-    if kind.kind == "f":
-        return random.standard_normal(tuple(shape)).astype(kind)
-    return random.integers(0, 2, tuple(shape)).astype(kind)
 
 
 def from_texts(texts: Iterable[str], *, seed: int = 0) -> list[Any]:
@@ -47,7 +35,7 @@ def from_texts(texts: Iterable[str], *, seed: int = 0) -> list[Any]:
         if text.endswith((".npy", ".npz")):
             arrays += from_file(Path(text))
         else:
-            arrays.append(made_up(*_spec(text), random))
+            arrays.append(random_array(*_spec(text), random))
     return arrays
 
 

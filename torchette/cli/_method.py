@@ -9,15 +9,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from torchette.cli import UsageError
 from torchette.cli import _inputs as inputs
 from torchette.cli._console import note
-from torchette.devtools.inspect import MethodInfo, ValueInfo, describe
-
-# Numbers for inputs that are no tensors, if the user gives none.
-PLAIN = {"int": 1, "double": 1.0, "bool": True, "null": None}
+from torchette.devtools.inspect import MethodInfo, describe
+from torchette.devtools.random_inputs import input_texts, random_inputs
 
 
 class Chosen(NamedTuple):
@@ -56,7 +52,10 @@ def choose(options: argparse.Namespace, example: Sequence[Any] | None = None) ->
     """
     info = named(describe(options.file).methods, options)
     if options.inputs is None and example is None:
-        return Chosen(options.file, info, made_up(options.file, info, options.seed), options.threads)
+        values = random_inputs(info, options.seed)
+        if values:
+            note_random(options.file, input_texts(info, values))
+        return Chosen(options.file, info, values, options.threads)
     given = list(example or ())
     if options.inputs is not None:
         given = inputs.from_texts(options.inputs, seed=options.seed)
@@ -89,30 +88,6 @@ def load(chosen: Chosen, *, tracing: bool = False, aten: bool = False) -> Any:
     return program.load_method(chosen.info.name, threads=chosen.threads, tracing=tracing)
 
 
-def made_up(path: Path, info: MethodInfo, seed: int) -> list[Any]:
-    """Random values for the inputs of a method, of the shapes and dtypes in the file; a note to the user says so.
-
-    Dynamic dimensions have their maximum size.
-    """
-    random = np.random.default_rng(seed)
-    values = [_value(info.values[port.index], port.name, random) for port in info.inputs]
-    if values:
-        note_random(path, [f"{port.name} {port.text}" for port in info.inputs])
-    return values
-
-
 def note_random(path: Path | None, inputs: Iterable[str]) -> None:
     """Says that inputs are random, with their names and types."""
-    texts = ", ".join(text.removesuffix(" at most") for text in inputs)
-    note(f"random inputs with the shapes in {path}: {texts}; --inputs sets others")
-
-
-def _value(value: ValueInfo, name: str, random: np.random.Generator) -> Any:
-    if value.tensor is None:
-        if value.kind not in PLAIN:
-            raise UsageError(f"cannot make up input {name}, a {value.kind}")
-        return PLAIN[value.kind]
-    try:
-        return inputs.made_up(value.tensor.sizes, value.tensor.dtype, random)
-    except TypeError:
-        raise UsageError(f"numpy has no {value.tensor.dtype}, which input {name} is of; use torch") from None
+    note(f"random inputs with the shapes in {path}: {', '.join(inputs)}; --inputs sets others")

@@ -106,8 +106,8 @@ def run(options: argparse.Namespace) -> int:
             seed=options.seed,
             progress=progress,
         )
-    if result.made_up:
-        _method.note_random(file, result.made_up)
+    if result.random_inputs:
+        _method.note_random(file, result.random_inputs)
     if options.json:
         print_json(result.to_dict())
     else:
@@ -139,9 +139,11 @@ def _sign(file: Path | None, result: DiffResult, options: argparse.Namespace) ->
     from torchette import receipt
 
     assert file is not None
-    made_up = result.made_up or any(not text.endswith((".npy", ".npz")) for text in options.inputs or ())
+    is_random = result.random_inputs or any(
+        not text.endswith((".npy", ".npz")) for text in options.inputs or ()
+    )
     known = receipt.read(file)
-    facts = {**(known.facts if known else {}), **result.facts(options.seed if made_up else None)}
+    facts = {**(known.facts if known else {}), **result.facts(options.seed if is_random else None)}
     part = file.with_name(file.name + ".part")
     part.write_bytes(receipt.sign(file.read_bytes(), facts, options.data_file))
     part.replace(file)
@@ -165,7 +167,7 @@ def _print(result: DiffResult, options: argparse.Namespace) -> None:
     if options.top is not None:
         result.operators.sort(key=lambda row: (row.verdict != "departs", row.numbers.snr))
     elif not options.verbose:
-        note(f"-v prints the rows of {len(result.operators)} instructions")
+        note("-v prints a row for each stage and each instruction")
         return
     *stages, operators = result.tables()
     for table in stages:

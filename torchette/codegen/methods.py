@@ -34,7 +34,6 @@ _C_NUMBERS = {"Int": "int64_t", "Bool": "bool", "Double": "double"}
 _PARAMETERS = {code.letter: code.cpp_type for code in schema.CODES} | {"t": "const Tensor&"}
 _UNBOUND = pte.TensorShapeDynamism.DYNAMIC_UNBOUND
 _STATIC = pte.TensorShapeDynamism.STATIC
-_NO_BOUND = 2**31 - 1
 
 VIEW = "executorch_prim::et_view.default"
 
@@ -442,7 +441,7 @@ class Method:
                 sizes = [str(low) for low in port.least]
                 for d in port.varying:
                     name = sizes[d] = f"{port.name}_size{d}"
-                    most = "" if port.most[d] == _NO_BOUND else f" || {name} > {port.most[d]}"
+                    most = "" if port.most[d] == schema.NO_BOUND else f" || {name} > {port.most[d]}"
                     lines.append(f"if ({name} < {port.least[d]}{most}) return Error::InvalidArgument;")
                 if sizes:
                     lines += ["{", f"  const SizesType sizes[] = {{{', '.join(sizes)}}};"]

@@ -26,6 +26,7 @@ from torchette.format.schema import Record
 from torchette.packages import require
 
 DTYPES = {dtype.schema_name: dtype.torch_name for dtype in schema.DTYPES}
+_LISTS_OF_VALUES = ("int_list", "tensor_list", "optional_tensor_list")  # their items are indices of values
 
 
 @dataclass
@@ -42,6 +43,14 @@ class TensorInfo:
     memory_offset: int | None  # bytes
     data: int | None  # index of the constant or of the initial bytes
     name: str | None  # fully qualified, where stored
+    ranges: list[int]  # of an input with dynamic sizes: the least and the greatest size of each dimension
+
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """The least and the greatest size of each dimension; `torchette.schema.NO_BOUND` if there is none."""
+        if len(self.ranges) == 2 * len(self.sizes):
+            return list(zip(self.ranges[::2], self.ranges[1::2], strict=True))
+        return [(size if self.dynamism == "static" else 0, size) for size in self.sizes]
 
     def __str__(self) -> str:
         text = f"{self.dtype}{self.sizes}"
@@ -171,6 +180,11 @@ class MethodInfo:
     values: list[ValueInfo]
     input_tree: str | None
     output_tree: str | None
+
+    def reads(self, index: int) -> bool:
+        """Whether an instruction or a list reads a value. A number that nothing reads was fixed when the model was exported."""
+        lists = (it.value for it in self.values if it.kind in _LISTS_OF_VALUES)
+        return any(index in each for each in (*(it.inputs for it in self.instructions), *lists))
 
     @property
     def returns_constant(self) -> bool:
@@ -473,6 +487,7 @@ def _tensor(record: Record) -> TensorInfo:
         memory_offset=place.memory_offset_low + (place.memory_offset_high << 32) if place else None,
         data=data,
         name=extra.fully_qualified_name if extra else None,
+        ranges=list(extra.ranges or ()) if extra else [],
     )
 
 

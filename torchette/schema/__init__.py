@@ -80,6 +80,9 @@ def _codes() -> tuple[Code, ...]:
     )
 
 
+# The upper bound of a dimension that has none.
+NO_BOUND = 2**31 - 1
+
 DTYPES = _dtypes()
 """By number."""
 CODES = _codes()

@@ -27,21 +27,22 @@ from torchette.devtools.diff.model import ModelSide, module_path
 from torchette.devtools.diff.result import DiffResult, Fault, StageRow
 from torchette.devtools.diff.taps import first_departing
 from torchette.devtools.diff.walk import Walk, checked_inputs
-from torchette.devtools.inspect import MethodInfo, describe
+from torchette.devtools.inspect import MethodInfo, ValueInfo, describe
+from torchette.devtools.random_inputs import input_texts, random_inputs
 from torchette.errors import InputError, PassError, TorchetteError
 from torchette.exir import EdgeCompileConfig, pipeline
 from torchette.exir.arguments import node_arg
 from torchette.exir.check import evaluate, user_results
 from torchette.exir.delegation.delegate import LoweredBackendModule, is_delegate_call
-from torchette.exir.emit.records import NO_BOUND
 from torchette.exir.graph import user_frame
 from torchette.format import ptd, pte
 from torchette.model import argument_tree
 from torchette.runtime import Runtime
+from torchette.schema import NO_BOUND
 
 if TYPE_CHECKING:
     from torchette.devtools.diff.walk import Device
-    from torchette.runtime import MethodMeta, Program
+    from torchette.runtime import Program
 
 # A whole model amplifies what its operators round.
 _DEPTH = 64.0
@@ -96,9 +97,10 @@ class Comparison:
         plan = next(each for each in file.program.execution_plan if each.name == method)
         walk = Walk(file, plan, info, self._external())
         meta = self._program(file).metadata(method)
-        made_up = [f"{port.name} {port.text}" for port in info.inputs] if args is None else []
+        random: list[str] = []
         if args is None:
-            flat = _made_up(meta, seed)
+            flat = [torch.as_tensor(v) if hasattr(v, "__dlpack__") else v for v in random_inputs(info, seed)]
+            random = input_texts(info, flat)
             args, kwargs = pytree_of_file.unflatten(argument_tree(meta), flat)
             self._name = "random inputs"
         else:
@@ -109,12 +111,12 @@ class Comparison:
             self._captured = self._model
         elif self._model is not None:
             if compiled is None:
-                compiled = self.compiled(args, kwargs, info, meta)
+                compiled = self.compiled(args, kwargs, info)
             side = ModelSide(compiled.program, "forward", walk)
             self._captured = compiled._captured["forward"]
         device = self._device or self._program(file).load_method(method, tracing=True)
         flat = checked_inputs(info, flat)
-        result = DiffResult(method, walk.faults, walk.rows, made_up=made_up)
+        result = DiffResult(method, walk.faults, walk.rows, random_inputs=random)
         self._progress("compare", self._name)
         outputs = self._one(walk, side, device, flat, self._name, result)
         if side is not None and stages:
@@ -152,13 +154,12 @@ class Comparison:
         args: Sequence[Any] | None,
         kwargs: Mapping[str, Any],
         file: MethodInfo | None = None,
-        meta: MethodMeta | None = None,
     ) -> _compile.CompiledModel:
         """What this compiler makes of the model, lowered to what a method of a file runs on, with the dynamic shapes of its
         signature; without, to the default."""
         default = _compile.AUTO if file is None else _lowered_to(file)
-        if meta is not None and self._dynamic_shapes is None and isinstance(self._model, torch.nn.Module):
-            self._dynamic_shapes = _dynamic_shapes(self._model, meta, tuple(args or ()), dict(kwargs))
+        if file is not None and self._dynamic_shapes is None and isinstance(self._model, torch.nn.Module):
+            self._dynamic_shapes = _dynamic_shapes(self._model, file, tuple(args or ()), dict(kwargs))
         return self._compile(tuple(args or ()), kwargs, self._backend or default)
 
     def _file(self, compiled: _compile.CompiledModel | None) -> pte.PteFile:
@@ -405,19 +406,14 @@ def _output(ours: object, theirs: object) -> Numbers | None:
 
 
 def _dynamic_shapes(
-    model: torch.nn.Module, meta: MethodMeta, args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: torch.nn.Module, file: MethodInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> DynamicShapes:
-    """The dynamic dimensions of a method's inputs with their bounds, as `torch.export.export` takes them; None: there are
-    none."""
-    hints = []
+    """The dynamic dimensions and symbolic numbers of a method's inputs, as `torch.export.export` accepts them; None: there
+    are none."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
-    for index, leaf in enumerate(leaves):
-        is_tensor = isinstance(leaf, Tensor) and index < meta.num_inputs()
-        bounds = meta.input_tensor_meta(index).ranges if is_tensor else ()
-        hints.append({
-            dim: torch.export.Dim.AUTO(min=least, max=None if most == NO_BOUND else most)
-            for dim, (least, most) in enumerate(bounds) if least != most
-        } or None)  # fmt: skip
+    if len(leaves) != len(file.inputs):
+        return None
+    hints = [_dynamic_shape(file, file.values[port.index]) for port in file.inputs]
     if not any(hints):
         return None
     of_args, of_kwargs = pytree.tree_unflatten(hints, spec)
@@ -427,20 +423,13 @@ def _dynamic_shapes(
     return dict(inspect.signature(model.forward).bind(*of_args, **of_kwargs).arguments)
 
 
-def _made_up(meta: MethodMeta, seed: int) -> list[Any]:
-    """Values to try a method with: noise for floats, 0 or 1 for integers, at the maximum shapes."""
-    generator = torch.Generator().manual_seed(seed)
-    found: list[Any] = []
-    for index in range(meta.num_inputs()):
-        try:
-            info = meta.input_tensor_meta(index)
-        except TypeError:
-            text = meta.input_text(index)
-            found.append({"int": 1, "float": 1.0, "bool": True}.get(text))
-            continue
-        dtype = getattr(torch, info.dtype_name)
-        if dtype.is_floating_point:
-            found.append(torch.randn(info.sizes(), generator=generator).to(dtype))
-        else:
-            found.append(torch.randint(0, 2, info.sizes(), generator=generator).to(dtype))
-    return found
+def _dynamic_shape(file: MethodInfo, value: ValueInfo) -> Any:
+    """The dynamic shape of an input; None: it is static."""
+    if value.tensor is None:
+        return torch.export.Dim.AUTO if value.kind == "int" and file.reads(value.index) else None
+    dims = {
+        dim: torch.export.Dim.AUTO(min=least, max=None if most == NO_BOUND else most)
+        for dim, (least, most) in enumerate(value.tensor.bounds)
+        if least != most and value.tensor.ranges
+    }
+    return dims or None

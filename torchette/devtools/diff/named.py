@@ -41,7 +41,7 @@ class Named:
         comparison = Comparison(model, file, info.name, None, None, (), None)
         flat = [torch.as_tensor(it) if hasattr(it, "__dlpack__") else it for it in inputs]
         args, kwargs = pytree.unflatten(argument_tree(meta), flat)
-        self._program = comparison.compiled(args, kwargs, info, meta).program
+        self._program = comparison.compiled(args, kwargs, info).program
         theirs = next(each for each in describe(self._program.buffer).methods if each.name == "forward")
         nodes = self._program.nodes()
         pairs, _, _ = align(info, theirs)

@@ -92,7 +92,7 @@ class DiffResult:
         default_factory=list
     )  # of the file against eager, on the given inputs
     inputs: dict[str, str] = field(default_factory=dict)  # name -> "compared", or why not
-    made_up: list[str] = field(
+    random_inputs: list[str] = field(
         default_factory=list
     )  # name and type of each random input; empty if they are given
 

@@ -13,8 +13,6 @@ from torchette import schema
 from torchette.exir.tensor import TensorShapeDynamism, TensorSpec, upper_bound
 from torchette.format import pte
 
-NO_BOUND = 2**31 - 1
-
 
 class Unsupported(Exception):
     """What the file has no form for; becomes one line of the EmitError."""
@@ -111,7 +109,7 @@ def ranges(tensor: torch.Tensor, constraints: Mapping[Any, Any]) -> list[int]:
             continue
         bounds = bound_sympy(size.node.expr, dict(constraints))
         least, most = bounds.lower, upper_bound(size)
-        ranges += [max(0, int(least)) if least.is_finite else 0, NO_BOUND if most is None else most]
+        ranges += [max(0, int(least)) if least.is_finite else 0, schema.NO_BOUND if most is None else most]
     return ranges
 
 
