@@ -47,7 +47,9 @@ def test_byte_text_is_decimal_with_three_digits(count: float, text: str) -> None
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 def test_the_reports_page_formats_sizes_alike() -> None:
     page = Path(torchette.__file__).parent / "devtools" / "report" / "page" / "program.js"
-    function = re.search(r"^function bytes\(.*?^}", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    function = re.search(
+        r"^function bytes\(.*?^}", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
     assert function is not None
     counts = [0, 999, 1000, 48_100, 999_499, 999_500, 4_448_000, 25_400_000_000]
     script = f"{function[0]} console.log(JSON.stringify({counts}.map(bytes)))"

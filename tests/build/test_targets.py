@@ -14,9 +14,9 @@ from tests.building import BUILD, run
 from torchette import cli, targets
 from torchette.build import kernels, library, selection, sources, toolchain
 from torchette.build.selection import Selection
-from torchette.cli import build
 from torchette.errors import BuildError, MissingCompilerError, TargetError
 from torchette.packages import PACKAGES
+from torchette.progress import Progress
 
 
 def test_a_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
@@ -55,6 +55,16 @@ def test_what_the_compiler_says_is_in_the_error(tmp_path: Path, monkeypatch: pyt
         toolchain.compile_units(driver, [toolchain.Unit(tmp_path / "wrong.cpp")])
 
 
+def _appending(made: list[str]) -> toolchain.Report:
+    """A report that appends the name of each object that is made."""
+
+    def report(stage: str, name: str, done: int, total: int) -> None:
+        if done:
+            made.append(name)
+
+    return report
+
+
 def test_an_object_is_made_again_only_when_what_it_reads_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -70,7 +80,8 @@ def test_an_object_is_made_again_only_when_what_it_reads_changes(
 
     def compile_once(*flags: str) -> bytes:
         unit = toolchain.Unit(source, flags)
-        return toolchain.compile_units(driver, [unit], lambda *report: made.append(report[2]))[0].read_bytes()
+        (path,) = toolchain.compile_units(driver, [unit], _appending(made))
+        return path.read_bytes()
 
     first = compile_once()
     assert compile_once() == first and len(made) == 1
@@ -101,7 +112,7 @@ def test_a_precompiled_header_changes_no_object(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setenv("TORCHETTE_CACHE", str(tmp_path / cache))
         made: list[str] = []
         units = [toolchain.Unit(source, ("-O1",), ("-DADDED=1",), header) for source in sources]
-        paths = toolchain.compile_units(driver, units, lambda *report: made.append(report[2]))
+        paths = toolchain.compile_units(driver, units, _appending(made))
         return [path.read_bytes() for path in paths], len(made)
 
     plain, _ = objects(None, "plain")
@@ -123,10 +134,11 @@ def test_a_build_shows_how_far_it_is(
         (tmp_path / f"{name}.cpp").write_text(f"int {name}() {{ return 1; }}\n")
     sources = sorted(tmp_path.glob("*.cpp"))
     driver = toolchain.find_compiler(targets.find("host"), "c++")
-    for lines in (["1 of 2 compiled", "2 of 2 compiled"], []):
-        toolchain.compile_units(driver, [toolchain.Unit(path) for path in sources], build._progress)
+    for lines in (["(0 of 2 done", "(1 of 2 done", "(2 of 2 done"], []):
+        toolchain.compile_units(driver, [toolchain.Unit(path) for path in sources], Progress(interval=0))
         printed = capsys.readouterr().err.splitlines()
-        assert [line.strip().partition(":")[0] for line in printed] == lines
+        assert [re.findall(r"\(\d of \d done", line) for line in printed] == [[line] for line in lines]
+        assert all(line.startswith("compile: ") for line in printed)
 
 
 def test_targets_are_listed(capsys: pytest.CaptureFixture[str]):

@@ -15,6 +15,7 @@ import torch
 
 from torchette.cli import main
 from torchette.packages import PACKAGES
+from torchette.progress import Progress
 
 pytestmark = pytest.mark.usefixtures("portable_plan")
 
@@ -148,14 +149,20 @@ def test_results_with_few_huge_numbers_stay_in_floats(folder: Path, capsys: Capt
     assert "stay in floats" not in capsys.readouterr().err
 
 
-def test_layers_stay_in_float32_where_integers_lose_more(folder: Path, capsys: Capture) -> None:
+def test_layers_stay_in_float32_where_integers_lose_more(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torchao")
+    monkeypatch.setattr("torchette.quantization.quantize.Progress", lambda: Progress(interval=0))
     np.savez("day.npz", np.linspace(-1, 1, 4, dtype=np.float32).reshape(1, 4))
     given = ["compile", "model.py:Net", "--calibration", "day.npz"]
     limited = ["--quantize", "int8", "--max-drop", "0.5%", "--resume", "measured.jsonl", "--top", "1"]
     assert main([*given, *limited]) == 0
     assert (folder / "measured.jsonl").read_text().count("point") >= 2
-    output = capsys.readouterr().out
+    output, log = capsys.readouterr()
+    steps = re.findall(r"^quantize: .* \((\d+) of (\d+) done(?:, about \d+ \w+ left)?\)$", log, re.MULTILINE)
+    assert [int(done) for done, _ in steps] == list(range(len(steps))) and len(steps) >= 4
+    assert all(int(done) < int(total) for done, total in steps) and " left)" in log
     assert re.match(r"int8: .* of 1 layers in integers; score 1, float32 1; SQNR \d+", output), "first"
     assert "int8: layers" in output and "chosen" in output and "… 1 more row; --top 2 shows all" in output
     assert main([*given, "--quantize", "int8-weight-only", "--json"]) == 0
