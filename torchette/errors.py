@@ -21,9 +21,10 @@
     |  `- MissingCompilerError (FileNotFoundError)  no-compiler          there is no compiler for the target
     |- MissingPackageError (ImportError)            missing-package      a package that this needs is not installed
     |- FormatError (ValueError)                     bad-file             a file is not what it says it is
-    |- ModelNotFoundError (FileNotFoundError)       no-such-file         there is no file at that path
+    |- ModelNotFoundError (FileNotFoundError)       no-such-file         a file or a folder does not exist
     |- InputError (ValueError)                      bad-input            a value does not fit the method
     |  `- InputTypeError (TypeError)                bad-input-type       a value is of the wrong type
+    |- UsageError (ValueError)                      bad-usage            a command line that cannot be carried out
     |- RuntimeLoadError (RuntimeError)              load-failed          the runtime refused a program
     |  `- NativeModuleError (ImportError)           no-native-module     the compiled runtime is not there
     `- ExecutionError (RuntimeError)                execution-failed     a method failed while it ran
@@ -61,6 +62,11 @@ class TorchetteError(Exception):
             self.code = code
         super().__init__(message)
 
+    @property
+    def page(self) -> str:
+        """The section of the documentation about the code."""
+        return f"docs/errors.md#{self.code}"
+
     def __str__(self) -> str:
         lines = [self.message]
         lines += [_indented("  at ", place) for place in self.where]
@@ -82,6 +88,20 @@ def _rebuild(
 ) -> TorchetteError:
     result: TorchetteError = kind(message, where=where, hints=hints, code=code)
     return result
+
+
+def did_you_mean(name: object, known: Iterable[object]) -> str:
+    """Returns ``; did you mean NAME?`` with the most similar known name, or nothing if no name is similar."""
+    import difflib  # only after an error
+
+    names = {str(one).lower(): str(one) for one in known}
+    near = difflib.get_close_matches(str(name).lower(), names, 1)
+    return f"; did you mean {names[near[0]]}?" if near else ""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[object]) -> str:
+    """Returns the message for a name that is not one of the known names of its kind."""
+    return f"there is no {kind} {name!r}{did_you_mean(name, known)}"
 
 
 class CompileError(TorchetteError):
@@ -115,6 +135,11 @@ class DialectError(CompileError, ValueError):
 
     code = "dialect-violation"
     violations: tuple[Any, ...] = ()
+
+    @property
+    def page(self) -> str:
+        """The section about dialects, if the code is the code of a rule."""
+        return f"docs/errors.md#{DialectError.code}" if self.violations else super().page
 
     def __str__(self) -> str:
         # Each violation has its place and its remedy beside it already.
@@ -228,7 +253,7 @@ class FormatError(TorchetteError, ValueError):
 
 
 class ModelNotFoundError(TorchetteError, FileNotFoundError):
-    """There is no file at the given path."""
+    """There is no file or folder at the given path. `torchette.files` makes these errors."""
 
     code = "no-such-file"
 
@@ -243,6 +268,12 @@ class InputTypeError(InputError, TypeError):
     """An input is of a type that the method cannot take at all."""
 
     code = "bad-input-type"
+
+
+class UsageError(TorchetteError, ValueError):
+    """A command line has an unknown or a missing argument, or arguments that contradict each other."""
+
+    code = "bad-usage"
 
 
 class RuntimeLoadError(TorchetteError, RuntimeError):

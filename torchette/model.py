@@ -10,20 +10,17 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from torchette import notebook, pytree
-from torchette.errors import FormatError, InputError, RuntimeLoadError
+from torchette.errors import FormatError, InputError, InputTypeError, RuntimeLoadError, did_you_mean
 from torchette.files import replacing
 from torchette.pytree import LEAF, Tree
 from torchette.runtime import Method, MethodMeta, Program, Runtime
 from torchette.runtime.program import checked_num_threads
-from torchette.units import byte_text
-
-if TYPE_CHECKING:
-    pass
+from torchette.units import byte_text, counted
 
 
 def load(
@@ -44,6 +41,7 @@ def load(
 
     Raises:
         InputError: `threads` is not an integer from 1.
+        InputTypeError: `source` is neither a path nor bytes.
         ModelNotFoundError: there is no such file.
         FormatError: it is no program, cut short or damaged.
         RuntimeLoadError: it needs kernels or backends that are not there; all of them are named.
@@ -74,6 +72,11 @@ class Model:
         aten: bool = False,
         threads: int | None = None,
     ) -> None:
+        if not isinstance(source, (str, os.PathLike, bytes, bytearray, memoryview)):
+            raise InputTypeError(
+                f"a model is the path or the bytes of a .pte file, not {type(source).__name__}",
+                hints=["torchette.load('model.pte')", "torchette.compile(module, (x,)) compiles a module"],
+            )
         self._source = source if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)
         if threads is not None:
             checked_num_threads(threads)
@@ -85,6 +88,7 @@ class Model:
         if method is not None and method not in self.methods:
             raise RuntimeLoadError(
                 f"the model has no method {method!r}; it has {', '.join(self.methods) or 'none'}"
+                + did_you_mean(method, self.methods)
             )
         if method is None and "forward" in self.methods:
             method = "forward"
@@ -105,7 +109,10 @@ class Model:
         methods = self.__dict__.get("methods", {})
         if name in methods:
             return methods[name]
-        raise AttributeError(f"the model has no method or attribute {name!r}; methods: {', '.join(methods)}")
+        near = did_you_mean(name, methods)
+        raise AttributeError(
+            f"the model has no method or attribute {name!r}; methods: {', '.join(methods)}{near}"
+        )
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.methods})
@@ -211,9 +218,11 @@ class BoundMethod:
         missing = [name for name in self._keywords if name not in kwargs]
         unknown = [name for name in kwargs if name not in self._keywords]
         if len(given) != len(positional.children) or missing or unknown:
-            problem = f"takes {len(positional.children)} positional arguments, {len(given)} are given"
+            takes = counted(len(positional.children), "positional argument")
+            problem = f"takes {takes}, {len(given)} {'is' if len(given) == 1 else 'are'} given"
             if unknown:
                 problem = f"takes no argument {', '.join(map(repr, unknown))}"
+                problem += did_you_mean(unknown[0], filter(None, (*self._positional, *self._keywords)))
             elif missing:
                 problem = f"needs the argument {', '.join(map(repr, missing))}"
             raise InputError(

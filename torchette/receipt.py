@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from torchette.devtools.size import places
-from torchette.errors import FormatError, InputTypeError, ModelNotFoundError
+from torchette.errors import FormatError, InputTypeError
+from torchette.files import missing_file
 from torchette.format import pte
 from torchette.format.receipt import ENTRY, HASHED_FROM, HEAD, KEY, MARK, Entry, Receipt, provenance, rows
 from torchette.format.schema import Record
@@ -141,7 +142,7 @@ def verify(
         found.append(Damage(name, end, len(file.buffer) - end, ["bytes behind the end of the file"]))
     for path in data_files:
         if not Path(path).is_file():
-            raise ModelNotFoundError(f"there is no file {os.fspath(path)}")
+            raise missing_file(path)
         entry = _entry_of_data(Path(path).read_bytes())
         if entry not in receipt.data_files:
             holds = ["not a data file that the receipt was made with"]

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import difflib
 import platform
 import re
 from dataclasses import dataclass, replace
 
-from torchette.errors import InputError, TargetError
+from torchette.errors import InputError, TargetError, unknown_name
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def processor(name: str) -> Processor:
     kinds = [kind for kind in PROCESSORS if re.fullmatch(rf"{kind}(\d+|-.+)?", name)]
     if not kinds:
         raise InputError(
-            f"there is no target {name!r}",
+            unknown_name("target", name, (*PROCESSORS, *TARGETS)),
             hints=[f"a processor, {', '.join(PROCESSORS)}", f"a machine to build for, {', '.join(TARGETS)}"],
         )
     return replace(PROCESSORS[max(kinds, key=len)], name=name)
@@ -222,13 +221,12 @@ def find(name: str) -> Target:
     name = "host" if name == "native" else name
     if name in TARGETS:
         return TARGETS[name]
-    near = difflib.get_close_matches(name, TARGETS, 1, 0.5)
     if name in PROCESSORS:
         raise TargetError(
             f"there is no target {name!r} to build for: it is a processor for which memory is counted",
             hints=[f"the targets are {', '.join(TARGETS)}"],
         )
     raise TargetError(
-        f"there is no target {name!r}" + (f"; did you mean {near[0]}?" if near else ""),
+        unknown_name("target", name, TARGETS),
         hints=[f"the targets are {', '.join(TARGETS)}"],
     )

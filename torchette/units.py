@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Sizes and durations as people write and read them.
-"""`byte_count`, `byte_text`, `duration_text`.
+# Sizes, durations and counts as people write and read them.
+"""`byte_count`, `byte_text`, `duration_text`, `counted`, `wrong_count`.
 
 Sizes in output are decimal, as torch, pip and file managers print them: 1 kB is 1000 bytes, 1 MB is 10^6 bytes. Exact sizes
 are printed in bytes. Sizes that the user writes are memories of devices, which are powers of 1024, as in linker scripts.
@@ -9,6 +9,7 @@ are printed in bytes. Sizes that the user writes are memories of devices, which 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -46,3 +47,14 @@ def duration_text(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def counted(count: int, noun: str) -> str:
+    """Returns a count with its noun: ``1 input``, ``2 inputs``."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def wrong_count(what: str, wanted: Sequence[str], given: int) -> str:
+    """Returns the message for a wrong count of inputs: ``method 'f' takes 1 input (x: float32[2]), 3 are given``."""
+    takes = f"{counted(len(wanted), 'input')} ({', '.join(wanted) or 'none'})"
+    return f"{what} takes {takes}, {given} {'is' if given == 1 else 'are'} given"

@@ -68,7 +68,7 @@ def test_what_is_wrong_is_named(contents: bytes, program: bytes, tmp_path: Path)
         bundle.case("other", 0)
     with pytest.raises(InputError, match="case 2 of method 'forward' has no expected outputs"):
         module.verify_result_with_bundled_expected_output(bundle, "forward", 2)
-    with pytest.raises(InputError, match="case 0 of method 'forward' has 1 inputs, the method takes 2"):
+    with pytest.raises(InputError, match="case 0 of method 'forward' has 1 input, the method takes 2"):
         BundledProgram(program, [MethodTestSuite("forward", [MethodTestCase(INPUTS[:1])])])
     with pytest.raises(InputError, match="one program"):
         BundledProgram(program, [], tmp_path / "net.pte")

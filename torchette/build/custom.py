@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torchette.build import library, toolchain
 from torchette.build.sources import PACKAGE
-from torchette.errors import ModelNotFoundError
+from torchette.files import missing_file
 from torchette.targets import find
 
 # The parts of the core that kernels call; each library brings its own.
@@ -49,7 +49,7 @@ def build(
     """
     for source in sources:
         if not source.is_file():
-            raise ModelNotFoundError(f"there is no file {source}")
+            raise missing_file(source)
     output = output or Path(f"lib{sources[0].stem}.so")
     target = find("host")
     found = toolchain.find_compiler(target, compiler)

@@ -14,9 +14,11 @@ from typing import Any
 
 from torchette import schema
 from torchette.build.selection import DTYPES
-from torchette.errors import FormatError, ModelNotFoundError
+from torchette.errors import FormatError
+from torchette.files import missing_file
 from torchette.format import pte
 from torchette.packages import require
+from torchette.units import counted
 
 # Schema types to the C++ of a kernel's parameter.
 _CPP = {
@@ -92,7 +94,7 @@ def read(path: str | Path, signatures: Mapping[str, str] | None = None) -> tuple
     yaml = require("yaml", "reading YAML")
     path = Path(path)
     if not path.is_file():
-        raise ModelNotFoundError(f"there is no file {path}")
+        raise missing_file(path)
     try:
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
@@ -192,7 +194,9 @@ def _keys(meta: object, entry: Mapping[str, Any], parameters: Sequence[Parameter
             raise _Wrong(f"arg_meta names {', '.join(meta)}; the tensors are {', '.join(tensors)}")
         meta = {name: meta[name] for name in tensors}
     elif len(meta) != len(tensors):
-        raise _Wrong(f"arg_meta has {len(meta)} arguments, the operator {len(tensors)} tensors")
+        raise _Wrong(
+            f"arg_meta has {counted(len(meta), 'argument')}, the operator {counted(len(tensors), 'tensor')}"
+        )
     chosen: dict[str, list[Any]] = {}
     for value in meta.values():
         if not isinstance(value, list) or len(value) != 2:

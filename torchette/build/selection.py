@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from torchette import schema
 from torchette.build import delegates, kernels
-from torchette.errors import TargetError
+from torchette.errors import TargetError, unknown_name
 from torchette.format import pte
 
 # torch's names -> names in the file's schema
@@ -128,9 +127,5 @@ def checked_dtypes(names: Iterable[str]) -> frozenset[str]:
 def _checked(kind: str, names: Iterable[str], known: Iterable[str]) -> frozenset[str]:
     chosen = frozenset(names)
     for name in sorted(chosen.difference(known)):
-        near = difflib.get_close_matches(name, known, 1, 0.5)
-        raise TargetError(
-            f"there is no {kind} {name!r}" + (f"; did you mean {near[0]}?" if near else ""),
-            code="no-such-choice",
-        )
+        raise TargetError(unknown_name(kind, name, known), code="no-such-choice")
     return chosen

@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchette.devtools.inspect import DTYPES
-from torchette.errors import ExecutionError, FormatError, InputError, InputTypeError, ModelNotFoundError
+from torchette.errors import ExecutionError, FormatError, InputError, InputTypeError
+from torchette.files import missing_file
 from torchette.format import bundled
 from torchette.format.schema import Record
 from torchette.runtime import MethodMeta, Runtime
+from torchette.units import counted
 
 if TYPE_CHECKING:
     from torchette.runtime import Method
@@ -90,7 +92,7 @@ class BundledProgram:
             for i, case in enumerate(suite.test_cases):
                 if len(case.inputs) != takes:
                     raise InputError(
-                        f"case {i} of method {suite.method_name!r} has {len(case.inputs)} inputs, the method takes {takes}"
+                        f"case {i} of method {suite.method_name!r} has {counted(len(case.inputs), 'input')}, the method takes {takes}"
                     )
 
     def serialize_to_schema(self) -> Any:
@@ -185,7 +187,7 @@ class BundledModule:
         cases = suites.get(method_name) or ()
         if not 0 <= testset_idx < len(cases):
             raise InputError(
-                f"the bundle has {len(cases)} cases of method {method_name!r}, there is no number {testset_idx}"
+                f"the bundle has {counted(len(cases), 'case')} of method {method_name!r}, there is no number {testset_idx}"
             )
         case = cases[testset_idx]
         return [_read(v) for v in case.inputs or ()], [_read(v) for v in case.expected_outputs or ()]
@@ -279,9 +281,7 @@ class Module:
         self.load_bundled_input(bundle, method_name, testset_idx)
         outputs = self.plan_execute(method_name)
         if len(outputs) < len(expected):
-            raise ExecutionError(
-                f"{what}: {len(expected)} outputs are expected, the method returned {len(outputs)}"
-            )
+            raise ExecutionError(f"{what}: {counted(len(outputs), 'output')}, {len(expected)} expected")
         for i, (output, wanted) in enumerate(zip(outputs, expected)):
             difference = _difference(output, wanted, rtol, atol)
             if difference:
@@ -331,5 +331,5 @@ def _difference(output: Any, expected: Any, rtol: float, atol: float) -> str:
 def load_bundled_program(path: str | os.PathLike[str]) -> BundledModule:
     """A .bpte file. Raises ModelNotFoundError, FormatError."""
     if not Path(path).is_file():
-        raise ModelNotFoundError(f"there is no file {os.fspath(path)}")
+        raise missing_file(path)
     return BundledModule(Path(path).read_bytes())

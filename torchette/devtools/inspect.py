@@ -24,6 +24,7 @@ from torchette import notebook, schema
 from torchette.format import pte, receipt
 from torchette.format.schema import Record
 from torchette.packages import require
+from torchette.units import counted
 
 DTYPES = {dtype.schema_name: dtype.torch_name for dtype in schema.DTYPES}
 _LISTS_OF_VALUES = ("int_list", "tensor_list", "optional_tensor_list")  # their items are indices of values
@@ -692,11 +693,13 @@ def _method_tables(method: MethodInfo, brief: bool) -> Iterator[Table]:
         yield Table(f"{method.name}: delegates", ("delegate", "backend", "bytes"), rows)
     if brief:
         rows = list(method.operators.items())
-        yield Table(f"{method.name}: {len(method.instructions)} instructions", ("operator", "calls"), rows)
+        yield Table(
+            f"{method.name}: {counted(len(method.instructions), 'instruction')}", ("operator", "calls"), rows
+        )
     elif method.instructions:
         rows = [_instruction_row(method, item) for item in method.instructions]
         yield Table(
-            f"{method.name}: {len(method.instructions)} instructions",
+            f"{method.name}: {counted(len(method.instructions), 'instruction')}",
             ("#", "operator", "inputs", "outputs", "source"),
             rows,
         )

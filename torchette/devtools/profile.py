@@ -22,6 +22,7 @@ from torchette.errors import FormatError
 from torchette.format import etdump
 from torchette.format.schema import Record
 from torchette.runtime import Event, Intermediate, Method, Runtime
+from torchette.units import counted
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class Profile:
             ("source", lambda row: printable(row["source"])),
         ]
         cells = [tuple(cell(row) for _, cell in columns) for row in rows]
-        title = f"{self.title}: {milliseconds(total)} in {len(rows)} operations, {self.runs} runs"
+        title = f"{self.title}: {milliseconds(total)} in {counted(len(rows), 'operation')}, {counted(self.runs, 'run')}"
         if self.limits:
             title += f"\n{self.limits.sentence()}"
         return Table(title, tuple(name for name, _ in columns), cells)

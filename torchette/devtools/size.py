@@ -30,7 +30,8 @@ from torchette.devtools.inspect import (
     describe,
     source_line,
 )
-from torchette.errors import FormatError, ModelNotFoundError
+from torchette.errors import FormatError
+from torchette.files import file_error
 from torchette.format import flatbuffer, ptd, pte, receipt
 from torchette.format.schema import Schema
 
@@ -113,10 +114,11 @@ def sizes(source: str | Path | bytes | pte.PteFile) -> Sizes:
     Raises ModelNotFoundError, FormatError.
     """
     if isinstance(source, (str, Path)):
-        if not Path(source).is_file():
-            raise ModelNotFoundError(f"There is no file {source}")
-        with open(source, "rb") as file:
-            is_data = file.read(8)[4:8] == ptd.SCHEMA.identifier
+        try:
+            with open(source, "rb") as file:
+                is_data = file.read(8)[4:8] == ptd.SCHEMA.identifier
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise file_error(error) from None
         source = Path(source).read_bytes() if is_data else pte.load_file(source)
     if not isinstance(source, pte.PteFile):
         if bytes(source[4:8]) == ptd.SCHEMA.identifier:

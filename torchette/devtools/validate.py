@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 
 from torchette.devtools.inspect import DTYPES
-from torchette.errors import ExecutionError, FormatError, ModelNotFoundError
+from torchette.errors import ExecutionError, FormatError
+from torchette.files import missing_file
 from torchette.format import bundled
 from torchette.format.schema import Record
+from torchette.units import counted
 
 _NUMBERS = {
     "Int": ("int_val", np.int64),
@@ -93,7 +95,7 @@ def validate(
         ExecutionError: the command cannot be started.
     """
     if not Path(path).is_file():
-        raise ModelNotFoundError(f"there is no file {os.fspath(path)}")
+        raise missing_file(path)
     data = Path(path).read_bytes()
     record = bundled.read(data)
     found: list[OutputResult] = []
@@ -151,7 +153,7 @@ def _compared(
         yield OutputResult(method, case, None, 0, 0, math.nan, "" if outputs else "no outputs")
         return
     if len(outputs) != len(expected):
-        problem = f"{len(outputs)} outputs, {len(expected)} are expected"
+        problem = f"{counted(len(outputs), 'output')}, {len(expected)} expected"
         yield OutputResult(method, case, None, 0, 0, math.nan, problem)
         return
     for index, (output, wanted) in enumerate(zip(outputs, expected, strict=True)):

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from torchette.devtools.inspect import operator_names
-from torchette.errors import FormatError, InputError, InputTypeError, ModelNotFoundError
+from torchette.errors import FormatError, InputError, InputTypeError
+from torchette.files import file_error
 from torchette.methods import by_method
 
 if TYPE_CHECKING:
@@ -428,10 +429,8 @@ def parse_etrecord(etrecord_path: str | os.PathLike[str] | IO[bytes]) -> ETRecor
     try:
         with zipfile.ZipFile(etrecord_path) as archive:
             members = {name: archive.read(name) for name in archive.namelist()}
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"There is no file {where!r}", hints=[_REMEDY]) from None
-    except IsADirectoryError:
-        raise FormatError(f"{where!r} is a folder, not an ETRecord") from None
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise file_error(error, [_REMEDY]) from None
     except (
         zipfile.BadZipFile,
         EOFError,

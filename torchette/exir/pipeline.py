@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from torchette import notebook
-from torchette.errors import InputTypeError, PassError, TorchetteError, UnsupportedError
+from torchette.errors import InputTypeError, PassError, TorchetteError, UnsupportedError, did_you_mean
 from torchette.exir import dialects, ops
 from torchette.exir.check import Reference
 from torchette.exir.config import DynamicMemoryPlanningMode, EdgeCompileConfig, ExecutorchBackendConfig
@@ -290,7 +290,7 @@ def _disabled(choices: _Choices) -> set[str]:
     unknown = disabled - OPTIONAL
     if unknown:
         raise PassError(
-            f"cannot switch off {', '.join(sorted(unknown))}",
+            f"cannot switch off {', '.join(sorted(unknown))}{did_you_mean(sorted(unknown)[0], OPTIONAL)}",
             hints=[f"passes that can be switched off: {', '.join(sorted(OPTIONAL))}"],
             code="unknown-pass",
         )

@@ -27,6 +27,7 @@ from torchette.runtime import (
     Verification,
     operator_names,
 )
+from torchette.units import counted
 
 __all__ = [
     "BundledModule",
@@ -98,7 +99,7 @@ class ExecuTorchProgram:
         """The name of a method by its number. RuntimeLoadError if there is none."""
         if not 0 <= method_index < len(self._names):
             raise RuntimeLoadError(
-                f"there are {len(self._names)} methods, number {method_index} is asked for"
+                f"there is no method number {method_index}; the program has {counted(len(self._names), 'method')}"
             )
         return self._names[method_index]
 

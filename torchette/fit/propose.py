@@ -29,6 +29,7 @@ from torchette.exir.passes.split_rows import (
     window,
 )
 from torchette.exir.tensor import ALIGNMENT
+from torchette.units import counted
 
 aten = torch.ops.aten
 
@@ -139,7 +140,9 @@ def _text(layers: Sequence[Node], count: int, work: float) -> str:
     """The split in the user's terms."""
     first, last = place(layers[0]), place(layers[-1])
     between = first if first == last else f"{first} ... {last}"
-    return f"{len(layers)} layers in {count} strips of rows, {work:+.1%} work: {between}"
+    return (
+        f"{counted(len(layers), 'layer')} in {counted(count, 'strip')} of rows, {work:+.1%} work: {between}"
+    )
 
 
 def _regions(last: Node, index: Mapping[Node, int], kept: set[Node]) -> Iterator[list[Node]]:

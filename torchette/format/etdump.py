@@ -10,7 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchette.errors import FormatError, ModelNotFoundError
+from torchette.errors import FormatError
+from torchette.files import file_error
 from torchette.format import flatbuffer, schema
 from torchette.format.schema import Record
 
@@ -45,12 +46,8 @@ def load(source: str | Path | Buffer) -> Any:
         return _read(memoryview(source).cast("B"))
     try:
         return _read(memoryview(Path(source).read_bytes()))
-    except FileNotFoundError:
-        raise ModelNotFoundError(
-            f"There is no file {str(source)!r}", hints=["executor_runner --etdump_path writes one."]
-        ) from None
-    except IsADirectoryError:
-        raise FormatError(f"{str(source)!r} is a folder, not an .etdp file") from None
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise file_error(error, ["executor_runner --etdump_path writes one."]) from None
     except FormatError as error:
         error.where = (str(source), *error.where)
         raise

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from torchette.errors import FormatError, ModelNotFoundError
+from torchette.errors import FormatError
+from torchette.files import file_error, hints_for
 from torchette.format import flatbuffer
 from torchette.format.schema import Record, load
 
@@ -308,10 +309,11 @@ def load_file(path: str | Path) -> PteFile:
                 if isinstance(error, FormatError):
                     raise
                 return read(file.read())  # an empty file, or one that cannot be mapped
-    except FileNotFoundError:
-        raise ModelNotFoundError(f"There is no file {path}") from None
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise file_error(error) from None
     except FormatError as error:
         error.where = (str(path), *error.where)
+        error.hints = hints_for(path) or error.hints
         raise
 
 

@@ -20,7 +20,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrize
 
 from torchette.capture import pt2e
-from torchette.errors import InputError
+from torchette.errors import InputError, unknown_name
 from torchette.exir.graph import calls
 from torchette.quantization import RECIPES
 
@@ -61,7 +61,7 @@ class Recipe:
 def recipe_named(name: str) -> Recipe:
     """Raises InputError: there is none of that name."""
     if name not in _RECIPES:
-        raise InputError(f"there is no recipe {name!r}", hints=[f"one of: {', '.join(RECIPES)}"])
+        raise InputError(unknown_name("recipe", name, RECIPES), hints=[f"one of: {', '.join(RECIPES)}"])
     return _RECIPES[name]
 
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torchette.errors import ExecutionError
+from torchette.errors import ExecutionError, unknown_name
 from torchette.runtime import native
+from torchette.runtime.operator_registry import operator_names
 
 
 def call_kernel(name: str, arguments: Sequence[Any]) -> None:
@@ -20,7 +21,8 @@ def call_kernel(name: str, arguments: Sequence[Any]) -> None:
     try:
         native.module().call_kernel(name, *arguments)
     except KeyError:
-        raise ExecutionError(f"there is no kernel {name}", hints=["`torchette ops` lists them"]) from None
+        message = unknown_name("kernel", name, operator_names())
+        raise ExecutionError(message, hints=["`torchette ops` lists them"]) from None
     except (RuntimeError, TypeError, ValueError) as error:
         raise ExecutionError(str(error)) from None
 

@@ -17,6 +17,7 @@ from torchette.errors import (
     InputError,
     RuntimeLoadError,
     TorchetteError,
+    did_you_mean,
     kernel_hints,
 )
 from torchette.runtime import native
@@ -210,7 +211,10 @@ class Program:
         """The signature of a method, without loading it. RuntimeLoadError if the method does not exist."""
         if method_name not in self.method_names:
             names = ", ".join(sorted(map(repr, self.method_names)))
-            raise RuntimeLoadError(f"{self._name} has no method {method_name!r}; it has {names or 'none'}")
+            near = did_you_mean(method_name, self.method_names)
+            raise RuntimeLoadError(
+                f"{self._name} has no method {method_name!r}; it has {names or 'none'}{near}"
+            )
         try:
             return MethodMeta(self._program.signature(method_name), self._constant)
         except native.module().Fault as fault:

@@ -15,9 +15,9 @@ from torchette.errors import (
     FormatError,
     InputError,
     InputTypeError,
-    ModelNotFoundError,
     RuntimeLoadError,
 )
+from torchette.files import hints_for, missing_file
 from torchette.runtime import native
 from torchette.runtime.backend_registry import BackendRegistry
 from torchette.runtime.operator_registry import OperatorRegistry, load_kernels
@@ -113,9 +113,9 @@ class Runtime:
             if isinstance(data, (str, os.PathLike)):
                 name = os.fspath(data)
                 if not os.path.exists(name):
-                    raise ModelNotFoundError(f"there is no file {name}")
+                    raise missing_file(name)
                 if os.path.isdir(name):
-                    raise FormatError(f"{name} is a folder, a program is a file")
+                    raise FormatError(f"{name} is a folder, not a file")
                 return self._opened(binding.Program.from_path(name, verify), name, data_files, level, etdump)
             if hasattr(data, "read"):
                 name = str(getattr(data, "name", name))
@@ -132,7 +132,7 @@ class Runtime:
             if number == native.ACCESS_FAILED:
                 raise RuntimeLoadError(text) from None
             kind = FormatError if number == native.INVALID_PROGRAM else RuntimeLoadError
-            raise kind(f"{name}: {text}") from None
+            raise kind(f"{name}: {text}", hints=hints_for(name) if kind is FormatError else ()) from None
 
     def _opened(
         self,
@@ -145,7 +145,7 @@ class Runtime:
         for file in data_files:
             path = os.fspath(file)
             if not os.path.exists(path):
-                raise ModelNotFoundError(f"there is no file {path}")
+                raise missing_file(path)
             try:
                 program.add_data_file(path)
             except native.module().Fault as fault:

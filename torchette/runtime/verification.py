@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Sequence
 
-from torchette.errors import FormatError, InputError, RuntimeLoadError, TorchetteError
+from torchette.errors import FormatError, InputError, RuntimeLoadError, TorchetteError, unknown_name
 from torchette.runtime import native
 
 _log = logging.getLogger("torchette")
@@ -31,7 +31,7 @@ def verification_of(given: Verification | str | int) -> Verification:
         return names[given.lower().replace("-", "")] if isinstance(given, str) else Verification(given)
     except (KeyError, ValueError):
         raise InputError(
-            f"there is no verification {given!r}", hints=[f"there are {', '.join(names)}"]
+            unknown_name("verification", given, names), hints=[f"there are {', '.join(names)}"]
         ) from None
 
 

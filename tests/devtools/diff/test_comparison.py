@@ -157,7 +157,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         compare()
     with pytest.raises(InputError, match="no method 'encode'"):
         compare(file=data, method="encode")
-    with pytest.raises(InputError, match="takes 1 inputs"):
+    with pytest.raises(InputError, match="takes 1 input "):
         compare(file=data, inputs=())
     with pytest.raises(InputError, match="needs inputs"):
         compare(module)

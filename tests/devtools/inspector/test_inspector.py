@@ -193,7 +193,7 @@ def test_the_gap_without_pandas(ran: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_a_gap_needs(ran: Path) -> None:
     record = parse_etrecord(ran / "net.etrecord")
     record.update_representative_inputs([X, X])
-    with pytest.raises(InputError, match="takes 1 inputs, the record has 2"):
+    with pytest.raises(InputError, match="takes 1 input, the record has 2"):
         opened(ran, etrecord=record).calculate_numeric_gap("MSE")
     record.update_representative_inputs(None)
     with pytest.raises(InputError, match="no representative inputs"):

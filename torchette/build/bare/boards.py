@@ -5,12 +5,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchette.errors import InputError, TargetError
+from torchette.errors import InputError, TargetError, unknown_name
 
 FOLDER = Path(__file__).parent
 STACK = 16 * 1024  # bytes, by default
@@ -84,9 +83,8 @@ def find(name: str) -> Board:
         TargetError: there is none; names the nearest.
     """
     if name not in BOARDS:
-        near = difflib.get_close_matches(name, BOARDS, 1)
         raise TargetError(
-            f"there is no board {name!r}" + (f"; did you mean {near[0]}?" if near else ""),
+            unknown_name("board", name, BOARDS),
             code="no-such-board",
             hints=[
                 f"the boards are {', '.join(f'{board.name} ({board.text})' for board in BOARDS.values())}",

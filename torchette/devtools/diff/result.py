@@ -11,6 +11,7 @@ from typing import Any
 from torchette import notebook
 from torchette.devtools.diff.judge import EQUAL, Numbers
 from torchette.devtools.inspect import Table
+from torchette.units import counted
 
 KINDS = {
     "kernel": "the runtime's kernel and torch's operator differ on the same inputs",
@@ -182,7 +183,7 @@ class DiffResult:
         compared = sum(text == "compared" for text in self.inputs.values())
         judged = sum(row.verdict in ("ok", "departs") for row in self.operators)
         if self.equal:
-            return f"nothing departs: {judged} of {len(self.operators)} instructions compared on {compared} inputs"
+            return f"nothing departs: {judged} of {len(self.operators)} instructions compared on {counted(compared, 'input')}"
         first, *others = self.faults
         return "\n".join([f"first to depart: {first}", *(f"also: {fault}" for fault in others)])
 

@@ -20,6 +20,7 @@ from torchette.errors import ExecutionError, InputError
 from torchette.format import pte
 from torchette.format.schema import Record
 from torchette.runtime import Intermediate, operator_signatures
+from torchette.units import wrong_count
 
 
 class Device(Protocol):
@@ -274,8 +275,6 @@ def _tensor(value: object) -> Any:
 def checked_inputs(method: MethodInfo, inputs: Sequence[Any]) -> list[Any]:
     """The inputs as the runtime takes them. InputError where their number is another."""
     if len(inputs) != len(method.inputs):
-        wanted = ", ".join(f"{port.name}: {port.text}" for port in method.inputs)
-        raise InputError(
-            f"method {method.name!r} takes {len(method.inputs)} inputs ({wanted}), {len(inputs)} are given"
-        )
+        wanted = [f"{port.name}: {port.text}" for port in method.inputs]
+        raise InputError(wrong_count(f"method {method.name!r}", wanted, len(inputs)))
     return [value.contiguous().detach() if isinstance(value, torch.Tensor) else value for value in inputs]

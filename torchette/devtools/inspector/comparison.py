@@ -12,6 +12,7 @@ import numpy as np
 from torchette.devtools.inspector.values import as_float64, is_tensor
 from torchette.errors import InputError
 from torchette.packages import require
+from torchette.units import counted
 
 
 def compare_results(
@@ -38,7 +39,9 @@ def compare_results(
     if unknown:
         raise InputError(f"no metric {unknown[0]!r}", hints=[f"metrics: {', '.join(_METRICS)}"])
     if len(reference_output) != len(run_output):
-        raise InputError(f"{len(run_output)} outputs cannot be compared with {len(reference_output)}")
+        raise InputError(
+            f"{counted(len(run_output), 'output')} cannot be compared with {len(reference_output)}"
+        )
     results = {
         name: [
             _measured(measure, *pair, index)

@@ -20,6 +20,7 @@ from torchette.devtools.inspector.table import Table
 from torchette.devtools.inspector.values import equal, is_output, read_value
 from torchette.errors import FormatError, InputError, InputTypeError
 from torchette.format.schema import Record
+from torchette.units import counted
 
 
 class TimeScale(Enum):
@@ -95,7 +96,7 @@ class PerfData:
         return {"raw": self.raw, **{name: getattr(self, name) for name in _STATISTICS}}
 
     def __repr__(self) -> str:
-        return f"PerfData(p50={self.p50:.6g}, {len(self.raw)} runs)"
+        return f"PerfData(p50={self.p50:.6g}, {counted(len(self.raw), 'run')})"
 
 
 _STATISTICS = ("p10", "p50", "p90", "avg", "min", "max")

@@ -16,6 +16,7 @@ from torchette.devtools.inspector.values import is_tensor
 from torchette.errors import InputError
 from torchette.exir.etrecord import EDGE_PROGRAM, EXPORTED_PROGRAM, ETRecord
 from torchette.packages import require
+from torchette.units import counted
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -143,7 +144,7 @@ def _run(module: GraphModule, inputs: Sequence[Any]) -> dict[Any, Any]:
     takes = sum(node.op == "placeholder" for node in module.graph.nodes)
     if takes != len(inputs):
         raise InputError(
-            f"the recorded graph takes {takes} inputs, the record has {len(inputs)}",
+            f"the recorded graph takes {counted(takes, 'input')}, the record has {len(inputs)}",
             hints=["etrecord.update_representative_inputs(inputs)"],
         )
     with torch.no_grad():

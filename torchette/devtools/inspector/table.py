@@ -9,6 +9,7 @@ from typing import IO, Any
 
 from torchette import notebook
 from torchette.devtools import inspect
+from torchette.units import counted
 
 _WIDEST = 60  # characters of a cell as text
 
@@ -53,7 +54,7 @@ class Table:
 
     def __str__(self) -> str:
         rows = [tuple(_cell(value) for value in row.values()) for row in self.rows]
-        return str(inspect.Table(f"{len(rows)} rows", tuple(self.columns), rows))
+        return str(inspect.Table(counted(len(rows), "row"), tuple(self.columns), rows))
 
     def _repr_html_(self) -> str:
         rows = [[_cell(value) for value in row.values()] for row in self.rows]

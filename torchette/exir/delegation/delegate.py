@@ -32,7 +32,7 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, PythonKeyTracer, track_tensor_tree
 
-from torchette.errors import DelegationError
+from torchette.errors import DelegationError, unknown_name
 from torchette.exir.arguments import checked
 from torchette.exir.delegation.partition import TAG, Piece, pieces, program_of, replace_by_call
 from torchette.exir.graph import (
@@ -46,6 +46,7 @@ from torchette.exir.graph import (
     state,
     tensor_of,
 )
+from torchette.units import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -468,7 +469,7 @@ def backend(name: str) -> type[BackendDetails]:
         known = {kind.__name__: kind for kind in BackendDetails.__subclasses__()}
     if name not in known:
         raise DelegationError(
-            f"there is no backend {name!r}",
+            unknown_name("backend", name, known),
             hints=[
                 f"backends that there are: {', '.join(sorted(known)) or 'none'}",
                 "import the module with the class that is derived from BackendDetails",
@@ -497,7 +498,7 @@ def partitioner_named(name: str) -> Partitioner:
     known = {_BACKEND_NAMES.get(folder, folder): folder for folder in sorted(folders)}
     if name not in known:
         raise DelegationError(
-            f"there is no backend {name!r}",
+            unknown_name("backend", name, ("auto", "portable", *known)),
             hints=[
                 f"backends that there are: portable, {', '.join(sorted(known))}",
                 "give an instance of a Partitioner",
@@ -719,7 +720,7 @@ def _keep_handle(node: Node, program: ExportedProgram) -> None:
 
 
 def _summary(part: _Part) -> str:
-    text = f"{part.spec.backend_id}: {len(part.piece.nodes)} nodes, tag {part.piece.tag}"
+    text = f"{part.spec.backend_id}: {counted(len(part.piece.nodes), 'node')}, tag {part.piece.tag}"
     return text if part.piece.of == 1 else f"{text}, piece {part.piece.number + 1} of {part.piece.of}"
 
 

@@ -28,6 +28,7 @@ from torchette.exir.dialects._ops import BackendOpOverload
 from torchette.exir.dialects.backend._ops import dialect_operator
 from torchette.exir.graph import TURNS, Origin, calls, graph_modules, place, turns
 from torchette.exir.ops import is_symbolic
+from torchette.units import counted
 
 EXPENSIVE = 0.01  # share of the whole cost from which on a call that stays behind is worth a warning
 
@@ -120,7 +121,7 @@ class Delegation:
             title = f"{len(taken)} operators stand for patterns, {sum(item.share for item in taken):.1%} of the estimated cost"
             found.append((title, ("pattern", "became", "calls", "cost", "lines"), became))
         if stayed:
-            title = f"{len(left)} calls stay on the portable kernels"
+            title = f"{counted(len(left), 'call')} {'stays' if len(left) == 1 else 'stay'} on the portable kernels"
             columns = ("operator", "why", "calls", "cost", "lines")
             found.append((title, columns, stayed))
         return found

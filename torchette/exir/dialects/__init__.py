@@ -11,7 +11,7 @@ from typing import Any
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.errors import DialectError
+from torchette.errors import DialectError, unknown_name
 from torchette.exir import ops
 from torchette.exir.dialects import accepted, node_checks, program_checks
 from torchette.exir.dialects._refused import REFUSED
@@ -20,6 +20,7 @@ from torchette.exir.dialects.node_checks import COMMON, DTYPES, MAX_RANK, MIXED
 from torchette.exir.dialects.program_checks import WHOLE
 from torchette.exir.dialects.rules import Check, Dialect, ProgramCheck, Violation
 from torchette.exir.graph import graph_modules
+from torchette.units import counted
 
 __all__ = [
     "ALIASES", "ATEN", "AUTOGRAD_SAFE", "BACKEND", "COMMON", "CORE_ATEN", "DIALECTS", "DTYPES", "EDGE", "EXEC", "MAX_RANK",
@@ -147,7 +148,7 @@ def verify(program: ExportedProgram, dialect: Dialect | str, allow: Sequence[Any
     if not found:
         return
     codes = list(dict.fromkeys(v.code for v in found))
-    count = f"{len(found)} violations" if len(found) > 1 else "1 violation"
+    count = counted(len(found), "violation")
     error = DialectError(
         f"{count} of the {dialect.name} dialect ({', '.join(codes)}):\n\n" + "\n\n".join(map(str, found)),
         where=list(dict.fromkeys(v.place for v in found)),
@@ -166,7 +167,7 @@ def get(dialect: Dialect | str) -> Dialect:
         return DIALECTS[dialect.lower()]
     except KeyError:
         raise DialectError(
-            f"there is no dialect {dialect!r}",
+            unknown_name("dialect", dialect, DIALECTS),
             hints=[f"one of {', '.join(DIALECTS)}"],
             code="no-such-dialect",
         ) from None

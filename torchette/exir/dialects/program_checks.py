@@ -18,6 +18,7 @@ from torchette.exir import ops
 from torchette.exir.dialects import accepted
 from torchette.exir.dialects.rules import PASS_FAULT, ProgramCheck
 from torchette.exir.graph import graph_modules, outputs, placeholders
+from torchette.units import counted
 
 
 def _lint(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
@@ -39,7 +40,7 @@ def _signature(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
     specs = program.graph_signature.input_specs
     inputs = placeholders(program)
     if len(inputs) != len(specs):
-        yield None, f"the graph has {len(inputs)} inputs, the signature {len(specs)}"
+        yield None, f"the graph has {counted(len(inputs), 'input')}, the signature {len(specs)}"
         return
     for node, spec in zip(inputs, specs, strict=True):
         if getattr(spec.arg, "name", node.name) != node.name:
@@ -88,7 +89,10 @@ def _updated_constants(program: ExportedProgram) -> Iterable[tuple[Node | None, 
 def _returned(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
     values, specs = outputs(program), program.graph_signature.output_specs
     if len(values) != len(specs):
-        yield program.graph.output_node(), f"the graph has {len(values)} outputs, the signature {len(specs)}"
+        yield (
+            program.graph.output_node(),
+            f"the graph has {counted(len(values), 'output')}, the signature {len(specs)}",
+        )
         return
     for value, spec in zip(values, specs, strict=True):
         if isinstance(value, Node) and getattr(spec.arg, "name", value.name) != value.name:

@@ -27,6 +27,7 @@ from torchette.exir.graph import (
     sync_signature,
     turns,
 )
+from torchette.units import counted
 
 if TYPE_CHECKING:
     from torchette.exir.program import EdgeProgramManager
@@ -242,7 +243,10 @@ def _given(qparams: Mapping[str, Any]) -> Choice:
 def _quantize_input(program: ExportedProgram, index: int, choose: Choice) -> QuantArgs:
     inputs = _inputs(program)
     if not 0 <= index < len(inputs):
-        raise InputError(f"there is no input {index}", hints=[f"there are {len(inputs)} inputs, from 0"])
+        raise InputError(
+            f"there is no input {index}",
+            hints=[f"the program has {counted(len(inputs), 'input')}; the first is 0"],
+        )
     node = inputs[index]
     found: set[QuantArgs] = set()
     reader = _reader_of_floats(node, found)
@@ -270,7 +274,10 @@ def _quantize_input(program: ExportedProgram, index: int, choose: Choice) -> Qua
 def _quantize_output(program: ExportedProgram, index: int, choose: Choice) -> QuantArgs:
     positions = _positions(program)
     if not 0 <= index < len(positions):
-        raise InputError(f"there is no output {index}", hints=[f"there are {len(positions)} outputs, from 0"])
+        raise InputError(
+            f"there is no output {index}",
+            hints=[f"the program has {counted(len(positions), 'output')}; the first is 0"],
+        )
     value = source = outputs(program)[positions[index]]
     while isinstance(source, Node) and _moves(source):
         source = source.args[0]

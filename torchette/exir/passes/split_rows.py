@@ -24,6 +24,7 @@ from torch.fx.node import Target
 from torchette.exir import ops
 from torchette.exir.arguments import ints_arg, node_arg
 from torchette.exir.graph import call, fake_mode, map_nodes, note, place, replace
+from torchette.units import counted
 
 aten = torch.ops.aten
 
@@ -177,7 +178,10 @@ def split_rows(program: ExportedProgram, splits: Iterable[Split]) -> ExportedPro
         replace(program, last, result)
         for node in reversed(layers[:-1]):
             node.graph.erase_node(node)
-        note(program, f"{len(layers)} layers in {split.strips} strips, up to {place(result)}")
+        note(
+            program,
+            f"{counted(len(layers), 'layer')} in {counted(split.strips, 'strip')}, up to {place(result)}",
+        )
     return program
 
 
