@@ -10,7 +10,9 @@ from typing import Any
 from torchette.errors import ExecutionError, InputError, InputTypeError, TorchetteError
 from torchette.runtime import native
 from torchette.runtime.method_meta import MethodMeta, checked_index
+from torchette.runtime.shape_hints import shape_hints
 from torchette.runtime.tracing import Event, Intermediate
+from torchette.units import wrong_count
 
 _log = logging.getLogger("torchette")
 
@@ -151,12 +153,10 @@ class Method:
                 return InputError(f"method {self._meta.name()!r}: {reason}")
             return ExecutionError(f"method {self._meta.name()!r} failed: {reason}", where=where)
         if text == "count":
-            count = self._meta.num_inputs()
-            takes = ", ".join(f"{self._called(i)}: {self._meta.input_text(i)}" for i in range(count))
-            return InputError(
-                f"method {self._meta.name()!r} takes {count} input{'s' * (count != 1)} ({takes or 'none'}), "
-                f"{index} {'is' if index == 1 else 'are'} given"
-            )
+            wanted = [
+                f"{self._called(i)}: {self._meta.input_text(i)}" for i in range(self._meta.num_inputs())
+            ]
+            return InputError(wrong_count(f"method {self._meta.name()!r}", wanted, index))
         hints = []
         tensor = self._meta._inputs[index][1]
         if tensor and text.startswith("has dtype"):
@@ -164,9 +164,9 @@ class Method:
                 f"convert it: x.astype('{tensor.dtype_name}') in numpy, x.to(torch.{tensor.dtype_name}) in torch"
             ]
         elif tensor and text.startswith("has shape"):
-            hints = [
-                "sizes that vary are declared when compiling: dynamic_shapes={'x': {0: torch.export.Dim('n', max=8)}}"
-            ]
+            names = [self._called(i) for i in range(self._meta.num_inputs())]
+            shape = getattr(inputs[index], "shape", None)  # not every tensor of DLPack has one
+            hints = shape_hints(names, index, tensor, tuple(shape)) if shape is not None else []
         exception = InputTypeError if kind == "input-type" else InputError
         layout = str(getattr(inputs[index], "layout", "")).removeprefix("torch.")
         if layout.startswith("sparse"):
