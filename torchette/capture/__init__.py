@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import logging
+import os
 import re
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,7 +72,14 @@ def capture(
     if not train_mode:
         _refuse_train_mode(module)
     try:
-        with warnings.catch_warnings(), torch.no_grad(), Rewrites(), Recurrent(), Checks() as checks:
+        with (
+            warnings.catch_warnings(),
+            _without_log(),
+            torch.no_grad(),
+            Rewrites(),
+            Recurrent(),
+            Checks() as checks,
+        ):
             warnings.simplefilter("ignore")
             args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
             program = torch.export.export(
@@ -81,6 +92,22 @@ def capture(
         raise
     except Exception as error:
         raise _export_error(error, module, name, dynamic_shapes is not None) from error
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Keeps torch from logging errors that it also raises, and from printing its graph with them, unless
+    TORCHETTE_TRACEBACK is set."""
+    log, module = logging.getLogger("torch"), vars(importlib.import_module("torch.export._trace"))
+    level = log.level
+    if not os.environ.get("TORCHETTE_TRACEBACK"):
+        log.setLevel(logging.CRITICAL)
+        module["print"] = lambda *_, **__: None  # hides the built-in function from this module alone
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        module.pop("print", None)
 
 
 def _refuse_lost_inputs(program: ExportedProgram) -> None:
