@@ -1,41 +1,93 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The command line as a whole: help, exit codes, errors in one line.
+# The command line as a whole: help and warnings.
 
 from __future__ import annotations
 
-import importlib
+import argparse
+import re
 import subprocess
 import sys
+import warnings
+from collections.abc import Iterator
 
 import pytest
 
 from torchette import cli
+from torchette.cli._parser import HelpFormatter
+from torchette.errors import DelegationWarning
 
 
-@pytest.mark.parametrize("verb", cli.verbs())
-def test_every_verb_has_help_with_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        cli.main([verb, "--help"])
-    assert exit_.value.code == 0
-    text = capsys.readouterr().out
-    assert "examples:" in text and f"torchette {verb}" in text.partition("examples:")[2]
-    summary = (importlib.import_module(f"torchette.cli.{verb.replace('-', '_')}").__doc__ or "").splitlines()[
-        0
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parser and those of all its commands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for child in dict.fromkeys(action.choices.values()):
+                yield from parsers(child)
+
+
+TREE = list(parsers(cli._parser()))
+
+
+@pytest.mark.parametrize("parser", TREE, ids=lambda parser: parser.prog)
+def test_every_command_has_a_summary_a_description_and_examples(parser: argparse.ArgumentParser) -> None:
+    summary, _, rest = (parser.description or "").partition("\n")
+    assert 10 < len(summary) < 80 and not summary.endswith("."), "the first line is the summary"
+    description, _, examples = rest.partition("examples:")
+    assert len(description.strip()) > 20 or parser.prog == "torchette"
+    assert re.search(rf"^  .*\b{parser.prog}\b", examples, re.M)
+
+
+@pytest.mark.parametrize("parser", TREE, ids=lambda parser: parser.prog)
+def test_every_argument_has_help(parser: argparse.ArgumentParser) -> None:
+    for action in parser._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            assert action.help, action
+
+
+@pytest.mark.parametrize("width", [60, 120])
+@pytest.mark.parametrize("parser", TREE, ids=lambda parser: parser.prog)
+def test_help_fits_the_terminal(
+    parser: argparse.ArgumentParser, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = parser.format_help()
+    before, found, rest = text.partition("\n\n")[2].partition("\nexamples:\n")  # behind the usage
+    examples, _, after = rest.partition("\n\n")
+    assert found and examples in (parser.description or "")
+    assert before.strip()
+    long = [line for line in (before + "\n" + after).splitlines() if len(line) > width]
+    assert not [line for line in long if not re.fullmatch(r" *(-[\w-]+ )?\S+", line)]
+
+
+def test_paragraphs_wrap_and_indented_blocks_stay() -> None:
+    formatter = HelpFormatter("torchette", width=32)
+    text = "One two three\nfour five six seven eight nine ten.\n\nexamples:\n  torchette run net.pte     as it is\n"
+    assert formatter._fill_text(text, 30, "").splitlines() == [
+        "One two three four five six",
+        "seven eight nine ten.",
+        "",
+        "examples:",
+        "  torchette run net.pte     as it is",
     ]
-    assert 10 < len(summary) < 80 and not summary.endswith("."), (
-        "the first line of the docstring is the summary"
-    )
 
 
-@pytest.mark.parametrize("arguments", [["fly"], ["doctor", "--colour"], []])
-def test_wrong_usage_is_one_line_and_exit_code_2(
+@pytest.mark.parametrize("arguments", [[], ["llm"], ["custom"]])
+def test_without_a_command_the_help_is_printed(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit_:
         cli.main(arguments)
-    assert exit_.value.code == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "--help" in error
+    out, error = capsys.readouterr()
+    assert not exit_.value.code and not error and "examples:" in out
+
+
+def test_warnings_have_their_code_and_no_line_of_python(capsys: pytest.CaptureFixture[str]) -> None:
+    message = DelegationWarning("mm stays outside")
+    with cli._plain_warnings("torchette compile"):
+        text = warnings.formatwarning(message, DelegationWarning, "delegate.py", 7)
+    assert text == "torchette compile: warning: [left-behind] mm stays outside\n"
+    assert "delegate.py:7" in warnings.formatwarning(message, DelegationWarning, "delegate.py", 7)
 
 
 def test_no_verb_imports_torch() -> None:

@@ -202,7 +202,7 @@ def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
     ("arguments", "message"),
     [
         (["compile"], "which model?"),
-        (["compile", "model.py:Net", "-o", "no/such/folder/net.pte"], "no such folder"),
+        (["compile", "model.py:Net", "-o", "no/such/folder/net.pte"], "there is no folder no/such/folder"),
         (["compile", "model.py:Net", "--until", "lunch"], "the stages are capture"),
         (["compile", "model.py:Net", "--dynamic", "batch"], "write INPUT:DIM=NAME"),
         (["compile", "model.py:Net", "--dynamic", "0:7=n"], "no dimension 7 of input 0"),
@@ -210,7 +210,7 @@ def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
         (["compile", "model.py:Net", "--data-file", "else/where.ptd"], "is written beside"),
         (
             ["compile", "model.py:Net", "--quantize", "int8", "--calibration", "none.npz"],
-            "no such file: none.npz",
+            "there is no file none.npz",
         ),
         (["compile", "model.py:Net", "--max-drop", "1%"], "--max-drop goes with --quantize"),
         (["compile", "model.py:Net", "--quantize", "int8", "--io", "int8", "--check"], "--verify compares"),
@@ -219,7 +219,10 @@ def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
         (["run", "none.pte"], "none.pte"),
         (["run", "model.py"], "pte"),
         (["run", "net.pte", "--method", "backward"], "it has forward"),
-        (["run", "net.pte", "--inputs", "1x4", "--inputs", "1x4"], "takes 1 inputs"),
+        (
+            ["run", "net.pte", "--inputs", "1x4", "--inputs", "1x4"],
+            "takes 1 input (x: float32[1, 4]), 2 are given",
+        ),
         (["run", "net.pte", "--output", "scores.txt"], ".npz or .npy"),
         (["bench", "net.pte", "-n", "0"], "at least one"),
     ],

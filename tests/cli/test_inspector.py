@@ -43,7 +43,7 @@ def test_tables_and_files(dump: Path, tmp_path: Path, capsys: Capture) -> None:
 
 def test_what_cannot_be_used_is_named(dump: Path, tmp_path: Path, capsys: Capture) -> None:
     for more, message in (
-        (["--etrecord_path", str(tmp_path / "none")], "There is no file"),
+        (["--etrecord_path", str(tmp_path / "none")], "there is no file"),
         (["--etrecord_path", str(dump)], "Not an ETRecord"),
         (["--compare_results"], "no outputs to compare"),
         (["--source_time_scale", "cycles"], "cycles cannot"),

@@ -49,8 +49,8 @@ def test_lower_compiles_up_to_the_dialect(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere.py:Net"], "no such file: nowhere.py"),
-        (["model.py"], "FILE.py:NAME"),
+        (["nowhere.py:Net"], "there is no file nowhere.py"),
+        (["model.py"], "which model of model.py? Name one: model.py:Net, model.py:NoInputs"),
         (["model.py:Nix"], "has no 'Nix'; it has torch, Net"),
         (["model.py:number"], "is a int"),
         (["model.py:broken"], "model.py:31: ValueError: no weights here"),
@@ -58,8 +58,8 @@ def test_lower_compiles_up_to_the_dialect(folder: Path) -> None:
         (["model.py:NoInputs"], "--inputs"),
         (["model.py:Net", "--inputs", "1,4"], "neither a shape"),
         (["model.py:Net", "--inputs", "1x4:f31"], "no dtype 'f31'"),
-        (["model.py:Net", "--inputs", "nowhere.npy"], "No such file"),
-        (["nowhere.pt2"], "no such file: nowhere.pt2"),
+        (["model.py:Net", "--inputs", "nowhere.npy"], "there is no file nowhere.npy"),
+        (["nowhere.pt2"], "there is no file nowhere.pt2"),
         (["model.py:Net", "--dialect", "klingon"], "no dialect 'klingon'"),
     ],
 )
@@ -69,7 +69,7 @@ def test_mistakes_are_explained(
     assert main(["verify", *arguments]) == 2
     error = capsys.readouterr().err
     assert (
-        error.startswith("torchette verify: ")
+        error.startswith("torchette verify: [")
         and message in error.splitlines()[0]
         and "Traceback" not in error
     )

@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a command line. Out: an exit code: 0 done, 1 a check failed, 2 wrong usage or a file that cannot be used.
+# In: a command line. Out: an exit code, see docs/command-line.md.
 # Every module of this folder without a leading underscore is a verb: its docstring is its help, `arguments(parser)`
-# declares its options, `run(options)` does the work and returns the exit code.
-"""Command line of Torchette: compile PyTorch models to .pte files, look into them, run and time them."""
+# declares its options or its own commands (`_parser.command`), `run(options)` does the work and returns the exit code.
+"""Compile PyTorch models to .pte files, look into them, run and time them
+
+examples:
+  torchette compile model.py:Net --inputs 1x3x224x224 -o net.pte
+  torchette run net.pte
+  torchette run --help                        the options of a command, with examples
+  torchette doctor                            what is installed, and what is missing
+"""
 
 from __future__ import annotations
 
@@ -11,25 +18,20 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torchette
-from torchette.errors import CompileError, TorchetteError
+from torchette.cli._parser import UNUSABLE, Parser, command, error_text
+from torchette.errors import CompileError, TorchetteError, UsageError
+from torchette.files import file_error
 
-DONE, CHECK_FAILED, UNUSABLE = 0, 1, 2
+__all__ = ["CHECK_FAILED", "DONE", "UNUSABLE", "UsageError", "executor_runner", "main", "verbs"]
 
-
-class UsageError(Exception):
-    """The command line asks for something impossible; the text is one line."""
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser that says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(UNUSABLE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+DONE, CHECK_FAILED = 0, 1
 
 
 class _CMakePrefix(argparse.Action):
@@ -56,19 +58,12 @@ def _parser() -> Parser:
     parser = Parser(prog="torchette", description=__doc__)
     parser.add_argument("--version", action="version", version=f"torchette {torchette.__version__}")
     parser.add_argument("--cmake-prefix", action=_CMakePrefix, help="print where CMake finds the C++ runtime")
-    subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
+    commands = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
     for name in verbs():
         module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-        text = (module.__doc__ or "").strip()
-        verb = subparsers.add_parser(
-            name,
-            aliases=getattr(module, "ALIASES", ()),
-            help=text.splitlines()[0],
-            description=text,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.arguments(verb)
-        verb.set_defaults(run=module.run)
+        aliases = getattr(module, "ALIASES", ())
+        run = getattr(module, "run", None)
+        module.arguments(command(commands, name, module.__doc__ or "", run, aliases))
     return parser
 
 
@@ -76,18 +71,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line (by default the process's own) and returns its exit code."""
     options = _parser().parse_args(argv)
     try:
-        status = options.run(options)
+        with _plain_warnings(options.prog):
+            result: int = options.run(options)
         sys.stdout.flush()
-        result: int = status
         return result
     except BrokenPipeError:
         # The reader, such as `head`, closed the pipe. Python's own flush at exit must not fail either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
-    except (UsageError, TorchetteError, OSError) as error:
-        if os.environ.get("TORCHETTE_TRACEBACK"):
+    except (TorchetteError, OSError) as error:
+        if _wants_traceback():
             raise
-        print(f"torchette {options.verb}: {_text(error)}", file=sys.stderr)
+        ours = error if isinstance(error, TorchetteError) else file_error(error)
+        print(error_text(options.prog, ours), file=sys.stderr)
         return CHECK_FAILED if isinstance(error, CompileError) else UNUSABLE
     except KeyboardInterrupt:
         return 130
@@ -101,7 +97,22 @@ def executor_runner() -> NoReturn:
     os.execv(program, ["executor_runner", *sys.argv[1:]])
 
 
-def _text(error: Exception) -> str:
-    if isinstance(error, OSError) and not isinstance(error, TorchetteError) and error.strerror:
-        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return str(error)
+@contextmanager
+def _plain_warnings(prog: str) -> Iterator[None]:
+    """Prints warnings without the line of Python that they come from, unless the user wants tracebacks."""
+    original = warnings.formatwarning
+
+    def text(message: Any, category: type[Warning], *_: object, **__: object) -> str:
+        code = getattr(category, "code", "")
+        return f"{prog}: warning: {f'[{code}] ' if code else ''}{message}\n"
+
+    if not _wants_traceback():
+        warnings.formatwarning = text
+    try:
+        yield
+    finally:
+        warnings.formatwarning = original
+
+
+def _wants_traceback() -> bool:
+    return bool(os.environ.get("TORCHETTE_TRACEBACK"))

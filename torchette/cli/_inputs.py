@@ -14,6 +14,7 @@ import numpy as np
 
 from torchette.cli import UsageError
 from torchette.devtools.random_inputs import random_array
+from torchette.errors import did_you_mean
 from torchette.schema import DTYPES
 
 HELP = (
@@ -43,8 +44,8 @@ def from_file(path: Path) -> list[np.ndarray]:
     """The array of a ``.npy`` file, or the arrays of a ``.npz`` file in the order in which they were saved."""
     try:
         loaded: Any = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise UsageError(f"{path} is not a numpy file: {str(error).splitlines()[0]}") from None
+    except (ValueError, EOFError):
+        raise UsageError(f"{path} is not a .npy or .npz file that numpy can read") from None
     if isinstance(loaded, np.ndarray):
         return [loaded]
     with loaded:
@@ -57,6 +58,7 @@ def _spec(text: str) -> tuple[tuple[int, ...], str]:
         raise UsageError(f"{text!r} is neither a shape such as 1x3x224x224:float32 nor a .npy or .npz file")
     dtype = SHORT.get(match[2] or "f32", match[2] or "float32")
     if dtype not in SHORT.values():
-        raise UsageError(f"{text!r}: no dtype {dtype!r}; there are {', '.join(SHORT.values())}")
+        near = did_you_mean(dtype, SHORT.values())
+        raise UsageError(f"{text!r}: no dtype {dtype!r}; there are {', '.join(SHORT.values())}{near}")
     shape = () if match[1] == "scalar" else tuple(map(int, match[1].split("x")))
     return shape, dtype

@@ -14,6 +14,8 @@ from torchette.cli import _inputs as inputs
 from torchette.cli._console import note
 from torchette.devtools.inspect import MethodInfo, describe
 from torchette.devtools.random_inputs import input_texts, random_inputs
+from torchette.errors import did_you_mean
+from torchette.units import wrong_count
 
 
 class Chosen(NamedTuple):
@@ -60,8 +62,8 @@ def choose(options: argparse.Namespace, example: Sequence[Any] | None = None) ->
     if options.inputs is not None:
         given = inputs.from_texts(options.inputs, seed=options.seed)
     if len(given) != len(info.inputs):
-        wanted = ", ".join(f"{port.name} {port.text}" for port in info.inputs)
-        raise UsageError(f"{info.name} takes {len(info.inputs)} inputs ({wanted}), {len(given)} are given")
+        wanted = [f"{port.name}: {port.text}" for port in info.inputs]
+        raise UsageError(wrong_count(f"method {info.name!r}", wanted, len(given)))
     return Chosen(options.file, info, given, options.threads)
 
 
@@ -70,7 +72,8 @@ def named(methods: list[MethodInfo], options: argparse.Namespace) -> MethodInfo:
     known = {method.name: method for method in methods}
     name = options.method or (next(iter(known)) if len(known) == 1 else "forward")
     if name not in known:
-        raise UsageError(f"{options.file} has no method {name!r}; it has {', '.join(sorted(known))}")
+        names = ", ".join(sorted(known))
+        raise UsageError(f"{options.file} has no method {name!r}; it has {names}{did_you_mean(name, known)}")
     return known[name]
 
 

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 from torchette.cli import UsageError
 from torchette.cli._inputs import from_texts
+from torchette.errors import did_you_mean
+from torchette.files import missing_file
 from torchette.packages import require
 
 HELP = (
@@ -43,20 +45,26 @@ def load(text: str) -> Source:
     """Finds the model that the user named.
 
     Raises:
-        UsageError: there is no such file or name, it is no model, or the user's code raised; in one line, with the
-            user's file and line number.
+        ModelNotFoundError: there is no such file.
+        UsageError: there is no such name, it is no model, or the user's code raised; in one line, with the user's file
+            and line number.
     """
     torch = require_torch()
     if text.endswith(".pt2"):
         return Source(_exported(torch, Path(text)), None)
     place, colon, name = text.rpartition(":")
+    if text.endswith(".py"):
+        raise UsageError(f"which model of {text}? Name one: {_models_of(torch, text)}")
     if not colon or not place or not name:
-        raise UsageError(f"{text!r} is not {HELP}")
+        hints = [f"`torchette run {text}` runs a compiled model"] if text.endswith(".pte") else []
+        raise UsageError(f"{text!r} is not {HELP}", hints=hints)
     module = _module(place)
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):
-            raise UsageError(f"{place} has no {name!r}; it has {_names_of(module)}")
+            raise UsageError(
+                f"{place} has no {name!r}; it has {_names_of(module)}{did_you_mean(part, vars(value))}"
+            )
         value = getattr(value, part)
     inputs = None
     if not isinstance(value, torch.nn.Module):
@@ -78,13 +86,15 @@ def load(text: str) -> Source:
 
 
 def exported(text: str, inputs: Sequence[str] | None, *, seed: int = 0) -> Any:
-    """The exported program of what the user named: a saved one as it is, a module exported on the inputs that the
-    user wrote or its author gave."""
+    """The exported program of what the user named: a saved one as it is, a module captured as the compiler does, on the
+    inputs that the user wrote or its author gave. Raises ExportError: torch.export refuses the module."""
     torch = require_torch()
     model, _ = found = load(text)
     if not isinstance(model, torch.nn.Module):
         return model
-    return torch.export.export(model, tensors(found, inputs, seed=seed))
+    from torchette.capture import capture
+
+    return capture(model, tensors(found, inputs, seed=seed), None, None, "forward", train_mode=True)
 
 
 def tensors(source: Source, texts: Sequence[str] | None, *, seed: int = 0) -> tuple[Any, ...]:
@@ -113,7 +123,7 @@ def _as_tuple(inputs: object) -> tuple[Any, ...]:
 
 def _exported(torch: Any, path: Path) -> Any:
     if not path.exists():
-        raise UsageError(f"no such file: {path}")
+        raise missing_file(path)
     try:
         _declare_operators(path)
         return torch.export.load(path)
@@ -146,7 +156,7 @@ def _module(place: str) -> ModuleType:
     path = Path(place)
     if path.suffix == ".py":
         if not path.exists():
-            raise UsageError(f"no such file: {path}")
+            raise missing_file(path)
         spec = importlib.util.spec_from_file_location(f"_source_{path.stem}", path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -177,6 +187,22 @@ def _guarded(text: str, function: Callable[..., Any], *arguments: object) -> Any
         raise UsageError(
             f"{text} cannot be used{place}: {type(error).__name__}: {_one_line(error)}"
         ) from error
+
+
+def _models_of(torch: Any, place: str) -> str:
+    """The models that a file defines, as the user would name them."""
+    module = _module(place)
+    names = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, torch.nn.Module)
+        or (
+            isinstance(value, type)
+            and issubclass(value, torch.nn.Module)
+            and value.__module__ == module.__name__
+        )
+    ]
+    return ", ".join(f"{place}:{name}" for name in names[:12]) or f"{place}:NAME"
 
 
 def _names_of(module: ModuleType) -> str:

@@ -37,6 +37,8 @@ from torchette.cli import CHECK_FAILED, DONE, UsageError
 from torchette.cli import _inputs as inputs
 from torchette.cli import _source as source
 from torchette.cli._console import note, print_json, print_rows, print_table, print_values
+from torchette.errors import did_you_mean, unknown_name
+from torchette.files import missing_file, missing_folder
 from torchette.progress import Progress
 from torchette.quantization import RECIPES
 from torchette.units import byte_text
@@ -224,7 +226,10 @@ def _print_until(options: argparse.Namespace) -> int:
     stages = _pipeline(options)
     names = [stage.name for stage in stages.stages]
     if options.until not in names:
-        raise UsageError(f"no stage {options.until!r}; the stages are {', '.join(names)}")
+        raise UsageError(
+            f"--until: {unknown_name('stage', options.until, names)}",
+            hints=[f"the stages are {', '.join(names)}"],
+        )
     program = source.exported(options.model, options.inputs, seed=options.seed)
     print(pipeline.text(stages.until(options.until).run(program)), end="")
     return DONE
@@ -241,7 +246,7 @@ def _compile(options: argparse.Namespace) -> int:
     example = source.tensors(found, options.inputs, seed=options.seed)
     path = options.output or Path(f"{_stem(options.model)}.pte")
     if not path.parent.is_dir():
-        raise UsageError(f"no such folder: {path.parent}")
+        raise missing_folder(path.parent, [f"mkdir -p {path.parent}"])
     start = time.perf_counter()
     module, table = found.model, None
     quantizing: dict[str, Any] = {}
@@ -377,7 +382,8 @@ def _device(options: argparse.Namespace) -> Any:
         if not equals:
             raise UsageError(f"--budget {text}: which value? For example --budget ram=64K")
         if name not in ("ram", "flash", "target"):
-            raise UsageError(f"--budget {text}: a budget has no {name!r}; it has ram, flash and target")
+            near = did_you_mean(name, ("ram", "flash", "target"))
+            raise UsageError(f"--budget {text}: a budget has no {name!r}; it has ram, flash and target{near}")
         budget[name] = value
     return torchette.Device(**budget, arenas=arenas, fit=options.fit)
 
@@ -437,7 +443,7 @@ def _calibration(files: list[str]) -> Any:
     torch = source.require_torch()
     for file in files:
         if not Path(file).is_file():
-            raise UsageError(f"no such file: {file}")
+            raise missing_file(file)
     return [tuple(map(torch.from_numpy, inputs.from_file(Path(file)))) for file in files] or None
 
 

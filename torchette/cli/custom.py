@@ -2,8 +2,8 @@
 # In: C++ files with operators. Out: a library of them, for torch and for every runtime.
 """Operators and kernels of your own: compile them, register them
 
-`yaml` turns lists of kernels in ExecuTorch's form into C++ that declares and registers them. `build` makes a shared library of C++ files with operators; torchette.load_library() registers them in torch, for eager and
-export, and into the runtime.
+`build` makes a shared library of C++ files with operators. `yaml` turns lists of kernels in ExecuTorch's form into C++ that
+declares and registers them.
 
 examples:
   torchette custom build my_op.cpp                      libmy_op.so
@@ -18,30 +18,51 @@ from pathlib import Path
 
 from torchette.cli import DONE
 from torchette.cli._console import note
+from torchette.cli._parser import command
 from torchette.progress import Progress
+
+_BUILD = """Compile operators into a shared library
+
+torchette.load_library() registers the operators in torch, for eager and export, and in the runtime.
+
+examples:
+  torchette custom build my_op.cpp                      libmy_op.so
+  torchette custom build my_op.cpp more.cpp -o my.so    several files, another name
+"""
+_YAML = """Turn lists of kernels in ExecuTorch's form into C++
+
+The C++ declares the kernels and registers them. A build compiles it together with the kernels.
+
+examples:
+  torchette custom yaml functions.yaml -o generated     RegisterKernels.cpp and the headers with the kernels
+"""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True)
-    build = actions.add_parser("build", help="compile operators into a shared library")
-    build.add_argument("sources", metavar="FILE.cpp", type=Path, nargs="+")
+    actions = parser.add_subparsers(dest="action", metavar="COMMAND", required=True)
+    build = command(actions, "build", _BUILD, _build)
+    build.add_argument("sources", metavar="FILE.cpp", type=Path, nargs="+", help="sources with operators")
     build.add_argument("-o", "--output", metavar="LIBRARY", type=Path, help="default: lib<first file>.so")
     build.add_argument("--compiler", help="a command (default: c++, or ziglang without one)")
-    yaml = actions.add_parser("yaml", help="turn lists of kernels into C++")
-    yaml.add_argument("lists", metavar="FILE.yaml", type=Path, nargs="+")
-    yaml.add_argument("-o", "--output", metavar="FOLDER", type=Path, required=True)
+    yaml = command(actions, "yaml", _YAML, _yaml)
+    yaml.add_argument("lists", metavar="FILE.yaml", type=Path, nargs="+", help="lists of kernels")
+    yaml.add_argument(
+        "-o", "--output", metavar="FOLDER", type=Path, required=True, help="the folder to write"
+    )
 
 
-def run(options: argparse.Namespace) -> int:
-    if options.action == "yaml":
-        from torchette.build import kernel_list
+def _yaml(options: argparse.Namespace) -> int:
+    from torchette.build import kernel_list
 
-        written, left_out = kernel_list.write(options.lists, options.output)
-        if left_out:
-            note(f"left out, since they write to no argument: {', '.join(left_out)}")
-        for path in written:
-            print(path)
-        return DONE
+    written, left_out = kernel_list.write(options.lists, options.output)
+    if left_out:
+        note(f"left out, since they write to no argument: {', '.join(left_out)}")
+    for path in written:
+        print(path)
+    return DONE
+
+
+def _build(options: argparse.Namespace) -> int:
     from torchette.build import custom
 
     with Progress(interval=0) as progress:

@@ -21,7 +21,10 @@ from torchette.build.sources import ROOT
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "rest", nargs=argparse.REMAINDER, metavar="list | run [NAME ...] [--all] [--folder DIR]"
+        "rest",
+        nargs=argparse.REMAINDER,
+        metavar="list | run [NAME ...] [--all] [--folder DIR]",
+        help="list the examples, or run those that are named; --folder: where their files go",
     )
 
 

@@ -2,14 +2,10 @@
 # In: a language model as Hugging Face or GGUF has it. Out: one .pte file that can be talked to.
 """Language models: from a folder or a GGUF file to one program
 
-`compile` makes a program of a causal model of transformers, from the folder that it was saved to, or of a GGUF file. The
-program keeps its own caches; tokenizer, chat template and configuration travel in it. It needs torch and transformers.
+`compile` makes a program of a language model. `adapter` makes a file of a LoRA adapter, which goes with a program.
 
 examples:
   torchette llm compile SmolLM2-135M-Instruct -o model.pte
-  torchette llm compile SmolLM2-135M-Instruct -o model.pte --quantize 8da4w --max-context 4096
-  torchette llm compile model.Q4_0.gguf -o model.pte        # its whole numbers are kept
-  torchette llm compile llama -o model.pte --lora pirate    # and pirate.ptd
   torchette llm adapter model.pte poet -o poet.ptd
 """
 
@@ -21,14 +17,39 @@ from pathlib import Path
 
 from torchette.cli import DONE
 from torchette.cli._console import print_values
+from torchette.cli._parser import command
 from torchette.progress import Progress
+
+_COMPILE = """Make a program of a causal model of transformers or of a GGUF file
+
+The model is the folder that transformers saved it to, or a GGUF file. The program has its own caches, and contains the
+tokenizer, the chat template and the configuration. Compiling needs torch and transformers.
+
+examples:
+  torchette llm compile SmolLM2-135M-Instruct -o model.pte
+  torchette llm compile SmolLM2-135M-Instruct -o model.pte --quantize 8da4w --max-context 4096
+  torchette llm compile model.Q4_0.gguf -o model.pte        # its integers are kept
+  torchette llm compile llama -o model.pte --lora pirate    # and pirate.ptd
+"""
+_ADAPTER = """Write the .ptd file of a LoRA adapter
+
+The program must have been made with --lora. Without a folder the file is of an adapter that adds nothing.
+
+examples:
+  torchette llm adapter model.pte poet -o poet.ptd
+  torchette llm adapter model.pte -o nothing.ptd
+"""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True)
-    compiling = actions.add_parser("compile", help="make a program of a model")
-    compiling.add_argument("model", metavar="FOLDER|FILE.gguf", type=Path)
-    compiling.add_argument("-o", "--output", metavar="MODEL.pte", type=Path, required=True)
+    actions = parser.add_subparsers(dest="action", metavar="COMMAND", required=True)
+    compiling = command(actions, "compile", _COMPILE, _compile)
+    compiling.add_argument(
+        "model", metavar="FOLDER|FILE.gguf", type=Path, help="the model: a folder or a GGUF file"
+    )
+    compiling.add_argument(
+        "-o", "--output", metavar="MODEL.pte", type=Path, required=True, help="the file to write"
+    )
     compiling.add_argument(
         "--quantize",
         choices=("8da4w", "int4", "int8"),
@@ -64,22 +85,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="a LoRA adapter as peft saves it; its numbers go to a .ptd file beside the program, and others fit there, too",
     )
-    adapting = actions.add_parser(
-        "adapter", help="write the .ptd file of a LoRA adapter, for a program made with --lora"
-    )
-    adapting.add_argument("model", metavar="MODEL.pte", type=Path)
+    adapting = command(actions, "adapter", _ADAPTER, _adapter)
+    adapting.add_argument("model", metavar="MODEL.pte", type=Path, help="a program made with --lora")
     adapting.add_argument(
-        "adapter", metavar="FOLDER", type=Path, nargs="?", help="(default: one that adds nothing)"
+        "adapter",
+        metavar="FOLDER",
+        type=Path,
+        nargs="?",
+        help="the adapter as peft saves it (default: one that adds nothing)",
     )
-    adapting.add_argument("-o", "--output", metavar="ADAPTER.ptd", type=Path, required=True)
+    adapting.add_argument(
+        "-o", "--output", metavar="ADAPTER.ptd", type=Path, required=True, help="the file to write"
+    )
 
 
-def run(options: argparse.Namespace) -> int:
+def _adapter(options: argparse.Namespace) -> int:
     from torchette import llm
 
-    if options.action == "adapter":
-        llm.write_adapter(options.model, options.adapter, options.output)
-        return DONE
+    llm.write_adapter(options.model, options.adapter, options.output)
+    return DONE
+
+
+def _compile(options: argparse.Namespace) -> int:
+    from torchette import llm
+
     began = time.perf_counter()
     with Progress() as progress:
         model = llm.export(

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from torchette.cli import DONE, UsageError, _method
 from torchette.cli._console import note
+from torchette.files import missing_folder
 from torchette.units import byte_text
 
 
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--profile: there must be at least one run")
     for folder in options.sources or ():
         if not folder.is_dir():
-            raise UsageError(f"no such folder: {folder}")
+            raise missing_folder(folder)
     file = pte.load_file(options.file)
     times: dict[str, Times] = {}
     if options.profile and options.etdump:

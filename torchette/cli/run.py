@@ -77,9 +77,7 @@ def _row(name: str, array: np.ndarray) -> list[Any]:
 def _save(path: Path, outputs: dict[str, np.ndarray]) -> None:
     if path.suffix == ".npy":
         if len(outputs) != 1:
-            raise UsageError(
-                f"{path}: a .npy file holds one array, there are {len(outputs)} outputs; use .npz"
-            )
+            raise UsageError(f"{path}: a .npy file holds one array, there are {len(outputs)}; use .npz")
         np.save(path, next(iter(outputs.values())))
     else:
         np.savez(path, **outputs)  # type: ignore[arg-type]

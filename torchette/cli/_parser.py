@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The parsers of the command line: their help fits the terminal, and their errors name the argument and the help to read.
+"""`Parser`, `command` and `error_text`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from torchette.errors import TorchetteError, UsageError, did_you_mean, unknown_name
+
+UNUSABLE = 2
+
+
+def error_text(prog: str, error: TorchetteError) -> str:
+    """An error as the command line prints it: the command, the code, the text, and the page about it."""
+    page = f"{prog} --help" if isinstance(error, UsageError) else error.page
+    return f"{prog}: [{error.code}] {error}\nsee {page}"
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps paragraphs at the terminal's width. Examples and other indented blocks stay as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        blocks = []
+        for block in re.split(r"\n\s*\n", text.strip()):
+            if re.search(r"^\s", block, re.M):
+                blocks.append(textwrap.indent(block, indent))
+            else:
+                blocks.append(
+                    textwrap.fill(
+                        " ".join(block.split()),
+                        width,
+                        initial_indent=indent,
+                        subsequent_indent=indent,
+                        break_long_words=False,
+                        break_on_hyphens=False,
+                    )
+                )
+        return "\n\n".join(blocks)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors suggest the nearest name. A command of commands without one prints its help."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": HelpFormatter, "allow_abbrev": False, **options})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        args = list(sys.argv[1:] if args is None else args)
+        if not args and self._subparsers is not None:
+            self.print_help()
+            self.exit()
+        found, extras = super().parse_known_args(args, namespace)
+        if extras:  # also those of a subcommand, whose own help is the one to read
+            self.error(self._unexpected(extras))
+        return found, extras
+
+    def _unexpected(self, extras: Sequence[str]) -> str:
+        option = next((one.partition("=")[0] for one in extras if one.startswith("-")), None)
+        if option is None:
+            return f"unexpected argument {extras[0]}"
+        return f"there is no option {option}{did_you_mean(option, self._option_string_actions)}"
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        if isinstance(action, argparse._SubParsersAction):
+            self.error(unknown_name("command", value, action.choices))
+        name = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
+        choices = ", ".join(map(str, action.choices))
+        self.error(f"{name}: there is no choice {value!r}{did_you_mean(value, action.choices)} ({choices})")
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(UNUSABLE, f"{error_text(self.prog, UsageError(message))}\n")
+
+
+def command(
+    commands: Any,
+    name: str,
+    text: str,
+    run: Callable[[argparse.Namespace], int] | None,
+    aliases: Sequence[str] = (),
+) -> Parser:
+    """Adds a command.
+
+    Args:
+        commands: the result of `add_subparsers`.
+        name: its name.
+        text: its help: a summary of one line, a description, and "examples:" with indented commands.
+        run: does the work of the parsed options and returns the exit code. None: the command has commands.
+        aliases: its other names.
+    """
+    parser: Parser = commands.add_parser(
+        name, aliases=aliases, help=text.strip().splitlines()[0], description=text.strip()
+    )
+    parser.set_defaults(run=run, prog=parser.prog)
+    return parser
