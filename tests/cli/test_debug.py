@@ -29,7 +29,7 @@ def test_values_as_files(model: str, capsys: pytest.CaptureFixture[str]) -> None
     assert [row["operator"] for row in rows] == ["aten::linear.out", "aten::relu.out"]
     linear, relu = (np.load(Path("net.values") / row["file"]) for row in rows)
     assert np.array_equal(np.maximum(linear, 0), relu)
-    assert rows[1]["value"] == "float32[1, 2]" and rows[1]["greatest"] == pytest.approx(relu.max(), rel=1e-4)
+    assert rows[1]["value"] == "float32[1, 2]" and rows[1]["max"] == pytest.approx(relu.max(), rel=1e-4)
 
 
 def test_modules_with_the_model(model: str, capsys: pytest.CaptureFixture[str]) -> None:

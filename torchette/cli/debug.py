@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(rows)
         return DONE
-    columns = ["instruction", "operator", "module", "value", "least", "greatest", "mean", "odd", "source"]
+    columns = ["instruction", "operator", "module", "value", "min", "mean", "max", "nan/inf", "source"]
     if not any(row["module"] for row in rows):
         columns.remove("module")
     print_table(
@@ -132,9 +132,9 @@ def _enter(rows: list[dict[str, Any]], row: dict[str, Any], value: Any, folder: 
     array = np.asarray(value)
     row["value"] = f"{array.dtype}{list(array.shape)}"
     finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
-    row["odd"] = array.size - finite.size
+    row["nan/inf"] = array.size - finite.size
     numbers = finite.astype("float64") if finite.size and array.dtype.kind in "fiub" else None
-    for name, function in (("least", np.min), ("greatest", np.max), ("mean", np.mean)):
+    for name, function in (("min", np.min), ("mean", np.mean), ("max", np.max)):
         row[name] = float(f"{function(numbers):.6g}") if numbers is not None else ""
     if folder is not None:
         plain = re.sub(r"[^\w.]+", "_", row["node"] or row["operator"])
