@@ -20,7 +20,7 @@ _OTHER_KINDS = {
     ".pt": "a file of torch.save has no program: load it into its module, and call torchette.compile",
     ".gguf": "compile the language model first: `torchette llm compile {path} -o {stem}.pte`",
     ".bpte": "`torchette validate {path}` runs the cases of a bundled program",
-    ".ptd": "a data file has weights only: give the .pte file, and this file as its data file",
+    ".ptd": "a data file has weights only: name the .pte file, and this file as its data file",
     ".etdp": "`torchette inspector --etdump_path {path}` shows an ETDump",
 }
 _OTHER_KINDS[".pth"] = _OTHER_KINDS[".pt"]

@@ -45,7 +45,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors suggest the nearest name. A command of commands without one prints its help."""
+    """An argument parser with errors that suggest the nearest name. Without a command it prints its help, if it has commands."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": HelpFormatter, "allow_abbrev": False, **options})
@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
             self.print_help()
             self.exit()
         found, extras = super().parse_known_args(args, namespace)
-        if extras:  # also those of a subcommand, whose own help is the one to read
+        if extras:  # checked here, since the error must name the help of this command
             self.error(self._unexpected(extras))
         return found, extras
 

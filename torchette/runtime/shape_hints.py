@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the signature of an input, and the shape that was given for it. Out: what to change, in the call or when compiling.
+# In: the signature of an input, and the shape that was given for it. Out: the changes of the call or of the compilation.
 """`shape_hints`."""
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ def shape_hints(names: Sequence[str], index: int, tensor: TensorInfo, shape: Seq
     """
     name, ranges = names[index], _ranges(tensor)
     if len(shape) != len(ranges):
-        hints = [f"give {name} {counted(len(ranges), 'dimension')}, not {len(shape)}"]
+        hints = [f"{name} must have {counted(len(ranges), 'dimension')}, not {len(shape)}"]
         if len(shape) + 1 == len(ranges) and _fits((1, *shape), ranges):
             hints.append(f"to add dimension 0: {name}[None]")
         return hints
     wrong = [(dim, *bounds) for dim, bounds in enumerate(ranges) if not _fits((shape[dim],), [bounds])]
-    hints = [f"give dimension {dim} of {name} {_range_text(low, high)}" for dim, low, high in wrong]
+    hints = [
+        f"dimension {dim} of {name} must be {_range_text(low, high)}, not {shape[dim]}"
+        for dim, low, high in wrong
+    ]
     if order := _order(shape, tensor.sizes()):
         return [
             *hints,
@@ -61,8 +64,8 @@ def _fits(shape: Sequence[int], ranges: Sequence[tuple[int, int]]) -> bool:
 
 def _range_text(low: int, high: int) -> str:
     if low == high:
-        return f"size {low}"
-    return f"a size of at least {low}" if high == _NO_MAXIMUM else f"a size from {low} to {high}"
+        return str(low)
+    return f"{low} or more" if high == _NO_MAXIMUM else f"{low} to {high}"
 
 
 def _order(shape: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
