@@ -203,7 +203,7 @@ def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
     [
         (["compile"], "which model?"),
         (["compile", "model.py:Net", "-o", "no/such/folder/net.pte"], "there is no folder no/such/folder"),
-        (["compile", "model.py:Net", "--until", "lunch"], "the stages are capture"),
+        (["compile", "model.py:Net", "--until", "lunch"], "there is no stage 'lunch'"),
         (["compile", "model.py:Net", "--dynamic", "batch"], "write INPUT:DIM=NAME"),
         (["compile", "model.py:Net", "--dynamic", "0:7=n"], "no dimension 7 of input 0"),
         (["compile", "model.py:Net", "--dynamic", "0:0=n:9..2"], "9 is more than 2"),
@@ -279,7 +279,9 @@ def test_without_torch_compile_says_what_to_install(folder: Path) -> None:
         [sys.executable, "-c", code, "compile", "model.py:Net"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "torchette compile: compiling needs torch, which is not installed\n" in done.stderr
+    assert (
+        "torchette compile: [missing-package] compiling needs torch, which is not installed\n" in done.stderr
+    )
     assert PACKAGES["torch"].install in done.stderr and "Traceback" not in done.stderr
 
 

@@ -54,8 +54,8 @@ def verbs() -> list[str]:
     return sorted(name.replace("_", "-") for name in names if not name.startswith("_"))
 
 
-def _parser() -> Parser:
-    parser = Parser(prog="torchette", description=__doc__)
+def _parser() -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = Parser(prog="torchette", description=__doc__)
     parser.add_argument("--version", action="version", version=f"torchette {torchette.__version__}")
     parser.add_argument("--cmake-prefix", action=_CMakePrefix, help="print where CMake finds the C++ runtime")
     commands = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
@@ -102,7 +102,7 @@ def _plain_warnings(prog: str) -> Iterator[None]:
     """Prints warnings without the line of Python that they come from, unless the user wants tracebacks."""
     original = warnings.formatwarning
 
-    def text(message: Any, category: type[Warning], *_: object, **__: object) -> str:
+    def text(message: Warning | str, category: type[Warning], *_: object, **__: object) -> str:
         code = getattr(category, "code", "")
         return f"{prog}: warning: {f'[{code}] ' if code else ''}{message}\n"
 

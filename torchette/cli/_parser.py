@@ -8,7 +8,7 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from torchette.errors import TorchetteError, UsageError, did_you_mean, unknown_name
@@ -47,10 +47,10 @@ class HelpFormatter(argparse.HelpFormatter):
 class Parser(argparse.ArgumentParser):
     """An argument parser with errors that suggest the nearest name. Without a command it prints its help, if it has commands."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"formatter_class": HelpFormatter, "allow_abbrev": False, **options})
+    def __init__(self, prog: str, description: str | None) -> None:
+        super().__init__(prog, description=description, formatter_class=HelpFormatter, allow_abbrev=False)
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Iterable[str] | None = None, namespace: object = None) -> Any:
         args = list(sys.argv[1:] if args is None else args)
         if not args and self._subparsers is not None:
             self.print_help()
@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
             return f"unexpected argument {extras[0]}"
         return f"there is no option {option}{did_you_mean(option, self._option_string_actions)}"
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
+    def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is None or value in action.choices:
             return
         if isinstance(action, argparse._SubParsersAction):
@@ -80,12 +80,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def command(
-    commands: Any,
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
     name: str,
     text: str,
     run: Callable[[argparse.Namespace], int] | None,
     aliases: Sequence[str] = (),
-) -> Parser:
+) -> argparse.ArgumentParser:
     """Adds a command.
 
     Args:
@@ -95,7 +95,7 @@ def command(
         run: does the work of the parsed options and returns the exit code. None: the command has commands.
         aliases: its other names.
     """
-    parser: Parser = commands.add_parser(
+    parser = commands.add_parser(
         name, aliases=aliases, help=text.strip().splitlines()[0], description=text.strip()
     )
     parser.set_defaults(run=run, prog=parser.prog)

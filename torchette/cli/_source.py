@@ -54,7 +54,7 @@ def load(text: str) -> Source:
         return Source(_exported(torch, Path(text)), None)
     place, colon, name = text.rpartition(":")
     if text.endswith(".py"):
-        raise UsageError(f"which model of {text}? Name one: {_models_of(torch, text)}")
+        raise UsageError(f"which model of {text}? Name one: {_models_of(text)}")
     if not colon or not place or not name:
         hints = [f"`torchette run {text}` runs a compiled model"] if text.endswith(".pte") else []
         raise UsageError(f"{text!r} is not {HELP}", hints=hints)
@@ -189,9 +189,9 @@ def _guarded(text: str, function: Callable[..., Any], *arguments: object) -> Any
         ) from error
 
 
-def _models_of(torch: Any, place: str) -> str:
+def _models_of(place: str) -> str:
     """The models that a file defines, as the user would name them."""
-    module = _module(place)
+    torch, module = require_torch(), _module(place)
     names = [
         name
         for name, value in vars(module).items()
