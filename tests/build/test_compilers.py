@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,29 @@ def microsoft() -> list[str]:
 def test_sources_compile_without_extensions(name: str, families: Path) -> None:
     assert ROOT / "torchette" / name in SOURCES
     syntax(microsoft(), ROOT / "torchette" / name, families)
+
+
+@pytest.mark.parametrize(
+    "name", ["kernels/engine/scaled_gemm.cpp", pytest.param(None, id="all", marks=pytest.mark.slow)]
+)
+def test_clang_compiles_what_gcc_does(name: str | None, families: Path) -> None:
+    """ziglang is a Clang, and the compiler for other machines."""
+    if shutil.which("clang++") is None:
+        pytest.skip("./dev tools installs clang++")
+    table = families / "torchette" / "kernels" / "families.h"
+    for source in [ROOT / "torchette" / name] if name else SOURCES:
+        if name or "_WIN32" not in source.read_text(encoding="utf-8"):
+            run(
+                "clang++",
+                "-std=c++17",
+                "-fsyntax-only",
+                "-w",
+                f"-I{ROOT}",
+                f"-I{families}",
+                "-include",
+                table,
+                source,
+            )
 
 
 @pytest.mark.slow

@@ -401,13 +401,14 @@ TORCHETTE_INLINE void multiply_row_of_nibbles(const ScaledProduct& product, cons
 
 /// Adds the groups of `t` to the totals of all rows, `rows` of which are at `t.a_row` from each other.
 template <typename M, typename Rows>
-TORCHETTE_INLINE void add_rows(const ScaledProduct& product, const ScaledScratch<M>& parts, const Rows* rows,
-                               float* totals, size_t panels, ScaledTile& t) {
+TORCHETTE_INLINE void add_rows(const ScaledProduct& product, const Rows* rows, float* totals, size_t panels,
+                               ScaledTile& t) {
+  constexpr int kRows = ScaledScratch<M>::kRows;
   for (size_t i = 0; i < product.m;) {
     t.a = rows + i * t.a_row;
     t.totals = totals + i * t.totals_row;
     t.rows = product.rows + i;
-    const bool many = product.m - i >= parts.kRows;
+    const bool many = product.m - i >= kRows;
     ScaledTile one = t;
     size_t at_once = 1;
     for (size_t each = 0; each < panels; each += at_once) {
@@ -415,17 +416,17 @@ TORCHETTE_INLINE void add_rows(const ScaledProduct& product, const ScaledScratch
       if constexpr (kApart<M>) {
         if (panels > 1) {
           at_once = panels;  // kPanels then
-          many ? add_groups_apart<M, parts.kRows, parts.kPanels>(one)
-               : add_groups_apart<M, 1, parts.kPanels>(one);
+          constexpr int kPanels = ScaledScratch<M>::kPanels;
+          many ? add_groups_apart<M, kRows, kPanels>(one) : add_groups_apart<M, 1, kPanels>(one);
         }
       }
 #endif
-      if (at_once == 1) many ? add_groups<M, parts.kRows, 1>(one) : add_groups<M, 1, 1>(one);
+      if (at_once == 1) many ? add_groups<M, kRows, 1>(one) : add_groups<M, 1, 1>(one);
       one.w += at_once * t.w_panel;
       one.scales += at_once * t.scales_panel;
       one.totals += at_once * kPanelWidth;
     }
-    i += many ? parts.kRows : 1;
+    i += many ? kRows : 1;
   }
 }
 
@@ -502,7 +503,7 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
         }
       }
 #endif
-      add_rows(product, parts, rows + g * t.a_group, totals, panels, t);
+      add_rows<M>(product, rows + g * t.a_group, totals, panels, t);
     }
     finish(product, column, product.n - column < width ? product.n - column : width, totals, width);
   }
