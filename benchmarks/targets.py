@@ -191,8 +191,7 @@ def executed(
     target: Target, program: Path, plugin: Path, name: str, side: str, count: int, folder: Path
 ) -> int:
     """Instructions of the whole program, with `count` inferences."""
-    libraries = ["-L", f"/usr/{target.gcc.removesuffix('-')}"] if target.gcc else []
-    command: list[str | Path] = [*target.emulator, *libraries, "-plugin", plugin, program]
+    command: list[str | Path] = [*target.emulator, "-plugin", plugin, program]
     command += [*words_of(name, side, folder, f"{folder}/"), "--num_executions", str(count)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     check(name, side, folder)
@@ -230,7 +229,7 @@ def of_board(where: str, names: Sequence[str], folder: Path, gcc: bool) -> list[
         pair, sizes = [], []
         for side in BACKENDS:
             model = folder / f"{name}-{side}.pte"
-            application = Application(model, board, name)
+            application = Application(model, board, name, board.stack)
             made = build_image(
                 application, compiler, selection.of_file(model), folder / where / name / side, log_level=0
             )

@@ -109,10 +109,11 @@ def make(
 
 
 def link_flags(target: Target, driver: toolchain.Compiler) -> Sequence[str]:
-    """Flags for linking a program of a target with files."""
+    """Flags for linking a program of a target with files; static on other machines, which may lack the libraries."""
     flags = [*_GC.get(target.name, ("-Wl,--gc-sections",)), "-s"]
-    static = target.kind == "linux" and target.zig if driver.is_zig else target.name == "x86-64-windows"
-    return [*flags, "-static"] if static else flags
+    is_windows_gcc = target.name == "x86-64-windows" and not driver.is_zig
+    is_static = is_windows_gcc or (target.kind == "linux" and target.name != "host")
+    return [*flags, "-static"] if is_static else flags
 
 
 def _or_none(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
@@ -143,7 +144,11 @@ def _toolchain_file(target: Target, driver: toolchain.Compiler) -> str:
         "set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)" if target.kind == "bare" else "",
     ]
     if target.emulator:
-        lines.append(f'set(CMAKE_CROSSCOMPILING_EMULATOR "{";".join(target.emulator)}")')
+        # a project's own program may load the shared libraries of GNU's compiler, which Debian installs here
+        libraries = Path("/usr", (target.gcc or "").removesuffix("-"), "lib")
+        where = ("-L", str(libraries.parent)) if target.kind == "linux" and libraries.is_dir() else ()
+        emulator = (*target.emulator, *(() if driver.is_zig else where))
+        lines.append(f'set(CMAKE_CROSSCOMPILING_EMULATOR "{";".join(emulator)}")')
     return "\n".join(line for line in lines if line) + "\n"
 
 
