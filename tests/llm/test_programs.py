@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,6 +125,34 @@ def test_chat_answers_lines_and_forgets_on_reset(file, monkeypatch, capsys):
     second = Session(file).chat(history, max_tokens=12, temperature=0).run().text
     assert chat(file, "Hello\nMore\n", monkeypatch, capsys) == f"{expected}\n{second}\n"
     assert len(chat(file, "Hello, this is long\n" * 12, monkeypatch, capsys)) > 0  # beyond the context
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_chat_has_commands_and_refuses_others(file, monkeypatch, capsys):
+    listed = chat(file, "/help\n", monkeypatch, capsys)
+    commands = re.findall(r"^(/\w+)", listed, re.M)
+    assert commands == ["/help", "/image", "/reset", "/exit"]
+    expected = (
+        Session(file).chat([{"role": "user", "content": "/x"}], max_tokens=12, temperature=0).run().text
+    )
+    assert chat(file, " /x\n", monkeypatch, capsys) == expected + "\n"
+    for command in commands:  # each is known: none is a message, and none is refused
+        monkeypatch.setattr(sys, "stdin", Terminal(f"{command}\n"))
+        assert cli.main(["chat", str(file)]) == 0
+        assert "unknown command" not in capsys.readouterr().err
+
+    for stdin, status in ((io.StringIO, 2), (Terminal, 0)):
+        monkeypatch.setattr(sys, "stdin", stdin("/rest now\n/exit\n"))
+        assert cli.main(["chat", str(file)]) == status
+        printed = capsys.readouterr()
+        assert "unknown command '/rest'; did you mean /reset? (/help" in printed.err
+        assert not printed.out.replace("> ", "")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("/image nothing.png\n"))
+    assert cli.main(["chat", str(file)]) == 2 and "nothing.png" in capsys.readouterr().err
 
 
 def test_chat_keeps_to_grammars_and_names_what_is_wrong(file, tmp_path, monkeypatch, capsys):

@@ -2,8 +2,8 @@
 # In: a compiled language model and lines of a user. Out: its answers, as they come.
 """Talk with a language model
 
-Each line is a message. /image FILE shows a picture with the next one, /reset begins a new conversation, /exit or Ctrl-D
-ends, Ctrl-C ends an answer. What the context no longer holds is forgotten, the oldest first. With --prompt a text is
+Each line is a message, except lines that begin with / (/help lists them). Ctrl-C ends an answer, Ctrl-D ends the
+conversation. What the context no longer holds is forgotten, the oldest first. With --prompt a text is
 continued as it is, without a chat template; models that translate or transcribe do so.
 
 examples:
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import io
 import json
 import sys
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchette.cli import DONE, UsageError, _llm
-from torchette.cli._console import note
+from torchette.cli._console import note, print_values
 from torchette.errors import InputError
 from torchette.units import byte_text
 
@@ -36,6 +37,12 @@ if TYPE_CHECKING:
     from torchette.llm.generation import Generation
     from torchette.llm.session import Session
 
+_COMMANDS = {
+    "/help": "print this list",
+    "/image FILE": "send an image with the next message",
+    "/reset": "begin a new conversation",
+    "/exit": "end, as Ctrl-D does; Ctrl-C ends an answer",
+}
 _NUMBERS = {
     "temperature": (float, "0 takes the likeliest token"),
     "top-k": (int, "of so many of the likeliest tokens alone"),
@@ -108,24 +115,32 @@ def run(options: argparse.Namespace) -> int:
     if terminal:
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  arrows and history
+        note("/help lists the commands")
     if options.audio or options.prompt is not None:
         _said(session.generate(options.prompt or "", images=pictures, **asked), options.statistics)
         return DONE
     while True:
         try:
-            line = input("> " if terminal else "").strip()
+            line = input("> " if terminal else "").rstrip()
         except EOFError:
             return DONE
-        command, _, rest = line.partition(" ")
-        if line == "/exit":
+        command, _, argument = line.partition(" ") if line.startswith("/") else ("", "", "")
+        line = line.strip()
+        if command == "/exit":
             return DONE
-        if line == "/reset":
+        if command == "/help":
+            print_values([*_COMMANDS.items(), (" /...", "a message, because of the space before /")])
+        elif command == "/reset":
             messages = list(first)
         elif command == "/image":
             try:
-                pictures.append(image_of(Path(rest.strip()).expanduser().read_bytes()))
+                pictures.append(image_of(Path(argument.strip()).expanduser().read_bytes()))
             except (OSError, InputError) as error:
+                if not terminal:
+                    raise
                 note(str(error))
+        elif command:
+            _refuse(command, terminal)
         elif line:
             parts = [{"type": "image", "image": picture} for picture in pictures]
             content = [*parts, {"type": "text", "text": line}] if parts else line
@@ -140,6 +155,16 @@ def run(options: argparse.Namespace) -> int:
                 messages.pop()
             else:
                 messages.append({"role": "assistant", "content": said})
+
+
+def _refuse(command: str, terminal: bool) -> None:
+    """Reports an unknown command. Raises UsageError if the input is not a terminal."""
+    near = difflib.get_close_matches(command, [name.partition(" ")[0] for name in _COMMANDS], 1)
+    text = f"unknown command {command!r}" + (f"; did you mean {near[0]}?" if near else "")
+    text += " (/help lists the commands; a space before / makes a message)"
+    if not terminal:
+        raise UsageError(text)
+    note(text)
 
 
 def _answer(
