@@ -7,6 +7,7 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import re
 import socket
 import threading
 import time
@@ -16,8 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.build import chromium
 from tests.llm.double import END, FakeDecoder, session
 from tests.llm.test_messages import ADD, TOOLS
+from torchette.cli import serve
 from torchette.errors import InputError
 from torchette.llm.serve import Limits, Server, _plainly
 from torchette.llm.session import Session
@@ -93,6 +96,63 @@ def test_models(server):
     assert status == 200 and [m["id"] for m in body["data"]] == ["double"]
     assert ask(server, "/v1/models/double")[1]["object"] == "model"
     assert ask(server, "/health") == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize("key", [None, "key-1"])
+def test_the_chat_page_needs_nothing_from_elsewhere(key):
+    """Its files are there without a key, and name one another; its model is the server's."""
+    page = serve._page('a "b')
+    with Server([session(FakeDecoder())], 'a "b', port=0, limits=LIMITS, api_key=key, page=page) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        status, index = ask(made, "/?model=x")
+        assert status == 200 and ask(made, "/llm.js")[0] == 200 == ask(made, "/worker.js")[0]
+        sources = [index, *(ask(made, f"/{name}")[1] for name in ("chat.js", "worker.js", "llm.js"))]
+        for named in re.findall(r'(?:href="|src="|from "|Worker\(")(?:\./)?([\w.]+)"', "".join(sources)):
+            assert ask(made, f"/{named}")[0] == 200, named
+        assert not re.search("https?:", "".join(sources))
+        url = "/" + re.search('data-model="(.*?)"', index)[1]
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        model = ask(made, url, headers=headers)[1]
+        assert model["id"] == 'a "b' and model["max_model_len"] == 64
+        assert ask(made, url)[0] == (401 if key else 200)
+        assert ask(made, "/server.js")[0] == ask(made, "/../serve.py")[0] == (401 if key else 404)
+        made.shutdown()
+
+
+@pytest.mark.gate
+def test_the_chat_page_shows_what_a_session_says():
+    """In Chromium: the answer, the server's error while the context is too small, and an answer that is stopped."""
+    chromium.find()
+    decoder = FakeDecoder(context=512)
+    expected = session(decoder.new()).chat(CHAT["messages"], max_tokens=30).run()
+    served = serve._page("double")
+    with (
+        Server([session(decoder)], "double", port=0, limits=LIMITS, page=served) as made,
+        chromium.Chromium() as page,
+    ):
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        page.open(f"http://127.0.0.1:{made.server_port}/", "document.body.dataset.ready === ''")
+        assert page.value("document.getElementById('facts').textContent") == "512 tokens of context"
+        ask_for = (
+            "document.getElementById('most').value = {}; document.getElementById('temperature').value = 0;"
+            "document.getElementById('question').value = {!r}; document.getElementById('form').requestSubmit()"
+        )
+        said = "[...document.querySelectorAll('#messages .assistant')].map((item) => item.textContent)"
+        facts = "document.getElementById('facts').textContent"
+        page.value(ask_for.format(30, CHAT["messages"][0]["content"]))
+        page.wait(f"{facts}.includes('tokens ·')")
+        assert page.value(said) == [expected.text]
+        assert page.value(facts).startswith(f"{expected.statistics.answer_tokens} tokens")
+        decoder.seconds = 0.05
+        page.value(ask_for.format(40, "More"))
+        page.wait("document.querySelectorAll('#messages .assistant')[1]?.textContent.length > 0")
+        page.value("document.getElementById('form').requestSubmit()")
+        page.wait(f"{facts}.includes('tokens ·') && document.getElementById('send').textContent === 'Send'")
+        decoder.seconds = 0
+        page.value("document.getElementById('clear').click()")
+        page.value(ask_for.format(9, "x" * 600))
+        page.wait(f"{facts}.startsWith('OutOfResources: ')")
+        made.shutdown()
 
 
 def test_a_completion_is_what_a_session_says(server):

@@ -2,7 +2,7 @@
 # In: a compiled language model. Out: a server that OpenAI's clients talk to, until Ctrl-C.
 """Serve a language model at OpenAI's endpoints
 
-/v1/models, /v1/completions and /v1/chat/completions, also streaming, with several answers, log-probabilities, JSON schemas
+The page / chats with the model in a browser. /v1/models, /v1/completions and /v1/chat/completions, also streaming, with several answers, log-probabilities, JSON schemas
 as response_format, tools, images as data URLs, and top_k, min_p, repetition_penalty, grammar and chat_template_kwargs beside
 OpenAI's own parameters. Only this machine is served, unless --host says otherwise; clients then should need a key.
 
@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +94,27 @@ def run(options: argparse.Namespace) -> int:
     limits = Limits(body * 10**6, options.max_tokens, seconds=options.max_seconds)
     sessions = models.pop(name)
     draft = Session(options.draft, threads=options.threads) if options.draft else None
-    given = (options.host, options.port, limits, models, options.api_key, draft)
+    given = (options.host, options.port, limits, models, options.api_key, draft, _page(name))
     with Server(sessions, name, *given) as server:
         names = ", ".join(map(json.dumps, server.models))
         note(
             f"{names} {'are' if models else 'is'} at http://{options.host}:{server.server_port}/v1, Ctrl-C ends"
         )
+        note(f"chat in a browser: http://{options.host}:{server.server_port}/")
         if not server.is_local and options.api_key is None:
             note("other machines can use it: TORCHETTE_API_KEY says what they must know")
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
     return DONE
+
+
+def _page(name: str) -> Callable[[], dict[str, tuple[bytes, str]]]:
+    """Returns the chat page of the model, read when a browser asks for it first."""
+
+    @functools.cache
+    def page() -> dict[str, tuple[bytes, str]]:
+        from torchette.build.web.chat import served_page
+
+        return served_page(name)
+
+    return page

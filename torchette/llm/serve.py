@@ -8,6 +8,7 @@ import base64
 import hmac
 import json
 import logging
+import math
 import re
 import select
 import socket
@@ -86,6 +87,14 @@ class Refusal(Exception):
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": name}}
 
 
+def _wrong(param: str, message: str) -> Refusal:
+    return Refusal(400, message, param=param)
+
+
+def _is_integer(value: object, least: int, most: float) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
 class Server(ThreadingHTTPServer):
     """Answers requests, one at a time in each session.
 
@@ -95,6 +104,7 @@ class Server(ThreadingHTTPServer):
         adapters: sessions with adapters, by the model's name with them.
         api_key: the key that clients must give; None: none.
         draft: see `Session.generate`.
+        page: returns other files to send: by path, their bytes and types.
         host: the address. If it is local, requests that name another host are refused, such as those of other sites' pages.
         port: 0 for a free port, then `server_port`.
     """
@@ -112,7 +122,9 @@ class Server(ThreadingHTTPServer):
         adapters: Mapping[str, list[Session]] | None = None,
         api_key: str | None = None,
         draft: Session | None = None,
+        page: Callable[[], Mapping[str, tuple[bytes, str]]] = dict,
     ) -> None:
+        self.page = page
         self.models = {name: list(sessions), **(adapters or {})}
         self.name, self.limits, self.created, self.api_key = name, limits, int(time.time()), api_key
         self.free = [session for one in self.models.values() for session in one]
@@ -243,7 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
         is_right = key is None or hmac.compare_digest(
             f"Bearer {key}".encode(), given.encode("latin-1", "replace")
         )
-        if not is_right and self.path != "/health":
+        if not is_right and self.path != "/health" and self.path.partition("?")[0] not in self.server.page():
             raise Refusal(401, "the API key is missing or wrong", name="invalid_api_key")
 
     def _fail(self, refusal: Refusal) -> None:
@@ -257,16 +269,19 @@ class _Handler(BaseHTTPRequestHandler):
             pass
         self.close_connection = True  # a body that was not read would be taken for the next request
 
-    def _send(self, status: int, body: object) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
+    def _send(self, status: int, body: object, kind: str = "application/json") -> None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self._head(status, kind, ("Content-Length", str(len(data))))
         if self.command != "HEAD":
             self.wfile.write(data)
+
+    def _head(self, status: int, kind: str, *more: tuple[str, str]) -> None:
+        self.send_response(status)
+        policy = ("Content-Security-Policy", "default-src 'self'; img-src data:")
+        close = [("Connection", "close")] if self.close_connection else []
+        for name, value in (("Content-Type", kind), policy, *more, *close):
+            self.send_header(name, value)
+        self.end_headers()
 
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
@@ -278,9 +293,10 @@ class _Handler(BaseHTTPRequestHandler):
         server, path = self.server, self.path.split("?")[0].rstrip("/")
         models = {
             f"/v1/models/{name}": {
-                "id": name, "object": "model", "created": server.created, "owned_by": "torchette"
+                "id": name, "object": "model", "created": server.created, "owned_by": "torchette",
+                "max_model_len": sessions[0].max_context,
             }
-            for name in server.models
+            for name, sessions in server.models.items()
         }  # fmt: skip
         if path == "/v1/models":
             self._send(200, {"object": "list", "data": list(models.values())})
@@ -288,6 +304,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, models[unquote(path)])
         elif path == "/health":
             self._send(200, {"status": "ok"})
+        elif file := server.page().get(path or "/"):
+            self._send(200, *file)
         else:
             raise Refusal(
                 404,
@@ -296,10 +314,9 @@ class _Handler(BaseHTTPRequestHandler):
             )
 
     def _body(self) -> dict[str, Any]:
-        if self.headers.get("Transfer-Encoding"):
-            raise Refusal(411, "a request says its length: Content-Length", name="length_required")
         length = self.headers.get("Content-Length") or ""
-        if not (length.isascii() and length.isdigit() and len(length) < 19):
+        is_length = length.isascii() and length.isdigit() and len(length) < 19
+        if not is_length or self.headers.get("Transfer-Encoding"):
             raise Refusal(411, "a request says its length: Content-Length", name="length_required")
         if int(length) > self.server.limits.body_bytes:
             raise Refusal(
@@ -343,8 +360,8 @@ class _Handler(BaseHTTPRequestHandler):
         prompts = self._prompts(body, chat)
         many = body.get("n", 1)
         most = self.server.limits.choices
-        if isinstance(many, bool) or not isinstance(many, int) or not 1 <= many * len(prompts) <= most:
-            raise Refusal(400, f"n is {many!r}, a request has 1 to {most} answers", param="n")
+        if not _is_integer(many, 1, most) or not 1 <= many * len(prompts) <= most:
+            raise _wrong("n", f"n is {many!r}, a request has 1 to {most} answers")
         session = self.server.acquire(model, prompts[0]["prompt"], until, self._is_gone)
         done = threading.Event()
         watch = threading.Thread(target=self._watch, args=(session, until, done), daemon=True)
@@ -385,22 +402,18 @@ class _Handler(BaseHTTPRequestHandler):
         if chat:
             messages, names = body.get("messages"), body.get("chat_template_kwargs", {})
             if not isinstance(messages, list) or not isinstance(names, dict):
-                raise Refusal(
-                    400, "messages must be a list, chat_template_kwargs an object", param="messages"
-                )
+                raise _wrong("messages", "messages must be a list, chat_template_kwargs an object")
             tools, choice = body.get("tools"), body.get("tool_choice", "auto")
             asked = session._asked([_plain(message) for message in messages], tools, choice, names)
             body["tools"] = functions(tools) if tools and choice != "none" else {}
             if len(asked.get("images", ())) > self.server.limits.images:
-                raise Refusal(
-                    400, f"a request has at most {self.server.limits.images} images", param="messages"
-                )
+                raise _wrong("messages", f"a request has at most {self.server.limits.images} images")
             return [asked]
         prompt = body.get("prompt")
         if not isinstance(prompt, list) or (prompt and isinstance(prompt[0], int)):
             prompt = [prompt]
         if not all(isinstance(one, (str, list)) for one in prompt):
-            raise Refusal(400, "prompt must be a text, a list of tokens, or a list of such", param="prompt")
+            raise _wrong("prompt", "prompt must be a text, a list of tokens, or a list of such")
         return [{"prompt": session.encode(p) if isinstance(p, str) else session._checked(p)} for p in prompt]
 
     def _options(self, body: dict[str, Any], chat: bool) -> dict[str, Any]:
@@ -410,29 +423,25 @@ class _Handler(BaseHTTPRequestHandler):
         most = body.get(
             "max_completion_tokens", body.get("max_tokens", self.server.limits.answer_tokens if chat else 16)
         )
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise Refusal(
-                400, f"max_tokens is {most!r}, it must be a whole number from 1", param="max_tokens"
-            )
+        if not _is_integer(most, 1, math.inf):
+            raise _wrong("max_tokens", f"max_tokens is {most!r}, it must be an integer from 1")
         options["max_tokens"] = min(most, self.server.limits.answer_tokens)
         stop = body.get("stop", [])
         options["stop"] = stop if isinstance(stop, str) else list(stop) if isinstance(stop, list) else [stop]
         if len(options["stop"]) > (1000 if isinstance(stop, str) else 16) or any(
             len(str(one)) > 1000 for one in options["stop"]
         ):
-            raise Refusal(400, "there are at most 16 stop texts of at most 1000 characters", param="stop")
+            raise _wrong("stop", "there are at most 16 stop texts of at most 1000 characters")
         bias = body.get("logit_bias", {})
         try:
             if len(bias) > 1000:
-                raise Refusal(400, "logit_bias has more than 1000 tokens", param="logit_bias")
+                raise _wrong("logit_bias", "logit_bias has more than 1000 tokens")
             options["logit_bias"] = {int(token): float(value) for token, value in bias.items()}
         except (AttributeError, TypeError, ValueError, OverflowError):
-            raise Refusal(400, "logit_bias must be numbers by token", param="logit_bias") from None
+            raise _wrong("logit_bias", "logit_bias must be numbers by token") from None
         wanted = body.get("top_logprobs", 0) if chat else body.get("logprobs", 0)
-        if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 <= wanted <= 20:
-            raise Refusal(
-                400, "the likeliest tokens of which log-probabilities are given are 0 to 20", param="logprobs"
-            )
+        if not _is_integer(wanted, 0, 20):
+            raise _wrong("logprobs", "log-probabilities are returned for the 0 to 20 likeliest tokens")
         if body.get("logprobs") if chat else "logprobs" in body:
             options["logprobs"] = wanted
         form = body.get("response_format", {"type": "text"})
@@ -442,10 +451,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif kind == "json_schema" and isinstance(form.get("json_schema"), dict):
             options["schema"] = form["json_schema"].get("schema", {})
         elif kind != "text":
-            raise Refusal(
-                400,
-                "response_format must be of type text, json_object or json_schema",
-                param="response_format",
+            raise _wrong(
+                "response_format", "response_format must be of type text, json_object or json_schema"
             )
         return options
 
@@ -524,17 +531,8 @@ class _Handler(BaseHTTPRequestHandler):
         return choice
 
     def _begin_stream(self) -> None:
-        self.close_connection = True
-        self.send_response(200)
-        for name, value in (
-            ("Content-Type", "text/event-stream"),
-            ("Cache-Control", "no-cache"),
-            ("Transfer-Encoding", "chunked"),
-            ("Connection", "close"),
-        ):
-            self.send_header(name, value)
-        self.end_headers()
-        self._streaming = True
+        self.close_connection = self._streaming = True
+        self._head(200, "text/event-stream", ("Cache-Control", "no-cache"), ("Transfer-Encoding", "chunked"))
 
     def _stream(
         self, index: int, first: Piece | None, pieces: Iterator[Piece], answer: Generation, session: Session,
@@ -604,15 +602,14 @@ def _part(given: object) -> dict[str, Any]:
     url = url.get("url") if isinstance(url, dict) else url
     head, _, data = url.partition(",") if isinstance(url, str) else ("", "", "")
     if not re.fullmatch(r"data:image/[\w.+-]+;base64", head):
-        raise Refusal(
-            400,
+        raise _wrong(
+            "messages",
             "a message's content is text, or parts of type text, or image_url with a URL data:image/...;base64,...",
-            param="messages",
         )
     try:
         return {"type": "image", "image": base64.b64decode(data, validate=True)}
     except ValueError as error:
-        raise Refusal(400, f"the image is no base64: {error}", param="messages") from None
+        raise _wrong("messages", f"the image is no base64: {error}") from None
 
 
 def _usage(answers: list[Generation], many: int) -> dict[str, Any]:

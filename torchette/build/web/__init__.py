@@ -10,10 +10,12 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from torchette.build import library, selection, toolchain
 from torchette.build.selection import Selection
 from torchette.build.sources import PACKAGE
+from torchette.build.web.chat import FOLDER, chat_page
 from torchette.targets import find
 
 HERE = Path(__file__).parent
@@ -45,7 +47,7 @@ def build(
         chosen: what the runtime must have, if not what the models need.
         small: optimize kernels for size.
         log_level: as TORCHETTE_LOG_LEVEL; it includes the text of errors.
-        llm: for language models: torchette_llm.wasm and llm.js beside these, and the page that talks, index.html.
+        llm: for language models: also torchette_llm.wasm, llm.js, and the chat page index.html, which opens the first model.
         report: called for each source that is compiled, and before a program is linked.
 
     Returns:
@@ -68,17 +70,17 @@ def build(
     ]
     module = toolchain.Unit(PACKAGE / "build" / "web" / "module.cpp", own)
     programs = {"torchette.wasm": [*core, module]}
+    page: dict[str, bytes] = {}
     sources = [HERE / "torchette.js", HERE / "torchette.d.ts", *models]
     if llm:
         emulated = (*own, "-D_WASI_EMULATED_MMAN")
-        pages = PACKAGE / "extension" / "llm" / "web"
         programs["torchette_llm.wasm"] = [
             *core,
             *library.extension_units(target, emulated),
             *library.llm_units(own),
-            toolchain.Unit(pages / "llm.cpp", own),
+            toolchain.Unit(FOLDER / "llm.cpp", own),
         ]
-        sources += sorted(path for path in pages.iterdir() if path.suffix != ".cpp")
+        page = chat_page(quote(models[0].name) if models else None)
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, units in programs.items():
@@ -92,6 +94,9 @@ def build(
         written.append(folder / source.name)
         if source.resolve() != written[-1].resolve():
             shutil.copyfile(source, written[-1])
+    for name, data in page.items():
+        written.append(folder / name)
+        written[-1].write_bytes(data)
     package = folder / "package.json"
     if not package.exists():
         package.write_text(json.dumps(PACKAGE_JSON, indent=2) + "\n", encoding="utf-8")

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The page: a model that is dropped, chosen, or named by ?model=URL (model.pte beside the page is tried without one), and a
-// conversation with it. The model runs in worker.js; nothing leaves the browser.
+// The chat page: a conversation with a model. The user drops or chooses a file, or ?model=URL names it; the default is the URL
+// in the page's data-model. worker.js runs the model in the browser, or talks to the page's own server.
 const find = (id) => document.getElementById(id);
 const worker = new Worker("worker.js", { type: "module" });
 const messages = [];
-let answer = null; // the element of the answer that goes on
+let answer = null; // the element of the answer that continues
+let opened = null; // the model's file or URL
 let ready = false;
 
 function say(text) {
@@ -28,11 +29,12 @@ function update() {
   if (ready && !answer) find("question").focus();
 }
 
-function open(source) {
+function open(source, key) {
   ready = false;
+  opened = source;
   say("Loading …");
   clear();
-  worker.postMessage({ open: source });
+  worker.postMessage({ open: source, key });
 }
 
 function clear() {
@@ -56,6 +58,7 @@ function ask() {
 }
 
 const megabytes = (bytes) => `${(bytes / 1e6).toFixed(1)} MB`;
+const inMemory = (bytes) => (bytes ? ` · ${megabytes(bytes)} of memory` : ""); // a server does not report it
 
 worker.onmessage = ({ data }) => {
   if (data.progress) {
@@ -63,7 +66,7 @@ worker.onmessage = ({ data }) => {
     say(`Loading ${megabytes(bytes)}${of ? ` of ${megabytes(of)}` : ""}`);
   } else if (data.ready) {
     ready = true;
-    say(`${data.ready.maxContext} tokens of context · ${megabytes(data.ready.memory)} of memory${data.ready.hasTemplate ? "" : " · the file has no chat template: it goes on with your text"}`);
+    say(`${data.ready.maxContext} tokens of context${inMemory(data.ready.memory)}${data.ready.hasTemplate ? "" : " · the file has no chat template: the model continues your text"}`);
     document.body.dataset.ready = "";
   } else if (data.piece !== undefined) {
     answer.textContent += data.piece;
@@ -73,7 +76,7 @@ worker.onmessage = ({ data }) => {
     messages.splice(messages[0].role === "system" ? 1 : 0, forgotten);
     messages.push({ role: "assistant", content: answer.textContent });
     const rate = count > 1 && end > first ? ` · ${((1000 * (count - 1)) / (end - first)).toFixed(1)} tokens/s` : "";
-    say(`${count} tokens · first after ${first ? first - begin : 0} ms${rate} · ${megabytes(memory)} of memory`);
+    say(`${count} tokens · first after ${first ? Math.round(first - begin) : 0} ms${rate}${inMemory(memory)}`);
     answer = null;
   } else {
     if (answer) {
@@ -84,6 +87,8 @@ worker.onmessage = ({ data }) => {
     }
     answer = null;
     say(`${data.code}: ${data.error}`);
+    const key = data.code === "invalid_api_key" && prompt("The API key of this server");
+    if (key) open(opened, key);
   }
   update();
 };
@@ -106,7 +111,6 @@ addEventListener("drop", (event) => {
   if (event.dataTransfer.files[0] && !answer) open(event.dataTransfer.files[0]);
 });
 
-const named = new URLSearchParams(location.search).get("model");
-const start = named ?? "model.pte";
-if (named || (await fetch(start, { method: "HEAD" }).catch(() => ({}))).ok) open(new URL(start, location.href).href);
+const start = new URLSearchParams(location.search).get("model") ?? document.body.dataset.model;
+if (start) open(new URL(start, location.href).href);
 update();

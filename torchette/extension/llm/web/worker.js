@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The model of the page, in a worker, so that the page never waits for it. In: {open: file or URL}, {ask: messages, options},
+// The model of the page, in a worker, so that the page never waits for it. In: {open: file or URL, key}, {ask: messages, options},
 // {stop: true}. Out: {progress}, {ready: facts}, {piece: text}, {end: statistics}, {error: text, code}.
 import { Llm } from "./llm.js";
 
@@ -7,9 +7,9 @@ let llm = null;
 let stopped = false;
 
 const work = {
-  async open(source) {
+  async open(source, key) {
     llm = null;
-    llm = await Llm.load(source, { progress: (bytes, of) => postMessage({ progress: [bytes, of] }) });
+    llm = await Llm.load(source, { key, progress: (bytes, of) => postMessage({ progress: [bytes, of] }) });
     const { maxContext, hasTemplate, memory } = llm;
     postMessage({ ready: { maxContext, hasTemplate, memory } });
   },
@@ -39,7 +39,7 @@ const work = {
 onmessage = async ({ data }) => {
   try {
     if (data.stop) stopped = true;
-    else if (data.open) await work.open(data.open);
+    else if (data.open) await work.open(data.open, data.key);
     else await work.ask(data.ask, data.options);
   } catch (error) {
     postMessage({ error: error.message, code: error.code ?? error.name });
