@@ -44,6 +44,9 @@ def build(folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=HERE.parents[1] / ".torchette" / "web")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1, this machine alone)"
+    )
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--build-only", action="store_true", help="do not serve")
     options = parser.parse_args()
@@ -51,8 +54,9 @@ def main() -> None:
     if options.build_only:
         return
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
-    print(f"http://localhost:{options.port}", flush=True)
-    http.server.ThreadingHTTPServer(("", options.port), handler).serve_forever()
+    with http.server.ThreadingHTTPServer((options.host, options.port), handler) as server:
+        print(f"http://{options.host}:{server.server_port}", flush=True)
+        server.serve_forever()
 
 
 if __name__ == "__main__":
