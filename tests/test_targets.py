@@ -19,10 +19,12 @@ def test_a_wrong_name_has_its_neighbour_in_the_message():
 
 def test_what_memory_is_like_is_known_for_every_target():
     for name in targets.TARGETS:
-        assert processor_of(name).pointer == (4 if name.startswith(("armv7", "cortex", "wasm32")) else 8)
+        assert processor_of(name).pointer == (
+            4 if name.startswith(("armv7", "cortex", "riscv32", "wasm32")) else 8
+        )
     assert targets.processor("aarch64-android").lanes == targets.PROCESSORS["aarch64"].lanes
     assert targets.processor("x86-64-v3") == targets.PROCESSORS["x86-64-v3"]
-    assert targets.processor("cortex-m0").pointer == 4
+    assert targets.processor("cortex-m0").pointer == targets.processor("cortex-m0plus").pointer == 4
 
 
 def test_a_processor_that_nothing_is_built_for_is_told_from_a_wrong_name():

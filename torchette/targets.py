@@ -53,7 +53,7 @@ def processor(name: str) -> Processor:
     Raises:
         InputError: there is no such processor.
     """
-    kinds = [kind for kind in PROCESSORS if re.fullmatch(rf"{kind}(\d+|-.+)?", name)]
+    kinds = [kind for kind in PROCESSORS if re.fullmatch(rf"{kind}(\d+\w*|-.+)?", name)]
     if not kinds:
         raise InputError(
             unknown_name("target", name, (*PROCESSORS, *TARGETS)),
@@ -95,8 +95,12 @@ class Target:
 def _cortex(name: str, text: str, zig: str, gcc_fpu: str | None) -> Target:
     # A core without its floating-point unit named would pass floats in registers and compute them in software.
     # newlib declares M_PI and Bessel functions to those who ask.
-    flags: tuple[str, ...] = (f"-mcpu={name}", "-mthumb", "-mfloat-abi=hard", "-D_GNU_SOURCE")
+    abi = "soft" if name == "cortex-m0plus" else "hard"
+    flags: tuple[str, ...] = (f"-mcpu={name}", "-mthumb", f"-mfloat-abi={abi}", "-D_GNU_SOURCE")
     flags += (f"-mfpu={gcc_fpu}",) if gcc_fpu else ()
+    if abi == "soft":
+        zig_flags = ("-target", "thumb-linux-musleabi", f"-mcpu={zig}")
+        return Target(name, text, "bare", zig_flags, gcc="arm-none-eabi-", gcc_flags=flags)
     return Target(
         name,
         text,
@@ -133,7 +137,7 @@ TARGETS = {
         ),
         Target(
             "aarch64-linux",
-            "Linux, 64-bit ARM, static with ziglang",
+            "Linux, 64-bit ARM, static",
             "linux",
             zig=("-target", "aarch64-linux-musl"),
             gcc="aarch64-linux-gnu-",
@@ -141,7 +145,7 @@ TARGETS = {
         ),
         Target(
             "armv7-linux",
-            "Linux, 32-bit ARM with NEON, static with ziglang",
+            "Linux, 32-bit ARM with NEON, static",
             "linux",
             zig=("-target", "arm-linux-musleabihf", "-mcpu=generic+v7a+neon+vfp3"),
             gcc="arm-linux-gnueabihf-",
@@ -150,18 +154,27 @@ TARGETS = {
         ),
         Target(
             "riscv64-linux",
-            "Linux, 64-bit RISC-V (rv64gc), static with ziglang",
+            "Linux, 64-bit RISC-V (rv64gc), static",
             "linux",
             zig=("-target", "riscv64-linux-musl"),
             gcc="riscv64-linux-gnu-",
             emulator=("qemu-riscv64",),
         ),
+        _cortex("cortex-m0plus", "bare metal, Cortex-M0 and M0+", "cortex_m0plus", None),
         _cortex("cortex-m4", "bare metal, Cortex-M4F", "cortex_m4+vfp4d16sp", "fpv4-sp-d16"),
         _cortex(
             "cortex-m7", "bare metal, Cortex-M7, single precision", "cortex_m7+fp_armv8d16sp", "fpv5-sp-d16"
         ),
         _cortex("cortex-m33", "bare metal, Cortex-M33 with FPU", "cortex_m33+fp_armv8d16sp", "fpv5-sp-d16"),
         _cortex("cortex-m55", "bare metal, Cortex-M55 with Helium", "cortex_m55+mve_fp+fp_armv8d16", None),
+        Target(
+            "riscv32-imac",
+            "bare metal, RISC-V (rv32imac)",
+            "bare",
+            zig=("-target", "riscv32-linux-musl", "-mcpu=generic_rv32+m+a+c+zicsr"),
+            gcc="riscv64-unknown-elf-",
+            gcc_flags=("-march=rv32imac_zicsr", "-mabi=ilp32", "-D_GNU_SOURCE"),
+        ),
         Target(
             "wasm32-wasi",
             "WebAssembly with files (WASI)",

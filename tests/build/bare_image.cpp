@@ -70,7 +70,7 @@ int main() {
   semihosting_command_line(line, sizeof(line));
   const char* word = line + strlen(line);
   while (word > line && word[-1] != ' ') --word;
-  if (strcmp(word, "fault") == 0) asm volatile("udf 0");
+  if (strcmp(word, "fault") == 0) __builtin_trap();
   if (strcmp(word, "stack") == 0) return deeper(1000000);
   if (strcmp(word, "abort") == 0) abort();
   semihosting_write("hello from an image\n");

@@ -64,7 +64,7 @@ def test_a_new_project_builds_and_runs(board: str, kind: str, net: Path) -> None
     method, pool, used, stack = map(
         int, re.search(r"method (\d+) of (\d+) bytes.*stack (\d+) of (\d+)", text).groups()
     )
-    assert method == pool and 0 < used < stack == boards.STACK
+    assert method == pool and 0 < used < stack == boards.BOARDS[board].stack
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 
 from tests.building import BUILD, run
 from torchette import cli, targets
-from torchette.build import kernels, library, selection, sources, toolchain
+from torchette.build import kernels, library, make, selection, sources, toolchain
 from torchette.build.selection import Selection
 from torchette.errors import BuildError, MissingCompilerError, TargetError
 from torchette.packages import PACKAGES
@@ -139,6 +139,14 @@ def test_a_build_shows_how_far_it_is(
         printed = capsys.readouterr().err.splitlines()
         assert [re.findall(r"\(\d of \d done", line) for line in printed] == [[line] for line in lines]
         assert all(line.startswith("compile: ") for line in printed)
+
+
+@pytest.mark.parametrize("name", [name for name, it in targets.TARGETS.items() if it.kind == "linux"])
+def test_programs_for_another_linux_are_static(name: str) -> None:
+    """With any compiler; those of this machine are not."""
+    for is_zig in (False, True):
+        compiler = toolchain.Compiler(("c++",), ("c++",), ("ar",), "", is_zig, is_zig)
+        assert ("-static" in make.link_flags(targets.find(name), compiler)) == (name != "host")
 
 
 def test_targets_are_listed(capsys: pytest.CaptureFixture[str]):

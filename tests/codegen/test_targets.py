@@ -20,6 +20,7 @@ from torchette import targets
 from torchette.build import toolchain
 from torchette.build.bare import boards
 from torchette.build.bare.image import bare_flags, bare_units, link_image
+from torchette.build.make import link_flags
 from torchette.build.toolchain import DEVICE_FLAGS, Compiler, Unit
 from torchette.codegen import codegen
 from torchette.runtime import Runtime
@@ -76,7 +77,7 @@ def test_linux(name: str, kind: str, model: str, tmp_path: Path) -> None:
     used = toolchain.find_compiler(target, named(target, kind))
     flags = ("-std=c++17", "-Os", "-fwrapv", "-w")
     for status, objects in zip((0, 4), compiled(used, model, tmp_path, flags)):
-        toolchain.link(used, objects, tmp_path / "program")
+        toolchain.link(used, objects, tmp_path / "program", link_flags(target, used))
         run(*emulator, tmp_path / "program", status=status)
 
 
@@ -95,7 +96,7 @@ def test_boards(board: str, kind: str, model: str, tmp_path: Path) -> None:
     machine = boards.BOARDS[board]
     used = compiler(machine, kind)
     common = bare_flags(0)
-    start = toolchain.compile_units(used, bare_units(common))
+    start = toolchain.compile_units(used, bare_units(machine, common))
     (tmp_path / "image.ld").write_text(boards.script(machine))
     flags = (*DEVICE_FLAGS, "-Os", "-fwrapv")
     for status, objects in zip((0, 4), compiled(used, model, tmp_path, flags)):

@@ -127,8 +127,8 @@ def _zig(target: Target) -> Compiler:
             hints=[PACKAGES["ziglang"].install, *_named(target)],
         )
     zig = (sys.executable, "-m", "ziglang")
-    # The module of a page uses no C++ library. Linking with "c++" would compile one first, for 45 s; -lc++ adds it.
-    linker = "cc" if target.name == "wasm32-browser" else "c++"
+    # Images and the module of a page use no C++ library. Linking with "c++" would compile one first, for 45 s; -lc++ adds it.
+    linker = "cc" if target.kind == "bare" or target.name == "wasm32-browser" else "c++"
     # -fno-sanitize: by default zig traps on undefined behaviour, which costs code
     flags = ("-fno-sanitize=all", "-fno-stack-protector")
     return Compiler(

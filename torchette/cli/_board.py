@@ -21,7 +21,9 @@ def arguments(parser: argparse._ActionsContainer) -> None:
     )
     parser.add_argument("--flash", metavar="SIZE[@ADDRESS]", help="the flash of your board, if it differs")
     parser.add_argument("--ram", metavar="SIZE[@ADDRESS]", help="the RAM of your board, if it differs")
-    parser.add_argument("--stack", metavar="SIZE", default="16K", help="bytes of the stack (default: 16K)")
+    parser.add_argument(
+        "--stack", metavar="SIZE", help="bytes of the stack (default: 16K; 4K on boards with 16K of RAM)"
+    )
     parser.add_argument(
         "--temp", default="most", metavar="BYTES", help="bytes of the temp pool, or most (default) or least"
     )
@@ -37,4 +39,4 @@ def chosen(options: argparse.Namespace, default: str) -> tuple[Board, int, str |
     if not options.temp.isdigit() and options.temp not in ("most", "least"):
         raise UsageError(f"--temp is a number of bytes, most or least, not {options.temp!r}")
     temp = int(options.temp) if options.temp.isdigit() else options.temp
-    return board, boards.region(options.stack).size, temp
+    return board, boards.region(options.stack).size if options.stack else board.stack, temp

@@ -219,6 +219,8 @@ def _build_images(options: argparse.Namespace, target: Target, chosen: Selection
             )
         found.append(image)
         note(f"{image.path.name} for {board.name}: {image.flash:,} bytes of flash, {image.ram:,} of RAM")
+        if image.uf2:
+            note(f"{image.uf2} is the file to copy onto the board")
     return found
 
 

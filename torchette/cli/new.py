@@ -9,7 +9,8 @@ model on this machine. Without a model the image computes the sine.
 examples:
   torchette new mcu firmware net.pte
   torchette new mcu firmware net.pte --board mps3-an547
-  torchette new mcu firmware net.pte --board mps2-an386 --flash 1M@0x08000000 --ram 320K --stack 8K
+  torchette new mcu firmware net.pte --board rp2040                                         a Raspberry Pi Pico
+  torchette new mcu firmware net.pte --board mps2-an386 --flash 512K@0x08000000 --ram 128K  an STM32F446 (Nucleo)
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         application = Application(model, board, identifier(options.name or model.stem), stack, temp)
         new_project(application, options.folder)
     print(f"{options.folder}: {application.name} for {board.name}, {board.text}")
-    print(f"make -C {options.folder} run")
+    print(f"make -C {options.folder}" + (" run" if board.emulator else " uf2" if board.uf2_family else ""))
     return DONE
 
 

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchette.build.sources import PACKAGE
 from torchette.errors import InputError, TargetError, unknown_name
 
 FOLDER = Path(__file__).parent
@@ -33,7 +34,10 @@ class Board:
         target: the processor, a name of `torchette build --target`.
         flash: the memory of code and constants; execution begins at its first address.
         ram: the memory of the stack, variables and the pools of models.
-        emulator: the command that runs an image; the path of the image follows.
+        emulator: the command that runs an image; the path of the image follows. Empty if there is none.
+        stack: bytes of the stack, by default.
+        source: the C++ file in this folder that only this board's images contain; empty if there is none.
+        uf2_family: the family ID of the processor in UF2 files; None if the board does not accept such files.
     """
 
     name: str
@@ -42,24 +46,30 @@ class Board:
     flash: Region
     ram: Region
     emulator: tuple[str, ...] = ()
+    stack: int = STACK
+    source: str = ""
+    uf2_family: int | None = None
+
+    @property
+    def emulator_package(self) -> str:
+        """Debian's package of the emulator."""
+        return self.emulator[0] if self.emulator[0] == "qemu-system-arm" else "qemu-system-misc"
 
 
-_M = 1 << 20
+_K, _M = 1 << 10, 1 << 20
 
 
-def _mps(machine: str, text: str, target: str, flash: Region, ram: Region) -> Board:
-    """One of Arm's prototyping boards, which qemu-system-arm emulates."""
+def qemu(processor: str, *machine: str) -> tuple[str, ...]:
+    """The command with which qemu runs images on a machine: options -M and others."""
     # exit codes, text and files go through semihosting; the board's own ports are not connected
     quiet = ("-nographic", "-monitor", "none", "-serial", "null")
     semihosting = ("-semihosting-config", "enable=on,target=native")
-    return Board(
-        machine,
-        text,
-        target,
-        flash,
-        ram,
-        ("qemu-system-arm", "-M", machine, *quiet, *semihosting, "-kernel"),
-    )
+    return (f"qemu-system-{processor}", "-M", *machine, *quiet, *semihosting, "-kernel")
+
+
+def _mps(machine: str, text: str, target: str, flash: Region, ram: Region) -> Board:
+    """One of Arm's prototyping boards."""
+    return Board(machine, text, target, flash, ram, qemu("arm", machine))
 
 
 BOARDS = {
@@ -72,6 +82,25 @@ BOARDS = {
             "mps2-an505", "Cortex-M33", "cortex-m33", Region(0x10000000, 4 * _M), Region(0x38000000, 4 * _M)
         ),
         _mps("mps3-an547", "Cortex-M55", "cortex-m55", Region(0, _M // 2), Region(0x21000000, 4 * _M)),
+        Board(
+            "rp2040",
+            "Cortex-M0+, Raspberry Pi Pico",
+            "cortex-m0plus",
+            Region(0x10000000, 2 * _M),
+            Region(0x20000000, 264 * _K),
+            source="rp2040.cpp",
+            uf2_family=0xE48BFF56,
+        ),
+        # its boot program is at the beginning of flash
+        Board(
+            "hifive1",
+            "RISC-V RV32IMAC, SiFive HiFive1 Rev B",
+            "riscv32-imac",
+            Region(0x20010000, 4032 * _K),
+            Region(0x80000000, 16 * _K),
+            qemu("riscv32", "sifive_e,revb=true"),
+            stack=4 * _K,
+        ),
     )
 }
 
@@ -105,6 +134,12 @@ def region(text: str, origin: int = 0) -> Region:
         raise InputError(f"{text!r} is not a memory", hints=["SIZE or SIZE@ADDRESS: 256K, 1M@0x08000000"])
     size = int(match[1]) * {"": 1, "K": 1 << 10, "M": 1 << 20}[match[2]]
     return Region(int(match[3], 0) if match[3] else origin, size)
+
+
+def sources(board: Board) -> list[Path]:
+    """Returns the C++ files of this folder that an image of the board contains."""
+    names = ["libc.cpp", "semihosting.cpp", "startup.cpp", *([board.source] if board.source else [])]
+    return [PACKAGE / "build" / "bare" / name for name in names]
 
 
 def script(board: Board, stack: int = STACK) -> str:

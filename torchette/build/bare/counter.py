@@ -16,7 +16,7 @@ from torchette.build import selection, toolchain
 from torchette.build.bare import boards
 from torchette.build.bare.image import build_image
 from torchette.build.bare.project import Application
-from torchette.errors import BuildError, MissingCompilerError
+from torchette.errors import BuildError, MissingCompilerError, TargetError
 
 # Prints how many instructions a program has executed, when it ends. What it needs of qemu's interface stands here, since no
 # package has the header.
@@ -74,10 +74,12 @@ class Counter:
     def __init__(self, board: str, compiler: str | None = None) -> None:
         self._board = boards.find(board)
         target = targets.find(self._board.target)
+        if not self._board.emulator:
+            raise TargetError(f"there is no emulator of {board} to count instructions")
         if shutil.which(self._board.emulator[0]) is None:
             raise MissingCompilerError(
                 f"there is no {self._board.emulator[0]}, which runs images of {board}",
-                hints=["apt install qemu-system-arm"],
+                hints=[f"apt install {self._board.emulator_package}"],
             )
         if compiler is None and shutil.which(f"{target.gcc}g++"):
             compiler = target.gcc
@@ -99,7 +101,7 @@ class Counter:
     def _counted(self, program: bytes, folder: Path) -> int:
         model = folder / "model.pte"
         model.write_bytes(program)
-        application = Application(model, self._board, "model")
+        application = Application(model, self._board, "model", self._board.stack)
         image = build_image(application, self._compiler, selection.of_file(model), folder, log_level=0)
         command = [*self._board.emulator, str(image.path), "-plugin", str(count_plugin(folder))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

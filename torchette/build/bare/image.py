@@ -11,24 +11,24 @@ from typing import NamedTuple
 
 from torchette import targets
 from torchette.build import library, toolchain
-from torchette.build.bare.boards import Board
+from torchette.build.bare import uf2
+from torchette.build.bare.boards import Board, sources
 from torchette.build.bare.project import Application, write_application
 from torchette.build.selection import Selection
-from torchette.build.sources import PACKAGE
 from torchette.build.toolchain import Compiler, Report, Unit
 from torchette.errors import BuildError
 
-BARE = PACKAGE / "build" / "bare"
 # The linkers of an image, for objects of any compiler.
 LINK_FLAGS = ("-nostartfiles", "-static", "-Wl,--gc-sections", "-Wl,-e,reset")
 
 
 class Image(NamedTuple):
-    """An image: its file, and its bytes in flash and in RAM, the stack included."""
+    """An image: its file, and its bytes in flash and in RAM, the stack included; the UF2 file if the board accepts such files."""
 
     path: Path
     flash: int
     ram: int
+    uf2: Path | None = None
 
 
 def build_image(
@@ -41,22 +41,23 @@ def build_image(
     log_level: int = 2,
     report: Report | None = None,
 ) -> Image:
-    """Writes the application's sources into `folder` and NAME.elf beside them; optimized for size, or for speed if
-    `small` is False.
+    """Writes the application's sources into `folder` and NAME.elf beside them, NAME.uf2 for boards that accept such files;
+    optimized for size, or for speed if `small` is False.
 
     Raises:
         BuildError: it does not compile, or does not fit the board; names the missing bytes.
     """
-    sources = [path for path in write_application(application, folder) if path.suffix in (".c", ".cpp")]
-    target = targets.find(application.board.target)
+    own = [path for path in write_application(application, folder) if path.suffix in (".c", ".cpp")]
+    board = application.board
+    target = targets.find(board.target)
     common = bare_flags(log_level, small=small)
     units = library.units(target, selection, "minimal", common, small=small)
-    units += bare_units(common)
-    units += [Unit(source, (*common, f"-I{folder}", "-x", "c++")) for source in sources]
+    units += bare_units(board, common)
+    units += [Unit(source, (*common, f"-I{folder}", "-x", "c++")) for source in own]
     objects = toolchain.compile_units(compiler, units, report)
     if report:
         report("link", f"{application.name}.elf", 0, 0)
-    return link_image(application.board, compiler, objects, folder / f"{application.name}.elf")
+    return link_image(board, compiler, objects, folder / f"{application.name}.elf")
 
 
 def bare_flags(log_level: int = 2, *, small: bool = True) -> tuple[str, ...]:
@@ -64,12 +65,12 @@ def bare_flags(log_level: int = 2, *, small: bool = True) -> tuple[str, ...]:
     return (*library.flags(small=small, log_level=log_level, tracing=False), "-std=gnu++17")
 
 
-def bare_units(common: tuple[str, ...]) -> list[Unit]:
-    """Start-up, semihosting and the few functions of libc."""
+def bare_units(board: Board, common: tuple[str, ...]) -> list[Unit]:
+    """Start-up, semihosting, the few functions of libc, and what the board needs itself."""
     return [
         # functions of libc must not call themselves
         Unit(source, (*common, *(("-fno-builtin",) if source.stem == "libc" else ())))
-        for source in sorted(BARE.glob("*.cpp"))
+        for source in sources(board)
     ]
 
 
@@ -93,12 +94,17 @@ def link_image(board: Board, compiler: Compiler, objects: list[Path], path: Path
             code="does-not-fit-board",
             hints=[_REMEDIES[memory] for memory in missing],
         ) from error
-    return Image(path, *image_size(path, board))
+    flash, ram = image_size(path, board)
+    if board.uf2_family is None:
+        return Image(path, flash, ram)
+    copied = path.with_suffix(".uf2")
+    copied.write_bytes(uf2.blocks(path.read_bytes(), board.uf2_family))
+    return Image(path, flash, ram, copied)
 
 
 _REMEDIES = {
     "FLASH": "--log-level 0 leaves messages out; quantized weights are a quarter; a board with more: --board, --flash",
-    "RAM": "a smaller --stack, --temp least, or a model compiled to a budget; a board with more: --board, --ram",
+    "RAM": "a smaller --stack, --temp least, integers (--quantize int8), or a model compiled to a budget; a board with more: --board, --ram",
 }
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from torchette import targets
 from torchette.build import kernels, selection
-from torchette.build.bare import boards
+from torchette.build.bare import boards, uf2
 from torchette.build.bare.boards import STACK, Board
 from torchette.build.sources import PACKAGE, ROOT
 from torchette.devtools.device_memory import Bill, bills
@@ -113,14 +113,50 @@ def new_project(application: Application, folder: Path) -> list[Path]:
             BOARD=board.name,
             BOARD_TEXT=f"{board.name} ({board.text})",
             ZIG_FLAGS=" ".join(target.zig),
-            ZIG_LINK_FLAGS=" ".join(target.zig_link),
+            ZIG_LINK_FLAGS=" ".join(target.zig_link or target.zig),
+            CROSS=target.gcc or "",
             GCC_FLAGS=" ".join(target.gcc_flags),
-            EMULATOR=" ".join(board.emulator),
+            **_board_texts(application),
             BILL=", ".join(f"{what} {size:,}" for what, size, _ in bill.rows() if isinstance(size, int)),
         )
         written.append(folder / {"README": "README.md"}.get(name, name))
         written[-1].write_text(text, encoding="utf-8")
-    return [*written, folder / "selected.h", *_copy_runtime(chosen, folder)]
+    if board.uf2_family is not None:
+        written.append(Path(shutil.copyfile(uf2.__file__, folder / "uf2.py")))
+    return [*written, folder / "selected.h", *_copy_runtime(board, chosen, folder)]
+
+
+def _board_texts(application: Application) -> dict[str, str]:
+    """What the Makefile and the README say about the board."""
+    board, name, steps = application.board, application.name, []
+    output = (
+        "On the board itself, messages and the exit code go to the debugger by semihosting. If there is no debugger, replace\n"
+        "`torchette/build/bare/semihosting.cpp` by functions that write to a port of yours."
+    )
+    run = f"@echo 'there is no emulator of {board.name}' >&2; exit 2"
+    if board.emulator:
+        run = f"{' '.join(board.emulator)} $(IMAGE)"
+        steps.append(
+            f"    make run      # apt install {board.emulator_package}; the exit code is 0 if the results are those of the desk"
+        )
+    rules = ""
+    if board.uf2_family is not None:
+        rules = f"\nuf2: {name}.uf2\n%.uf2: %.elf\n\t@$(PYTHON) uf2.py $< $@ {board.uf2_family:#x}\n"
+        steps.append(f"    make uf2      # {name}.uf2; needs Python 3")
+        output = (
+            f"Hold BOOTSEL while you plug in the board, and copy `{name}.uf2` onto the drive that appears. Messages come from UART0,\n"
+            "pin GP0, with 115200 baud: see `torchette/build/bare/rp2040.cpp`."
+        )
+    packages = {"arm-none-eabi-": "gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-dev"}
+    cross = targets.find(board.target).gcc or ""
+    gnu = f"{cross}g++ (apt install {packages[cross]}),\n                  # or " if cross in packages else ""
+    return {
+        "RUN": run,
+        "MORE_RULES": rules,
+        "STEPS": "\n".join(steps),
+        "OUTPUT": output,
+        "COMPILERS": f"{gnu}ziglang (pip install ziglang)",
+    }
 
 
 def check_fit(application: Application, bill: Bill, outer: int) -> None:
@@ -148,7 +184,11 @@ def check_fit(application: Application, bill: Bill, outer: int) -> None:
         hints = []
         if bill.temp is not None and bill.temp.least < temp:
             hints.append(f"--temp least takes {temp - bill.temp.least:,} bytes less, with slower kernels")
-        hints += ["a smaller --stack", "compile to a budget: torchette compile ... --budget ram=64K --fit"]
+        hints += [
+            "a smaller --stack",
+            "integers: torchette compile ... --quantize int8",
+            "compile to a budget: torchette compile ... --budget ram=64K --fit",
+        ]
         raise BuildError(
             f"{application.name} does not fit the RAM of {board.name}: it needs {sum(ram.values()):,} bytes "
             f"of {board.ram.size:,}, {missing:,} too many ({parts})",
@@ -290,14 +330,14 @@ def _filled(template: str, **values: str) -> str:
     return re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text)
 
 
-def _copy_runtime(chosen: selection.Selection, folder: Path) -> list[Path]:
+def _copy_runtime(board: Board, chosen: selection.Selection, folder: Path) -> list[Path]:
     """Copies the core, the selected kernels and all that they include."""
     wanted: list[str] = [
         f"torchette/runtime/{source.name}"
         for source in (PACKAGE / "runtime").glob("*.cpp")
         if source.stem != "platform_posix"
     ]
-    wanted += [f"torchette/build/bare/{source.name}" for source in (PACKAGE / "build" / "bare").glob("*.cpp")]
+    wanted += [f"torchette/build/bare/{source.name}" for source in boards.sources(board)]
     wanted += ["torchette/kernels/table.cpp", "torchette/extension/buffer_data_loader.h"]
     wanted += [
         f"torchette/kernels/{source}"

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Arm's semihosting for processors that run Thumb code only: an operation and a block of words, handed over
-// by a breakpoint. Numbers of operations: "Semihosting for AArch32 and AArch64", Arm.
+// Semihosting: an operation and a block of words, handed to the debugger by a breakpoint. Operations:
+// "Semihosting for AArch32 and AArch64", Arm, and "RISC-V Semihosting". A board with its own output replaces
+// the functions, which are weak.
 #include "torchette/build/bare/semihosting.h"
 
 #include <stdint.h>
+
+#define WEAK __attribute__((weak))
 
 namespace {
 
@@ -16,12 +19,28 @@ enum Operation : uintptr_t {
   kExitExtended = 0x20,
 };
 
+#ifdef __riscv
+// The two shifts mark the breakpoint; the three instructions have 32 bits and lie in one page.
+[[gnu::noinline]] intptr_t ask(Operation operation, const void* block) {
+  register uintptr_t a0 asm("a0") = operation;
+  register const void* a1 asm("a1") = block;
+  asm volatile(
+      ".option push\n .option norvc\n .balign 16\n"
+      "slli x0, x0, 0x1f\n ebreak\n srai x0, x0, 7\n"
+      ".option pop"
+      : "+r"(a0)
+      : "r"(a1)
+      : "memory");
+  return static_cast<intptr_t>(a0);
+}
+#else
 intptr_t ask(Operation operation, const void* block) {
   register uintptr_t r0 asm("r0") = operation;
   register const void* r1 asm("r1") = block;
   asm volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
   return static_cast<intptr_t>(r0);
 }
+#endif
 
 uintptr_t word(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
@@ -29,16 +48,16 @@ uintptr_t word(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer
 
 extern "C" {
 
-void semihosting_write(const char* text) { ask(kWriteText, text); }
+WEAK void semihosting_write(const char* text) { ask(kWriteText, text); }
 
-void semihosting_command_line(char* line, size_t size) {
+WEAK void semihosting_command_line(char* line, size_t size) {
   const uintptr_t block[] = {word(line), size};
   line[0] = 0;
   if (ask(kGetCommandLine, block) != 0) line[0] = 0;
   line[size - 1] = 0;
 }
 
-ptrdiff_t semihosting_read_file(const char* path, void* data, size_t size) {
+WEAK ptrdiff_t semihosting_read_file(const char* path, void* data, size_t size) {
   size_t length = 0;
   while (path[length] != 0) ++length;
   const uintptr_t open[] = {word(path), 1, length};  // 1: for reading, as bytes
@@ -51,7 +70,7 @@ ptrdiff_t semihosting_read_file(const char* path, void* data, size_t size) {
   return left < 0 || static_cast<size_t>(left) > size ? -1 : static_cast<ptrdiff_t>(size) - left;
 }
 
-void semihosting_exit(int code) {
+WEAK void semihosting_exit(int code) {
   const uintptr_t block[] = {0x20026, static_cast<uintptr_t>(code)};  // the application has ended
   for (;;) ask(kExitExtended, block);
 }

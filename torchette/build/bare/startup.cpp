@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What runs before main() on a Cortex-M: the vector table, the floating-point unit, memory with a first
-// value. A fault is said to the host and ends the program. No libc start-up is linked; image.ld gives the
-// symbols.
+// Start-up of a Cortex-M or a RISC-V processor, before main(): the vector table, the floating-point unit,
+// initial values of memory. A fault is reported to the host and ends the program. No libc start-up is linked;
+// image.ld defines the symbols.
 #include "torchette/build/bare/startup.h"
 
 #include <stdint.h>
@@ -19,17 +19,17 @@ extern const Function image_constructors_begin[], image_constructors_end[];
 
 [[noreturn]] void reset();
 [[noreturn]] void fault();
+#ifndef __riscv
 /// Interrupts of one's own are functions of these names; each is a fault where there is none.
 __attribute__((weak, alias("fault"))) void supervisor_call();
 __attribute__((weak, alias("fault"))) void pend_supervisor();
 __attribute__((weak, alias("fault"))) void system_tick();
+#endif
 }
 
 namespace {
 
 constexpr uint32_t kUnused = 0x57ac57ac;  // what the stack holds where nothing was written yet
-
-uint32_t& control_register(uint32_t address) { return *reinterpret_cast<uint32_t*>(address); }
 
 void write_hexadecimal(const char* name, uint32_t value) {
   char text[] = " 0x00000000";
@@ -37,6 +37,17 @@ void write_hexadecimal(const char* name, uint32_t value) {
   semihosting_write(name);
   semihosting_write(text);
 }
+
+#ifdef __riscv
+[[noreturn]] __attribute__((used)) void report_fault(uint32_t cause, uint32_t position, uint32_t value) {
+  write_hexadecimal("fault: exception", cause);
+  write_hexadecimal(", value", value);
+  write_hexadecimal(", at", position);
+  semihosting_write("\n");
+  semihosting_exit(255);
+}
+#else
+uint32_t& control_register(uint32_t address) { return *reinterpret_cast<uint32_t*>(address); }
 
 /// The stack of what was interrupted holds r0 to r3, r12, lr, pc, psr.
 [[noreturn]] __attribute__((used)) void report_fault(const uint32_t* stack) {
@@ -48,22 +59,36 @@ void write_hexadecimal(const char* name, uint32_t value) {
   semihosting_write("\n");
   semihosting_exit(255);
 }
+#endif
 
 }  // namespace
 
 extern "C" {
 
-// The stack may be what is wrong: it begins anew. No frame of one's own before that.
+// The fault may be in the stack, so the handler begins a new one, and has no frame before that.
+#ifdef __riscv
+__attribute__((naked, aligned(4))) void fault() {
+  asm volatile(
+      "lla sp, image_stack_end\n csrr a0, mcause\n csrr a1, mepc\n csrr a2, mtval\n lla t0, %0\n jr t0"
+      :
+      : "i"(report_fault));
+}
+#else
 __attribute__((naked)) void fault() {
   asm volatile("mrs r0, msp\n ldr r1, =image_stack_end\n msr msp, r1\n ldr r1, =%0\n bx r1\n .ltorg"
                :
                : "i"(report_fault));
 }
+#endif
 
 /// Apart from reset(), since the compiler may save and use vector registers here.
 [[noreturn]] __attribute__((noinline, used)) void start() {
   uint32_t* here;
+#ifdef __riscv
+  asm volatile("mv %0, sp" : "=r"(here));
+#else
   asm volatile("mov %0, sp" : "=r"(here));
+#endif
   for (uint32_t* at = image_stack_begin; at < here; ++at) *at = kUnused;
   const uint32_t* from = image_data_source;
   for (uint32_t* to = image_data_begin; to < image_data_end;) *to++ = *from++;
@@ -80,6 +105,12 @@ size_t stack_used() {
   return sizeof(uint32_t) * static_cast<size_t>(image_stack_end - at);
 }
 
+#ifdef __riscv
+/// Execution begins here, at the first address of flash.
+__attribute__((naked, section(".vectors"))) void reset() {
+  asm volatile("lla sp, image_stack_end\n lla t0, fault\n csrw mtvec, t0\n lla t0, start\n jr t0");
+}
+#else
 void reset() {
 #if defined(__ARM_FP) || defined(__ARM_FEATURE_MVE)
   control_register(0xE000ED88) |= 0xFu << 20;  // coprocessors 10 and 11: floating point, and vectors
@@ -110,4 +141,5 @@ __attribute__((section(".vectors"), used)) const Function vectors[16] = {
     pend_supervisor,
     system_tick,
 };
+#endif
 }
