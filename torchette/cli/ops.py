@@ -28,8 +28,6 @@ from torchette.cli import CHECK_FAILED, DONE
 from torchette.cli import _source as source
 from torchette.cli._console import note, print_json, print_table
 
-# What the parity tests have measured: tests/kernels/parity.py writes it.
-PARITY = Path(__file__).parents[1] / "kernels" / "parity.json"
 # Of the table's columns, the most used first.
 _COLUMNS = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 _SHORT = {dtype.torch_name: dtype.short_name for dtype in schema.DTYPES}
@@ -83,10 +81,12 @@ def run(options: argparse.Namespace) -> int:
     return DONE if all(row["runs as"] for row in rows) else CHECK_FAILED
 
 
-def stored(path: Path = PARITY) -> dict[str, Any]:
+def stored(path: Path | None = None) -> dict[str, Any]:
     """The stored result of the parity tests: by operator and dtype, samples [passed, tried]; by kernel and dtype, calls;
     and what is left out, by reason. A row of the file has a word for each of `DTYPES`, and the names that it is of."""
-    held = json.loads(path.read_text())
+    from torchette.build.sources import PACKAGE  # an installation unpacks them
+
+    held = json.loads((path or PACKAGE / "kernels" / "parity.json").read_text())
 
     def counted(word: str) -> list[int]:
         passed, _, tried = word.partition("/")

@@ -12,7 +12,7 @@ from pathlib import Path
 from torchette.build.sources import PACKAGE
 from torchette.errors import InputError, TargetError, unknown_name
 
-FOLDER = Path(__file__).parent
+FOLDER = PACKAGE / "build" / "bare"
 STACK = 16 * 1024  # bytes, by default
 
 
@@ -139,7 +139,7 @@ def region(text: str, origin: int = 0) -> Region:
 def sources(board: Board) -> list[Path]:
     """Returns the C++ files of this folder that an image of the board contains."""
     names = ["libc.cpp", "semihosting.cpp", "startup.cpp", *([board.source] if board.source else [])]
-    return [PACKAGE / "build" / "bare" / name for name in names]
+    return [FOLDER / name for name in names]
 
 
 def script(board: Board, stack: int = STACK) -> str:

@@ -5,15 +5,15 @@
 from __future__ import annotations
 
 import re
+import runpy
 import struct
 from pathlib import Path
 from typing import NamedTuple
 
 from torchette import targets
 from torchette.build import library, toolchain
-from torchette.build.bare import uf2
 from torchette.build.bare.boards import Board, sources
-from torchette.build.bare.project import Application, write_application
+from torchette.build.bare.project import TEMPLATES, Application, write_application
 from torchette.build.selection import Selection
 from torchette.build.toolchain import Compiler, Report, Unit
 from torchette.errors import BuildError
@@ -98,7 +98,8 @@ def link_image(board: Board, compiler: Compiler, objects: list[Path], path: Path
     if board.uf2_family is None:
         return Image(path, flash, ram)
     copied = path.with_suffix(".uf2")
-    copied.write_bytes(uf2.blocks(path.read_bytes(), board.uf2_family))
+    convert = runpy.run_path(str(TEMPLATES / "uf2.py"))["blocks"]
+    copied.write_bytes(convert(path.read_bytes(), board.uf2_family))
     return Image(path, flash, ram, copied)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from torchette import targets
 from torchette.build import kernels, selection
-from torchette.build.bare import boards, uf2
+from torchette.build.bare import boards
 from torchette.build.bare.boards import STACK, Board
 from torchette.build.sources import PACKAGE, ROOT
 from torchette.devtools.device_memory import Bill, bills
@@ -27,7 +27,7 @@ from torchette.errors import BuildError, TorchetteError
 from torchette.format import pte, schema
 from torchette.schema import DTYPES
 
-TEMPLATES = Path(__file__).with_name("project")
+TEMPLATES = boards.FOLDER / "project"
 # The number of values of an output that the image compares; more would fill the flash of a small board.
 COMPARED = 256
 # Of elements that C has a type for.
@@ -122,7 +122,7 @@ def new_project(application: Application, folder: Path) -> list[Path]:
         written.append(folder / {"README": "README.md"}.get(name, name))
         written[-1].write_text(text, encoding="utf-8")
     if board.uf2_family is not None:
-        written.append(Path(shutil.copyfile(uf2.__file__, folder / "uf2.py")))
+        written.append(Path(shutil.copyfile(TEMPLATES / "uf2.py", folder / "uf2.py")))
     return [*written, folder / "selected.h", *_copy_runtime(board, chosen, folder)]
 
 

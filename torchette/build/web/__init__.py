@@ -18,7 +18,7 @@ from torchette.build.sources import PACKAGE
 from torchette.build.web.chat import FOLDER, chat_page
 from torchette.targets import find
 
-HERE = Path(__file__).parent
+HERE = PACKAGE / "build" / "web"
 TARGET = "wasm32-browser"
 PACKAGE_JSON = {
     "name": "torchette",
