@@ -141,7 +141,9 @@ def _board_texts(application: Application) -> dict[str, str]:
         )
     rules = ""
     if board.uf2_family is not None:
-        rules = f"\nuf2: {name}.uf2\n%.uf2: %.elf\n\t@$(PYTHON) uf2.py $< $@ {board.uf2_family:#x}\n"
+        rules = (
+            f"\n.PHONY: uf2\nuf2: {name}.uf2\n%.uf2: %.elf\n\t@$(PYTHON) uf2.py $< $@ {board.uf2_family:#x}\n"
+        )
         steps.append(f"    make uf2      # {name}.uf2; needs Python 3")
         output = (
             f"Hold BOOTSEL while you plug in the board, and copy `{name}.uf2` onto the drive that appears. Messages come from UART0,\n"
