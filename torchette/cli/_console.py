@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 
 def print_json(value: object) -> None:
     """Prints the value as indented JSON."""
@@ -71,6 +73,17 @@ def _cell(value: object) -> str:
     return (
         f"{value:,}" if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
     )
+
+
+def statistics(array: np.ndarray) -> dict[str, Any]:
+    """Returns the columns of an array in tables: min, mean and max of its finite elements, and how many others it has."""
+    finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
+    numbers = finite.astype("float64") if finite.size and array.dtype.kind in "fiub" else None
+    columns: dict[str, Any] = {
+        name: "" if numbers is None else float(f"{function(numbers):.6g}")
+        for name, function in (("min", np.min), ("mean", np.mean), ("max", np.max))
+    }
+    return columns | {"nan/inf": int(array.size - finite.size)}
 
 
 def print_values(pairs: Sequence[tuple[str, Any]]) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 
 from torchette.cli import DONE, UsageError, _method
 from torchette.cli import _source as source
-from torchette.cli._console import note, print_json, print_table
+from torchette.cli._console import note, print_json, print_table, statistics
 from torchette.devtools import intermediates
 from torchette.devtools.inspect import describe, source_line
 
@@ -131,11 +131,7 @@ def _enter(rows: list[dict[str, Any]], row: dict[str, Any], value: Any, folder: 
         value = value.float().numpy() if "bfloat16" in str(value.dtype) else value.numpy()
     array = np.asarray(value)
     row["value"] = f"{array.dtype}{list(array.shape)}"
-    finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
-    row["nan/inf"] = array.size - finite.size
-    numbers = finite.astype("float64") if finite.size and array.dtype.kind in "fiub" else None
-    for name, function in (("min", np.min), ("mean", np.mean), ("max", np.max)):
-        row[name] = float(f"{function(numbers):.6g}") if numbers is not None else ""
+    row |= statistics(array)
     if folder is not None:
         plain = re.sub(r"[^\w.]+", "_", row["node"] or row["operator"])
         turn = sum(

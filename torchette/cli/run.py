@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from torchette.cli import DONE, UsageError, _method
-from torchette.cli._console import note, print_json, print_table
+from torchette.cli._console import note, print_json, print_table, statistics
 from torchette.devtools.profile import milliseconds
+from torchette.files import missing_folder
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +39,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.output and options.output.suffix not in (".npz", ".npy"):
         raise UsageError(f"{options.output}: outputs are saved as .npz or .npy")
+    if options.output and not options.output.parent.is_dir():
+        raise missing_folder(options.output.parent)
     chosen = _method.choose(options)
     method = _method.load(chosen, aten=options.aten)
     start = time.perf_counter()
@@ -55,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         )
         return DONE
     print_table(
-        ["output", "dtype", "shape", "min", "mean", "max", "values"],
+        ["output", "dtype", "shape", "min", "mean", "max", "nan/inf", "values"],
         [_row(name, array) for name, array in outputs.items()],
     )
     note(f"{chosen.info.name} ran in {milliseconds(seconds)}")
@@ -69,9 +72,9 @@ def _array(value: Any) -> np.ndarray:
 
 def _row(name: str, array: np.ndarray) -> list[Any]:
     shape = "x".join(map(str, array.shape)) or "scalar"
-    statistics = [float(f(array)) for f in (np.min, np.mean, np.max)] if array.size else ["", "", ""]
     first = " ".join(f"{value:.4g}" for value in array.ravel()[:4].tolist())
-    return [name, str(array.dtype), shape, *statistics, first + (" ..." if array.size > 4 else "")]
+    more = " ..." if array.size > 4 else ""
+    return [name, str(array.dtype), shape, *statistics(array).values(), first + more]
 
 
 def _save(path: Path, outputs: dict[str, np.ndarray]) -> None:

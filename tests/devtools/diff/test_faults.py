@@ -41,6 +41,7 @@ def test_95_of_100_faults_are_found_and_90_named(kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 def test_nothing_is_found_in_the_layers_of_torch() -> None:
     compared, said = faults.layers()
     assert compared > 100

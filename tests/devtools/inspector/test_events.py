@@ -323,7 +323,10 @@ def test_results_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert found == {"snr": [0.0, None], "mse": [3.0, None], "cosine_similarity": [0.91, None]}
     assert "mse" in capsys.readouterr().out
     assert compare_results([one], [one], metrics=["snr"]) == {"snr": [float("inf")]}
-    for given, message in (([one], "1 output cannot be compared with 2"), ([one, other], "cannot be compared|sizes")):
+    for given, message in (
+        ([one], "1 output cannot be compared with 2"),
+        ([one, other], "cannot be compared|sizes"),
+    ):
         with pytest.raises(InputError, match=message):
             compare_results([one, one[:2]], given)
     with pytest.raises(InputError, match="psnr"):
