@@ -105,7 +105,7 @@ def test_a_program_is_verified_as_asked(whole: str) -> None:
 def test_a_method_runs_in_three_steps(whole: str) -> None:
     program = portable_lib._load_program(whole)
     assert [program.get_method_name(i) for i in range(program.num_methods())] == ["forward", "two"]
-    with pytest.raises(RuntimeError, match="there are 2 methods"):
+    with pytest.raises(RuntimeError, match="the program has 2 methods"):
         program.get_method_name(2)
     method = program.load_method("forward")
     with pytest.raises(InputError, match="has not run"):
