@@ -157,6 +157,11 @@ def _():
     return export(lambda x: x.t_() + 1, (torch.randn(4, 3),)), "autograd_safe"
 
 
+@broken_by("resized-out")
+def _():
+    return export(lambda x, y: torch.neg(x, out=y[:0]), (torch.randn(4), torch.randn(2))), "autograd_safe"
+
+
 @broken_by("other-memory")
 def _():
     return export(lambda x: x.set_(x * 2) + 1, (torch.randn(4),)), "autograd_safe"

@@ -109,7 +109,7 @@ def test_until_dump_and_progress(tmp_path):
     passes = [(stage.name, pass_name(run)) for stage in build().until("edge").stages for run in stage.passes]
     assert seen == passes == [(record.stage, record.name) for record in report.records]
     files = sorted(path.name for path in tmp_path.iterdir())
-    assert len(files) == len(passes) and files[4] == "05_core_decompose_to_core.txt"
+    assert len(files) == len(passes) and files[5] == "06_core_decompose_to_core.txt"
     assert (tmp_path / files[-1]).read_text() == text(program)
     assert "float32[1, 2]" in text(program)
 

@@ -296,6 +296,22 @@ def out_variant(op: OpOverload) -> OpOverload | None:
     return min(matching, key=lambda c: len(c._schema.arguments), default=None)
 
 
+@functools.cache
+def functional_overload(op: OpOverload) -> OpOverload | None:
+    """Returns the functional overload that an out variant belongs to; None if there is none."""
+    candidates = (getattr(op.overloadpacket, name) for name in op.overloadpacket.overloads())
+    return next((one for one in candidates if not is_mutating(one) and out_variant(one) == op), None)
+
+
+def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The tensors that a call writes to."""
+    values = [
+        argument(node, declared.name) for declared in overload(node)._schema.arguments if writes(declared)
+    ]
+    flat = [one for value in values for one in (value if isinstance(value, (list, tuple)) else [value])]
+    return [one for one in flat if isinstance(one, torch.fx.Node)]
+
+
 def _is_out_twin(functional: torch.FunctionSchema, out: torch.FunctionSchema) -> bool:
     wanted = [a for a in functional.arguments if a.name not in IMPLIED_BY_OUT]
     outs = [a for a in out.arguments if writes(a)]

@@ -48,6 +48,7 @@ from torchette.exir.passes.promote_types import promote_types
 from torchette.exir.passes.relate_sizes import relate_sizes
 from torchette.exir.passes.remove_dead_code import remove_dead_code
 from torchette.exir.passes.remove_noops import remove_noops
+from torchette.exir.passes.replace_custom_outs import replace_custom_outs
 from torchette.exir.passes.scalars_to_tensors import scalars_to_tensors
 from torchette.exir.passes.spell_out_quantization import spell_out_quantization
 from torchette.exir.passes.split_chains import split_chains
@@ -109,7 +110,7 @@ class _Choices:
 
 def _capture(choices: _Choices) -> Sequence[Pass]:
     # Batch norms are folded before the decomposition, which costs the more the more there is to trace.
-    return (check_quantization, number_calls, drop_unused_tensors, fold_batch_norm)
+    return (check_quantization, replace_custom_outs, number_calls, drop_unused_tensors, fold_batch_norm)
 
 
 def _core(choices: _Choices) -> Sequence[Pass]:

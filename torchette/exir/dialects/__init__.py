@@ -37,7 +37,13 @@ AUTOGRAD_SAFE = Dialect(
         "is not a registered operator",
         "register it with torch.library.custom_op, or rewrite it",
     ),
-    (*COMMON, node_checks.RESHAPED_IN_PLACE, node_checks.OTHER_MEMORY, node_checks.SMALL_FLOATS),
+    (
+        *COMMON,
+        node_checks.RESHAPED_IN_PLACE,
+        node_checks.RESIZED_OUT,
+        node_checks.OTHER_MEMORY,
+        node_checks.SMALL_FLOATS,
+    ),
     (
         *WHOLE,
         program_checks.WITHOUT_VALUES,

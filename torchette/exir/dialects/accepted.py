@@ -40,8 +40,8 @@ EXPORT_CALLS = frozenset(
 
 
 def captured(target: object) -> bool:
-    """What torch.export yields, updates in place included."""
-    return functional(target) or (ops.is_operator(target) and not ops.is_out_variant(target))
+    """What torch.export yields: also operators that write to their arguments, in place or with `out=`."""
+    return functional(target) or ops.is_operator(target)
 
 
 def core(target: object) -> bool:

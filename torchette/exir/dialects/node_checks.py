@@ -17,7 +17,7 @@ from torchette.exir.dialects import accepted
 from torchette.exir.dialects.backend._ops import BackendOpOverload, dialect_operator
 from torchette.exir.dialects.edge import dtypes
 from torchette.exir.dialects.rules import EXPORT_AGAIN, PASS_FAULT, Check
-from torchette.exir.graph import is_dense, shape_text
+from torchette.exir.graph import is_dense, same_shape, shape_text
 from torchette.schema import LIMITS
 
 aten = torch.ops.aten
@@ -170,6 +170,42 @@ def _reshaped_in_place(node: Node) -> str | None:
         if given.op == "placeholder"
         else None
     )
+
+
+def _resized_out(node: Node) -> str | None:
+    """Eager gives a tensor after `out=` the shape of the result. Only a new tensor can have another shape in a program."""
+    if node.op != "call_function" or not ops.is_out_variant(node.target):
+        return None
+    for written, result in zip(ops.written_arguments(node), _tensors(node), strict=False):
+        shape = written.meta["val"].shape
+        if same_shape(shape, result.shape):
+            continue
+        base = base_of(written)
+        if base.op == "placeholder" or base is not _before_updates(written):
+            return (
+                f"{accepted.target_text(node)} gives {base.name}, which has the shape {tuple(shape)}, the shape "
+                f"{tuple(result.shape)} of its result"
+            )
+    return None
+
+
+def base_of(node: Node) -> Node:
+    """The tensor whose memory a value has: behind views and operators that return what they have written."""
+    while ops.is_operator(node.target) and (ops.is_view(node.target) or ops.is_mutating(node.target)):
+        written = ops.written_arguments(node) or node.all_input_nodes
+        if not written:
+            break
+        node = written[0]
+    return node
+
+
+def _before_updates(node: Node) -> Node:
+    """As `base_of`, but not behind a view or a change of the shape."""
+    while ops.is_operator(node.target) and ops.is_mutating(node.target):
+        if torch.Tag.inplace_view in overload(node).tags and node.target != aten.detach_.default:
+            break
+        node = ops.written_arguments(node)[0]
+    return node
 
 
 def _other_memory(node: Node) -> str | None:
@@ -367,6 +403,12 @@ RESHAPED_IN_PLACE = Check(
     "Inputs, parameters and buffers keep their shapes.",
     "make a new tensor: x.t() for x.t_(), x.reshape(...) for x.resize_(...)",
     _reshaped_in_place,
+)
+RESIZED_OUT = Check(
+    "resized-out",
+    "A call with out= keeps the shapes of inputs, parameters, buffers and views.",
+    "give out= a tensor of the shape of the result, or a new one: out=torch.empty(shape)",
+    _resized_out,
 )
 OTHER_MEMORY = Check(
     "other-memory",

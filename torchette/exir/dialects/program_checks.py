@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from torchette.exir import ops
-from torchette.exir.dialects import accepted
+from torchette.exir.dialects import accepted, node_checks
 from torchette.exir.dialects.rules import PASS_FAULT, ProgramCheck
 from torchette.exir.graph import graph_modules, outputs, placeholders
 from torchette.units import counted
@@ -74,16 +74,15 @@ def _updated_constants(program: ExportedProgram) -> Iterable[tuple[Node | None, 
         if spec.kind is InputKind.CONSTANT_TENSOR
     }
     for node in program.graph.nodes:
-        if node.op != "call_function" or not ops.is_operator(node.target) or not node.args:
+        if node.op != "call_function" or not ops.is_mutating(node.target):
             continue
-        written = node.args[0]
-        while isinstance(written, Node) and ops.is_operator(written.target) and ops.is_view(written.target):
-            written = written.args[0]
-        if written in constants and ops.is_mutating(node.target):
-            yield (
-                node,
-                f"{accepted.target_text(node)} changes {written.name}, which is a constant of the program",
-            )
+        for written in ops.written_arguments(node):
+            base = node_checks.base_of(written)
+            if base in constants:
+                yield (
+                    node,
+                    f"{accepted.target_text(node)} changes {base.name}, which is a constant of the program",
+                )
 
 
 def _returned(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
