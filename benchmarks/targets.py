@@ -57,6 +57,7 @@ def network(name: str) -> tuple[Any, tuple[Any, ...]]:
 
     torch.manual_seed(0)
     if name == "vit":
+        zoo.declare_torchvision_operators()
         import timm
 
         sizes = {"img_size": 64, "patch_size": 16, "embed_dim": 96, "depth": 3, "num_heads": 3}

@@ -214,7 +214,10 @@ def _hash(*parts: str | Path) -> str:
 def _convert_all(model: str, sides: list[str]) -> tuple[dict[str, Path], dict[str, str]]:
     """Each side's file, made unless one is there of this model, these versions and, for ours, this compiler; and why a
     side has none."""
+    from tests.models import zoo
+
     sources = [Path(__file__).with_name("models.py"), ROOT / "tests" / "models" / "zoo.py"]
+    zoo.declare_torchvision_operators()  # adds timm to Python's path
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "timm", "transformers")]
     if model.endswith(integers.SUFFIX):
         sources.append(Path(integers.__file__))

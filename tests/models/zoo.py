@@ -13,8 +13,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -289,10 +291,14 @@ def _settle_batch_norms(module: nn.Module, batch: Tensor) -> nn.Module:
 
 @functools.cache
 def declare_torchvision_operators() -> torch.library.Library | None:
-    """Lets `import torchvision` succeed where its compiled operators do not load (a CUDA build beside a CPU torch).
+    """Adds the torchvision and the timm of `./dev setup` to Python's path, and declares the operators of torchvision if they do
+    not load, as those of a CUDA build next to a CPU build of torch.
 
-    timm and transformers import it; none of the models here calls its operators.
+    timm and transformers import torchvision; none of the models here calls its operators.
     """
+    vision = str(Path(sys.prefix) / "vision")
+    if vision not in sys.path:
+        sys.path.append(vision)
     with contextlib.suppress(Exception):
         import torchvision  # noqa: F401
 
