@@ -26,7 +26,7 @@ SOURCES = (
 )  # fmt: skip
 # What the table compares: weights and caches.
 SCHEMES: tuple[tuple[str | None, str], ...] = (
-    (None, "float32"), (None, "float16"), (None, "int8"), ("int8", "float32"), ("int4", "float32"), ("8da4w", "float32"),
+    (None, "float32"), (None, "float16"), (None, "int8"), ("int8-weight-only", "float32"), ("int4-weight-only", "float32"), ("8da4w", "float32"),
     ("8da4w", "int8"),
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import torchette
-from torchette import errors
+from torchette import errors, receipt
 from torchette.backends.null import NullPartitioner
 from torchette.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
@@ -147,6 +147,16 @@ def test_a_quantized_model_runs_without_a_backend():
         torchette.compile(nn.ReLU(), (x,), quantizer=EveryRelu(), calibration={"backward": [x]})
     with pytest.raises(errors.InputError, match="no input to observe"):
         torchette.compile(nn.ReLU(), (x,), quantizer=EveryRelu(), calibration=[])
+    with pytest.raises(errors.InputTypeError, match="calibration is the text 'all'"):
+        torchette.compile(nn.ReLU(), (x,), quantizer=EveryRelu(), calibration="all")
+    assert (model.calibration, wide.calibration) == (
+        {"forward": "the example inputs"},
+        {"forward": "2 inputs"},
+    )
+    assert str(model.report()).endswith("calibration: the example inputs")
+    random = torchette.compile(nn.ReLU(), (x,), quantizer=EveryRelu(), calibration="random", verify=True)
+    assert random.methods["forward_calibration"]() == random.report().to_dict()["calibration"]
+    assert "accuracy is meaningless" in receipt.read(bytes(random)).facts["calibration"]["forward"]
 
 
 def test_structures_and_keywords_come_back():

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from torchette import receipt
 from torchette.capture import DynamicShapes, as_train_mode, capture, pt2e
+from torchette.capture.calibration import RANDOM_REMARK, Call, calls_of, draw
 from torchette.device import Device
 from torchette.errors import (
     CompileError,
@@ -85,6 +86,7 @@ class CompiledModel(Model):
     Attributes:
         program: the `ExecutorchProgramManager` with graphs, plan and records of the file.
         delegations: by method, where its calls run, and why.
+        calibration: by method, the inputs that were observed to quantize it; empty without a quantizer.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class CompiledModel(Model):
         self.program = program
         self._captured = dict(captured or {})
         self.delegations = dict(delegations or {})
+        self.calibration: dict[str, str] = {}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the .pte file, and beside it the files of weights that stand apart (`external_constants`)."""
@@ -161,7 +164,7 @@ class CompiledModel(Model):
                 continue
             args, kwargs = captured.example_inputs
             for seed in (None, *seeds):
-                ranges, given = ([], (args, kwargs)) if seed is None else _drawn((args, kwargs), seed)
+                ranges, given = ([], (args, kwargs)) if seed is None else draw((args, kwargs), seed)
                 errors = []
                 for index, (theirs, ours) in self._outputs(name, *given).items():
                     found = _error(theirs, ours)
@@ -214,7 +217,7 @@ class CompiledModel(Model):
     def report(self, method_name: str = "forward") -> Report:
         """What each pass of the compiler did, which patterns became operators of a target, and what stayed portable and why;
         prints as tables."""
-        return self.program.report(method_name)
+        return replace(self.program.report(method_name), calibration=self.calibration.get(method_name))
 
 
 def compile(
@@ -225,7 +228,7 @@ def compile(
     *,
     backend: object = "auto",
     quantizer: object = None,
-    calibration: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
+    calibration: Iterable[Any] | Mapping[str, Iterable[Any]] | str | None = None,
     io: str | None = None,
     constant_methods: Mapping[str, Any] | None = None,
     edge: EdgeCompileConfig | None = None,
@@ -250,7 +253,9 @@ def compile(
             on `calibration` and converted; `torchette.quantize` chooses both the quantizer and the layers.
             With `backend="portable"` a quantized model runs correctly, but no faster: integers are computed in floats.
         calibration: the inputs to observe: tuples of arguments, dicts of named ones or single tensors; or, for several
-            methods, method name -> those. By default the example inputs.
+            methods, method name -> those. By default the example inputs, which then must be typical inputs: the scales of a
+            static quantizer cover only the observed values. "random": inputs drawn like the example inputs, for estimates of
+            size and speed; the file then says that its accuracy is meaningless. `CompiledModel.report()` says what was used.
         io: "int8" or "uint8": floats are taken and returned as whole numbers, by a model that is quantized with fixed scales.
             What they stand for is in `MethodMeta`'s tensors (`quant`), and in the file as constant methods such as
             ``forward_input0_scale``.
@@ -287,14 +292,19 @@ def compile(
         device or Device(),
     )
     methods = _methods(module, args, kwargs, dynamic_shapes)
-    programs, samples = _captured(methods, quantizer, calibration, edge)
+    programs, observed = _captured(methods, quantizer, calibration, edge)
     if io is not None:
         programs, scales = _quantized_io(programs, io)
         constant_methods = {**scales, **(constant_methods or {})}
+    remarks = {
+        f"{name}_calibration": RANDOM_REMARK for name, (_, what) in observed.items() if what == RANDOM_REMARK
+    }
+    constant_methods = {**(constant_methods or {}), **remarks}
     program, placed = _lowered(programs, backend, constant_methods, edge, config, device)
     model = CompiledModel(program, programs, placed)
+    model.calibration = {name: what for name, (_, what) in observed.items()}
     if verify:
-        model.sign(facts=_calibration(quantizer, samples))
+        model.sign(facts=_quantization_facts(quantizer, observed))
     return model
 
 
@@ -308,8 +318,9 @@ def _refuse_moved(moved: Mapping[str, Any]) -> None:
 
 def _captured(
     methods: Mapping[str, tuple[Any, ...]], quantizer: Any, calibration: Any, edge: EdgeCompileConfig
-) -> tuple[dict[str, ExportedProgram], dict[str, int]]:
-    """Method name -> captured program, quantized if asked for, and method name -> how many inputs were observed."""
+) -> tuple[dict[str, ExportedProgram], dict[str, tuple[int, str]]]:
+    """Method name -> captured program, quantized if asked for, and method name -> the number of observed inputs and their
+    description."""
     programs = {name: _export(name, given, edge) for name, given in methods.items()}
     if quantizer is None:
         if calibration is not None:
@@ -317,14 +328,21 @@ def _captured(
                 "calibration is given, but no quantizer", hints=["quantizer=XNNPACKQuantizer()..."]
             )
         return programs, {}
-    if calibration is not None and not isinstance(calibration, Mapping):
+    if calibration is not None and not isinstance(calibration, (Mapping, str)):
         calibration = list(calibration)  # an iterator can be read only once
-    observed = {name: list(given) for name, given in by_method(calibration, programs, "calibration").items()}
-    quantized = {
-        name: _quantized(name, program, quantizer, observed.get(name), methods[name], edge)
-        for name, program in programs.items()
-    }
-    return quantized, {name: len(observed.get(name, [()])) for name in programs}
+    given = by_method(calibration, programs, "calibration")
+    quantized: dict[str, ExportedProgram] = {}
+    observed: dict[str, tuple[int, str]] = {}
+    for name, program in programs.items():
+        if program.example_inputs is None:
+            raise InputError(
+                f"method {name!r} has no example inputs to capture it with",
+                hints=["export it with example inputs"],
+            )
+        calls, what = calls_of(given.get(name), program.example_inputs)
+        quantized[name] = _quantized(name, program, quantizer, calls, methods[name], edge)
+        observed[name] = len(calls), what
+    return quantized, observed
 
 
 def _quantized_io(
@@ -363,12 +381,16 @@ def _lowered(
     return program, {name: program.report(name).delegation or lowered.delegation(name) for name in programs}
 
 
-def _calibration(quantizer: object, samples: Mapping[str, int]) -> dict[str, Any]:
+def _quantization_facts(quantizer: object, observed: Mapping[str, tuple[int, str]]) -> dict[str, Any]:
     """The entries of a receipt about quantization; empty without a quantizer."""
     if quantizer is None:
         return {}
     given = quantizer if isinstance(quantizer, (list, tuple)) else [quantizer]
-    return {"quantizers": [type(one).__name__ for one in given], "calibration_samples": dict(samples)}
+    return {
+        "quantizers": [type(one).__name__ for one in given],
+        "calibration_samples": {name: count for name, (count, _) in observed.items()},
+        "calibration": {name: what for name, (_, what) in observed.items()},
+    }
 
 
 def _differ(method: str, output: int, difference: float, inputs: str) -> CompileError:
@@ -402,29 +424,6 @@ def _draws(program: ExportedProgram) -> str:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             return str(node.target)
     return ""
-
-
-def _drawn(inputs: object, seed: int) -> tuple[list[list[float]], Any]:
-    """Inputs like the given ones: each tensor's elements even between its least and its greatest one; where those are equal
-    and floats, within 1 of it. Also the ranges."""
-    generator = torch.Generator().manual_seed(seed)
-    ranges: list[list[float]] = []
-
-    def draw(value: object) -> Any:
-        if not isinstance(value, torch.Tensor) or value.is_complex() or not value.numel():
-            return value
-        numbers = value.to(torch.float64)
-        numbers = numbers[numbers.isfinite()]
-        least, most = (numbers.min().item(), numbers.max().item()) if len(numbers) else (0.0, 0.0)
-        if value.is_floating_point():
-            least, most = (least - 1, most + 1) if least == most else (least, most)
-            drawn = torch.rand(value.shape, generator=generator, dtype=torch.float64) * (most - least) + least
-        else:
-            drawn = torch.randint(int(least), int(most) + 1, value.shape, generator=generator)
-        ranges.append([least, most])
-        return drawn.to(value.dtype)
-
-    return ranges, pytree.tree_map(draw, inputs)
 
 
 def _planned_for(device: Device, config: ExecutorchBackendConfig) -> ExecutorchBackendConfig:
@@ -492,31 +491,19 @@ def _quantized(
     name: str,
     program: ExportedProgram,
     quantizer: Any,
-    calibration: Any,
+    calibration: Sequence[Call],
     given: tuple[Any, ...],
     edge: EdgeCompileConfig,
 ) -> ExportedProgram:
-    if program.example_inputs is None:
-        raise InputError(
-            f"method {name!r} has no example inputs to capture it with",
-            hints=["export it with example inputs"],
-        )
     if edge.progress is not None:
         edge.progress("quantize", "observe")
     args, kwargs = program.example_inputs
     graph = pt2e.quantize(
         program.module(),
         list(quantizer) if isinstance(quantizer, (list, tuple)) else [quantizer],
-        [(args, kwargs)] if calibration is None else map(as_arguments, calibration),
+        calibration,
     )
     return capture(graph, args, kwargs, given[3], name)
-
-
-def as_arguments(given: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """(args, kwargs) of a tuple of arguments, a dict of named ones, or a single one."""
-    if isinstance(given, Mapping):
-        return (), dict(given)
-    return (tuple(given), {}) if isinstance(given, (tuple, list)) else ((given,), {})
 
 
 # ---- kernels ----

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+import torchette
 from torchette.cli import main
 from torchette.packages import PACKAGES
 from torchette.progress import Progress
+from torchette.quantization import LLM_SCHEMES, RECIPES, SCHEMES
 
 pytestmark = pytest.mark.usefixtures("portable_plan")
 
@@ -130,6 +132,46 @@ def test_a_quantized_model_observes_the_files(folder: Path, capsys: Capture) -> 
     assert "round" in capsys.readouterr().out  # integers are computed in floats here
 
 
+@pytest.mark.parametrize("scheme", ["int8", "int8-static"])
+def test_a_static_scheme_without_typical_inputs_is_refused(
+    folder: Path, capsys: Capture, scheme: str
+) -> None:
+    assert main(["compile", "model.py:Net", "--quantize", scheme]) == 2
+    error = capsys.readouterr().err
+    assert "--calibration FILE.npz" in error and "--calibration random" in error and "int8-dynamic" in error
+    assert not (folder / "net.pte").exists()
+
+
+def test_random_calibration_is_said_in_every_output(folder: Path, capsys: Capture) -> None:
+    pytest.importorskip("torchao")
+    given = ["compile", "model.py:Net", "--quantize", "int8", "--calibration", "random"]
+    assert main([*given, "--verify", "--report", "--report-page", "page.html"]) == 0
+    statement = "the accuracy is meaningless"
+    assert capsys.readouterr().out.count(statement) == 2  # the report and the last lines
+    assert statement in (folder / "page.html").read_text()
+    assert main([*given, "--verify", "--json"]) == 0
+    assert statement in json.loads(capsys.readouterr().out)["calibration"]
+    assert main(["inspect", "net.pte"]) == 0
+    assert capsys.readouterr().out.count(statement) == 2  # a constant method and the receipt
+    assert statement in torchette.load("net.pte").methods["forward_calibration"]()
+
+
+@pytest.mark.parametrize("scheme", ["8da8w", "int8wo", "bf16"])
+def test_other_schemes_need_no_calibration(folder: Path, capsys: Capture, scheme: str) -> None:
+    pytest.importorskip("torchao")
+    assert main(["compile", "model.py:Net", "--quantize", scheme]) == 0
+    assert "meaningless" not in capsys.readouterr().out
+
+
+def test_the_help_lists_the_schemes_with_their_aliases(capsys: Capture) -> None:
+    for command, schemes in ((["compile"], RECIPES), (["llm", "compile"], LLM_SCHEMES)):
+        with pytest.raises(SystemExit):
+            main([*command, "--help"])
+        listed = capsys.readouterr().out.partition("schemes of --quantize:\n")[2].splitlines()[1:]
+        assert [line.split()[0] for line in listed] == list(schemes)
+        assert all(SCHEMES[line.split()[0]].names in line for line in listed)
+
+
 def test_results_with_few_huge_numbers_stay_in_floats(folder: Path, capsys: Capture) -> None:
     pytest.importorskip("torchao")
     (folder / "huge.py").write_text(
@@ -143,7 +185,8 @@ def test_results_with_few_huge_numbers_stay_in_floats(folder: Path, capsys: Capt
         "    def forward(self, x):\n"
         "        return self.last(torch.nn.functional.layer_norm(self.first(x), (200,)))\n"
     )
-    assert main(["compile", "huge.py:Net", "--inputs", "3x4", "--quantize", "int8"]) == 0
+    given = ["--quantize", "int8", "--calibration", "random"]
+    assert main(["compile", "huge.py:Net", "--inputs", "3x4", *given]) == 0
     assert "stay in floats" in capsys.readouterr().err
     assert main(["compile", "huge.py:Net", "--inputs", "3x4", "--quantize", "int8-dynamic"]) == 0
     assert "stay in floats" not in capsys.readouterr().err
@@ -214,7 +257,25 @@ def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
         ),
         (["compile", "model.py:Net", "--max-drop", "1%"], "--max-drop goes with --quantize"),
         (["compile", "model.py:Net", "--quantize", "int8", "--io", "int8", "--check"], "--verify compares"),
-        (["compile", "model.py:Net", "--quantize", "int8", "--max-drop", "some"], "max_drop is 'some'"),
+        (
+            ["compile", "model.py:Net", "--quantize", "int8", "--max-drop", "1%"],
+            "--max-drop measures accuracy",
+        ),
+        (
+            [
+                *("compile", "model.py:Net", "--quantize", "8da4w"),
+                *("--calibration", "random", "--max-drop", "1%"),
+            ],
+            "--max-drop measures accuracy",
+        ),
+        (
+            [
+                *("compile", "model.py:Net", "--quantize", "int8"),
+                *("--calibration", "random", "--calibration", "a.npz"),
+            ],
+            "random goes with no file",
+        ),
+        (["compile", "model.py:Net", "--quantize", "int7"], "no quantization scheme 'int7'"),
         (["compile", "model.py:Net", "--budget", "rom=1K"], "it has ram, flash and target"),
         (["run", "none.pte"], "none.pte"),
         (["run", "model.py"], "pte"),

@@ -143,9 +143,9 @@ def test_whole_numbers_of_a_reader() -> None:
 
     model = build("t5")
     model.tie_weights()
-    program = llm.export(model, "int8", max_context=40, max_prefill=8)
+    program = llm.export(model, "int8-weight-only", max_context=40, max_prefill=8)
     tokens, said = torch.tensor([[5, 17, 3, 99]]), torch.tensor([[3, 7, 8]])
-    stored = store_whole(model, "int8")
+    stored = store_whole(model, "int8-weight-only")
     with torch.no_grad():
         floats = model(input_ids=tokens, decoder_input_ids=said).logits[0, -1]
         rounded = Encoder(stored)(tokens)

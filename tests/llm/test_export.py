@@ -16,6 +16,7 @@ from tests.llm import families
 from tests.models import zoo
 from tests.sweep import sweep
 from torchette.errors import FormatError, InputError, ModelNotFoundError, TorchetteError
+from torchette.quantization import LLM_SCHEMES
 
 _LIBRARY = zoo.declare_torchvision_operators()
 transformers = pytest.importorskip("transformers")
@@ -130,7 +131,7 @@ def test_what_a_cache_cannot_serve_is_refused(family: str) -> None:
         llm.export(families.build(family), max_context=CONTEXT)
 
 
-@pytest.mark.parametrize("scheme", sweep(["8da4w", "int4", "int8"], "8da4w"))
+@pytest.mark.parametrize("scheme", sweep([*LLM_SCHEMES], "8da4w", "int8-dynamic"))
 def test_whole_numbers_are_computed_as_torch_does(scheme: str) -> None:
     from torchette.llm.decoder import Decoder
     from torchette.llm.quantized import store_whole
@@ -145,11 +146,11 @@ def test_whole_numbers_are_computed_as_torch_does(scheme: str) -> None:
     program(tokens[:, :20].numpy(), np.array([0]))
     logits = torch.as_tensor(program(tokens[:, 20:].numpy(), np.array([20])))
     # Where inputs are rounded, too, the last bit of a float may take the next whole number.
-    assert (logits - ours).norm() < floats.norm() * (0.05 if scheme == "8da4w" else 1e-4)
-    assert (logits - floats).norm() < floats.norm() * (0.06 if scheme == "int8" else 0.7)
+    assert (logits - ours).norm() < floats.norm() * (1e-4 if scheme.endswith("weight-only") else 0.05)
+    assert (logits - floats).norm() < floats.norm() * (0.06 if scheme.startswith("int8") else 0.7)
     assert type(model.get_input_embeddings()) is torch.nn.Embedding  # the given model stays
     sizes = {name: len(part) for name, part in program.program.named_data.items()}
-    stored = sum(p.numel() for p in model.parameters()) * (9 if scheme == "int8" else 6) // 8
+    stored = sum(p.numel() for p in model.parameters()) * (9 if scheme.startswith("int8") else 6) // 8
     assert program.nbytes < stored + sum(sizes.values()) + 40_000
 
 
@@ -157,7 +158,7 @@ def test_whole_numbers_are_computed_as_torch_does(scheme: str) -> None:
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
 def test_experts_have_eight_bits(family: str) -> None:
     model = families.build(family)
-    program = llm.export(model, "int8", max_context=64, max_prefill=32)
+    program = llm.export(model, "int8-weight-only", max_context=64, max_prefill=32)
     tokens = torch.randint(0, 101, (1, 30), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         floats = model(tokens).logits[:, -1]
@@ -226,8 +227,13 @@ def test_chat_templates_of_older_folders_travel_too(tmp_path: Any) -> None:
 def test_wrong_arguments_are_named(tmp_path: Any) -> None:
     with pytest.raises(InputError, match="keys cannot be stored in 'int7'"):
         llm.export(small_llama(), cache="int7")
-    with pytest.raises(InputError, match="weights cannot be 'int3'"):
+    with pytest.raises(InputError, match="no quantization scheme 'int3'"):
         llm.export(small_llama(), "int3")
+    with pytest.raises(InputError, match="ambiguous") as caught:
+        llm.export(small_llama(), "int8")
+    assert [hint.partition(":")[0] for hint in caught.value.hints] == ["int8-weight-only", "int8-dynamic"]
+    with pytest.raises(InputError, match="do not support the scheme 'bfloat16'"):
+        llm.export(small_llama(), "bf16")
     with pytest.raises(InputError, match="max_context 0"):
         llm.export(small_llama(), max_context=0)
     with pytest.raises(ModelNotFoundError, match=r"no folder with a config\.json"):

@@ -127,8 +127,8 @@ def test_adapters_are_swapped_at_run_time(tmp_path: Path, monkeypatch: Any, caps
 def test_an_adapter_on_whole_numbers(tmp_path: Path) -> None:
     model = families.build("llama")
     pirate, _ = adapter(tmp_path / "pirate", model, 4, ("q_proj", "down_proj"), 1)
-    session = llm.Session(llm.export(model, "int8", max_context=40, max_prefill=8, lora=pirate))
-    base = llm.Session(llm.export(model, "int8", max_context=40, max_prefill=8))
+    session = llm.Session(llm.export(model, "int8-weight-only", max_context=40, max_prefill=8, lora=pirate))
+    base = llm.Session(llm.export(model, "int8-weight-only", max_context=40, max_prefill=8))
     options = {"max_tokens": 20, "temperature": 0, "ignore_end": True}
     without = base.generate([5, 17, 3], **options).run().tokens
     assert session.generate([5, 17, 3], **options).run().tokens == without

@@ -28,8 +28,8 @@ def test_fewer_bits_cost_little() -> None:
         theirs = math.exp(model(rows, labels=rows).loss.item())
     found = {
         scheme: perplexity.perplexity(perplexity.compiled(model, scheme), tokens)
-        for scheme in (None, "int8", "int4", "8da4w")
+        for scheme in (None, "int8-weight-only", "int4-weight-only", "8da4w")
     }
     assert found[None] == pytest.approx(theirs, rel=1e-4) and theirs < perplexity.VOCABULARY / 2
-    for scheme, most in (("int8", 1.005), ("int4", 1.05), ("8da4w", 1.05)):
+    for scheme, most in (("int8-weight-only", 1.005), ("int4-weight-only", 1.05), ("8da4w", 1.05)):
         assert found[scheme] / found[None] < most, (scheme, found)

@@ -18,6 +18,8 @@ examples:
   torchette compile model.py:Net --dynamic 0:0=batch:1..32   dimension 0 of input 0 is from 1 to 32
   torchette compile model.py:Net --backend xnnpack --quantize int8 --calibration day.npz --calibration night.npz
   torchette compile model.py:Net --quantize int8 --calibration day.npz --max-drop 0.5%   floats where integers lose more
+  torchette compile model.py:Net --quantize int8 --calibration random    for size and speed only: the accuracy is meaningless
+  torchette compile model.py:Net --quantize int8-dynamic                 needs no calibration
   torchette compile model.py:Net --data-file weights.ptd     the weights in a separate file
   torchette compile model.py:Net --strip                     without the lines of the model that are stored by default
   torchette compile model.py:Net --arena SRAM=64K --arena DRAM      hot tensors in 64 KB, the others elsewhere
@@ -40,7 +42,7 @@ from torchette.cli._console import note, print_json, print_rows, print_table, pr
 from torchette.errors import did_you_mean, unknown_name
 from torchette.files import missing_file, missing_folder
 from torchette.progress import Progress
-from torchette.quantization import RECIPES
+from torchette.quantization import SCHEMES, scheme_named, schemes_text
 from torchette.units import byte_text
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
 # What equal to eager means, for float32.
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
 
-# Recipes that `torchette.compile` applies itself where nothing is to be chosen; it also takes a .pt2.
+# Schemes that `torchette.compile` applies itself if no layer is to be chosen; it also accepts a .pt2.
 _WHOLE = ("int8", "int8-dynamic")
 
 
@@ -120,19 +122,20 @@ def _add_backend_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_quantization_options(parser: argparse.ArgumentParser) -> None:
-    """Options of recipes and calibration."""
+    """Options of schemes and calibration."""
+    parser.epilog = schemes_text()
     parser.add_argument(
         "--quantize",
-        choices=RECIPES,
-        help="integers for floats: 8 bits, activations static (int8) or dynamic; or linear layers alone: weights of 4 bits with "
-        "dynamic activations (8da4w), or weights alone",
+        metavar="SCHEME",
+        help="quantize the model; the schemes are below",
     )
     parser.add_argument(
         "--calibration",
         action="append",
         metavar="FILE",
         default=[],
-        help="inputs to observe, .npz with one array per input (or .npy for one input); repeat for several",
+        help="typical inputs, .npz with one array per input (or .npy for one input); repeat for several. int8 and --max-drop "
+        "require them. `random` generates inputs, for estimates of size and speed: the accuracy of the file is meaningless",
     )
     parser.add_argument(
         "--max-drop",
@@ -189,6 +192,8 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.quantize:
+        options.quantize = scheme_named(options.quantize).name
     source.require_torch()
     if options.list:
         print(_pipeline(options))
@@ -242,6 +247,7 @@ def _compile(options: argparse.Namespace) -> int:
         raise UsageError(
             "--check compares floats, and --io takes and gives none; --verify compares with the quantized model"
         )
+    _check_calibration(options)
     found = source.load(options.model)
     example = source.tensors(found, options.inputs, seed=options.seed)
     path = options.output or Path(f"{_stem(options.model)}.pte")
@@ -253,7 +259,7 @@ def _compile(options: argparse.Namespace) -> int:
     if _is_whole(options):
         module, quantizing = _observing(options, found.model, example)
     elif not options.quantize:
-        quantizing = {"calibration": _calibration(options.calibration)}
+        quantizing = {"calibration": _calibration(options)}
     else:
         module, table = _quantized(options, found.model, example)
     with Progress() as progress:
@@ -284,6 +290,8 @@ def _compile(options: argparse.Namespace) -> int:
     }
     if table is not None:
         facts["quantization"] = table.to_dict()
+    if remark := _accuracy_remark(options):
+        facts["calibration"] = remark
     equal = True
     if options.check:
         equal, facts["largest_difference"] = _compare(model, found.model, example)
@@ -326,6 +334,8 @@ def _print(facts: dict[str, Any], report: object) -> None:
         ),
         ("compiled in", f"{facts['seconds']:.2f} s"),
     ]
+    if "calibration" in facts:
+        rows.append(("calibration", facts["calibration"]))
     if "largest_difference" in facts:
         rows.append(("largest difference", f"{facts['largest_difference']:.2g} from eager"))
     print_values(rows)
@@ -390,8 +400,6 @@ def _device(options: argparse.Namespace) -> Any:
 
 def _is_whole(options: argparse.Namespace) -> bool:
     """Whether all of the model is quantized in its graph, with no look at single layers."""
-    if options.max_drop is not None and not options.quantize:
-        raise UsageError("--max-drop goes with --quantize")
     return options.max_drop is None and options.quantize in _WHOLE
 
 
@@ -400,21 +408,21 @@ def _observing(
 ) -> tuple[Any, dict[str, Any]]:
     """The captured model, and what `torchette.compile` takes to quantize all of it."""
     from torchette.capture import capture
+    from torchette.capture.calibration import RANDOM, calls_of
     from torchette.quantization.recipes import quantizer_for
     from torchette.quantization.table import wide_remark
 
     torch = source.require_torch()
-    calibration = _calibration(options.calibration)
     program: Any = model
     if isinstance(model, torch.nn.Module):
         program = capture(model, example, {}, _dynamic_shapes(options.dynamic, model, example), "forward")
+    given = RANDOM if _is_random(options) else _calibration(options)
+    calls, _ = calls_of(given, program.example_inputs or (example, {}))
     with torch.no_grad():
-        quantizer, wide = quantizer_for(
-            options.quantize, program, [(given, {}) for given in calibration or [example]]
-        )
+        quantizer, wide = quantizer_for(options.quantize, program, calls)
     if wide.layers or wide.sums:
         note(wide_remark({**wide.layers, **wide.sums}))
-    return program, {"quantizer": quantizer, "calibration": calibration}
+    return program, {"quantizer": quantizer, "calibration": given}
 
 
 def _quantized(options: argparse.Namespace, model: object, example: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -429,7 +437,7 @@ def _quantized(options: argparse.Namespace, model: object, example: tuple[Any, .
         )
     return torchette.quantize(
         model,
-        _calibration(options.calibration) or [example],
+        _calibration(options) or [example],
         options.quantize,
         max_drop=options.max_drop,
         resume=options.resume,
@@ -438,13 +446,50 @@ def _quantized(options: argparse.Namespace, model: object, example: tuple[Any, .
     )
 
 
-def _calibration(files: list[str]) -> Any:
-    """One tuple of tensors a file; None: the example inputs."""
+def _is_random(options: argparse.Namespace) -> bool:
+    """Whether the user asked for random calibration inputs."""
+    return "random" in options.calibration
+
+
+def _check_calibration(options: argparse.Namespace) -> None:
+    """Refuses a scheme or a limit that needs typical inputs and has none."""
+    if options.max_drop is not None and not options.quantize:
+        raise UsageError("--max-drop goes with --quantize")
+    if _is_random(options) and len(options.calibration) > 1:
+        raise UsageError("--calibration random goes with no file")
+    if options.max_drop is not None and (_is_random(options) or not options.calibration):
+        raise UsageError(
+            "--max-drop measures accuracy, so it needs typical inputs: --calibration FILE.npz, once for each input"
+        )
+    if options.quantize and SCHEMES[options.quantize].is_static and not options.calibration:
+        raise UsageError(
+            f"--quantize {options.quantize} needs typical inputs, whose range it observes: --calibration FILE.npz, once "
+            "for each input (some dozens are often enough). int8-dynamic, 8da4w and the schemes for weights alone need "
+            "none. --calibration random is for estimates of size and speed: the accuracy of its file is meaningless"
+        )
+
+
+def _accuracy_remark(options: argparse.Namespace) -> str | None:
+    """The statement about the accuracy of a model that is quantized without typical inputs; None if there is none to make."""
+    if not options.quantize or (options.calibration and not _is_random(options)):
+        return None
+    if SCHEMES[options.quantize].is_static:
+        from torchette.capture.calibration import RANDOM_REMARK
+
+        return RANDOM_REMARK
+    return None if options.quantize in _WHOLE else "the errors in the table are those of the example inputs"
+
+
+def _calibration(options: argparse.Namespace) -> Any:
+    """One tuple of tensors for each file. Returns None without files."""
     torch = source.require_torch()
-    for file in files:
+    if _is_random(options):
+        return None
+    for file in options.calibration:
         if not Path(file).is_file():
             raise missing_file(file)
-    return [tuple(map(torch.from_numpy, inputs.from_file(Path(file)))) for file in files] or None
+    files = map(Path, options.calibration)
+    return [tuple(map(torch.from_numpy, inputs.from_file(file))) for file in files] or None
 
 
 _DYNAMIC = re.compile(r"(\d+):(\d+)=(\w+)(?::(\d+)\.\.(\d+))?")

@@ -19,6 +19,7 @@ from torchette.cli import DONE
 from torchette.cli._console import print_values
 from torchette.cli._parser import command
 from torchette.progress import Progress
+from torchette.quantization import LLM_SCHEMES, scheme_named, schemes_text
 
 _COMPILE = """Make a program of a causal model of transformers or of a GGUF file
 
@@ -44,6 +45,7 @@ examples:
 def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="COMMAND", required=True)
     compiling = command(actions, "compile", _COMPILE, _compile)
+    compiling.epilog = schemes_text(LLM_SCHEMES)
     compiling.add_argument(
         "model", metavar="FOLDER|FILE.gguf", type=Path, help="the model: a folder or a GGUF file"
     )
@@ -52,8 +54,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     compiling.add_argument(
         "--quantize",
-        choices=("8da4w", "int4", "int8"),
-        help="weights of 4 bits and inputs of 8, or weights of 4 or 8 bits alone (default: as they are)",
+        metavar="SCHEME",
+        help="quantize linear layers and the embedding table (default: weights as given); the schemes are below",
     )
     compiling.add_argument(
         "--max-context",
@@ -110,10 +112,11 @@ def _compile(options: argparse.Namespace) -> int:
     from torchette import llm
 
     began = time.perf_counter()
+    scheme = options.quantize and scheme_named(options.quantize, LLM_SCHEMES).name
     with Progress() as progress:
         model = llm.export(
             options.model,
-            options.quantize,
+            scheme,
             max_context=options.max_context,
             max_prefill=options.max_prefill,
             full_logits=options.full_logits,
@@ -131,7 +134,7 @@ def _compile(options: argparse.Namespace) -> int:
             ("layers", model.get_n_layers()),
             ("context", model.get_max_context_len()),
             ("tokens of a call", model.get_max_seq_len()),
-            ("weights", options.quantize or "as given"),
+            ("weights", scheme or "as given"),
             ("with it", ", ".join(sorted(named))),
             ("seconds", round(time.perf_counter() - began, 1)),
         ]

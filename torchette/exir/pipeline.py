@@ -413,20 +413,27 @@ class Report:
     Attributes:
         records: of the passes.
         delegation: the backend of each call, and the reasons; None if no target has passes.
+        calibration: the inputs that were observed to quantize the method; None without a quantizer.
     """
 
     records: list[PassRecord] = field(default_factory=list)
     delegation: Delegation | None = None
+    calibration: str | None = None
 
     def __str__(self) -> str:
-        passes = "\n".join(map(str, self.records))
-        return f"{passes}\n\n{self.delegation.summary()}" if self.delegation else passes
+        parts = [
+            "\n".join(map(str, self.records)),
+            self.delegation.summary() if self.delegation else "",
+            f"calibration: {self.calibration}" if self.calibration else "",
+        ]
+        return "\n\n".join(filter(None, parts))
 
     def to_dict(self) -> dict[str, Any]:
         """The same as dicts, lists, strings, integers, floats and None."""
         return {
             "records": [{**dataclasses.asdict(it), "notes": list(it.notes)} for it in self.records],
             "delegation": self.delegation and self.delegation.to_dict(),
+            "calibration": self.calibration,
         }
 
     def _repr_html_(self) -> str:

@@ -38,8 +38,9 @@ from torchette.llm.encoders import (
     image_facts,
     most_rows,
 )  # fmt: skip
-from torchette.llm.quantized import SCHEMES, store_whole
+from torchette.llm.quantized import store_whole
 from torchette.llm.vocabularies import converted
+from torchette.quantization import LLM_SCHEMES, scheme_named
 
 # Files of a model's folder that travel in the program, by the names of its named data.
 _PROCESSOR = "preprocessor_config.json"
@@ -68,8 +69,10 @@ def export(
 
     Args:
         model: the model, which is not changed; its folder; or a GGUF file, of which Q4_0, Q5_0, Q8_0 and Q6_K stay integers.
-        quantize: weights of linear layers and the embedding table: "8da4w", 4 bits with a scale for 32 inputs, times int8
-            inputs; "int4", the same times floats; "int8", a scale for each output, times floats; None: as given.
+        quantize: the scheme of linear layers; the embedding table has the same weights. "8da4w": 4-bit weights with a scale
+            for 32 inputs, int8 inputs; "int8-dynamic": 8-bit weights with a scale for each output, int8 inputs;
+            "int4-weight-only" and "int8-weight-only": the same weights, float32 inputs; or an alias of
+            `torchette.quantization.SCHEMES`. None: weights as given.
         max_context: the tokens in the caches; by default the model's, at most 2048.
         max_prefill: the tokens of a call; more if an image needs them.
         full_logits: return the logits of all n tokens, [1, n, vocabulary], for speculative decoding.
@@ -86,10 +89,8 @@ def export(
         ModelNotFoundError: there is no such folder or file.
         InputError: an unknown scheme, or invalid sizes.
     """
-    if quantize is not None and quantize not in SCHEMES:
-        raise InputError(
-            f"weights cannot be {quantize!r}", hints=[f"quantize is None or one of: {', '.join(SCHEMES)}"]
-        )
+    if quantize is not None:
+        quantize = scheme_named(quantize, LLM_SCHEMES).name
     if cache not in CACHES:
         raise InputError(
             f"keys cannot be stored in {cache!r}", hints=[f"cache is one of: {', '.join(CACHES)}"]

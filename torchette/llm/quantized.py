@@ -20,8 +20,13 @@ from torchette.backends.engine.pack import OCTET, PANEL_WIDTH, pack_linear, pack
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Name -> bits of a weight, inputs that have one scale (0: all), and whether inputs become whole numbers, too.
-SCHEMES = {"8da4w": (4, 32, True), "int4": (4, 32, False), "int8": (8, 0, False)}
+# Scheme -> bits of a weight, inputs that share a scale (0: all inputs of an output), and whether inputs are quantized.
+SCHEMES = {
+    "int8-dynamic": (8, 0, True),
+    "8da4w": (4, 32, True),
+    "int8-weight-only": (8, 0, False),
+    "int4-weight-only": (4, 32, False),
+}
 
 
 class Whole(NamedTuple):

@@ -1,5 +1,91 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Floats to integers: `pt2e.quantize` on torchao's PT2E; `torchette.quantize`, one call for all of it."""
+# The vocabulary of quantization: `torchette.quantize`, `torchette compile --quantize`, `torchette.llm.export` and
+# `torchette llm compile --quantize` read their names from this table.
+"""Quantization: the schemes and their names; `torchette.quantize` applies them."""
 
-# What `torchette.quantize` and `torchette compile --quantize` take; quantization/recipes.py has the schemes.
-RECIPES = ("int8", "int8-dynamic", "8da4w", "int8-weight-only", "int4-weight-only", "bfloat16", "float16")
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from torchette.errors import InputError, unknown_name
+
+
+class Scheme(NamedTuple):
+    """A quantization scheme.
+
+    Attributes:
+        name: the name in tables, files and messages.
+        aliases: other names that mean the same: those of ExecuTorch, torchao and optimum, and older ones of ours.
+        weights: how weights are stored.
+        activations: how activations are computed.
+        is_static: whether scales of activations are observed on calibration inputs.
+        for_llm: whether `torchette.llm.export` supports the scheme.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    weights: str
+    activations: str
+    is_static: bool = False
+    for_llm: bool = False
+
+    @property
+    def names(self) -> str:
+        """The name and the aliases as one text."""
+        return f"{self.name} ({', '.join(self.aliases)})" if self.aliases else self.name
+
+
+SCHEMES = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("int8", ("int8-static",), "8 bits", "8 bits, scales from --calibration", is_static=True),
+        Scheme("int8-dynamic", ("8da8w", "int8dq"), "8 bits", "8 bits, scales from each input", for_llm=True),
+        Scheme("8da4w", (), "4 bits, groups of 32", "8 bits, scales from each input", for_llm=True),
+        Scheme("int8-weight-only", ("8w", "int8wo"), "8 bits", "float32", for_llm=True),
+        Scheme("int4-weight-only", ("4w", "int4wo", "int4"), "4 bits, groups of 32", "float32", for_llm=True),
+        Scheme("bfloat16", ("bf16",), "bfloat16", "float32"),
+        Scheme("float16", ("fp16",), "float16", "float32"),
+    )
+}
+# The names that `torchette.quantize` and `torchette compile --quantize` accept, and those of language models.
+RECIPES = tuple(SCHEMES)
+LLM_SCHEMES = tuple(name for name, scheme in SCHEMES.items() if scheme.for_llm)
+
+
+def scheme_named(name: str, among: Collection[str] = RECIPES) -> Scheme:
+    """Returns the scheme of this name or alias.
+
+    Args:
+        name: a name or an alias.
+        among: the names of the supported schemes.
+
+    Raises:
+        InputError: there is no such scheme, or it is not supported.
+    """
+    supported = [SCHEMES[one] for one in among]
+    found = next((one for one in SCHEMES.values() if name in (one.name, *one.aliases)), None)
+    if found in supported:
+        return found
+    hints = [f"one of: {', '.join(one.names for one in supported)}"]
+    if name == "int8":  # language models had the name for weights alone
+        raise InputError(
+            "the scheme 'int8' is ambiguous for a language model: name one of two",
+            hints=[
+                "int8-weight-only: 8-bit weights, float32 activations (the meaning of int8 in older versions)",
+                "int8-dynamic: 8-bit weights, 8-bit activations with scales from each input",
+            ],
+        )
+    if found is not None:
+        raise InputError(f"language models do not support the scheme {found.name!r}", hints=hints)
+    names = [name for one in supported for name in (one.name, *one.aliases)]
+    raise InputError(unknown_name("quantization scheme", name, names), hints=hints)
+
+
+def schemes_text(among: Collection[str] = RECIPES) -> str:
+    """The table of schemes for a command's help."""
+    rows = [(one.names, one.weights, one.activations) for one in (SCHEMES[name] for name in among)]
+    rows.insert(0, ("scheme (aliases)", "weights", "activations"))
+    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines = [f"  {names:{first}}  {weights:{second}}  {activations}" for names, weights, activations in rows]
+    return "\n".join(["schemes of --quantize:", *lines])

@@ -31,14 +31,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from torchette._compile import CompiledModel, as_arguments, compile
+from torchette._compile import CompiledModel, compile
 from torchette.build.bare.counter import Counter
 from torchette.capture import DynamicShapes, capture
+from torchette.capture.calibration import calls_of
 from torchette.devtools.inspector.comparison import signal_to_noise
 from torchette.errors import DelegationWarning, InputError, InputTypeError, QuantizationError
 from torchette.packages import require
 from torchette.progress import Progress
-from torchette.quantization import knapsack, recipes
+from torchette.quantization import knapsack, recipes, scheme_named
 from torchette.quantization.measurements import Measurements
 from torchette.quantization.recipes import BETWEEN, Call
 from torchette.quantization.table import Layer, Point, QuantizationTable
@@ -109,11 +110,16 @@ def quantize(
         MissingPackageError: torchao is not installed.
         TrainModeError, ExportError: as for `torchette.compile`.
     """
+    recipe = scheme_named(recipe).name
     chosen_recipe = recipes.recipe_named(recipe)
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"expected a torch.nn.Module, not {type(model).__name__}")
     limits = _Limits.of(max_drop, max_ms, max_mb)
-    calls = [as_arguments(given) for given in calibration]
+    if isinstance(calibration, str):
+        raise InputTypeError(
+            f"calibration is the text {calibration!r}", hints=["calibration=[(x,), ...], typical inputs"]
+        )
+    calls, _ = calls_of(calibration, ((), {}))
     if not calls:
         raise InputError("there is no input to observe", hints=["calibration=[(x,), ...]"])
     require("torchao.quantization", "quantizing")

@@ -20,9 +20,9 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils import parametrize
 
 from torchette.capture import pt2e
-from torchette.errors import InputError, unknown_name
 from torchette.exir.graph import calls
-from torchette.quantization import RECIPES
+from torchette.packages import quietly
+from torchette.quantization import scheme_named
 
 # The name, among those of layers, of what is quantized between them: sums, products, averages, joins.
 BETWEEN = ""
@@ -59,10 +59,8 @@ class Recipe:
 
 
 def recipe_named(name: str) -> Recipe:
-    """Raises InputError: there is none of that name."""
-    if name not in _RECIPES:
-        raise InputError(unknown_name("recipe", name, RECIPES), hints=[f"one of: {', '.join(RECIPES)}"])
-    return _RECIPES[name]
+    """Returns the recipe of a scheme's name or alias. Raises InputError if there is no such scheme."""
+    return _RECIPES[scheme_named(name).name]
 
 
 def quantizer_of(name: str) -> Any:
@@ -298,7 +296,8 @@ def apply(
             make = recipe.make if bits == recipe.bits or recipe.eight is None else recipe.eight
             names = {name for name, wanted in chosen.items() if wanted == bits}
             if bits < 16:
-                quantize_(changed, make(), lambda part, name, names=names: name in names)
+                with quietly():
+                    quantize_(changed, make(), lambda part, name, names=names: name in names)
                 continue
             for name in names:
                 parametrize.register_parametrization(_part(changed, name), "weight", _Rounded(torch.bfloat16))

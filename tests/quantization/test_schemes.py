@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One vocabulary of quantization schemes, in code, messages and documentation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from torchette.errors import InputError
+from torchette.quantization import LLM_SCHEMES, RECIPES, SCHEMES, scheme_named
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_no_name_means_two_schemes() -> None:
+    names = [name for scheme in SCHEMES.values() for name in (scheme.name, *scheme.aliases)]
+    assert len(names) == len(set(names))
+    assert all(
+        scheme_named(name).name == scheme.name for scheme in SCHEMES.values() for name in scheme.aliases
+    )
+
+
+def test_an_unknown_name_lists_the_schemes_that_there_are() -> None:
+    for among in (RECIPES, LLM_SCHEMES):
+        with pytest.raises(InputError, match="no quantization scheme 'int3'") as caught:
+            scheme_named("int3", among)
+        assert all(SCHEMES[name].names in caught.value.hints[0] for name in among)
+
+
+@pytest.mark.parametrize("alias", ["int8", "int8-static"])
+def test_int8_of_a_language_model_is_refused(alias: str) -> None:
+    with pytest.raises(InputError, match="ambiguous" if alias == "int8" else "do not support"):
+        scheme_named(alias, LLM_SCHEMES)
+
+
+def test_the_page_lists_all_names() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \|([^|]*)\|", (ROOT / "docs/quantize.md").read_text(), re.MULTILINE)
+    listed = {name: tuple(re.findall(r"`([\w-]+)`", aliases)) for name, aliases in rows}
+    assert listed == {name: scheme.aliases for name, scheme in SCHEMES.items()}
+    rows = re.findall(r'^\| `"([\w-]+)"` \|', (ROOT / "docs/llm.md").read_text(), re.MULTILINE)
+    assert {*LLM_SCHEMES} <= {*rows}

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: example inputs, or the inputs that the user observes. Out: the calls that calibrate a quantized model, and what can be
+# said about them. Random inputs are for estimates of size and speed.
+"""Calibration inputs: given, the example inputs, or random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torchette.errors import InputTypeError
+
+# The value of `calibration` that asks for random inputs, and the statement about such a model.
+RANDOM = "random"
+RANDOM_REMARK = "random inputs, for estimates of size and speed: the accuracy is meaningless"
+
+_RANDOM_CALLS = 8
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def as_arguments(given: object) -> Call:
+    """(args, kwargs) of a tuple of arguments, a dict of named arguments, or a single argument."""
+    if isinstance(given, Mapping):
+        return (), dict(given)
+    return (tuple(given), {}) if isinstance(given, (tuple, list)) else ((given,), {})
+
+
+def calls_of(calibration: Iterable[Any] | str | None, example: Call) -> tuple[list[Call], str]:
+    """Returns the calls that calibrate a method, and a description of them.
+
+    Args:
+        calibration: tuples of arguments, dicts of named arguments or single tensors; "random"; or None, for the example
+            inputs.
+        example: the example inputs of the method.
+
+    Raises:
+        InputTypeError: `calibration` is another text.
+    """
+    if calibration is None:
+        return [example], "the example inputs"
+    if calibration == RANDOM:
+        return random_calls(example), RANDOM_REMARK
+    if isinstance(calibration, str):
+        raise InputTypeError(
+            f"calibration is the text {calibration!r}",
+            hints=["calibration=[(x,), ...]", "calibration='random'"],
+        )
+    calls = [as_arguments(given) for given in calibration]
+    return calls, f"{len(calls)} input{'s' * (len(calls) != 1)}"
+
+
+def random_calls(example: Call) -> list[Call]:
+    """Random inputs of the shapes, dtypes and ranges of the example inputs; the same for each call of this function."""
+    return [draw(example, seed)[1] for seed in range(_RANDOM_CALLS)]
+
+
+def draw(inputs: object, seed: int) -> tuple[list[list[float]], Any]:
+    """Returns the range of each tensor, and inputs of the same structure: uniform values within the range of each tensor. A
+    range of equal floats is widened by 1 on both sides."""
+    generator = torch.Generator().manual_seed(seed)
+    ranges: list[list[float]] = []
+
+    def drawn(value: object) -> Any:
+        if not isinstance(value, torch.Tensor) or value.is_complex() or not value.numel():
+            return value
+        numbers = value.to(torch.float64)
+        numbers = numbers[numbers.isfinite()]
+        least, most = (numbers.min().item(), numbers.max().item()) if len(numbers) else (0.0, 0.0)
+        if value.is_floating_point():
+            least, most = (least - 1, most + 1) if least == most else (least, most)
+            made = torch.rand(value.shape, generator=generator, dtype=torch.float64) * (most - least) + least
+        else:
+            made = torch.randint(int(least), int(most) + 1, value.shape, generator=generator)
+        ranges.append([least, most])
+        return made.to(value.dtype)
+
+    return ranges, pytree.tree_map(drawn, inputs)
