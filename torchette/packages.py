@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from torchette.errors import MissingPackageError
@@ -64,10 +65,28 @@ def require(module: str, purpose: str, hints: Iterable[str] = ()) -> Any:
         MissingPackageError: the package is not installed, or it raised an error while it was imported.
     """
     try:
-        return importlib.import_module(module)
+        with quietly():
+            return importlib.import_module(module)
     except Exception as error:  # a package's own code may raise anything
         missing = missing_package(module, purpose, error, hints)
         raise missing from (None if isinstance(error, ModuleNotFoundError) else error)
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Hides the warnings and log messages of packages that are imported or called in the context: no user can act on them.
+    Errors are not hidden."""
+    import logging
+    import warnings
+
+    disabled = logging.root.manager.disable
+    logging.disable(max(disabled, logging.WARNING))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 def missing_package(

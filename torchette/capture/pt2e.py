@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 from torchette.errors import InputError, InputTypeError
 from torchette.exir.passes.check_quantization import refuse_unobserved
-from torchette.packages import require
+from torchette.packages import quietly, require
 
 GraphPasses = Sequence[Callable[[GraphModule], GraphModule]] | None
 
@@ -57,7 +57,10 @@ def quantize(
             )
     quantizer = quantizers[0] if len(quantizers) == 1 else kinds.ComposableQuantizer(list(quantizers))
     prepare = steps.prepare_pt2e if train is None else steps.prepare_qat_pt2e
-    graph = _through(prepare(_through(graph, pre_prepare), quantizer), post_prepare)
+    graph = _through(graph, pre_prepare)
+    with quietly():
+        graph = prepare(graph, quantizer)
+    graph = _through(graph, post_prepare)
     if train is not None:
         pt2e.allow_exported_model_train_eval(graph)
         pt2e.move_exported_model_to_train(graph)
@@ -73,7 +76,9 @@ def quantize(
             raise InputError("there is no input to observe", hints=["calibration=[(x,), ...]"])
     graph = _through(graph, pre_convert)
     refuse_unobserved(graph)
-    return _through(steps.convert_pt2e(graph), post_convert)
+    with quietly():
+        graph = steps.convert_pt2e(graph)
+    return _through(graph, post_convert)
 
 
 def _through(graph: GraphModule, passes: GraphPasses) -> GraphModule:
