@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from pathlib import Path
@@ -80,6 +81,35 @@ def test_a_package_whose_import_fails_is_an_error_with_its_cause(
     with pytest.raises(MissingPackageError, match="cannot be imported") as caught:
         require("a_broken_package", "a test")
     assert said in caught.value.message and remedy in caught.value.hints[0]
+
+
+def test_a_package_that_another_one_imports_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As torchvision in transformers, which hides the error behind one of its own."""
+    (tmp_path / "a_broken_part.py").write_text("raise RuntimeError('operator x::nms does not exist')")
+    (tmp_path / "a_lazy_package.py").write_text(
+        "try:\n    import a_broken_part\nexcept Exception as error:\n"
+        "    raise ModuleNotFoundError('Could not import module') from error\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        MissingPackageError, match="a_broken_part raised RuntimeError: operator x::nms"
+    ) as caught:
+        require("a_lazy_package", "a test")
+    assert caught.value.message.startswith("a test needs a_lazy_package, which is installed but")
+    assert caught.value.hints[0].startswith("pip uninstall a_broken_part, or install")
+
+
+def test_messages_of_an_imported_package_are_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    (tmp_path / "a_loud_package.py").write_text(
+        "import logging, warnings\nwarnings.warn('old')\nlogging.getLogger('loud').warning('no library')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    require("a_loud_package", "a test")
+    assert capfd.readouterr() == ("", "")
+    logging.getLogger("loud").warning("our own")  # the filter has ended
+    assert logging.root.manager.disable == 0
 
 
 def test_a_missing_dependency_from_the_table_is_installed_as_the_table_says():

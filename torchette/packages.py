@@ -95,18 +95,37 @@ def missing_package(
     """The error for a module that could not be imported because of ``error``; the other parameters are those of `require`."""
     top = module.partition(".")[0]
     package = PACKAGES.get(top) or Package(top, top, None, "")
+    names = imported_packages(error)
+    while error.__cause__ is not None:
+        error = error.__cause__
     absent = (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and absent == top:
         return MissingPackageError(
             f"{purpose} needs {package.name}, which is not installed", hints=[package.install, *hints]
         )
     text = str(error).strip().partition("\n")[0]
+    culprit = names[-1] if names and names[-1] != top else ""
     if isinstance(error, ModuleNotFoundError) and absent:
         remedy = PACKAGES[absent].install if absent in PACKAGES else f"pip install {absent}"
+    elif culprit:
+        remedy = f"pip uninstall {culprit}, or install a build of it that fits the other packages"
     else:
         remedy = f'python -c "import {module}" shows the whole error; other versions of its packages may help'
     return MissingPackageError(
         f"{purpose} needs {package.name}, which is installed but cannot be imported: "
-        f"{type(error).__name__}: {text}",
+        f"{f'{culprit} raised ' if culprit else ''}{type(error).__name__}: {text}",
         hints=[remedy, *hints],
     )
+
+
+def imported_packages(error: BaseException) -> list[str]:
+    """The packages, without ours, that were being imported when the error was raised, the innermost last."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    names: list[str] = []
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_name == "<module>":
+            names.append(str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0])
+        trace = trace.tb_next
+    return [name for name in dict.fromkeys(names) if name not in ("__main__", "torchette")]

@@ -5,6 +5,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +19,13 @@ import torchette
 from tests.llm import families
 from tests.models import zoo
 from tests.sweep import sweep
-from torchette.errors import FormatError, InputError, ModelNotFoundError, TorchetteError
+from torchette.errors import (
+    FormatError,
+    InputError,
+    MissingPackageError,
+    ModelNotFoundError,
+    TorchetteError,
+)
 from torchette.quantization import LLM_SCHEMES
 
 _LIBRARY = zoo.declare_torchvision_operators()
@@ -24,6 +34,7 @@ transformers = pytest.importorskip("transformers")
 llm = pytest.importorskip("torchette.llm")
 
 CONTEXT = 300
+ROOT = Path(__file__).parents[2]
 
 
 def small_llama() -> Any:
@@ -222,6 +233,48 @@ def test_chat_templates_of_older_folders_travel_too(tmp_path: Any) -> None:
         (tmp_path / "chat_template.json").write_text(text)
         with pytest.raises(FormatError, match="no chat template"):
             _files(tmp_path)
+
+
+def test_the_command_compiles_a_folder_and_prints_no_warning(tmp_path: Any) -> None:
+    """In a process of its own: as a user, in whose environment nothing declares the operators of torchvision."""
+    model = small_llama()
+    model.save_pretrained(tmp_path / "llama")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torchette.cli", "llm", "compile", "llama", "-o", "llama.pte"),
+            *("--quantize", "4w", "--max-context", "32"),
+        ],
+        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "int4-weight-only" in done.stdout
+    program = torchette.load(tmp_path / "llama.pte")
+    assert torch.as_tensor(program(np.array([[1, 2]]), np.array([0]))).shape == (1, 101)
+
+
+def test_a_package_that_breaks_transformers_is_named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_vision.py").write_text(
+        "raise RuntimeError('operator torchvision::nms does not exist')"
+    )
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers/part.py").write_text("import broken_vision")
+    (tmp_path / "transformers/__init__.py").write_text(
+        "def __getattr__(name):\n"
+        "    try:\n"
+        "        import transformers.part\n"
+        "    except Exception as error:\n"
+        "        raise ModuleNotFoundError(f'Could not import module {name!r}') from error\n"
+    )
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "torchette.llm._export", raising=False)
+    monkeypatch.delitem(vars(llm), "export", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        MissingPackageError, match="needs transformers.* broken_vision raised RuntimeError: op"
+    ) as caught:
+        llm.export  # noqa: B018
+    assert "pip uninstall broken_vision" in caught.value.hints[0]
 
 
 def test_wrong_arguments_are_named(tmp_path: Any) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from torchette.packages import missing_package
+from torchette.errors import TorchetteError
+from torchette.packages import imported_packages, missing_package, quietly
 
 if TYPE_CHECKING:
     from torchette.llm._export import export
@@ -53,11 +54,13 @@ if not TYPE_CHECKING:  # a type checker would accept every name
                 f"module 'torchette.llm' has no attribute {name!r}; there are {', '.join(__all__)}"
             )
         try:
-            value = getattr(importlib.import_module(_LAZY[name]), name)
-        except ModuleNotFoundError as error:
-            package = (error.name or "").partition(".")[0]
-            if package in ("", "torchette"):
+            with quietly():
+                value = getattr(importlib.import_module(_LAZY[name]), name)
+        except Exception as error:  # a package's own code may raise anything
+            absent = (getattr(error, "name", None) or "").partition(".")[0]
+            packages = [absent] if absent else imported_packages(error)
+            if isinstance(error, TorchetteError) or not packages or absent == "torchette":
                 raise
-            raise missing_package(package, f"torchette.llm.{name}", error) from error
+            raise missing_package(packages[0], f"torchette.llm.{name}", error) from error
         globals()[name] = value
         return value

@@ -9,7 +9,7 @@ import contextlib
 import inspect
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from torchette.llm.encoders import (
 )  # fmt: skip
 from torchette.llm.quantized import store_whole
 from torchette.llm.vocabularies import converted
+from torchette.packages import missing_package
 from torchette.quantization import LLM_SCHEMES, scheme_named
 
 # Files of a model's folder that travel in the program, by the names of its named data.
@@ -264,14 +265,29 @@ def _load(folder: Path) -> tuple[Any, Callable[[str], Any] | None, dict[str, byt
             del config.quantization_config
             if (folder / "generation_config.json").is_file():
                 more["generation_config"] = GenerationConfig.from_pretrained(folder, local_files_only=True)
-        model, said = kind.from_pretrained(
-            place, dtype=torch.float32, local_files_only=True, output_loading_info=True, **more
-        )
+        with _without_progress_bars():
+            model, said = kind.from_pretrained(
+                place, dtype=torch.float32, local_files_only=True, output_loading_info=True, **more
+            )
+    except ImportError as error:  # of a package that this model alone needs
+        raise missing_package("transformers", f"loading {folder}", error) from error
     except (ValueError, KeyError, OSError) as error:
         raise InputError(f"transformers cannot load {folder} as a language model: {error}") from error
     if missing := sorted(said["missing_keys"]):
         raise FormatError(f"{folder} has no weights for {', '.join(missing[:3])}, {len(missing)} in all")
     return model, whole, _files(folder)
+
+
+@contextlib.contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """Hides the progress bars of transformers: `progress` has ours."""
+    shown = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers.utils.logging.enable_progress_bar()
 
 
 def _files(folder: Path) -> dict[str, bytes]:
