@@ -59,6 +59,8 @@ CLAIMS: dict[str, str] = {
     "`executorch.extension.pybindings.aten_lib`": HERE + "test_what_the_table_has_no_path_for runtime/test_aten.py::test_reference_models_equal_their_graph",
     "`executorch.extension.llm` but": HERE + "test_what_the_table_has_no_path_for llm/test_custom_ops.py::test_as_executorch",
     "`executorch.extension.training`": "extension/test_training.py::test_executorch_s_names_lead_here",
+    "`executorch.exir.backend.test.*`": ABSENT,
+    "`executorch.extension.llm.export.builder`": ABSENT,
     "`executorch.backends.*` but": ABSENT,
     "tools such as": ABSENT,
     "The whole list stands": "compat/test_compat.py::test_the_peer_has_what_is_not_here",

@@ -271,7 +271,7 @@ def test_a_package_that_breaks_transformers_is_named(tmp_path: Any, monkeypatch:
     monkeypatch.delitem(vars(llm), "export", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(
-        MissingPackageError, match="needs transformers.* broken_vision raised RuntimeError: op"
+        MissingPackageError, match=r"needs transformers.* broken_vision raised RuntimeError: op"
     ) as caught:
         llm.export  # noqa: B018
     assert "pip uninstall broken_vision" in caught.value.hints[0]

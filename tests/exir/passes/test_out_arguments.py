@@ -176,7 +176,7 @@ def test_out_of_a_custom_operator() -> None:
     eager = Function(both).eval()
     program = to_edge(torch.export.export(copy.deepcopy(eager), (X,))).exported_program()
     torch.testing.assert_close(program.module()(X), eager(X))
-    assert [spec.target for spec in program.graph_signature.output_specs][0] == "state"
+    assert program.graph_signature.output_specs[0].target == "state"
     with pytest.raises(UnsupportedError, match="test_out::only has no functional overload"):
         to_edge(
             torch.export.export(Function(lambda _, x: torch.ops.test_out.only.out(x, out=x.clone())), (X,))

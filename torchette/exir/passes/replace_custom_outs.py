@@ -14,13 +14,14 @@ from torch.fx import Node
 
 from torchette.errors import UnsupportedError
 from torchette.exir import ops
+from torchette.exir.arguments import checked, overload
 from torchette.exir.graph import call, calls, place
 
 
 def replace_custom_outs(program: ExportedProgram) -> ExportedProgram:
     """Replace each custom operator that writes to `out=` by its functional overload and a copy of the result."""
     for node in list(calls(program)):
-        if ops.is_out_variant(node.target) and node.target.namespace != "aten":
+        if ops.is_out_variant(node.target) and overload(node).namespace != "aten":
             _replace(node)
     return program
 
@@ -48,6 +49,6 @@ def _replace(node: Node) -> None:
         if not is_tuple:
             user.replace_input_with(node, outs[0])
         elif user.target is operator.getitem:
-            user.replace_all_uses_with(outs[user.args[1]])
+            user.replace_all_uses_with(outs[checked(user.args[1], int)])
             user.graph.erase_node(user)
     node.graph.erase_node(node)
