@@ -259,14 +259,14 @@ def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
         (["compile", "model.py:Net", "--quantize", "int8", "--io", "int8", "--check"], "--verify compares"),
         (
             ["compile", "model.py:Net", "--quantize", "int8", "--max-drop", "1%"],
-            "--max-drop measures accuracy",
+            "--max-drop measures the accuracy",
         ),
         (
             [
                 *("compile", "model.py:Net", "--quantize", "8da4w"),
                 *("--calibration", "random", "--max-drop", "1%"),
             ],
-            "--max-drop measures accuracy",
+            "--max-drop measures the accuracy",
         ),
         (
             [

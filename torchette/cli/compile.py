@@ -459,13 +459,17 @@ def _check_calibration(options: argparse.Namespace) -> None:
         raise UsageError("--calibration random goes with no file")
     if options.max_drop is not None and (_is_random(options) or not options.calibration):
         raise UsageError(
-            "--max-drop measures accuracy, so it needs typical inputs: --calibration FILE.npz, once for each input"
+            "--max-drop measures the accuracy on typical inputs, which are missing",
+            hints=["--calibration FILE.npz, once for each input"],
         )
     if options.quantize and SCHEMES[options.quantize].is_static and not options.calibration:
         raise UsageError(
-            f"--quantize {options.quantize} needs typical inputs, whose range it observes: --calibration FILE.npz, once "
-            "for each input (some dozens are often enough). int8-dynamic, 8da4w and the schemes for weights alone need "
-            "none. --calibration random is for estimates of size and speed: the accuracy of its file is meaningless"
+            f"--quantize {options.quantize} observes the ranges of typical inputs, which are missing",
+            hints=[
+                "--calibration FILE.npz, once for each input; some dozens are often enough",
+                "--quantize int8-dynamic, or another scheme that needs no calibration",
+                "--calibration random, for estimates of size and speed: the accuracy of the file is meaningless",
+            ],
         )
 
 
