@@ -17,16 +17,14 @@ class Scheme(NamedTuple):
     Attributes:
         name: the name in tables, files and messages.
         aliases: other names that mean the same: those of ExecuTorch, torchao and optimum, and older ones of ours.
-        weights: how weights are stored.
-        activations: how activations are computed.
+        text: the weights and the activations, which are float32 if it does not name them.
         is_static: whether scales of activations are observed on calibration inputs.
         for_llm: whether `torchette.llm.export` supports the scheme.
     """
 
     name: str
     aliases: tuple[str, ...]
-    weights: str
-    activations: str
+    text: str
     is_static: bool = False
     for_llm: bool = False
 
@@ -39,13 +37,15 @@ class Scheme(NamedTuple):
 SCHEMES = {
     scheme.name: scheme
     for scheme in (
-        Scheme("int8", ("int8-static",), "8 bits", "8 bits, scales from --calibration", is_static=True),
-        Scheme("int8-dynamic", ("8da8w", "int8dq"), "8 bits", "8 bits, scales from each input", for_llm=True),
-        Scheme("8da4w", (), "4 bits, groups of 32", "8 bits, scales from each input", for_llm=True),
-        Scheme("int8-weight-only", ("8w", "int8wo"), "8 bits", "float32", for_llm=True),
-        Scheme("int4-weight-only", ("4w", "int4wo", "int4"), "4 bits, groups of 32", "float32", for_llm=True),
-        Scheme("bfloat16", ("bf16",), "bfloat16", "float32"),
-        Scheme("float16", ("fp16",), "float16", "float32"),
+        Scheme(
+            "int8", ("int8-static",), "8-bit weights, 8-bit activations; needs --calibration", is_static=True
+        ),
+        Scheme("int8-dynamic", ("8da8w", "int8dq"), "8-bit weights, 8-bit dynamic activations", for_llm=True),
+        Scheme("8da4w", (), "4-bit weights (groups of 32), 8-bit dynamic activations", for_llm=True),
+        Scheme("int8-weight-only", ("8w", "int8wo"), "8-bit weights", for_llm=True),
+        Scheme("int4-weight-only", ("4w", "int4wo", "int4"), "4-bit weights (groups of 32)", for_llm=True),
+        Scheme("bfloat16", ("bf16",), "weights in bfloat16"),
+        Scheme("float16", ("fp16",), "weights in float16"),
     )
 }
 # The names that `torchette.quantize` and `torchette compile --quantize` accept, and those of language models.
@@ -83,9 +83,6 @@ def scheme_named(name: str, among: Collection[str] = RECIPES) -> Scheme:
 
 
 def schemes_text(among: Collection[str] = RECIPES) -> str:
-    """The table of schemes for a command's help."""
-    rows = [(one.names, one.weights, one.activations) for one in (SCHEMES[name] for name in among)]
-    rows.insert(0, ("scheme (aliases)", "weights", "activations"))
-    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
-    lines = [f"  {names:{first}}  {weights:{second}}  {activations}" for names, weights, activations in rows]
-    return "\n".join(["schemes of --quantize:", *lines])
+    """The schemes and their aliases for a command's help."""
+    rows = [f"  {SCHEMES[name].names}\n    {SCHEMES[name].text}" for name in among]
+    return "\n".join(["schemes of --quantize (and their aliases):", *rows])
