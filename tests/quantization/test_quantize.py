@@ -251,7 +251,7 @@ def test_limits_that_cannot_be_kept() -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [
-        ({"recipe": "int3"}, InputError, "no recipe 'int3'"),
+        ({"recipe": "int3"}, InputError, "no quantization scheme 'int3'"),
         ({"calibration": []}, InputError, "no input to observe"),
         ({"metric": lambda model: None}, InputError, "the metric gave None"),
         ({"metric": lambda model: float("nan")}, InputError, "the metric gave nan"),
