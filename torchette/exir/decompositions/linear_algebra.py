@@ -189,7 +189,6 @@ TABLE: dict[Any, Callable[..., Any]] = {
         a, hermitian=hermitian, check_errors=True
     )[:2],
     aten.linalg_cholesky.default: _cholesky,
-    aten.cholesky.default: _cholesky,
     aten.cholesky_solve.default: _cholesky_solve,
     aten.cholesky_inverse.default: _cholesky_inverse,
     aten.triangular_solve.default: _triangular_solve,
@@ -197,3 +196,5 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.linalg_qr.default: _qr,
     aten.linalg_pinv.atol_rtol_tensor: _pinv,
 }
+if hasattr(aten, "cholesky"):  # torch 2.14 removed it
+    TABLE[aten.cholesky.default] = _cholesky
