@@ -208,11 +208,15 @@ def _before_updates(node: Node) -> Node:
     return node
 
 
+# `x.data = y`, captured as it is or by strict export (from torch 2.14 on).
+_DATA_ASSIGNED = ("aten._has_compatible_shallow_copy_type.default", "aten.shallow_copy_data_.default")
+
+
 def _other_memory(node: Node) -> str | None:
     if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
         return None
-    # All that torch.export leaves of `x.data = y` is a question that it asked; the program computes with the old x.
-    assigned = node.target == aten._has_compatible_shallow_copy_type.default
+    # All that torch.export leaves of `x.data = y` may be a question that it asked; the program computes with the old x.
+    assigned = str(node.target) in _DATA_ASSIGNED
     kept = node.target == aten.set_.source_Tensor and node.args[0].op == "placeholder"
     return f"{node.args[0].name} is given other memory than it had" if assigned or kept else None
 
