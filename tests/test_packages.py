@@ -6,12 +6,16 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from torchette.errors import MissingPackageError
-from torchette.packages import PACKAGES, missing_package, require
+import torchette.exir
+from torchette import packages
+from torchette.errors import MissingPackageError, UntestedTorchWarning
+from torchette.packages import PACKAGES, missing_package, require, torch_problem, torch_remedy
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -115,3 +119,51 @@ def test_messages_of_an_imported_package_are_hidden(
 def test_a_missing_dependency_from_the_table_is_installed_as_the_table_says():
     error = ModuleNotFoundError("No module named 'torch'", name="torch")
     assert missing_package("torchao", "quantizing", error).hints == (PACKAGES["torch"].install,)
+
+
+@pytest.fixture
+def later_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The next release after those that are tested."""
+    major, minor = packages.TESTED_TORCH[1].split(".")
+    monkeypatch.setattr(packages, "_torch_version", lambda: f"{major}.{int(minor) + 1}.0+cpu")
+    packages.warn_of_untested_torch.cache_clear()
+    yield
+    packages.warn_of_untested_torch.cache_clear()
+
+
+def test_releases_of_torch_between_the_first_and_the_last_are_tested():
+    first, last = packages.TESTED_TORCH
+    assert PACKAGES["torch"].requirement == f"torch>={first}" and f">={first},<" in torch_remedy()
+    for version in (None, f"{first}.0+cpu", f"{last}.1", "2.14.1"):
+        assert torch_problem(version) is None
+    assert torch_problem("2.9.1") == f"torch is 2.9.1; Torchette is tested with torch {first} to {last}"
+    assert "torch is 3.0.0a0" in str(torch_problem("3.0.0a0"))
+
+
+@pytest.mark.usefixtures("later_torch")
+def test_the_compiler_warns_once_of_an_untested_torch():
+    torch = pytest.importorskip("torch")
+    module, inputs = torch.nn.ReLU(), (torch.ones(2),)
+    with pytest.warns(UntestedTorchWarning, match="is tested with torch") as caught:
+        torchette.exir.to_edge(torch.export.export(module, inputs))
+    assert len(caught) == 1
+    torchette.compile(module, inputs)  # does not warn again: a warning is an error here
+
+
+@pytest.mark.usefixtures("later_torch")
+@pytest.mark.parametrize("module", [torchette, torchette.exir])
+def test_an_operator_that_an_untested_torch_lacks_is_an_error_with_the_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any
+):
+    (tmp_path / "a_compiler.py").write_text("import math\nmath.removed_function")
+    monkeypatch.syspath_prepend(tmp_path)
+    home = ("a_compiler", "compile") if module is torchette else "a_compiler"
+    monkeypatch.setitem(module._LAZY, "a_name", home)
+    with pytest.raises(
+        MissingPackageError, match=r"a_name cannot .* AttributeError: .*removed_function"
+    ) as caught:
+        module.__getattr__("a_name")
+    assert caught.value.hints == (torch_remedy(),) and "is tested with" in caught.value.message
+    monkeypatch.setattr(packages, "_torch_version", lambda: packages.TESTED_TORCH[0])
+    with pytest.raises(AttributeError):  # with a release that is tested, the fault is ours
+        module.__getattr__("a_name")

@@ -12,12 +12,11 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from torchette import compat
 from torchette.errors import TorchetteError
-from torchette.packages import missing_package
+from torchette.packages import import_compiler
 
 if TYPE_CHECKING:
     from torchette import errors, exir, runtime
@@ -67,13 +66,7 @@ if not TYPE_CHECKING:  # a type checker would accept every name
                 f"module 'torchette' has no attribute {name!r}; public names: {', '.join(__all__)}"
             )
         module_name, attribute = _LAZY[name]
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            package = (error.name or "").partition(".")[0]
-            if package in ("", "torchette"):
-                raise
-            raise missing_package(package, f"torchette.{name}", error) from error
+        module = import_compiler(module_name, f"torchette.{name}")
         value = module if attribute is None else getattr(module, attribute)
         globals()[name] = value
         return value

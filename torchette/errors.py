@@ -204,6 +204,12 @@ class DelegationWarning(UserWarning):
     code = "left-behind"
 
 
+class UntestedTorchWarning(UserWarning):
+    """The tests of Torchette did not run with the installed release of torch."""
+
+    code = "untested-torch"
+
+
 class PlanError(CompileError, RuntimeError):
     """Memory cannot be planned, or a plan overlaps."""
 

@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from torchette.errors import MissingPackageError
+from torchette.errors import MissingPackageError, UntestedTorchWarning
+
+TESTED_TORCH = ("2.13", "2.15")  # the first and the last release of torch that the tests ran with
 
 
 class Package(NamedTuple):
@@ -129,3 +133,68 @@ def imported_packages(error: BaseException) -> list[str]:
             names.append(str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0])
         trace = trace.tb_next
     return [name for name in dict.fromkeys(names) if name not in ("__main__", "torchette")]
+
+
+def import_compiler(module: str, purpose: str) -> Any:
+    """Imports and returns a module of Torchette that needs torch.
+
+    Args:
+        module: the module's full name.
+        purpose: the name that the user asked for, as the subject of the error's sentence.
+
+    Raises:
+        MissingPackageError: a package is missing, or the import failed with a release of torch that the tests did not run with.
+    """
+    try:
+        return importlib.import_module(module)
+    except (ImportError, AttributeError) as error:  # an operator that torch lacks is an AttributeError
+        absent = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+        package = absent.partition(".")[0]
+        if absent == "torch" or package not in ("", "torch", "torchette"):
+            raise missing_package(package, purpose, error) from error
+        problem = torch_problem(_torch_version())
+        if problem is None:
+            raise
+        raise MissingPackageError(
+            f"{purpose} cannot be imported with this release of torch: {type(error).__name__}: {error}\n{problem}",
+            hints=[torch_remedy()],
+        ) from error
+
+
+@functools.cache
+def warn_of_untested_torch() -> None:
+    """Warns once in a process if the tests did not run with the installed release of torch."""
+    problem = torch_problem(_torch_version())
+    if problem is not None:
+        lines = (problem, "`model.verify()` compares a compiled model with torch", f"Try: {torch_remedy()}")
+        warnings.warn("\n  ".join(lines), UntestedTorchWarning, stacklevel=3)
+
+
+def torch_problem(version: str | None) -> str | None:
+    """Returns a sentence if the tests did not run with a release of torch; None if they did, or if torch is missing."""
+    first, last = TESTED_TORCH
+    if version is None or _minor(first) <= _minor(version) <= _minor(last):
+        return None
+    return f"torch is {version}; Torchette is tested with torch {first} to {last}"
+
+
+def torch_remedy() -> str:
+    """The command that installs a release of torch that the tests ran with."""
+    major, minor = _minor(TESTED_TORCH[1])
+    return PACKAGES["torch"].install.replace(
+        f">={TESTED_TORCH[0]}", f">={TESTED_TORCH[0]},<{major}.{minor + 1}"
+    )
+
+
+def _torch_version() -> str | None:
+    from importlib import metadata  # `import torchette` must not need its milliseconds
+
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    """The major and the minor version."""
+    return tuple(int(number) for number in version.split(".")[:2])

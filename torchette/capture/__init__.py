@@ -28,6 +28,7 @@ from torchette.capture.recurrent import Recurrent
 from torchette.capture.rewrites import Rewrites
 from torchette.errors import DialectError, ExportError, InputTypeError, TorchetteError, TrainModeError
 from torchette.exir.passes.check_quantization import refuse_unfinished
+from torchette.packages import warn_of_untested_torch
 
 # As `torch.export.export` takes them.
 DynamicShapes = dict[str, Any] | tuple[Any, ...] | list[Any] | None
@@ -56,6 +57,7 @@ def capture(
         TrainModeError: the module, or a part of it, is in training mode.
         ExportError: `torch.export` refuses it.
     """
+    warn_of_untested_torch()
     if not isinstance(module, torch.nn.Module):
         raise InputTypeError(
             f"expected a torch.nn.Module or an ExportedProgram, not {type(module).__name__}",

@@ -30,11 +30,10 @@ from torchette.cli import CHECK_FAILED, DONE
 from torchette.cli._console import print_json, print_table, print_values
 from torchette.devtools.limits import cpu_facts, cpu_name, limits
 from torchette.errors import NativeModuleError
-from torchette.packages import PACKAGES
+from torchette.packages import PACKAGES, torch_problem, torch_remedy
 from torchette.runtime import native
 
 ALIASES = ("env",)  # its name elsewhere
-TORCH = ("2.13", "2.13")  # the first and the last release that the tests ran with
 # What each x86-64 level adds to the one before, by the kernel's names.
 X86_LEVELS = {
     "x86-64-v2": {"cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"},
@@ -101,12 +100,9 @@ def advice(facts: dict[str, Any]) -> dict[str, str]:
         if facts["C++ compiler"] is None:
             fix = f"apt-get install g++, then {fix}"
         found["native module"] = f"The native module is missing; without it no model runs. Try: {fix}"
-    torch = facts["packages"]["torch"]
-    if torch is not None and not _numbers(TORCH[0]) <= _numbers(torch) <= _numbers(TORCH[1]):
-        found["torch"] = (
-            f"torch is {torch}; Torchette is tested with {' to '.join(dict.fromkeys(TORCH))}. "
-            f"Try: {PACKAGES['torch'].install.replace('>=2.13', f'=={TORCH[1]}.*')}"
-        )
+    problem = torch_problem(facts["packages"]["torch"])
+    if problem is not None:
+        found["torch"] = f"{problem}. Try: {torch_remedy()}"
     return found
 
 
@@ -190,11 +186,6 @@ def main() -> int:
     """Prints the facts."""
     print(get_pretty_env_info())
     return DONE
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Major and minor number."""
-    return tuple(int(number) for number in version.split(".")[:2])
 
 
 def _version(distribution: str) -> str | None:

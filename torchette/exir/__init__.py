@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from torchette import compat
+from torchette.packages import import_compiler
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram, ExportGraphSignature, load, save
@@ -56,7 +56,7 @@ _names_of_first_releases = compat.attributes(__name__)
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         return _names_of_first_releases(name)
-    value = getattr(importlib.import_module(_LAZY[name]), name)
+    value = getattr(import_compiler(_LAZY[name], f"torchette.exir.{name}"), name)
     globals()[name] = value
     return value
 

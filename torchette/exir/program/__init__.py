@@ -31,6 +31,7 @@ from torchette.exir.program.edge import (
     run,
 )
 from torchette.exir.program.executorch import ExecutorchProgramManager as ExecutorchProgramManager
+from torchette.packages import warn_of_untested_torch
 
 if TYPE_CHECKING:
     from torchette.exir.delegation.delegate import Partitioner
@@ -145,6 +146,7 @@ def _to_edge(
     preserve: Sequence[Any],
     theirs: bool,
 ) -> EdgeProgramManager:
+    warn_of_untested_torch()
     config = config or EdgeCompileConfig()
     named = programs_by_method(programs)
     clash = sorted(set(named) & set(constant_methods or ()))
