@@ -72,6 +72,7 @@ HELPERS = {
     "assert_int_or_pair", "boolean_dispatch", "handle_torch_function", "has_torch_function",
     "has_torch_function_unary", "has_torch_function_variadic", "scaled_grouped_mm",
 }  # fmt: skip
+LATER = {"scaled_addmm", "scaled_addmm_"}  # of torch 2.15, for 8-bit floats on a GPU
 # torch.export cannot capture these, whose Python looks at the values of tensors.
 NOT_CAPTURED = {"ctc_loss", "gaussian_nll_loss"}
 SAMPLES = 2
@@ -118,7 +119,7 @@ def known(target: torch._ops.OpOverload) -> bool:
 def test_every_function_is_called() -> None:
     public = {name for name in dir(F) if callable(getattr(F, name)) and name[0].islower()}
     sampled_names = {info.name.removeprefix("nn.functional.") for info in INFOS}
-    assert public == sampled_names | CALLS.keys() | HELPERS | {"batch_norm"}
+    assert public - LATER == sampled_names | CALLS.keys() | HELPERS | {"batch_norm"}
 
 
 @pytest.mark.parametrize("name", CALLS)
