@@ -45,7 +45,7 @@ def test_unknown_command(bare: Path) -> None:
 
 def test_no_python(bare: Path) -> None:
     done = dev(bare, "setup")
-    assert done.returncode == 1 and "no Python 3.10 to 3.13 found" in done.stderr
+    assert done.returncode == 1 and "no Python 3.10 to 3.14 found" in done.stderr
 
 
 def test_no_compiler_and_nothing_to_install_it_with(bare: Path) -> None:
