@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -246,7 +247,11 @@ def test_the_command_compiles_a_folder_and_prints_no_warning(tmp_path: Any) -> N
         ],
         capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    progress = re.compile(
+        r"(load|check|capture|core|edge|export|optimize|target|exec|plan|quantize)( again)?: "
+    )
+    messages = [line for line in done.stderr.splitlines() if not progress.match(line)]
+    assert (done.returncode, messages) == (0, [])  # a slow machine prints the steps
     assert "int4-weight-only" in done.stdout
     program = torchette.load(tmp_path / "llama.pte")
     assert torch.as_tensor(program(np.array([[1, 2]]), np.array([0]))).shape == (1, 101)
