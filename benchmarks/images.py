@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from torchette.progress import Progress
 
 if TYPE_CHECKING:
     from torchette.build.selection import Selection
@@ -73,7 +74,7 @@ def _program_bytes(target: Target, selected: Selection, named: str | None) -> tu
     units = library.core_units("minimal", common)
     units += library.kernel_units(target, selected, common, small=True)
     units.append(toolchain.Unit(Path(__file__).with_name("smallest.cpp"), common))
-    parts = footprint.measure(toolchain.compile_units(driver, units, _dot), "main")
+    parts = footprint.measure(toolchain.compile_units(driver, units, Progress()), "main")
     return parts.rest, parts.rest + parts.shared + sum(cost.own for cost in parts.kernels)
 
 
@@ -81,9 +82,5 @@ def _module_bytes(selected: Selection) -> int:
     from torchette.build import web
 
     with tempfile.TemporaryDirectory() as folder:
-        made = web.build([], Path(folder), chosen=selected, small=True, log_level=0, report=_dot)
+        made = web.build([], Path(folder), chosen=selected, small=True, log_level=0, report=Progress())
         return made[0].stat().st_size
-
-
-def _dot(done: int, of: int, name: str) -> None:
-    print(f"\r{done} of {of} {name:30}\r", end="", file=sys.stderr, flush=True)

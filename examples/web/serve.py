@@ -21,6 +21,7 @@ import train  # noqa: E402
 
 import torchette  # noqa: E402
 from torchette.build import web  # noqa: E402
+from torchette.progress import Progress  # noqa: E402
 
 PAGE = ("index.html", "digits.css", "digits.js")
 
@@ -35,7 +36,8 @@ def build(folder: Path) -> Path:
         torchette.compile(train.trained(), (train.data(held_back=True)[0][:1],)).save(model)
         network.write_text(recipe, encoding="utf-8")
     print("building the runtime", flush=True)
-    web.build([model], folder, report=lambda done, count, name: print(f"  {done}/{count} {name}", flush=True))
+    with Progress(interval=0) as progress:
+        web.build([model], folder, report=progress)
     for name in PAGE:
         shutil.copyfile(HERE / name, folder / name)
     return folder
