@@ -115,9 +115,8 @@ def _kept(key: str, make: Callable[[], bytes]) -> bytes:
 @functools.cache
 def _models() -> str:
     """What eager's models and the peer's files depend on."""
-    versions = [
-        f"{name} {importlib.metadata.version(name)}" for name in ("torch", "executorch", "transformers")
-    ]
+    installed = {one.name: one.version for one in importlib.metadata.distributions()}
+    versions = [f"{name} {installed.get(name)}" for name in ("torch", "executorch", "transformers")]
     return _digest([Path(zoo.__file__), *Path(zoo.__file__).parent.glob("*.py")], *versions)
 
 

@@ -28,6 +28,7 @@ REFUSED = {
     "invoke_quant": "torch.export cannot: it finds no value on the node",
     "invoke_quant_packed": "hands its graph to torch.compile",
     "local_map_hop": "torch.export cannot: the call is no operator",
+    "switch": "of torch 2.14, which calls it a prototype",
 }
 
 

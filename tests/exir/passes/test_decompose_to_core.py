@@ -63,6 +63,18 @@ def test_grouped_heads_equal_eager():
     torch.testing.assert_close(results(program, (Q, k, v))[0], attention(Q, k, v), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": torch.randn(5, 7), "scale": 0.3}])
+@pytest.mark.parametrize("heads", [4, 2])
+def test_flash_attention_returns_the_logsumexp_of_the_scores(options, heads):
+    inputs = (Q, K[:, :heads], V[:, :heads])
+
+    def attention(q, k, v):
+        return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, **options)
+
+    program, _ = lower(attention, inputs, "optimize")
+    torch.testing.assert_close(results(program, inputs), list(attention(*inputs)), rtol=1e-4, atol=1e-5)
+
+
 FLOATS, INTS = torch.randn(3, 8), torch.randint(0, 9, (3, 4))
 OURS = {
     "max": (lambda x: x.max(), (FLOATS,)),

@@ -64,6 +64,36 @@ def attention(fallback: Callable[..., Any]) -> Callable[..., Any]:
     return decomposed
 
 
+def flash_attention(fallback: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's decomposition returns the weights of the attention as the second result. The operator returns the logsumexp
+    of the scores, of shape (batch, heads, queries)."""
+
+    def decomposed(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        attn_mask: torch.Tensor | None = None,
+        scale: float | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        output, _ = fallback(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
+        wide = torch.promote_types(query.dtype, torch.float32)
+        if key.shape[1] != query.shape[1]:
+            key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+        factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        scores = (query.to(wide) * factor) @ key.to(wide).transpose(-2, -1)
+        if is_causal:
+            visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+            scores = torch.where(visible, scores, -math.inf)
+        if attn_mask is not None:
+            scores = scores + attn_mask
+        return output, scores.logsumexp(-1)
+
+    return decomposed
+
+
 def _fake_quantize(
     x: torch.Tensor, scale: float | torch.Tensor, zero_point: float | torch.Tensor, least: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -462,6 +492,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
 # Wrappers around torch's decompositions, which each gets as an argument.
 AROUND: dict[Any, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     aten.scaled_dot_product_attention.default: attention,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: flash_attention,
     aten.multilabel_margin_loss_forward.default: multilabel_margin,
     aten.linspace.default: linspace,
     aten.roll.default: roll,

@@ -169,6 +169,20 @@ def _pinv(
     return result
 
 
+# ---- of torch 2.14 and later ----
+
+
+def _polar(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    u, values, vh = aten._linalg_svd(a)
+    return u @ vh, (vh.mT * values.unsqueeze(-2)) @ vh
+
+
+def _matrix_sqrth(a: torch.Tensor) -> torch.Tensor:
+    values, vectors = aten._linalg_eigh(a)
+    result: torch.Tensor = (vectors * values.sqrt().unsqueeze(-2)) @ vectors.mT
+    return result
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
     aten._linalg_solve_ex.default: _solve_ex,
     aten.linalg_solve.default: _solve,
@@ -198,3 +212,5 @@ TABLE: dict[Any, Callable[..., Any]] = {
 }
 if hasattr(aten, "cholesky"):  # torch 2.14 removed it
     TABLE[aten.cholesky.default] = _cholesky
+if hasattr(aten, "linalg_polar"):
+    TABLE |= {aten.linalg_polar.default: _polar, aten.linalg_matrix_sqrth.default: _matrix_sqrth}
