@@ -202,7 +202,7 @@ def test_every_bit_of_a_weight_is_found_and_the_weight_is_named(signed: bytes) -
         with pytest.raises(FormatError, match="receipt was made for"):
             load(bytes(damaged))
     (damage,) = receipt.verify(bytes(damaged))
-    assert f"constant {index}" in damage.holds and damage.offset <= start < damage.offset + damage.nbytes
+    assert f"weight {index}" in damage.holds and damage.offset <= start < damage.offset + damage.nbytes
 
 
 def test_cut_short_and_longer_files(signed: bytes) -> None:
@@ -344,7 +344,7 @@ def test_verify_and_inspect_print_it(
     damaged[pte.read(signed).segment_base + 40] ^= 1
     path.write_bytes(bytes(damaged))
     assert cli.main(["verify", str(path)]) == 1
-    assert "constant" in capsys.readouterr().out
+    assert "weight" in capsys.readouterr().out
     assert cli.main(["verify", str(path), "--json"]) == 1
     assert not json.loads(capsys.readouterr().out)["whole"]
     path.write_bytes(bytes(torchette.compile(net(), (X,))))

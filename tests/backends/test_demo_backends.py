@@ -69,6 +69,8 @@ def demos() -> Iterator[Any]:
         yield lambda path: importlib.import_module(f"{DEMOS}.{path}")
     finally:
         sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if name == DEMOS or name.startswith(DEMOS + ".")]:
+            del sys.modules[name]  # other tests import these names, which only ExecuTorch has
 
 
 @pytest.fixture(scope="module")

@@ -71,9 +71,9 @@ MISTAKES = [
     ("run net.pte --seed two", "[bad-usage] argument --seed: invalid int value: 'two'", "", "run --help"),
     (
         "compile model.py:Net --quantize int88",
-        "[bad-usage] --quantize: there is no choice 'int88'; did you mean int8?",
+        "[bad-input] there is no quantization scheme 'int88'; did you mean int8?",
         "",
-        "compile --help",
+        "bad-input",
     ),
     ("compile model.py:net", "[bad-usage] model.py has no 'net'; it has ", "", "compile --help"),
     ("compile model.py", "[bad-usage] which model of model.py? Name one: model.py:Net, ", "", "compile --help"),

@@ -22,6 +22,11 @@ def error_text(prog: str, error: TorchetteError) -> str:
     return f"{prog}: [{error.code}] {error}\nsee {page}"
 
 
+def complete(action: argparse.Action, words: Sequence[str]) -> None:
+    """Sets the words that a shell offers for an argument that `argparse` does not restrict to choices."""
+    action.completions = words  # type: ignore[attr-defined]
+
+
 class HelpFormatter(argparse.HelpFormatter):
     """Wraps paragraphs at the terminal's width. Examples and other indented blocks stay as they are."""
 

@@ -39,10 +39,11 @@ from torchette.cli import CHECK_FAILED, DONE, UsageError
 from torchette.cli import _inputs as inputs
 from torchette.cli import _source as source
 from torchette.cli._console import note, print_json, print_rows, print_table, print_values
+from torchette.cli._parser import complete
 from torchette.errors import did_you_mean, unknown_name
 from torchette.files import missing_file, missing_folder
 from torchette.progress import Progress
-from torchette.quantization import SCHEMES, scheme_named, schemes_text
+from torchette.quantization import RECIPES, SCHEMES, scheme_named, schemes_text
 from torchette.units import byte_text
 
 if TYPE_CHECKING:
@@ -124,11 +125,12 @@ def _add_backend_options(parser: argparse.ArgumentParser) -> None:
 def _add_quantization_options(parser: argparse.ArgumentParser) -> None:
     """Options of schemes and calibration."""
     parser.epilog = schemes_text()
-    parser.add_argument(
+    scheme = parser.add_argument(
         "--quantize",
         metavar="SCHEME",
         help="quantize the model; the schemes are below",
     )
+    complete(scheme, RECIPES)
     parser.add_argument(
         "--calibration",
         action="append",

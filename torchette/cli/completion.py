@@ -53,7 +53,7 @@ def commands(parser: argparse.ArgumentParser, name: str = "") -> Iterator[Comman
             nested += [(action.choices[one], f"{name} {one}".strip()) for one in found.words]
             continue
         text = textwrap.shorten(HelpFormatter(parser.prog)._expand_help(action), 80) if action.help else ""
-        choices = [str(choice) for choice in action.choices or ()]
+        choices = [str(choice) for choice in getattr(action, "completions", action.choices) or ()]
         if not action.option_strings:
             found.words.update(dict.fromkeys(choices, text))
         for option in action.option_strings:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from torchette.cli import DONE
 from torchette.cli._console import print_values
-from torchette.cli._parser import command
+from torchette.cli._parser import command, complete
 from torchette.progress import Progress
 from torchette.quantization import LLM_SCHEMES, scheme_named, schemes_text
 
@@ -52,11 +52,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     compiling.add_argument(
         "-o", "--output", metavar="MODEL.pte", type=Path, required=True, help="the file to write"
     )
-    compiling.add_argument(
+    scheme = compiling.add_argument(
         "--quantize",
         metavar="SCHEME",
         help="quantize linear layers and the embedding table (default: weights as given); the schemes are below",
     )
+    complete(scheme, LLM_SCHEMES)
     compiling.add_argument(
         "--max-context",
         metavar="TOKENS",
