@@ -24,6 +24,7 @@ EXAMPLES = all_examples()
 REFUSED = {
     "auto_functionalize": "the sample calls an operator of torch's own tests",
     "flex_attention_backward": "torch.export cannot: a function that the sample leaves out is called",
+    "flex_gemm": "of torch 2.14, for GPUs",
     "inline_asm_elementwise": "the sample is assembly for a GPU",
     "invoke_quant": "torch.export cannot: it finds no value on the node",
     "invoke_quant_packed": "hands its graph to torch.compile",
