@@ -163,7 +163,7 @@ def texts(count: int, seed: int) -> Iterator[str]:
 
 @functools.cache
 def corpus() -> list[str]:
-    pages = sorted((ROOT / "docs" / "decisions").glob("00[01]*.md"))  # these pages do not change any more
+    pages = sorted((ROOT / "docs").glob("c*.md"))
     return [line for page in pages for line in page.read_text(encoding="utf-8").splitlines()] + list(
         texts(600, 1)
     )

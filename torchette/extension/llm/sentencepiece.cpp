@@ -250,15 +250,23 @@ Result<std::unique_ptr<Model>> make_bpe(const Spec& spec) {
 Result<std::unique_ptr<Model>> make_unigram(const Spec& spec) {
   auto unigram = std::make_unique<Unigram>();
   TORCHETTE_TRY(add_vocabulary(spec, unigram.get(), &unigram->unknown));
-  float min_score = std::numeric_limits<float>::infinity();
+  float min_score = std::numeric_limits<float>::infinity(), max_score = -min_score;
+  for (const Entry& entry : spec.entries) {
+    if (entry.type != kNormal) continue;
+    min_score = std::min(min_score, entry.score);
+    max_score = std::max(max_score, entry.score);
+  }
   for (size_t i = 0; i < spec.entries.size(); ++i) {
     const Entry& entry = spec.entries[i];
-    unigram->scores.push_back(entry.score);
-    if (entry.type != kNormal) continue;
+    // The sum of scores continues across a user-defined token. Its score is that of the best possible tokens
+    // of its size.
+    const bool user_defined = entry.type == kUserDefined;
+    unigram->scores.push_back(user_defined ? static_cast<float>(entry.piece.size()) * max_score - 0.1f
+                                           : entry.score);
+    if (entry.type != kNormal && !user_defined) continue;
     const Result<Text> text = to_text(entry.piece);
     if (!text.ok()) return text.error();
     unigram->add(*text, static_cast<uint32_t>(i));
-    min_score = std::min(min_score, entry.score);
   }
   unigram->set_unknown_score(min_score - 10);
   unigram->single_precision = true;
@@ -304,6 +312,7 @@ Error add_special_tokens(const Spec& spec, Pipeline* pipeline, SentencePieceNorm
       token.content = std::move(*text);
       token.id = i;
       normalizer->user_defined.add(token.content, 0);
+      if (spec.model_type != 2) continue;  // a unigram model finds it among its tokens
       pipeline->normalized_added.add(token.content, static_cast<int32_t>(pipeline->added.size()));
       pipeline->added.push_back(std::move(token));
     }
