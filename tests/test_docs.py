@@ -110,13 +110,18 @@ def made_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "net.bpte").write_bytes(bundle)
     (folder / "chat.pte").write_bytes(double.program())
     library = zoo.declare_torchvision_operators()  # noqa: F841
+    save_smollm(folder / "smollm")
+    return folder
+
+
+def save_smollm(folder: Path) -> None:
+    """A small Llama with random weights, as transformers saves it."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
-    LlamaForCausalLM(LlamaConfig(vocab_size=300, **sizes)).save_pretrained(folder / "smollm")
-    (folder / "smollm" / "tokenizer.json").write_bytes(double.tokenizer_json())
-    (folder / "smollm" / "chat_template.jinja").write_text(double.TEMPLATE)
-    return folder
+    LlamaForCausalLM(LlamaConfig(vocab_size=300, **sizes)).save_pretrained(folder)
+    (folder / "tokenizer.json").write_bytes(double.tokenizer_json())
+    (folder / "chat_template.jinja").write_text(double.TEMPLATE)
 
 
 @pytest.fixture

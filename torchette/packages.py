@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The optional packages: what each one enables, and the command that installs it. pyproject.toml lists the same
+# The optional packages: the purpose of each, and the command that installs it. pyproject.toml lists the same
 # requirements as extras, which tests/test_packages.py compares.
 """Optional packages: importing one, and the error if it is missing."""
 

@@ -83,7 +83,7 @@ def test_memory_grows_as_billed(in_node: dict, name: str) -> None:
 def test_errors_are_exceptions_with_the_runtime_s_words(in_node: dict) -> None:
     errors = in_node["errors"]
     assert errors == {
-        "count": "TorchetteError InvalidArgument: forward takes 1 inputs, 0 are given",
+        "count": "TorchetteError InvalidArgument: forward: inputs expected: 1, given: 0",
         "dtype": "TorchetteError InvalidArgument: input 0 of forward is float32, float64 is given",
         "shape": "TorchetteError InvalidArgument: input 0 has size 64 in dimension 0, the method takes 1 to 1",
         "rank": "TorchetteError InvalidArgument: input 0 has rank 1, the method takes 2",

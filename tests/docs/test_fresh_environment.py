@@ -15,8 +15,7 @@ import pytest
 
 from tests.building import ROOT
 from tests.conftest import PINNED_TORCH
-from tests.llm import double
-from tests.test_docs import NET, blocks
+from tests.test_docs import NET, blocks, save_smollm
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fresh")]
 
@@ -73,11 +72,9 @@ def installed(clone: Path) -> Path:
 
 
 def test_the_quickstart_runs_in_the_checkout_and_elsewhere(installed: Path, tmp_path: Path) -> None:
-    (tmp_path / "quickstart.py").write_text(python_blocks("README.md")[0])
     for folder in (installed, tmp_path):
-        shutil.copy(tmp_path / "quickstart.py", folder / "quick.py") if folder != tmp_path else None
-        name = "quick.py" if folder == installed else "quickstart.py"
-        printed = bash(f"source {installed}/.venv/bin/activate\npython {name}", folder)
+        (folder / "quickstart.py").write_text(python_blocks("README.md")[0])
+        printed = bash(f"source {installed}/.venv/bin/activate\npython quickstart.py", folder)
         assert printed.count("tensor(") == 2, printed
 
 
@@ -105,13 +102,7 @@ def test_every_extra_installs_and_its_guide_runs(installed: Path, tmp_path: Path
     bash("\n".join([activate, *commands, 'pip install ".[all]"']), installed)
     (tmp_path / "model.py").write_text(USERS_NET)
     np.save(tmp_path / "photo.npy", np.ones((1, 3, 224, 224), np.float32))
-    import torch  # noqa: F401
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
-    LlamaForCausalLM(LlamaConfig(vocab_size=300, **sizes)).save_pretrained(tmp_path / "smollm")
-    (tmp_path / "smollm" / "tokenizer.json").write_bytes(double.tokenizer_json())
-    (tmp_path / "smollm" / "chat_template.jinja").write_text(double.TEMPLATE)
+    save_smollm(tmp_path / "smollm")
     lines = [line for line in shell_blocks("docs/llm.md")[0].splitlines() if line.startswith("torchette")]
     assert any("llm compile" in line for line in lines)
     bash("\n".join([activate, *lines]).replace("torchette chat", "echo Hello | torchette chat"), tmp_path)

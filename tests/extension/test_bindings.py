@@ -26,7 +26,7 @@ SAID = {
     "data": "AccessFailed: none.ptd cannot be opened: No such file or directory",
     "shape": "8 elements do not make a tensor of shape [3, 3]",
     "method": "InvalidArgument: there is no method backward",
-    "count": "InvalidArgument: forward takes 1 inputs, 0 are given",
+    "count": "InvalidArgument: forward: inputs expected: 1, given: 0",
     "none": "InvalidArgument: input 0 of forward must be a tensor, nothing is given",
     "kind": "InvalidArgument: input 0 must be a tensor",
     "dtype": "InvalidArgument: input 0 has dtype 3, the method takes 6",

@@ -175,7 +175,7 @@ def test_what_is_wrong_is_an_error(library: ctypes.CDLL, two_methods: Path, tmp_
     finally:
         library.torchette_set_log(log())
     assert b"none cannot be opened: No such file or directory" in lines
-    assert b"forward takes 1 inputs, 0 are given" in lines and len(lines) > 15
+    assert b"forward: inputs expected: 1, given: 0" in lines and len(lines) > 15
 
 
 READ = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)

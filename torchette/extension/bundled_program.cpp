@@ -188,8 +188,8 @@ Error BundledProgram::load_bundled_input(Method& method, size_t case_index) cons
   if (!record.present()) return Error::InvalidArgument;
   const Tables inputs = record.tables(schema::BundledMethodTestCase::kInputs);
   TORCHETTE_CHECK(inputs.size() == method.inputs_size(), InvalidArgument,
-                  "case %zu has %zu inputs, the method takes %zu", case_index, inputs.size(),
-                  method.inputs_size());
+                  "case %zu: inputs expected: %zu, given: %zu", case_index, method.inputs_size(),
+                  inputs.size());
   if (EventTracer* const tracer = method.get_event_tracer())
     tracer->set_bundled_input_index(static_cast<int>(case_index));
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -373,7 +373,7 @@ torchette_error_t torchette_method_execute(torchette_module_t* module, const cha
   const Result<MethodMeta> meta = module->module.method_meta(method);
   if (!meta.ok()) return code(meta.error());
   if (num_inputs != meta->num_inputs()) {
-    TORCHETTE_LOG(Error, "%s takes %zu inputs, %zu are given", method, meta->num_inputs(), num_inputs);
+    TORCHETTE_LOG(Error, "%s: inputs expected: %zu, given: %zu", method, meta->num_inputs(), num_inputs);
     return code(Error::InvalidArgument);
   }
   for (size_t i = 0; i < num_inputs; ++i) {

@@ -33,8 +33,8 @@ Method::~Method() {
 // --------------------------------------------------------------------------------------------
 
 Error Method::set_input(const Value& given, size_t index) {
-  TORCHETTE_CHECK(index < inputs_.size(), InvalidArgument, "there are %zu inputs, number %zu is given",
-                  inputs_.size(), index);
+  TORCHETTE_CHECK(index < inputs_.size(), InvalidArgument, "input %zu does not exist, inputs: %zu", index,
+                  inputs_.size());
   Value& own = value(inputs_[index]);
   const uint8_t known = flags(inputs_[index]);
   Input& state = input_state_[index];
@@ -99,8 +99,8 @@ Error Method::set_input(const Value& given, size_t index) {
 }
 
 Error Method::set_inputs(Span<const Value> values) {
-  TORCHETTE_CHECK(values.size() == inputs_.size(), InvalidArgument,
-                  "the method takes %zu inputs, %zu are given", inputs_.size(), values.size());
+  TORCHETTE_CHECK(values.size() == inputs_.size(), InvalidArgument, "inputs expected: %zu, given: %zu",
+                  inputs_.size(), values.size());
   for (size_t i = 0; i < values.size(); ++i) TORCHETTE_TRY(set_input(values[i], i));
   return Error::Ok;
 }

@@ -10,7 +10,6 @@ from typing import Any
 from torchette.errors import ExecutionError, InputError, InputTypeError, TorchetteError
 from torchette.runtime import native
 from torchette.runtime.method_meta import MethodMeta, checked_index
-from torchette.runtime.shape_hints import shape_hints
 from torchette.runtime.tracing import Event, Intermediate
 from torchette.units import wrong_count
 
@@ -166,6 +165,8 @@ class Method:
         elif tensor and text.startswith("has shape"):
             names = [self._called(i) for i in range(self._meta.num_inputs())]
             shape = getattr(inputs[index], "shape", None)  # not every tensor of DLPack has one
+            from torchette.runtime.shape_hints import shape_hints  # only after an error
+
             hints = shape_hints(names, index, tensor, tuple(shape)) if shape is not None else []
         exception = InputTypeError if kind == "input-type" else InputError
         layout = str(getattr(inputs[index], "layout", "")).removeprefix("torch.")

@@ -23,7 +23,7 @@ ACCESS_FAILED, INVALID_PROGRAM, INVALID_EXTERNAL_DATA = 0x22, 0x23, 0x24
 def module() -> Any:
     """Returns the native module.
 
-    A checkout whose module is not built uses the module of the installed package if the package was built from the same
+    A checkout without a built module uses the module of the installed package if the package was built from equal
     sources (docs/decisions/0026-a-checkout-uses-the-installed-native-module.md).
 
     Raises:
@@ -71,7 +71,7 @@ def _first_difference(package: Path) -> Path | None:
     for file in _installed_files():
         here = package.parent / file
         if file.hash is None or file.parts[0] != "torchette" or not (file.suffix == ".py" or here.exists()):
-            continue  # not a source file: what the build has made is only in the installed package
+            continue  # not a source file: only the installed package has files that the build made
         if not here.exists():
             return here
         digest = hashlib.new(file.hash.mode, here.read_bytes()).digest()
