@@ -27,6 +27,20 @@ def test_text(runner: Path, two_methods: Path) -> None:
     assert "usage" in run(runner, "--help").stdout
 
 
+def test_it_links_the_c_and_cpp_libraries_alone(runner: Path) -> None:
+    listed = run("objdump", "-p", runner).stdout
+    needed = {line.split()[1].partition(".")[0] for line in listed.splitlines() if "NEEDED" in line}
+    assert needed <= {
+        "libc",
+        "libm",
+        "libstdc++",
+        "libgcc_s",
+        "libpthread",
+        "ld-linux-x86-64",
+        "ld-linux-aarch64",
+    }
+
+
 def test_arrays(runner: Path, two_methods: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2, 3)).astype(np.float32)

@@ -177,6 +177,35 @@ def test_torchette_quantizes(how: dict[str, bool]) -> None:
     torch.testing.assert_close(compiled(x), model(x), rtol=0.05, atol=0.02)
 
 
+class _Encoder(nn.Module):
+    """A transformer of two layers over 16 vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(64, 4, 128, activation="gelu", batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("name", ["mlp", "transformer"])
+def test_dynamic_int8_keeps_30_decibels(name: str) -> None:
+    torch.manual_seed(0)
+    mlp = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 16))
+    model, x = (
+        (mlp.eval(), torch.randn(8, 64)) if name == "mlp" else (_Encoder().eval(), torch.randn(2, 16, 64))
+    )
+    compiled = torchette.compile(
+        _converted(model, (x,), _quantizer(is_dynamic=True, is_per_channel=True)), (x,)
+    )
+    other = torch.randn_like(x)
+    expected = model(other)
+    noise = (compiled(other) - expected).square().sum()
+    assert 10 * (expected.square().sum() / noise).log10() >= 30
+    assert any("dynamic" in operator for operator in compiled.program.operators())
+
+
 # ---- sums that 32 bits do not hold ----
 
 
