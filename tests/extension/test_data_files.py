@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import pytest
 import torch
 from torch import nn
 
+import torchette
 from tests.building import built, run
 from torchette.devtools.bundle import Module, load_bundled_program
 from torchette.devtools.device_memory import bills
 from torchette.errors import ExecutionError, FormatError, ModelNotFoundError, RuntimeLoadError
+from torchette.exir import ExecutorchBackendConfig
 from torchette.format import bundled, ptd, pte
 from torchette.runtime import Runtime
 
@@ -180,6 +183,42 @@ def test_programs_share_a_data_file(files: dict[str, list[Path]], expected: list
     ]
     for method in methods:
         np.testing.assert_allclose(method.execute([X])[-2], expected[0], rtol=1e-6)
+
+
+# Two programs run with one data file. Prints the resident bytes before, after the first and after the second.
+MEASURE = """
+import re
+import numpy as np
+from torchette.runtime import Runtime
+
+def resident() -> int:
+    # A page that two mappings share counts once (Pss); the resident set (Rss) counts it for each mapping.
+    rollup = open("/proc/self/smaps_rollup").read()
+    return int(re.search(r"^Pss:\\s+(\\d+) kB", rollup, re.M)[1]) * 1024
+
+x = np.ones((1, 2048), np.float32)
+sizes, methods = [resident()], []
+for name in ("first", "second"):
+    program = Runtime.get().load_program(f"{name}.pte", data_files=["weights.ptd"])
+    methods.append(program.load_method("forward"))
+    methods[-1].execute([x])
+    sizes.append(resident())
+print(*sizes)
+"""
+
+
+def test_a_second_program_brings_no_copy_of_the_weights(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, inputs = nn.Sequential(nn.Linear(2048, 2048)).eval(), (torch.ones(1, 2048),)
+    config = ExecutorchBackendConfig(external_constants=True)
+    for name in ("first", "second"):
+        torchette.compile(model, inputs, config=config).save(tmp_path / f"{name}.pte")
+    (data,) = tmp_path.glob("*.ptd")
+    assert data.stat().st_size > 16e6
+    data.rename(tmp_path / "weights.ptd")
+    before, first, second = map(int, run(sys.executable, "-c", MEASURE, cwd=tmp_path).stdout.split())
+    assert first - before > 16e6, "the weights are in memory"
+    assert second - first < 0.05 * (first - before)
 
 
 def test_we_read_what_executorch_writes_and_the_other_way_round(files: dict[str, list[Path]]) -> None:
