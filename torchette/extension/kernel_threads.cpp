@@ -56,11 +56,14 @@ class Pool {
     grow(threads - 1);
     part_ = part;
     argument_ = argument;
-    items_ = items;
     part_size_ = part_size;
     threads_ = threads;
-    next_.store(0, std::memory_order_relaxed);
-    ticket_.store(1, std::memory_order_relaxed);
+    // Equal shares, of whole parts where a share is not worth more than one.
+    const size_t least = items / threads < part_size ? part_size : 1, pieces = (items + least - 1) / least;
+    for (size_t i = 0; i < threads; ++i) {
+      shares_[i].next.store(pieces * i / threads * least, std::memory_order_relaxed);
+      shares_[i].end = std::min(pieces * (i + 1) / threads * least, items);
+    }
     inside_.store(kOpen, std::memory_order_release);
     turn_.fetch_add(1);
     if (asleep_.load() > 0) {
@@ -81,15 +84,28 @@ class Pool {
  private:
   static constexpr uint32_t kOpen = uint32_t{1} << 31;
 
+  /// The items that a thread takes first. A thread has the same share of every loop: the next layer reads the
+  /// rows of an image that the same core has just written.
+  struct alignas(64) Share {
+    std::atomic<size_t> next{0};
+    size_t end = 0;
+  };
+
   void grow(size_t workers) {
-    for (; workers_ < std::min(workers, kMost); ++workers_) std::thread([this] { work(); }).detach();
+    for (; workers_ < std::min(workers, kMost - 1); ++workers_)
+      std::thread([this, worker = workers_ + 1] { work(worker); }).detach();
   }
 
+  /// Takes the parts of its own share, then those that the other threads have not taken.
   void take_parts(size_t worker) {
-    for (;;) {
-      const size_t begin = next_.fetch_add(part_size_, std::memory_order_relaxed);
-      if (begin >= items_) return;
-      part_(argument_, begin, std::min(begin + part_size_, items_), worker);
+    for (size_t i = 0; i < threads_; ++i) {
+      Share& share = shares_[(worker + i) % threads_];
+      for (;;) {
+        if (share.next.load(std::memory_order_relaxed) >= share.end) break;
+        const size_t begin = share.next.fetch_add(part_size_, std::memory_order_relaxed);
+        if (begin >= share.end) break;
+        part_(argument_, begin, std::min(begin + part_size_, share.end), worker);
+      }
     }
   }
 
@@ -101,7 +117,7 @@ class Pool {
     return false;
   }
 
-  void work() {
+  void work(size_t worker) {
     uint64_t seen = 0;
     for (;;) {
       const auto until = std::chrono::steady_clock::now() + kSpin;
@@ -115,7 +131,6 @@ class Pool {
       }
       seen = turn_.load(std::memory_order_acquire);
       if (!enter()) continue;
-      const size_t worker = ticket_.fetch_add(1, std::memory_order_relaxed);
       if (worker < threads_) take_parts(worker);
       inside_.fetch_sub(1, std::memory_order_acq_rel);
     }
@@ -125,8 +140,8 @@ class Pool {
   // the loop that runs
   Threads::Part part_;
   const void* argument_;
-  size_t items_, part_size_, threads_;
-  std::atomic<size_t> next_{0}, ticket_{0};
+  size_t part_size_, threads_;
+  Share shares_[kMost];
   std::atomic<uint32_t> inside_{0};  // workers in it, and kOpen while more may come
   std::atomic<uint64_t> turn_{0};
   std::mutex mutex_;
