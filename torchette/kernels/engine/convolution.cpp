@@ -11,51 +11,7 @@ namespace TORCHETTE_ISA {
 // Floats of gathered rows at a time: half of an L2 cache, little of a microcontroller's memory.
 constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 16 : size_t{1} << 13;
 constexpr size_t kLeastRows = kLanes >= 8 ? 56 : 8;
-
-// What `gather_windows` gives for an image of one channel and windows of short rows: those are copied in
-// whole vectors, whose ends the next rows write over, so `to` has room for kShort more floats. An image has
-// so many elements.
-constexpr ptrdiff_t kShort = 8;
-constexpr ptrdiff_t kMostRows = 64;
-static bool has_short_rows(const Window& w) {
-  return w.channels == 1 && w.dilation[2] == 1 && w.kernel[2] <= kShort &&
-         w.kernel[0] * w.kernel[1] <= kMostRows;
-}
-static void gather_short_rows(const Window& w, const float* image, size_t elements, size_t first,
-                              size_t count, float* to) {
-  const ptrdiff_t width = w.kernel[2], rows = w.kernel[0] * w.kernel[1];
-  const ptrdiff_t plane = w.out[1] * w.out[2];
-  const float* from[kMostRows];  // null for a row of zeros
-  for (size_t i = first; i < first + count;) {
-    const auto pixel = static_cast<ptrdiff_t>(i);
-    const ptrdiff_t z0 = pixel / plane * w.stride[0] - w.padding[0];
-    const ptrdiff_t y0 = pixel % plane / w.out[2] * w.stride[1] - w.padding[1];
-    for (ptrdiff_t row = 0; row < rows; ++row) {
-      const ptrdiff_t z = z0 + row / w.kernel[1] * w.dilation[0], y = y0 + row % w.kernel[1] * w.dilation[1];
-      const bool inside = z >= 0 && z < w.in[0] && y >= 0 && y < w.in[1];
-      from[row] = inside ? image + (z * w.in[1] + y) * w.in[2] : nullptr;
-    }
-    ptrdiff_t left = w.out[2] - pixel % w.out[2];
-    if (left > static_cast<ptrdiff_t>(first + count - i)) left = static_cast<ptrdiff_t>(first + count - i);
-    ptrdiff_t x = pixel % w.out[2] * w.stride[2] - w.padding[2];
-    i += static_cast<size_t>(left);
-    for (; left > 0; --left, x += w.stride[2]) {
-      const bool whole = x >= 0 && x + width <= w.in[2];
-      for (ptrdiff_t row = 0; row < rows; ++row, to += width) {
-        const float* const at = from[row];
-        if (at != nullptr && whole && at + x + kShort <= image + elements) {
-          if (width <= 4)
-            memcpy(to, at + x, 4 * sizeof(float));
-          else
-            memcpy(to, at + x, kShort * sizeof(float));
-          continue;
-        }
-        for (ptrdiff_t k = 0; k < width; ++k)
-          to[k] = at != nullptr && x + k >= 0 && x + k < w.in[2] ? at[x + k] : 0.0f;
-      }
-    }
-  }
-}
+constexpr size_t kStrip = kLanes >= 8 ? size_t{1} << 15 : size_t{1} << 12;
 
 // The window of a packed filter, and whether its last panel is cut.
 static Error describe_filter(const Tensor& input, const Tensor& weight, Span<const int64_t> stride,
@@ -116,7 +72,7 @@ static Error convolve_gathered(Context& context, const Tensor& input, const Wind
   if (rows > share && share > 0) rows = share;
   const size_t blocks = rows == 0 ? 0 : (all + rows - 1) / rows;
   product.m = rows;
-  const size_t gathers = rows * product.k + kShort, of_worker = gathers + product.widened();
+  const size_t gathers = rows * product.k, of_worker = gathers + product.widened();
   float* const scratch =
       static_cast<float*>(context.allocate_temp((context.workers() * of_worker + kLanes) * sizeof(float)));
   TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed,
@@ -124,7 +80,6 @@ static Error convolve_gathered(Context& context, const Tensor& input, const Wind
                   static_cast<int>(product.k));
   const float* const images = input.const_data_ptr<float>();
   const size_t image = w.in_pixels() * w.channels;
-  const bool short_rows = has_short_rows(w);
   context.parallel_for(blocks * groups, least_items(rows * product.k * product.n),
                        [&](size_t begin, size_t end, size_t worker) {
                          float* const gathered = scratch + worker * of_worker;
@@ -137,16 +92,94 @@ static Error convolve_gathered(Context& context, const Tensor& input, const Wind
                                  pixels - of_image < count - i ? pixels - of_image : count - i;
                              const float* const from = images + (first + i) / pixels * image;
                              float* const to = gathered + i * product.k;
-                             if (short_rows)
-                               gather_short_rows(w, from, image, of_image, part, to);
-                             else
-                               gather_windows(w, from, group, channels, of_image, part, 0.0f, to);
+                             gather_windows(w, from, group, channels, of_image, part, 0.0f, to);
                              i += part;
                            }
                            PackedProduct part = of_group(group).rows(first, count);
                            part.a = gathered;
                            part.a_row = static_cast<ptrdiff_t>(product.k);
                            part.wide = gathered + gathers;
+                           packed_gemm(part, 0, panels);
+                         }
+                       });
+  return Error::Ok;
+}
+
+// Floats of the rows of an image of one channel that lie under a row of the result, with what is outside of
+// the image.
+static size_t strip_of(const Window& w) {
+  return static_cast<size_t>(w.kernel[0] * w.kernel[1] * ((w.out[2] - 1) * w.stride[2] + w.kernel[2]));
+}
+
+// Whether the windows of an image need not be gathered: it has one channel, the cache holds a strip of it,
+// and every thread has some rows of the result.
+static bool has_strips(const Window& w, const PackedProduct& product, size_t workers) {
+  const size_t rows = w.batch * static_cast<size_t>(w.out[0] * w.out[1]);
+  return w.channels == 1 && w.dilation[2] == 1 && product.k <= kProductDepth && strip_of(w) <= kStrip &&
+         (workers == 1 || rows >= 4 * workers);
+}
+
+// Copies the rows of an image that lie under row `row` of the result, zeros where the image ends.
+static void copy_strip(const Window& w, const float* image, ptrdiff_t row, float* to) {
+  const ptrdiff_t width = (w.out[2] - 1) * w.stride[2] + w.kernel[2];
+  const ptrdiff_t before = w.padding[2] < width ? w.padding[2] : width;
+  const ptrdiff_t inside = w.in[2] < width - before ? w.in[2] : width - before;
+  const ptrdiff_t z0 = row / w.out[1] * w.stride[0] - w.padding[0];
+  const ptrdiff_t y0 = row % w.out[1] * w.stride[1] - w.padding[1];
+  for (ptrdiff_t kz = 0; kz < w.kernel[0]; ++kz)
+    for (ptrdiff_t ky = 0; ky < w.kernel[1]; ++ky, to += width) {
+      const ptrdiff_t z = z0 + kz * w.dilation[0], y = y0 + ky * w.dilation[1];
+      if (z < 0 || z >= w.in[0] || y < 0 || y >= w.in[1]) {
+        fill_run(to, 0.0f, static_cast<size_t>(width));
+        continue;
+      }
+      fill_run(to, 0.0f, static_cast<size_t>(before));
+      copy_run(to + before, image + (z * w.in[1] + y) * w.in[2], static_cast<size_t>(inside));
+      fill_run(to + before + inside, 0.0f, static_cast<size_t>(width - before - inside));
+    }
+}
+
+// Makes the last panel of float32 weights a whole one, in a copy of all of them.
+static void copy_whole_panels(const PackedProduct& product, float* to) {
+  const float* const from = static_cast<const float*>(product.w);
+  const size_t columns = cut_columns(product.n), whole = (panels_of(product.n) - 1) * product.k * kPanelWidth;
+  memcpy(to, from, whole * sizeof(float));
+  for (size_t k = 0; k < product.k; ++k) {
+    memcpy(to + whole + k * kPanelWidth, from + whole + k * columns, columns * sizeof(float));
+    fill_run(to + whole + k * kPanelWidth + columns, 0.0f, kPanelWidth - columns);
+  }
+}
+
+// Convolves an image of one channel. The windows of a row of the result are rows of a matrix whose pieces lie
+// in the image, where they overlap.
+static Error convolve_strips(Context& context, const Tensor& input, const Window& w, PackedProduct product) {
+  const size_t width = static_cast<size_t>(w.out[2]), rows = static_cast<size_t>(w.out[0] * w.out[1]);
+  const size_t strip = strip_of(w), panels = panels_of(product.n);
+  product.m = width;
+  const bool copied = product.cut && product.stored == Stored::float32;
+  const size_t weights = copied ? panels * product.k * kPanelWidth : 0, widened = product.widened();
+  const size_t floats = weights + context.workers() * (strip + widened);
+  float* const scratch = static_cast<float*>(context.allocate_temp(floats * sizeof(float)));
+  TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed, "convolution: no scratch memory for %d floats",
+                  static_cast<int>(floats));
+  if (copied) {
+    copy_whole_panels(product, scratch);
+    product.w = scratch;
+    product.cut = false;
+  }
+  product.a_row = w.stride[2];
+  product.piece = static_cast<size_t>(w.kernel[2]);
+  product.a_piece = (w.out[2] - 1) * w.stride[2] + w.kernel[2];
+  const float* const images = input.const_data_ptr<float>();
+  context.parallel_for(w.batch * rows, least_items(width * product.k * product.n),
+                       [&](size_t begin, size_t end, size_t worker) {
+                         float* const copy = scratch + weights + worker * (strip + widened);
+                         for (size_t row = begin; row < end; ++row) {
+                           copy_strip(w, images + row / rows * w.in_pixels(),
+                                      static_cast<ptrdiff_t>(row % rows), copy);
+                           PackedProduct part = product.rows(row * width, width);
+                           part.a = copy;
+                           part.wide = copy + strip;
                            packed_gemm(part, 0, panels);
                          }
                        });
@@ -186,6 +219,7 @@ static Error convolve(Context& context, const Tensor& input, const Tensor& weigh
   if (groups == 1 && !cut && winograd_pays(w, product.n) &&
       convolve_by_winograd(context, w, input.const_data_ptr<float>(), of_group(0)))
     return Error::Ok;
+  if (has_strips(w, product, context.workers())) return convolve_strips(context, input, w, of_group(0));
   return convolve_gathered(context, input, w, groups, channels, product, of_group);
 }
 

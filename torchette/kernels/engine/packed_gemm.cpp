@@ -10,11 +10,8 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-// So much of the depth is summed up in registers at once: a panel of it fits into the L1 cache beside the
-// rows, and rounding errors grow with the length of a chain of sums.
-constexpr size_t kDepth = 384;
 // Floats of the panels of a block; and of one whose weights are widened, which takes memory.
-constexpr size_t kBlock = size_t{1} << 16, kWideBlock = 2 * (kDepth + 1) * kPanelWidth;
+constexpr size_t kBlock = size_t{1} << 16, kWideBlock = 2 * (kProductDepth + 1) * kPanelWidth;
 
 /// Most rows of a tile of so many panels: the sums, a row of the panels and a number are in registers.
 constexpr int max_rows(int panels) {
@@ -50,6 +47,8 @@ struct Tile {
   const float* residual;  // or null
   ptrdiff_t residual_row;
   float low, high;
+  size_t piece;    // of a row of A: floats that follow each other
+  ptrdiff_t skip;  // from the end of a piece to the next one
 };
 
 constexpr int kOfPanel = static_cast<int>(kPanelVectors);
@@ -72,24 +71,33 @@ void compute(const Tile& t) {
     TORCHETTE_UNROLL(8)
     for (int p = 0; p < kPanels; ++p)
       panel[p] = static_cast<const W*>(t.w) + static_cast<size_t>(p) * t.w_panel + at;
-    for (size_t k = 0; k < t.depth; ++k) {
-      // One row reads each weight once, from streams too many for some processors to foresee.
-      if (kRows == 1 && kPanels > 1) {
+    for (size_t left = t.depth;;) {
+      const size_t depth = left < t.piece ? left : t.piece;
+      for (size_t k = 0; k < depth; ++k) {
+        // One row reads each weight once, from streams too many for some processors to foresee.
+        if (kRows == 1 && kPanels > 1) {
+          TORCHETTE_UNROLL(8)
+          for (int p = 0; p < kPanels; ++p) TORCHETTE_PREFETCH(panel[p] + (k + 8) * row);
+        }
+        Part w[kParts];
         TORCHETTE_UNROLL(8)
-        for (int p = 0; p < kPanels; ++p) TORCHETTE_PREFETCH(panel[p] + (k + 8) * row);
-      }
-      Part w[kParts];
-      TORCHETTE_UNROLL(8)
-      for (int v = 0; v < kParts; ++v)
-        w[v] = load_weights(panel[v / kPass] + k * row + v % kPass * kPartLanes, t.stored);
-      TORCHETTE_UNROLL(16)
-      for (int i = 0; i < kRows; ++i) {
-        const Part a = part_of(group[i / 3][(i % 3) * t.a_row]);
+        for (int v = 0; v < kParts; ++v)
+          w[v] = load_weights(panel[v / kPass] + k * row + v % kPass * kPartLanes, t.stored);
+        TORCHETTE_UNROLL(16)
+        for (int i = 0; i < kRows; ++i) {
+          const Part a = part_of(group[i / 3][(i % 3) * t.a_row]);
+          TORCHETTE_UNROLL(8)
+          for (int v = 0; v < kParts; ++v) acc[i][v] = fma(a, w[v], acc[i][v]);
+        }
         TORCHETTE_UNROLL(8)
-        for (int v = 0; v < kParts; ++v) acc[i][v] = fma(a, w[v], acc[i][v]);
+        for (int g = 0; g < (kRows + 2) / 3; ++g) ++group[g];
       }
+      left -= depth;
+      if (left == 0) break;
       TORCHETTE_UNROLL(8)
-      for (int g = 0; g < (kRows + 2) / 3; ++g) ++group[g];
+      for (int g = 0; g < (kRows + 2) / 3; ++g) group[g] += t.skip;
+      TORCHETTE_UNROLL(8)
+      for (int p = 0; p < kPanels; ++p) panel[p] += depth * row;
     }
     TORCHETTE_UNROLL(8)
     for (int v = 0; v < kParts; ++v) {
@@ -241,7 +249,7 @@ void copy_columns(const float* from, ptrdiff_t from_row, float* to, ptrdiff_t to
 }  // namespace
 
 size_t PackedProduct::widened() const {
-  const size_t depth = next_part(k, kDepth), panels = panels_of(n), most = wide_panels(depth);
+  const size_t depth = next_part(k, kProductDepth), panels = panels_of(n), most = wide_panels(depth);
   if (stored == Stored::float32 || (m <= kFewRows && !cut)) return 0;
   return (m <= kFewRows ? 1 : panels < most ? panels : most) * depth * kPanelWidth;
 }
@@ -298,7 +306,7 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
   const Activation left = split_activation(product.activation, low, high);
   size_t k0 = 0;
   do {  // once even if k is 0: the bias must be written
-    const size_t depth = next_part(k - k0, kDepth);
+    const size_t depth = next_part(k - k0, kProductDepth);
     const bool begins = k0 == 0, ends = k0 + depth >= k;
     const size_t fitting = depth == 0 ? last - first : kBlock / (depth * kPanelWidth);
     const size_t at_most = wide ? wide_panels(depth) : fitting > 8 ? fitting / 8 * 8 : 8;
@@ -335,7 +343,9 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
                     added,
                     added_row,
                     ends ? low : -INFINITY,
-                    ends ? high : INFINITY};
+                    ends ? high : INFINITY,
+                    product.piece != 0 ? product.piece : depth,
+                    product.piece != 0 ? product.a_piece - static_cast<ptrdiff_t>(product.piece) : 0};
           const bool half = kOfPanel > 1 && panels == 1 && columns <= kPanelWidth / 2;
           // A tile of one vector may store behind the last column, into the next row, which is computed
           // later.

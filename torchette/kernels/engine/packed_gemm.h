@@ -24,12 +24,20 @@ struct PackedProduct {
   ptrdiff_t residual_row;
   Activation activation;
   float* wide;  // where `widened` asks for it
+  // If not 0, a row of A is in pieces of so many floats, which begin `a_piece` apart. `k` is at most
+  // kProductDepth, and no panel of float32 is cut.
+  size_t piece;
+  ptrdiff_t a_piece;
 
   /// Floats of scratch memory that a call takes for its weights of 16 bits; 0 where it reads them in place.
   size_t widened() const;
   /// The same from row `first` on, `count` rows.
   PackedProduct rows(size_t first, size_t count) const;
 };
+
+/// So much of the depth is summed up in registers at once: a panel of it fits into the L1 cache beside the
+/// rows, and rounding errors grow with the length of a chain of sums.
+constexpr size_t kProductDepth = 384;
 
 /// Computes the columns of panels [first, last).
 void packed_gemm(const PackedProduct& product, size_t first, size_t last);

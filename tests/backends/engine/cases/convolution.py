@@ -86,10 +86,14 @@ PLANAR: list[tuple[tuple[int, int, int], Sizes, Sizes, Sizes, Sizes, Sizes]] = [
 def planar_convolution(draw: Draw) -> Iterator[tuple[Any, ...]]:
     for (batch, channels, outputs), image, kernel, *where in PLANAR:
         places = _places(image, kernel, where)
-        for extra in (False, True):
+        for extra, dtype in (
+            (False, torch.float32),
+            (True, torch.float32),
+            *((True, dtype) for dtype in NARROW),
+        ):
             yield (
                 draw(batch, channels, *image),
-                pack_convolution(draw(outputs, 1, channels, *kernel), 1),
+                pack_convolution(draw(outputs, 1, channels, *kernel).to(dtype), 1),
                 draw(outputs) if extra else None,
                 draw(batch, *places, outputs) if extra else None,
                 *map(list, where), outputs, "relu" if extra else "none",
