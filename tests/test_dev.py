@@ -34,7 +34,7 @@ def dev(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_help_needs_nothing(bare: Path) -> None:
     done = dev(bare, "--help")
     assert done.returncode == 0
-    for command in ("setup", "demo", "check", "test", "size", "bench", "docs", "matrix", "release"):
+    for command in ("setup", "demo", "check", "test", "audit", "size", "bench", "docs", "matrix", "release"):
         assert f"\n  {command} " in done.stdout
 
 

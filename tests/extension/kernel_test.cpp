@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // A test of a user's kernel against the installed package.
 #include "torchette/extension/testing.h"
 #include "torchette/runtime/kernel_registry.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Two operators: by * x, and the least and the greatest element of each row.
 #include "torchette/extension/custom_op.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The page itself: views behind tabs, search, keys, light and dark.
 
 const TABS = [["overview", "Overview"], ["graph", "Graph"], ["memory", "Memory"], ["time", "Time"], ["size", "Size"], ["quantization", "Quantization"], ["placement", "Placement"]];

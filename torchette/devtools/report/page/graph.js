@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The graph: the outline on the left, the picture, and what is known about the selected node on the right.
 
 const pen = document.createElement("canvas").getContext("2d");

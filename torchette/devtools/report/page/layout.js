@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // Places for the boxes of a group: layers from the top down, few crossings, straight edges. Inside an open group its own
 // boxes are placed first, so that the group is one box outside.
 

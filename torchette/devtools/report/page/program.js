@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // What the page knows: nodes with their module tree, who reads from whom, times and sizes of each.
 "use strict";
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The other views: overview, memory, time, size, quantization, placement. Each is a function that draws into `main`.
 
 const COLOURS = { weights: "matrix", delegates: "delegate", instructions: "arithmetic", methods: "activation", values: "reduce", "source lines": "quantize", receipt: "attention", "initial values": "norm", "named data": "lookup", padding: "shape", "unused segments": "shape" };
