@@ -281,3 +281,11 @@ def test_sizes_that_do_not_fit_32_bits_are_refused() -> None:
     x, w, out = torch.randn(1, 1, 3), torch.randn(1, 1, 1), torch.empty(1, 1, 1)
     with pytest.raises(RuntimeError, match="does not fit"):
         check(NAME, out, x, w, None, [2**31 - 1], [0], [1], True, [2**31 - 1], 1)
+    # The products and sums below are small or positive again where they are cut to 32 bits.
+    x, w, out = torch.randn(1, 1, 3), torch.randn(1, 1, 3), torch.empty(1, 1, 3)
+    for stride, padding, dilation, transposed in (
+        (1, 0, 2**31 - 1, False), (1, 2**31 - 1, 2**31 - 1, False), (2**30, 2**30, 1, False), (2**31 - 1, 0, 1, True),
+        (1, 0, 2**31 - 1, True),
+    ):  # fmt: skip
+        with pytest.raises(RuntimeError, match="does not fit"):
+            check(NAME, out, x, w, None, [stride], [padding], [dilation], transposed, [0], 1)

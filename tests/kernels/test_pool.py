@@ -191,3 +191,15 @@ def test_channels_innermost(channels: int) -> None:
         check("aten::avg_pool2d.out", aten.avg_pool2d(x, *means), x, *means, None)
     check("aten::_adaptive_avg_pool2d.out", aten._adaptive_avg_pool2d(x, [1, 1]), x, [1, 1])
     check("aten::_adaptive_avg_pool2d.out", aten._adaptive_avg_pool2d(x, [4, 5]), x, [4, 5])
+
+
+@pytest.mark.parametrize("ceil_mode", [False, True])
+def test_windows_that_do_not_fit_32_bits_are_refused(ceil_mode: bool) -> None:
+    """A span of 2^32 is 0 where it is cut to 32 bits."""
+    x, kernel, stride, dilation = torch.randn(1, 1, 5, 5), 2**16 + 1, 2**29 - 1, 2**16
+    out = torch.empty(1, 1, 1, 1)
+    with pytest.raises(RuntimeError, match="does not fit a size of 5"):
+        _native.call_kernel(
+            "aten::max_pool2d_with_indices.out",
+            *(x, [kernel] * 2, [stride] * 2, [0, 0], [dilation] * 2, ceil_mode, out, out.long()),
+        )

@@ -643,8 +643,9 @@ Error describe_convolution(const Tensor& input, const Tensor& weight, const Opti
                   "convolution: weight is for %d channels, input has %d",
                   static_cast<int>(weight.size(transposed ? 0 : 1)), static_cast<int>(expected));
   conv.out_channels = static_cast<size_t>(transposed ? weight.size(1) : weight.size(0) / groups);
-  TORCHETTE_CHECK(conv.groups * conv.out_channels <= INT32_MAX, InvalidArgument,
-                  "convolution: weight makes %zu channels", conv.groups * conv.out_channels);
+  const uint64_t channels = static_cast<uint64_t>(conv.groups) * conv.out_channels;
+  TORCHETTE_CHECK(channels <= INT32_MAX, InvalidArgument, "convolution: weight makes %llu channels",
+                  static_cast<unsigned long long>(channels));
   TORCHETTE_CHECK(
       !bias.has_value() || (bias->dim() == 1 && bias->scalar_type() == input.scalar_type() &&
                             static_cast<size_t>(bias->size(0)) == conv.groups * conv.out_channels),
@@ -654,15 +655,17 @@ Error describe_convolution(const Tensor& input, const Tensor& weight, const Opti
     const ptrdiff_t i = d - (3 - spatial);
     conv.in[d] = i < 0 ? 1 : input.size(2 + i);
     conv.kernel[d] = i < 0 ? 1 : weight.size(2 + i);
-    const ptrdiff_t reach = conv.dilation[d] * (conv.kernel[d] - 1) + 1;
-    conv.out[d] = transposed ? (conv.in[d] - 1) * conv.stride[d] - 2 * conv.padding[d] + reach + extra[d]
-                             : (conv.in[d] + 2 * conv.padding[d] - reach) / conv.stride[d] + 1;
+    // The kernels compute positions up to `extent` in a ptrdiff_t, which may have 32 bits.
+    const int64_t in = conv.in[d], stride_d = conv.stride[d], both = 2 * int64_t{conv.padding[d]};
+    const int64_t reach = int64_t{conv.dilation[d]} * (conv.kernel[d] - 1) + 1;
+    const int64_t extent = transposed ? (in - 1) * stride_d + reach + extra[d] : in + both;
+    const int64_t out = transposed ? extent - both : (extent - reach) / stride_d + 1;
+    conv.out[d] = static_cast<ptrdiff_t>(out);
     TORCHETTE_CHECK(
-        conv.kernel[d] >= 1 && conv.out[d] >= 1 && conv.out[d] <= INT32_MAX &&
-            conv.in[d] + 2 * conv.padding[d] >= (transposed ? 1 : reach),
+        conv.kernel[d] >= 1 && out >= 1 && extent <= INT32_MAX && in + both >= (transposed ? 1 : reach),
         InvalidArgument,
         "convolution: weight by dilation spans %d, which does not fit an input of %d with padding %d",
-        static_cast<int>(reach), static_cast<int>(conv.in[d]), static_cast<int>(conv.padding[d]));
+        static_cast<int>(reach), static_cast<int>(in), static_cast<int>(conv.padding[d]));
   }
   return Error::Ok;
 }

@@ -44,14 +44,17 @@ struct Window {
   ptrdiff_t padded = 1, counted = 1;  // elements with the padding and without
 };
 
+/// A quarter of what 32 bits hold: the sum of a size, two paddings and a window does not overflow.
+constexpr int64_t kMaxExtent = INT32_MAX / 4;
+
 static Error spread(const Pool& pool, Span<const int64_t> list, int64_t least, const char* what,
                     ptrdiff_t (&to)[3]) {
   TORCHETTE_CHECK(list.size() == 1 || list.size() == pool.spatial, InvalidArgument, "%s: %s has %zu entries",
                   pool.name, what, list.size());
   for (size_t i = 0; i < pool.spatial; ++i) {
     const int64_t value = list[list.size() == 1 ? 0 : i];
-    TORCHETTE_CHECK(value >= least && value <= INT32_MAX / 4, InvalidArgument, "%s: %s is %lld", pool.name,
-                    what, static_cast<long long>(value));
+    TORCHETTE_CHECK(value >= least && value <= kMaxExtent, InvalidArgument, "%s: %s is %lld", pool.name, what,
+                    static_cast<long long>(value));
     to[3 - pool.spatial + i] = static_cast<ptrdiff_t>(value);
   }
   return Error::Ok;
@@ -87,8 +90,9 @@ static Error describe(const Tensor& self, Span<const int64_t> kernel, Span<const
     TORCHETTE_CHECK(pool.padding[d] * 2 <= pool.kernel[d], InvalidArgument,
                     "%s: padding is %td, more than half of kernel_size, %td", pool.name, pool.padding[d],
                     pool.kernel[d]);
-    const ptrdiff_t room = pool.in[d] + 2 * pool.padding[d] - pool.dilation[d] * (pool.kernel[d] - 1) - 1;
-    TORCHETTE_CHECK(room >= 0 || ceil_mode, InvalidArgument,
+    const int64_t reach = int64_t{pool.dilation[d]} * (pool.kernel[d] - 1);  // ptrdiff_t may have 32 bits
+    const ptrdiff_t room = pool.in[d] + 2 * pool.padding[d] - static_cast<ptrdiff_t>(reach) - 1;
+    TORCHETTE_CHECK(reach <= kMaxExtent && (room >= 0 || ceil_mode), InvalidArgument,
                     "%s: kernel_size %td with dilation %td does not fit a size of %td", pool.name,
                     pool.kernel[d], pool.dilation[d], pool.in[d]);
     const ptrdiff_t steps = room + (ceil_mode ? pool.stride[d] - 1 : 0);
