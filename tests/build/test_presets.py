@@ -29,7 +29,9 @@ def variables(name: str) -> dict[str, str]:
 
 
 def test_each_target_has_a_preset() -> None:
-    assert {name for name, preset in PRESETS.items() if not preset.get("hidden")} == set(TARGETS)
+    """And iOS, which CMake alone builds, with Xcode: test_ios.py."""
+    shown = {name for name, preset in PRESETS.items() if not preset.get("hidden")}
+    assert shown == {*TARGETS, "ios", "ios-simulator"}
 
 
 @pytest.mark.parametrize("name", [name for name in TARGETS if name != "host"])
