@@ -129,7 +129,7 @@ def test_every_optimisation_can_be_switched_off(name):
 
 
 def test_what_cannot_be_switched_off():
-    with pytest.raises(PassError, match="cannot switch off to_out_variants") as caught:
+    with pytest.raises(PassError, match="cannot disable to_out_variants") as caught:
         build(EdgeCompileConfig(disable_passes=["to_out_variants"]))
     assert caught.value.code == "unknown-pass" and "fold_constants" in caught.value.hints[0]
 

@@ -91,13 +91,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_pass_options(parser: argparse.ArgumentParser) -> None:
-    """Options that check, print and switch off passes."""
+    """Options that check, print and disable passes."""
     parser.add_argument("--check", action="store_true", help="run the result and compare it with eager")
     parser.add_argument(
         "--check-passes", action="store_true", help="compare the graph before and after every pass"
     )
     parser.add_argument(
-        "--disable", action="append", metavar="PASS", default=[], help="switch off this optimization"
+        "--disable",
+        action="append",
+        metavar="PASS",
+        default=[],
+        help="leave out this optimization; --list names them",
     )
     parser.add_argument(
         "--dump", metavar="DIR", type=Path, help="write the graph after every pass into this folder"
@@ -198,8 +202,7 @@ def run(options: argparse.Namespace) -> int:
         options.quantize = scheme_named(options.quantize).name
     source.require_torch()
     if options.list:
-        print(_pipeline(options))
-        return DONE
+        return _print_list(options)
     if options.model is None:
         raise UsageError("which model? Name FILE.py:NAME, MODULE:NAME or FILE.pt2")
     if options.until:
@@ -225,6 +228,17 @@ def _pipeline(options: argparse.Namespace) -> Any:
 
     partitioners = [one for name in options.backend or ("auto",) for one in partitioners_of(name)]
     return pipeline.build(_edge(options), partitioners=partitioners)
+
+
+def _print_list(options: argparse.Namespace) -> int:
+    """Prints the stages and passes, and the passes that --disable accepts."""
+    from torchette.exir import pipeline
+
+    stages = _pipeline(options)
+    shown = {pipeline.pass_name(run) for stage in stages.stages for run in stage.passes}
+    print(stages)
+    print(f"\n--disable PASS accepts: {', '.join(sorted(shown & pipeline.optional_passes()))}")
+    return DONE
 
 
 def _print_until(options: argparse.Namespace) -> int:

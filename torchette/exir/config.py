@@ -38,7 +38,7 @@ class EdgeCompileConfig:
 
     Attributes:
         preserve_ops: operators that are not decomposed.
-        disable_passes: names of optional passes not to run; `torchette.exir.pipeline.OPTIONAL` lists them.
+        disable_passes: names of optional passes not to run; `torchette.exir.pipeline.optional_passes()` returns them.
         check_passes: after every pass, compare the program's results on its example inputs with those before.
         train_mode: compile what layers do in training instead of refusing it: dropout draws anew at every call, and batch
             norm follows the statistics of its batches.

@@ -91,6 +91,11 @@ class _Choices:
         return [one for one in self.partitioners.get(self.method, ()) if not one.target_passes()]
 
     @property
+    def captured(self) -> list[Pass]:
+        """The passes of partitioners over the captured program."""
+        return [run for one in self.partitioners.get(self.method, ()) for run in one.capture_passes()]
+
+    @property
     def target(self) -> list[Pass]:
         """The passes of partitioners that put operators of a target into the method."""
         passes: list[Pass] = []
@@ -110,7 +115,8 @@ class _Choices:
 
 def _capture(choices: _Choices) -> Sequence[Pass]:
     # Batch norms are folded before the decomposition, which costs the more the more there is to trace.
-    return (check_quantization, replace_custom_outs, number_calls, drop_unused_tensors, fold_batch_norm)
+    passes = (check_quantization, replace_custom_outs, number_calls, drop_unused_tensors, fold_batch_norm)
+    return (*passes, *choices.captured)
 
 
 def _core(choices: _Choices) -> Sequence[Pass]:
@@ -269,7 +275,8 @@ def build(
     return Pipeline(tuple(stages), Options.of(choices.edge, choices.backend, choices.kept))
 
 
-# What users may switch off; the other passes are what makes a program legal.
+# The passes of the compiler that users can disable; the other passes make a program legal. `optional_passes` has those of
+# partitioners.
 OPTIONAL = frozenset(
     {
         "fuse_linear", "fold_batch_norm", "fold_constants", "merge_common_subexpressions", "remove_noops",
@@ -288,14 +295,29 @@ def _disabled(choices: _Choices) -> set[str]:
                 hints=["torch.ops.aten.relu.default, for example; registered ones likewise"],
             )
     disabled = {*edge.disable_passes, *backend.disable_passes}
-    unknown = disabled - OPTIONAL
+    if disabled - OPTIONAL:
+        _refuse_required(disabled, optional_passes(choices.partitioners))
+    return disabled if backend.remove_view_copy else disabled | {"eliminate_views"}
+
+
+def optional_passes(partitioners: Mapping[str, Sequence[Partitioner]] | None = None) -> frozenset[str]:
+    """The names that `disable_passes` accepts: passes of the compiler, of the CPU engine and of these partitioners.
+
+    The engine's names are always accepted: a program reaches Edge before `to_backend` names its partitioner.
+    """
+    given = [one for each in (partitioners or {}).values() for one in each]
+    return OPTIONAL.union(*(one.optional_passes for one in (*given, delegate.partitioner_named("cpu"))))
+
+
+def _refuse_required(disabled: set[str], optional: frozenset[str]) -> None:
+    """Raises for names that are not those of optional passes."""
+    unknown = sorted(disabled - optional)
     if unknown:
         raise PassError(
-            f"cannot switch off {', '.join(sorted(unknown))}{did_you_mean(sorted(unknown)[0], OPTIONAL)}",
-            hints=[f"passes that can be switched off: {', '.join(sorted(OPTIONAL))}"],
+            f"cannot disable {', '.join(unknown)}{did_you_mean(unknown[0], optional)}",
+            hints=[f"passes that can be disabled: {', '.join(sorted(optional))}"],
             code="unknown-pass",
         )
-    return disabled if backend.remove_view_copy else disabled | {"eliminate_views"}
 
 
 # ---- passes that the user's choices make ----
@@ -630,7 +652,7 @@ class _Run:
                 f"pass {name} of stage {stage.name} failed: {type(error).__name__}: {error}",
                 hints=[
                     f"disable_passes=[{name!r}]"
-                    if name in OPTIONAL
+                    if name in optional_passes()
                     else "report it with the model; see the cause above"
                 ],
             )

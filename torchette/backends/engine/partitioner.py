@@ -37,9 +37,19 @@ class CpuPartitioner(Partitioner):
     Torchette's runtime; `replace_backend_with_edge` leads back.
     """
 
-    def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
-        """Recurrent layers, of which nothing whole is left after it."""
-        return place_recurrent(exported_program)
+    # All passes of the engine, except those that make a program legal. The compiler has names for the passes that it shares.
+    optional_passes = frozenset(
+        {
+            "compute_in_float32", "fold_around_weights", "fuse_epilogues", "move_permutes", "place_attention",
+            "place_chains", "place_convolutions", "place_dynamic_linears", "place_images", "place_integers",
+            "place_linears", "place_norms", "place_recurrent", "place_rotary", "place_weight_only", "settle_quantize",
+            "split_linears", "store_widened",
+        }
+    )  # fmt: skip
+
+    def capture_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
+        """Recurrent layers are placed first: a decomposition leaves none of them."""
+        return (place_recurrent,)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Nothing is delegated."""

@@ -236,6 +236,13 @@ class Partitioner(ABC):
         """A change of the ATen program before it is decomposed; `to_edge_transform_and_lower` runs it."""
         return exported_program
 
+    def capture_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
+        """Passes over the captured program, which run before it is decomposed."""
+        return ()
+
+    # The names of passes of `capture_passes` and `target_passes` that `disable_passes` accepts.
+    optional_passes: frozenset[str] = frozenset()
+
     def target_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
         """Passes that put operators of a target (`bind_pattern_to_op`) into a program when nothing else changes it any more:
         after all optimisation, before views and memory. Who has some is not asked for a partition."""

@@ -84,11 +84,14 @@ def _read_rows(program: ExportedProgram) -> None:
 
 def store_widened(program: ExportedProgram) -> ExportedProgram:
     """Weights of 16 bits that no layer reads as they are become float32."""
-    stored = constants(program)
+    stored, count = constants(program), 0
     for node in calls(program):
         source = widened_from(node)
         if source is not None and source in stored:
             replace(program, node, add_constant(program, f"{source.name}_wide", stored[source].float(), node))
+            count += 1
+    if count:
+        note(program, f"{count} weights of 16 bits are stored as float32")
     drop_unused_constants(program)
     return program
 

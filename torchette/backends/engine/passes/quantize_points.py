@@ -14,7 +14,7 @@ from torch.fx import Node
 from torch.fx.node import Argument
 
 from torchette.exir.arguments import node_arg
-from torchette.exir.graph import TURNS, call, calls, replace
+from torchette.exir.graph import TURNS, call, calls, note, replace
 
 aten = torch.ops.aten
 cpu = torch.ops.cpu
@@ -54,22 +54,27 @@ def lower_quantize(program: ExportedProgram, node: Node) -> None:
 
 def settle_quantize(program: ExportedProgram) -> ExportedProgram:
     """Whole numbers are moved, where nothing but moves stands before a quantize or behind a dequantize."""
-    for node in list(calls(program, cpu.dequantize.default)):
-        _sink(program, node)
+    moved = sum(_sink(program, node) for node in list(calls(program, cpu.dequantize.default)))
     for node in reversed(list(calls(program, cpu.quantize.default))):
         while moves(move := node_arg(node)) and len(move.users) == 1:
             node = _before_move(program, node)
+            moved += 1
+    if moved:
+        note(program, f"{moved} calls that move elements move integers")
     return program
 
 
-def _sink(program: ExportedProgram, node: Node) -> None:
+def _sink(program: ExportedProgram, node: Node) -> int:
+    """Dequantizes after the moves that are all users of a dequantize; returns the number of moves."""
     users = list(node.users)
     if not all(moves(user) for user in users):
-        return
+        return 0
+    moved = len(users)
     for user in users:
         again = _again(node, _moved(user, node_arg(node)), user)
         replace(program, user, again)
-        _sink(program, again)
+        moved += _sink(program, again)
+    return moved
 
 
 def _before_move(program: ExportedProgram, node: Node) -> Node:

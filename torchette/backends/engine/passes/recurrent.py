@@ -17,7 +17,7 @@ from torchette.backends.engine.passes.constants import Weights
 from torchette.backends.engine.passes.narrow import NARROW
 from torchette.exir import ops
 from torchette.exir.arguments import checked, node_arg, overload
-from torchette.exir.graph import call, calls, copy_program, fake_mode, note
+from torchette.exir.graph import call, calls, fake_mode, note
 from torchette.exir.passes.steps_to_scan import (
     Emit,
     LayerWeights,
@@ -33,8 +33,7 @@ _GATES = {aten.lstm.input: 4, aten.gru.input: 3}
 
 
 def place_recurrent(program: ExportedProgram) -> ExportedProgram:
-    """lstm and gru on stored weights become cpu::lstm and cpu::gru, in a copy; those of 16 bits between casts."""
-    program = copy_program(program)
+    """lstm and gru on stored weights become cpu::lstm and cpu::gru; those of 16 bits between casts."""
     weights, mode, count = Weights(program), fake_mode(program), 0
     for node in calls(program, *_GATES):
         if not _is_taken(weights, node):
