@@ -51,7 +51,7 @@ def load(text: str) -> Source:
     """
     torch = require_torch()
     if text.endswith(".pt2"):
-        return Source(_exported(torch, Path(text)), None)
+        return Source(_exported(Path(text)), None)
     place, colon, name = text.rpartition(":")
     if text.endswith(".py"):
         raise UsageError(f"which model of {text}? Name one: {_models_of(text)}")
@@ -121,16 +121,15 @@ def _as_tuple(inputs: object) -> tuple[Any, ...]:
     return tuple(inputs) if isinstance(inputs, list) else (inputs,)
 
 
-def _exported(torch: Any, path: Path) -> Any:
+def _exported(path: Path) -> Any:
+    """The saved program. Raises FormatError: it is damaged, or needs operators that are not installed."""
     if not path.exists():
         raise missing_file(path)
-    try:
+    from torchette.exir import load as load_program
+
+    with contextlib.suppress(zipfile.BadZipFile):  # `load_program` says so
         _declare_operators(path)
-        return torch.export.load(path)
-    except Exception as error:  # torch raises many kinds
-        raise UsageError(
-            f"{path} is not an exported program that this torch can read: {_one_line(error)}"
-        ) from None
+    return load_program(path)
 
 
 # What declares the operators of a namespace, if it is installed.
@@ -143,11 +142,16 @@ _LIBRARIES = {
 }
 
 
+# The members of a saved program that name operators, and the namespace in such a name: torch's form and ExecuTorch's.
+_PROGRAMS = re.compile(r"models/.*\.json$|^serialized_exported_program\.json$")
+_NAMESPACES = re.compile(rb"(?:torch|dialects\.edge)\.ops\.(\w+)\.")
+
+
 def _declare_operators(path: Path) -> None:
     """Those that the saved program calls: torch cannot read it before."""
     with zipfile.ZipFile(path) as archive:
-        texts = [archive.read(name) for name in archive.namelist() if re.search(r"models/.*\.json$", name)]
-    for name in sorted(set(re.findall(rb"torch\.ops\.(\w+)\.", b"".join(texts)))):
+        texts = [archive.read(name) for name in archive.namelist() if _PROGRAMS.search(name)]
+    for name in sorted(set(_NAMESPACES.findall(b"".join(texts)))):
         with contextlib.suppress(ImportError):
             importlib.import_module(_LIBRARIES.get(name.decode(), "torch"))
 

@@ -10,7 +10,7 @@ from torchette import compat
 from torchette.packages import import_compiler
 
 if TYPE_CHECKING:
-    from torch.export import ExportedProgram, ExportGraphSignature, load, save
+    from torch.export import ExportedProgram, ExportGraphSignature
 
     from torchette.exir.dialects import verify
     from torchette.exir.program import (
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         to_edge,
         to_edge_transform_and_lower,
     )
+    from torchette.exir.serde.pt2 import load, save
 
 _LAZY = {
     "to_edge": "torchette.exir.program",
@@ -32,8 +33,8 @@ _LAZY = {
     "verify": "torchette.exir.dialects",
     "ExportedProgram": "torch.export",
     "ExportGraphSignature": "torch.export",
-    "load": "torch.export",
-    "save": "torch.export",
+    "load": "torchette.exir.serde.pt2",
+    "save": "torchette.exir.serde.pt2",
 }
 
 __all__ = [

@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 
 from torchette.capture import DynamicShapes
 from torchette.errors import ExportError, InputError, InputTypeError
+from torchette.exir import load
 from torchette.exir.program import EdgeProgramManager, ExecutorchProgramManager
 from torchette.export.recipe import ExportRecipe
 from torchette.export.stages import STAGES, PipelineArtifact, Stage
@@ -57,7 +58,7 @@ class ExportSession:
             InputError: inputs are missing, or the stages of the recipe cannot follow one another.
         """
         if isinstance(model, (str, Path)):
-            model = torch.export.load(model)
+            model = load(model)
         self._models: dict[str, Any] = dict(model) if isinstance(model, Mapping) else {"forward": model}
         for method, given in self._models.items():
             if not isinstance(given, (torch.nn.Module, ExportedProgram)):

@@ -23,7 +23,8 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from torchette.errors import FormatError, UnsupportedError
-from torchette.exir.arguments import node_arg
+from torchette.exir import control_flow
+from torchette.exir.arguments import node_arg, overload
 from torchette.exir.delegation.delegate import (
     CompileSpec,
     DataEntry,
@@ -33,13 +34,14 @@ from torchette.exir.delegation.delegate import (
     is_delegate_call,
 )
 from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
-from torchette.exir.graph import calls, copy_program
+from torchette.exir.graph import calls, copy_program, recompile
 from torchette.exir.ops import FILE_NAMESPACES, is_operator
 
 VERSION = (5, 4)
 _EDGE = "executorch.exir.dialects.edge.ops."
 _BACKEND = "executorch.exir.dialects.backend.ops."
 _CALL_DELEGATE = "torch.ops.higher_order.executorch_call_delegate"
+_ITEMS = "getitem_metadata"  # of a call with several results: index -> debug handle and stack trace
 # dtypes whose number has changed: ExecuTorch's schema -> torch's
 _DTYPES = {14: 28, 15: 30, 16: 29}
 # What torch's schema has and ExecuTorch's has not.
@@ -249,6 +251,14 @@ def _write_node(record: dict[str, Any], node: Node, edge: bool) -> None:
     handle = node.meta.get("debug_handle")
     if handle:
         record["metadata"]["debug_handle"] = str(handle)
+    # The format has no records of getitem.
+    items = {
+        user.args[1]: {key: user.meta[key] for key in ("debug_handle", "stack_trace") if user.meta.get(key)}
+        for user in node.users
+        if user.target is operator.getitem
+    }
+    if any(items.values()):
+        record["metadata"][_ITEMS] = json.dumps(items)
     target = record["target"]
     if target == _STANDS_FOR_DELEGATE:
         call = json.loads(record["inputs"][0]["arg"]["as_string"])
@@ -336,7 +346,30 @@ def _program(
         for node in list(module.graph.nodes):
             if node.op == "call_function" and str(node.target) == "torchette_serde.delegate.default":
                 _show_delegate(module, node, delegates[int(node.args[0])])
-    return to_edge_operators(program) if edge else program
+        _normalize_calls(module)
+    program = to_edge_operators(program) if edge else program
+    recompile(program.graph_module)
+    return program
+
+
+def _normalize_calls(module: GraphModule) -> None:
+    """Bring calls into the form of torch.export, which passes expect. Torch reads arguments that have a default as keyword
+    arguments, the operands of a branch as a list, and all results of a call, used or not."""
+    for node in list(module.graph.nodes):
+        if node.target is operator.getitem and not node.users:
+            module.graph.erase_node(node)
+        elif is_operator(node.target):
+            _positional(node)
+        elif control_flow.name(node.target):
+            node.args = tuple(tuple(arg) if isinstance(arg, list) else arg for arg in node.args)
+
+
+def _positional(node: Node) -> None:
+    """Arguments become positional, except those that the schema declares as keyword-only."""
+    kwargs, schema = dict(node.kwargs), overload(node)._schema.arguments
+    last = max((i for i, it in enumerate(schema) if it.name in kwargs and not it.kwarg_only), default=-1)
+    given = [kwargs.pop(it.name, it.default_value) for it in schema[len(node.args) : last + 1]]
+    node.args, node.kwargs = (*node.args, *given), kwargs
 
 
 def _newer(value: object, delegates: list[dict[str, Any]]) -> Any:
@@ -374,6 +407,10 @@ def _read_metadata(record: dict[str, Any], node: Node) -> None:
     handle = record["metadata"].get("debug_handle")
     if handle:
         node.meta["debug_handle"] = int(handle)
+    items = json.loads(record["metadata"].get(_ITEMS, "{}"))
+    for user in node.users:
+        if user.target is operator.getitem:
+            user.meta.update(items.get(str(user.args[1]), {}))
 
 
 def _show_delegate(module: GraphModule, node: Node, record: dict[str, Any]) -> None:
