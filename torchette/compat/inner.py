@@ -25,7 +25,7 @@ from torchette.exir import control_flow, ops
 from torchette.exir.arguments import nodes_arg, overload
 from torchette.exir.dialects.edge import dtypes
 from torchette.exir.emit.records import scalar_type
-from torchette.exir.graph import copy_program, drop_unused_constants
+from torchette.exir.graph import copy_program, drop_unused_constants, recompile
 from torchette.exir.memory.algorithms import interval
 from torchette.exir.pass_base import PassType
 from torchette.exir.tensor import TensorSpec
@@ -242,6 +242,7 @@ def create_submodule_from_nodes(
         gm.graph.erase_node(node)
     if not skip_legalize_graph:
         legalize_graph(gm)
+    gm.recompile()
     return module, call
 
 
@@ -455,6 +456,7 @@ def delegate_external_constants_pass_unlifted(
 def remove_unused_parameters_pass(ep: ExportedProgram) -> ExportedProgram:
     """Erases parameters that nothing reads, and their bytes; edits and returns the program."""
     drop_unused_constants(ep, {InputKind.PARAMETER})
+    recompile(ep.graph_module)
     return ep
 
 

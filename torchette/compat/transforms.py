@@ -19,7 +19,7 @@ from torchette.exir import ops
 from torchette.exir.arguments import checked, node_arg
 from torchette.exir.dialects._ops import ops as exir_ops
 from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
-from torchette.exir.graph import fake, placeholders, replace_constant, tensor_of
+from torchette.exir.graph import fake, placeholders, recompile, replace_constant, tensor_of
 from torchette.exir.pass_base import ExportPass, NodeMetadata, ProxyValue
 from torchette.exir.passes.fold_batch_norm import fold_batch_norm
 from torchette.exir.passes.fuse_linear import transpose_source
@@ -460,4 +460,5 @@ class FuseBatchNormWithConvPass(PassBase):
         """Edits the program."""
         before = len(graph_module.graph.nodes)
         to_edge_operators(fold_batch_norm(to_torch_operators(self.exported_program)))
+        recompile(graph_module)
         return PassResult(graph_module, len(graph_module.graph.nodes) != before)

@@ -115,6 +115,13 @@ def graph_modules(program: ExportedProgram) -> Iterator[GraphModule]:
             yield module
 
 
+def recompile(module: object) -> None:
+    """Generate the Python code of a graph module and of its branches again, after their graphs were edited."""
+    for part in module.modules() if isinstance(module, GraphModule) else ():
+        if isinstance(part, GraphModule):
+            part.recompile()
+
+
 def drop_unused_branches(module: GraphModule) -> None:
     """Forget the subgraphs that no node of this graph names."""
     named = {str(node.target) for node in module.graph.nodes if node.op == "get_attr"}
@@ -222,6 +229,7 @@ def lift_constant_tensor_pass(program: ExportedProgram) -> ExportedProgram:
             constant = add_constant(program, f"_lifted_tensor_constant{len(program.constants)}", tensor, node)
             node.replace_all_uses_with(constant)
             program.graph.erase_node(node)
+    recompile(program.graph_module)
     return program
 
 

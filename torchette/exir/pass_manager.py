@@ -17,7 +17,15 @@ from torch.fx.passes.infra.pass_base import PassResult
 from torchette.errors import PassError
 from torchette.exir.arguments import function
 from torchette.exir.dialects._ops import EdgeOpOverload, to_edge_operators, to_torch_operators
-from torchette.exir.graph import calls, copy_program, fake_mode, map_nodes, placeholders, sync_signature
+from torchette.exir.graph import (
+    calls,
+    copy_program,
+    fake_mode,
+    map_nodes,
+    placeholders,
+    recompile,
+    sync_signature,
+)
 from torchette.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult, PassType
 
 __all__ = ["ExportedProgramPassManager", "PassManager", "PassType", "adapt", "flatten"]
@@ -71,7 +79,11 @@ class PassManager:
 
     def _apply(self, run: Callable[..., Any], module: Any) -> tuple[Any, bool]:
         result = run(module)
-        return (result.graph_module, result.modified) if isinstance(result, PassResult) else (module, False)
+        module, modified = (
+            (result.graph_module, result.modified) if isinstance(result, PassResult) else (module, False)
+        )
+        recompile(module)  # a pass that edits in place may return None, or edit a branch alone
+        return module, modified
 
     def check(self, module: GraphModule) -> None:
         """Raise PassError where a graph calls methods or modules."""
@@ -92,6 +104,7 @@ class ExportedProgramPassManager(PassManager):
     def _apply(self, run: Callable[..., Any], module: ExportedProgram) -> tuple[ExportedProgram, bool]:
         if isinstance(run, ExportedProgramPassBase):
             whole = run(module)
+            recompile(whole.exported_program.graph_module)
             return whole.exported_program, whole.modified
         module._graph_module, modified = super()._apply(run, module.graph_module)
         sync_signature(module)
@@ -148,7 +161,9 @@ def adapt(run: object) -> Callable[[ExportedProgram], ExportedProgram]:
             )
         sync_signature(program)
         _fill_values(program)
-        return to_torch_operators(program)
+        program = to_torch_operators(program)
+        recompile(program.graph_module)
+        return program
 
     adapted.__name__ = adapted.__qualname__ = _name(run)
     adapted.__doc__ = run.__doc__
@@ -161,7 +176,9 @@ def transform(program: ExportedProgram, *passes: object, **_: object) -> Exporte
     program = to_torch_operators(copy_program(program))
     for run in passes:
         program = adapt(run)(program)
-    return to_edge_operators(program) if edge else program
+    program = to_edge_operators(program) if edge else program
+    recompile(program.graph_module)
+    return program
 
 
 def _name(run: object) -> str:

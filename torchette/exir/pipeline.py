@@ -25,7 +25,7 @@ from torchette.exir.delegation import delegate
 from torchette.exir.delegation.delegate import Partitioner
 from torchette.exir.delegation.explain import Delegation, explain_target, keeping_rejections, mark_origins
 from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
-from torchette.exir.graph import calls, copy_program, node_text, sync_signature
+from torchette.exir.graph import calls, copy_program, node_text, recompile, sync_signature
 from torchette.exir.memory.plan_memory import MemoryPlanningPass, assign_specs
 from torchette.exir.pass_manager import COPIED_FROM, adapt, flatten
 from torchette.exir.passes.bind_branches import bind_branches
@@ -584,6 +584,7 @@ def run_stages(
             runs[method].stage(stage)
     for run in runs.values():
         run.program.__dict__.pop(COPIED_FROM, None)
+        recompile(run.program.graph_module)
     return {name: run.program for name, run in runs.items()}
 
 

@@ -21,7 +21,7 @@ from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
 from torchette.exir import ops
 from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
-from torchette.exir.graph import calls, drop_unused_constants, program_of
+from torchette.exir.graph import calls, drop_unused_constants, program_of, recompile
 from torchette.exir.memory.plan_memory import assign_missing_specs, assign_specs
 from torchette.exir.pass_base import ExportPass
 from torchette.exir.passes.fold_constants import fold_constants
@@ -36,7 +36,7 @@ from torchette.exir.tensor import TensorSpec, determine_tensor_dynanism, eval_sh
 
 def run_on(module: GraphModule, *passes: Callable[[ExportedProgram], ExportedProgram]) -> PassResult:
     """Run passes of the pipeline on a graph module, which is edited in place. New constants become attributes of it."""
-    before = str(module.graph)
+    before = _graphs(module)
     edge = any(type(node.target).__name__ == "EdgeOpOverload" for node in module.graph.nodes)
     program = to_torch_operators(program_of(module))
     for run in passes:
@@ -51,10 +51,13 @@ def run_on(module: GraphModule, *passes: Callable[[ExportedProgram], ExportedPro
         attribute.meta = node.meta
         node.replace_all_uses_with(attribute)
         module.graph.erase_node(node)
-    changed = str(module.graph) != before
-    if changed:
-        module.recompile()
-    return PassResult(module, changed)
+    recompile(module)
+    return PassResult(module, _graphs(module) != before)
+
+
+def _graphs(module: GraphModule) -> list[str]:
+    """The text of a graph and of its branches."""
+    return [str(part.graph) for part in module.modules() if isinstance(part, GraphModule)]
 
 
 def _pass(name: str, run: Callable[[ExportedProgram], ExportedProgram]) -> type[PassBase]:
@@ -248,4 +251,6 @@ def constant_prop_pass(
     )
     remove_dead_code(program)
     drop_unused_constants(program)
-    return to_edge_operators(program) if edge else program
+    program = to_edge_operators(program) if edge else program
+    recompile(program.graph_module)
+    return program

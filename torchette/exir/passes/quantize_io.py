@@ -23,6 +23,7 @@ from torchette.exir.graph import (
     outputs,
     place,
     placeholders,
+    recompile,
     replace,
     sync_signature,
     turns,
@@ -69,7 +70,9 @@ def quantize_input(
         InputError: there is no such input, or `qparams` lacks something.
         QuantizationError: code "not-quantized": something reads the input as floats; names the line.
     """
-    return _quantize_input(exported_program, input_index, _own if qparams is None else _given(qparams))
+    args = _quantize_input(exported_program, input_index, _own if qparams is None else _given(qparams))
+    recompile(exported_program.graph_module)
+    return args
 
 
 def quantize_output(exported_program: ExportedProgram, output_index: int) -> QuantArgs:
@@ -87,7 +90,9 @@ def quantize_output(exported_program: ExportedProgram, output_index: int) -> Qua
         InputError: there is no such output.
         QuantizationError: code "not-quantized": the output is computed in floats; names the line.
     """
-    return _quantize_output(exported_program, output_index, _own)
+    args = _quantize_output(exported_program, output_index, _own)
+    recompile(exported_program.graph_module)
+    return args
 
 
 def quantize_io(program: ExportedProgram, dtype: str, method: str) -> tuple[ExportedProgram, dict[str, Any]]:

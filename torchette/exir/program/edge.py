@@ -18,7 +18,7 @@ from torchette.exir.delegation.explain import Delegation, explain, keep_reasons,
 from torchette.exir.delegation.share_weights import share_weights
 from torchette.exir.dialects._ops import to_edge_operators
 from torchette.exir.emit import emit_program
-from torchette.exir.graph import calls
+from torchette.exir.graph import calls, recompile
 from torchette.exir.pass_manager import flatten
 from torchette.exir.passes.split_rows import split_rows
 from torchette.exir.pipeline import TO_PLAN, Report, build, planner_of, run_stages
@@ -138,7 +138,7 @@ class EdgeProgramManager:
     def exported_program(self, method_name: str = "forward") -> ExportedProgram:
         """The program of a method; KeyError with the known names for another."""
         program = method_named(self._programs, method_name)
-        program.graph_module.recompile()  # passes edit the graph alone
+        recompile(program.graph_module)  # passes edit the graph alone
         result: ExportedProgram = program
         return result
 
