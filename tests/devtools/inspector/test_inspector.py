@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 import pprint
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,9 @@ from torchette.extension.pybindings.portable_lib import (  # noqa: E402
 )
 
 from tests.backends.xnnpack_cases import of_the_library  # noqa: E402
+from torchette._compile import partitioners_of  # noqa: E402
 from torchette.devtools import BundledProgram, Inspector, generate_etrecord, parse_etrecord  # noqa: E402
-from torchette.devtools.inspector import Table  # noqa: E402
+from torchette.devtools.inspector import Table, numeric_gap  # noqa: E402
 from torchette.devtools.inspector.numerical_comparator import NumericalComparatorBase  # noqa: E402
 from torchette.errors import InputError, InputTypeError  # noqa: E402
 from torchette.exir import EdgeCompileConfig, to_edge, to_edge_transform_and_lower  # noqa: E402
@@ -159,6 +161,105 @@ def test_a_wrong_value_is_found_where_it_is(ran: Path) -> None:
     assert [gap["aot_ops"][index] for index in apart] == [["linear"]] and gap["module"][apart[0]] == "fc1"
     clean = opened(ran).calculate_numeric_gap("snr")
     assert min(min(each) for each in clean["gap"]) > 60
+
+
+class Folded(torch.nn.Module):
+    """A batch norm that is folded into its layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = (
+            torch.nn.Conv2d(3, 8, 3),
+            torch.nn.BatchNorm2d(8),
+            torch.nn.Linear(8, 4),
+        )
+        self.norm.running_mean.uniform_(-1, 1)  # type: ignore[union-attr]
+        self.norm.running_var.uniform_(0.5, 2)  # type: ignore[union-attr]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.norm(self.conv(x))).mean((2, 3)))
+
+
+class Attention(torch.nn.Module):
+    """Attention, which becomes several calls of one captured call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(16, 48), torch.nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = (part.view(2, 6, 4, 4).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        seen = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+        return self.out(seen.transpose(1, 2).reshape(2, 6, 16))
+
+
+def logged(folder: Path, module: torch.nn.Module, x: torch.Tensor, backend: str) -> Any:
+    """An Inspector of a run with values, and the dump's buffer."""
+    partitioner = partitioners_of(backend)
+    edge = to_edge_transform_and_lower(
+        export(module.eval(), (x,)), partitioner=partitioner, generate_etrecord=True
+    )
+    program = edge.to_executorch()
+    record = program.get_etrecord()
+    record.update_representative_inputs([x])
+    loaded = Runtime.get().load_program(program.buffer, enable_etdump=True, debug_buffer_size=1 << 20)
+    loaded.load_method("forward").execute([x])
+    loaded.write_etdump_result_to_file(folder / "net.etdp", folder / "net.bin")
+    return record
+
+
+@pytest.mark.parametrize("graph", [None, "edge_dialect_exported_program"])
+@pytest.mark.parametrize("backend", ["portable", "cpu", "xnnpack"])
+@pytest.mark.parametrize("kind", [Folded, Attention])
+def test_correct_programs_have_no_gap(
+    kind: type[torch.nn.Module], backend: str, graph: str | None, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 8, 8) if kind is Folded else torch.randn(2, 6, 16)
+    record = logged(tmp_path, kind(), x, backend)
+    gap = opened(tmp_path, etrecord=record).calculate_numeric_gap("MSE", reference_graph=graph)
+    reasons = list(gap["not_comparable"])
+    compared = [max(each) for each, why in zip(gap["gap"], reasons, strict=True) if not why]
+    assert compared and max(compared) < 1e-9
+    assert all(math.isnan(each[0]) == bool(why) for each, why in zip(gap["gap"], reasons, strict=True))
+    assert any(reasons) == (backend == "cpu"), "the engine computes channels last, and parts of layers"
+    if kind is Folded and graph is None:
+        assert next(iter(gap["aot_ops"])) == ["batch_norm"] and next(iter(gap["module"])) == "norm"
+
+
+@pytest.mark.parametrize("kind, wrong", [(Folded, "batch_norm"), (Attention, "scaled_dot_product_attention")])
+def test_wrong_value_of_a_folded_or_decomposed_call_is_found(
+    kind: type[torch.nn.Module], wrong: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 8, 8) if kind is Folded else torch.randn(2, 6, 16)
+    record = logged(tmp_path, kind(), x, "portable")
+    buffer = bytearray((tmp_path / "net.bin").read_bytes())
+    (_, run) = etdump.load(tmp_path / "net.etdp").run_data
+    name = "aten::convolution.out" if kind is Folded else "aten::bmm.out"
+    victims = [
+        it.debug_event for it in run.events if it.debug_event is not None and it.debug_event.name == name
+    ]
+    at = victims[-1].debug_entry.tensor.offset
+    buffer[at : at + 4] = np.float32(77).tobytes()
+    gap = opened(
+        tmp_path, etrecord=record, debug_buffer_path=None, debug_buffer=buffer
+    ).calculate_numeric_gap("MSE")
+    apart = [ops for ops, each in zip(gap["aot_ops"], gap["gap"], strict=True) if max(each) > 1e-3]
+    assert apart == [[wrong]]
+
+
+@pytest.mark.parametrize(
+    "sizes, others, same",
+    [
+        ((8, 6, 4), (2, 4, 6, 4), True), ((1, 3, 1), (3,), True), ((), (1,), True), ((0, 3), (0, 3), True),
+        ((1, 6, 6, 8), (1, 8, 6, 6), False), ((6, 4, 4), (4, 6, 4), False), ((3, 4), (3, 5), False),
+    ],
+)  # fmt: skip
+def test_values_correspond_if_one_is_a_view_of_the_other(
+    sizes: tuple[int, ...], others: tuple[int, ...], same: bool
+) -> None:
+    assert numeric_gap._is_view(sizes, others) is same is numeric_gap._is_view(others, sizes)
 
 
 def test_distances_of_one_s_own(ran: Path) -> None:

@@ -405,7 +405,8 @@ class Inspector:
         Returns:
             A pandas.DataFrame, or a `Table` where pandas is not installed, with a row for each instruction in the order of
             execution: aot_ops, aot_intermediate_output, runtime_ops, runtime_intermediate_output, gap (a number for each
-            result), stacktraces, module, source.
+            result), not_comparable, stacktraces, module, source. If the device computes a value in another form, such as
+            another layout, the gap is NaN and not_comparable has the reason; otherwise not_comparable is empty.
 
         Raises:
             InputError: there is no record, it has no inputs or no such graph, or the dump has no values.

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,18 +41,17 @@ def numeric_gap(inspector: Blocks, record: ETRecord, distance: object, reference
     nodes = [node for node in values if node.meta.get("debug_handle")]
     pairs: dict[Any, Any] = {}
     runtime_names: dict[tuple[int, ...], list[str]] = {}
+    incomparable: list[dict[str, Any]] = []
     for event, node, logged in _matches(inspector, nodes):
-        theirs: Any
-        ours = values[node]
-        if isinstance(ours, (list, tuple)):
-            ours = tuple(ours)
-            theirs = tuple(logged) if len(logged) == len(ours) else None
-        else:
-            theirs = _one_of(logged, ours)
+        ours = tuple(values[node]) if isinstance(values[node], (list, tuple)) else values[node]
+        theirs = _corresponding(logged, ours)
+        handle = (node.meta["debug_handle"],)
         if theirs is not None:
-            pairs[((node.meta["debug_handle"],), ours)] = (event.handles, theirs)
+            pairs[(handle, ours)] = (event.handles, theirs)
             runtime_names[event.handles] = [event.name]
-    if not pairs:
+        else:
+            incomparable.append(_incomparable(handle, node, ours, event, logged))
+    if not pairs and not incomparable:
         raise InputError(
             f"no value that the device has logged belongs to a call of {graph_name!r}",
             hints=[
@@ -64,6 +65,7 @@ def numeric_gap(inspector: Blocks, record: ETRecord, distance: object, reference
     table = measure.compare(pairs, names, runtime_names)
     if not isinstance(table, Table):  # a comparator of the user's own
         return table
+    table = _with_incomparable(table, incomparable, nodes)
     by_name = {node.name: node for node in nodes}
     for row in table:
         named = [by_name[name] for name in row["aot_ops"] if name in by_name]
@@ -76,6 +78,49 @@ def numeric_gap(inspector: Blocks, record: ETRecord, distance: object, reference
         row["module"], row["source"] = place.module, place.source
     table.columns += [name for name in ("stacktraces", "module", "source") if table.rows]
     return table
+
+
+def _corresponding(logged: Sequence[Any], ours: Any) -> Any:
+    """Of the values that an instruction logged, those that a call gave; None if none of them can be."""
+    if not isinstance(ours, tuple):
+        return _one_of(logged, ours)
+    if len(logged) != len(ours):
+        return None
+    found = tuple(_one_of([theirs], mine) for theirs, mine in zip(logged, ours, strict=True))
+    return None if any(one is None for one in found) else found
+
+
+def _incomparable(
+    handle: tuple[int, ...], node: Node, ours: object, event: Event, logged: Sequence[Any]
+) -> dict[str, Any]:
+    """The row of a call whose value the device computes in another form: in another layout, or as parts."""
+    sizes = [_sizes(value) for value in (ours if isinstance(ours, tuple) else (ours,))]
+    theirs = [_sizes(value) for value in logged]
+    return {
+        "aot_debug_handle": handle,
+        "aot_ops": [node.name],
+        "aot_intermediate_output": ours,
+        "runtime_ops": [event.name],
+        "runtime_debug_handle": event.handles,
+        "runtime_intermediate_output": logged[0] if len(logged) == 1 else tuple(logged),
+        "gap": [math.nan],
+        "not_comparable": f"the device computes {' and '.join(theirs)}, the graph {' and '.join(sizes)}",
+    }
+
+
+def _sizes(value: object) -> str:
+    return f"sizes {list(value.shape)}" if is_tensor(value) else type(value).__name__
+
+
+def _with_incomparable(table: Table, incomparable: list[dict[str, Any]], nodes: Sequence[Node]) -> Table:
+    """A table with the rows of calls without a distance too, and the column that says why, in the order of the graph."""
+    rows = [{**row, "not_comparable": ""} for row in table] + incomparable
+    order: dict[int, int] = {}
+    for index, node in enumerate(nodes):
+        order[node.meta["debug_handle"]] = index
+    if incomparable:
+        rows.sort(key=lambda row: order.get(row["aot_debug_handle"][-1], len(order)))
+    return Table(rows)
 
 
 def _reference(record: ETRecord, method: str, wanted: str | None) -> tuple[Any, str]:
@@ -206,9 +251,17 @@ def _flat(values: Sequence[Any]) -> list[Any]:
 
 
 def _one_of(values: Sequence[Any], like: object) -> Any:
-    """Of the values of a kernel with several results the one that the call gave."""
-    if len(values) == 1 or not is_tensor(like):
-        return values[0] if len(values) == 1 or not is_tensor(like) else None
-    same = [value for value in values if is_tensor(value) and tuple(value.shape) == tuple(like.shape)]
+    """Of the values of a kernel with several results the one that the call gave, in the sizes of the call; None if none can
+    be."""
+    if not is_tensor(like) or (len(values) == 1 and not is_tensor(values[0])):
+        return values[0]
+    same = [value for value in values if is_tensor(value) and _is_view(value.shape, like.shape)]
     same = [value for value in same if value.dtype == like.dtype] or same
-    return same[0] if same else None
+    return same[0].reshape(tuple(like.shape)) if same else None
+
+
+def _is_view(sizes: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether dimensions of one shape are merged in the other: the elements have one order, and a view has no instruction.
+    Another layout of an image has neither form."""
+    one, other = ({*itertools.accumulate(shape, operator.mul)} | {1} for shape in (sizes, others))
+    return max(one) == max(other) and (one <= other or other <= one)

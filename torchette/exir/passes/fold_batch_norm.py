@@ -70,6 +70,9 @@ def fold_batch_norm(program: ExportedProgram) -> ExportedProgram:
             layer.update_arg(2, new_bias)
         else:
             layer.args = (*layer.args, new_bias)
+        # The layer yields the value of the norm from now on: tools compare values by debug handle.
+        if norm.meta.get("debug_handle"):
+            layer.meta["debug_handle"] = norm.meta["debug_handle"]
         for result in results:
             replace(program, result, layer)
         if norm not in results:

@@ -105,11 +105,13 @@ class Lowering:
         return self.payload.finish()
 
     def _tap(self) -> None:
-        """Notes the values that are results of nodes, for those who look into the delegate."""
+        """Notes the values of the captured calls, for tools that look into the delegate. Of the nodes that one call was
+        decomposed into, which have its debug handle, only the last ones have its value."""
         known = self._plain | self._nhwc
         for node in next(iter(known)).graph.nodes if known else ():
             handle = node.meta.get("debug_handle")
-            if node in known and node.op == "call_function" and handle:
+            inner = any(user.meta.get("debug_handle") == handle for user in node.users)
+            if node in known and node.op == "call_function" and handle and not inner:
                 layout = 0 if node in self._plain else node.meta["val"].dim()
                 self.payload.tap(handle, self._plain.get(node, known[node]), layout, node.meta["val"].dtype)
 
