@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "torchette/extension/file_data_loader.h"
-#include "torchette/extension/huge_pages.h"
 #include "torchette/extension/kernel_threads.h"
 #include "torchette/extension/malloc_dynamic_allocator.h"
 #include "torchette/extension/malloc_memory_allocator.h"
@@ -20,8 +19,6 @@
 
 namespace torchette::extension {
 namespace {
-
-constexpr size_t kAlignment = 64;  // what vector instructions like
 
 /// What a program that asks for another one needs to know.
 void log_backends() {
@@ -215,61 +212,49 @@ Error Module::set_num_threads(size_t count) {
   return Error::Ok;
 }
 
-Error Module::plan(const MethodMeta& meta, MemoryAllocator& memory, Arenas* arenas) {
+Error Module::plan(const MethodMeta& meta, MemoryAllocator& memory, const SharedArenas* shared,
+                   Arenas* arenas) {
   for (size_t id = 0; id < meta.num_memory_planned_buffers(); ++id) {
-    const Result<int64_t> wanted = meta.memory_planned_buffer_size(id);
-    if (!wanted.ok()) return wanted.error();
-    const auto size = static_cast<size_t>(*wanted);
-    auto* bytes = static_cast<uint8_t*>(memory.allocate(huge_size(size), huge_alignment(size, kAlignment)));
-    TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for the %zu bytes of arena %zu",
-                    size, id);
-    prefer_huge_pages(bytes, size);
-    arenas->push_back({bytes, size});
-  }
-  return Error::Ok;
-}
-
-/// Arenas in which each method of the program finds as much as it plans.
-Error Module::share_arenas() {
-  if (shared_memory_) return Error::Ok;
-  auto memory = std::make_shared<MallocMemoryAllocator>();
-  std::vector<size_t> sizes;
-  for (size_t i = 0; i < program_->num_methods(); ++i) {
-    const Result<const char*> name = program_->get_method_name(i);
-    if (!name.ok()) return name.error();
-    if (is_fallback(*name)) continue;
-    const Result<MethodMeta> meta = program_->method_meta(*name);
-    if (!meta.ok()) return meta.error();
-    sizes.resize(std::max(sizes.size(), meta->num_memory_planned_buffers()));
-    for (size_t id = 0; id < meta->num_memory_planned_buffers(); ++id) {
-      const Result<int64_t> size = meta->memory_planned_buffer_size(id);
-      if (!size.ok()) return size.error();
-      sizes[id] = std::max(sizes[id], static_cast<size_t>(*size));
+    if (shared != nullptr && !shared->arena(id).empty()) {
+      arenas->push_back(shared->arena(id));
+      continue;
     }
+    const Result<int64_t> size = meta.memory_planned_buffer_size(id);
+    if (!size.ok()) return size.error();
+    const Result<Span<uint8_t>> arena = SharedArenas::allocate_arena(memory, id, static_cast<size_t>(*size));
+    if (!arena.ok()) return arena.error();
+    arenas->push_back(*arena);
   }
-  for (size_t size : sizes) {
-    auto* bytes = static_cast<uint8_t*>(memory->allocate(huge_size(size), huge_alignment(size, kAlignment)));
-    TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for a shared arena of %zu bytes",
-                    size);
-    prefer_huge_pages(bytes, size);
-    shared_arenas_.push_back({bytes, size});
-  }
-  shared_memory_ = std::move(memory);
   return Error::Ok;
 }
 
-Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory, bool share,
-                        EventTracer* event_tracer, std::unique_ptr<Loaded>* out) {
+Error Module::share_state(Module& other) {
+  TORCHETTE_CHECK(methods_.empty(), InvalidState, "state is to be shared before a method is loaded");
+  TORCHETTE_TRY(other.load());
+  TORCHETTE_CHECK(program_ == other.program_, InvalidArgument, "modules of two programs cannot share state");
+  TORCHETTE_TRY(other.make_shared_arenas(SharedArenas::Kind::State));
+  shared_arenas_ = other.shared_arenas_;
+  return Error::Ok;
+}
+
+Error Module::make_shared_arenas(SharedArenas::Kind kind) {
+  if (shared_arenas_ != nullptr) return Error::Ok;
+  Result<std::unique_ptr<SharedArenas>> made = SharedArenas::make(*program_, kind);
+  if (!made.ok()) return made.error();
+  shared_arenas_ = std::move(*made);
+  return Error::Ok;
+}
+
+Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory, EventTracer* event_tracer,
+                        std::unique_ptr<Loaded>* out) {
   const Result<MethodMeta> meta = program_->method_meta(name);
   if (!meta.ok()) return meta.error();
   auto loaded = std::make_unique<Loaded>(memory_allocator_.get());
+  SharedArenas* shared = nullptr;
   if (planned_memory == nullptr) {
-    if (share) {
-      TORCHETTE_TRY(share_arenas());
-      loaded->arenas = shared_arenas_;
-    } else {
-      TORCHETTE_TRY(plan(*meta, loaded->memory, &loaded->arenas));
-    }
+    if (share_memory_arenas_) TORCHETTE_TRY(make_shared_arenas(SharedArenas::Kind::All));
+    if (!is_fallback(name)) shared = shared_arenas_.get();
+    TORCHETTE_TRY(plan(*meta, loaded->memory, shared, &loaded->arenas));
     loaded->planned = HierarchicalAllocator(Span<Span<uint8_t>>(loaded->arenas));
     planned_memory = &loaded->planned;
   }
@@ -280,9 +265,12 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
 #else
   const NumThreadsScope scope(num_threads_ != 0 ? num_threads_ : default_num_threads());
 #endif
-  Result<Method> method = program_->load_method(name, &loaded->manager, event_tracer, data_map_.get());
-  if (!method.ok()) return method.error();
-  loaded->method = std::make_unique<Method>(std::move(*method));
+  const auto load = [&] {
+    Result<Method> method = program_->load_method(name, &loaded->manager, event_tracer, data_map_.get());
+    if (method.ok()) loaded->method = std::make_unique<Method>(std::move(*method));
+    return method.error();
+  };
+  TORCHETTE_TRY(shared != nullptr ? shared->load(name, load) : load());
 #ifndef __wasm__
   loaded->threads = MethodThreads::make(*loaded->method, num_threads());
   loaded->method->set_threads(kernel_threads(num_threads()));
@@ -291,7 +279,7 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
     if (!loaded->method->output_needs_memory(i)) continue;
     const Result<TensorInfo> info = meta->output_tensor_meta(i);
     if (!info.ok()) return info.error();
-    void* bytes = loaded->memory.allocate(info->nbytes(), kAlignment);
+    void* bytes = loaded->memory.allocate(info->nbytes(), SharedArenas::kAlignment);
     TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for output %zu", i);
     TORCHETTE_TRY(loaded->method->set_output_data_ptr(bytes, info->nbytes(), i));
   }
@@ -305,8 +293,7 @@ Error Module::load_method(const std::string& method_name, HierarchicalAllocator*
   if (event_tracer == nullptr) event_tracer = event_tracer_.get();
   TORCHETTE_TRY(load());
   std::unique_ptr<Loaded> loaded;
-  const Error error =
-      load_plan(method_name.c_str(), planned_memory, share_memory_arenas_, event_tracer, &loaded);
+  const Error error = load_plan(method_name.c_str(), planned_memory, event_tracer, &loaded);
   if (error != Error::Ok) {
     const std::string portable = method_name + kPortable;
     size_t i = 0;
@@ -315,11 +302,18 @@ Error Module::load_method(const std::string& method_name, HierarchicalAllocator*
       if (error == Error::NotSupported) log_backends();
       return error;
     }
-    if (load_plan(portable.c_str(), nullptr, false, event_tracer, &loaded) != Error::Ok) return error;
+    if (load_plan(portable.c_str(), nullptr, event_tracer, &loaded) != Error::Ok) return error;
     TORCHETTE_LOG(Error, "%s runs on the portable kernels", method_name.c_str());
   }
   methods_.emplace(method_name, std::move(loaded));
   return Error::Ok;
+}
+
+Error Module::reset(const std::string& method_name) {
+  const Result<Method*> found = method(method_name);
+  if (!found.ok()) return found.error();
+  const auto reset = [&] { return (*found)->reset(); };
+  return shared_arenas_ != nullptr ? shared_arenas_->reset(method_name, reset) : reset();
 }
 
 bool Module::unload_method(const std::string& method_name) { return methods_.erase(method_name) != 0; }

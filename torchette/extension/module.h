@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "torchette/extension/flat_tensor.h"
+#include "torchette/extension/shared_arenas.h"
 #include "torchette/extension/tensor_ptr.h"
 #include "torchette/runtime/method.h"
 
@@ -38,7 +39,8 @@ class Module {
   /// Nothing is opened before it is needed. Allocators that are not given grow on the heap. `event_tracer` is
   /// told what loading and executing methods do. With
   /// `share_memory_arenas` all methods plan their tensors into the same memory, so that only one is in use at
-  /// a time: a method's outputs and its mutable buffers last until another one runs.
+  /// a time: a method's outputs and its mutable buffers last until another one runs. Mutable buffers that the
+  /// compiler planned for several methods (MemoryPlanningPass(share_mutable_buffers=True)) last.
   explicit Module(std::string file_path, LoadMode load_mode = LoadMode::File,
                   std::shared_ptr<EventTracer> event_tracer = nullptr,
                   std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
@@ -80,6 +82,13 @@ class Module {
   /// Holds the whole file and its data files against the program's receipt; opens them if they were not.
   /// Errors: those of load() and verify_integrity(); NotSupported (the program came without its loader).
   Error verify_integrity();
+  /// From now on methods of both modules, which have the same program, use the same memory for state that the
+  /// program's methods share; the other memory stays separate. `other` may be *this. Errors: those of load(),
+  /// InvalidState (a method of this module is loaded), InvalidArgument (two programs),
+  /// MemoryAllocationFailed.
+  Error share_state(Module& other);
+  /// Whether share_state() or `share_memory_arenas` has found state that methods share.
+  bool shares_state() const { return shared_arenas_ != nullptr && shared_arenas_->has_state(); }
   bool is_loaded() const { return program_ != nullptr; }
   std::shared_ptr<Program> program() const { return program_; }
   /// Of the program's file; null where the module was given a program.
@@ -109,7 +118,10 @@ class Module {
   Error load_forward(HierarchicalAllocator* planned_memory = nullptr, EventTracer* event_tracer = nullptr) {
     return load_method("forward", planned_memory, event_tracer);
   }
-  /// Frees the method's memory. Returns whether it was loaded.
+  /// Gives the mutable buffers of a method, shared ones included, the values that they had after load.
+  /// Errors: those of Method::reset().
+  Error reset(const std::string& method_name);
+  /// Frees the method's memory, which is not shared. Returns whether it was loaded.
   bool unload_method(const std::string& method_name);
   bool unload_forward() { return unload_method("forward"); }
   bool is_method_loaded(const std::string& method_name) const { return methods_.count(method_name) != 0; }
@@ -157,10 +169,11 @@ class Module {
   static Result<std::shared_ptr<DataLoader>> open_file(const std::string& path, LoadMode load_mode);
   Error open_data_files();
   Result<Loaded*> loaded(const std::string& method_name);
-  Error plan(const MethodMeta& meta, MemoryAllocator& memory, Arenas* arenas);
-  Error load_plan(const char* name, HierarchicalAllocator* planned_memory, bool share,
-                  EventTracer* event_tracer, std::unique_ptr<Loaded>* out);
-  Error share_arenas();
+  static Error plan(const MethodMeta& meta, MemoryAllocator& memory, const SharedArenas* shared,
+                    Arenas* arenas);
+  Error load_plan(const char* name, HierarchicalAllocator* planned_memory, EventTracer* event_tracer,
+                  std::unique_ptr<Loaded>* out);
+  Error make_shared_arenas(SharedArenas::Kind kind);
 
   std::string file_path_;
   LoadMode load_mode_ = LoadMode::File;
@@ -174,9 +187,8 @@ class Module {
   std::shared_ptr<MemoryAllocator> memory_allocator_;
   std::shared_ptr<MemoryAllocator> temp_allocator_;
   bool share_memory_arenas_;
-  size_t num_threads_ = 0;                          // 0: as many as the runtime is told
-  std::shared_ptr<MemoryAllocator> shared_memory_;  // of the arenas that all methods share
-  Arenas shared_arenas_;
+  size_t num_threads_ = 0;                       // 0: as many as the runtime is told
+  std::shared_ptr<SharedArenas> shared_arenas_;  // null if methods share no memory
   std::unordered_map<std::string, std::unique_ptr<Loaded>> methods_;
 };
 

@@ -96,7 +96,8 @@ class LoadedMethod {
     if (tracing) recorder_.emplace();
     if (threads != 0) check(module_.set_num_threads(threads));
     {
-      const std::unique_lock<std::mutex> turn = etdump_turn();
+      const std::unique_lock<std::recursive_mutex> turn = program_->turn();
+      check(module_.share_state(*program_->module()));
       check(module_.load_method(name_, nullptr, tracer()));
     }
     method_ = unwrap(module_.method(name_));
@@ -133,7 +134,7 @@ class LoadedMethod {
     {
       nb::gil_scoped_release release;
       const std::lock_guard<std::mutex> lock(mutex_);
-      const std::unique_lock<std::mutex> turn = etdump_turn();
+      const std::unique_lock<std::recursive_mutex> turn = program_->turn();
       take_log();
       const Interruptible interruptible(*method_);
       Observation observation(*this, observer, chosen, torch);
@@ -150,7 +151,7 @@ class LoadedMethod {
   }
 
   nb::object attribute(const char* name, bool torch) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const Locks locks = lock();
     const Result<Tensor> tensor = method_->get_attribute(name);
     if (!tensor.ok()) throw nb::key_error(name);
     Outcome outcome;
@@ -160,7 +161,7 @@ class LoadedMethod {
 
   void set_attribute(const char* name, nb::handle bytes) {
     const View view(bytes);
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const Locks locks = lock();
     const Result<Tensor> tensor = method_->get_attribute(name);
     if (!tensor.ok()) throw nb::key_error(name);
     if (static_cast<size_t>(view.get().len) != tensor->nbytes())
@@ -194,7 +195,8 @@ class LoadedMethod {
   void reset() {
     nb::gil_scoped_release release;
     const std::lock_guard<std::mutex> lock(mutex_);
-    check(method_->reset());
+    const std::unique_lock<std::recursive_mutex> turn = program_->turn();
+    check(module_.reset(name_));
   }
 
   /// What was recorded since the last call, one tuple for each event: block (0: loading), name, chain,
@@ -223,6 +225,15 @@ class LoadedMethod {
     return program_->etdump();
   }
 
+  using Locks = std::pair<std::unique_lock<std::mutex>, std::unique_lock<std::recursive_mutex>>;
+
+  /// Waits without the interpreter's lock, which an observer of the running method may need.
+  Locks lock() {
+    nb::gil_scoped_release release;
+    std::unique_lock<std::mutex> own(mutex_);
+    return {std::move(own), program_->turn()};
+  }
+
   extension::MethodMemory memory() { return unwrap(module_.method_memory(name_)); }
 
   /// Whether it is not in the read-only memory of a file.
@@ -231,12 +242,6 @@ class LoadedMethod {
     for (const Span<uint8_t>& buffer : memory().planned)
       if (data >= buffer.data() && data < buffer.data() + buffer.size()) return true;
     return false;
-  }
-
-  /// Methods that write to one ETDump take turns.
-  std::unique_lock<std::mutex> etdump_turn() const {
-    return program_->etdump() == nullptr ? std::unique_lock<std::mutex>()
-                                         : std::unique_lock<std::mutex>(program_->etdump_mutex());
   }
 
   /// While it lives, a Python function is called with each value that an instruction writes. An exception of

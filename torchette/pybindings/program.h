@@ -67,11 +67,16 @@ class LoadedProgram {
   }
   /// Null if the program writes no ETDump. The caller must hold the mutex while it uses the ETDump.
   extension::ETDumpGen* etdump() const { return etdump_.get(); }
-  std::mutex& etdump_mutex() { return etdump_mutex_; }
+  std::recursive_mutex& mutex() { return mutex_; }
+  /// Methods that write to one ETDump, or that share state, take turns.
+  std::unique_lock<std::recursive_mutex> turn() {
+    return etdump_ == nullptr && !module_->shares_state() ? std::unique_lock<std::recursive_mutex>()
+                                                          : std::unique_lock<std::recursive_mutex>(mutex_);
+  }
   /// Returns the bytes of the ETDump, the values in it and the number of events that found no room; then
   /// starts an empty ETDump.
   nb::tuple take_etdump() {
-    const std::lock_guard<std::mutex> lock(etdump_mutex_);
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     const size_t dropped = etdump_->num_dropped();
     const extension::ETDumpResult dump = etdump_->get_etdump_data();
     const nb::bytes bytes(dump.buf, dump.size);
@@ -97,6 +102,7 @@ class LoadedProgram {
   LoadedProgram(std::shared_ptr<Module> module, Program::Verification verification)
       : module_(std::move(module)) {
     check(module_->load(verification));
+    check(module_->share_state(*module_));
   }
 
   static std::shared_ptr<DataLoader> loader_of(nb::handle bytes) {
@@ -119,7 +125,7 @@ class LoadedProgram {
 
   std::shared_ptr<Module> module_;
   std::unique_ptr<extension::ETDumpGen> etdump_;
-  std::mutex etdump_mutex_;
+  std::recursive_mutex mutex_;  // an observer of a method may call another one
   Memory debug_buffer_;
   size_t debug_buffer_size_ = 0;
 };

@@ -9,6 +9,10 @@
 
 namespace torchette {
 
+namespace extension {
+class SharedArenas;
+}
+
 class Program;
 
 /// A tensor of the method's signature. Views point into the program.
@@ -32,6 +36,7 @@ class TensorInfo {
  private:
   friend class Method;
   friend class MethodMeta;
+  friend class extension::SharedArenas;
   TensorInfo() = default;
   /// Reads the Tensor record under the cursor and checks all of it that needs nothing but the record. Where
   /// sizes and order are those that this held before, it takes the verdict on them over. Errors:

@@ -12,6 +12,7 @@ namespace torchette {
 
 namespace extension {
 class ParallelMethod;
+class SharedArenas;
 class SourceLines;
 }  // namespace extension
 
@@ -59,6 +60,7 @@ class Program {
   friend class Method;
   friend class MethodMeta;
   friend class extension::ParallelMethod;
+  friend class extension::SharedArenas;
   friend class extension::SourceLines;
 
   explicit Program(DataLoader* loader) : loader_(loader) {}

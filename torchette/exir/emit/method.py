@@ -79,6 +79,7 @@ class MethodEmitter:
             operators=[pte.Operator(name, overload) for name, overload in self.code.operators],
             delegates=self.delegates,
             non_const_buffer_sizes=list(self.program.graph_module.meta["non_const_buffer_sizes"]),
+            separate_state=self.program.graph_module.meta.get("separate_state", False),
         )
 
     def _placeholder(self, node: Node, stored: InputSpec) -> None:

@@ -285,7 +285,8 @@ class MemoryPlanningPass:
 
     Leaves in ``graph_module.meta``: "non_const_buffer_sizes", the bytes of each memory id (0 is reserved),
     "memory_bounds", in the same order, the least bytes that any plan would need, and, where there are arenas, "arenas",
-    the names of memory ids 1, 2, ...
+    the names of memory ids 1, 2, ...; and "separate_state", whether the file must say that state in memory ids from 2 is
+    not shared.
     """
 
     def __init__(
@@ -373,6 +374,7 @@ class MemoryPlanningPass:
             memory.lower_bound([interval(spec) for spec in planned if spec.mem_id == mem_id], self.alignment)
             for mem_id in range(len(sizes))
         ]
+        graph_module.meta["separate_state"] = not self.share_mutable_buffers and len(sizes) > 2
         if self.share_mutable_buffers:
             self._remember_shared(graph_module, graph_signature, interface)
         return PassResult(graph_module, True)
