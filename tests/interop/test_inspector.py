@@ -141,6 +141,26 @@ def test_both_inspectors_say_the_same(side: str, request: pytest.FixtureRequest)
     assert mine.find_total_for_module("fc") == pytest.approx(peer.find_total_for_module("fc"))
 
 
+def test_results_without_elements_are_read(tmp_path: Path) -> None:
+    """The portable batch norm of ExecuTorch has two of them, which its dump places at offset -1."""
+    from executorch.devtools import Inspector as Peer
+    from executorch.exir import to_edge
+    from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
+
+    exported = export(torch.nn.BatchNorm2d(3).eval(), (torch.ones(1, 3, 2, 2),))
+    buffer = to_edge(exported).to_executorch().buffer
+    module = _load_for_executorch_from_buffer(buffer, enable_etdump=True, debug_buffer_size=1 << 12)
+    module.run_method("forward", [torch.ones(1, 3, 2, 2)])
+    module.write_etdump_result_to_file(str(tmp_path / "net.etdp"), str(tmp_path / "net.bin"))
+    shapes = []
+    for kind in (Inspector, Peer):
+        (events,) = [
+            b.events for b in opened(kind, tmp_path, etrecord=None).event_blocks if b.name == "Execute"
+        ]
+        shapes.append([[tuple(value.shape) for value in event.debug_data] for event in events])
+    assert shapes[0] == shapes[1] and [(1, 3, 2, 2), (0,), (0,)] in shapes[0]
+
+
 @pytest.mark.parametrize("side", ["ours", "theirs"])
 def test_both_numeric_gaps_are_the_same(side: str, request: pytest.FixtureRequest) -> None:
     from executorch.devtools import Inspector as Peer

@@ -94,7 +94,10 @@ def _tensor(record: Record, buffer: memoryview | None) -> Any:
     # elements from the first to the last
     span = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if count else 0
     end = record.offset + span * dtype.itemsize
-    if record.offset < 0 or min(strides, default=0) < 0 or max(end, count * dtype.itemsize) > len(buffer):
+    # ExecuTorch writes offset -1 for a tensor without elements
+    if count and (
+        record.offset < 0 or min(strides, default=0) < 0 or max(end, count * dtype.itemsize) > len(buffer)
+    ):
         raise FormatError(
             f"a logged tensor is at bytes {record.offset} to {end} of the debug buffer, which has {len(buffer)}",
             hints=["give the debug buffer of the same run as the dump, whole"],
