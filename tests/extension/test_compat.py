@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -80,6 +81,153 @@ def test_the_same_kernel_runs_on_torch_s_tensors(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_tensors_of_torch_and_ours_share_memory(tmp_path: Path) -> None:
     assert with_torch("aten_test.cpp", tmp_path) == "9 checks, 0 failures\n"
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
+    """A model of one float input of sizes {2, 3}, and what eager computes of ones."""
+    torch = pytest.importorskip("torch")
+    from torchette.exir import to_edge
+
+    torch.manual_seed(1)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh()).eval()
+    path = tmp_path_factory.mktemp("pages") / "net.pte"
+    to_edge(torch.export.export(module, (torch.ones(2, 3),))).to_executorch().save(str(path))
+    return path, module(torch.ones(2, 3)).detach().numpy().ravel()
+
+
+PAGES = "torchette_compat_pages"
+LIBRARIES = pytest.mark.parametrize(
+    "program", [PAGES, pytest.param(f"{PAGES}_shared", marks=pytest.mark.gate)]
+)
+
+
+def page(name: str, *arguments: str | Path, program: str = PAGES, **more: int) -> list[str]:
+    """The lines that tests/extension/compat_pages.cpp prints for a page."""
+    return run(built(program), name, *arguments, **more).stdout.splitlines()
+
+
+def same(lines: list[str], expected: np.ndarray) -> None:
+    np.testing.assert_allclose([float(line) for line in lines], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["low_level", "using_cpp", "module"])
+def test_a_page_s_program_gives_eager_s_numbers(net: tuple[Path, np.ndarray], name: str) -> None:
+    same(page(name, net[0]), net[1])
+
+
+def test_the_tensor_page_s_functions(net: tuple[Path, np.ndarray]) -> None:
+    *numbers, made, resized, filled = page("tensors", net[0])
+    same(numbers, net[1])
+    assert made == "3.14 42 6 7 0 2 1"  # of a view the source changes, of a clone it does not
+    assert (resized, filled) == ("11110", "42 3.5")
+
+
+@LIBRARIES
+def test_the_profiled_module_gives_its_etdump_through_dynamic_cast(
+    net: tuple[Path, np.ndarray], tmp_path: Path, program: str
+) -> None:
+    from torchette.format import etdump
+
+    page("profile", net[0], tmp_path / "trace.etdp", program=program)
+    assert "Method::execute" in str(etdump.load(tmp_path / "trace.etdp"))
+
+
+def test_bundled_programs_run_and_compare(net: tuple[Path, np.ndarray], tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from torchette.devtools.bundled_program.config import MethodTestCase, MethodTestSuite
+    from torchette.devtools.bundled_program.core import BundledProgram
+    from torchette.devtools.bundled_program.serialize import serialize_from_bundled_program_to_flatbuffer
+    from torchette.format import pte
+
+    expected = torch.from_numpy(net[1].reshape(2, 4))
+    cases = [MethodTestCase([torch.ones(2, 3)], [output]) for output in (expected, expected + 1)]
+    bundle = BundledProgram(pte.load_file(net[0]), [MethodTestSuite("forward", cases)])
+    (tmp_path / "net.bpte").write_bytes(serialize_from_bundled_program_to_flatbuffer(bundle))
+    *numbers, module, pointer = page("bundled", net[0], tmp_path / "net.bpte")
+    same(numbers, net[1])
+    assert module == "100"  # case 0 fits, case 1 does not, there is no case 2
+    # a pointer alone is refused until the whole file has been checked; a damaged file never is accepted
+    assert pointer == "111111"
+
+
+@LIBRARIES
+def test_the_platform_is_the_program_s_and_then_register_pal_s(
+    net: tuple[Path, np.ndarray], program: str
+) -> None:
+    assert page("platform", net[0], program=program) == ["0 1", "1 500 24", program]
+
+
+def test_the_first_profiler_s_blocks_have_its_layout(net: tuple[Path, np.ndarray], tmp_path: Path) -> None:
+    blocks, size, *offsets = map(int, page("profiler", net[0], tmp_path / "profile")[0].split())
+    contents = (tmp_path / "profile").read_bytes()
+    # a header, 1024 events, 32 allocators and 1024 allocations, as ExecuTorch's header has them
+    assert (blocks, offsets) == (2, [64, 64 + 1024 * 56, 64 + 1024 * 56 + 32 * 40])
+    assert size == offsets[2] + 1024 * 8 and len(contents) == blocks * size
+    block = contents[size:]
+    name, version, *counts = struct.unpack_from("32s7I", block)
+    assert (name.rstrip(b"\0"), version) == (b"my block", 1)
+    capacity, used = counts[::2], counts[1::2]
+    assert capacity == [1024, 32, 1024] and used[1] >= 1 and used[2] >= 1
+    events = list(struct.iter_unpack("32siIQQ", block[64 : 64 + 56 * used[0]]))
+    names = [event[0].rstrip(b"\0").decode() for event in events]
+    assert names[:2] == ["whole program", "inner"] and "Method::execute" in names
+    assert events[1][1:3] == (2, 7) and events[0][1] == -1
+    assert all(0 < start <= end for *_, start, end in events)
+    assert events[0][3] <= events[1][3] <= events[1][4] <= events[0][4]
+    assert struct.unpack_from("32sQ", block, offsets[1]) == (b"my allocator".ljust(32, b"\0"), 0)
+    assert struct.unpack_from("II", block, offsets[2]) == (0, 96)
+
+
+def test_a_module_takes_one_data_file_by_its_path(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from torchette.exir import ExecutorchBackendConfig, to_edge
+
+    torch.manual_seed(2)
+    module = torch.nn.Linear(3, 2).eval()
+    edge = to_edge(torch.export.export(module, (torch.ones(2, 3),)))
+    program = edge.to_executorch(ExecutorchBackendConfig(external_constants=True))
+    program.save(str(tmp_path / "net.pte"))
+    program.write_tensor_data_to_file(str(tmp_path))
+    (data,) = tmp_path.glob("*.ptd")
+    same(page("data_file", tmp_path / "net.pte", data), module(torch.ones(2, 3)).detach().numpy().ravel())
+    page("data_file", tmp_path / "net.pte", tmp_path / "none.ptd", status=1)
+
+
+def test_functions_on_dim_orders_and_dtypes(net: tuple[Path, np.ndarray]) -> None:
+    torch = pytest.importorskip("torch")
+    strides, of_empty, table = page("kernel_functions", net[0])
+    expected = torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last).stride()
+    assert strides == " ".join(map(str, expected))
+    assert of_empty == " ".join(map(str, torch.empty(2, 0, 3).stride())) + " (2, 3, 4, 5)"
+    names = "Bool:bool Byte:uint8 Char:int8 Short:int16 Int:int32 Long:int64 Half:float16 BFloat16:bfloat16"
+    dtypes = dict(pair.split(":") for pair in f"{names} Float:float32 Double:float64".split())
+    found = iter(table.split())
+    for a in dtypes.values():
+        for b in dtypes.values():
+            a_type, b_type = getattr(torch, a), getattr(torch, b)
+            answer = next(found)
+            assert getattr(torch, dtypes[answer[:-1]]) == torch.promote_types(a_type, b_type)
+            assert (answer[-1] == "+") == torch.can_cast(a_type, b_type)
+
+
+NAMES = ROOT / "tests" / "extension"
+FLAGS = ("-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror")
+
+
+def test_every_public_name_is_there(tmp_path: Path) -> None:
+    run(CXX, *FLAGS, f"-I{headers(tmp_path)}", f"-I{ROOT}", NAMES / "compat_names.cpp")
+
+
+@pytest.mark.parametrize("source", ["compat_names.cpp", "compat_pages.cpp"])
+def test_executorch_s_own_headers_have_the_same_names(source: str) -> None:
+    """The programs are ExecuTorch's C++, and not a language that our headers have made up."""
+    include = Path(pytest.importorskip("executorch.version").__file__).parent / "include"
+    if not include.is_dir():
+        pytest.skip("this ExecuTorch comes without headers")
+    flags = ("-std=c++17", "-fsyntax-only", "-w", "-DC10_USING_CUSTOM_GENERATED_MACROS")
+    portable = include / "executorch/runtime/core/portable_type/c10"
+    run(CXX, *flags, "-isystem", include, "-isystem", portable, NAMES / source)
 
 
 MODULE = """
@@ -166,7 +314,8 @@ def test_every_header_stands_by_itself(tmp_path: Path) -> None:
     assert len(found) > 30 and "executorch/runtime/executor/program.h" in found
     lines = [(tmp_path / name).read_text().count("\n") for name in found]
     assert set(lines) == {3}, "a header of the compatibility folder only leads elsewhere"
-    found.remove("executorch/extension/aten_util/make_aten_functor_from_et_functor.h")  # needs torch's
+    for name in ("aten_bridge", "make_aten_functor_from_et_functor"):  # need headers of torch
+        found.remove(f"executorch/extension/aten_util/{name}.h")
     # each target once; all of them in one file, whatever the order
     targets = {(tmp_path / name).read_text(): name for name in found}
     for includes in ([*reversed(found)], *([name] for name in targets.values())):

@@ -56,8 +56,7 @@ size_t hash_of(const char* text, size_t size) {
 
 }  // namespace
 
-ETDumpGen::ETDumpGen(Span<uint8_t> buffer) : is_static_(buffer.data() != nullptr) {
-  if (!is_static_) return;
+void ETDumpGen::use(Span<uint8_t> buffer) {
   // numbers stand at multiples of their size, counted from the end
   const auto end = reinterpret_cast<uintptr_t>(buffer.data() + buffer.size());
   const size_t rest = end % 8;

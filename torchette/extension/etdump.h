@@ -21,7 +21,11 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
  public:
   /// Writes into `buffer`, which must outlive it and what it gives; where there is none, into memory that
   /// grows on the platform's heap. An event takes about 52 bytes, a name 20 once, a run 60.
-  ETDumpGen(Span<uint8_t> buffer = {});
+  /// Inline: an object that a program with RTTI makes has that program's type information, which the library
+  /// has not, and dynamic_cast<ETDumpGen*>(module.event_tracer()) finds it.
+  ETDumpGen(Span<uint8_t> buffer = {}) : is_static_(buffer.data() != nullptr) {
+    if (is_static_) use(buffer);
+  }
   ETDumpGen(const ETDumpGen&) = delete;
   ETDumpGen& operator=(const ETDumpGen&) = delete;
   ~ETDumpGen() override { release(); }
@@ -144,6 +148,7 @@ class ETDumpGen : public EventTracer, public OnPlatformHeap {
     Place last = 0;
   };
 
+  void use(Span<uint8_t> buffer);
   void release();
   bool grow(size_t size);
   uint8_t* take(size_t size, size_t alignment);

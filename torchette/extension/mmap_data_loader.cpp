@@ -35,6 +35,7 @@ void* map(int file, size_t) {
 }
 void unmap(void* data, size_t) { UnmapViewOfFile(data); }
 bool lock_pages(void* data, size_t size) { return VirtualLock(data, size) != 0; }
+void read_ahead(void*, size_t) {}
 /// Unlocking what is not locked takes pages out of the process's working set.
 void forget(void*, void* data, size_t size) { VirtualUnlock(data, size); }
 
@@ -48,9 +49,12 @@ void unmap(void* data, size_t size) { munmap(data, size); }
 
 #ifdef __wasi__  // mapping is reading there, into memory that stays
 bool lock_pages(void*, size_t) { return true; }
+void read_ahead(void*, size_t) {}
 void forget(void*, void*, size_t) {}
 #else
 bool lock_pages(void* data, size_t size) { return mlock(data, size) == 0; }
+/// A hint: where the system refuses it, pages are read when they are first touched.
+void read_ahead(void* data, size_t size) { madvise(data, size, MADV_WILLNEED); }
 
 /// What one fault may map at most, around the page that it is for.
 constexpr uintptr_t kFolio = uintptr_t{1} << 21;
@@ -87,7 +91,9 @@ Result<MmapDataLoader> MmapDataLoader::from(const char* path, MlockConfig lock) 
     return Error::AccessFailed;
   }
   MmapDataLoader loader(data, size);
-  if (lock != MlockConfig::NoMlock && !lock_pages(data, size) && lock == MlockConfig::UseMlock) {
+  if (lock == MlockConfig::UseMadvise) {
+    if (size != 0) read_ahead(data, size);
+  } else if (lock != MlockConfig::NoMlock && !lock_pages(data, size) && lock == MlockConfig::UseMlock) {
     TORCHETTE_LOG(Error, "%s cannot be locked into memory: %s", path, strerror(errno));
     return Error::AccessFailed;
   }

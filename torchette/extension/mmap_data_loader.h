@@ -10,8 +10,9 @@ namespace torchette::extension {
 /// The file must not shrink while it is mapped: replace model files by renaming, as Model.save() does.
 class MmapDataLoader final : public DataLoader {
  public:
-  /// Whether the pages are locked into memory, so that no execution waits for a disk.
-  enum class MlockConfig { NoMlock, UseMlock, UseMlockIgnoreErrors };
+  /// Whether the pages are locked into memory, so that no execution waits for a disk. UseMadvise locks
+  /// nothing: the system is told that the whole file is needed, and reads it ahead.
+  enum class MlockConfig { NoMlock, UseMlock, UseMlockIgnoreErrors, UseMadvise };
 
   /// Errors: AccessFailed (cannot be opened, mapped or locked).
   static Result<MmapDataLoader> from(const char* path, MlockConfig lock = MlockConfig::NoMlock);

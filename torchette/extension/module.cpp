@@ -115,6 +115,8 @@ Result<std::shared_ptr<DataLoader>> Module::open_file(const std::string& path, L
       return keep(MmapDataLoader::from(path.c_str(), Lock::UseMlock));
     case LoadMode::MmapUseMlockIgnoreErrors:
       return keep(MmapDataLoader::from(path.c_str(), Lock::UseMlockIgnoreErrors));
+    case LoadMode::MmapUseMadvise:
+      return keep(MmapDataLoader::from(path.c_str(), Lock::UseMadvise));
     default:
       return keep(FileDataLoader::from(path.c_str()));
   }

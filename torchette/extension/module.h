@@ -34,7 +34,8 @@ class Module {
   /// The suffix of the name of a method's second plan, which needs no backend.
   static constexpr auto& kPortable = torchette::kPortable;
 
-  enum class LoadMode { File, Mmap, MmapUseMlock, MmapUseMlockIgnoreErrors };
+  /// The modes with a suffix are those of MmapDataLoader::MlockConfig.
+  enum class LoadMode { File, Mmap, MmapUseMlock, MmapUseMlockIgnoreErrors, MmapUseMadvise };
 
   /// Nothing is opened before it is needed. Allocators that are not given grow on the heap. `event_tracer` is
   /// told what loading and executing methods do. With
@@ -51,6 +52,14 @@ class Module {
          std::shared_ptr<EventTracer> event_tracer = nullptr,
          std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
          std::shared_ptr<MemoryAllocator> temp_allocator = nullptr, bool share_memory_arenas = false);
+  /// The same with one .ptd file.
+  Module(std::string file_path, std::string data_file, LoadMode load_mode = LoadMode::File,
+         std::shared_ptr<EventTracer> event_tracer = nullptr,
+         std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
+         std::shared_ptr<MemoryAllocator> temp_allocator = nullptr, bool share_memory_arenas = false)
+      : Module(std::move(file_path), std::vector<std::string>{std::move(data_file)}, load_mode,
+               std::move(event_tracer), std::move(memory_allocator), std::move(temp_allocator),
+               share_memory_arenas) {}
   explicit Module(std::shared_ptr<DataLoader> data_loader,
                   std::shared_ptr<MemoryAllocator> memory_allocator = nullptr,
                   std::shared_ptr<MemoryAllocator> temp_allocator = nullptr,

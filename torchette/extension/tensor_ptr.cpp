@@ -106,6 +106,19 @@ TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, void* data, std::vector<
   return {storage, &storage->tensor};
 }
 
+TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, void* data, std::vector<DimOrderType> dim_order,
+                          std::vector<StridesType> strides, ScalarType type, Device device,
+                          TensorShapeDynamism dynamism, Deleter deleter) {
+  if (!device.is_cpu()) {
+    TORCHETTE_LOG(Error, "device %d: tensors have the memory of the CPU, device 0",
+                  static_cast<int>(device.type()));
+    if (deleter) deleter(data);
+    return nullptr;
+  }
+  return make_tensor_ptr(std::move(sizes), data, std::move(dim_order), std::move(strides), type, dynamism,
+                         std::move(deleter));
+}
+
 TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, std::vector<uint8_t> bytes,
                           std::vector<DimOrderType> dim_order, std::vector<StridesType> strides,
                           ScalarType type, TensorShapeDynamism dynamism) {

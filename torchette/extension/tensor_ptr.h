@@ -30,6 +30,32 @@ inline TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, void* data,
   return make_tensor_ptr(std::move(sizes), data, {}, {}, type, dynamism, std::move(deleter));
 }
 
+/// ExecuTorch's devices. There is one here: a function that takes a Device returns null for any other.
+enum class DeviceType : int8_t { CPU = 0, CUDA = 1 };
+using DeviceIndex = int8_t;
+class Device {
+ public:
+  Device(DeviceType type, DeviceIndex index = 0) : type_(type), index_(index) {}
+  DeviceType type() const { return type_; }
+  DeviceIndex index() const { return index_; }
+  bool is_cpu() const { return type_ == DeviceType::CPU; }
+  bool operator==(const Device& other) const { return type_ == other.type_ && index_ == other.index_; }
+  bool operator!=(const Device& other) const { return !(*this == other); }
+
+ private:
+  DeviceType type_;
+  DeviceIndex index_;
+};
+TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, void* data, std::vector<DimOrderType> dim_order,
+                          std::vector<StridesType> strides, ScalarType type, Device device,
+                          TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND,
+                          Deleter deleter = nullptr);
+inline TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, void* data, ScalarType type, Device device,
+                                 TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND,
+                                 Deleter deleter = nullptr) {
+  return make_tensor_ptr(std::move(sizes), data, {}, {}, type, device, dynamism, std::move(deleter));
+}
+
 /// A tensor that owns `bytes`, the elements of `type`.
 TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, std::vector<uint8_t> bytes,
                           std::vector<DimOrderType> dim_order, std::vector<StridesType> strides,
@@ -64,6 +90,13 @@ TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, std::initializer_list<T>
   return copy_tensor_ptr(std::move(sizes), data.begin(), data.size(), kScalarType<T>, std::move(dim_order),
                          std::move(strides), type, dynamism);
 }
+/// Without strides. (A list of bytes is what another overload takes.)
+template <typename T = float,
+          typename = std::enable_if_t<kScalarType<T> != ScalarType::Undefined && !std::is_same_v<T, uint8_t>>>
+TensorPtr make_tensor_ptr(std::vector<SizesType> sizes, std::initializer_list<T> data, ScalarType type,
+                          TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return make_tensor_ptr(std::move(sizes), data, {}, {}, type, dynamism);
+}
 /// One dimension.
 template <typename T,
           typename = std::enable_if_t<kScalarType<T> != ScalarType::Undefined && !std::is_same_v<T, bool>>>
@@ -82,6 +115,10 @@ TensorPtr make_tensor_ptr(std::initializer_list<T> data, ScalarType type = kScal
 template <typename T, typename = std::enable_if_t<std::is_arithmetic_v<T>>>
 TensorPtr make_tensor_ptr(T value) {
   return copy_tensor_ptr({}, &value, 1, kScalarType<T>, {}, {}, kScalarType<T>, TensorShapeDynamism::STATIC);
+}
+template <typename T, typename = std::enable_if_t<std::is_arithmetic_v<T>>>
+TensorPtr make_tensor_ptr(T value, ScalarType type) {
+  return copy_tensor_ptr({}, &value, 1, kScalarType<T>, {}, {}, type, TensorShapeDynamism::STATIC);
 }
 /// Another tensor over the same data, which stay the other's: with other sizes, which need no more elements.
 TensorPtr make_tensor_ptr(const Tensor& tensor, std::vector<SizesType> sizes = {},
@@ -117,6 +154,21 @@ inline TensorPtr from_blob(void* data, std::vector<SizesType> sizes, ScalarType 
   return make_tensor_ptr(std::move(sizes), data, type, dynamism, std::move(deleter));
 }
 
+inline TensorPtr from_blob(void* data, std::vector<SizesType> sizes, ScalarType type, Device device,
+                           TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return make_tensor_ptr(std::move(sizes), data, type, device, dynamism);
+}
+inline TensorPtr from_blob(void* data, std::vector<SizesType> sizes, std::vector<StridesType> strides,
+                           ScalarType type, Device device,
+                           TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return make_tensor_ptr(std::move(sizes), data, {}, std::move(strides), type, device, dynamism);
+}
+inline TensorPtr from_blob(void* data, std::vector<SizesType> sizes, ScalarType type, Device device,
+                           Deleter deleter,
+                           TensorShapeDynamism dynamism = TensorShapeDynamism::DYNAMIC_BOUND) {
+  return make_tensor_ptr(std::move(sizes), data, type, device, dynamism, std::move(deleter));
+}
+
 /// for_blob(data, {2, 3}).strides({1, 2}).deleter(free): names what make_tensor_ptr() takes in order.
 class TensorPtrMaker {
  public:
@@ -133,10 +185,11 @@ class TensorPtrMaker {
   TensorPtrMaker&& dynamism(TensorShapeDynamism dynamism) && {
     return dynamism_ = dynamism, std::move(*this);
   }
+  TensorPtrMaker&& device(Device device) && { return device_ = device, std::move(*this); }
   TensorPtrMaker&& deleter(Deleter deleter) && { return deleter_ = std::move(deleter), std::move(*this); }
   TensorPtr make_tensor_ptr() && {
     return extension::make_tensor_ptr(std::move(sizes_), data_, std::move(dim_order_), std::move(strides_),
-                                      type_, dynamism_, std::move(deleter_));
+                                      type_, device_, dynamism_, std::move(deleter_));
   }
   operator TensorPtr() && { return std::move(*this).make_tensor_ptr(); }
 
@@ -146,6 +199,7 @@ class TensorPtrMaker {
   std::vector<DimOrderType> dim_order_;
   std::vector<StridesType> strides_;
   ScalarType type_;
+  Device device_ = DeviceType::CPU;
   TensorShapeDynamism dynamism_ = TensorShapeDynamism::DYNAMIC_BOUND;
   Deleter deleter_;
 };

@@ -58,9 +58,13 @@ class DataLoader {
   /// What the bytes are for, so that a loader may choose where they go.
   struct SegmentInfo {
     enum class Type { Program, Constant, Backend, Mutable, External };
-    Type segment_type;
+    Type segment_type = Type::Program;
     size_t segment_index = 0;
     const char* descriptor = nullptr;
+
+    SegmentInfo() = default;
+    SegmentInfo(Type type, size_t index = 0, const char* text = nullptr)
+        : segment_type(type), segment_index(index), descriptor(text) {}
   };
 
   /// The bytes [offset, offset + size). Errors: InvalidArgument (not inside), AccessFailed,

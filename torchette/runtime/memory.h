@@ -39,6 +39,15 @@ class MemoryAllocator {
   T* allocate_instance() {
     return allocate_list<T>(1);
   }
+  // ExecuTorch's names
+  template <typename T>
+  T* allocateList(size_t count) {
+    return allocate_list<T>(count);
+  }
+  template <typename T>
+  T* allocateInstance() {
+    return allocate_instance<T>();
+  }
 
   virtual uint8_t* base_address() const { return begin_; }
   virtual uint32_t size() const { return static_cast<uint32_t>(end_ - begin_); }

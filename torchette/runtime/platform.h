@@ -48,6 +48,25 @@ struct PalImpl {
                            const char* function, size_t line, const char* message, size_t length) = nullptr;
   void* (*allocate)(size_t) = nullptr;
   void (*free)(void*) = nullptr;
+
+  /// ExecuTorch's factories. The name of the source file that registers is not kept.
+  static PalImpl create(decltype(emit_log_message) emit_log_message, const char* source_filename) {
+    return create(nullptr, nullptr, nullptr, nullptr, emit_log_message, nullptr, nullptr, source_filename);
+  }
+  static PalImpl create(decltype(init) init, decltype(abort) abort, decltype(current_ticks) current_ticks,
+                        decltype(ticks_to_ns_multiplier) ticks_to_ns_multiplier,
+                        decltype(emit_log_message) emit_log_message, decltype(allocate) allocate,
+                        decltype(free) free, const char*) {
+    PalImpl impl;
+    impl.init = init;
+    impl.abort = abort;
+    impl.current_ticks = current_ticks;
+    impl.ticks_to_ns_multiplier = ticks_to_ns_multiplier;
+    impl.emit_log_message = emit_log_message;
+    impl.allocate = allocate;
+    impl.free = free;
+    return impl;
+  }
 };
 
 /// Must be called before anything else of the runtime; a second call replaces what the first one set.

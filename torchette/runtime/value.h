@@ -2,6 +2,7 @@
 // Value: one slot of a method's value table (ExecuTorch's EValue): a tag and a payload of 8 bytes.
 #pragma once
 
+#include <string_view>
 #include <type_traits>
 
 #include "torchette/runtime/platform.h"
@@ -183,6 +184,20 @@ class Value {
   TORCHETTE_INLINE bool isNone() const { return is_none(); }
   TORCHETTE_INLINE bool isScalar() const { return is_scalar(); }
   TORCHETTE_INLINE bool isString() const { return tag_ == Tag::String; }
+  TORCHETTE_INLINE std::string_view toString() const {
+    expect(Tag::String);
+    return {to_string().data(), to_string().size()};
+  }
+  Result<std::string_view> tryToString() const {
+    if (!isString()) return Error::InvalidType;
+    return toString();
+  }
+  /// Dtypes are stored as their numbers.
+  TORCHETTE_INLINE ScalarType toScalarType() const { return static_cast<ScalarType>(toInt()); }
+  Result<ScalarType> tryToScalarType() const {
+    if (!isInt()) return Error::InvalidType;
+    return toScalarType();
+  }
   TORCHETTE_INLINE torchette::Tensor& toTensor() {
     expect(Tag::Tensor);
     return payload_.tensor;

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The program inside of the bundle is loaded in place.
+#include "torchette/extension/bundled_module.h"
+
+#include "torchette/extension/buffer_data_loader.h"
+#include "torchette/extension/mmap_data_loader.h"
+
+namespace torchette::extension {
+
+BundledModule::BundledModule(const BundledProgram& bundle, std::shared_ptr<MemoryAllocator> memory_allocator,
+                             std::shared_ptr<MemoryAllocator> temp_allocator,
+                             std::shared_ptr<EventTracer> event_tracer,
+                             std::shared_ptr<DataLoader> data_map_loader)
+    : Module(std::make_shared<BufferDataLoader>(bundle.program().data(), bundle.program().size()),
+             std::move(memory_allocator), std::move(temp_allocator), std::move(event_tracer),
+             std::move(data_map_loader)),
+      bundle_(bundle) {}
+
+Result<std::unique_ptr<BundledModule>> BundledModule::from_file(
+    const std::string& file_path, std::shared_ptr<MemoryAllocator> memory_allocator,
+    std::shared_ptr<MemoryAllocator> temp_allocator, std::shared_ptr<EventTracer> event_tracer,
+    std::shared_ptr<DataLoader> data_map_loader) {
+  Result<MmapDataLoader> loader = MmapDataLoader::from(file_path.c_str());
+  if (!loader.ok()) return loader.error();
+  const Result<size_t> size = loader->size();
+  if (!size.ok()) return size.error();
+  // a view of the mapping, which outlives the buffer
+  const Result<FreeableBuffer> bytes =
+      loader->load(0, *size, DataLoader::SegmentInfo(DataLoader::SegmentInfo::Type::Program));
+  if (!bytes.ok()) return bytes.error();
+  const Result<BundledProgram> bundle = BundledProgram::load(bytes->data(), *size);
+  if (!bundle.ok()) return bundle.error();
+  auto module =
+      std::make_unique<BundledModule>(*bundle, std::move(memory_allocator), std::move(temp_allocator),
+                                      std::move(event_tracer), std::move(data_map_loader));
+  module->file_ = std::make_shared<MmapDataLoader>(std::move(*loader));
+  return module;
+}
+
+Result<std::vector<Value>> BundledModule::execute(const std::string& method_name, size_t testset_idx) {
+  const Result<Method*> loaded = method(method_name);
+  if (!loaded.ok()) return loaded.error();
+  TORCHETTE_TRY(bundle_.load_bundled_input(**loaded, testset_idx));
+  return Module::execute(method_name);
+}
+
+Error BundledModule::verify_method_outputs(const std::string& method_name, size_t testset_idx, double rtol,
+                                           double atol) {
+  const Result<Method*> loaded = method(method_name);
+  if (!loaded.ok()) return loaded.error();
+  return bundle_.verify_method_outputs(**loaded, testset_idx, rtol, atol);
+}
+
+}  // namespace torchette::extension
