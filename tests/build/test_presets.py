@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -136,9 +137,9 @@ BUILD_KERNELS_CUSTOM_AOT BUILD_KERNELS_LLM BUILD_KERNELS_LLM_AOT BUILD_KERNELS_O
 BUILD_KERNELS_QUANTIZED_AOT BUILD_METAL BUILD_MLX BUILD_NEURON BUILD_NXP_NEUTRON BUILD_NXP_NEUTRON_RUNNER
 BUILD_OPENVINO BUILD_PORTABLE_OPS BUILD_PTHREADPOOL BUILD_QNN BUILD_ROCM BUILD_SHARED BUILD_SIZE_TEST
 BUILD_TOKENIZERS_WASM BUILD_VGF BUILD_VULKAN BUILD_WASM BUILD_WEBGPU BUILD_WHEEL_DO_NOT_USE BUILD_XNNPACK
-CADENCE_CPU_RUNNER COREML_BUILD_EXECUTOR_RUNNER ENABLE_BUNDLE_IO ENABLE_DTYPE_SELECTIVE_BUILD
+CADENCE_CPU_RUNNER COREML_BUILD_EXECUTOR_RUNNER ENABLE_BUNDLE_IO
 ENABLE_PROGRAM_VERIFICATION FLATBUFFERS_MAX_ALIGNMENT METAL_COLLECT_STATS MLX_SWIFTPM_RESOURCES NNLIB_OPT
-OPTIMIZE_SIZE PAL_DEFAULT_FILE_PATH SELECT_OPS_LIST SELECT_OPS_MODEL SELECT_OPS_YAML THREADPOOL_USE_ALL_LOGICAL_CORES
+THREADPOOL_USE_ALL_LOGICAL_CORES
 THREADPOOL_USE_PERFORMANCE_CORES USE_CPP_CODE_COVERAGE USE_DL XNNPACK_ENABLE_KLEIDI XNNPACK_ENABLE_WEIGHT_CACHE
 XNNPACK_SHARED_WORKSPACE
 """,
@@ -146,7 +147,7 @@ XNNPACK_SHARED_WORKSPACE
 
 
 def test_executorch_s_options_are_answered(tmp_path: Path) -> None:
-    """And nothing asks for Python."""
+    """Each is honoured, or CMake says why it is not; and nothing asks for Python."""
     if shutil.which("cmake") is None:
         pytest.skip("no cmake")
     asked = {
@@ -154,23 +155,74 @@ def test_executorch_s_options_are_answered(tmp_path: Path) -> None:
         "BUILD_EXTENSION_TRAINING": "torchette/extension/training",
         "BUILD_KERNELS_QUANTIZED": "part of the library",
         "BUILD_XNNPACK": "TORCHETTE_XNNPACK_DIR",
-        "BUILD_QNN": "no such backend",
-        "BUILD_ANYTHING": "no such option",
+        "BUILD_QNN": "has no effect: there is no such backend",
+        "BUILD_ANYTHING": "has no effect: there is no such option",
     }
-    options = [f"-DEXECUTORCH_{name}=ON" for name in {**asked, **dict.fromkeys(OPTIONS)}]
+    names = {**asked, **dict.fromkeys(OPTIONS)}
+    options = [f"-DEXECUTORCH_{name}=ON" for name in names]
     more = (
         "-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON",
         "-DEXECUTORCH_LOG_LEVEL=info",
-        "-DEXECUTORCH_BUILD_ANYTHING_ELSE=OFF",
+        "-DEXECUTORCH_OPTIMIZE_SIZE=ON",
+        "-DEXECUTORCH_BUILD_PORTABLE_OPS_TOO=OFF",
+        "-DEXECUTORCH_BUILD_MPS=OFF",
+        "-DMAX_KERNEL_NUM=3",
     )
     done = run("cmake", "-S", ROOT, "-B", tmp_path, *options, *more)
-    lines = dict(
-        line.removeprefix("-- EXECUTORCH_").split(": ", 1)
-        for line in done.stdout.splitlines()
-        if line.startswith("-- EXECUTORCH_")
-    )
-    assert set(lines) == {*asked, *OPTIONS}
-    assert all(said in lines[name] for name, said in asked.items())
-    assert [name for name, said in lines.items() if "no such option" in said] == ["BUILD_ANYTHING"]
+    said = " ".join(f"{done.stdout}\n{done.stderr}".split()).partition("Manually-specified")[0]
+    lines = dict(re.findall(r"EXECUTORCH_(\w+):? ((?:(?!EXECUTORCH_|CMake Warning).)*)", said))
+    assert {*names, "OPTIMIZE_SIZE", "BUILD_MPS", "BUILD_PORTABLE_OPS_TOO"} == set(lines)
+    assert all(text in lines[name] for name, text in asked.items())
+    without = [name for name, text in lines.items() if "no such option" in text]
+    assert sorted(without) == ["BUILD_ANYTHING", "BUILD_PORTABLE_OPS_TOO"]
+    assert "MAX_KERNEL_NUM: " in done.stdout
+    assert "BUILD_MPS has no effect" not in said  # there is nothing to turn off
     failed = run("cmake", "-S", ROOT, "-B", tmp_path, "-DTORCHETTE_BUILD_PYTHON=ON", *more, status=1)
     assert "TORCHETTE_BUILD_PYTHON needs Python" in " ".join(failed.stderr.split())
+
+
+def test_executorch_s_selective_build_writes_the_selection(tmp_path: Path) -> None:
+    if shutil.which("cmake") is None:
+        pytest.skip("no cmake")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh()).eval()
+    torchette.compile(model, (torch.zeros(1, 4),), backend="portable").save(tmp_path / "model.pte")
+    (tmp_path / "ops.yaml").write_text(
+        "- op: mul.out\n- func: my::own.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)\n"
+    )
+
+    def configured(*options: str, status: int = 0) -> str:
+        more = ("-DTORCHETTE_BUILD_PYTHON=OFF", f"-DPython_EXECUTABLE={sys.executable}")
+        done = run("cmake", "-S", ROOT, "-B", tmp_path / "build", *more, *options, status=status)
+        return " ".join(done.stderr.split()) if status else (tmp_path / "build/selection.h").read_text()
+
+    text = configured(
+        f"-DEXECUTORCH_SELECT_OPS_MODEL={tmp_path / 'model.pte'}",
+        "-DEXECUTORCH_SELECT_OPS_LIST=aten::add.out,aten::sub.out",
+        f"-DEXECUTORCH_SELECT_OPS_YAML={tmp_path / 'ops.yaml'}",
+    )
+    (line,) = re.findall("#define TORCHETTE_SELECTED_OPERATORS (.*)", text)
+    found = set(re.findall('"(.*?)"', line))
+    assert {"aten::add.out", "aten::sub.out", "aten::mul.out", "aten::tanh.out"} < found
+    assert "my::own.out" not in found and len(found) < 8
+    assert "SELECTED_DTYPES" not in text
+    text = configured("-DEXECUTORCH_ENABLE_DTYPE_SELECTIVE_BUILD=ON")
+    assert re.search("SELECTED_DTYPES .*float32", text)
+    assert "aten::ad.out" in configured("-DEXECUTORCH_SELECT_OPS_LIST=aten::ad.out", status=1)
+    assert "TORCHETTE_SELECTION" in configured("-DTORCHETTE_SELECTION=other.h", status=1)
+
+
+def test_a_platform_of_one_s_own_replaces_the_default_one(tmp_path: Path) -> None:
+    """EXECUTORCH_PAL_DEFAULT_FILE_PATH: the source is compiled in the place of platform_posix.cpp."""
+    if shutil.which("cmake") is None:
+        pytest.skip("no cmake")
+    own = tmp_path / "pal.cpp"
+    own.write_text("#include <executorch/runtime/platform/platform.h>\nvoid et_pal_init() {}\n")
+    more = ("-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON")
+    run("cmake", "-S", ROOT, "-B", tmp_path / "build", f"-DEXECUTORCH_PAL_DEFAULT_FILE_PATH={own}", *more)
+    commands = json.loads((tmp_path / "build/compile_commands.json").read_text())
+    files = {entry["file"]: entry for entry in commands}
+    assert not any(file.endswith("platform_posix.cpp") for file in files)
+    run("sh", "-c", files[str(own)]["command"], cwd=files[str(own)]["directory"])
+    missing = f"-DEXECUTORCH_PAL_DEFAULT_FILE_PATH={tmp_path / 'none.cpp'}"
+    failed = run("cmake", "-S", ROOT, "-B", tmp_path / "other", missing, *more, status=1)
+    assert "there is no file" in " ".join(failed.stderr.split())

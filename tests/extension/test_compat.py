@@ -138,6 +138,7 @@ def test_bundled_programs_run_and_compare(net: tuple[Path, np.ndarray], tmp_path
     from torchette.devtools.bundled_program.config import MethodTestCase, MethodTestSuite
     from torchette.devtools.bundled_program.core import BundledProgram
     from torchette.devtools.bundled_program.serialize import serialize_from_bundled_program_to_flatbuffer
+
     from torchette.format import pte
 
     expected = torch.from_numpy(net[1].reshape(2, 4))

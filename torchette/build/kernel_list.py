@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from torchette import schema
-from torchette.build.selection import DTYPES
+from torchette.build import kernels
+from torchette.build.selection import DTYPES, Selection, checked_operators, of_files
 from torchette.errors import FormatError
 from torchette.files import missing_file
 from torchette.format import pte
@@ -91,6 +92,34 @@ def read(path: str | Path, signatures: Mapping[str, str] | None = None) -> tuple
         FormatError: it is not such a list; names the entry and what is wrong with it.
         MissingPackageError: pyyaml is not installed.
     """
+    if signatures is None:
+        from torchette import runtime
+
+        signatures = runtime.operator_signatures()
+    listed: list[Kernel] = []
+    left_out: list[str] = []
+    for operator, entry in entries_of(path):
+        try:
+            found = list(_kernels(entry, operator, signatures))
+        except _Wrong as wrong:
+            raise FormatError(f"{path}: {_named(entry)}: {wrong}") from None
+        listed += found
+        if not found:
+            left_out.append(_named(entry))
+    return listed, left_out
+
+
+def _named(entry: Mapping[str, Any]) -> str:
+    """The operator as the entry names it."""
+    return str(entry.get("func") or entry.get("op")).partition("(")[0].strip()
+
+
+def entries_of(path: str | Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """The entries of a list, each with its operator's full name, such as ``aten::add.out``.
+
+    Raises:
+        As `read`.
+    """
     yaml = require("yaml", "reading YAML")
     path = Path(path)
     if not path.is_file():
@@ -103,40 +132,69 @@ def read(path: str | Path, signatures: Mapping[str, str] | None = None) -> tuple
         raise FormatError(
             f"{path} is not a list of kernels", hints=["entries begin with `- op:` or `- func:`"]
         )
-    if signatures is None:
-        from torchette import runtime
-
-        signatures = runtime.operator_signatures()
-    kernels: list[Kernel] = []
-    left_out: list[str] = []
     for entry in entries:
         named = entry.get("func") or entry.get("op") if isinstance(entry, dict) else None
         if not isinstance(named, str):
             raise FormatError(f"{path}: an entry has neither op nor func: {entry}")
-        try:
-            found = list(_kernels(entry, named, signatures))
-        except _Wrong as wrong:
-            raise FormatError(f"{path}: {named.partition('(')[0]}: {wrong}") from None
-        kernels += found
-        if not found:
-            left_out.append(named.partition("(")[0])
-    return kernels, left_out
+    names = map(_named, entries)
+    full = (name if "::" in name else f"aten::{name}" for name in names)
+    return list(zip(full, entries, strict=True))
+
+
+def merge(first: str | Path, fallback: str | Path, output: Path) -> None:
+    """Writes the entries of `first`, and those of `fallback` for other operators.
+
+    Raises:
+        As `read`.
+    """
+    yaml = require("yaml", "reading YAML")
+    own = entries_of(first)
+    known = {name for name, _ in own}
+    merged = own + [(name, entry) for name, entry in entries_of(fallback) if name not in known]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(yaml.safe_dump([entry for _, entry in merged], sort_keys=False), encoding="utf-8")
+
+
+def selected(models: str, operators: str, lists: str, dtypes: str) -> Selection:
+    """What the options of ExecuTorch's selective build ask for together.
+
+    Args:
+        models: .pte files, between commas or semicolons.
+        operators: full names, between commas or semicolons. Names outside of ``aten`` that the library lacks are
+            operators of the caller.
+        lists: YAML files, between commas or semicolons.
+        dtypes: empty or a false value of CMake: all dtypes; else those of the models.
+
+    Raises:
+        TargetError: there is no such operator of ``aten``.
+        FormatError: a file is not a .pte file or not such a list.
+        ModelNotFoundError: there is no such file.
+    """
+    paths, names, yamls = (
+        [word for word in re.split("[,;]", text) if word] for text in (models, operators, lists)
+    )
+    library = set(kernels.library())
+    wanted = checked_operators(name for name in names if name.startswith("aten::") or name in library)
+    wanted |= {name for path in yamls for name, _ in entries_of(path) if name in library}
+    chosen = of_files(paths) if paths else Selection(frozenset(), frozenset())
+    is_on = dtypes.upper() not in ("", "0", "OFF", "NO", "FALSE", "N")
+    return Selection(
+        (chosen.operators or frozenset()) | wanted, chosen.dtypes if is_on else None, chosen.backends
+    )
 
 
 class _Wrong(Exception):
     """What is wrong with an entry."""
 
 
-def _kernels(entry: Mapping[str, Any], named: str, signatures: Mapping[str, str]) -> Iterable[Kernel]:
-    operator = named.partition("(")[0].strip()
-    operator = operator if "::" in operator else f"aten::{operator}"
-    parameters = _of_schema(named) if "func" in entry else _of_signature(operator, signatures)
+def _kernels(entry: Mapping[str, Any], operator: str, signatures: Mapping[str, str]) -> Iterable[Kernel]:
+    parameters = _of_schema(entry["func"]) if "func" in entry else _of_signature(operator, signatures)
     if not any(parameter.out for parameter in parameters):
         return
-    listed = entry.get("kernels")
-    if not isinstance(listed, list) or not listed:
+    given = entry.get("kernels")
+    if not isinstance(given, list) or not given:
         raise _Wrong("it has no kernels")
-    for kernel in listed:
+    for kernel in given:
         if not isinstance(kernel, dict) or not re.fullmatch(r"\w+(::\w+)*", str(kernel.get("kernel_name"))):
             raise _Wrong(f"kernel_name must be a C++ name: {kernel}")
         space, _, function = str(kernel["kernel_name"]).rpartition("::")
@@ -229,9 +287,14 @@ def _orders(value: object) -> list[list[int]]:
     return nested
 
 
-def write(paths: Sequence[str | Path], folder: Path) -> tuple[list[Path], list[str]]:
+def write(paths: Sequence[str | Path], folder: Path, *, own: bool = False) -> tuple[list[Path], list[str]]:
     """Writes RegisterKernels.cpp, NativeFunctions.h (kernels of ATen's operators), CustomOpsNativeFunctions.h (of those
     with a schema) and Functions.h, for the kernels of all lists.
+
+    Args:
+        paths: the lists.
+        folder: created if it does not exist.
+        own: without the kernels of ExecuTorch's own namespace whose operators the library has.
 
     Returns:
         The files, and the operators that were left out because they write to no argument.
@@ -239,17 +302,25 @@ def write(paths: Sequence[str | Path], folder: Path) -> tuple[list[Path], list[s
     Raises:
         As `read`.
     """
-    kernels: list[Kernel] = []
+    listed: list[Kernel] = []
     left_out: list[str] = []
     for path in paths:
         found, without = read(path)
-        kernels += found
+        listed += found
         left_out += without
+    if own:
+        library = kernels.library()
+        theirs = "torch::executor::native::"
+        listed = [
+            kernel
+            for kernel in listed
+            if kernel.operator not in library or not kernel.function.startswith(theirs)
+        ]
     texts = {
-        "NativeFunctions.h": _declarations(kernel for kernel in kernels if not kernel.custom),
-        "CustomOpsNativeFunctions.h": _declarations(kernel for kernel in kernels if kernel.custom),
-        "Functions.h": _functions(kernels),
-        "RegisterKernels.cpp": _registration(kernels),
+        "NativeFunctions.h": _declarations(kernel for kernel in listed if not kernel.custom),
+        "CustomOpsNativeFunctions.h": _declarations(kernel for kernel in listed if kernel.custom),
+        "Functions.h": _functions(listed),
+        "RegisterKernels.cpp": _registration(listed),
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():

@@ -26,6 +26,13 @@
 #else
 #define TORCHETTE_WEAK __attribute__((weak))
 #endif
+/// In front of the declaration of such a function: a program that hides its symbols shows this one to the
+/// shared library.
+#if defined(__ELF__)
+#define TORCHETTE_REPLACEABLE __attribute__((visibility("default")))
+#else
+#define TORCHETTE_REPLACEABLE
+#endif
 /// Other libraries may call it.
 #define TORCHETTE_EXPORT __attribute__((visibility("default")))
 #if defined(__MINGW32__) && \
@@ -82,6 +89,7 @@ TORCHETTE_INLINE void pause_processor() {
 #else
 
 #define TORCHETTE_GNU 0
+#define TORCHETTE_REPLACEABLE
 #if defined(_WIN32)
 #define TORCHETTE_INLINE __forceinline
 #define TORCHETTE_NOINLINE __declspec(noinline)

@@ -25,15 +25,16 @@ typedef enum {
   TORCHETTE_LOG_FATAL = 'F',
 } torchette_log_level_t;
 
-void torchette_pal_init(void);
-[[noreturn]] void torchette_pal_abort(void);
-torchette_timestamp_t torchette_pal_current_ticks(void);
-torchette_tick_ratio_t torchette_pal_ticks_to_ns_multiplier(void);
-void torchette_pal_emit_log_message(torchette_timestamp_t timestamp, torchette_log_level_t level,
-                                    const char* filename, const char* function, size_t line,
-                                    const char* message, size_t length);
-void* torchette_pal_allocate(size_t size);
-void torchette_pal_free(void* ptr);
+TORCHETTE_REPLACEABLE void torchette_pal_init(void);
+[[noreturn]] TORCHETTE_REPLACEABLE void torchette_pal_abort(void);
+TORCHETTE_REPLACEABLE torchette_timestamp_t torchette_pal_current_ticks(void);
+TORCHETTE_REPLACEABLE torchette_tick_ratio_t torchette_pal_ticks_to_ns_multiplier(void);
+TORCHETTE_REPLACEABLE void torchette_pal_emit_log_message(torchette_timestamp_t timestamp,
+                                                          torchette_log_level_t level, const char* filename,
+                                                          const char* function, size_t line,
+                                                          const char* message, size_t length);
+TORCHETTE_REPLACEABLE void* torchette_pal_allocate(size_t size);
+TORCHETTE_REPLACEABLE void torchette_pal_free(void* ptr);
 }
 
 namespace torchette {

@@ -1,16 +1,44 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Options under ExecuTorch's names: theirs -> ours; after these, what the others mean here
-set(known_names "^(LOG_LEVEL|PAL_DEFAULT|BUILD_PYBIND|BUILD_TESTS|BUILD_EXECUTOR_RUNNER|BUILD_EXTENSION_LLM_RUNNER|ENABLE_EVENT_TRACER|USE_SANITIZER)$")
-set(theirs_and_ours LOG_LEVEL LOG_LEVEL PAL_DEFAULT PLATFORM BUILD_PYBIND BUILD_PYTHON BUILD_TESTS BUILD_TESTS
-                    BUILD_EXECUTOR_RUNNER BUILD_EXECUTOR_RUNNER BUILD_EXTENSION_LLM_RUNNER BUILD_LLM ENABLE_EVENT_TRACER EVENT_TRACER USE_SANITIZER SANITIZE)
+set(theirs_and_ours LOG_LEVEL LOG_LEVEL PAL_DEFAULT PLATFORM PAL_DEFAULT_FILE_PATH PLATFORM_FILE BUILD_PYBIND BUILD_PYTHON
+                    BUILD_TESTS BUILD_TESTS BUILD_EXECUTOR_RUNNER BUILD_EXECUTOR_RUNNER BUILD_EXTENSION_LLM_RUNNER BUILD_LLM
+                    ENABLE_EVENT_TRACER EVENT_TRACER USE_SANITIZER SANITIZE)
+set(known_names "^(ENABLE_LOGGING|OPTIMIZE_SIZE|SELECT_OPS_(YAML|LIST|MODEL|FROM_MODEL)|(ENABLE_)?DTYPE_SELECTIVE_BUILD")
 while(theirs_and_ours)
   list(POP_FRONT theirs_and_ours theirs ours)
+  string(APPEND known_names "|${theirs}")
   if(DEFINED EXECUTORCH_${theirs} AND NOT DEFINED TORCHETTE_${ours})
     set(TORCHETTE_${ours} ${EXECUTORCH_${theirs}} CACHE STRING "from EXECUTORCH_${theirs}")
   endif()
 endwhile()
+string(APPEND known_names ")$")
 if(DEFINED EXECUTORCH_ENABLE_LOGGING AND NOT EXECUTORCH_ENABLE_LOGGING)
   set(TORCHETTE_LOG_LEVEL 0 CACHE STRING "from EXECUTORCH_ENABLE_LOGGING")
+endif()
+if(EXECUTORCH_OPTIMIZE_SIZE)
+  set(CMAKE_BUILD_TYPE MinSizeRel)
+  message(STATUS "EXECUTORCH_OPTIMIZE_SIZE: CMAKE_BUILD_TYPE is MinSizeRel")
+endif()
+# The selective build: Python writes the selection while CMake configures.
+set(models ${EXECUTORCH_SELECT_OPS_MODEL} ${EXECUTORCH_SELECT_OPS_FROM_MODEL})
+set(select_dtypes "${EXECUTORCH_ENABLE_DTYPE_SELECTIVE_BUILD}${EXECUTORCH_DTYPE_SELECTIVE_BUILD}")
+if(models OR EXECUTORCH_SELECT_OPS_LIST OR EXECUTORCH_SELECT_OPS_YAML)
+  if(TORCHETTE_SELECTION AND NOT TORCHETTE_SELECTION STREQUAL "${PROJECT_BINARY_DIR}/selection.h")
+    message(FATAL_ERROR "TORCHETTE_SELECTION and EXECUTORCH_SELECT_OPS_... both select kernels: give one of them")
+  endif()
+  list(TRANSFORM models REPLACE "^([^/].*)$" "${CMAKE_SOURCE_DIR}/\\1")
+  list(JOIN models "," commas)
+  list(JOIN EXECUTORCH_SELECT_OPS_LIST "," operators)
+  torchette_python(EXECUTORCH_SELECT_OPS
+    "from torchette.build import kernel_list
+chosen = kernel_list.selected(*(word.partition('=')[2] for word in sys.argv[2:]))
+Path(sys.argv[1]).write_text(chosen.header(), encoding='utf-8')"
+    ${PROJECT_BINARY_DIR}/selection.h models=${commas} operators=${operators} lists=${EXECUTORCH_SELECT_OPS_YAML}
+    dtypes=${select_dtypes})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${models} ${EXECUTORCH_SELECT_OPS_YAML})
+  set(TORCHETTE_SELECTION ${PROJECT_BINARY_DIR}/selection.h CACHE FILEPATH "from EXECUTORCH_SELECT_OPS" FORCE)
+elseif(select_dtypes)
+  message(WARNING "EXECUTORCH_ENABLE_DTYPE_SELECTIVE_BUILD has no effect: it needs -DEXECUTORCH_SELECT_OPS_MODEL=model.pte")
 endif()
 set(part_of_the_library "is part of the library: the linker drops what a program does not call")
 set(other_options
@@ -21,10 +49,9 @@ set(other_options
   "${part_of_the_library}, `torchette build` those that models need"
   "BUILD_KERNELS_(QUANTIZED|LLM|CUSTOM)_AOT" "the compiler needs no library of operators"
   "BUILD_EXTENSION_TRAINING" "is headers: torchette/extension/training"
-  "BUILD_EXTENSION_LLM" "comes with BUILD_EXTENSION_LLM_RUNNER"
+  "BUILD_EXTENSION_(LLM|ASR_RUNNER|IMAGE)" "comes with BUILD_EXTENSION_LLM_RUNNER"
   "BUILD_EXTENSION_(APPLE|ETDUMP_APPLE|LLM_APPLE)" "torchette/extension/swift is a package of its own"
   "BUILD_ANDROID_JNI" "torchette/extension/java is a project of its own"
-  "BUILD_EXTENSION_(ASR_RUNNER|IMAGE)" "there is no such part"
   "BUILD_SHARED" "the library is always built, as torchette::shared"
   "BUILD_(SIZE_TEST|WHEEL_DO_NOT_USE|GFLAGS|HOST_TARGETS|GTESTS|CMSIS_NN_PYBINDS)" "nothing depends on it: see ./dev --help"
   "BUILD_XNNPACK" "-DTORCHETTE_XNNPACK_DIR names what `./dev xnnpack` has built, without it our kernels run its files"
@@ -33,21 +60,18 @@ set(other_options
   "USE_DL" "is used wherever the system has it"
   "BUILD_(WASM|TOKENIZERS_WASM|ARM_BAREMETAL|CORTEX_M)" "is a preset, see cmake --list-presets, or `torchette build --target`"
   "(ENABLE_PROGRAM_VERIFICATION|USE_CPP_CODE_COVERAGE)" "verification is always there"
-  "OPTIMIZE_SIZE" "the core is always built for size, -DCMAKE_BUILD_TYPE=MinSizeRel does so with the rest"
-  "(SELECT_.*|ENABLE_DTYPE_SELECTIVE_BUILD)" "-DTORCHETTE_SELECTION names what `torchette build` writes"
   "(FLATC_EXECUTABLE|FLATBUFFERS_MAX_ALIGNMENT)" "neither flatc nor the library of flatbuffers is needed"
-  "PAL_DEFAULT_FILE_PATH" "a platform is torchette/runtime/platform_NAME.cpp: -DTORCHETTE_PLATFORM=NAME"
   "THREADPOOL_USE_.*" "is chosen at run time: set_num_threads()"
   "(BUILD_(COREML|COREAI|MPS|QNN|NEURON|OPENVINO|CADENCE|SAMSUNG|ENN|CUDA|ROCM|METAL|AOTI|MLX|NXP|VGF|(ARM_)?ETHOS|WEBGPU)|COREML_|MLX_|METAL_|NNLIB_|CADENCE_).*"
   "there is no such backend")
-get_cmake_property(given CACHE_VARIABLES)
+get_cmake_property(given VARIABLES)  # also those that a project sets before add_subdirectory()
 list(FILTER given INCLUDE REGEX "^EXECUTORCH_")
 foreach(option IN LISTS given)
   string(REPLACE EXECUTORCH_ "" theirs ${option})
-  if(NOT ${option} OR theirs STREQUAL "ENABLE_LOGGING" OR theirs MATCHES "${known_names}")
+  if(theirs MATCHES "${known_names}" OR theirs MATCHES "^(ROOT|FOUND|INCLUDE_DIRS|LIBRARIES)$")
     continue()
   endif()
-  set(answer "there is no such option")
+  set(answer)
   set(pairs ${other_options})
   while(pairs)
     list(POP_FRONT pairs pattern text)
@@ -56,5 +80,14 @@ foreach(option IN LISTS given)
       break()
     endif()
   endwhile()
-  message(STATUS "${option}: ${answer}")
+  if(NOT answer)
+    message(WARNING "${option} has no effect: there is no such option (docs/cpp.md lists them)")
+  elseif(${option} AND answer MATCHES "^there is no such")
+    message(WARNING "${option} has no effect: ${answer}")
+  else()
+    message(STATUS "${option}: ${answer}")
+  endif()
 endforeach()
+if(DEFINED MAX_KERNEL_NUM)
+  message(STATUS "MAX_KERNEL_NUM: registered kernels are a list, which has no largest length")
+endif()
