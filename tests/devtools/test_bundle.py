@@ -59,6 +59,15 @@ def test_outputs_are_held_against_the_case(contents: bytes, tmp_path: Path) -> N
     assert module.method_names() == ["forward"] and module.method_meta("forward").num_inputs() == 2
 
 
+def test_a_bundle_verifies_itself(contents: bytes) -> None:
+    bundle = BundledModule(contents)
+    (first, _) = bundle.verify_result_with_bundled_expected_output("forward", 0)
+    assert torch.equal(first, INPUTS[0].t() * 2)
+    with pytest.raises(ExecutionError, match=r"case 1 .*output 0 differs in 2 of 6 elements"):
+        bundle.verify_result_with_bundled_expected_output("forward", 1)
+    bundle.verify_result_with_bundled_expected_output("forward", 1, atol=1.1)
+
+
 def test_what_is_wrong_is_named(contents: bytes, program: bytes, tmp_path: Path) -> None:
     bundle = BundledModule(contents)
     module = Module(program)

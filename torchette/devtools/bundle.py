@@ -170,6 +170,7 @@ class BundledModule:
 
     def __init__(self, data: bytes) -> None:
         self._record = bundled.read(data)
+        self._module: Module | None = None
 
     @property
     def program(self) -> bytes:
@@ -191,6 +192,16 @@ class BundledModule:
             )
         case = cases[testset_idx]
         return [_read(v) for v in case.inputs or ()], [_read(v) for v in case.expected_outputs or ()]
+
+    def verify_result_with_bundled_expected_output(
+        self, method_name: str, testset_idx: int, rtol: float = 1e-5, atol: float = 1e-8
+    ) -> list[Any]:
+        """Runs a case on the program inside and returns its outputs. Raises as the function of `Module`."""
+        if self._module is None:
+            self._module = Module(self.program)
+        return self._module.verify_result_with_bundled_expected_output(
+            self, method_name, testset_idx, rtol, atol
+        )
 
 
 class Module:
