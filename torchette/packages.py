@@ -53,6 +53,7 @@ PACKAGES = {
         Package("yaml", "pyyaml", "build", "lists of kernels in YAML"),
         Package("pandas", "pandas", None, "DataFrames of the Inspector"),
         Package("matplotlib", "matplotlib", None, "plots of the Inspector"),
+        Package("model_explorer", "ai-edge-model-explorer", None, "graphs in Model Explorer"),
     )
 }
 

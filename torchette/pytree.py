@@ -100,20 +100,21 @@ def _registered(kind: str) -> Any:
     return None if python_type is None else nodes.get(python_type)
 
 
-_NAMED_RESULTS = "torch.return_types."
+_NAMED_TUPLES = ("torch.return_types.", "collections.namedtuple.")
 
 
 def _is_named_result(tree: Tree) -> bool:
-    """What torch.topk and its like return: a tuple whose fields have the names in the context."""
-    return tree.type is not None and tree.type.startswith(_NAMED_RESULTS)
+    """Whether this is a tuple whose fields have the names in the context: a namedtuple, or the result of torch.topk and the
+    like."""
+    return tree.type is not None and tree.type.startswith(_NAMED_TUPLES)
 
 
 def _named_result(tree: Tree, members: list[Any]) -> Any:
-    """The class of torch's own where torch is loaded, else one like it."""
-    name = str(tree.type).removeprefix(_NAMED_RESULTS)
+    """A tuple of torch's class if it is one of torch's and torch is loaded, else of a class with the same name and fields."""
+    module, _, name = str(tree.type).rpartition(".")
     torch_class = getattr(sys.modules.get("torch.return_types"), name, None)
     try:
-        if torch_class is not None:
+        if torch_class is not None and module == "torch.return_types":
             return torch_class(members)
         return collections.namedtuple(name, tree.context)(*members)
     except (TypeError, ValueError):  # names or a number of fields that a file made up

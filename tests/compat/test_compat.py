@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +36,8 @@ EARLIER = (
     "backends.backend_details",
     "backends.partitioner",
     "extension.pybindings._portable_lib",
+    "profiler.parse_profiler_results",
+    "profiler.profiler_results_cli",
 )
 
 
@@ -119,15 +123,65 @@ def test_devtools_has_the_peer_s_names() -> None:
 
 @pytest.mark.parametrize("path", compat.ABSENT)
 def test_what_is_not_here_says_what_there_is_instead(path: str) -> None:
-    for name in (path, f"{path}.anything"):
-        with pytest.raises(ModuleNotFoundError, match=r"is not there\. Try: "):
-            importlib.import_module(f"torchette.{name}")
+    with pytest.raises(ModuleNotFoundError, match=r"is not there\. Try: .*from-executorch\.md") as caught:
+        importlib.import_module(f"torchette.{path}.no_such_module")
+    assert compat.ABSENT[path] in str(caught.value)
 
 
-def test_the_peer_has_what_is_not_here() -> None:
-    importlib_util = pytest.importorskip("importlib.util")
-    pytest.importorskip("executorch")
-    assert [path for path in compat.ABSENT if importlib_util.find_spec(f"executorch.{path}") is None] == []
+def _paths_of_executorch() -> list[str]:
+    """All modules of the installed package: Python and native. Its tests, examples and third parties' code are left out."""
+    package = importlib.util.find_spec("executorch")
+    if package is None:
+        pytest.skip("ExecuTorch is not installed")
+    (root,) = map(Path, package.submodule_search_locations or ())
+    found = set()
+    for file in (*root.rglob("*.py"), *root.rglob("*.so")):
+        parts = [*file.relative_to(root).parts[:-1], file.name.partition(".")[0]]
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        inner = {"test", "tests", "third-party", "examples", "lib", "data"} & set(parts)
+        if parts and (not inner or parts[:3] == ["exir", "backend", "test"]):
+            found.add(".".join(parts))
+    return sorted(found)
+
+
+def _is_here(path: str) -> bool | None:
+    """Whether a path is served; None if an import of it would say nothing."""
+    try:
+        return None if importlib.util.find_spec(f"torchette.{path}") is None else True
+    except ModuleNotFoundError as error:
+        return False if "Try: " in str(error) else None
+
+
+def test_every_module_of_executorch_is_here_or_says_what_there_is_instead() -> None:
+    found = {path: _is_here(path) for path in _paths_of_executorch()}
+    assert len(found) > 1500 and sum(map(bool, found.values())) > 140
+    assert [path for path, here in found.items() if here is None] == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "exir",
+        "exir.backend.utils",
+        "exir.tensor",
+        "exir.memory",
+        "devtools",
+        "exir.schema",
+        "backends.xnnpack",
+    ],
+)
+def test_a_name_that_is_not_here_says_what_there_is_instead(path: str) -> None:
+    with pytest.raises(ImportError, match=rf"torchette\.{path}\.no_such_name is not there\. Try: "):
+        exec(f"from torchette.{path} import no_such_name")
+    if path not in ("devtools", "backends.xnnpack"):
+        with pytest.raises(AttributeError, match=r"no attribute 'no_such_name'\. Try: "):
+            importlib.import_module(f"torchette.{path}").no_such_name  # noqa: B018
+
+
+def test_a_path_serves_a_star_import() -> None:
+    names: dict[str, object] = {}
+    exec("from torchette.exir.backend.utils import *", names)
+    assert {"WhyNoPartition", "get_delegates"} <= set(names)
 
 
 def test_the_environment_is_collected() -> None:

@@ -45,8 +45,8 @@ def _read(text: str) -> tuple[dict[str, dict[str, str] | str], dict[str, str]]:
     return table, absent
 
 
-# Path below the root -> name -> our module that has it, with ":name" where it is called otherwise there; or one module of
-# ours that has them all. And what is not here -> what there is instead.
+# Path below the root -> name -> our module that has it, with ":name" if its name there differs; or one module of ours that
+# has all names. And the beginning of a path -> what there is instead of the paths and names that are not here.
 with open(f"{__path__[0]}/names.txt", encoding="utf-8") as _file:
     TABLE, ABSENT = _read(_file.read())
 
@@ -95,12 +95,16 @@ class _Finder:
         name = fullname.removeprefix(_ROOT)
         if name in MOVED and name != fullname:
             raise ModuleNotFoundError(f"{fullname} has moved: import {_ROOT}{MOVED[name]}", name=fullname)
-        absent = next((path for path in ABSENT if f"{name}.".startswith(f"{path}.")), None)
-        if absent is not None and name != fullname:
-            raise ModuleNotFoundError(f"{fullname} is not there. Try: {ABSENT[absent]}", name=fullname)
-        if name == fullname or (name not in TABLE and name not in _PACKAGES and _renamed(name) is None):
+        if name == fullname:
             return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=name in _PACKAGES)  # type: ignore[arg-type]
+        if name not in TABLE and name not in _PACKAGES and _renamed(name) is None:
+            if instead := _instead(name):
+                # Without `name=`: `from package import name` would hide the text of an error that has it.
+                raise ModuleNotFoundError(f"{fullname} is not there. {instead}")
+            return None
+        # All are packages, so that `from path import name` asks this finder for a name that is not there; but for paths
+        # that `python -m` runs.
+        return importlib.machinery.ModuleSpec(fullname, self, is_package="main" not in TABLE.get(name, ()))  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """The import system makes it, but for one that has a name of its own name: it takes the place of that name."""
@@ -123,6 +127,8 @@ class _Finder:
             (lambda: dir(importlib.import_module(names))) if isinstance(names, str) else lambda: sorted(names)
         )
         module.__dir__ = listed  # type: ignore[method-assign]
+        if not isinstance(names, str):  # for `from path import *`
+            vars(module)["__all__"] = [name for name in names if not name.startswith("_")]
         for name in () if isinstance(names, str) else names:
             # A module of the package that is called like a name of it: imported later, it would stand in its place.
             if f"{module.__name__}.{name}".removeprefix(_ROOT) in TABLE:
@@ -141,17 +147,30 @@ def attributes(module: str) -> Callable[[str], Any]:
     """Returns a `__getattr__` for a module: it serves the names that the table has for the module's path. A module of ours
     uses it if ExecuTorch has more names in its module of the same path."""
     names = TABLE.get(module.removeprefix(_ROOT), {})
+    # As of a package: `from module import name` then asks `_Finder` for a name that is not there.
+    vars(sys.modules[module]).setdefault("__path__", [])
 
     def lookup(name: str) -> Any:
-        ours = (None if name.startswith("_") else names) if isinstance(names, str) else names.get(name)
+        if isinstance(names, str):
+            public = not name.startswith("_") and hasattr(importlib.import_module(names), name)
+            ours = names if public else None
+        else:
+            ours = names.get(name)
         if ours is None:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            instead = "" if name.startswith("__") else _instead(f"{module}.{name}".removeprefix(_ROOT))
+            raise AttributeError(f"module {module!r} has no attribute {name!r}. {instead}".rstrip(" ."))
         home, _, called = ours.partition(":")
         value = getattr(importlib.import_module(home), called or name)
         setattr(sys.modules[module], name, value)
         return value
 
     return lookup
+
+
+def _instead(name: str) -> str:
+    """Says what there is instead of a path or name of ExecuTorch's; empty if no prefix of the table fits."""
+    found = max((path for path in ABSENT if f"{name}.".startswith(f"{path}.")), key=len, default="")
+    return f"Try: {ABSENT[found]} (docs/from-executorch.md)" if found else ""
 
 
 def _renamed(name: str) -> str | None:
@@ -173,7 +192,13 @@ class _Alias:
         first, dot, rest = fullname.partition(".")
         if first != _PEER:
             return None
-        if importlib.util.find_spec(_ROOT + rest if dot else _ROOT[:-1]) is None:
+        try:
+            found = importlib.util.find_spec(_ROOT + rest if dot else _ROOT[:-1])
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"{fullname}: `executorch` stands for torchette here: {error}"
+            ) from None
+        if found is None:
             raise ModuleNotFoundError(
                 f"{fullname}: `executorch` stands for torchette here, which has no module {rest}. "
                 "What it has is in docs/from-executorch.md",

@@ -8,10 +8,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.export import ExportedProgram
+from torch.utils._pytree import TreeSpec
 
 from torchette.capture import DynamicShapes
 from torchette.errors import InputTypeError
@@ -41,6 +42,13 @@ class CaptureConfig:
     _dynamo_config: ExirDynamoConfig = field(default_factory=ExirDynamoConfig)
     _unlift: bool = False
     _use_old_decomp_table: bool = False
+
+
+class CallSpec(NamedTuple):
+    """The structure of a program's arguments and of its results, as torch's `TreeSpec`; None if it is unknown."""
+
+    in_spec: TreeSpec | None
+    out_spec: TreeSpec | None
 
 
 class _Function(torch.nn.Module):

@@ -19,15 +19,19 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 from torch.fx.passes.tools_common import legalize_graph
 from torch.fx.passes.utils.fuser_utils import fuse_as_graphmodule
+from torch.fx.passes.utils.source_matcher_utils import SourcePartition
 from typing_extensions import deprecated
 
-from torchette.exir import control_flow, ops
+from torchette.exir import control_flow, ops, pipeline
 from torchette.exir.arguments import nodes_arg, overload
+from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
+from torchette.exir.dialects._ops import to_torch_operators
 from torchette.exir.dialects.edge import dtypes
+from torchette.exir.dialects.edge._ops import edge_operator
 from torchette.exir.emit.records import scalar_type
 from torchette.exir.graph import copy_program, drop_unused_constants, recompile
 from torchette.exir.memory.algorithms import interval
-from torchette.exir.pass_base import PassType
+from torchette.exir.pass_base import ExportPass, NodeMetadata, PassType, ProxyValue
 from torchette.exir.tensor import TensorSpec
 from torchette.format import pte
 
@@ -488,3 +492,125 @@ class FoldRedundantDequantizeQuantizePass(PassBase):
         fold = RemoveCloneOpsTransform()
         fold.targets = fold.targets[2:]
         return fold.call(graph_module)
+
+
+# ---- exir.memory: calls of these in a graph stand for memory ----
+
+
+def alloc(spec: tuple[Sequence[int], torch.dtype] | list[tuple[Sequence[int], torch.dtype]]) -> Any:
+    """Returns an uninitialized tensor of a (shape, dtype), or a list of tensors for a list of pairs."""
+    return (
+        [alloc(one) for one in spec] if isinstance(spec, list) else torch.empty(tuple(spec[0]), dtype=spec[1])
+    )
+
+
+def free(spec: TensorSpec) -> None:
+    """Does nothing: a call of it marks the end of a tensor's life."""
+
+
+def view(base: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+    """Returns `base` in another shape, in the same memory."""
+    return base.view(size)
+
+
+# ---- exir.program._program, exir.passes.replace_aten_with_edge_pass ----
+
+
+def edge_to_executorch_passes(
+    config: ExecutorchBackendConfig,
+    name: str | None = None,
+    edge_compile_config: EdgeCompileConfig | None = None,
+) -> list[Callable[[ExportedProgram], ExportedProgram]]:
+    """Returns the passes from an Edge program to the one whose memory is planned: those of the pipeline for this
+    configuration and method. They take and return ExportedPrograms."""
+    stages = pipeline.build(edge_compile_config, config, method=name or "forward").stages
+    passes = [one for stage in stages if stage.name in pipeline.TO_PLAN[:-1] for one in stage.passes]
+    return [to_torch_operators, *passes]
+
+
+# Operators of which Edge has no form of its own.
+DISALLOW_LIST = [
+    torch.ops.aten._assert_scalar.default,
+    torch.ops.aten._assert_async.msg,
+    torch.ops.aten.scalar_tensor.default,
+]
+
+
+def should_lower_to_edge(op: object) -> bool:
+    """Whether `OpReplacePass` replaces calls of an operator: those of torch's overloads that are not in DISALLOW_LIST."""
+    return isinstance(op, OpOverload) and op not in DISALLOW_LIST
+
+
+class OpReplacePass(ExportPass):
+    """Calls of torch's operators become calls of Edge operators."""
+
+    def call_operator(
+        self, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], meta: NodeMetadata
+    ) -> ProxyValue:
+        """Replaces the operator of one call."""
+        return super().call_operator(
+            edge_operator(op) if should_lower_to_edge(op) else op, args, kwargs, meta
+        )
+
+
+# ---- quantized graphs ----
+
+
+class DuplicateDequantNodePass(PassBase):
+    """Gives each user of a dequantized value a dequantize call of its own, so that a backend can take dequantize, operator and
+    quantize as one pattern."""
+
+    def call(self, graph_module: GraphModule) -> PassResult:
+        """Edits the graph."""
+        graph = graph_module.graph
+        found = [node for node in graph.nodes if "dequantize_per_tensor." in str(node.target)]
+        shared = [(node, user) for node in found for user in list(node.users)[1:]]
+        for node, user in shared:
+            with graph.inserting_before(user):
+                copied = graph.node_copy(node)
+            user.replace_input_with(node, copied)
+        graph_module.recompile()
+        return PassResult(graph_module, bool(shared))
+
+
+def replace_quantized_partition_with_op(
+    graph_module: GraphModule, partition: SourcePartition, replacement_op: Callable[..., Any]
+) -> tuple[Node, list[Node], list[Node]]:
+    """Replaces a part of the model, with the dequantize calls before it and the quantize calls after it, by one operator.
+
+    The operator's arguments are the inputs of the replaced nodes, in the order of their use.
+
+    Returns:
+        The new call, and the dequantize and quantize nodes that it replaces.
+
+    Raises:
+        ValueError: no dequantize call feeds the part, or no quantize call reads it.
+    """
+    inside = set(partition.nodes)
+    order = {node: place for place, node in enumerate(graph_module.graph.nodes)}
+    nodes = sorted(inside, key=order.__getitem__)
+    inputs = dict.fromkeys(one for node in nodes for one in node.all_input_nodes if one not in inside)
+    users = dict.fromkeys(one for node in nodes for one in node.users if one not in inside)
+    # A quantize call, or one behind an activation.
+    behind = dict.fromkeys(user for one in users for user in (one, *one.users))
+    before = [one for one in inputs if "dequantize_per_tensor." in str(one.target)]
+    after = [one for one in behind if ".quantize_per_tensor." in f".{one.target}"]
+    between = [one for one in users if one not in after and set(one.users) & set(after)]
+    if not before or not after:
+        missing = "no quantize call reads it" if before else "no dequantize call feeds it"
+        raise ValueError(f"the partition of {nodes[0].name} cannot become a quantized operator: {missing}")
+    replaced = sorted({*before, *nodes, *between, *after}, key=order.__getitem__)
+    arguments = dict.fromkeys(
+        one for node in replaced for one in node.all_input_nodes if one not in set(replaced)
+    )
+    graph = graph_module.graph
+    with graph.inserting_before(replaced[-1]):
+        new = graph.call_function(replacement_op, tuple(arguments))
+    new.meta = dict(replaced[-1].meta)
+    for node in after:
+        node.replace_all_uses_with(new)
+    for node in reversed(replaced):
+        if not node.users:
+            graph.erase_node(node)
+    graph_module.recompile()
+    return new, before, after

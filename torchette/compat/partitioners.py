@@ -6,7 +6,8 @@ from __future__ import annotations
 import logging
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,8 @@ from torchette.exir.delegation.delegate import (
     PartitionResult,
     is_delegate_call,
     reject,
+    tag_constant_data,
+    tag_mutated_buffer,
     why_not_taken,
 )
 from torchette.exir.delegation.partition import TAG, cut
@@ -371,3 +374,139 @@ class WhyNoPartition:
         reject(node, reason)
         if self._logger is not None:
             self._logger.debug("%s: %s", node, reason)
+
+
+class WhyNoPartitionReporter:
+    """Collects why nodes are left out, one reason for each node, and prints them as a table."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[Node, str] = {}
+
+    def report_reject(self, node: Node, reason: str) -> None:
+        """Records the reason, also for the delegation report. A second reason of a node is ignored in the table."""
+        reject(node, reason)
+        self._reasons.setdefault(node, reason)
+
+    def get_table_report(self) -> str:
+        """One line for each node: its name, its operator, the function of the model that it comes from, and the reason."""
+        if not self._reasons:
+            return "No nodes rejected."
+        rows = [("Node name", "Target", "Torch func", "Reason")]
+        for node, reason in self._reasons.items():
+            source = str(node.meta.get("torch_fn", ("", ""))[1])
+            rows.append((node.name, str(node.target), source, reason))
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+    def wrap_check(self, operator_support: OperatorSupportBase, message: str) -> OperatorSupportBase:
+        """Returns a support that decides as the given one, and records `message` for each node that it rejects."""
+        return ReportRejected(operator_support, self, message)
+
+
+class ReportRejected(OperatorSupportBase):
+    """Decides as another support and reports each rejected node; see `WhyNoPartitionReporter.wrap_check`."""
+
+    def __init__(
+        self, operator_support: OperatorSupportBase, reporter: WhyNoPartitionReporter, message: str
+    ) -> None:
+        self.operator_support, self.reporter, self.message = operator_support, reporter, message
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
+        """Whether the wrapped support accepts the node."""
+        if self.operator_support.is_node_supported(submodules, node):
+            return True
+        self.reporter.report_reject(node, self.message)
+        return False
+
+
+# ---- a partitioner made of one rule for each operator ----
+
+
+def format_target_name(target_name: str) -> str:
+    """Returns an operator's name without its namespace, such as ``add.Tensor`` for ``aten.add.Tensor``."""
+    return ".".join(target_name.split(".")[-2:])
+
+
+class PartitionerConfig(ABC):
+    """The rule for one operator of a `ConfigerationBasedPartitioner`.
+
+    Attributes:
+        target_name: the operator, without its namespace: ``add.Tensor``.
+    """
+
+    target_name: str
+
+    @abstractmethod
+    def check_constraints(self, node: Node, ep: ExportedProgram) -> bool:
+        """Whether the backend takes this call of the operator."""
+
+    @abstractmethod
+    def get_original_aten(self) -> torch._ops.OpOverload | None:
+        """The operator that must not be decomposed before the backend sees it; None if there is none."""
+
+    @abstractmethod
+    def get_partition(self, node: Node, ep: ExportedProgram) -> list[Node]:
+        """The node, and the nodes that the backend takes with it."""
+
+
+class ConfigerationBasedPartitioner(Partitioner):
+    """Gives one backend the calls that its rules accept; adjacent calls become one partition.
+
+    Args:
+        delegation_spec: the backend and its options.
+        partitioner_configs: classes of `PartitionerConfig`, or objects of them, one for each operator.
+    """
+
+    def __init__(
+        self,
+        delegation_spec: DelegationSpec,
+        partitioner_configs: Iterable[PartitionerConfig | type[PartitionerConfig]],
+    ) -> None:
+        super().__init__()
+        rules = [config() if isinstance(config, type) else config for config in partitioner_configs]
+        self.target_partitioner_configs = {rule.target_name: rule for rule in rules}
+        self.delegation_spec = delegation_spec
+
+    def _rule(self, node: Node) -> PartitionerConfig | None:
+        if node.op != "call_function":
+            return None
+        return self.target_partitioner_configs.get(format_target_name(str(node.target)))
+
+    def ops_to_not_decompose(
+        self, ep: ExportedProgram
+    ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
+        """The operators that the rules want whole, and a filter that asks the rule of a node."""
+        wanted = [rule.get_original_aten() for rule in self.target_partitioner_configs.values()]
+
+        def accepts(node: Node) -> bool:
+            rule = self._rule(node)
+            return rule is not None and bool(rule.check_constraints(node, ep))
+
+        return [op for op in wanted if op is not None], accepts
+
+    def get_matched_nodes_from_configs(self, ep: ExportedProgram) -> list[list[Node]]:
+        """For each call that a rule accepts: the nodes that `get_partition` returns."""
+        found = []
+        for node in ep.graph.nodes:
+            rule = self._rule(node)
+            if rule is not None and rule.check_constraints(node, ep):
+                found.append(rule.get_partition(node, ep))
+        return found
+
+    def generate_partitions(self, ep: ExportedProgram) -> list[Partition]:
+        """The largest groups of accepted nodes that single calls can replace."""
+        return generate_partitions_from_list_of_nodes(
+            ep.graph_module, self.get_matched_nodes_from_configs(ep)
+        )
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tags the partitions, and the stored tensors that only they read."""
+        tags = {}
+        for partition in self.generate_partitions(exported_program):
+            tag = f"tag{partition.id}"
+            for node in partition.nodes:
+                node.meta[TAG] = tag
+            tags[tag] = self.delegation_spec
+        tag_constant_data(exported_program)
+        tag_mutated_buffer(exported_program)
+        return PartitionResult(exported_program, tags)

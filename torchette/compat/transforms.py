@@ -132,6 +132,37 @@ def create_constant_placeholder(
     return node
 
 
+def duplicate_constant_node(exported_program: ExportedProgram, candidate_node: str) -> set[str]:
+    """Gives each user of a stored tensor, but the first, an input and a copy of the tensor of its own.
+
+    Args:
+        candidate_node: the name of the input.
+
+    Returns:
+        The names of the new inputs.
+
+    Raises:
+        ValueError: there is no input of a stored tensor with this name.
+    """
+    inputs = placeholders(exported_program)
+    node = next((one for one in inputs if one.name == candidate_node), None)
+    spec = None if node is None else _spec(exported_program, node)
+    tensor = None if node is None else get_param_tensor(exported_program, node)
+    if node is None or spec is None or tensor is None:
+        raise ValueError(f"{candidate_node!r} is not an input of a stored tensor")
+    names = set()
+    for number, user in enumerate(list(node.users)[1:]):
+        with node.graph.inserting_before(node):
+            copied = create_constant_placeholder(
+                exported_program, node.graph, f"{candidate_node}_copy_{number}", spec.kind, tensor.clone(), spec.persistent
+            )  # fmt: skip
+        copied.meta = dict(node.meta)
+        user.replace_input_with(node, copied)
+        names.add(copied.name)
+    exported_program.graph_module.recompile()
+    return names
+
+
 def delete_constant_placeholder(exp_program: ExportedProgram, node: Node) -> None:
     """Erases the input of a stored tensor, and the tensor. Raises RuntimeError if it has users or no tensor."""
     spec = _spec(exp_program, node)

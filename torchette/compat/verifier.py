@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A program or graph comes in, by ExecuTorch's names of verifiers; the rules of the Edge dialect are held against it.
-"""`EXIREdgeDialectVerifier`; `torchette.exir.verify(program, "edge")` is the same."""
+# ExecuTorch's names of verifiers, for the rules of our dialects. In: a program or a graph module.
+"""`EXIREdgeDialectVerifier` and `EXIRATenDialectVerifier`; `torchette.exir.verify(program, "edge")` is the same."""
 
 from __future__ import annotations
 
@@ -32,41 +32,59 @@ def EXIREdgeDialectVerifier(
     core_aten_ops_exception_list: Sequence[Any] | None = None,
     preserve_ops: Sequence[Any] | None = None,
 ) -> Any:
-    """What a program in the Edge dialect can be called with to be checked; it raises torch's SpecViolationError, whose cause
-    is a DialectError with all violations.
+    """Returns a verifier of the Edge dialect. Called with a program or a graph module, it raises torch's SpecViolationError,
+    whose cause is a DialectError with all violations.
 
     Args:
-        edge_compile_config: an `EdgeCompileConfig`; without ``_check_ir_validity`` nothing is checked. Its operators to keep
-            are accepted.
-        class_only: the class and not an object of it, as `ExportedProgram(verifiers=[...])` wants it.
-        core_aten_ops_exception_list, preserve_ops: operators that are accepted besides.
+        edge_compile_config: without its ``_check_ir_validity`` nothing is checked. Its operators to keep are accepted.
+        class_only: return the class, as `ExportedProgram(verifiers=[...])` requires, instead of an object.
+        core_aten_ops_exception_list, preserve_ops: further operators to accept.
     """
-    config = edge_compile_config
+    return _verifier("edge", edge_compile_config, class_only, core_aten_ops_exception_list, preserve_ops)
+
+
+def EXIRATenDialectVerifier(
+    edge_compile_config: EdgeCompileConfig | None = None,
+    class_only: bool = False,
+    core_aten_ops_exception_list: Sequence[Any] | None = None,
+    preserve_ops: Sequence[Any] | None = None,
+) -> Any:
+    """Returns a verifier of core ATen, with the arguments and errors of `EXIREdgeDialectVerifier`."""
+    return _verifier("core_aten", edge_compile_config, class_only, core_aten_ops_exception_list, preserve_ops)
+
+
+def _verifier(
+    rules: str,
+    config: EdgeCompileConfig | None,
+    class_only: bool,
+    exceptions: Sequence[Any] | None,
+    preserved: Sequence[Any] | None,
+) -> Any:
     allowed = [
-        *(core_aten_ops_exception_list or getattr(config, "_core_aten_ops_exception_list", None) or ()),
-        *(preserve_ops or getattr(config, "preserve_ops", None) or ()),
+        *(exceptions or getattr(config, "_core_aten_ops_exception_list", None) or ()),
+        *(preserved or getattr(config, "preserve_ops", None) or ()),
     ]
 
-    class EdgeVerifier(Verifier):
-        """The rules of the Edge dialect."""
+    class DialectVerifier(Verifier):
+        """The rules of one dialect."""
 
-        dialect = "EDGE"
+        dialect = "EDGE" if rules == "edge" else "OLD_EXIR_ATEN"
 
         def check_valid_op(self, op: object) -> None:
-            """Operators are checked with all the rest."""
+            """Operators are checked together with the other rules."""
 
         def check_additional(self, gm: GraphModule) -> None:
             """All rules that a graph alone can break."""
             self(gm)
 
         def __call__(self, program: ExportedProgram | GraphModule) -> None:
-            """Check a program or a graph module."""
+            """Checks a program or a graph module."""
             if config is not None and not config._check_ir_validity:
                 return
             whole = program if isinstance(program, ExportedProgram) else program_of(program)
             try:
-                verify(whole, "edge", allowed)
+                verify(whole, rules, allowed)
             except DialectError as error:
                 raise SpecViolationError(str(error)) from error
 
-    return EdgeVerifier if class_only else EdgeVerifier()
+    return DialectVerifier if class_only else DialectVerifier()

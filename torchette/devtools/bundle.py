@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from torchette.devtools import profile_blocks
 from torchette.devtools.inspect import DTYPES
 from torchette.errors import ExecutionError, FormatError, InputError, InputTypeError
 from torchette.files import missing_file
@@ -27,7 +28,7 @@ from torchette.runtime import MethodMeta, Runtime
 from torchette.units import counted
 
 if TYPE_CHECKING:
-    from torchette.runtime import Method
+    from torchette.runtime import Method, Program
 
 _NUMBERS = {bool: ("Bool", "bool_val"), int: ("Int", "int_val"), float: ("Double", "double_val")}
 _VERSION = 0  # of the format
@@ -231,18 +232,19 @@ class Module:
         """Runs a method.
 
         Args:
-            inputs: one value per input; what is no list and no tuple is the only input.
+            inputs: one value per input; anything but a list or a tuple is the only input. `plan_execute` uses them again.
             clone_outputs: of no effect: outputs are always freshly owned. They are numpy's where an input is, else torch's.
 
         Raises as `torchette.runtime.Method.execute`.
         """
         del clone_outputs
-        return run(self.method(method_name), inputs)
+        self._inputs[method_name] = given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+        return run(self.method(method_name), given)
 
     def method(self, name: str) -> Any:
         """A method of the runtime, loaded. Raises as `torchette.runtime.Program.load_method`."""
         if name not in self._methods:
-            self._methods[name] = self._program.load_method(name)
+            self._methods[name] = load_method(self._program, name)
         return self._methods[name]
 
     def forward(self, inputs: object = (), clone_outputs: bool = True) -> list[Any]:
@@ -268,7 +270,16 @@ class Module:
             self._program.set_bundled_input_index(testset_idx)
 
     def plan_execute(self, method_name: str, clone_outputs: bool = True) -> list[Any]:
-        """Runs a method with the inputs that were loaded last."""
+        """Runs a method with the inputs of its last call, or those that `load_bundled_input` has loaded since.
+
+        Raises as `torchette.runtime.Method.execute`, and InputError if a method with inputs has none yet.
+        """
+        count = self.method_meta(method_name).num_inputs()
+        if count and method_name not in self._inputs:
+            raise InputError(
+                f"method {method_name!r} has no inputs yet: it takes {counted(count, 'input')}",
+                hints=[f"module.run_method({method_name!r}, inputs)", "module.load_bundled_input(...)"],
+            )
         return self.run_method(method_name, self._inputs.get(method_name, []), clone_outputs)
 
     def verify_result_with_bundled_expected_output(
@@ -300,12 +311,19 @@ class Module:
         return outputs
 
 
+def load_method(program: Program, name: str) -> Method:
+    """Loads a method, traced if there is a profile block to record its events."""
+    return program.load_method(name, tracing=profile_blocks.is_recording() and not program.has_etdump())
+
+
 def run(method: Method, inputs: object) -> list[Any]:
     """A method of the runtime, run as `Module.run_method` says."""
     import numpy
 
     given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
     outputs = method.execute(given)
+    if profile_blocks.is_recording():
+        profile_blocks.record(method.take_events())
     return outputs if any(isinstance(value, numpy.ndarray) for value in given) else torch_s(outputs)
 
 

@@ -39,30 +39,48 @@ class PassManager:
 
     Args:
         passes: callables from graph module to `PassResult` or None.
+        run_checks_after_each_pass: check the graph after each pass: by default that it calls no methods and no modules, which
+            no dialect has. See `add_checks`.
+        suppress_check_failures: ignored, as in ExecuTorch.
         steps: how often to run them all; stops early when none changed anything.
-        run_checks_after_each_pass: raise PassError where a graph then calls methods or modules, which no dialect has.
     """
 
     def __init__(
         self,
         passes: Iterable[Any] | None = None,
-        constraints: object = None,
-        steps: int = 1,
         run_checks_after_each_pass: bool = False,
-        **_: object,
+        suppress_check_failures: bool = False,
+        steps: int = 1,
+        **_: object,  # constraints on the order, of torch's solver: the passes run in the given order
     ) -> None:
-        del constraints  # on the order, of torch's solver: they run as they stand
+        del suppress_check_failures
         self.passes: list[Any] = list(passes or ())
         self.steps = steps
         self.run_checks_after_each_pass = run_checks_after_each_pass
+        self._check_first = False
 
     def add_pass(self, new: PassType) -> None:
         """Append a pass."""
         self.passes.append(new)
 
+    def add_checks(self, check: Callable[[Any], None]) -> None:
+        """Replaces the check. The new one is called with the graph module before the first pass and, with
+        `run_checks_after_each_pass`, after each pass; it raises an error if the graph is wrong.
+
+        Raises:
+            TypeError: the check does not take exactly one argument.
+        """
+        count = len(inspect.signature(check).parameters)
+        if count != 1:
+            raise TypeError(f"a check takes one argument, the graph module, not {count}")
+        vars(self)["check"] = check
+        self._check_first = True
+
     def __call__(self, module: Any) -> Any:
         """Run all passes; `modified` says whether any of them changed the graph."""
         overall = False
+        if self._check_first:
+            self.check(module)
         for _ in range(self.steps):
             modified = False
             for run in self.passes:

@@ -14,8 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torchette.devtools.bundle import BundledModule, run, torch_s
+from torchette.devtools.bundle import BundledModule, load_method, run, torch_s
 from torchette.devtools.bundle import Module as ExecuTorchModule
+from torchette.devtools.profile_blocks import create_profile_block as _create_profile_block
+from torchette.devtools.profile_blocks import dump_profile_results as _dump_profile_results
+from torchette.devtools.profile_blocks import reset_profile_results as _reset_profile_results
 from torchette.errors import InputError, RuntimeLoadError
 from torchette.runtime import (
     BackendRegistry,
@@ -35,8 +38,12 @@ __all__ = [
     "ExecuTorchModule",
     "ExecuTorchProgram",
     "MethodMeta",
+    "PyDataLoader",
     "TensorInfo",
     "Verification",
+    "_create_profile_block",
+    "_dump_profile_results",
+    "_reset_profile_results",
 ]
 
 
@@ -105,7 +112,7 @@ class ExecuTorchProgram:
 
     def load_method(self, method_name: str) -> ExecuTorchMethod:
         """Raises as `torchette.runtime.Program.load_method`."""
-        return ExecuTorchMethod(self._program.load_method(method_name))
+        return ExecuTorchMethod(load_method(self._program, method_name))
 
 
 def _load(
@@ -160,6 +167,30 @@ def _load_for_executorch_from_buffer(
         ExecuTorchModule, buffer, data_map_buffer, enable_etdump, debug_buffer_size, program_verification
     )
     return result
+
+
+class PyDataLoader:
+    """A program in a file, for `_load_for_executorch_from_data_loader`. ExecuTorch's Python package has this class, but no
+    function that makes an object of it.
+
+    Args:
+        path: of the .pte file, which is read when a module is loaded.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+
+def _load_for_executorch_from_data_loader(
+    loader: PyDataLoader,
+    data_path: str | None = None,
+    enable_etdump: bool = False,
+    debug_buffer_size: int = 0,
+    program_verification: Verification = Verification.InternalConsistency,
+) -> ExecuTorchModule:
+    return _load_for_executorch(
+        str(loader.path), data_path, enable_etdump, debug_buffer_size, program_verification
+    )
 
 
 def _load_for_executorch_from_bundled_program(

@@ -28,14 +28,14 @@ class Method:
 
     def execute(
         self,
-        inputs: Sequence[Any],
+        inputs: Any,
         observer: Callable[[Intermediate], None] | None = None,
         only: Collection[tuple[int, int]] = (),
     ) -> list[Any]:
         """Runs the method.
 
         Args:
-            inputs: one value per input, flat. Tensors are numpy arrays, torch tensors or anything else on the CPU that
+            inputs: a list or tuple with one value per input, flat, or the only input. Tensors are numpy arrays, torch tensors or anything else on the CPU that
                 speaks DLPack, of the method's dtype and rank, each size within its bound. They are used in place
                 if they have the layout of the method, and are converted otherwise. Other inputs are scalars, strings and
                 None.
@@ -50,13 +50,15 @@ class Method:
 
         Raises:
             InputError: an input does not fit; the message has the input and both sides.
-            InputTypeError: the method does not accept the type of an input.
+            InputTypeError: the method does not accept the type of an input, or the inputs are not in one list.
             ExecutionError: the method failed.
         """
+        if not isinstance(inputs, (list, tuple)):
+            inputs = [inputs]
         if observer is None:
             arguments: tuple[Any, ...] = (inputs,)
         else:
-            self._check_traced()
+            self._check_observer(observer)
             seen = observer
             arguments = (inputs, lambda *record: seen(_intermediate(*record)), set(only))
         try:
@@ -65,7 +67,12 @@ class Method:
         except native.module().Fault as fault:
             raise self._error(fault, inputs) from None
 
-    def _check_traced(self) -> None:
+    def _check_observer(self, observer: object) -> None:
+        if not callable(observer):
+            raise InputTypeError(
+                f"method {self._meta.name()!r}: the second argument is the observer, a function, not {type(observer).__name__}",
+                hints=["put all inputs into one list: method.execute([x, y])"],
+            )
         if not self._method.is_traced:
             raise InputError(
                 f"method {self._meta.name()!r} shows no values: it was loaded without tracing",

@@ -37,6 +37,7 @@ from torchette.exir.delegation.delegate import (
     Partitioner,
     PartitionResult,
     PreprocessResult,
+    as_one_call,
     executorch_call_delegate,
     reject,
     tag_constant_data,
@@ -157,8 +158,10 @@ def test_a_whole_program_becomes_a_module_that_can_be_exported_again() -> None:
     assert call.meta["val"][0].shape == (2, 4)
     torch.testing.assert_close(again.exported_program().module()(ARGS[0]), Composite()(ARGS[0]))
     assert b"linear.default relu.default" in again.to_executorch().buffer
-    alone = EdgeProgramManager(lowered.program()).to_executorch()
-    assert b"linear.default relu.default" in alone.buffer
+    assert b"linear.default relu.default" in lowered.buffer()
+    (plan,) = lowered.program(emit_stacktrace=True).execution_plan
+    assert [one.id for one in plan.delegates] == ["ListingBackend"]
+    assert plan.chains[0].stacktrace
 
 
 class _LaterFirst(torch.nn.Module):
@@ -176,7 +179,8 @@ class _InputAndTwice(torch.nn.Module):
 @pytest.mark.parametrize("model", [_LaterFirst(), _InputAndTwice()], ids=["order", "input, twice"])
 def test_results_of_a_whole_program_keep_their_order(model: torch.nn.Module) -> None:
     x = torch.arange(3.0)
-    program = to_backend("ListingBackend", to_edge(export(model, (x,))).exported_program(), []).program()
+    lowered = to_backend("ListingBackend", to_edge(export(model, (x,))).exported_program(), [])
+    program = as_one_call(lowered)
     _close(program.module()(x), model(x))
 
 

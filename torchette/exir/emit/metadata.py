@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import json
@@ -53,8 +54,16 @@ def _leaves(spec: pytree.TreeSpec) -> Iterator[pytree.TreeSpec]:
             yield from _leaves(child)
 
 
+def _is_named_tuple(spec: pytree.TreeSpec) -> bool:
+    """Whether this is a namedtuple that torch has no name for."""
+    return spec.type is collections.namedtuple and spec.context not in pytree.SUPPORTED_SERIALIZED_TYPES
+
+
 def _lacks_text(spec: pytree.TreeSpec) -> bool:
-    """What torch.topk and its like return, and dataclasses without a name: torch itself has no text for them."""
+    """Whether torch has no text for this: namedtuples and dataclasses without a name, and the result of torch.topk and the
+    like."""
+    if _is_named_tuple(spec):
+        return True
     if dataclasses.is_dataclass(spec.type):
         text = pytree.SUPPORTED_SERIALIZED_TYPES.get(checked(spec.type, type))
         return text is None or text.serialized_type_name == pytree.NO_SERIALIZED_TYPE_NAME_FOUND
@@ -76,7 +85,10 @@ def _name_tuples(record: dict[str, Any], spec: pytree.TreeSpec) -> None:
             True  # a leaf all the same: torch and ExecuTorch read no such entry, and see a real tensor
         )
         return
-    if _lacks_text(spec):
+    if _is_named_tuple(spec):
+        record["type"] = f"collections.namedtuple.{spec.context.__name__}"
+        record["context"] = json.dumps(spec.context._fields)
+    elif _lacks_text(spec):
         is_dataclass = dataclasses.is_dataclass(spec.type)
         record["type"] = f"{spec.type.__module__}.{spec.type.__qualname__}"
         record["context"] = json.dumps(spec.context if is_dataclass else spec.type.__match_args__)

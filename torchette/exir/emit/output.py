@@ -43,3 +43,8 @@ class EmitterOutput:
     values: dict[str, dict[Node, int | tuple[int, ...]]] = field(default_factory=dict)
     instruction_id_to_num_outs_map: dict[str, dict[int, int]] = field(default_factory=dict)
     delegate_map: dict[str, dict[int, Any]] = field(default_factory=dict)
+
+    @property
+    def method_to_delegate_debug_id_map(self) -> dict[str, dict[int, Any]]:
+        """`delegate_map`, by ExecuTorch's name."""
+        return self.delegate_map

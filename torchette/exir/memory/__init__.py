@@ -17,7 +17,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from torchette import compat
 from torchette.errors import PlanError
+
+__getattr__ = compat.attributes(__name__)  # alloc, free and view, by ExecuTorch's names
 
 
 class Interval(NamedTuple):

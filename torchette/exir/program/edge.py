@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 
 from torchette.errors import InputTypeError
 from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
-from torchette.exir.delegation.delegate import Partitioner, is_delegate_call
+from torchette.exir.delegation.delegate import LoweredBackendModule, Partitioner, is_delegate_call
 from torchette.exir.delegation.explain import Delegation, explain, keep_reasons, warn
 from torchette.exir.delegation.share_weights import share_weights
 from torchette.exir.dialects._ops import to_edge_operators
@@ -299,6 +299,14 @@ class EdgeProgramManager:
 
     def _repr_html_(self) -> str:
         return html(self)
+
+
+def _finished(program: ExportedProgram, options: Mapping[str, Any]) -> ExecutorchProgramManager:
+    """For `LoweredBackendModule.buffer`."""
+    return EdgeProgramManager(program).to_executorch(ExecutorchBackendConfig(**options))
+
+
+LoweredBackendModule.to_executorch = staticmethod(_finished)
 
 
 def _plan_across_methods(config: ExecutorchBackendConfig, methods: Iterable[str]) -> None:

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The steps of ExecuTorch's Python documentation give the same results after a change of the import root."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.documentation_flows import FLOWS
+
+
+def _run(root: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.interop.documentation_flows", root]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == 0, done.stderr
+    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return results
+
+
+@pytest.fixture(scope="module")
+def ours() -> dict[str, Any]:
+    return _run("torchette")
+
+
+@pytest.fixture(scope="module")
+def theirs() -> dict[str, Any]:
+    pytest.importorskip("executorch")
+    return _run("executorch")
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_a_documented_flow_gives_executorch_s_results(
+    name: str, ours: dict[str, Any], theirs: dict[str, Any]
+) -> None:
+    assert ours[name] == theirs[name], FLOWS[name].__doc__
