@@ -157,3 +157,39 @@ def test_other_structures_are_refused(value: Any, words: str) -> None:
         pytree.flatten(tree, value, "args", [])
     with pytest.raises(FormatError, match="3 leaves for 1"):
         pytree.unflatten(tree, [1])
+
+
+Result = collections.namedtuple("Result", ["value", "parts"])
+
+
+def test_a_named_tuple_keeps_its_names_and_the_containers_in_it(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    import torchette
+
+    class Model(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return Result(x + 1, {"twice": x * 2, "pair": [Result(x, (x - 1,))]})
+
+    x = torch.ones(2)
+    compiled = torchette.compile(Model(), (x,))
+    compiled.save(tmp_path / "model.pte")
+    for found in (compiled(x), torchette.load(tmp_path / "model.pte")(x)):
+        assert type(found).__name__ == "Result" and found._fields == Result._fields
+        (inner,) = found.parts["pair"]
+        leaves = (found.value, found.parts["twice"], inner.value, inner.parts[0])
+        for leaf, expected in zip(leaves, (x + 1, x * 2, x, x - 1), strict=True):
+            assert torch.equal(torch.as_tensor(leaf), expected)
+
+
+def test_a_named_tuple_is_read_without_torch() -> None:
+    text = json.dumps(
+        [1, {"type": "collections.namedtuple.Pair", "context": '["first", "second"]', "children_spec": [
+            {"type": None, "context": None, "children_spec": []} for _ in range(2)
+        ]}]
+    )  # fmt: skip
+    tree = pytree.decode(text)
+    assert tree is not None and list(pytree.names(tree, "r")) == ["r.first", "r.second"]
+    assert pytree.unflatten(tree, [1, 2]) == Pair(1, 2) and pytree.unflatten(tree, [1, 2]).second == 2
+    out: list[Any] = []
+    pytree.flatten(tree, Pair(3, 4), "inputs", out)
+    assert out == [3, 4]

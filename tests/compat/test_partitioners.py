@@ -3,16 +3,24 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.fx.passes.utils.source_matcher_utils import get_source_partitions
 from torchette.exir.backend.backend_api import validation_disabled
 
 from torchette.backends.null import NullPartitioner
 from torchette.backends.xnnpack.configs import XNNPACKPassManager, get_input_node
+from torchette.compat.inner import replace_quantized_partition_with_op
 from torchette.compat.partitioners import (
+    ConfigerationBasedPartitioner,
     GroupBasedPartitioner,
+    PartitionerConfig,
+    WhyNoPartitionReporter,
     get_delegated_payload,
     get_delegation_info,
     get_lowered_backend_modules,
@@ -21,9 +29,11 @@ from torchette.compat.partitioners import (
     is_lowered_module,
     print_delegation_info,
 )
-from torchette.compat.transforms import get_param_tensor
+from torchette.compat.transforms import duplicate_constant_node, get_param_tensor
 from torchette.exir import to_edge, to_edge_transform_and_lower
+from torchette.exir.delegation.delegate import DelegationSpec
 from torchette.exir.passes import CSEPass
+from torchette.runtime import Runtime
 
 
 class Net(nn.Module):
@@ -130,3 +140,101 @@ def test_what_a_node_stands_for() -> None:
     call.args = (*call.args[:2], None)
     with pytest.raises(TypeError, match="argument 2 of linear is no node but None"):
         get_input_node(call, 2)
+
+
+def test_dequantize_calls_are_duplicated_and_a_quantized_part_becomes_an_operator() -> None:
+    """Under both roots: the graphs have the same calls after the same steps."""
+    ours = _quantized_steps("torchette")
+    assert ours == [True, 3, "aten::linear", 3, 1, 1, 2]
+    pytest.importorskip("executorch")
+    assert _quantized_steps("executorch")[:6] == ours[:6]
+
+
+def _quantized_steps(root: str) -> list[Any]:
+    import torch.ao.quantization.fx._decomposed
+
+    quantized, eight = torch.ops.quantized_decomposed, (0.1, 0, -128, 127, torch.int8)
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            x = quantized.dequantize_per_tensor.default(
+                quantized.quantize_per_tensor.default(x, *eight), *eight
+            )
+            y = quantized.quantize_per_tensor.default(self.linear(x), *eight)
+            y = quantized.dequantize_per_tensor.default(y, *eight)
+            return y + 1, y * 2
+
+    exir, passes = (
+        importlib.import_module(f"{root}.exir"),
+        "exir.backend.canonical_partitioners.duplicate_dequant_node_pass",
+    )
+    config = exir.EdgeCompileConfig(_check_ir_validity=False)
+    program = exir.to_edge(torch.export.export(Layer(), (torch.ones(1, 2),)), compile_config=config)
+    module = program.exported_program().graph_module
+    changed = importlib.import_module(f"{root}.{passes}").DuplicateDequantNodePass()(module)
+    module = changed.graph_module
+    count = sum("dequantize_per_tensor" in node.name for node in module.graph.nodes)
+    (part,) = get_source_partitions(module.graph, [torch.nn.Linear])[torch.nn.Linear]
+    replace = importlib.import_module(f"{root}.exir.backend.utils").replace_quantized_partition_with_op
+    call, before, after = replace(module, part, torch.ops.aten.linear)
+    module.graph.lint()
+    found = [changed.modified, count, call.target._qualified_op_name, len(call.args), len(before), len(after)]
+    return [*found, len(call.users)]
+
+
+def test_a_part_without_quantize_calls_is_refused() -> None:
+    program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+    (part,) = get_source_partitions(program.graph, [torch.nn.Linear])[torch.nn.Linear]
+    with pytest.raises(ValueError, match="no dequantize call feeds it"):
+        replace_quantized_partition_with_op(program.graph_module, part, torch.ops.aten.linear)
+
+
+def test_a_support_reports_what_it_rejects() -> None:
+    class Nothing(OperatorSupportBase):
+        def is_node_supported(self, submodules: Any, node: Any) -> bool:
+            return False
+
+    program = torch.export.export(torch.nn.ReLU(), (torch.ones(2),))
+    (node,) = [node for node in program.graph.nodes if node.op == "call_function"]
+    reporter = WhyNoPartitionReporter()
+    assert not reporter.wrap_check(Nothing(), "takes nothing").is_node_supported({}, node)
+    line = reporter.get_table_report().splitlines()[-1].split()
+    assert line[0] == "relu" and line[-2:] == ["takes", "nothing"]
+    assert node.meta["rejections"] == ["takes nothing"]
+
+
+def test_rules_partition_for_a_backend_and_the_result_runs() -> None:
+    class Add(PartitionerConfig):
+        target_name = "add.Tensor"
+
+        def check_constraints(self, node: Any, ep: Any) -> bool:
+            return all(hasattr(one, "meta") for one in node.args[:2])
+
+        def get_original_aten(self) -> Any:
+            return None
+
+        def get_partition(self, node: Any, ep: Any) -> list[Any]:
+            return [node]
+
+    class Sums(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return (x + y).relu() + y
+
+    partitioner = ConfigerationBasedPartitioner(DelegationSpec("NullBackend", []), [Add])
+    args = torch.randn(3), torch.randn(3)
+    edge = to_edge(torch.export.export(Sums(), args)).to_backend(partitioner)
+    module = edge.exported_program().graph_module
+    assert [one.backend_id for one in get_lowered_backend_modules(module)] == ["NullBackend"] * 2
+    assert partitioner.ops_to_not_decompose(edge.exported_program())[0] == []
+    (result,) = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward").execute(args)
+    torch.testing.assert_close(torch.as_tensor(result), Sums()(*args))
+
+
+def test_a_constant_to_duplicate_must_exist() -> None:
+    program = torch.export.export(torch.nn.ReLU(), (torch.ones(2),))
+    with pytest.raises(ValueError, match="'x' is not an input of a stored tensor"):
+        duplicate_constant_node(program, "x")

@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.devtools.report_programs import SOURCE, encoder
 from torchette.cli import main
@@ -20,7 +23,8 @@ from torchette.devtools.profile import Operation, Profile
 from torchette.devtools.report import write_report
 from torchette.devtools.report.contents import contents
 from torchette.devtools.work import Work
-from torchette.errors import FormatError, ModelNotFoundError
+from torchette.errors import FormatError, MissingPackageError, ModelNotFoundError
+from torchette.exir import to_edge
 from torchette.format import pte
 
 
@@ -314,3 +318,47 @@ def test_branches_and_loops_join_what_may_have_written() -> None:
     assert ("relu", "tanh") not in pairs
     again = joined(Loop(), torch.tensor(0), torch.randn(2, 3))
     assert {("add", "lt"), ("clone", "sin"), ("sin", "output"), ("clone", "output")} <= again
+
+
+def test_exported_programs_are_graphs_with_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchette.devtools.visualization import visualize, visualize_graph, visualize_with_clusters
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(self.layer(x))
+
+    edge = to_edge(torch.export.export(Net(), (torch.ones(1, 2),)))
+    path = tmp_path / "graph.json"
+    visualize_with_clusters(
+        edge.exported_program(),
+        path,
+        get_node_partition_name=lambda node: "part 0" if "relu" in node.name else None,
+    )
+    nodes = {node["id"]: node for node in json.loads(path.read_text())["graphs"][0]["nodes"]}
+    linear, relu = nodes["aten_linear_default"], nodes["aten_relu_default"]
+    assert (linear["label"], linear["namespace"]) == ("aten.linear.default", "layer")
+    assert relu["namespace"] == "part 0"
+    assert relu["incomingEdges"][0]["sourceNodeId"] == "aten_linear_default"
+    assert {"key": "tensor", "value": "torch.float32[1, 2]"} in relu["attrs"]
+
+    monkeypatch.setitem(sys.modules, "model_explorer", None)
+    with pytest.raises(MissingPackageError, match="pip install ai-edge-model-explorer"):
+        visualize(edge)
+    opened: list[Any] = []
+    config = SimpleNamespace(
+        add_model_from_path=lambda path: opened.append(json.loads(Path(path).read_text())),
+        set_reuse_server=lambda: opened.append("reused"),
+    )
+    package = SimpleNamespace(
+        config=lambda: config, visualize_from_config=lambda config, **options: opened.append(options)
+    )
+    monkeypatch.setitem(sys.modules, "model_explorer", package)
+    visualize(edge, port=8081)
+    visualize_graph(edge.exported_program().graph_module, edge.exported_program(), reuse_server=False)
+    first, reused, options, second, plain = opened
+    assert first == second and reused == "reused" and len(first["graphs"][0]["nodes"]) == len(nodes)
+    assert options == {"no_open_in_browser": False, "port": 8081} and plain == {"no_open_in_browser": False}

@@ -153,3 +153,32 @@ def test_what_the_runtime_has(whole: str) -> None:
     portable_lib._unsafe_reset_threadpool(1)
     assert portable_lib._threadpool_get_thread_count() == 1
     portable_lib._unsafe_reset_threadpool(before)
+
+
+def test_plan_execute_runs_again_with_the_last_inputs(tmp_path: Path) -> None:
+    program, _ = files(tmp_path, False)
+    module = portable_lib._load_for_executorch(program)
+    with pytest.raises(InputError, match=r"'forward' has no inputs yet: it takes 1 input"):
+        module.plan_execute("forward")
+    module.forward([X])
+    (again,) = module.plan_execute("forward")
+    torch.testing.assert_close(again, EXPECTED)
+
+
+def test_a_data_loader_is_a_program_to_load(tmp_path: Path) -> None:
+    program, data = files(tmp_path, True)
+    loader = portable_lib.PyDataLoader(program)
+    module = portable_lib._load_for_executorch_from_data_loader(loader, data_path=data, enable_etdump=True)
+    torch.testing.assert_close(module.forward([X])[0], EXPECTED)
+    assert module.has_etdump()
+
+
+def test_a_method_takes_its_only_input_without_a_list(tmp_path: Path) -> None:
+    program, _ = files(tmp_path, False)
+    method = Runtime.get().load_program(program).load_method("forward")
+    torch.testing.assert_close(method.execute(X)[0], EXPECTED)
+    np.testing.assert_allclose(method.execute(X.numpy())[0], EXPECTED, rtol=1e-5)
+    with pytest.raises(
+        InputError, match=r"the second argument is the observer[\s\S]*put all inputs into one list"
+    ):
+        method.execute(X, X)

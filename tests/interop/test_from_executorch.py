@@ -50,7 +50,9 @@ CLAIMS: dict[str, str] = {
     ),
     "Edge graphs of `to_edge`": HERE + "test_edge_graphs_print_as_executorch_s_where_it_is_aliased",
     "Of ExecuTorch 1.5.1's own": HERE + "test_executorch_s_own_tests",
-    "An import of what is not here": ABSENT,
+    "An import of what is not here": ABSENT
+    + " compat/test_compat.py::test_every_module_of_executorch_is_here_or_says_what_there_is_instead"
+    + " compat/test_compat.py::test_a_name_that_is_not_here_says_what_there_is_instead",
     "`executorch.exir._serialize.*`": ABSENT,
     "passes that carry out its own pipeline": ABSENT,
     "`executorch.exir.operator` but": ABSENT + " compat/test_inner.py::test_out_variants_by_name",
@@ -63,7 +65,7 @@ CLAIMS: dict[str, str] = {
     "`executorch.extension.llm.export.builder`": ABSENT,
     "`executorch.backends.*` but": ABSENT,
     "tools such as": ABSENT,
-    "The whole list stands": "compat/test_compat.py::test_the_peer_has_what_is_not_here",
+    "The whole list stands": "compat/test_compat.py::test_every_module_of_executorch_is_here_or_says_what_there_is_instead",
     "The targets of an Edge program": (
         "exir/test_edge_operators.py::test_every_operator_of_an_edge_program_is_an_edge_operator "
         "exir/test_edge_operators.py::test_there_is_one_object_per_overload_and_it_equals_torchs exir/test_edge_operators.py::test_schemas_report_dtypes"
@@ -71,6 +73,8 @@ CLAIMS: dict[str, str] = {
     "In eager mode the operator": "exir/test_backend_operators.py::test_operator_runs_by_its_pattern exir/test_backend_operators.py::test_without_a_kernel_compiling_says_so",
     "A recipe says": BLOCKS + " export/test_export.py::test_a_session_step_by_step",
     "A bundled program is": BLOCKS + " devtools/test_bundle.py::test_executorch_reads_our_bundle",
+    "The legacy profiler of ExecuTorch": "devtools/test_profile_blocks.py::test_blocks_have_the_events_of_their_executions",
+    "`python -m torchette.profiler": "devtools/test_profile_blocks.py::test_the_command_reads_a_stored_sample",
     "A program for ExecuTorch's C++": "extension/test_compat.py::test_a_program_for_executorch_runs_a_model extension/test_compat.py::test_every_header_stands_by_itself",
     "`Module`, `TensorPtr`": CPP + " extension/test_compat.py::test_a_backend_that_traces_is_spelled_as_there extension/test_guides.py::test_options_in_either_spelling",
     "Kernels that are written": (
@@ -147,7 +151,7 @@ LEFT = [
 
 @pytest.mark.parametrize("path", LEFT)
 def test_what_the_table_has_no_path_for(path: str) -> None:
-    with pytest.raises(ModuleNotFoundError):
+    with pytest.raises(ModuleNotFoundError, match="Try: "):
         importlib.import_module(f"torchette.{path}")
 
 

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: the bytes of a dump of profile blocks, from torchette/devtools/profile_blocks.py or from ExecuTorch's runtime. Out: events
+# over the repetitions of each block, as tables and as a Chrome trace.
+"""The names of ExecuTorch's modules profiler.parse_profiler_results and profiler.profiler_results_cli."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from torchette.devtools.inspect import Table, printable
+from torchette.devtools.profile_blocks import (
+    ALLOCATION,
+    ALLOCATOR,
+    CHAIN_IDX_NO_CHAIN,
+    ET_PROF_VER,
+    EVENT,
+    HEADER,
+)
+from torchette.errors import FormatError
+
+
+class TimeScale(Enum):
+    """The unit of the times in a dump. Times are returned in milliseconds, but cycles stay cycles."""
+
+    TIME_IN_NS = 0
+    TIME_IN_US = 1
+    TIME_IN_MS = 2
+    CPU_CYCLES = 3
+
+
+_PER_MILLISECOND = {TimeScale.TIME_IN_NS: 1_000_000, TimeScale.TIME_IN_US: 1000}
+
+
+@dataclass
+class ProfileEvent:
+    """An event of a block, with its begin and duration in each repetition of the block."""
+
+    name: str
+    ts: list[float]
+    duration: list[float]
+    chain_idx: int = CHAIN_IDX_NO_CHAIN
+    instruction_idx: int = -1
+    stacktrace: str | None = None
+
+
+@dataclass
+class ProfileEventFrameworkTax:
+    """The share of an execution, in percent, that is not spent in kernels and delegates; one value for each repetition."""
+
+    exec_time: list[float]
+    kernel_and_delegate_time: list[float]
+    framework_tax: list[float]
+
+
+@dataclass
+class MemEvent:
+    """The bytes that a block took from an allocator."""
+
+    allocator_name: str
+    total_allocations_done: int
+
+
+def deserialize_profile_results(
+    buff: bytes, time_scale: TimeScale = TimeScale.TIME_IN_NS
+) -> tuple[dict[str, list[ProfileEvent]], dict[str, list[MemEvent]]]:
+    """Reads a dump.
+
+    Blocks of one name are repetitions of the same code: they become one entry.
+
+    Args:
+        buff: the bytes of the dump.
+        time_scale: the unit of its times.
+
+    Returns:
+        By the name of a block: its events, and the bytes taken from each allocator in its first repetition.
+
+    Raises:
+        FormatError: the dump is damaged or has another version, or repetitions of a block have different events.
+    """
+    blocks: dict[str, list[ProfileEvent]] = {}
+    memory: dict[str, list[MemEvent]] = {}
+    scale, offset = _PER_MILLISECOND.get(time_scale, 1), 0
+    try:
+        while offset < len(buff):
+            offset = _read_block(buff, offset, scale, blocks, memory)
+    except (struct.error, KeyError) as error:
+        raise FormatError(f"the block of the profile at byte {offset:,} is damaged: {error}") from None
+    return blocks, memory
+
+
+def _read_block(
+    data: bytes,
+    offset: int,
+    scale: int,
+    blocks: dict[str, list[ProfileEvent]],
+    memory: dict[str, list[MemEvent]],
+) -> int:
+    """Adds one block and returns the offset of the next one."""
+    named, version, room, count, room_for_allocators, allocators, room_for_allocations, allocations = (
+        HEADER.unpack_from(data, offset)
+    )
+    if version != ET_PROF_VER:
+        raise FormatError(f"the profile has version {version} at byte {offset:,}, not {ET_PROF_VER}")
+    name = _text(named)
+    offset += HEADER.size
+    found: list[ProfileEvent] = []
+    for at in range(count):
+        label, chain, instruction, begin, end = EVENT.unpack_from(data, offset + at * EVENT.size)
+        times = [round(begin / scale, 4)], [round((end - begin) / scale, 4)]
+        found.append(ProfileEvent(_text(label), *times, chain, instruction))
+    offset += room * EVENT.size
+    names: dict[int, str] = {}
+    for at in range(allocators):
+        label, identifier = ALLOCATOR.unpack_from(data, offset + at * ALLOCATOR.size)
+        names[identifier] = _text(label)
+    offset += room_for_allocators * ALLOCATOR.size
+    taken: dict[str, int] = {}
+    for at in range(allocations):
+        allocator, nbytes = ALLOCATION.unpack_from(data, offset + at * ALLOCATION.size)
+        taken[names[allocator]] = taken.get(names[allocator], 0) + nbytes
+    offset += room_for_allocations * ALLOCATION.size
+    events = blocks.setdefault(name, found)
+    memory.setdefault(name, [MemEvent(*pair) for pair in taken.items()])
+    if events is not found:
+        if [event.name for event in events] != [event.name for event in found]:
+            raise FormatError(f"two repetitions of the block {name!r} have different events")
+        for event, again in zip(events, found):
+            event.ts += again.ts
+            event.duration += again.duration
+    return offset
+
+
+def _text(name: bytes) -> str:
+    return name.partition(b"\0")[0].decode(errors="replace")
+
+
+def profile_table(
+    profile_data: Mapping[str, Sequence[ProfileEvent]], model_buffer: bytes | None = None
+) -> list[Table]:
+    """Returns a table for each block: a row for each event, with a column for each repetition. `model_buffer` is ignored:
+    `torchette profile` shows the lines of the model."""
+    del model_buffer
+    return [
+        Table(
+            name,
+            (
+                "Name",
+                "Chain",
+                "Instr",
+                *_iterations(max((len(event.duration) for event in events), default=0)),
+            ),
+            [
+                (printable(event.name), event.chain_idx, event.instruction_idx, *event.duration)
+                for event in events
+            ],
+        )
+        for name, events in profile_data.items()
+    ]
+
+
+def mem_profile_table(mem_allocations: Mapping[str, Sequence[MemEvent]]) -> list[Table]:
+    """Returns a table for each block: the bytes that it took from each allocator."""
+    columns = ("Allocator name", "Total size of allocations done")
+    return [
+        Table(
+            name,
+            columns,
+            [(printable(event.allocator_name), event.total_allocations_done) for event in events],
+        )
+        for name, events in mem_allocations.items()
+    ]
+
+
+def profile_aggregate_framework_tax(
+    prof_data: Mapping[str, Sequence[ProfileEvent]],
+) -> dict[str, ProfileEventFrameworkTax]:
+    """By the name of a block: the share of its executions that is not spent in kernels and delegates. Blocks without an
+    execution are left out."""
+    found = {}
+    for name, events in prof_data.items():
+        whole = next((event.duration for event in events if "Method::execute" in event.name), [])
+        inner = [
+            event.duration
+            for event in events
+            if "native_call" in event.name or "delegate_execute" in event.name
+        ]
+        sums = [sum(times) for times in zip(*inner)]
+        if whole and sums:
+            tax = [round((a - b) / a, 4) * 100 if a else 0.0 for a, b in zip(whole, sums)]
+            found[name] = ProfileEventFrameworkTax(whole, sums, tax)
+    return found
+
+
+def profile_framework_tax_table(
+    prof_framework_tax_data: Mapping[str, ProfileEventFrameworkTax],
+) -> list[Table]:
+    """Returns a table for each block of `profile_aggregate_framework_tax`."""
+    return [
+        Table(
+            f"{name} framework tax calculations",
+            ("", *_iterations(len(tax.exec_time))),
+            [
+                ("Model execution time", *tax.exec_time),
+                ("Time spent in kernels and delegates", *tax.kernel_and_delegate_time),
+                ("Framework tax (%)", *tax.framework_tax),
+            ],
+        )
+        for name, tax in prof_framework_tax_data.items()
+    ]
+
+
+def _iterations(count: int) -> tuple[str, ...]:
+    return tuple(f"Iteration {at}" for at in range(count))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line of ExecuTorch's `profiler.profiler_results_cli`."""
+    parser = argparse.ArgumentParser("profiler_results_cli", description=main.__doc__)
+    parser.add_argument("--prof_results_bin", required=True, help="a file with the bytes of a dump")
+    parser.add_argument("--model_path", help="ignored; torchette profile shows the lines of a model")
+    parser.add_argument("--chrome_json_path", help="the file of a trace for chrome://tracing to write")
+    given = parser.parse_args(arguments)
+    events, memory = deserialize_profile_results(Path(given.prof_results_bin).read_bytes())
+    tables = [*profile_table(events), *profile_framework_tax_table(profile_aggregate_framework_tax(events))]
+    for table in (*tables, *mem_profile_table(memory)):
+        print(table)
+    if given.chrome_json_path:
+        Path(given.chrome_json_path).write_text(json.dumps({"traceEvents": _trace(events)}, indent=2))
+    return 0
+
+
+def _trace(prof_data: Mapping[str, Sequence[ProfileEvent]]) -> list[dict[str, object]]:
+    """The events as Chrome's trace format has them, in microseconds."""
+    return [
+        {
+            "name": f"{name}:{event.name}", "cat": "cpu_op", "ph": "X", "pid": 0, "tid": 0,
+            "ts": int(begin * 1000), "dur": int(duration * 1000),
+        }
+        for name, events in prof_data.items()
+        for event in events
+        for begin, duration in zip(event.ts, event.duration)
+    ]  # fmt: skip

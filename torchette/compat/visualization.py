@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: an exported program. Out: JSON that Google's Model Explorer opens, with the fields that
+# torchette/devtools/model_explorer.py names; or a page of Model Explorer.
+"""The names of ExecuTorch's module devtools.visualization."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torchette.packages import require
+
+
+def visualize(
+    exported_program: Any, reuse_server: bool = True, no_open_in_browser: bool = False, **kwargs: Any
+) -> None:
+    """Opens the graph of a program in Model Explorer; its server blocks.
+
+    Args:
+        exported_program: an ExportedProgram, or the manager of an Edge or a finished program, whose method forward it shows.
+        reuse_server: use a server that runs already instead of a new one.
+        no_open_in_browser: only start the server.
+        kwargs: further arguments of `model_explorer.visualize_from_config`.
+
+    Raises:
+        MissingPackageError: the package ai-edge-model-explorer is not installed.
+    """
+    visualize_with_clusters(
+        exported_program, None, no_open_in_browser, reuse_server, _no_group, _no_group, **kwargs
+    )
+
+
+def visualize_graph(
+    graph_module: Any,
+    exported_program: Any = None,
+    reuse_server: bool = True,
+    no_open_in_browser: bool = False,
+    **kwargs: Any,
+) -> None:
+    """Opens a GraphModule in Model Explorer. `exported_program`, the program that it belongs to, is ignored. Further arguments
+    and errors as for `visualize`."""
+    del exported_program
+    visualize(graph_module, reuse_server, no_open_in_browser, **kwargs)
+
+
+def _no_group(node: Any) -> str | None:
+    return None
+
+
+def _delegation_tag(node: Any) -> str | None:
+    tag: str | None = node.meta.get("delegation_tag")
+    return tag
+
+
+def _cluster(node: Any) -> str | None:
+    name: str | None = node.meta.get("cluster")
+    return name
+
+
+def visualize_with_clusters(
+    exported_program: Any,
+    json_file_name: str | os.PathLike[str] | None = None,
+    no_open_in_browser: bool = False,
+    reuse_server: bool = False,
+    get_node_partition_name: Callable[[Any], str | None] = _delegation_tag,
+    get_node_qdq_cluster_name: Callable[[Any], str | None] = _cluster,
+    **kwargs: Any,
+) -> None:
+    """Shows a program with its nodes in layers: partitions, and clusters of quantized operators inside of them.
+
+    Args:
+        exported_program: as for `visualize`.
+        json_file_name: write the graph to this file for Model Explorer, instead of opening it; the package is not needed.
+        get_node_partition_name, get_node_qdq_cluster_name: the layer of a node, or None; by default its
+            ``meta["delegation_tag"]`` and ``meta["cluster"]``. A node in neither is in the layers of its modules.
+
+    Raises:
+        MissingPackageError: there is no `json_file_name`, and the package ai-edge-model-explorer is not installed.
+    """
+    found = getattr(exported_program, "exported_program", exported_program)
+    graph = (found() if callable(found) and not hasattr(found, "graph") else found).graph
+    nodes = [
+        _fx_node(node, get_node_partition_name(node), get_node_qdq_cluster_name(node)) for node in graph.nodes
+    ]
+    text = json.dumps({"label": "program", "graphs": [{"id": "forward", "nodes": nodes}]})
+    if json_file_name is not None:
+        Path(json_file_name).write_text(text, encoding="utf-8")
+        return
+    package = require(
+        "model_explorer",
+        "an open graph",
+        ["visualize_with_clusters(program, 'graph.json') writes a file without it"],
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.json"
+        path.write_text(text, encoding="utf-8")
+        config = package.config()
+        config.add_model_from_path(str(path))
+        if reuse_server:
+            config.set_reuse_server()
+        package.visualize_from_config(config, no_open_in_browser=no_open_in_browser, **kwargs)
+
+
+def _fx_node(node: Any, partition: str | None, cluster: str | None) -> dict[str, Any]:
+    """A node of a torch.fx.Graph as Model Explorer's JSON has it."""
+    modules = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
+    layers = [name for name in (partition, cluster) if name] or (modules[-1].split(".") if modules else [])
+    values = node.meta.get("val")
+    values = values if isinstance(values, (tuple, list)) else [values]
+    tensors = [f"{value.dtype}{list(value.shape)}" for value in values if hasattr(value, "dtype")]
+    attributes = {"name": node.name, "op": node.op, "tensor": ", ".join(tensors)}
+    attributes |= {"source": str(node.meta.get("stack_trace") or "").strip().rpartition("\n")[2]}
+    attributes |= {f"argument {at}": str(value) for at, value in enumerate(node.args)}
+    return {
+        "id": node.name,
+        "label": str(node.target) if node.op == "call_function" else node.op,
+        "namespace": "/".join(layers),
+        "attrs": [{"key": key, "value": value} for key, value in attributes.items() if value],
+        "incomingEdges": [
+            {"sourceNodeId": source.name, "sourceNodeOutputId": "0", "targetNodeInputId": str(at)}
+            for at, source in enumerate(node.all_input_nodes)
+        ],
+        "outputsMetadata": [
+            {"id": str(at), "attrs": [{"key": "tensor", "value": tensor}]}
+            for at, tensor in enumerate(tensors)
+        ],
+    }
