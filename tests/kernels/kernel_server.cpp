@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs kernels for the tests on another machine. It reads calls from its standard input and writes what they computed to its
-// standard output, in the format of tests/kernels/machine.py, until the input ends.
+// Runs kernels for the tests on another machine. It reads calls from its standard input and writes what they
+// computed to its standard output, in the format of tests/kernels/machine.py, until the input ends.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -101,8 +101,8 @@ class Call {
     for (size_t i = 0; *code != 0 && fits; ++i, ++code) {
       const bool optional = *code == '?';
       if (optional) ++code;
-      fits = i < items_.size() &&
-             ((optional && items_[i].kind == 'n') || convert(*code, items_[i], values_[i]));
+      fits =
+          i < items_.size() && ((optional && items_[i].kind == 'n') || convert(*code, items_[i], values_[i]));
       index.push_back(static_cast<int32_t>(i));
       is_output_.push_back(*code == 't' || *code == 'v' || *code == 'm');
     }
@@ -112,7 +112,8 @@ class Call {
     log_lines.clear();
     const Error error = kernel->function(context, {values_.data(), index.data()});
     if (error == Error::Ok) return finish(0, "");
-    finish(3, name_ + " failed with error " + std::to_string(static_cast<uint32_t>(error)) + ": " + log_lines);
+    finish(3,
+           name_ + " failed with error " + std::to_string(static_cast<uint32_t>(error)) + ": " + log_lines);
   }
 
  private:
@@ -204,10 +205,12 @@ class Call {
       if (!none && (tag == Tag::ListInt ? !element.number.is_scalar() : element.kind != 't')) return false;
       list.narrow.push_back(none ? -1 : static_cast<int32_t>(values_.size()));
       list.wide.push_back(list.narrow.back());
-      if (!none) values_.push_back(tag == Tag::ListInt ? element.number : Value(Tensor(&element.shape->impl)));
+      if (!none)
+        values_.push_back(tag == Tag::ListInt ? element.number : Value(Tensor(&element.shape->impl)));
     }
     list.bytes.resize(item.items.size() * sizeof(Optional<Tensor>) + sizeof(int64_t));
-    const void* const indices = tag == Tag::ListInt ? static_cast<const void*>(list.wide.data()) : list.narrow.data();
+    const void* const indices =
+        tag == Tag::ListInt ? static_cast<const void*>(list.wide.data()) : list.narrow.data();
     list.boxed = {values_.data(), indices, list.bytes.data(), static_cast<uint32_t>(item.items.size())};
     value = Value(tag, &list.boxed);
     return true;

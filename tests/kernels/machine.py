@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The kernels of another machine: an emulator runs kernel_server.cpp, compiled for that machine with every kernel of the table,
 # and the tests of this folder call these kernels instead of the kernels of this process.
-"""`build` compiles the program; a `Machine` starts it and calls its kernels.
+"""`build` compiles the program; a `Machine` starts it and calls its kernels. As a plugin, `pytest -p tests.kernels.machine
+--kernels-of COMMAND`, the module calls the kernels of the program in all tests of the run.
 
 A request contains the name of the kernel, the number of threads, the storages of all tensors, and the arguments. Whole
 storages are sent, so the tests also see writes outside of a tensor. The reply contains a status, a message, the same
@@ -11,6 +12,7 @@ storages, and the sizes of output tensors or the scalars that the kernel returne
 from __future__ import annotations
 
 import contextlib
+import shlex
 import struct
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -26,7 +28,7 @@ from torchette.build import library, toolchain
 from torchette.build.make import link_flags
 from torchette.build.selection import Selection
 from torchette.exir.emit.records import scalar_type
-from torchette.runtime import _native
+from torchette.runtime import _native, kernel_levels
 
 ALIGNMENT = 64
 OK, WRONG_ARGUMENTS, NO_KERNEL, FAILED = range(4)
@@ -58,9 +60,7 @@ class Machine:
     def call_kernel(
         self, name: str, *arguments: Any, level: str | None = None, threads: int = 1
     ) -> list[Any]:
-        """Like `_native.call_kernel`. If a level is given, the kernel of this process runs."""
-        if level is not None:
-            return _HERE(name, *arguments, level=level, threads=threads)
+        """Like `_native.call_kernel`. The machine has one level, whatever the name of the level is."""
         storages: dict[int, torch.UntypedStorage] = {}
         items = b"".join(_item(argument, storages) for argument in arguments)
         blocks = [_bytes_of(storage) for storage in storages.values()]
@@ -118,15 +118,38 @@ class Machine:
         return data
 
 
-_HERE = _native.call_kernel
-
-
 @contextlib.contextmanager
-def kernels_of(machine: Machine) -> Iterator[Machine]:
-    """While it lasts, the tests' calls of kernels go to the machine."""
+def kernels_of(machine: Machine) -> Iterator[None]:
+    """Calls of kernels run on the machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_native, "call_kernel", machine.call_kernel)
-        yield machine
+        yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kernels-of", metavar="COMMAND", help="call the kernels of this program")
+    parser.addoption(
+        "--called-kernels", metavar="FILE", help="store the names of the kernels that were called"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    machine, stack = Machine(shlex.split(config.getoption("--kernels-of"))), contextlib.ExitStack()
+    called = Path(config.getoption("--called-kernels"))
+    stack.callback(lambda: called.write_text("\n".join(machine.called)))
+    stack.callback(machine.close)
+    stack.enter_context(kernels_of(machine))
+    config.add_cleanup(stack.close)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves out the tests of higher levels of this processor."""
+    lowest, *higher = kernel_levels()
+    items[:] = [
+        it
+        for it in items
+        if not (hasattr(it, "callspec") and it.callspec.params.get("level", lowest) in higher)
+    ]
 
 
 def _text(text: str) -> bytes:

@@ -31,6 +31,7 @@ from torch.utils import _pytree as pytree
 
 import torchette
 from tests.kernels import direct
+from tests.kernels.machine import Machine, kernels_of
 from tests.kernels.test_special import EXACT
 from torchette.cli.ops import DTYPES as COLUMNS
 from torchette.cli.ops import stored as read
@@ -342,6 +343,19 @@ def hold_directly(sample: Sample) -> Tally | None:
     if not called or difference(sample, list(map(paired, results))) is not None:
         return None
     return Tally(passed=[sample], kernels=called)
+
+
+def hold_elsewhere(batch: Sequence[Sample], machine: Machine) -> Tally:
+    """Like `hold_directly`, with the kernels of another machine. If the kernels of this process compute the results of a
+    sample, those of the machine must compute them too. Other samples are in no list of the tally."""
+    whole = Tally()
+    for sample in batch:
+        with kernels_of(machine):
+            tally = hold_directly(sample)
+        if tally is None and (here := hold_directly(sample)) is not None and here.passed:
+            tally = Tally(failed=[(sample, "differs from the kernels of this process")])
+        whole += tally or Tally()
+    return whole
 
 
 def hold_drawn(sample: Sample) -> Tally:
