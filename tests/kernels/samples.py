@@ -167,6 +167,7 @@ CALLS: dict[str, list[Call]] = {
     "aten::bucketize.Scalar_out": [((0.5, ORDERED), {"right": right}) for right in (False, True)],
     "aten::clamp_max.out": _with_numbers(),
     "aten::clamp_min.out": _with_numbers(),
+    "aten::clone.out": [((X,), {}), ((IMAGE,), {"memory_format": torch.channels_last})],
     "aten::col2im.out": _calls(_like(2, 12, 6), [4, 3], [2, 2], [1, 1], [0, 0], [1, 1]),
     "aten::convolution.out": [
         ((IMAGE, _like(4, 3, 3, 3), _like(4), [1, 1], [1, 1], [1, 1], False, [0, 0], 1), {}),
