@@ -5,6 +5,7 @@
 
 #include "kernel.cpp"
 #include "tests/runtime/check.h"
+#include "torchette/extension/compat/aten_bridge.h"
 
 using namespace torchette::extension;
 
@@ -24,6 +25,24 @@ int main() {
   }
   CHECK(kept->const_data_ptr<torchette::Half>()[3] == 3.0f && kept.use_count() == 1);
   CHECK(!from_aten(at::Tensor()) && !from_aten(a.slice(1, 0, 2)));
+
+  // ExecuTorch's names of the bridge
+  const TensorPtr aliased = zeros({2, 3});
+  at::Tensor source = at::rand({2, 3});
+  torch::util::alias_etensor_to_attensor(source, *aliased);
+  CHECK(aliased->const_data_ptr() == source.data_ptr());
+  CHECK(torch::util::alias_attensor_to_etensor(*aliased).data_ptr() == source.data_ptr());
+  CHECK(torch::util::torchToExecuTorchScalarType(source.dtype()) == torchette::ScalarType::Float);
+  CHECK(torch::util::execuTorchtoTorchScalarType(torchette::ScalarType::Half) == c10::kHalf);
+  CHECK(executorch::extension::alias_tensor_ptr_to_attensor(source)->const_data_ptr() == source.data_ptr());
+  bool refused = false;
+  try {
+    at::Tensor other = at::rand({3, 2});
+    torch::util::alias_etensor_to_attensor(other, *aliased);
+  } catch (const c10::Error&) {
+    refused = true;
+  }
+  CHECK(refused);
 
   constexpr auto scale = WRAP_TO_ATEN(torch::executor::native::scale_out, 3);
   const at::Tensor x = at::randn({2, 3}), b = at::randn({2, 3});

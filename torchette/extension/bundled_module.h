@@ -23,7 +23,7 @@ class BundledModule : public Module {
                          std::shared_ptr<EventTracer> event_tracer = nullptr,
                          std::shared_ptr<DataLoader> data_map_loader = nullptr);
 
-  /// Runs a method on the inputs of a case. Module::execute() takes inputs instead. Errors: those of
+  /// Runs a method on the inputs of a case. Module::execute() accepts inputs instead. Errors: those of
   /// Module::load_method(), BundledProgram::load_bundled_input() and Method::execute().
   Result<std::vector<Value>> execute(const std::string& method_name, size_t testset_idx);
   /// Compares what execute() has computed with the outputs of the case. Errors: those of

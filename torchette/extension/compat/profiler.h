@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 
 #include "torchette/extension/compat/runtime.h"
@@ -86,7 +87,7 @@ inline thread_local prof_state_t profile_state{-1, 0};
 inline const prof_state_t& get_profile_tls_state() { return profile_state; }
 inline void set_profile_tls_state(const prof_state_t& state) { profile_state = state; }
 
-/// Starts a block. Without a free one, the last block goes on, and the log says so.
+/// Starts a block. If all blocks are used, the last block continues, and the log says so.
 inline void profiling_create_block(const char* name) {
   if (num_profile_blocks == MAX_PROFILE_BLOCKS) {
     TORCHETTE_LOG(Error, "no block for %s: MAX_PROFILE_BLOCKS is %d", name, MAX_PROFILE_BLOCKS);
@@ -153,7 +154,7 @@ inline void track_allocation(int32_t id, uint32_t size) {
   if (id < 0 || block.header.mem_prof_entries == MAX_MEM_PROFILE_EVENTS) return;
   block.allocations[block.header.mem_prof_entries++] = {static_cast<uint32_t>(id), size};
 }
-/// The blocks, which stay where they are and change with the next event.
+/// The blocks in their static memory; the next event changes them.
 inline void dump_profile_stats(prof_result_t* prof_result) {
   prof_result->prof_data = reinterpret_cast<uint8_t*>(profile_blocks);
   prof_result->num_blocks = num_profile_blocks;
@@ -185,7 +186,7 @@ class ExecutorchProfilerInstructionScope {
   prof_state_t before_;
 };
 
-/// A method's tracer whose events go to the blocks. Values are not logged.
+/// A tracer that writes the events of methods into the blocks. It logs no values.
 class ProfilerTracer final : public EventTracer {
  public:
   void create_event_block(const char* name) override { profiling_create_block(name); }

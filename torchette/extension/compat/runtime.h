@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ExecuTorch's names of the runtime: its namespaces and macros, each an alias of something of Torchette's.
+// ExecuTorch's names of the runtime: its namespaces and macros, as aliases of Torchette's names.
 // executorch.cmake lists the headers that lead here.
 #pragma once
 
@@ -88,7 +88,7 @@ namespace internal {  // for kernels that trace
 using EventTracerProfileOpScope = ::torchette::EventTracerProfileScope;
 }
 /// Without a temp allocator, kernels get scratch memory of the platform, and the manager must outlive the
-/// method. Firmware without a heap gives one, or uses torchette::MemoryManager.
+/// method. Firmware without a heap passes one, or uses torchette::MemoryManager.
 class MemoryManager : public ::torchette::MemoryManager {
  public:
   explicit MemoryManager(MemoryAllocator* method_allocator, HierarchicalAllocator* planned_memory = nullptr,
@@ -106,7 +106,7 @@ inline uint64_t ticks_to_ns(torchette_timestamp_t ticks) {
   const torchette_tick_ratio_t ratio = ::torchette::ticks_to_ns_multiplier();
   return ticks * ratio.numerator / ratio.denominator;
 }
-// the platform as the runtime calls it: what register_pal() has set, or else what is linked
+// the functions of register_pal(), or else the linked ones
 inline void pal_init() { ::torchette::runtime_init(); }
 [[noreturn]] inline void pal_abort() { ::torchette::runtime_abort(); }
 inline torchette_timestamp_t pal_current_ticks() { return ::torchette::current_ticks(); }

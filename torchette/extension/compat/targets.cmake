@@ -106,8 +106,8 @@ if chosen.operators: make.make(targets.find('host'), chosen, Path(sys.argv[1]))"
 endfunction()
 
 # generate_bindings_for_kernels(LIB_NAME name [FUNCTIONS_YAML file] [CUSTOM_OPS_YAML file]): the registration of the
-# kernels in these lists, for gen_operators_lib(). Names the source in gen_command_sources. Kernels that ExecuTorch's
-# own lists name are in the library.
+# kernels in these lists, for gen_operators_lib(). Names the source in gen_command_sources. Kernels in the lists of
+# ExecuTorch itself are in the library.
 function(generate_bindings_for_kernels)
   cmake_parse_arguments(GEN "ADD_EXCEPTION_BOUNDARY" "LIB_NAME;FUNCTIONS_YAML;CUSTOM_OPS_YAML;DTYPE_SELECTIVE_BUILD" "" ${ARGN})
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/${GEN_LIB_NAME})
@@ -125,7 +125,7 @@ kernel_list.write(sys.argv[2:], Path(sys.argv[1]), own=True)"
 endfunction()
 
 # gen_operators_lib(LIB_NAME name [KERNEL_LIBS targets] [DEPS targets]): a library that registers the kernels of
-# generate_bindings_for_kernels(), and brings those of gen_selected_ops().
+# generate_bindings_for_kernels(), and links those of gen_selected_ops().
 function(gen_operators_lib)
   cmake_parse_arguments(GEN "" "" "LIB_NAME;KERNEL_LIBS;DEPS;DTYPE_SELECTIVE_BUILD" ${ARGN})
   get_property(sources GLOBAL PROPERTY torchette_bindings_of_${GEN_LIB_NAME})
@@ -140,8 +140,8 @@ function(gen_operators_lib)
   endif()
 endfunction()
 
-# merge_yaml(FUNCTIONS_YAML file FALLBACK_YAML file OUTPUT_DIR folder): merged.yaml, the first list and what the second one
-# has of other operators.
+# merge_yaml(FUNCTIONS_YAML file FALLBACK_YAML file OUTPUT_DIR folder): merged.yaml, with the entries of the first list, and
+# those of the second list for other operators.
 function(merge_yaml)
   cmake_parse_arguments(GEN "" "FUNCTIONS_YAML;FALLBACK_YAML;OUTPUT_DIR" "" ${ARGN})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${GEN_FUNCTIONS_YAML} ${GEN_FALLBACK_YAML})
