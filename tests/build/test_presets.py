@@ -226,3 +226,28 @@ def test_a_platform_of_one_s_own_replaces_the_default_one(tmp_path: Path) -> Non
     missing = f"-DEXECUTORCH_PAL_DEFAULT_FILE_PATH={tmp_path / 'none.cpp'}"
     failed = run("cmake", "-S", ROOT, "-B", tmp_path / "other", missing, *more, status=1)
     assert "there is no file" in " ".join(failed.stderr.split())
+
+
+def test_a_project_that_contains_the_sources_links_either_name(tmp_path: Path) -> None:
+    """add_subdirectory(): generating fails if a target does not exist; options that a project sets are answered, too."""
+    if shutil.which("cmake") is None:
+        pytest.skip("no cmake")
+    (tmp_path / "CMakeLists.txt").write_text(f"""
+cmake_minimum_required(VERSION 3.20)
+project(app LANGUAGES CXX)
+set(EXECUTORCH_BUILD_COREML ON)
+add_subdirectory({ROOT} torchette)
+add_executable(theirs main.cpp)
+target_link_libraries(theirs PRIVATE executorch executorch::backends executorch::extensions executorch::kernels)
+add_executable(ours main.cpp)
+target_link_libraries(ours PRIVATE torchette::torchette torchette::compat)
+""")
+    (tmp_path / "main.cpp").write_text("int main() {}\n")
+    build = tmp_path / "build"
+    options = ("-G", "Unix Makefiles", "-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON")
+    done = run("cmake", "-S", tmp_path, "-B", build, *options)
+    assert "EXECUTORCH_BUILD_COREML has no effect" in " ".join(done.stderr.split())
+    for target in ("theirs", "ours"):
+        linked = (build / f"CMakeFiles/{target}.dir/link.txt").read_text()
+        compiled = (build / f"CMakeFiles/{target}.dir/flags.make").read_text()
+        assert "libtorchette.a" in linked and "extension/compat" in compiled
