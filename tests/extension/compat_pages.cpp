@@ -10,6 +10,7 @@
 #include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor.h>
+#include <executorch/extension/tensor/tensor_accessor.h>
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/backend/options.h>
 #include <executorch/runtime/core/exec_aten/util/dim_order_util.h>
@@ -163,6 +164,11 @@ int tensors(const char* path) {
   from_blob(new double[3]{1, 2, 3}, {3}, ScalarType::Double, DeviceType::CPU, deleter);
   const auto view = make_tensor_ptr(*tensor);
   const auto clone = clone_tensor_ptr(tensor);
+  auto accessor = make_tensor_accessor<float, 2>(*tensor);
+  if (!accessor.ok() || accessor->size(1) != 3 || accessor->stride(0) != 3) return 1;
+  accessor.get()[1][2] += 0.5f;
+  if (tensor->const_data_ptr<float>()[5] != 6.5f) return 1;
+  if (make_tensor_accessor<float, 3>(*tensor).ok() || make_tensor_accessor<double, 2>(*tensor).ok()) return 1;
   view->mutable_data_ptr<float>()[0] = 7;
   std::printf("%g %g %g %g %d %d %g\n", scalar->const_data_ptr<double>()[0], cast->const_data_ptr<float>()[0],
               converted->const_data_ptr<double>()[5], tensor->const_data_ptr<float>()[0],

@@ -25,6 +25,7 @@ set(torchette_compat
   extension/pytree/pytree.h                               pytree.h
   extension/runner_util/inputs.h                          prepare_inputs.h
   extension/tensor/tensor.h                               compat/tensor.h
+  extension/tensor/tensor_accessor.h                      tensor_accessor.h
   extension/tensor/tensor_ptr.h                           compat/tensor.h
   extension/tensor/tensor_ptr_maker.h                     compat/tensor.h
   extension/testing_util/temp_file.h                      testing.h
