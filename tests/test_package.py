@@ -93,7 +93,7 @@ def test_wheel_holds_schema_headers_and_native_module(wheel: Path) -> None:
     assert len([name for name in names if re.match(r"torchette/runtime/_native.*\.so$", name)]) == 1
     assert "torchette/lib/libtorchette.so" in names
     assert "torchette/lib/libtorchette.a" not in names  # torchette build compiles it
-    known = r"\.(py|typed|fbs|h|c|cpp|ld|in|js|ts|html|css|def|so|a|md|txt|json|sh|patch)$|dist-info/|^torchette/lib/cmake/(torchette|executorch)/[\w-]+\.cmake$"
+    known = r"\.(py|typed|fbs|h|c|cpp|ld|in|js|ts|html|css|def|so|a|md|txt|json|sh|patch)$|dist-info/|^torchette/(lib/cmake/(torchette|executorch)|extension/compat)/[\w-]+\.cmake$"
     page = "torchette/devtools/report/page.zip"
     assert sorted(name for name in names if not re.search(known, name)) == [
         "torchette/bin/executor_runner",
