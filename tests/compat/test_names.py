@@ -49,6 +49,7 @@ NAMES = {
     "devtools.backend_debug": "get_delegation_info print_delegation_info",
     "devtools.visualization": "visualize visualize_graph",
     "devtools.visualization.visualization_utils": "visualize_with_clusters",
+    "devtools.intermediate_output_tap": "tap_compare tap_intermediate_outputs_ strip_taps_ TapSpec StatReducer STATS",
     "devtools.inspector": "Event EventBlock PerfData TimeScale compare_results Inspector",
     "devtools.inspector.numerical_comparator": "L1Comparator MSEComparator SNRComparator NumericalComparatorBase",
     "sdk": "Inspector BundledProgram",

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torchette.extension.pybindings import portable_lib
+from torchette.extension.pybindings.data_loader import PyDataLoader
 
 from torchette.errors import FormatError, InputError, RuntimeLoadError
 from torchette.exir import ExecutorchBackendConfig, to_edge
@@ -167,7 +168,7 @@ def test_plan_execute_runs_again_with_the_last_inputs(tmp_path: Path) -> None:
 
 def test_a_data_loader_is_a_program_to_load(tmp_path: Path) -> None:
     program, data = files(tmp_path, True)
-    loader = portable_lib.PyDataLoader(program)
+    loader = PyDataLoader(program)
     module = portable_lib._load_for_executorch_from_data_loader(loader, data_path=data, enable_etdump=True)
     torch.testing.assert_close(module.forward([X])[0], EXPECTED)
     assert module.has_etdump()

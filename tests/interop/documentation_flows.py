@@ -517,6 +517,29 @@ def records_and_the_inspector(root: Module) -> Any:
     ]
 
 
+@flow
+def values_inside_of_a_model(root: Module) -> Any:
+    """model-debugging of 1.5: taps by rules, and a table of both sides."""
+    tap, partitioner = root("devtools.intermediate_output_tap"), root("backends.xnnpack").XnnpackPartitioner
+    relu = tap.select_not(
+        tap.select_any(tap.select_by_op_type("linear.default"), tap.select_by_module_path("conv"))
+    )
+    program = captured()
+    _, specs = tap.tap_intermediate_outputs_(
+        program, [(relu, "STATS"), (tap.select_by_module_class("Linear"), tap.FULL_TENSOR)]
+    )
+    edge = root("exir").to_edge_transform_and_lower(program, partitioner=[partitioner()])
+    tap.strip_taps_(edge)
+    module = loaded(root, edge.to_executorch().buffer)
+    table, found = tap.tap_compare(MODEL, (X,), partitioner=[partitioner()])
+    rows = table.drop(columns="output_index").values.tolist()
+    return [
+        [(spec.node_name, spec.op_target, spec.output_index, spec.reducer_name, list(spec.fields), spec.module_path, spec.module_class) for spec in (*specs, *found)],
+        len(module.forward([X])), list(table.columns), close(torch.tensor([row[5::2] for row in rows]), torch.tensor([row[6::2] for row in rows])),
+        [[round(value, 2) if isinstance(value, float) else value for value in row[:5]] + [round(value, 2) for value in row[5::2]] for row in rows],
+    ]  # fmt: skip
+
+
 # ---- older pages ----
 
 

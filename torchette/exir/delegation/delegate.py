@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
@@ -376,9 +376,7 @@ def _free_name(module: torch.nn.Module, number: int = 0) -> str:
 class LoweredBackendModule(torch.nn.Module):
     """A program that a backend has taken. Called in eager mode, or when exported again, it computes what the original does."""
 
-    # (program in the Edge dialect, fields of ExecutorchBackendConfig) -> ExecutorchProgramManager. Set by
-    # torchette/exir/program/edge.py, which imports this module.
-    to_executorch: ClassVar[Any] = None
+    to_executorch: Callable[..., Any]  # set by torchette/exir/program/edge.py, which imports this module
 
     def __init__(
         self,
@@ -430,45 +428,20 @@ class LoweredBackendModule(torch.nn.Module):
         """The blobs that the backend shares by name."""
         return self._named_data_store_output
 
-    def buffer(
-        self,
-        extract_delegate_segments: bool = True,
-        segment_alignment: int = 128,
-        constant_tensor_alignment: int | None = None,
-        delegate_alignment: int | None = None,
-        memory_planning: Any = None,
-    ) -> bytes:
-        """Returns a .pte file whose method forward is one call of the backend.
+    def buffer(self, *, memory_planning: Any = None, **options: Any) -> bytes:
+        """Returns a .pte file whose method forward is one call of the backend. Raises DelegationError if the program calls
+        nothing.
 
         Args:
-            memory_planning: the memory planning pass; by default that of `to_executorch`. The other arguments are fields of
-                `ExecutorchBackendConfig`.
-
-        Raises:
-            DelegationError: the program calls nothing.
+            memory_planning: the memory planning pass; by default that of `to_executorch`.
+            options: further fields of `ExecutorchBackendConfig`, such as `segment_alignment`.
         """
-        result: bytes = self._to_executorch(
-            memory_planning,
-            extract_delegate_segments=extract_delegate_segments,
-            segment_alignment=segment_alignment,
-            constant_tensor_alignment=constant_tensor_alignment,
-            delegate_alignment=delegate_alignment,
-        ).buffer
+        result: bytes = self.to_executorch(memory_planning, **options).buffer
         return result
 
     def program(self, emit_stacktrace: bool = False, memory_planning: Any = None) -> Any:
-        """Returns the records of that file, a `torchette.format.pte.Program`. Arguments and errors as for `buffer`."""
-        return self._to_executorch(memory_planning, emit_stacktrace=emit_stacktrace).executorch_program
-
-    def _to_executorch(self, memory_planning: Any, **options: Any) -> Any:
-        if self.to_executorch is None:
-            raise DelegationError(
-                f"the call of {self.backend_id} cannot become a program before the compiler is loaded",
-                hints=["import torchette.exir.program"],
-            )
-        if memory_planning is not None:
-            options["memory_planning_pass"] = memory_planning
-        return self.to_executorch(as_one_call(self), options)
+        """Returns the records of the file of `buffer`, a `torchette.format.pte.Program`."""
+        return self.to_executorch(memory_planning, emit_stacktrace=emit_stacktrace).executorch_program
 
     def __deepcopy__(self, memo: dict[str, Any]) -> LoweredBackendModule:
         return self  # nothing in it changes
@@ -778,8 +751,7 @@ def _forget(program: ExportedProgram) -> None:
 
 
 def as_one_call(lowered: LoweredBackendModule) -> ExportedProgram:
-    """Returns a program in the Edge dialect that only calls the backend. Raises DelegationError if the lowered program calls
-    nothing."""
+    """Returns a program that only calls the backend. Raises DelegationError if the lowered program calls nothing."""
     program = copy_program(lowered.original_module)
     for node in program.graph.nodes:
         if node.op in ("placeholder", "call_function"):

@@ -13,7 +13,12 @@ from torch.export import ExportedProgram
 
 from torchette.errors import InputTypeError
 from torchette.exir.config import EdgeCompileConfig, ExecutorchBackendConfig
-from torchette.exir.delegation.delegate import LoweredBackendModule, Partitioner, is_delegate_call
+from torchette.exir.delegation.delegate import (
+    LoweredBackendModule,
+    Partitioner,
+    as_one_call,
+    is_delegate_call,
+)
 from torchette.exir.delegation.explain import Delegation, explain, keep_reasons, warn
 from torchette.exir.delegation.share_weights import share_weights
 from torchette.exir.dialects._ops import to_edge_operators
@@ -301,12 +306,15 @@ class EdgeProgramManager:
         return html(self)
 
 
-def _finished(program: ExportedProgram, options: Mapping[str, Any]) -> ExecutorchProgramManager:
-    """For `LoweredBackendModule.buffer`."""
-    return EdgeProgramManager(program).to_executorch(ExecutorchBackendConfig(**options))
+def _lowered_to_executorch(
+    lowered: LoweredBackendModule, memory_planning: Any, **options: Any
+) -> ExecutorchProgramManager:
+    if memory_planning is not None:
+        options["memory_planning_pass"] = memory_planning
+    return EdgeProgramManager(as_one_call(lowered)).to_executorch(ExecutorchBackendConfig(**options))
 
 
-LoweredBackendModule.to_executorch = staticmethod(_finished)
+LoweredBackendModule.to_executorch = _lowered_to_executorch
 
 
 def _plan_across_methods(config: ExecutorchBackendConfig, methods: Iterable[str]) -> None:
