@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # torchette.compile from the module to results of the real runtime.
 
+import gc
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -98,6 +100,20 @@ def test_weights_in_a_file_of_their_own(tmp_path):
     torch.testing.assert_close(again({"value": X}, shift=X), eager)
     with pytest.raises(errors.RuntimeLoadError):
         torchette.load(tmp_path / "net.pte")
+
+
+def test_the_folder_of_weights_is_removed_with_the_model():
+    """Without a warning: no finalizer of a temporary folder does it."""
+    model = torchette.compile(
+        nn.Linear(4, 2), (torch.ones(1, 4),), config=ExecutorchBackendConfig(external_constants=True)
+    )
+    (weights,) = model._data_files
+    assert weights.exists()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        del model
+        gc.collect()
+    assert not weights.parent.exists()
 
 
 class WithoutTorchao:

@@ -159,7 +159,7 @@ def test_what_the_runtime_has(whole: str) -> None:
 def test_plan_execute_runs_again_with_the_last_inputs(tmp_path: Path) -> None:
     program, _ = files(tmp_path, False)
     module = portable_lib._load_for_executorch(program)
-    with pytest.raises(InputError, match=r"'forward' has no inputs yet: it takes 1 input"):
+    with pytest.raises(InputError, match=r"'forward' has no inputs yet: it requires 1 input"):
         module.plan_execute("forward")
     module.forward([X])
     (again,) = module.plan_execute("forward")

@@ -168,7 +168,7 @@ def attributes(module: str) -> Callable[[str], Any]:
 
 
 def _instead(name: str) -> str:
-    """Says what there is instead of a path or name of ExecuTorch's; empty if no prefix of the table fits."""
+    """Returns the alternative to a path or name of ExecuTorch, as a sentence; empty if no prefix of the table fits."""
     found = max((path for path in ABSENT if f"{name}.".startswith(f"{path}.")), key=len, default="")
     return f"Try: {ABSENT[found]} (docs/from-executorch.md)" if found else ""
 

@@ -45,7 +45,7 @@ class CaptureConfig:
 
 
 class CallSpec(NamedTuple):
-    """The structure of a program's arguments and of its results, as torch's `TreeSpec`; None if it is unknown."""
+    """The structure of a program's arguments and of its results, a `TreeSpec`; None if it is unknown."""
 
     in_spec: TreeSpec | None
     out_spec: TreeSpec | None

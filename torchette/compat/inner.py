@@ -521,14 +521,14 @@ def edge_to_executorch_passes(
     name: str | None = None,
     edge_compile_config: EdgeCompileConfig | None = None,
 ) -> list[Callable[[ExportedProgram], ExportedProgram]]:
-    """Returns the passes from an Edge program to the one whose memory is planned: those of the pipeline for this
-    configuration and method. They take and return ExportedPrograms."""
+    """Returns the passes of the pipeline between Edge and memory planning, for a configuration and a method. They accept and
+    return ExportedPrograms."""
     stages = pipeline.build(edge_compile_config, config, method=name or "forward").stages
     passes = [one for stage in stages if stage.name in pipeline.TO_PLAN[:-1] for one in stage.passes]
     return [to_torch_operators, *passes]
 
 
-# Operators of which Edge has no form of its own.
+# Operators that Edge programs call in torch's spelling.
 DISALLOW_LIST = [
     torch.ops.aten._assert_scalar.default,
     torch.ops.aten._assert_async.msg,
@@ -557,7 +557,7 @@ class OpReplacePass(ExportPass):
 
 
 class DuplicateDequantNodePass(PassBase):
-    """Gives each user of a dequantized value a dequantize call of its own, so that a backend can take dequantize, operator and
+    """Each user of a dequantized value receives its own dequantize call. A backend can then match dequantize, operator and
     quantize as one pattern."""
 
     def call(self, graph_module: GraphModule) -> PassResult:

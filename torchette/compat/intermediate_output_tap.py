@@ -28,12 +28,12 @@ NodeSelector: TypeAlias = Callable[[Node], bool]
 
 @dataclass(frozen=True)
 class StatReducer:
-    """What a table shows of a tensor.
+    """The statistics of a tensor in a table.
 
     Attributes:
         name: of the reducer.
-        fields: names of its numbers; none for the whole tensor.
-        eager: tensor -> the numbers, as a tensor of one dimension.
+        fields: names of its statistics; none for the whole tensor.
+        eager: tensor -> the statistics, a tensor of one dimension.
     """
 
     name: str
@@ -80,8 +80,8 @@ class TapSpec:
     Attributes:
         node_name, op_target: the node and its operator.
         output_index: among the flat outputs.
-        reducer_name, fields: what a table shows of it.
-        stack_trace, module_path, module_class: where it comes from in the model; None if that is unknown.
+        reducer_name, fields: of the statistics in a table.
+        stack_trace, module_path, module_class: its origin in the model; None if it is unknown.
         reducer: the reducer of this name.
     """
 
@@ -105,7 +105,7 @@ def select_all_call_function(exclude: tuple[str, ...] = ("getitem",)) -> NodeSel
 
 
 def select_by_op_type(*op_targets: str) -> NodeSelector:
-    """Selects calls of operators whose names end so: ``linear.default`` or ``aten.linear.default``."""
+    """Selects calls of operators by the end of the name: ``linear.default`` or ``aten.linear.default``."""
     return lambda node: node.op == "call_function" and str(node.target).endswith(op_targets)
 
 
@@ -128,7 +128,7 @@ def _select_in_module(wanted: Callable[[tuple[str, str]], bool], output_only: bo
 
 
 def select_by_module_path(*patterns: str, output_only: bool = True) -> NodeSelector:
-    """Selects calls in modules whose paths fit one of the shell patterns; with `output_only`, values that leave the module."""
+    """Selects calls in modules by shell patterns of the path; with `output_only`, values that leave the module."""
     return _select_in_module(
         lambda module: any(fnmatch.fnmatchcase(module[0], pattern) for pattern in patterns), output_only
     )

@@ -438,7 +438,7 @@ class PartitionerConfig(ABC):
 
     @abstractmethod
     def check_constraints(self, node: Node, ep: ExportedProgram) -> bool:
-        """Whether the backend takes this call of the operator."""
+        """Whether the backend accepts this call of the operator."""
 
     @abstractmethod
     def get_original_aten(self) -> torch._ops.OpOverload | None:
@@ -446,11 +446,11 @@ class PartitionerConfig(ABC):
 
     @abstractmethod
     def get_partition(self, node: Node, ep: ExportedProgram) -> list[Node]:
-        """The node, and the nodes that the backend takes with it."""
+        """Returns the node and the nodes that go to the backend together with it."""
 
 
 class ConfigerationBasedPartitioner(Partitioner):
-    """Gives one backend the calls that its rules accept; adjacent calls become one partition.
+    """Tags the calls that its rules accept for one backend; adjacent calls become one partition.
 
     Args:
         delegation_spec: the backend and its options.

@@ -133,7 +133,7 @@ def create_constant_placeholder(
 
 
 def duplicate_constant_node(exported_program: ExportedProgram, candidate_node: str) -> set[str]:
-    """Gives each user of a stored tensor, but the first, an input and a copy of the tensor of its own.
+    """Copies a stored tensor: each of its users but the first reads its own copy, through its own input.
 
     Args:
         candidate_node: the name of the input.

@@ -32,8 +32,8 @@ def EXIREdgeDialectVerifier(
     core_aten_ops_exception_list: Sequence[Any] | None = None,
     preserve_ops: Sequence[Any] | None = None,
 ) -> Any:
-    """Returns a verifier of the Edge dialect. Called with a program or a graph module, it raises torch's SpecViolationError,
-    whose cause is a DialectError with all violations.
+    """Returns a verifier of the Edge dialect. Called with a program or a graph module, it raises torch's SpecViolationError;
+    the cause of that error is a DialectError with all violations.
 
     Args:
         edge_compile_config: without its ``_check_ir_validity`` nothing is checked. Its operators to keep are accepted.

@@ -21,7 +21,7 @@ def visualize(
     """Opens the graph of a program in Model Explorer; its server blocks.
 
     Args:
-        exported_program: an ExportedProgram, or the manager of an Edge or a finished program, whose method forward it shows.
+        exported_program: an ExportedProgram, or the manager of an Edge or a finished program; of a manager, the method forward.
         reuse_server: use a server that runs already instead of a new one.
         no_open_in_browser: only start the server.
         kwargs: further arguments of `model_explorer.visualize_from_config`.

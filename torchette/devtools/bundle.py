@@ -277,7 +277,7 @@ class Module:
         count = self.method_meta(method_name).num_inputs()
         if count and method_name not in self._inputs:
             raise InputError(
-                f"method {method_name!r} has no inputs yet: it takes {counted(count, 'input')}",
+                f"method {method_name!r} has no inputs yet: it requires {counted(count, 'input')}",
                 hints=[f"module.run_method({method_name!r}, inputs)", "module.load_bundled_input(...)"],
             )
         return self.run_method(method_name, self._inputs.get(method_name, []), clone_outputs)

@@ -3,7 +3,7 @@
 # torchette/compat/profile_blocks.py reads.
 """Profile blocks, recorded by methods that `torchette.extension.portable_lib` loads.
 
-A dump is a sequence of blocks. A block is, with all numbers little-endian and every record aligned to 8 bytes:
+A dump is a sequence of blocks. The records of a block are little-endian and aligned to 8 bytes:
 
     header      name (32 bytes), version, capacity and number of events, of allocators, and of allocations
     events      name (32 bytes), chain (int32, -1 outside of instructions), instruction (uint32), begin, end (uint64)
@@ -66,7 +66,7 @@ def dump_profile_results() -> bytes:
 
 
 def _event_name(event: Event) -> bytes:
-    """The name as ExecuTorch's tools expect it: of kernels with a prefix and without the namespace."""
+    """Returns the name that ExecuTorch's tools expect: a kernel has a prefix and no namespace."""
     name = event.name
     if event.name == "DELEGATE_CALL":
         name = "delegate_execute"

@@ -18,8 +18,11 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.passes.infra.pass_base import PassBase, PassResult
 from torch.utils import _pytree as pytree
 
+from torchette import compat
 from torchette.errors import PassError
 from torchette.exir import ops
+
+__getattr__ = compat.attributes(__name__)  # for names of ExecuTorch
 
 PassType = Callable[[GraphModule], PassResult | None]
 

@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
+from torchette import compat
 from torchette.errors import PassError
 from torchette.exir.arguments import function
 from torchette.exir.dialects._ops import EdgeOpOverload, to_edge_operators, to_torch_operators
@@ -27,6 +28,8 @@ from torchette.exir.graph import (
     sync_signature,
 )
 from torchette.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult, PassType
+
+__getattr__ = compat.attributes(__name__)  # for names of ExecuTorch
 
 __all__ = ["ExportedProgramPassManager", "PassManager", "PassType", "adapt", "flatten"]
 

@@ -22,6 +22,7 @@ from torch._export.serde import serialize as torch_serde
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
+from torchette import compat
 from torchette.errors import FormatError, UnsupportedError
 from torchette.exir import control_flow
 from torchette.exir.arguments import node_arg, overload
@@ -36,6 +37,8 @@ from torchette.exir.delegation.delegate import (
 from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
 from torchette.exir.graph import calls, copy_program, recompile
 from torchette.exir.ops import FILE_NAMESPACES, is_operator
+
+__getattr__ = compat.attributes(__name__)  # for names of ExecuTorch
 
 VERSION = (5, 4)
 _EDGE = "executorch.exir.dialects.edge.ops."
