@@ -492,7 +492,7 @@ def bundles(root: Module) -> Any:
 
 @flow
 def records_and_the_inspector(root: Module) -> Any:
-    """etrecord, etdump and model-inspector: a record, a run, and a table of times."""
+    """etrecord, etdump and model-inspector: a record, a run, a table of times, and the times of modules."""
     exir, devtools = root("exir"), root("devtools")
     edge = exir.to_edge(captured(), generate_etrecord=True)
     other = copy.deepcopy(edge)
@@ -510,11 +510,8 @@ def records_and_the_inspector(root: Module) -> Any:
         devtools.generate_etrecord(f"{folder}/second.bin", other, program)
         second = devtools.parse_etrecord(f"{folder}/second.bin")
     convolution = sum("convolution" in name for name in events)
-    return [
-        [block.name for block in inspector.event_blocks],
-        convolution,
-        second.edge_dialect_program is not None,
-    ]
+    modules = [bool(inspector.find_total_for_module(name) > 0) for name in ("conv", "head", "no module")]
+    return [[block.name for block in inspector.event_blocks], convolution, second.edge_dialect_program is not None, modules]  # fmt: skip
 
 
 @flow
@@ -536,7 +533,7 @@ def values_inside_of_a_model(root: Module) -> Any:
     return [
         [(spec.node_name, spec.op_target, spec.output_index, spec.reducer_name, list(spec.fields), spec.module_path, spec.module_class) for spec in (*specs, *found)],
         len(module.forward([X])), list(table.columns), close(torch.tensor([row[5::2] for row in rows]), torch.tensor([row[6::2] for row in rows])),
-        [[round(value, 2) if isinstance(value, float) else value for value in row[:5]] + [round(value, 2) for value in row[5::2]] for row in rows],
+        [row[:5] + row[5::2] for row in rows],
     ]  # fmt: skip
 
 
