@@ -25,6 +25,8 @@ def _read(text: str) -> tuple[dict[str, dict[str, str] | str], dict[str, str]]:
     absent: dict[str, str] = {}
     paths: list[str] = []
     for line in text.splitlines():
+        if line.startswith("#"):
+            continue
         before, mark, instead = line.partition(" ! ")
         if mark:
             absent |= dict.fromkeys(before.split(), instead)
@@ -39,7 +41,7 @@ def _read(text: str) -> tuple[dict[str, dict[str, str] | str], dict[str, str]]:
                         table[path] = home
                     else:
                         found[name] = f"{home}:{called}" if renamed else home
-        elif not line.startswith("#"):
+        else:
             paths = line.split()
             table |= {path: {} for path in paths}
     return table, absent
