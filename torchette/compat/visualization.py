@@ -10,13 +10,19 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+
+from torchette.exir.program import EdgeProgramManager, ExecutorchProgramManager
 from torchette.packages import require
+
+_Program: TypeAlias = ExportedProgram | EdgeProgramManager | ExecutorchProgramManager | GraphModule
 
 
 def visualize(
-    exported_program: Any, reuse_server: bool = True, no_open_in_browser: bool = False, **kwargs: Any
+    exported_program: _Program, reuse_server: bool = True, no_open_in_browser: bool = False, **kwargs: object
 ) -> None:
     """Opens the graph of a program in Model Explorer; its server blocks.
 
@@ -35,11 +41,11 @@ def visualize(
 
 
 def visualize_graph(
-    graph_module: Any,
-    exported_program: Any = None,
+    graph_module: GraphModule,
+    exported_program: ExportedProgram | None = None,
     reuse_server: bool = True,
     no_open_in_browser: bool = False,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> None:
     """Opens a GraphModule in Model Explorer. `exported_program`, the program that it belongs to, is ignored. Further arguments
     and errors as for `visualize`."""
@@ -47,28 +53,28 @@ def visualize_graph(
     visualize(graph_module, reuse_server, no_open_in_browser, **kwargs)
 
 
-def _no_group(node: Any) -> str | None:
+def _no_group(node: Node) -> str | None:
     return None
 
 
-def _delegation_tag(node: Any) -> str | None:
+def _delegation_tag(node: Node) -> str | None:
     tag: str | None = node.meta.get("delegation_tag")
     return tag
 
 
-def _cluster(node: Any) -> str | None:
+def _cluster(node: Node) -> str | None:
     name: str | None = node.meta.get("cluster")
     return name
 
 
 def visualize_with_clusters(
-    exported_program: Any,
+    exported_program: _Program,
     json_file_name: str | os.PathLike[str] | None = None,
     no_open_in_browser: bool = False,
     reuse_server: bool = False,
-    get_node_partition_name: Callable[[Any], str | None] = _delegation_tag,
-    get_node_qdq_cluster_name: Callable[[Any], str | None] = _cluster,
-    **kwargs: Any,
+    get_node_partition_name: Callable[[Node], str | None] = _delegation_tag,
+    get_node_qdq_cluster_name: Callable[[Node], str | None] = _cluster,
+    **kwargs: object,
 ) -> None:
     """Shows a program with its nodes in layers: partitions, and clusters of quantized operators inside of them.
 
@@ -81,10 +87,13 @@ def visualize_with_clusters(
     Raises:
         MissingPackageError: there is no `json_file_name`, and the package ai-edge-model-explorer is not installed.
     """
-    found = getattr(exported_program, "exported_program", exported_program)
-    graph = (found() if callable(found) and not hasattr(found, "graph") else found).graph
+    managers = (EdgeProgramManager, ExecutorchProgramManager)
+    program = (
+        exported_program.exported_program() if isinstance(exported_program, managers) else exported_program
+    )
     nodes = [
-        _fx_node(node, get_node_partition_name(node), get_node_qdq_cluster_name(node)) for node in graph.nodes
+        _fx_node(node, get_node_partition_name(node), get_node_qdq_cluster_name(node))
+        for node in program.graph.nodes
     ]
     text = json.dumps({"label": "program", "graphs": [{"id": "forward", "nodes": nodes}]})
     if json_file_name is not None:
@@ -105,7 +114,7 @@ def visualize_with_clusters(
         package.visualize_from_config(config, no_open_in_browser=no_open_in_browser, **kwargs)
 
 
-def _fx_node(node: Any, partition: str | None, cluster: str | None) -> dict[str, Any]:
+def _fx_node(node: Node, partition: str | None, cluster: str | None) -> dict[str, Any]:
     """A node of a torch.fx.Graph as Model Explorer's JSON has it."""
     modules = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
     layers = [name for name in (partition, cluster) if name] or (modules[-1].split(".") if modules else [])

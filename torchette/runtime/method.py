@@ -28,7 +28,7 @@ class Method:
 
     def execute(
         self,
-        inputs: Any,
+        inputs: object,
         observer: Callable[[Intermediate], None] | None = None,
         only: Collection[tuple[int, int]] = (),
     ) -> list[Any]:
@@ -53,19 +53,18 @@ class Method:
             InputTypeError: the method does not accept the type of an input, or the inputs are not in one list.
             ExecutionError: the method failed.
         """
-        if not isinstance(inputs, (list, tuple)):
-            inputs = [inputs]
+        given: Sequence[Any] = inputs if isinstance(inputs, (list, tuple)) else [inputs]
         if observer is None:
-            arguments: tuple[Any, ...] = (inputs,)
+            arguments: tuple[Any, ...] = (given,)
         else:
             self._check_observer(observer)
             seen = observer
-            arguments = (inputs, lambda *record: seen(_intermediate(*record)), set(only))
+            arguments = (given, lambda *record: seen(_intermediate(*record)), set(only))
         try:
             result: list[Any] = self._method.execute(*arguments)
             return result
         except native.module().Fault as fault:
-            raise self._error(fault, inputs) from None
+            raise self._error(fault, given) from None
 
     def _check_observer(self, observer: object) -> None:
         if not callable(observer):

@@ -428,7 +428,7 @@ class LoweredBackendModule(torch.nn.Module):
         """The blobs that the backend shares by name."""
         return self._named_data_store_output
 
-    def buffer(self, *, memory_planning: Any = None, **options: Any) -> bytes:
+    def buffer(self, *, memory_planning: object = None, **options: object) -> bytes:
         """Returns a .pte file whose method forward is one call of the backend. Raises DelegationError if the program calls
         nothing.
 
@@ -436,12 +436,12 @@ class LoweredBackendModule(torch.nn.Module):
             memory_planning: the memory planning pass; by default that of `to_executorch`.
             options: further fields of `ExecutorchBackendConfig`, such as `segment_alignment`.
         """
-        result: bytes = self.to_executorch(memory_planning, **options).buffer
+        result: bytes = self.to_executorch(memory_planning, options).buffer
         return result
 
-    def program(self, emit_stacktrace: bool = False, memory_planning: Any = None) -> Any:
+    def program(self, emit_stacktrace: bool = False, memory_planning: object = None) -> Any:
         """Returns the records of the file of `buffer`, a `torchette.format.pte.Program`."""
-        return self.to_executorch(memory_planning, emit_stacktrace=emit_stacktrace).executorch_program
+        return self.to_executorch(memory_planning, {"emit_stacktrace": emit_stacktrace}).executorch_program
 
     def __deepcopy__(self, memo: dict[str, Any]) -> LoweredBackendModule:
         return self  # nothing in it changes

@@ -307,10 +307,10 @@ class EdgeProgramManager:
 
 
 def _lowered_to_executorch(
-    lowered: LoweredBackendModule, memory_planning: Any, **options: Any
+    lowered: LoweredBackendModule, memory_planning: object, options: Mapping[str, Any]
 ) -> ExecutorchProgramManager:
     if memory_planning is not None:
-        options["memory_planning_pass"] = memory_planning
+        options = {**options, "memory_planning_pass": memory_planning}
     return EdgeProgramManager(as_one_call(lowered)).to_executorch(ExecutorchBackendConfig(**options))
 
 
