@@ -22,18 +22,20 @@ def test_a_program_for_executorch_runs_a_model(tmp_path: Path) -> None:
     from torchette.exir import to_edge
 
     torch.manual_seed(0)
-    module = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.GELU(), torch.nn.Linear(4, 3)).eval()
-    program = to_edge(torch.export.export(module, (torch.ones(2, 6),))).to_executorch()
+    # the convolution uses scratch memory
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.GELU(), torch.nn.Linear(4, 3)).eval()
+    x = torch.ones(2, 3, 6, 6)
+    program = to_edge(torch.export.export(module, (x,))).to_executorch()
     program.save(str(tmp_path / "model.pte"))
     printed = run(built("torchette_tutorial"), tmp_path / "model.pte").stdout
-    expected = module(torch.ones(2, 6)).detach().numpy().ravel()
+    expected = module(x).detach().numpy().ravel()
     np.testing.assert_allclose([float(line) for line in printed.split()], expected, rtol=1e-5, atol=1e-6)
     # its errors are values and messages, its checks end it
     assert "no program: 0x23" in run(built("torchette_tutorial"), __file__, status=1).stderr
     assert "no loader: 0x22" in run(built("torchette_tutorial"), tmp_path / "none", status=-6).stderr
     # and what ExecuTorch's own compiler writes runs as well
     theirs = pytest.importorskip("executorch.exir")
-    peer = theirs.to_edge(torch.export.export(module, (torch.ones(2, 6),))).to_executorch()
+    peer = theirs.to_edge(torch.export.export(module, (x,))).to_executorch()
     (tmp_path / "peer.pte").write_bytes(peer.buffer)
     printed = run(built("torchette_tutorial"), tmp_path / "peer.pte", "forward").stdout
     np.testing.assert_allclose([float(line) for line in printed.split()], expected, rtol=1e-5, atol=1e-6)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A program as a user of ExecuTorch's C++ runtime writes it: only that project's headers and names. It fills
-// the inputs with ones, runs a method from static memory, and prints the elements of its first output.
+// the inputs with ones, runs a method from static memory, and prints the elements of its first output. As in
+// ExecuTorch's tutorial there is no temp allocator.
 // Arguments: a .pte file, and optionally a method's name.
 #include <executorch/extension/data_loader/file_data_loader.h>
 #include <executorch/runtime/core/evalue.h>
@@ -36,7 +37,6 @@ using executorch::runtime::Tag;
 using executorch::runtime::TensorInfo;
 
 static uint8_t method_pool[1024 * 1024U];
-static uint8_t temp_pool[1024 * 1024U];
 
 int main(int argc, char** argv) {
   executorch::runtime::runtime_init();
@@ -59,7 +59,6 @@ int main(int argc, char** argv) {
   if (!meta.ok()) return 1;
 
   MemoryAllocator method_allocator{MemoryAllocator(sizeof(method_pool), method_pool)};
-  MemoryAllocator temp_allocator{sizeof(temp_pool), temp_pool};
   std::vector<std::unique_ptr<uint8_t[]>> buffers;
   std::vector<Span<uint8_t>> spans;
   for (size_t id = 0; id < meta->num_memory_planned_buffers(); ++id) {
@@ -68,7 +67,7 @@ int main(int argc, char** argv) {
     spans.push_back({buffers.back().get(), size});
   }
   HierarchicalAllocator planned_memory({spans.data(), spans.size()});
-  MemoryManager memory_manager(&method_allocator, &planned_memory, &temp_allocator);
+  MemoryManager memory_manager(&method_allocator, &planned_memory);
 
   Result<Method> method = program->load_method(method_name, &memory_manager, nullptr, nullptr);
   if (!method.ok()) return 1;

@@ -2,7 +2,8 @@
 // Runs a program from static memory alone: from opening it to its outputs every call of malloc ends the
 // process. Usage: heapless MODEL.pte INPUTS OUTPUTS METHOD TEMP PLANNED...: files of raw bytes, tensor after
 // tensor, and the bytes of the method allocator, the temp allocator and each planned buffer. With - for
-// INPUTS it stops where the method is loaded.
+// INPUTS it stops where the method is loaded. With - for TEMP there is no temp allocator, and the platform
+// has no memory; with "heap" there is none, and the platform has memory.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,6 +21,7 @@ namespace {
 
 constexpr int kMostBuffers = 4;
 bool armed = false;  // from now on nothing may be allocated
+bool has_temp = true;
 alignas(64) uint8_t file_pool[128 << 20], input_pool[4 << 20], method_pool[8 << 20],
     planned_pool[64 << 20], temp_pool[32 << 20], output_pool[4 << 20];
 
@@ -81,7 +83,7 @@ static Error run(size_t file_size, Span<const size_t> sizes, bool load_only, siz
     return Error::InvalidArgument;
   MemoryAllocator method_memory(sizes[0], method_pool), temp_memory(sizes[1], temp_pool);
   HierarchicalAllocator planned_memory({buffers, sizes.size() - 2});
-  MemoryManager memory(&method_memory, &planned_memory, &temp_memory);
+  MemoryManager memory(&method_memory, &planned_memory, has_temp ? &temp_memory : nullptr);
   Result<Method> method = program->load_method("forward", &memory);
   if (!method.ok() || load_only) return method.error();
 
@@ -109,10 +111,14 @@ int main(int argc, char** argv) {
   if (count < 2 || count > 2 + kMostBuffers) return 2;
   for (int i = 0; i < count; ++i) sizes[i] = strtoull(argv[4 + i], nullptr, 10);
   const size_t file_size = read_file(argv[1], file_pool, sizeof(file_pool));
-  const bool load_only = strcmp(argv[2], "-") == 0;
+  const bool load_only = strcmp(argv[2], "-") == 0, heap = strcmp(argv[5], "heap") == 0;
+  has_temp = !heap && strcmp(argv[5], "-") != 0;
+  PalImpl without_memory;
+  without_memory.allocate = [](size_t) -> void* { return nullptr; };
+  if (!heap) register_pal(without_memory);
   if (!load_only) read_file(argv[2], input_pool, sizeof(input_pool));
   size_t output_size = 0;
-  armed = true;
+  armed = !heap;
   const Error error = run(file_size, {sizes, static_cast<size_t>(count)}, load_only, &output_size);
   armed = false;
   if (error != Error::Ok) {

@@ -18,7 +18,7 @@ from tests.models.artifacts import each_kind_of_model
 from tests.sweep import sweep
 from torchette.backends.null import NullPartitioner
 from torchette.devtools.device_memory import Bill, bills
-from torchette.exir import ExecutorchBackendConfig
+from torchette.exir import ExecutorchBackendConfig, to_edge
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 
 
@@ -35,8 +35,9 @@ class Heapless:
         self._command[1].write_bytes(file)
         self._command[2].write_bytes(b"".join(array.tobytes() for array in inputs))
 
-    def __call__(self, method: int, temp: int, *planned: int) -> tuple[bytes, str]:
-        """The outputs and the messages; no outputs where the program fails."""
+    def __call__(self, method: int, temp: int | str, *planned: int) -> tuple[bytes, str]:
+        """The outputs and the messages; no outputs where the program fails. Without a temp allocator `temp` is "-" or,
+        if the platform has memory, "heap"."""
         command = [*self._command, *map(str, (method, temp, *planned))]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode in (0, 1), done.stderr
@@ -152,6 +153,84 @@ def test_what_may_be_refused_is_refused_with_a_byte_less(heapless: Path, tmp_pat
     assert "too small" not in messages
     output, messages = run(bill.method, bill.temp.most - 1, *bill.planned)
     assert output and f"needs at least {bill.temp.most}\n" in messages
+
+
+class _Scratch(torch.nn.Module):
+    """Operators whose kernels use scratch memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = torch.nn.Conv2d(8, 8, 3, padding=1)
+        self.grouped = torch.nn.Conv2d(8, 8, 3, stride=2, groups=4)
+        self.transposed = torch.nn.ConvTranspose2d(8, 4, 3, stride=2)
+        self.line = torch.nn.Conv1d(8, 8, 3)
+        self.norm = torch.nn.GroupNorm(2, 8)
+        self.linear = torch.nn.Linear(24, 16)
+        self.lstm = torch.nn.LSTM(24, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = x[0]
+        square = rows[0, :, :16]
+        functional = torch.nn.functional
+        return (
+            self.conv(x),
+            self.grouped(x),
+            self.transposed(x),
+            self.line(rows[:, 0].unsqueeze(0)),
+            self.norm(x),
+            self.linear(rows),
+            self.lstm(rows)[0],
+            rows.transpose(1, 2) @ rows,
+            square.t() @ square.t(),
+            torch.softmax(x.transpose(1, 3), 1),
+            functional.scaled_dot_product_attention(x, x, x),
+            functional.interpolate(x, scale_factor=1.5, mode="bicubic"),
+            functional.interpolate(x, size=(5, 7), mode="bilinear", antialias=True),
+            *torch.sort(x.transpose(1, 3), 1),
+            *torch.topk(x, 5),
+            *torch.kthvalue(x, 3),
+            torch.median(x),
+            torch.cumsum(x, 1),
+            torch.fft.rfft(x, dim=-1).abs(),
+            torch.linalg.inv_ex(square @ square.t() + torch.eye(16))[0],
+        )
+
+
+def _scratch_programs() -> dict[str, bytes]:
+    x = torch.randn(1, 8, 16, 24)
+    planned = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
+    exported = torch.export.export(_Scratch().eval(), (x,))
+    return {
+        "engine": torchette.compile(_Scratch().eval(), (x,), config=planned).program.buffer,
+        "portable": to_edge(exported).to_executorch(planned).buffer,
+    }
+
+
+@pytest.mark.parametrize("backend", ["engine", "portable"])
+def test_without_a_temp_allocator_kernels_find_scratch_memory(
+    backend: str, heapless: Path, tmp_path: Path
+) -> None:
+    torch.manual_seed(1)
+    x = torch.randn(1, 8, 16, 24)
+    file = _scratch_programs()[backend]
+    (bill,) = bills(file)
+    assert bill.temp is not None and bill.temp.most > 10_000
+    run = Heapless(heapless, file, [x.numpy()], tmp_path)
+    tail = bill.method + bill.temp.most + 64
+    for method, temp in ((bill.method, "heap"), (tail, "-")):
+        output, messages = run(method, temp, *bill.planned)
+        assert output, messages
+        at = 0
+        for expected in _Scratch().eval()(x):
+            result = torch.frombuffer(
+                bytearray(output[at : at + expected.nbytes]), dtype=expected.dtype
+            ).reshape(expected.shape)
+            torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
+            at += expected.nbytes
+        assert at == len(output)
+    output, messages = run(bill.method, "-", *bill.planned)
+    assert not output and "no scratch memory" in messages
 
 
 def test_faults_are_errors_without_a_heap(heapless: Path, tmp_path: Path) -> None:

@@ -207,14 +207,29 @@ void too_little_memory(const Program& program) {
   MemoryManager nothing(nullptr);
   CHECK(program.load_method("forward", &nothing).error() == Error::InvalidArgument);
   CHECK(program.load_method("forward", nullptr).error() == Error::InvalidArgument);
-  // without scratch memory the kernel that wants some fails, and says so
-  memory.method.reset();
-  MemoryManager no_temp(&memory.method, &memory.planned);
-  Result<Method> method = program.load_method("forward", &no_temp);
-  Input x(2);
-  float out[12];
-  CHECK(method->set_input(x.value(), 0) == Error::Ok && method->set_output_data_ptr(out, 48, 1) == Error::Ok);
-  CHECK(method->execute() == Error::MemoryAllocationFailed);
+  // without a temp allocator, scratch memory is the platform's, or else the free bytes of the method
+  // allocator
+  MemoryAllocator full(needed, memory.method_pool);
+  PalImpl without_memory;
+  without_memory.allocate = [](size_t) -> void* { return nullptr; };
+  for (const bool platform : {true, false}) {
+    if (!platform) register_pal(without_memory);
+    for (MemoryAllocator* allocator : {&full, &memory.method}) {
+      allocator->reset();
+      MemoryManager no_temp(allocator, &memory.planned);
+      Result<Method> method = program.load_method("forward", &no_temp);
+      Input x(2);
+      float out[12];
+      CHECK(method->set_input(x.value(), 0) == Error::Ok &&
+            method->set_output_data_ptr(out, 48, 1) == Error::Ok);
+      const bool enough = platform || allocator != &full;
+      CHECK(method->execute() == (enough ? Error::Ok : Error::MemoryAllocationFailed));
+      CHECK(allocator->used_size() == needed);
+    }
+  }
+  PalImpl with_memory;
+  with_memory.allocate = torchette_pal_allocate;
+  register_pal(with_memory);
 }
 
 /// Fails the call that it is told to, and counts what is not given back.

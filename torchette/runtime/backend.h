@@ -55,15 +55,16 @@ class BackendInitContext : public Traced {
 class BackendExecutionContext : public Context {
  public:
   explicit BackendExecutionContext(MemoryAllocator* temp_allocator = nullptr, const Traced& traced = Traced(),
-                                   const Method* method = nullptr, Threads* threads = nullptr)
-      : Context(temp_allocator, traced, threads), method_(method) {}
+                                   const Method* method = nullptr, Threads* threads = nullptr,
+                                   const MemoryManager* memory = nullptr)
+      : Context(temp_allocator, traced, threads, memory), method_(method) {}
   /// Scratch memory that is valid until execute() returns; null when there is not enough.
   void* allocate(size_t size, size_t alignment = MemoryAllocator::kDefaultAlignment) {
     return allocate_temp(size, alignment);
   }
   /// Where it comes from, perhaps null; likewise.
   MemoryAllocator* get_temp_allocator() {
-    temp_used_ = true;
+    if (temp_allocator_ != nullptr) release_ = reset_allocator;
     return temp_allocator_;
   }
   /// Null where the backend is used without a method.

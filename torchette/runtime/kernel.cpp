@@ -7,9 +7,39 @@ namespace torchette {
 // Not in the header: kernels of every instruction-set level would bring a copy of the allocator's functions,
 // and the linker would keep one.
 void* Context::allocate_temp(size_t size, size_t alignment) {
-  temp_used_ = true;
   if (event_tracer() != nullptr) event_tracer()->track_allocation(allocator_id(), size);
-  return temp_allocator_ == nullptr ? nullptr : temp_allocator_->allocate(size, alignment);
+  if (temp_allocator_ == nullptr) return allocate_without_allocator(size, alignment);
+  release_ = reset_allocator;
+  return temp_allocator_->allocate(size, alignment);
+}
+
+/// ExecuTorch's programs often have no temp allocator.
+void* Context::allocate_without_allocator(size_t size, size_t alignment) {
+  if (memory_ == nullptr || size > SIZE_MAX - sizeof(Block) - alignment) return nullptr;
+  if (release_ == nullptr) {
+    blocks_ = nullptr;
+    borrowed_ = 0;
+    release_ = release_blocks;
+  }
+  if (void* memory = platform_allocate(sizeof(Block) + alignment + size)) {
+    blocks_ = new (memory) Block{blocks_};
+    const auto begin = reinterpret_cast<uintptr_t>(blocks_ + 1);
+    return reinterpret_cast<void*>((begin + alignment - 1) & ~(alignment - 1));
+  }
+  const Span<uint8_t> free = memory_->method_allocator()->free_bytes();
+  MemoryAllocator rest(free.size() - borrowed_, free.data() + borrowed_);
+  void* const memory = rest.allocate(size, alignment);
+  borrowed_ += rest.used_size();
+  return memory;
+}
+
+void Context::release_blocks(Context& context) {
+  while (context.blocks_ != nullptr) {
+    Block* const block = context.blocks_;
+    context.blocks_ = block->next;
+    platform_free(block);
+  }
+  context.release_ = nullptr;
 }
 
 }  // namespace torchette

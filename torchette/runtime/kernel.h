@@ -27,11 +27,12 @@ namespace torchette {
 class Context : public Traced {
  public:
   explicit Context(MemoryAllocator* temp_allocator = nullptr, const Traced& traced = Traced(),
-                   Threads* threads = nullptr)
-      : Traced(traced), temp_allocator_(temp_allocator), threads_(threads) {}
+                   Threads* threads = nullptr, const MemoryManager* memory = nullptr)
+      : Traced(traced), temp_allocator_(temp_allocator), threads_(threads), memory_(memory) {}
 
-  /// Scratch memory that is valid until the kernel returns; null when the temp allocator cannot give `size`
-  /// bytes (the kernel then returns Error::MemoryAllocationFailed).
+  /// Scratch memory that is valid until the kernel returns; null if there are fewer than `size` bytes (the
+  /// kernel then returns Error::MemoryAllocationFailed). Without a temp allocator it comes from
+  /// platform_allocate() or, if the platform has no memory, from the free bytes of the method allocator.
   void* allocate_temp(size_t size, size_t alignment = 64);
 
   /// How many workers parallel_for() has at most: scratch memory of its body is allocated for each, before.
@@ -56,14 +57,33 @@ class Context : public Traced {
   }
   /// Takes all scratch memory back; called by the method after each instruction.
   TORCHETTE_INLINE void reset_temp() {
-    if (TORCHETTE_UNLIKELY(temp_used_ && temp_allocator_ != nullptr)) temp_allocator_->reset();
-    temp_used_ = false;
+    if (TORCHETTE_UNLIKELY(release_ != nullptr)) release_(*this);
   }
 
  protected:
   MemoryAllocator* temp_allocator_;
   Threads* threads_;  // null: the thread that calls is the only one
-  bool temp_used_ = false;
+  // Null if the kernel has used no scratch memory. A pointer, so that firmware without such kernels does not
+  // contain the functions.
+  void (*release_)(Context&) = nullptr;
+
+  static void reset_allocator(Context& context) {
+    context.temp_allocator_->reset();
+    context.release_ = nullptr;
+  }
+
+ private:
+  struct Block {
+    Block* next;
+  };
+
+  void* allocate_without_allocator(size_t size, size_t alignment);
+  static void release_blocks(Context& context);
+
+  const MemoryManager* memory_;  // of the method; null without one
+  // set together with release_
+  Block* blocks_;    // of the platform
+  size_t borrowed_;  // bytes of the free part of the method allocator
 };
 
 /// A bit for each of the tags.

@@ -53,6 +53,8 @@ class MemoryAllocator {
   virtual uint32_t size() const { return static_cast<uint32_t>(end_ - begin_); }
   size_t used_size() const { return static_cast<size_t>(current_ - begin_); }
   size_t free_size() const { return static_cast<size_t>(end_ - current_); }
+  /// The bytes that allocate() has not handed out.
+  Span<uint8_t> free_bytes() const { return {current_, free_size()}; }
 
  protected:
   void* bump(size_t size, size_t alignment);
@@ -80,7 +82,9 @@ class DynamicAllocator;
 
 /// The memories of a method: its own structures (lives as long as the method), the planned buffers, the
 /// kernels' scratch (reset after every instruction), and tensors of sizes that are not known ahead of time.
-/// All but the first may be null where a method does not need them.
+/// Planned and dynamic memory may be null if a method does not need them. Without a temp allocator, scratch
+/// comes from platform_allocate() or, if the platform has no memory, from the free bytes of the method
+/// allocator: then methods that share a method allocator must not execute at the same time.
 class MemoryManager {
  public:
   explicit MemoryManager(MemoryAllocator* method_allocator, HierarchicalAllocator* planned_memory = nullptr,

@@ -161,7 +161,7 @@ class Method : private MethodParts {
   Error run(const Instruction& instruction, BackendExecutionContext& context);
   Error run_control(const Control& control, BackendExecutionContext& context);
   BackendExecutionContext context() const {
-    return BackendExecutionContext(memory_->temp_allocator(), *this, this, threads_);
+    return BackendExecutionContext(memory_->temp_allocator(), *this, this, threads_, memory_);
   }
   // with a tracer: method_trace.cpp
   void trace(EventTracer* event_tracer);

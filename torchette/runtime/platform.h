@@ -80,7 +80,8 @@ void runtime_init();
 [[noreturn]] void runtime_abort();
 torchette_timestamp_t current_ticks();
 torchette_tick_ratio_t ticks_to_ns_multiplier();
-/// Memory for the conveniences above the core, which itself never calls these.
+/// Memory for the extension. The core calls these only for scratch memory of a method without a temp
+/// allocator.
 void* platform_allocate(size_t size);
 void platform_free(void* ptr);
 
