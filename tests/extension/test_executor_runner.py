@@ -99,7 +99,7 @@ def test_trace(runner: Path, two_methods: Path, tmp_path: Path) -> None:
         (["MODEL", "--input_shapes", "2x3x"], 2, "'2x3x' is not of the form"),
         (["MODEL", "--input_shapes", "9x3"], 1, "forward: InvalidArgument"),
         (["MODEL", "--output_file", "/none/y"], 2, "/none/y-0.bin cannot be written"),
-        (["MODEL", "--data_path", "x.ptd"], 1, "AccessFailed"),
+        (["MODEL", "--data_path", "x.ptd"], 2, "x.ptd cannot be opened"),
         (["MODEL", "--data_path", __file__], 1, "InvalidExternalData"),
         (["MODEL", "--bundleio"], 1, "InvalidProgram"),
         (["MODEL", "--etdump_path", "/none/net.etdp"], 2, "/none/net.etdp cannot be written"),

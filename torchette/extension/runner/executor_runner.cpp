@@ -182,6 +182,12 @@ std::string read_all(FILE* file) {
   return bytes;
 }
 
+void check_file(const std::string& path) {
+  FILE* const file = fopen(path.c_str(), "rb");
+  if (file == nullptr) stop(2, path + " cannot be opened");
+  fclose(file);
+}
+
 std::string read_file(const std::string& path) {
   FILE* const file = fopen(path.c_str(), "rb");
   if (file == nullptr) stop(2, path + " cannot be opened");
@@ -575,10 +581,9 @@ static bool check_options() {
     stop(2, "--server_mode and --data_path do not go with --model_path -");
   if (from_input)
     options["model_path"] = "the standard input";
-  else if (FILE* const file = fopen(options["model_path"].c_str(), "rb"))
-    fclose(file);
   else
-    stop(2, options["model_path"] + " cannot be opened");
+    check_file(options["model_path"]);
+  for (const std::string& path : split(options["data_path"], ',')) check_file(path);
   tolerance_of("bundleio_rtol");
   tolerance_of("bundleio_atol");
   return from_input;
