@@ -86,6 +86,16 @@ void tensor_pointers() {
         ones({3}, ScalarType::Char)->const_data_ptr<int8_t>()[2] == 1);
   CHECK(full({2}, Scalar(7.5), ScalarType::Double)->const_data_ptr<double>()[1] == 7.5);
   CHECK(scalar_tensor(Scalar(int64_t{3}))->dim() == 0);
+  // plain numbers of C++
+  CHECK(full({2, 3}, 42)->const_data_ptr<float>()[5] == 42 &&
+        full({1}, 2.5f)->const_data_ptr<float>()[0] == 2.5f);
+  CHECK(full({1}, true, ScalarType::Bool)->const_data_ptr<bool>()[0] && full({1}, 7u)->numel() == 1);
+  CHECK(scalar_tensor(1)->const_data_ptr<float>()[0] == 1 &&
+        full_like(b, 3)->const_data_ptr<Half>()[1] == 3.0f);
+  CHECK(full_strided({2}, {1}, 9L)->const_data_ptr<float>()[1] == 9);
+  CHECK(Scalar(1).is_integral() && Scalar('a').is_integral() && Scalar(size_t{2}).to_int() == 2);
+  CHECK(Scalar(1.0f).is_floating() && !Scalar(true).is_integral() && Value(1).is_int());
+  CHECK(Value(Scalar(5)).to_int() == 5);
   const TensorPtr r = randint_like(b, 5, 8);
   CHECK(r->scalar_type() == ScalarType::Half && r->strides()[1] == 2);
   for (int i = 0; i < 6; ++i)

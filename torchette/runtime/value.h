@@ -33,11 +33,16 @@ TORCHETTE_INLINE int64_t truncate(double d) {
   return d >= -0x1p63 && d < 0x1p63 ? static_cast<int64_t>(d) : INT64_MIN;
 }
 
+/// Overloads for every integer type but bool, so that a literal such as 1 is not ambiguous.
+template <typename T>
+using IfInteger = std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, bool>, int>;
+
 /// A number that remembers which kind it was. `is_integral()` does not include bool.
 class Scalar {
  public:
   TORCHETTE_INLINE Scalar() : tag_(Tag::Int), i_(0) {}
-  TORCHETTE_INLINE constexpr Scalar(int64_t v) : tag_(Tag::Int), i_(v) {}
+  template <typename T, IfInteger<T> = 0>
+  TORCHETTE_INLINE constexpr Scalar(T v) : tag_(Tag::Int), i_(static_cast<int64_t>(v)) {}
   TORCHETTE_INLINE constexpr Scalar(double v) : tag_(Tag::Double), d_(v) {}
   TORCHETTE_INLINE constexpr Scalar(bool v) : tag_(Tag::Bool), i_(v ? 1 : 0) {}
 
@@ -87,7 +92,10 @@ struct PlainList {
 class Value {
  public:
   TORCHETTE_INLINE constexpr Value() : tag_(Tag::None) {}
-  TORCHETTE_INLINE Value(int64_t v) : tag_(Tag::Int) { payload_.i = v; }
+  template <typename T, IfInteger<T> = 0>
+  TORCHETTE_INLINE Value(T v) : tag_(Tag::Int) {
+    payload_.i = static_cast<int64_t>(v);
+  }
   TORCHETTE_INLINE Value(double v) : tag_(Tag::Double) { payload_.d = v; }
   TORCHETTE_INLINE Value(bool v) : tag_(Tag::Bool) { payload_.i = v ? 1 : 0; }
   TORCHETTE_INLINE Value(Tensor t) : tag_(Tag::Tensor) { payload_.tensor = t; }
