@@ -204,6 +204,12 @@ class DelegationWarning(UserWarning):
     code = "left-behind"
 
 
+class ZeroRangeWarning(UserWarning):
+    """The inputs of a calibration show next to nothing of the range of a value, which is quantized to zeros in use."""
+
+    code = "zero-range"
+
+
 class UntestedTorchWarning(UserWarning):
     """The tests of Torchette did not run with the installed release of torch."""
 

@@ -122,3 +122,46 @@ def test_command_line_shows_the_same(tmp_path: Path, capsys: pytest.CaptureFixtu
     message = capsys.readouterr().err
     assert "linalg_eig" in message and "mine.py:4" in message
     assert "Traceback" not in message
+
+
+class Part(torch.nn.Module):
+    """A layer that is scripted below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).relu()
+
+
+class Whole(torch.nn.Module):
+    def __init__(self, part: torch.nn.Module) -> None:
+        super().__init__()
+        self.parts = torch.nn.ModuleList([torch.nn.ReLU(), part])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.parts[1](self.parts[0](x))  # the call of the scripted part
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_submodule_is_named() -> None:
+    x = torch.randn(2, 4)
+    with pytest.raises(
+        ExportError, match=r"its submodule 'parts\.1' \(Part\) is scripted by torch\.jit\.script"
+    ) as caught:
+        torchette.compile(Whole(torch.jit.script(Part())).eval(), (x,))
+    assert line_of(Whole.forward, "the call of the scripted part") in str(caught.value)
+    assert "without torch.jit.script" in caught.value.hints[0]
+    assert "args is a tuple" not in str(caught.value)
+    traced = Whole(torch.jit.trace(Part().eval(), x)).eval()
+    torch.testing.assert_close(torchette.compile(traced, (x,))(x), traced(x), rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_that_do_not_fit_a_python_part_are_still_named() -> None:
+    class Caller(Whole):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.parts[1](x, x)
+
+    with pytest.raises(ExportError, match="do not fit forward"):
+        torchette.compile(Caller(Part()).eval(), (torch.randn(2, 4),))

@@ -311,12 +311,34 @@ def _export_error(error: Exception, module: torch.nn.Module, name: str, dynamic:
         # What fails above the model's own lines, and has to do with dynamic shapes, is their description.
         shapes = next(known for known in _DIAGNOSES if "dynamic_shapes" in known.pattern)
         found = shapes if dynamic and not where else _UNKNOWN
+    found = _scripted(error, module) or found
     said, torchs_hints = _what_torch_says(error)
     method = "" if name == "forward" else f" (method {name!r})"
     return ExportError(
         f"torch.export cannot capture the model{method}: {found.reason}\n{kind}: {said}",
         where=where or _definition(module),
         hints=[*torchs_hints, *found.hints],
+    )
+
+
+def _scripted(error: Exception, module: torch.nn.Module) -> _Diagnosis | None:
+    """The diagnosis of a call of a scripted submodule: torch passes the module to its forward twice."""
+    called = re.search(r"(\w+)\.forward\(\) takes \d+ positional arguments? but \d+ were given", str(error))
+    parts = {
+        path: part.original_name
+        for path, part in module.named_modules()
+        if isinstance(part, torch.jit.ScriptModule) and path
+    }
+    path = next((path for path, name in parts.items() if called and called[1] == name), None)
+    if path is None:
+        return None
+    return _Diagnosis(
+        "",
+        f"its submodule {path!r} ({parts[path]}) is scripted by torch.jit.script, and its Python code is gone",
+        (
+            f"use the Python module that {path!r} was made from, without torch.jit.script",
+            "if it was loaded from a file: build the Python module and call load_state_dict(scripted.state_dict())",
+        ),
     )
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 import torchette
 from torchette.backends.xnnpack import XNNPACKQuantizer, get_symmetric_quantization_config
 from torchette.capture import pt2e
-from torchette.errors import QuantizationError
+from torchette.errors import QuantizationError, ZeroRangeWarning
 from torchette.exir import to_edge
 from torchette.export import export as export_with_recipe
 
@@ -294,3 +295,64 @@ def test_whole_numbers_written_by_hand() -> None:
 def test_a_graph_whose_scales_are_all_one(call: nn.Module) -> None:
     model = nn.Sequential(nn.MaxPool2d(1), call, nn.AdaptiveAvgPool2d(16))
     assert set(_numbers(_agrees(model, (WHOLE,), _of_extremes()))) == {(1.0, 0)}
+
+
+class _Dead(nn.Module):
+    """Two layers, of which the first yields zeros only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+        nn.init.constant_(self.first.bias, -100)
+
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+
+
+def _zero_ranges(module: nn.Module, x: torch.Tensor, **how: bool) -> list[str]:
+    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(**how))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torchette.compile(module.eval(), (x,), quantizer=quantizer, calibration=[(x,)])
+    return [str(one.message) for one in caught if one.category is ZeroRangeWarning]
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_values_that_were_zero_are_named(per_channel: bool) -> None:
+    (text,) = _zero_ranges(_Dead(), torch.randn(2, 4), is_per_channel=per_channel)
+    assert "relu" in text and "test_check_quantization.py" in text and " x" not in text.split("were zero")[0]
+    (text,) = _zero_ranges(_Single(), torch.zeros(2, 4), is_per_channel=per_channel)
+    assert "values of x" in text and "first (first)" not in text
+
+
+class _Single(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 8)
+
+    def forward(self, x):
+        return self.first(x)
+
+
+@pytest.mark.parametrize("how", ["used", "zero weights", "dynamic"])
+def test_ranges_of_values_cause_no_warning(how: str) -> None:
+    net = _Single()
+    if how == "zero weights":  # zeros are stored exactly
+        nn.init.zeros_(net.first.weight)
+    assert not _zero_ranges(net, torch.randn(2, 4), is_dynamic=how == "dynamic")
+
+
+@pytest.mark.parametrize("scale", [0.0, 2.0**-12, torch.finfo(torch.float32).eps])
+def test_the_scales_of_zero_ranges(scale: float) -> None:
+    prepared = prepare_pt2e(
+        export(_Single().eval(), (torch.randn(2, 4),)).module(),
+        XNNPACKQuantizer().set_global(get_symmetric_quantization_config()),
+    )
+    prepared(torch.randn(2, 4))
+    converted = convert_pt2e(prepared)
+    for node in converted.graph.nodes:
+        if "quantize_per_tensor" in str(node.target) and node.args[0].op == "placeholder":
+            node.update_arg(1, scale)
+    converted.recompile()
+    with pytest.warns(ZeroRangeWarning, match="values of x"):
+        to_edge(export(converted, (torch.randn(2, 4),)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from torchette.errors import QuantizationError
+from torchette.errors import QuantizationError, ZeroRangeWarning
 from torchette.exir.arguments import number_arg
 from torchette.exir.graph import calls, constants, place, user_frame
 
@@ -35,11 +36,16 @@ _COMPUTES = frozenset(
 
 
 def check_quantization(program: ExportedProgram) -> ExportedProgram:
-    """Refuse a graph that is prepared and not converted, or was converted before anything was observed."""
+    """Refuse a graph that is prepared and not converted, or was converted before anything was observed. Warn of values that
+    were zero whenever they were observed."""
     observers = _observers(spec.target or "" for spec in program.graph_signature.input_specs)
     if observers:
         raise _not_converted(observers, ())
-    _check(list(calls(program)), constants(program))
+    stored = constants(program)
+    _check(list(calls(program)), stored)
+    zero = [node for node in calls(program) if _is_converted(node) and _has_zero_range(node, stored)]
+    if zero:
+        warnings.warn(ZeroRangeWarning(_zero_range_text(zero)), stacklevel=2)
     return program
 
 
@@ -146,6 +152,20 @@ def _scales(node: Node, stored: Mapping[Node, torch.Tensor]) -> list[float]:
     return stored[scale].double().flatten().tolist() if scale in stored else []
 
 
+# The scales that observers choose for values that are all zero: 0, and the lower limits of torch's and XNNPACK's observers.
+_ZERO_SCALES = (0.0, torch.finfo(torch.float32).eps, 2.0**-12)
+
+
+def _has_zero_range(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
+    """Whether a computed value was zero whenever it was observed. Stored zeros, as of a pruned layer, are exact."""
+    if not str(node.target).startswith("quantized_decomposed.quantize_per") or node.args[0] in stored:
+        return False
+    scales = _scales(node, stored)
+    return bool(scales) and all(
+        any(math.isclose(scale, it, rel_tol=1e-6) for it in _ZERO_SCALES) for scale in scales
+    )
+
+
 def _is_default(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
     """Whether the numbers are those of an observer that has seen nothing."""
     zero = node.args[2]
@@ -248,6 +268,25 @@ def _not_calibrated(nodes: Sequence[Node]) -> QuantizationError:
         ],
         code="not-calibrated",
     )
+
+
+def _zero_range_text(nodes: Sequence[Node]) -> str:
+    names = ", ".join(dict.fromkeys(_layer(node) for node in nodes[:5]))
+    more = f" and {len(nodes) - 5} more" if len(nodes) > 5 else ""
+    lines = "".join(f"\n  at {line}" for line in _places(nodes))
+    return (
+        f"the values of {names}{more} were zero, or next to it, on all calibration inputs: their scale is 0 or the smallest that "
+        f"the observer allows, and other values saturate{lines}\nTry:\n  - calibrate with inputs like those of use\n"
+        "  - leave these layers in floats"
+    )
+
+
+def _layer(node: Node) -> str:
+    """The node whose value is quantized, and the module that computes it."""
+    source: Any = node.args[0]
+    stack = list(source.meta.get("nn_module_stack", {}).values())
+    path = str(stack[-1][0]).removeprefix("L['self'].").removeprefix("L['self']") if stack else ""
+    return f"{source.name} ({path})" if path else str(source.name)
 
 
 def _not_finite(nodes: Sequence[Node]) -> QuantizationError:
