@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.building import BUILD, CXX, ROOT, built, run
+from tests.building import BUILD, CXX, ROOT, built, program, run
 
 COMPAT = ROOT / "torchette" / "extension" / "compat"
 
@@ -341,3 +341,22 @@ def test_every_header_stands_by_itself(tmp_path: Path, part: int) -> None:
             text=True,
         )
         assert done.returncode == 0, f"{includes}\n{done.stderr[-3000:]}"
+
+
+def test_a_named_data_map_of_ones_own(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from torchette.exir import ExecutorchBackendConfig, to_edge
+
+    exported = torch.export.export(torch.nn.Linear(3, 2, bias=False).eval(), (torch.ones(1, 3),))
+    net = to_edge(exported).to_executorch(ExecutorchBackendConfig(external_constants=True))
+    net.save(tmp_path / "net.pte")
+    built("torchette_static")
+    made = program(
+        tmp_path / "own",
+        [ROOT / "tests/extension/own_data_map.cpp"],
+        *("-std=c++17", "-O0", f"-I{headers(tmp_path)}", f"-I{ROOT}"),
+        link=[BUILD / "libtorchette.a"],
+    )
+    assert run(made, tmp_path / "net.pte", "3").stdout == "321 327\n"
+    error = run(made, tmp_path / "net.pte", "4").stdout
+    assert error == f"error {0x24}\n"  # InvalidExternalData
