@@ -76,8 +76,9 @@ def with_torch(source: str, folder: Path, *options: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_same_kernel_runs_on_torch_s_tensors(tmp_path: Path) -> None:
-    assert with_torch("call_kernel.cpp", tmp_path, "-DTORCHETTE_ATEN") == SCALED
+@pytest.mark.parametrize("option", ["-DTORCHETTE_ATEN", "-DUSE_ATEN_LIB"])
+def test_the_same_kernel_runs_on_torch_s_tensors(option: str, tmp_path: Path) -> None:
+    assert with_torch("call_kernel.cpp", tmp_path, option) == SCALED
 
 
 @pytest.mark.slow

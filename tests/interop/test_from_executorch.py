@@ -19,7 +19,7 @@ import torchette  # noqa: E402
 from tests.building import CXX, run  # noqa: E402
 from torchette.errors import InputError, TorchetteError  # noqa: E402
 from torchette.exir import to_edge  # noqa: E402
-from torchette.format import pte  # noqa: E402
+from torchette.format import ptd, pte  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "from-executorch.md").read_text()
@@ -38,6 +38,7 @@ ABSENT = "compat/test_compat.py::test_what_is_not_here_says_what_there_is_instea
 CLAIMS: dict[str, str] = {
     "Torchette reads and writes": "interop/test_interop.py::test_our_runtime_runs_the_peers_file interop/test_interop.py::test_peer_runtime_runs_our_file",
     "`from executorch.": IMPORT,
+    "`from executorch.exir.passes.external_constants_pass": IMPORT + " compat/test_inner.py::test_weights_that_a_backend_takes_go_to_the_files_of_their_tags",
     "`exir.capture(": "compat/test_exir_program.py::test_the_snippet_of_2023_runs_with_one_warning",
     "`import org.pytorch.executorch": "extension/test_bindings.py::test_java extension/test_bindings.py::test_swift",
     "`diff_pte.py`": "devtools/test_pte_diff.py::test_the_command devtools/test_size.py::test_the_command",
@@ -53,12 +54,12 @@ CLAIMS: dict[str, str] = {
     "An import of a module or name": ABSENT
     + " compat/test_compat.py::test_every_module_of_executorch_is_here_or_says_what_there_is_instead"
     + " compat/test_compat.py::test_a_name_that_is_not_here_says_what_there_is_instead",
-    "`executorch.exir._serialize.*`": ABSENT,
+    "`executorch.exir._serialize.*`": ABSENT + " interop/test_from_executorch.py::test_files_are_read_by_the_modules_that_the_page_names",
     "passes that carry out its own pipeline": ABSENT,
     "`executorch.exir.operator` but": ABSENT + " compat/test_inner.py::test_out_variants_by_name",
     "`executorch.backends.transforms.*`": ABSENT,
     "the passes of `executorch.backends.xnnpack._passes`": HERE + "test_what_the_table_has_no_path_for",
-    "`executorch.extension.pybindings.aten_lib`": HERE + "test_what_the_table_has_no_path_for runtime/test_aten.py::test_reference_models_equal_their_graph",
+    "`executorch.extension.pybindings.aten_lib`": HERE + "test_what_the_table_has_no_path_for runtime/test_aten.py::test_reference_models_equal_their_graph runtime/test_aten.py::test_the_guide_s_program_finds_the_package",
     "`executorch.extension.llm` but": HERE + "test_what_the_table_has_no_path_for llm/test_custom_ops.py::test_as_executorch",
     "`executorch.extension.training`": "extension/test_training.py::test_executorch_s_names_lead_here",
     "`executorch.exir.backend.test.*`": ABSENT,
@@ -79,21 +80,22 @@ CLAIMS: dict[str, str] = {
     "`Module`, `TensorPtr`": CPP + " extension/test_compat.py::test_a_backend_that_traces_is_spelled_as_there extension/test_guides.py::test_options_in_either_spelling",
     "Kernels that are written": (
         "extension/test_compat.py::test_a_kernel_for_executorch_runs_on_our_tensors "
-        "extension/test_compat.py::test_the_same_kernel_runs_on_torch_s_tensors"
+        "extension/test_compat.py::test_the_same_kernel_runs_on_torch_s_tensors extension/test_compat.py::test_tensors_of_torch_and_ours_share_memory "
+        "runtime/test_aten.py::test_a_c_plus_plus_program_with_an_operator_of_torch_library"
     ),
     "Left out on purpose": CPP,
     "boxed kernels as lambdas": CPP,
     "`KernelKey`": CPP,
     "`CompileSpec::value`": CPP,
     "`register_backend(const": CPP,
-    "`NamedDataMap::get_tensor_layout`": CPP,
+    "`NamedDataMap::get_tensor_layout`": CPP + " extension/test_compat.py::test_a_named_data_map_of_ones_own",
     "`ETDumpGen` logs": CPP + " extension/test_etdump.py::test_all_that_a_tracer_can_be_told",
     "`ET_CHECK`": CPP + " extension/test_compat.py::test_a_program_for_executorch_runs_a_model",
     "`Module`'s `LoadMode": CPP,
     "`make_tensor_ptr` and": CPP + " extension/test_extension.py::test_cpp",
     "`pytorch/tokenizers/*.h`": CPP,
     "`pytree::unflatten`": CPP + " extension/test_pytree.py::test_structures_are_torch_s",
-    "`Device`, `Layout`": CPP,
+    "`Device`, `Layout`": CPP + " runtime/test_aten.py::test_an_operator_without_a_kernel_of_ours",
     "**Kernels are fast": "cli/test_doctor.py::test_facts_are_values",
     "**Views cost nothing": "exir/passes/test_exec_passes.py::test_views_that_move_nothing_are_aliases",
     "**Structure is kept": HERE + "test_structure_is_kept",
@@ -153,6 +155,22 @@ LEFT = [
 def test_what_the_table_has_no_path_for(path: str) -> None:
     with pytest.raises(ModuleNotFoundError, match="Try: "):
         importlib.import_module(f"torchette.{path}")
+
+
+def test_files_are_read_by_the_modules_that_the_page_names(tmp_path: Path) -> None:
+    """Of our compiler's files and of ExecuTorch's: `format.pte` instead of `_serialize`, `format.ptd` instead of `flat_tensor`."""
+    exir = pytest.importorskip("executorch.exir")
+    linear = torch.nn.Linear(3, 2)
+    exported = torch.export.export(linear, (torch.ones(1, 3),))
+    for compiler in (torchette.exir, exir):
+        config = compiler.ExecutorchBackendConfig(external_constants=True)
+        program = compiler.to_edge(exported).to_executorch(config)
+        program.write_tensor_data_to_file(str(tmp_path))
+        (data,) = tmp_path.glob("*.ptd")
+        stored = ptd.read(data.read_bytes())
+        assert {tuple(it.layout.sizes) for it in stored.values() if it.layout} == {(2, 3), (2,)}
+        assert pte.read(program.buffer).program.execution_plan[0].name == "forward"
+        data.unlink()
 
 
 def test_what_the_other_runtime_refuses() -> None:

@@ -69,6 +69,17 @@ def test_bound_of_16_bits_is_torchs_own_error(monkeypatch: pytest.MonkeyPatch) -
     assert row.cells["portable"].text.endswith("BAD")
 
 
+def test_bound_is_wider_where_a_backend_computes_in_float16() -> None:
+    bounds = {
+        (name, dtype): matrix._bound(BACKENDS[name], PRECISIONS[dtype], 0.01)
+        for name in ("cpu", "xnnpack")
+        for dtype in ("float16", "float16 weights", "int8 static")
+    }
+    assert bounds["cpu", "float16"] == bounds["xnnpack", "float16 weights"] == pytest.approx(0.03)
+    assert bounds["xnnpack", "float16"] == pytest.approx(0.09)
+    assert bounds["xnnpack", "int8 static"] == PRECISIONS["int8 static"].bound
+
+
 def test_the_table_says_why() -> None:
     backends = list(BACKENDS)[:3]
     cells = dict(
