@@ -255,7 +255,7 @@ def _one_of(values: Sequence[Any], like: object) -> Any:
     be."""
     if not is_tensor(like) or (len(values) == 1 and not is_tensor(values[0])):
         return values[0]
-    same = [value for value in values if is_tensor(value) and _is_view(value.shape, like.shape)]
+    same: list[Any] = [value for value in values if is_tensor(value) and _is_view(value.shape, like.shape)]
     same = [value for value in same if value.dtype == like.dtype] or same
     return same[0].reshape(tuple(like.shape)) if same else None
 
