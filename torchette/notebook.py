@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import Any
 
 ROWS = 12  # of a table that are shown
@@ -18,7 +17,7 @@ _CELL = f"padding:3px 14px 3px 0;background:none;border:0;border-bottom:1px soli
 def tables(parts: Iterable[tuple[str, Sequence[str], Sequence[Sequence[Any]]]], heading: str = "") -> str:
     """HTML of tables (title, columns, rows); of a long one the first rows. Texts are escaped."""
     found = [_table(*part) for part in parts]
-    top = f'<div style="font-weight:600;margin-bottom:6px">{escape(heading)}</div>' if heading else ""
+    top = f'<div style="font-weight:600;margin-bottom:6px">{_escape(heading)}</div>' if heading else ""
     return f'<div class="torchette" style="font-size:13px;line-height:1.45;max-width:100%;overflow-x:auto">{top}{"".join(found)}</div>'
 
 
@@ -32,7 +31,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) ->
         all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(rows[0]) if rows else 0)
     ]
     head = "".join(
-        f'<th style="{_CELL};font-weight:500;{_SOFT};text-align:{_side(numeric, i)}">{escape(name)}</th>'
+        f'<th style="{_CELL};font-weight:500;{_SOFT};text-align:{_side(numeric, i)}">{_escape(name)}</th>'
         for i, name in enumerate(columns)
     )
     body = "".join(
@@ -41,10 +40,16 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) ->
     )
     left = len(rows) - ROWS
     more = f'<div style="{_SOFT};padding-top:3px">and {left:,} more rows</div>' if left > 0 else ""
-    name = f'<div style="{_SOFT};margin-top:6px">{escape(title)}</div>' if title else ""
+    name = f'<div style="{_SOFT};margin-top:6px">{_escape(title)}</div>' if title else ""
     header = f"<thead><tr>{head}</tr></thead>" if columns else ""
     table = f'<table style="border-collapse:collapse;margin:0;border:0">{header}<tbody>{body}</tbody></table>'
     return f"{name}{table}{more}"
+
+
+def _escape(text: str) -> str:
+    import html  # with html.entities, 2 of the modules that importing the compiler loads
+
+    return html.escape(text)
 
 
 def _side(numeric: Sequence[bool], column: int) -> str:
@@ -53,4 +58,4 @@ def _side(numeric: Sequence[bool], column: int) -> str:
 
 def _cell(value: object, side: str) -> str:
     text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    return f'<td style="{_CELL};text-align:{side};font-variant-numeric:tabular-nums">{escape(text)}</td>'
+    return f'<td style="{_CELL};text-align:{side};font-variant-numeric:tabular-nums">{_escape(text)}</td>'

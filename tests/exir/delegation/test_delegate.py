@@ -33,7 +33,6 @@ from torchette.exir.delegation.delegate import (
     CompileSpec,
     DelegationSpec,
     LoweredBackendModule,
-    NamedDataStore,
     Partitioner,
     PartitionResult,
     PreprocessResult,
@@ -45,6 +44,7 @@ from torchette.exir.delegation.delegate import (
     to_backend,
     why_not_taken,
 )
+from torchette.exir.delegation.named_data import NamedDataStore
 from torchette.exir.graph import calls
 from torchette.format import ptd, pte
 

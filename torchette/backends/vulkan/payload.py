@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from torchette.errors import FormatError
-from torchette.exir.delegation.delegate import NamedDataStore, NamedDataStoreOutput, row_major
+from torchette.exir.delegation.named_data import NamedDataStore, NamedDataStoreOutput, row_major
 from torchette.format import flatbuffer
 from torchette.format.schema import load
 

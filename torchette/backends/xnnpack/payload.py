@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from torchette.exir.delegation.delegate import NamedDataStore, NamedDataStoreOutput
+from torchette.exir.delegation.named_data import NamedDataStore, NamedDataStoreOutput
 from torchette.format import flatbuffer
 from torchette.format.schema import Record, load
 

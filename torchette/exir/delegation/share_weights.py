@@ -11,7 +11,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.exir.delegation.delegate import LoweredBackendModule, NamedDataStore
+from torchette.exir.delegation.delegate import LoweredBackendModule
+from torchette.exir.delegation.named_data import NamedDataStore
 from torchette.exir.graph import placeholders, tensor_of
 from torchette.exir.tensor import TensorSpec, stride_from_dim_order
 

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from torch.fx import Node
 
-from torchette.exir.delegation.delegate import LoweredBackendModule, NamedDataStore
+from torchette.exir.delegation.delegate import LoweredBackendModule
+from torchette.exir.delegation.named_data import NamedDataStore
 from torchette.exir.emit.output import EmitterOutput
 from torchette.exir.emit.records import Unsupported
 from torchette.exir.emit.tables import Tables

@@ -28,12 +28,11 @@ from torchette.exir import control_flow
 from torchette.exir.arguments import node_arg, overload
 from torchette.exir.delegation.delegate import (
     CompileSpec,
-    DataEntry,
     LoweredBackendModule,
-    NamedDataStoreOutput,
     executorch_call_delegate,
     is_delegate_call,
 )
+from torchette.exir.delegation.named_data import DataEntry, NamedDataStoreOutput
 from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
 from torchette.exir.graph import calls, copy_program, recompile
 from torchette.exir.ops import FILE_NAMESPACES, is_operator

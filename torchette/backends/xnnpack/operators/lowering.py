@@ -25,7 +25,7 @@ from torchette.backends.xnnpack.operators.table import OPERATORS
 from torchette.backends.xnnpack.payload import DYNAMIC, DYNAMIC_IMAGE, FLOATS, FP32, NONE, Element, Payload
 from torchette.backends.xnnpack.quantization import Weights, int8_element, role, weights_of
 from torchette.exir.arguments import function
-from torchette.exir.delegation.delegate import NamedDataStoreOutput
+from torchette.exir.delegation.named_data import NamedDataStoreOutput
 from torchette.exir.graph import map_nodes
 
 aten = torch.ops.aten

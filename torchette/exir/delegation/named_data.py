@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: blobs by name, from the parts of a program that backends take. Out: each blob once, for the file or a data file beside it.
+"""`NamedDataStore`: data that the delegates of a program share by name."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from torchette.errors import DelegationError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class DataEntry(NamedTuple):
+    """Where a named blob is: its index in `NamedDataStoreOutput.buffers`, and the alignment that it wants in bytes."""
+
+    buffer_index: int
+    alignment: int
+
+
+@dataclass
+class NamedDataStoreOutput:
+    """Named blobs for one file. `external_data` is file name -> key -> entry, for blobs that go beside the .pte."""
+
+    buffers: list[Any]
+    pte_data: dict[str, DataEntry]
+    external_data: dict[str, dict[str, DataEntry]] = field(default_factory=dict)
+
+
+class NamedDataStore:
+    """Collects blobs that parts of a program share by name. Equal bytes are kept once."""
+
+    def __init__(self) -> None:
+        self._buffers: list[Any] = []
+        self._keys: dict[str, DataEntry] = {}
+        self._external: dict[str, dict[str, DataEntry]] = {}
+        self._by_digest: dict[bytes, int] = {}
+
+    def add_named_data(
+        self,
+        key: str,
+        data: Buffer | torch.Tensor,
+        alignment: int | None = 1,
+        external_tag: str | None = None,
+    ) -> None:
+        """Add `data` (bytes-like, or a tensor) as `key`.
+
+        Args:
+            alignment: of its place in the file, in bytes; a power of two.
+            external_tag: the name of a data file (.ptd) beside the program, where it shall stand instead.
+
+        Raises:
+            DelegationError: there are other bytes of that name already.
+        """
+        stored = row_major(data)
+        digest = hashlib.sha256(stored).digest()
+        index = self._by_digest.setdefault(digest, len(self._buffers))
+        if index == len(self._buffers):
+            self._buffers.append(stored)
+        keys = self._keys if external_tag is None else self._external.setdefault(external_tag, {})
+        known = keys.get(key)
+        if known is not None and known.buffer_index != index:
+            raise DelegationError(
+                f"the named data {key!r} are given twice, with different bytes",
+                hints=["let the key say what the bytes are, for example a hash of them"],
+                code="named-data-differ",
+            )
+        keys[key] = DataEntry(index, max(alignment or 1, known.alignment if known else 1))
+
+    def holds(self, data: Buffer | torch.Tensor) -> bool:
+        """Whether these bytes (bytes-like, or a tensor) stand here under any name."""
+        return hashlib.sha256(row_major(data)).digest() in self._by_digest
+
+    def merge_named_data_store(self, other: NamedDataStoreOutput) -> None:
+        """Add all that another store holds."""
+        for tag, keys in ((None, other.pte_data), *other.external_data.items()):
+            for key, entry in keys.items():
+                self.add_named_data(key, other.buffers[entry.buffer_index], entry.alignment, tag)
+
+    def get_named_data_store_output(self) -> NamedDataStoreOutput:
+        """What was collected."""
+        external = {tag: dict(keys) for tag, keys in self._external.items()}
+        return NamedDataStoreOutput(list(self._buffers), dict(self._keys), external)
+
+
+def row_major(data: Buffer | torch.Tensor) -> Any:
+    """Bytes-like as it is; the bytes of a tensor."""
+    if isinstance(data, torch.Tensor):
+        # a tensor of one element is contiguous whatever its strides are, which a view of other elements refuses
+        return data.detach().cpu().contiguous().as_strided((data.numel(),), (1,)).view(torch.uint8).numpy()
+    return data
