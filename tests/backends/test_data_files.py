@@ -21,12 +21,12 @@ from torchette.exir.delegation.delegate import (
     BackendDetails,
     CompileSpec,
     DelegationSpec,
-    NamedDataStore,
     Partitioner,
     PartitionResult,
     PreprocessResult,
     tag_constant_data,
 )
+from torchette.exir.delegation.named_data import NamedDataStore
 from torchette.exir.delegation.partition import TAG
 from torchette.exir.graph import calls
 from torchette.format import ptd

@@ -102,7 +102,7 @@ MISTAKES = [
     ),
     (
         "compile model.py:Net --disable fold_constant",
-        "[unknown-pass] cannot switch off fold_constant; did you mean fold_constants?",
+        "[unknown-pass] cannot disable fold_constant; did you mean fold_constants?",
         "",
         "unknown-pass",
     ),

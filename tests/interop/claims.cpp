@@ -17,6 +17,7 @@
 #include <executorch/extension/tensor/tensor.h>
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/core/event_tracer_hooks_delegate.h>
+#include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
 #include <executorch/runtime/executor/program.h>
 #include <executorch/runtime/kernel/kernel_includes.h>
 
@@ -69,12 +70,16 @@ static_assert(
   struct name<T, std::void_t<decltype(expression)>> : std::true_type {}
 
 MEMBER(HasMadvise, T::LoadMode::MmapUseMadvise);
+MEMBER(HasNamedDataMap, &T::get_named_data_map);
+MEMBER(HasTagMember, std::declval<T>().tag == rt::Tag::None);
 MEMBER(HasMlock, T::LoadMode::MmapUseMlock);
 MEMBER(HasLayout, &T::get_tensor_layout);
 MEMBER(HasLoadInto, &T::load_data_into);
 MEMBER(HasTensor, &T::get_tensor);
 MEMBER(HasAllocationEvents, std::declval<T>().set_allocation_events(true));
-static_assert(HasMlock<ext::Module>::value && !HasMadvise<ext::Module>::value);
+static_assert(HasMlock<ext::Module>::value && HasMadvise<ext::Module>::value);
+static_assert(!HasNamedDataMap<rt::Program>::value && !HasTagMember<rt::EValue>::value);
+static_assert(!std::is_polymorphic_v<ext::Module>);
 static_assert(HasTensor<rt::NamedDataMap>::value && !HasLayout<rt::NamedDataMap>::value);
 static_assert(!HasLoadInto<rt::NamedDataMap>::value);
 static_assert(HasLayout<ext::FlatTensorDataMap>::value && HasLoadInto<ext::FlatTensorDataMap>::value);
@@ -86,13 +91,17 @@ namespace absent {
 struct KernelKey {};
 struct TensorMeta {};
 struct Kernel {};
-struct Device {};
 struct Layout {};
 struct MemoryFormat {};
 struct ContainerHandle {};
 struct SizedBuffer {};
 struct LoadBackendOptionsMap {};
+struct FunctionRef {};
+struct NoThreadPoolGuard {};
+struct OpFunction {};
 inline int register_kernels() { return 0; }
+inline int extract_scalar_tensor() { return 0; }
+inline int get_registered_kernels() { return 0; }
 }  // namespace absent
 
 namespace seen {
@@ -102,7 +111,12 @@ using namespace torch::executor;
 using namespace executorch::extension;
 using namespace executorch::extension::pytree;
 using namespace absent;
-using All = std::tuple<KernelKey, TensorMeta, Kernel, Device, Layout, MemoryFormat, ContainerHandle,
-                       SizedBuffer, LoadBackendOptionsMap>;
-int registered = register_kernels();
+using All = std::tuple<KernelKey, TensorMeta, Kernel, Layout, MemoryFormat, ContainerHandle, SizedBuffer,
+                       LoadBackendOptionsMap, FunctionRef, NoThreadPoolGuard, OpFunction>;
+int registered = register_kernels() + extract_scalar_tensor() + get_registered_kernels();
 }  // namespace seen
+
+#if !defined(ET_SWITCH_FLOAT_TYPES) || defined(ET_SWITCH_COMPLEX_TYPES) || defined(ET_SWITCH_QINT_TYPES) || \
+    defined(ET_SWITCH_ALL_TYPES)
+#error "docs/from-executorch.md: the switches that are left out"
+#endif

@@ -76,8 +76,15 @@ CLAIMS: dict[str, str] = {
     "A bundled program is": BLOCKS + " devtools/test_bundle.py::test_executorch_reads_our_bundle",
     "The legacy profiler of ExecuTorch": "devtools/test_profile_blocks.py::test_blocks_have_the_events_of_their_executions",
     "`python -m torchette.profiler": "devtools/test_profile_blocks.py::test_the_command_reads_a_stored_sample",
-    "A program for ExecuTorch's C++": "extension/test_compat.py::test_a_program_for_executorch_runs_a_model extension/test_compat.py::test_every_header_stands_by_itself",
-    "`Module`, `TensorPtr`": CPP + " extension/test_compat.py::test_a_backend_that_traces_is_spelled_as_there extension/test_guides.py::test_options_in_either_spelling",
+    "Programs for ExecuTorch's C++ runtime compile": (
+        "extension/test_compat.py::test_a_program_for_executorch_runs_a_model extension/test_compat.py::test_every_header_stands_by_itself "
+        "extension/test_compat.py::test_every_public_name_is_there extension/test_compat.py::test_executorch_s_own_headers_have_the_same_names"
+    ),
+    "`find_package(executorch)`": (
+        "extension/test_compat_package.py::test_find_package_executorch extension/test_compat_package.py::test_selected_and_custom_kernels_in_cmake"
+    ),
+    "The first profiler": "extension/test_compat.py::test_the_first_profiler_s_blocks_have_its_layout",
+    "`Module`, `BundledModule`": CPP + " extension/test_compat.py::test_a_backend_that_traces_is_spelled_as_there extension/test_guides.py::test_options_in_either_spelling",
     "Kernels that are written": (
         "extension/test_compat.py::test_a_kernel_for_executorch_runs_on_our_tensors "
         "extension/test_compat.py::test_the_same_kernel_runs_on_torch_s_tensors extension/test_compat.py::test_tensors_of_torch_and_ours_share_memory "
@@ -91,11 +98,21 @@ CLAIMS: dict[str, str] = {
     "`NamedDataMap::get_tensor_layout`": CPP + " extension/test_compat.py::test_a_named_data_map_of_ones_own",
     "`ETDumpGen` logs": CPP + " extension/test_etdump.py::test_all_that_a_tracer_can_be_told",
     "`ET_CHECK`": CPP + " extension/test_compat.py::test_a_program_for_executorch_runs_a_model",
-    "`Module`'s `LoadMode": CPP,
-    "`make_tensor_ptr` and": CPP + " extension/test_extension.py::test_cpp",
+    "`LoadBackendOptionsMap`": CPP,
+    "virtual functions of `Module`": CPP,
+    "`BundledModule(const void*)`": "extension/test_compat.py::test_every_public_name_is_there",
+    "`ET_SWITCH_COMPLEX_TYPES`": CPP,
+    "`extract_scalar_tensor`": CPP,
+    "`MergedDataMap::load`": "extension/test_data_files.py::test_module_and_executor_runner",
+    "`Program::get_named_data_map()`": CPP,
+    "`EValue::tag`": CPP,
+    "`et_pal_log_level_t::kError`": "extension/test_compat.py::test_every_public_name_is_there",
+    "a `Device` other": "extension/test_extension.py::test_cpp",
+    "`FunctionRef`": CPP,
+    "headers of ExecuTorch's own use": "extension/test_compat.py::test_every_header_stands_by_itself",
     "`pytorch/tokenizers/*.h`": CPP,
     "`pytree::unflatten`": CPP + " extension/test_pytree.py::test_structures_are_torch_s",
-    "`Device`, `Layout`": CPP + " runtime/test_aten.py::test_an_operator_without_a_kernel_of_ours",
+    "`Layout`, `MemoryFormat`": CPP + " runtime/test_aten.py::test_an_operator_without_a_kernel_of_ours",
     "**Kernels are fast": "cli/test_doctor.py::test_facts_are_values",
     "**Views cost nothing": "exir/passes/test_exec_passes.py::test_views_that_move_nothing_are_aliases",
     "**Structure is kept": HERE + "test_structure_is_kept",

@@ -42,6 +42,7 @@ _CONFIG = """\
 #define TORCHETTE_ISA kernels
 #define TORCHETTE_LOG_LEVEL 0
 #define TORCHETTE_EVENT_TRACER 0
+#define TORCHETTE_PLATFORM_SCRATCH 0
 {selected}
 #include "codegen/unit.h"
 

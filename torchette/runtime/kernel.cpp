@@ -8,10 +8,18 @@ namespace torchette {
 // and the linker would keep one.
 void* Context::allocate_temp(size_t size, size_t alignment) {
   if (event_tracer() != nullptr) event_tracer()->track_allocation(allocator_id(), size);
-  if (temp_allocator_ == nullptr) return allocate_without_allocator(size, alignment);
+  if (temp_allocator_ == nullptr) {
+#if TORCHETTE_PLATFORM_SCRATCH
+    return allocate_without_allocator(size, alignment);
+#else
+    return nullptr;
+#endif
+  }
   release_ = reset_allocator;
   return temp_allocator_->allocate(size, alignment);
 }
+
+#if TORCHETTE_PLATFORM_SCRATCH
 
 /// ExecuTorch's programs often have no temp allocator.
 void* Context::allocate_without_allocator(size_t size, size_t alignment) {
@@ -41,5 +49,7 @@ void Context::release_blocks(Context& context) {
   }
   context.release_ = nullptr;
 }
+
+#endif
 
 }  // namespace torchette

@@ -17,6 +17,12 @@
 #include "torchette/runtime/tracer.h"
 #include "torchette/runtime/value.h"
 
+// Whether a kernel without a temp allocator has scratch memory of the platform. Generated units bring no
+// platform.
+#ifndef TORCHETTE_PLATFORM_SCRATCH
+#define TORCHETTE_PLATFORM_SCRATCH 1
+#endif
+
 #ifndef TORCHETTE_ISA
 #define TORCHETTE_ISA baseline  // the namespace of one instruction-set level; set by the build
 #endif
