@@ -147,7 +147,7 @@ def test_pipeline_leaves_current_code() -> None:
     torch.testing.assert_close(program.module()(X), captured().module()(X))
 
 
-# Passes that edit the program below. The second group finds metadata to write, or nothing to edit.
+# Passes that edit the program of Net. Those of METADATA write metadata or find nothing to edit.
 EDITS: dict[str, Callable[[ExportedProgram], Any]] = {
     **{
         name: lambda program, name=name: getattr(passes, name)()(program.graph_module)
@@ -170,22 +170,18 @@ METADATA = ("SpecPropPass", "HintBasedSymShapeEvalPass", "DebugHandleGeneratorPa
 CAPTURED = {"RemoveRedundantTransposes", "remove_unused_parameters_pass"}
 
 
-def graph_of(result: Any) -> GraphModule:
-    return result.graph_module  # of a PassResult and of a program
-
-
 @pytest.mark.parametrize("name", EDITS)
 def test_pass_called_alone_leaves_current_code(name: str) -> None:
     program = captured() if name in CAPTURED else at_edge()
     before = codes(program.graph_module)
-    module = graph_of(EDITS[name](program))
+    module = EDITS[name](program).graph_module
     assert_current(module)
     assert codes(module) != before
 
 
 @pytest.mark.parametrize("name", METADATA)
 def test_pass_of_metadata_leaves_current_code(name: str) -> None:
-    assert_current(graph_of(getattr(passes, name)()(at_edge().graph_module)))
+    assert_current(getattr(passes, name)()(at_edge().graph_module).graph_module)
 
 
 def test_pass_that_changes_a_branch_alone_says_so() -> None:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A NamedDataMap of a user's own, spelled as ExecuTorch's programs spell it: it has one weight of 2 x 3
-// floats. Prints the result of forward with it, or the error if the map has other sizes. PROGRAM.pte SIZE
+// A NamedDataMap of a user's own, with ExecuTorch's names except get_tensor, which is ours. It has one weight
+// of 2 x 3 floats. Prints the result of forward with it, or the error if the map has other sizes. PROGRAM.pte
+// SIZE
 #include <executorch/extension/data_loader/file_data_loader.h>
 #include <executorch/extension/module/module.h>
 #include <executorch/extension/tensor/tensor.h>

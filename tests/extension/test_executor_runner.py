@@ -30,6 +30,7 @@ def test_text(runner: Path, two_methods: Path) -> None:
 def test_it_links_the_c_and_cpp_libraries_alone(runner: Path) -> None:
     listed = run("objdump", "-p", runner).stdout
     needed = {line.split()[1].partition(".")[0] for line in listed.splitlines() if "NEEDED" in line}
+    assert "libc" in needed
     assert needed <= {
         "libc",
         "libm",

@@ -197,14 +197,12 @@ class _Scratch(torch.nn.Module):
         )
 
 
-def _scratch_programs() -> dict[str, bytes]:
+def _scratch_program(backend: str) -> bytes:
     x = torch.randn(1, 8, 16, 24)
     planned = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
-    exported = torch.export.export(_Scratch().eval(), (x,))
-    return {
-        "engine": torchette.compile(_Scratch().eval(), (x,), config=planned).program.buffer,
-        "portable": to_edge(exported).to_executorch(planned).buffer,
-    }
+    if backend == "engine":
+        return torchette.compile(_Scratch().eval(), (x,), config=planned).program.buffer
+    return to_edge(torch.export.export(_Scratch().eval(), (x,))).to_executorch(planned).buffer
 
 
 @pytest.mark.parametrize("backend", ["engine", "portable"])
@@ -213,7 +211,7 @@ def test_without_a_temp_allocator_kernels_find_scratch_memory(
 ) -> None:
     torch.manual_seed(1)
     x = torch.randn(1, 8, 16, 24)
-    file = _scratch_programs()[backend]
+    file = _scratch_program(backend)
     (bill,) = bills(file)
     assert bill.temp is not None and bill.temp.most > 10_000
     run = Heapless(heapless, file, [x.numpy()], tmp_path)

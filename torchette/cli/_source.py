@@ -127,7 +127,7 @@ def _exported(path: Path) -> Any:
         raise missing_file(path)
     from torchette.exir import load as load_program
 
-    with contextlib.suppress(zipfile.BadZipFile):  # `load_program` says so
+    with contextlib.suppress(zipfile.BadZipFile):  # `load_program` raises FormatError for it
         _declare_operators(path)
     return load_program(path)
 

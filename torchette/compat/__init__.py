@@ -104,8 +104,8 @@ class _Finder:
                 # Without `name=`: `from package import name` would hide the text of an error that has it.
                 raise ModuleNotFoundError(f"{fullname} is not there. {instead}")
             return None
-        # All are packages, so that `from path import name` asks this finder for a name that is not there; but for paths
-        # that `python -m` runs.
+        # All are packages, except paths that `python -m` runs: `from path import name` then asks this finder for a missing
+        # name.
         return importlib.machinery.ModuleSpec(fullname, self, is_package="main" not in TABLE.get(name, ()))  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

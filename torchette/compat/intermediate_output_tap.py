@@ -140,17 +140,17 @@ def select_by_module_class(*class_names: str, output_only: bool = True) -> NodeS
 
 
 def select_any(*selectors: NodeSelector) -> NodeSelector:
-    """Selects what any of the selectors selects."""
+    """Selects the nodes that at least one selector selects."""
     return lambda node: any(selects(node) for selects in selectors)
 
 
 def select_all(*selectors: NodeSelector) -> NodeSelector:
-    """Selects what all of the selectors select."""
+    """Selects the nodes that all selectors select."""
     return lambda node: all(selects(node) for selects in selectors)
 
 
 def select_not(selector: NodeSelector) -> NodeSelector:
-    """Selects what the selector does not select."""
+    """Selects the nodes that the selector does not select."""
     return lambda node: not selector(node)
 
 
@@ -237,7 +237,7 @@ def tap_compare(
         model: in eval mode.
         example_inputs: positional arguments of the model.
         partitioner: partitioners for `to_edge_transform_and_lower`.
-        rules, error_on_empty: as for `tap_intermediate_outputs_`, whose errors it raises.
+        rules, error_on_empty: as for `tap_intermediate_outputs_`.
 
     Returns:
         The DataFrame of `compare_aot_runtime_dataframe`, and the taps.
@@ -263,7 +263,10 @@ def compare_aot_runtime_dataframe(
     whole tensor the ratio of signal and noise in dB, and the counts of elements.
 
     Args:
-        aot_flat, rt_flat: the flat outputs of torch and of the runtime. MissingPackageError: pandas is not installed.
+        aot_flat, rt_flat: the flat outputs of torch and of the runtime.
+
+    Raises:
+        MissingPackageError: pandas is not installed.
     """
     columns = ("node_name", "module_path", "module_class", "op_target", "reducer_name", "output_index")
     rows = []

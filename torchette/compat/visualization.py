@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
+from torchette.exir.delegation.partition import TAG
 from torchette.exir.program import EdgeProgramManager, ExecutorchProgramManager
 from torchette.packages import require
 
@@ -58,7 +59,7 @@ def _no_group(node: Node) -> str | None:
 
 
 def _delegation_tag(node: Node) -> str | None:
-    tag: str | None = node.meta.get("delegation_tag")
+    tag: str | None = node.meta.get(TAG)
     return tag
 
 

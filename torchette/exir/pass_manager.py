@@ -60,7 +60,6 @@ class PassManager:
         self.passes: list[Any] = list(passes or ())
         self.steps = steps
         self.run_checks_after_each_pass = run_checks_after_each_pass
-        self._check_first = False
 
     def add_pass(self, new: PassType) -> None:
         """Append a pass."""
@@ -77,12 +76,11 @@ class PassManager:
         if count != 1:
             raise TypeError(f"a check takes one argument, the graph module, not {count}")
         vars(self)["check"] = check
-        self._check_first = True
 
     def __call__(self, module: Any) -> Any:
         """Run all passes; `modified` says whether any of them changed the graph."""
         overall = False
-        if self._check_first:
+        if "check" in vars(self):  # set by add_checks
             self.check(module)
         for _ in range(self.steps):
             modified = False

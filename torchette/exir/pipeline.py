@@ -254,7 +254,7 @@ def build(
         preserve: operators kept whole for the partitioners, and decomposed after them if they are left.
 
     Raises:
-        PassError: a pass to switch off is not optional.
+        PassError: a pass to disable is not optional.
         InputTypeError: an operator to keep is not an operator.
         UnsupportedError: tensors are to have their actual size, and the memory planning pass is not ours.
     """
@@ -286,7 +286,7 @@ OPTIONAL = frozenset(
 
 
 def _disabled(choices: _Choices) -> set[str]:
-    """The names of the passes that the user has switched off."""
+    """Returns the names of the passes that the user has disabled."""
     edge, backend = choices.edge, choices.backend
     for op in (*edge.preserve_ops, *edge._core_aten_ops_exception_list):
         if not ops.is_operator(op):

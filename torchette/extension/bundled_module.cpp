@@ -4,17 +4,26 @@
 
 #include "torchette/extension/buffer_data_loader.h"
 #include "torchette/extension/mmap_data_loader.h"
+#include "torchette/extension/shared_ptr_data_loader.h"
 
 namespace torchette::extension {
+
+BundledModule::BundledModule(std::shared_ptr<DataLoader> program, const BundledProgram& bundle,
+                             std::shared_ptr<MemoryAllocator> memory_allocator,
+                             std::shared_ptr<MemoryAllocator> temp_allocator,
+                             std::shared_ptr<EventTracer> event_tracer,
+                             std::shared_ptr<DataLoader> data_map_loader)
+    : Module(std::move(program), std::move(memory_allocator), std::move(temp_allocator),
+             std::move(event_tracer), std::move(data_map_loader)),
+      bundle_(bundle) {}
 
 BundledModule::BundledModule(const BundledProgram& bundle, std::shared_ptr<MemoryAllocator> memory_allocator,
                              std::shared_ptr<MemoryAllocator> temp_allocator,
                              std::shared_ptr<EventTracer> event_tracer,
                              std::shared_ptr<DataLoader> data_map_loader)
-    : Module(std::make_shared<BufferDataLoader>(bundle.program().data(), bundle.program().size()),
-             std::move(memory_allocator), std::move(temp_allocator), std::move(event_tracer),
-             std::move(data_map_loader)),
-      bundle_(bundle) {}
+    : BundledModule(std::make_shared<BufferDataLoader>(bundle.program().data(), bundle.program().size()),
+                    bundle, std::move(memory_allocator), std::move(temp_allocator), std::move(event_tracer),
+                    std::move(data_map_loader)) {}
 
 Result<std::unique_ptr<BundledModule>> BundledModule::from_file(
     const std::string& file_path, std::shared_ptr<MemoryAllocator> memory_allocator,
@@ -30,11 +39,13 @@ Result<std::unique_ptr<BundledModule>> BundledModule::from_file(
   if (!bytes.ok()) return bytes.error();
   const Result<BundledProgram> bundle = BundledProgram::load(bytes->data(), *size);
   if (!bundle.ok()) return bundle.error();
-  auto module =
-      std::make_unique<BundledModule>(*bundle, std::move(memory_allocator), std::move(temp_allocator),
-                                      std::move(event_tracer), std::move(data_map_loader));
-  module->file_ = std::make_shared<MmapDataLoader>(std::move(*loader));
-  return module;
+  // The program's loader keeps the mapping, so that it outlives the methods.
+  const auto file = std::make_shared<MmapDataLoader>(std::move(*loader));
+  auto program = std::make_shared<SharedPtrDataLoader>(
+      std::shared_ptr<const void>(file, bundle->program().data()), bundle->program().size());
+  return std::unique_ptr<BundledModule>(
+      new BundledModule(std::move(program), *bundle, std::move(memory_allocator), std::move(temp_allocator),
+                        std::move(event_tracer), std::move(data_map_loader)));
 }
 
 Result<std::vector<Value>> BundledModule::execute(const std::string& method_name, size_t testset_idx) {

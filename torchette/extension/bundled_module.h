@@ -26,14 +26,18 @@ class BundledModule : public Module {
   /// Runs a method on the inputs of a case. Module::execute() accepts inputs instead. Errors: those of
   /// Module::load_method(), BundledProgram::load_bundled_input() and Method::execute().
   Result<std::vector<Value>> execute(const std::string& method_name, size_t testset_idx);
-  /// Compares what execute() has computed with the outputs of the case. Errors: those of
+  /// Compares the outputs of the last execute() with those of the case. Errors: those of
   /// BundledProgram::verify_method_outputs().
   Error verify_method_outputs(const std::string& method_name, size_t testset_idx, double rtol = 1e-5,
                               double atol = 1e-8);
 
  private:
+  BundledModule(std::shared_ptr<DataLoader> program, const BundledProgram& bundle,
+                std::shared_ptr<MemoryAllocator> memory_allocator,
+                std::shared_ptr<MemoryAllocator> temp_allocator, std::shared_ptr<EventTracer> event_tracer,
+                std::shared_ptr<DataLoader> data_map_loader);
+
   BundledProgram bundle_;
-  std::shared_ptr<DataLoader> file_;  // of from_file(): the mapping, which the bytes belong to
 };
 
 }  // namespace torchette::extension

@@ -58,7 +58,7 @@ class Pool {
     argument_ = argument;
     part_size_ = part_size;
     threads_ = threads;
-    // Equal shares, of whole parts where a share is not worth more than one.
+    // Shares differ by at most one item. If a share has less than one part, shares are made of whole parts.
     const size_t least = items / threads < part_size ? part_size : 1, pieces = (items + least - 1) / least;
     for (size_t i = 0; i < threads; ++i) {
       shares_[i].next.store(pieces * i / threads * least, std::memory_order_relaxed);

@@ -49,7 +49,7 @@ struct SharedArenas::Plans {
       const auto size = static_cast<uint64_t>(sizes[id]);
       const Result<TensorInfo> info = TensorInfo::of(reader, tensor);
       if (!info.ok() || begin > size || info->nbytes() > size - begin || is_input.count(i) != 0) {
-        without_shared_state.insert(id);  // where the method cannot be loaded, loading says so
+        without_shared_state.insert(id);  // if the method cannot be loaded, loading says so
         continue;
       }
       const auto offset = static_cast<size_t>(begin);
@@ -144,14 +144,16 @@ Error SharedArenas::keep(const Ranges& ranges, const std::function<Error()>& fun
 
 Error SharedArenas::load(const std::string& method_name, const std::function<Error()>& load) {
   TORCHETTE_TRY(keep(loaded_, load));
-  const Ranges& own = state_[method_name];
-  loaded_.insert(own.begin(), own.end());
+  const auto own = state_.find(method_name);
+  if (own != state_.end()) loaded_.insert(own->second.begin(), own->second.end());
   return Error::Ok;
 }
 
 Error SharedArenas::reset(const std::string& method_name, const std::function<Error()>& reset) {
   Ranges others = loaded_;
-  for (const Range& range : state_[method_name]) others.erase(range);
+  const auto own = state_.find(method_name);
+  if (own != state_.end())
+    for (const Range& range : own->second) others.erase(range);
   return keep(others, reset);
 }
 

@@ -91,12 +91,12 @@ static Error describe(const Tensor& self, Span<const int64_t> kernel, Span<const
                     "%s: padding is %td, more than half of kernel_size, %td", pool.name, pool.padding[d],
                     pool.kernel[d]);
     const int64_t reach = int64_t{pool.dilation[d]} * (pool.kernel[d] - 1);  // ptrdiff_t may have 32 bits
-    const ptrdiff_t room = pool.in[d] + 2 * pool.padding[d] - static_cast<ptrdiff_t>(reach) - 1;
+    const int64_t room = int64_t{pool.in[d]} + 2 * int64_t{pool.padding[d]} - reach - 1;
     TORCHETTE_CHECK(reach <= kMaxExtent && (room >= 0 || ceil_mode), InvalidArgument,
                     "%s: kernel_size %td with dilation %td does not fit a size of %td", pool.name,
                     pool.kernel[d], pool.dilation[d], pool.in[d]);
-    const ptrdiff_t steps = room + (ceil_mode ? pool.stride[d] - 1 : 0);
-    pool.out[d] = (steps >= 0 ? steps / pool.stride[d] : -1) + 1;
+    const int64_t steps = room + (ceil_mode ? pool.stride[d] - 1 : 0);
+    pool.out[d] = static_cast<ptrdiff_t>((steps >= 0 ? steps / pool.stride[d] : -1) + 1);
     // The last window must start inside the input or its left padding.
     if (ceil_mode && (pool.out[d] - 1) * pool.stride[d] >= pool.in[d] + pool.padding[d]) --pool.out[d];
     TORCHETTE_CHECK(pool.out[d] >= 1 && pool.out[d] <= INT32_MAX, InvalidArgument,

@@ -96,7 +96,7 @@ class LoadedMethod {
     if (tracing) recorder_.emplace();
     if (threads != 0) check(module_.set_num_threads(threads));
     {
-      const std::unique_lock<std::recursive_mutex> turn = program_->turn();
+      const Locks locks = lock();
       check(module_.share_state(*program_->module()));
       check(module_.load_method(name_, nullptr, tracer()));
     }
@@ -133,8 +133,8 @@ class LoadedMethod {
     std::string log;
     {
       nb::gil_scoped_release release;
-      const std::lock_guard<std::mutex> lock(mutex_);
       const std::unique_lock<std::recursive_mutex> turn = program_->turn();
+      const std::lock_guard<std::mutex> lock(mutex_);
       take_log();
       const Interruptible interruptible(*method_);
       Observation observation(*this, observer, chosen, torch);
@@ -194,15 +194,15 @@ class LoadedMethod {
 
   void reset() {
     nb::gil_scoped_release release;
-    const std::lock_guard<std::mutex> lock(mutex_);
     const std::unique_lock<std::recursive_mutex> turn = program_->turn();
+    const std::lock_guard<std::mutex> lock(mutex_);
     check(module_.reset(name_));
   }
 
   /// What was recorded since the last call, one tuple for each event: block (0: loading), name, chain,
   /// instruction, whether a backend has said it, its part, begin and end in nanoseconds.
   nb::list take_events() {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const Locks locks = lock();
     nb::list events;
     if (!recorder_.has_value()) return events;
     const torchette_tick_ratio_t ratio = ticks_to_ns_multiplier();
@@ -227,11 +227,12 @@ class LoadedMethod {
 
   using Locks = std::pair<std::unique_lock<std::mutex>, std::unique_lock<std::recursive_mutex>>;
 
-  /// Waits without the interpreter's lock, which an observer of the running method may need.
+  /// Waits without the interpreter's lock, which an observer of the running method may need. The program's
+  /// lock is always taken first: an observer has it when it calls another method.
   Locks lock() {
     nb::gil_scoped_release release;
-    std::unique_lock<std::mutex> own(mutex_);
-    return {std::move(own), program_->turn()};
+    std::unique_lock<std::recursive_mutex> turn = program_->turn();
+    return {std::unique_lock<std::mutex>(mutex_), std::move(turn)};
   }
 
   extension::MethodMemory memory() { return unwrap(module_.method_memory(name_)); }

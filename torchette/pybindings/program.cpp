@@ -64,7 +64,7 @@ nb::class_<LoadedProgram> bind_programs(nb::module_& m) {
       .def(
           "set_bundled_input_index",
           [](LoadedProgram& program, int index) {
-            const std::lock_guard<std::recursive_mutex> lock(program.mutex());
+            const std::unique_lock<std::recursive_mutex> lock = program.lock();
             program.etdump()->set_bundled_input_index(index);
           },
           nb::arg("index"))

@@ -67,7 +67,11 @@ class LoadedProgram {
   }
   /// Null if the program writes no ETDump. The caller must hold the mutex while it uses the ETDump.
   extension::ETDumpGen* etdump() const { return etdump_.get(); }
-  std::recursive_mutex& mutex() { return mutex_; }
+  /// Waits without the interpreter's lock, which an observer of a running method may need.
+  std::unique_lock<std::recursive_mutex> lock() {
+    nb::gil_scoped_release release;
+    return std::unique_lock<std::recursive_mutex>(mutex_);
+  }
   /// Methods that write to one ETDump, or that share state, take turns.
   std::unique_lock<std::recursive_mutex> turn() {
     return etdump_ == nullptr && !module_->shares_state() ? std::unique_lock<std::recursive_mutex>()
@@ -76,7 +80,7 @@ class LoadedProgram {
   /// Returns the bytes of the ETDump, the values in it and the number of events that found no room; then
   /// starts an empty ETDump.
   nb::tuple take_etdump() {
-    const std::lock_guard<std::recursive_mutex> lock(mutex_);
+    const std::unique_lock<std::recursive_mutex> own = lock();
     const size_t dropped = etdump_->num_dropped();
     const extension::ETDumpResult dump = etdump_->get_etdump_data();
     const nb::bytes bytes(dump.buf, dump.size);

@@ -23,7 +23,9 @@ void* Context::allocate_temp(size_t size, size_t alignment) {
 
 /// ExecuTorch's programs often have no temp allocator.
 void* Context::allocate_without_allocator(size_t size, size_t alignment) {
-  if (memory_ == nullptr || size > SIZE_MAX - sizeof(Block) - alignment) return nullptr;
+  if (memory_ == nullptr || alignment == 0 || (alignment & (alignment - 1)) != 0 ||
+      size > SIZE_MAX - sizeof(Block) - alignment)
+    return nullptr;
   if (release_ == nullptr) {
     blocks_ = nullptr;
     borrowed_ = 0;

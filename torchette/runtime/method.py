@@ -35,8 +35,8 @@ class Method:
         """Runs the method.
 
         Args:
-            inputs: a list or tuple with one value per input, flat, or the only input. Tensors are numpy arrays, torch tensors or anything else on the CPU that
-                speaks DLPack, of the method's dtype and rank, each size within its bound. They are used in place
+            inputs: a list or tuple with one value per input, flat, or the only input. Tensors are numpy arrays, torch tensors or
+                anything else on the CPU that speaks DLPack, of the method's dtype and rank, each size within its bound. They are used in place
                 if they have the layout of the method, and are converted otherwise. Other inputs are scalars, strings and
                 None.
             observer: called with each value that an instruction writes, when it is written. The value is not kept. An
@@ -50,7 +50,7 @@ class Method:
 
         Raises:
             InputError: an input does not fit; the message has the input and both sides.
-            InputTypeError: the method does not accept the type of an input, or the inputs are not in one list.
+            InputTypeError: the method does not accept the type of an input, or the observer is not a function.
             ExecutionError: the method failed.
         """
         given: Sequence[Any] = inputs if isinstance(inputs, (list, tuple)) else [inputs]

@@ -194,7 +194,7 @@ class Attention(torch.nn.Module):
 
 
 def logged(folder: Path, module: torch.nn.Module, x: torch.Tensor, backend: str) -> Any:
-    """An Inspector of a run with values, and the dump's buffer."""
+    """The record of a run with values; the dump and its buffer are net.etdp and net.bin in the folder."""
     partitioner = partitioners_of(backend)
     edge = to_edge_transform_and_lower(
         export(module.eval(), (x,)), partitioner=partitioner, generate_etrecord=True
@@ -379,18 +379,7 @@ def test_parts_of_a_backend_lead_to_the_model(tmp_path: Path) -> None:
 
 @of_the_library
 def test_xnnpack_s_parts_lead_to_the_model(tmp_path: Path) -> None:
-    from torchette.backends.xnnpack import XnnpackPartitioner
-
-    edge = to_edge_transform_and_lower(
-        export(Net().eval(), (X,)), partitioner=[XnnpackPartitioner()], generate_etrecord=True
-    )
-    program = edge.to_executorch()
-    record = program.get_etrecord()
-    record.update_representative_inputs([X])
-    loaded = Runtime.get().load_program(program.buffer, enable_etdump=True, debug_buffer_size=1 << 20)
-    loaded.load_method("forward").execute([X])
-    loaded.write_etdump_result_to_file(tmp_path / "net.etdp", tmp_path / "net.bin")
-    inspector = opened(tmp_path, etrecord=record)
+    inspector = opened(tmp_path, etrecord=logged(tmp_path, Net(), X, "xnnpack"))
     parts = [event for event in inspector.event_blocks[-1].events if event.is_delegated_op]
     assert {event.module for event in parts} >= {"conv1", "fc1"}
     assert all(event.delegate_backend_name == "XnnpackBackend" and event.part_name for event in parts)

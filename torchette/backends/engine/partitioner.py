@@ -37,7 +37,7 @@ class CpuPartitioner(Partitioner):
     Torchette's runtime; `replace_backend_with_edge` leads back.
     """
 
-    # All passes of the engine, except those that make a program legal. The compiler has names for the passes that it shares.
+    # All passes of the engine, except those that make a program legal and those in torchette.exir.pipeline.OPTIONAL.
     optional_passes = frozenset(
         {
             "compute_in_float32", "fold_around_weights", "fuse_epilogues", "move_permutes", "place_attention",

@@ -81,7 +81,7 @@ def numeric_gap(inspector: Blocks, record: ETRecord, distance: object, reference
 
 
 def _corresponding(logged: Sequence[Any], ours: Any) -> Any:
-    """Of the values that an instruction logged, those that a call gave; None if none of them can be."""
+    """Returns the logged values of an instruction that correspond to the result of a call; None if none do."""
     if not isinstance(ours, tuple):
         return _one_of(logged, ours)
     if len(logged) != len(ours):
@@ -93,7 +93,7 @@ def _corresponding(logged: Sequence[Any], ours: Any) -> Any:
 def _incomparable(
     handle: tuple[int, ...], node: Node, ours: object, event: Event, logged: Sequence[Any]
 ) -> dict[str, Any]:
-    """The row of a call whose value the device computes in another form: in another layout, or as parts."""
+    """Returns the row of a call if the device computes its value in another form: in another layout, or as parts."""
     sizes = [_sizes(value) for value in (ours if isinstance(ours, tuple) else (ours,))]
     theirs = [_sizes(value) for value in logged]
     return {
@@ -113,11 +113,9 @@ def _sizes(value: object) -> str:
 
 
 def _with_incomparable(table: Table, incomparable: list[dict[str, Any]], nodes: Sequence[Node]) -> Table:
-    """A table with the rows of calls without a distance too, and the column that says why, in the order of the graph."""
+    """Adds the rows of calls without a distance and the column not_comparable; sorts by the order of the graph."""
     rows = [{**row, "not_comparable": ""} for row in table] + incomparable
-    order: dict[int, int] = {}
-    for index, node in enumerate(nodes):
-        order[node.meta["debug_handle"]] = index
+    order = {node.meta["debug_handle"]: index for index, node in enumerate(nodes)}
     if incomparable:
         rows.sort(key=lambda row: order.get(row["aot_debug_handle"][-1], len(order)))
     return Table(rows)
@@ -251,8 +249,7 @@ def _flat(values: Sequence[Any]) -> list[Any]:
 
 
 def _one_of(values: Sequence[Any], like: object) -> Any:
-    """Of the values of a kernel with several results the one that the call gave, in the sizes of the call; None if none can
-    be."""
+    """Returns the value that corresponds to the result of a call, in the sizes of that result; None if none does."""
     if not is_tensor(like) or (len(values) == 1 and not is_tensor(values[0])):
         return values[0]
     same: list[Any] = [value for value in values if is_tensor(value) and _is_view(value.shape, like.shape)]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
@@ -47,9 +47,6 @@ from torchette.exir.graph import (
     tensor_of,
 )
 from torchette.units import counted
-
-if TYPE_CHECKING:
-    pass
 
 # ---- what a backend says ----
 
@@ -127,6 +124,9 @@ class PartitionResult:
 class Partitioner(ABC):
     """Chooses the nodes that a backend shall run."""
 
+    # Names of passes of `capture_passes` and `target_passes` that users can disable with `disable_passes`.
+    optional_passes: frozenset[str] = frozenset()
+
     def __init__(self, spec: Mapping[Any, object] = MappingProxyType({})) -> None:
         self._spec = spec
 
@@ -159,9 +159,6 @@ class Partitioner(ABC):
     def capture_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
         """Passes over the captured program, which run before it is decomposed."""
         return ()
-
-    # The names of passes of `capture_passes` and `target_passes` that `disable_passes` accepts.
-    optional_passes: frozenset[str] = frozenset()
 
     def target_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
         """Passes that put operators of a target (`bind_pattern_to_op`) into a program when nothing else changes it any more:
@@ -349,8 +346,8 @@ class LoweredBackendModule(torch.nn.Module):
         return self._named_data_store_output
 
     def buffer(self, *, memory_planning: object = None, **options: object) -> bytes:
-        """Returns a .pte file whose method forward is one call of the backend. Raises DelegationError if the program calls
-        nothing.
+        """Returns the bytes of a .pte file; its method forward only calls the backend. Raises DelegationError if the
+        program calls nothing.
 
         Args:
             memory_planning: the memory planning pass; by default that of `to_executorch`.

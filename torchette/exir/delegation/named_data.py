@@ -52,7 +52,7 @@ class NamedDataStore:
 
         Args:
             alignment: of its place in the file, in bytes; a power of two.
-            external_tag: the name of a data file (.ptd) beside the program, where it shall stand instead.
+            external_tag: the name of a data file (.ptd) beside the program that stores the data instead.
 
         Raises:
             DelegationError: there are other bytes of that name already.
@@ -83,13 +83,13 @@ class NamedDataStore:
                 self.add_named_data(key, other.buffers[entry.buffer_index], entry.alignment, tag)
 
     def get_named_data_store_output(self) -> NamedDataStoreOutput:
-        """What was collected."""
+        """Returns the collected blobs."""
         external = {tag: dict(keys) for tag, keys in self._external.items()}
         return NamedDataStoreOutput(list(self._buffers), dict(self._keys), external)
 
 
 def row_major(data: Buffer | torch.Tensor) -> Any:
-    """Bytes-like as it is; the bytes of a tensor."""
+    """Returns the bytes of a tensor in row-major order; bytes-like data as they are."""
     if isinstance(data, torch.Tensor):
         # a tensor of one element is contiguous whatever its strides are, which a view of other elements refuses
         return data.detach().cpu().contiguous().as_strided((data.numel(),), (1,)).view(torch.uint8).numpy()

@@ -17,8 +17,8 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from torchette.errors import QuantizationError, ZeroRangeWarning
-from torchette.exir.arguments import number_arg
-from torchette.exir.graph import calls, constants, place, user_frame
+from torchette.exir.arguments import node_arg, number_arg
+from torchette.exir.graph import calls, constants, module_of, place, user_frame
 
 # What PT2E calls the modules that it adds, and what it notes at the calls that it puts in their place.
 _OBSERVER = re.compile(r"(?:^|\.)(activation_post_process_\d+)(?:\.|$)")
@@ -282,11 +282,10 @@ def _zero_range_text(nodes: Sequence[Node]) -> str:
 
 
 def _layer(node: Node) -> str:
-    """The node whose value is quantized, and the module that computes it."""
-    source: Any = node.args[0]
-    stack = list(source.meta.get("nn_module_stack", {}).values())
-    path = str(stack[-1][0]).removeprefix("L['self'].").removeprefix("L['self']") if stack else ""
-    return f"{source.name} ({path})" if path else str(source.name)
+    """Returns the name of the node that is quantized, and the path of its module."""
+    source = node_arg(node)
+    path = module_of(source)[0].removeprefix("L['self'].").removeprefix("L['self']")
+    return f"{source.name} ({path})" if path else source.name
 
 
 def _not_finite(nodes: Sequence[Node]) -> QuantizationError:

@@ -309,6 +309,7 @@ class EdgeProgramManager:
 def _lowered_to_executorch(
     lowered: LoweredBackendModule, memory_planning: object, options: Mapping[str, Any]
 ) -> ExecutorchProgramManager:
+    """Returns the program of a delegate whose only instruction calls the backend; for `LoweredBackendModule.buffer`."""
     if memory_planning is not None:
         options = {**options, "memory_planning_pass": memory_planning}
     return EdgeProgramManager(as_one_call(lowered)).to_executorch(ExecutorchBackendConfig(**options))

@@ -65,7 +65,7 @@ def load(f: _File, *, extra_files: dict[str, Any] | None = None, **options: Any)
         reason = text.strip().splitlines() or [type(error).__name__]
         name = f if isinstance(f, (str, os.PathLike)) else getattr(f, "name", "the file")
         raise FormatError(
-            f"{os.fspath(name)} is not an exported program that this torch can read: {reason[-1][:300]}",
+            f"{name} is not an exported program that this torch can read: {reason[-1][:300]}",
             hints=[
                 "write it again with torchette.exir.save or torch.export.save",
                 "import the library that registers its operators first",

@@ -19,6 +19,7 @@ inline c10::ScalarType executorch_to_torch_scalar_type(::torchette::ScalarType t
 inline void alias_etensor_to_attensor(at::Tensor& aten_tensor, ::torchette::Tensor& mutable_et) {
   TORCH_CHECK(aten_tensor.device().is_cpu() && aten_tensor.is_contiguous(),
               "the tensor is not a contiguous CPU tensor");
+  TORCH_CHECK(::torchette::is_contiguous(mutable_et), "our tensor is not contiguous");
   TORCH_CHECK(static_cast<::torchette::ScalarType>(aten_tensor.scalar_type()) == mutable_et.scalar_type(),
               "torch's tensor has dtype ", aten_tensor.scalar_type(), ", ours has dtype ",
               static_cast<int>(mutable_et.scalar_type()));
@@ -37,7 +38,7 @@ inline ::torchette::extension::TensorPtr alias_tensor_ptr_to_attensor(at::Tensor
 
 }  // namespace executorch::extension
 
-// What the same was called before the namespace executorch was.
+// Older names, from before the namespace executorch.
 namespace torch {
 namespace executor::util {
 using ::executorch::extension::alias_attensor_to_etensor;

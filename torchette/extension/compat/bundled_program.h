@@ -77,7 +77,7 @@ inline runtime::Result<::torchette::extension::BundledProgram> checked_file(Seri
 
 }  // namespace executorch::bundled_program
 
-// What the same was called before the namespace executorch was.
+// Older names, from before the namespace executorch.
 namespace torch::executor::bundled_program {
 using serialized_bundled_program = const void;
 using ::executorch::bundled_program::load_bundled_input;

@@ -14,7 +14,7 @@ using ::torchette::extension::ETDumpResult;
 using ::torchette::extension::FileDataSink;
 }  // namespace executorch::etdump
 
-// What the same was called before the namespace executorch was.
+// Older names, from before the namespace executorch.
 namespace torch::executor {
 using etdump_result = ::torchette::extension::ETDumpResult;
 using ::torchette::extension::ETDumpGen;

@@ -401,41 +401,31 @@ using RuntimeContext = KernelRuntimeContext;
         (context).fail(::torchette::Error::InvalidArgument);            \
     }                                                                   \
   } while (0)
+#define TORCHETTE_CASE2(T1, T2, ...) TORCHETTE_CASE(T1, __VA_ARGS__) TORCHETTE_CASE(T2, __VA_ARGS__)
+#define TORCHETTE_CASE3(T1, T2, T3, ...) TORCHETTE_CASE2(T1, T2, __VA_ARGS__) TORCHETTE_CASE(T3, __VA_ARGS__)
 #define ET_SWITCH_INT_TYPES(t, c, n, ...) TORCHETTE_SWITCH(t, c, n, TORCHETTE_CASE_INT(__VA_ARGS__))
 #define ET_SWITCH_INT_TYPES_AND(T1, t, c, n, ...) \
   TORCHETTE_SWITCH(t, c, n, TORCHETTE_CASE_INT(__VA_ARGS__) TORCHETTE_CASE(T1, __VA_ARGS__))
 #define ET_SWITCH_FLOAT_TYPES(t, c, n, ...) TORCHETTE_SWITCH(t, c, n, TORCHETTE_CASE_FLOAT(__VA_ARGS__))
 #define ET_SWITCH_FLOAT_TYPES_AND(T1, t, c, n, ...) \
   TORCHETTE_SWITCH(t, c, n, TORCHETTE_CASE_FLOAT(__VA_ARGS__) TORCHETTE_CASE(T1, __VA_ARGS__))
-#define ET_SWITCH_FLOAT_TYPES_AND2(T1, T2, t, c, n, ...)                             \
-  TORCHETTE_SWITCH(t, c, n,                                                          \
-                   TORCHETTE_CASE_FLOAT(__VA_ARGS__) TORCHETTE_CASE(T1, __VA_ARGS__) \
-                       TORCHETTE_CASE(T2, __VA_ARGS__))
-#define ET_SWITCH_FLOAT_TYPES_AND3(T1, T2, T3, t, c, n, ...)                         \
-  TORCHETTE_SWITCH(t, c, n,                                                          \
-                   TORCHETTE_CASE_FLOAT(__VA_ARGS__) TORCHETTE_CASE(T1, __VA_ARGS__) \
-                       TORCHETTE_CASE(T2, __VA_ARGS__) TORCHETTE_CASE(T3, __VA_ARGS__))
+#define ET_SWITCH_FLOAT_TYPES_AND2(T1, T2, t, c, n, ...) \
+  TORCHETTE_SWITCH(t, c, n, TORCHETTE_CASE_FLOAT(__VA_ARGS__) TORCHETTE_CASE2(T1, T2, __VA_ARGS__))
+#define ET_SWITCH_FLOAT_TYPES_AND3(T1, T2, T3, t, c, n, ...) \
+  TORCHETTE_SWITCH(t, c, n, TORCHETTE_CASE_FLOAT(__VA_ARGS__) TORCHETTE_CASE3(T1, T2, T3, __VA_ARGS__))
 #define ET_SWITCH_REAL_TYPES(t, c, n, ...) TORCHETTE_SWITCH(t, c, n, TORCHETTE_CASE_REAL(__VA_ARGS__))
 #define ET_SWITCH_REAL_TYPES_AND(T1, t, c, n, ...) \
   TORCHETTE_SWITCH(t, c, n, TORCHETTE_CASE_REAL(__VA_ARGS__) TORCHETTE_CASE(T1, __VA_ARGS__))
-#define ET_SWITCH_REAL_TYPES_AND2(T1, T2, t, c, n, ...)                             \
-  TORCHETTE_SWITCH(t, c, n,                                                         \
-                   TORCHETTE_CASE_REAL(__VA_ARGS__) TORCHETTE_CASE(T1, __VA_ARGS__) \
-                       TORCHETTE_CASE(T2, __VA_ARGS__))
-#define ET_SWITCH_REAL_TYPES_AND3(T1, T2, T3, t, c, n, ...)                         \
-  TORCHETTE_SWITCH(t, c, n,                                                         \
-                   TORCHETTE_CASE_REAL(__VA_ARGS__) TORCHETTE_CASE(T1, __VA_ARGS__) \
-                       TORCHETTE_CASE(T2, __VA_ARGS__) TORCHETTE_CASE(T3, __VA_ARGS__))
+#define ET_SWITCH_REAL_TYPES_AND2(T1, T2, t, c, n, ...) \
+  TORCHETTE_SWITCH(t, c, n, TORCHETTE_CASE_REAL(__VA_ARGS__) TORCHETTE_CASE2(T1, T2, __VA_ARGS__))
+#define ET_SWITCH_REAL_TYPES_AND3(T1, T2, T3, t, c, n, ...) \
+  TORCHETTE_SWITCH(t, c, n, TORCHETTE_CASE_REAL(__VA_ARGS__) TORCHETTE_CASE3(T1, T2, T3, __VA_ARGS__))
 #define ET_SWITCH_TWO_TYPES(T1, T2, t, c, n, ...) \
-  TORCHETTE_SWITCH(t, c, n, TORCHETTE_CASE(T1, __VA_ARGS__) TORCHETTE_CASE(T2, __VA_ARGS__))
-#define ET_SWITCH_THREE_TYPES(T1, T2, T3, t, c, n, ...)                            \
-  TORCHETTE_SWITCH(t, c, n,                                                        \
-                   TORCHETTE_CASE(T1, __VA_ARGS__) TORCHETTE_CASE(T2, __VA_ARGS__) \
-                       TORCHETTE_CASE(T3, __VA_ARGS__))
-#define ET_SWITCH_FOUR_TYPES(T1, T2, T3, T4, t, c, n, ...)                         \
-  TORCHETTE_SWITCH(t, c, n,                                                        \
-                   TORCHETTE_CASE(T1, __VA_ARGS__) TORCHETTE_CASE(T2, __VA_ARGS__) \
-                       TORCHETTE_CASE(T3, __VA_ARGS__) TORCHETTE_CASE(T4, __VA_ARGS__))
+  TORCHETTE_SWITCH(t, c, n, TORCHETTE_CASE2(T1, T2, __VA_ARGS__))
+#define ET_SWITCH_THREE_TYPES(T1, T2, T3, t, c, n, ...) \
+  TORCHETTE_SWITCH(t, c, n, TORCHETTE_CASE3(T1, T2, T3, __VA_ARGS__))
+#define ET_SWITCH_FOUR_TYPES(T1, T2, T3, T4, t, c, n, ...) \
+  TORCHETTE_SWITCH(t, c, n, TORCHETTE_CASE2(T1, T2, __VA_ARGS__) TORCHETTE_CASE2(T3, T4, __VA_ARGS__))
 #define ET_SWITCH_FLOATH_TYPES(...) ET_SWITCH_FLOAT_TYPES_AND(Half, __VA_ARGS__)
 #define ET_SWITCH_FLOATHBF16_TYPES(...) ET_SWITCH_FLOAT_TYPES_AND2(Half, BFloat16, __VA_ARGS__)
 #define ET_SWITCH_REALB_TYPES(...) ET_SWITCH_REAL_TYPES_AND(Bool, __VA_ARGS__)

@@ -21,21 +21,33 @@ if(EXECUTORCH_OPTIMIZE_SIZE)
 endif()
 # The selective build: Python writes the selection while CMake configures.
 set(models ${EXECUTORCH_SELECT_OPS_MODEL} ${EXECUTORCH_SELECT_OPS_FROM_MODEL})
-set(select_dtypes "${EXECUTORCH_ENABLE_DTYPE_SELECTIVE_BUILD}${EXECUTORCH_DTYPE_SELECTIVE_BUILD}")
-if(models OR EXECUTORCH_SELECT_OPS_LIST OR EXECUTORCH_SELECT_OPS_YAML)
+set(lists ${EXECUTORCH_SELECT_OPS_YAML})
+set(select_dtypes)
+if(EXECUTORCH_ENABLE_DTYPE_SELECTIVE_BUILD OR EXECUTORCH_DTYPE_SELECTIVE_BUILD)
+  set(select_dtypes ON)
+endif()
+foreach(name models lists)
+  set(paths)
+  foreach(path ${${name}})
+    get_filename_component(path ${path} ABSOLUTE BASE_DIR ${CMAKE_SOURCE_DIR})
+    list(APPEND paths ${path})
+  endforeach()
+  set(${name} ${paths})
+endforeach()
+if(models OR EXECUTORCH_SELECT_OPS_LIST OR lists)
   if(TORCHETTE_SELECTION AND NOT TORCHETTE_SELECTION STREQUAL "${PROJECT_BINARY_DIR}/selection.h")
     message(FATAL_ERROR "TORCHETTE_SELECTION and EXECUTORCH_SELECT_OPS_... both select kernels: use one of them")
   endif()
-  list(TRANSFORM models REPLACE "^([^/].*)$" "${CMAKE_SOURCE_DIR}/\\1")
-  list(JOIN models "," commas)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${models} ${lists})
+  list(JOIN models "," models)
+  list(JOIN lists "," lists)
   list(JOIN EXECUTORCH_SELECT_OPS_LIST "," operators)
   torchette_python(EXECUTORCH_SELECT_OPS
     "from torchette.build import kernel_list
 chosen = kernel_list.selected(*(word.partition('=')[2] for word in sys.argv[2:]))
 Path(sys.argv[1]).write_text(chosen.header(), encoding='utf-8')"
-    ${PROJECT_BINARY_DIR}/selection.h models=${commas} operators=${operators} lists=${EXECUTORCH_SELECT_OPS_YAML}
+    ${PROJECT_BINARY_DIR}/selection.h models=${models} operators=${operators} lists=${lists}
     dtypes=${select_dtypes})
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${models} ${EXECUTORCH_SELECT_OPS_YAML})
   set(TORCHETTE_SELECTION ${PROJECT_BINARY_DIR}/selection.h CACHE FILEPATH "from EXECUTORCH_SELECT_OPS" FORCE)
 elseif(select_dtypes)
   message(WARNING "EXECUTORCH_ENABLE_DTYPE_SELECTIVE_BUILD has no effect: it needs -DEXECUTORCH_SELECT_OPS_MODEL=model.pte")
@@ -59,7 +71,8 @@ set(other_options
   "BUILD_VULKAN" "is compiled wherever the system has a loader of shared libraries"
   "USE_DL" "is used wherever the system has it"
   "BUILD_(WASM|TOKENIZERS_WASM|ARM_BAREMETAL|CORTEX_M)" "is a preset, see cmake --list-presets, or `torchette build --target`"
-  "(ENABLE_PROGRAM_VERIFICATION|USE_CPP_CODE_COVERAGE)" "verification is always there"
+  "ENABLE_PROGRAM_VERIFICATION" "verification is always there"
+  "USE_CPP_CODE_COVERAGE" "has no equivalent: pass the compiler's flags in CMAKE_CXX_FLAGS"
   "(FLATC_EXECUTABLE|FLATBUFFERS_MAX_ALIGNMENT)" "neither flatc nor the library of flatbuffers is needed"
   "THREADPOOL_USE_.*" "is chosen at run time: set_num_threads()"
   "(BUILD_(COREML|COREAI|MPS|QNN|NEURON|OPENVINO|CADENCE|SAMSUNG|ENN|CUDA|ROCM|METAL|AOTI|MLX|NXP|VGF|(ARM_)?ETHOS|WEBGPU)|COREML_|MLX_|METAL_|NNLIB_|CADENCE_).*"

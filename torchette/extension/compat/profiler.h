@@ -5,6 +5,7 @@
 // use by two threads at once.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>

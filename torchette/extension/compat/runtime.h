@@ -119,7 +119,7 @@ using namespace ::torchette::extension;
 }
 }  // namespace executorch
 
-// What the same was called before the namespace executorch was.
+// Older names, from before the namespace executorch.
 namespace torch::executor {
 TORCHETTE_RUNTIME_NAMES(TORCHETTE_USE)
 using PyTorchBackendInterface = BackendInterface;

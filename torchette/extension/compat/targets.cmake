@@ -93,7 +93,7 @@ function(gen_selected_ops)
 chosen = kernel_list.selected(*(word.partition('=')[2] for word in sys.argv[2:]))
 if chosen.operators: make.make(targets.find('host'), chosen, Path(sys.argv[1]))"
     ${folder} models=${models} operators=${operators} lists=${lists} dtypes=${GEN_DTYPE_SELECTIVE_BUILD})
-  if(EXISTS ${folder}/lib/libtorchette.a)  # not where all operators are the project's own
+  if(EXISTS ${folder}/lib/libtorchette.a)  # there is none if all operators are the project's own
     if(NOT TARGET torchette_selected)
       add_library(torchette_selected STATIC IMPORTED GLOBAL)
     endif()

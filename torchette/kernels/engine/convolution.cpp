@@ -105,10 +105,11 @@ static Error convolve_gathered(Context& context, const Tensor& input, const Wind
   return Error::Ok;
 }
 
-// Floats of the rows of an image of one channel that lie under a row of the result, with what is outside of
-// the image.
-static size_t strip_of(const Window& w) {
-  return static_cast<size_t>(w.kernel[0] * w.kernel[1] * ((w.out[2] - 1) * w.stride[2] + w.kernel[2]));
+// Floats in the rows of an image of one channel that lie under a row of the result, with their padding. They
+// may be more than a size_t of 32 bits holds.
+static uint64_t strip_of(const Window& w) {
+  const auto rows = static_cast<uint64_t>(w.kernel[0] * w.kernel[1]);
+  return rows * static_cast<uint64_t>((w.out[2] - 1) * w.stride[2] + w.kernel[2]);
 }
 
 // Whether the windows of an image need not be gathered: it has one channel, the cache holds a strip of it,
@@ -154,7 +155,7 @@ static void copy_whole_panels(const PackedProduct& product, float* to) {
 // in the image, where they overlap.
 static Error convolve_strips(Context& context, const Tensor& input, const Window& w, PackedProduct product) {
   const size_t width = static_cast<size_t>(w.out[2]), rows = static_cast<size_t>(w.out[0] * w.out[1]);
-  const size_t strip = strip_of(w), panels = panels_of(product.n);
+  const size_t strip = static_cast<size_t>(strip_of(w)), panels = panels_of(product.n);
   product.m = width;
   const bool copied = product.cut && product.stored == Stored::float32;
   const size_t weights = copied ? panels * product.k * kPanelWidth : 0, widened = product.widened();
