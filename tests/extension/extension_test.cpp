@@ -138,6 +138,9 @@ void modules(const char* path, const char* encrypted) {
     runs(module);
     CHECK(module.is_loaded() && module.is_method_loaded("forward") && !module.is_method_loaded("twice"));
   }
+  Module alone(path);
+  CHECK(alone.share_state(alone) == Error::Ok && !alone.shares_state());
+  CHECK(alone.load_forward() == Error::Ok && !alone.shares_state());  // the file has no state
   Module module(path);
   CHECK(*module.num_methods() == 2 &&
         *module.method_names() == (std::unordered_set<std::string>{"forward", "twice"}));
