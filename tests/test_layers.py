@@ -36,7 +36,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "devtools": ("torchette.devtools", "torchette.receipt"),
     "images": ("torchette.build.bare", "torchette.build.kernel_list", "torchette.build.make"),
     "codegen": ("torchette.codegen",),
-    "llm": ("torchette.llm",),
+    "llm": ("torchette.llm", "torchette.llm.exporting.lora", "torchette.llm.exporting.vocabularies"),
     "exir": ("torchette.exir",),
     "capture": ("torchette.capture",),
     "export": ("torchette.export",),
@@ -46,19 +46,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "quantization": ("torchette.quantization",),
     "llm export": (
         "torchette.llm.__init__",
-        *(
-            f"torchette.llm.{name}"
-            for name in (
-                "_export",
-                "checkpoints",
-                "custom_cache",
-                "custom_ops",
-                "decoder",
-                "encoders",
-                "gguf",
-                "quantized",
-            )
-        ),
+        "torchette.llm.exporting",
     ),
     "extension": ("torchette.extension",),
     "compat": ("torchette.compat",),
@@ -107,7 +95,10 @@ CPP_FLOORS = (
     ("runtime/backend_options",),
     ("backends/", "runtime/method"),
     ("build/bare/", "extension/", "runtime/method_loading"),
-    ("build/", "runtime/"),  # runtime/: the platforms, method_load.cpp
+    ("llm/text/",),
+    ("llm/grammar/", "llm/media/"),
+    ("llm/engine/",),
+    ("build/", "llm/", "runtime/"),  # runtime/: the platforms, method_load.cpp
     ("pybindings/",),
 )
 CPP = {f"torchette/{name}": floor for floor, names in enumerate(CPP_FLOORS) for name in names}

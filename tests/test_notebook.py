@@ -153,8 +153,8 @@ def test_pandas_is_imported_by_dataframes_alone() -> None:
 # What may write to a terminal: the programs that are one, the log of a platform, which a library may replace, and a function
 # that is called to print.
 SPEAKERS = {
-    "torchette/extension/llm/runner/llm_runner.cpp",
-    "torchette/extension/llm/stats.cpp",
+    "torchette/llm/engine/runner/llm_runner.cpp",
+    "torchette/llm/engine/stats.cpp",
     "torchette/extension/runner/executor_runner.cpp",
     "torchette/runtime/platform_posix.cpp",
 }

@@ -109,9 +109,7 @@ def test_wheel_holds_schema_headers_and_native_module(wheel: Path) -> None:
         with tarfile.open(fileobj=io.BytesIO(zipfile.ZipFile(wheel).read(name))) as archive:
             packed += archive.getnames()
     assert not {name for name in names if name.endswith(".cpp")}
-    own = (
-        path for part in ("kernels", "extension/llm") for path in (ROOT / "torchette" / part).rglob("*.[ch]*")
-    )
+    own = (path for part in ("kernels", "llm") for path in (ROOT / "torchette" / part).rglob("*.[ch]*"))
     assert {path.relative_to(ROOT).as_posix() for path in own if path.suffix in (".cpp", ".h")} <= {*packed}
     assert len(packed) == len({*packed})
     assert not [name for name in packed if not (ROOT / name).is_file()]

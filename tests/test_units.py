@@ -72,4 +72,4 @@ def test_no_other_module_formats_sizes() -> None:
         for path in root.rglob(pattern)
         if formatted.search(path.read_text(encoding="utf-8"))
     ]
-    assert found == ["extension/llm/web/chat.js"]
+    assert found == ["llm/web/chat.js"]

@@ -55,7 +55,7 @@ def write(folder: Path, bits: int) -> None:
     from gguf.quants import dequantize, quantize
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from torchette.llm.gguf import tensor_name
+    from torchette.llm.exporting.gguf import tensor_name
 
     torch.manual_seed(0)
     kind = gguf.GGMLQuantizationType[TYPES[bits]]

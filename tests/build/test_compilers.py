@@ -20,7 +20,7 @@ PLACES = (
     *(
         "torchette/build/bare/",
         "torchette/build/web/",
-        "torchette/extension/llm/web/",
+        "torchette/llm/web/",
     ),
     *("torchette/backends/xnnpack/pack_rows.cpp", "torchette/pybindings/limits/probe.cpp"),
 )

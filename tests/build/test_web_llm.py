@@ -13,7 +13,7 @@ import pytest
 
 from tests.build import chromium
 from tests.building import ROOT, run
-from tests.extension.llm.test_runner import CHUNK, PROMPT, Small, small  # noqa: F401
+from tests.llm.engine.test_runner import CHUNK, PROMPT, Small, small  # noqa: F401
 from torchette import cli, llm
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wasm")]

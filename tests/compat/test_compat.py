@@ -41,7 +41,7 @@ EARLIER = (
 )
 
 
-# The operators of both are `torch.ops.llama`: only one may be loaded. tests/llm/test_custom_ops.py holds them against each other.
+# The operators of both are `torch.ops.llama`: only one may be loaded. tests/llm/exporting/test_custom_ops.py holds them against each other.
 OPERATORS = (
     "extension.llm.custom_ops.custom_ops",
     "examples.models.llama.source_transformation.custom_kv_cache",

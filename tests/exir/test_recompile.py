@@ -23,7 +23,7 @@ from torchette.exir.pass_manager import ExportedProgramPassManager, PassManager,
 from torchette.exir.passes import graph_module_passes as passes
 from torchette.exir.passes.to_out_variants import ToOutVarPass
 from torchette.exir.pipeline import build
-from torchette.llm.custom_cache import RemoveRedundantTransposes
+from torchette.llm.exporting.custom_cache import RemoveRedundantTransposes
 
 aten = torch.ops.aten
 X = torch.linspace(-1, 1, 8).reshape(2, 4)

@@ -26,7 +26,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "torchette/extension/llm/tokenizer.h"
+#include "torchette/llm/text/tokenizer.h"
 
 namespace rt = executorch::runtime;
 namespace ext = executorch::extension;

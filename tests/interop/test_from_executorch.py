@@ -60,7 +60,7 @@ CLAIMS: dict[str, str] = {
     "`executorch.backends.transforms.*`": ABSENT,
     "the passes of `executorch.backends.xnnpack._passes`": HERE + "test_what_the_table_has_no_path_for",
     "`executorch.extension.pybindings.aten_lib`": HERE + "test_what_the_table_has_no_path_for runtime/test_aten.py::test_reference_models_equal_their_graph runtime/test_aten.py::test_the_guide_s_program_finds_the_package",
-    "`executorch.extension.llm` but": HERE + "test_what_the_table_has_no_path_for llm/test_custom_ops.py::test_as_executorch",
+    "`executorch.extension.llm` but": HERE + "test_what_the_table_has_no_path_for llm/exporting/test_custom_ops.py::test_as_executorch",
     "`executorch.extension.training`": "extension/test_training.py::test_executorch_s_names_lead_here",
     "`executorch.exir.backend.test.*`": ABSENT,
     "`executorch.extension.llm.export.builder`": ABSENT,

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.llm import double
-from tests.llm.test_export import expected
+from tests.llm.exporting.test_export import expected
 from tests.models import zoo
 from torchette.llm import Session
 

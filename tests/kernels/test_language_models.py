@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The operators that ExecuTorch's exports of language models call, against torch's own attention, as
-# torchette/llm/custom_ops.py says it; what does not fit is refused by name.
+# torchette/llm/exporting/custom_ops.py says it; what does not fit is refused by name.
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-import torchette.llm.custom_ops  # noqa: F401  declares them
+import torchette.llm.exporting.custom_ops  # noqa: F401  declares them
 from torchette.runtime import _native
 
 llama = torch.ops.llama

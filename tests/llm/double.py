@@ -78,7 +78,7 @@ TEMPLATE = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{
 def tokenizer_json() -> bytes:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-    from torchette.llm.vocabularies import byte_characters
+    from torchette.llm.exporting.vocabularies import byte_characters
 
     letters = {character: byte for byte, character in byte_characters()}
     tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))

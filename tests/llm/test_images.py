@@ -164,7 +164,7 @@ def processor(name: str) -> Any:
 
 @pytest.mark.parametrize("name", ["gemma3", "idefics3", "llava"])
 def test_a_folders_processor_says_what_stands_around_an_image(tmp_path: Path, name: str) -> None:
-    from torchette.llm.encoders import image_facts
+    from torchette.llm.exporting.encoders import image_facts
     from torchette.llm.media import ImageDecoder
 
     made = processor(name)

@@ -20,6 +20,7 @@ from torchette.errors import TargetError
 from torchette.format import schema
 from torchette.targets import Target
 
+_LLM_HEADERS = tuple(f"llm/{room}" for room in ("text", "grammar", "media", "engine"))
 _LEVELS = {
     "v1": (),
     "v3": ("-march=x86-64-v3",),
@@ -203,11 +204,12 @@ def portable_backends() -> dict[str, tuple[Path, ...]]:
 
 def llm_units(common: tuple[str, ...]) -> list[Unit]:
     """The library torchette_llm, with Unicode as this Python knows it."""
-    folder = PACKAGE / "extension" / "llm"
-    text = runpy.run_path(str(folder / "unicode_tables.py"))["header"]()
+    text = runpy.run_path(str(PACKAGE / "llm" / "text" / "unicode_tables.py"))["header"]()
     include = cache_folder() / "include" / _digest(text)
-    _write(include / "torchette" / "extension" / "llm" / "unicode_tables.h", text)
-    sources = sorted([*folder.glob("*.cpp"), *folder.glob("jinja/*.cpp")])
+    _write(include / "torchette" / "llm" / "text" / "unicode_tables.h", text)
+    sources = sorted(
+        source for room in (*_LLM_HEADERS, "llm/text/jinja") for source in (PACKAGE / room).glob("*.cpp")
+    )
     header = PACKAGE / "extension" / "precompiled.h"
     return [Unit(source, (*common, f"-I{include}"), precompiled=header) for source in sources]
 
@@ -219,7 +221,7 @@ def runner_units(common: tuple[str, ...]) -> list[Unit]:
 
 def write_headers(folder: Path, *, bare: bool, llm: bool = False) -> None:
     """The headers for programs: the runtime's, and the extension's if there are files."""
-    for part in ("runtime", *(() if bare else ("extension",)), *(("extension/llm",) if llm else ())):
+    for part in ("runtime", *(() if bare else ("extension",)), *(_LLM_HEADERS if llm else ())):
         for header in (PACKAGE / part).glob("*.h"):
             to = folder / "torchette" / part / header.name
             to.parent.mkdir(parents=True, exist_ok=True)

@@ -137,7 +137,7 @@ _LIBRARIES = {
     "quantized_decomposed": "torch.ao.quantization.fx._decomposed",
     "torchao": "torchao",
     "torchvision": "torchvision",
-    "llama": "torchette.llm.custom_ops",
+    "llama": "torchette.llm.exporting.custom_ops",
     "dim_order_ops": "torchette.exir.ops",
 }
 

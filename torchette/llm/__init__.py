@@ -11,10 +11,10 @@ from torchette.errors import TorchetteError
 from torchette.packages import imported_packages, missing_package, quietly
 
 if TYPE_CHECKING:
-    from torchette.llm._export import export
+    from torchette.llm.exporting.export import export
+    from torchette.llm.exporting.lora import write_adapter
     from torchette.llm.generation import Generation, Piece, Statistics
     from torchette.llm.grammar import Grammar
-    from torchette.llm.lora import write_adapter
     from torchette.llm.messages import calls_in
     from torchette.llm.sampling import Sampling
     from torchette.llm.schema import grammar_of
@@ -28,9 +28,9 @@ _LAZY = {
     "Session": "torchette.llm.session",
     "Statistics": "torchette.llm.generation",
     "calls_in": "torchette.llm.messages",
-    "export": "torchette.llm._export",
+    "export": "torchette.llm.exporting.export",
     "grammar_of": "torchette.llm.schema",
-    "write_adapter": "torchette.llm.lora",
+    "write_adapter": "torchette.llm.exporting.lora",
 }
 
 __all__ = [

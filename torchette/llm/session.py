@@ -16,7 +16,7 @@ import numpy as np
 from torchette.errors import FormatError, InputError, InputTypeError
 from torchette.files import replacing
 from torchette.format import pte
-from torchette.llm import lora
+from torchette.llm.exporting import lora
 from torchette.llm.generation import Generation, Options, Piece, Statistics, check_counts, checked_stops
 from torchette.llm.grammar import Grammar
 from torchette.llm.media import decoder_of

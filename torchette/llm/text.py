@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from torchette.errors import FormatError, InputError
+from torchette.llm.exporting.vocabularies import byte_characters, converted
 from torchette.llm.messages import prepared
-from torchette.llm.vocabularies import byte_characters, converted
 from torchette.packages import require
 
 

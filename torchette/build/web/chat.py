@@ -11,7 +11,7 @@ from urllib.parse import quote
 from torchette.build.sources import PACKAGE
 
 CONTENT_TYPES = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript"}
-FOLDER = PACKAGE / "extension" / "llm" / "web"
+FOLDER = PACKAGE / "llm" / "web"
 
 
 def chat_page(model: str | None, *, on_server: bool = False) -> dict[str, bytes]:

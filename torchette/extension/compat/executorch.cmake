@@ -90,17 +90,17 @@ set(torchette_compat
   runtime/platform/system.h                               compat/system.h
   runtime/platform/types.h                                compat/runtime.h
 )
-if(NOT SKBUILD)  # a wheel has no torchette/extension/llm
+if(NOT SKBUILD)  # a wheel has no headers of torchette/llm
   list(APPEND torchette_compat
-    extension/asr/runner/runner.h                  llm/asr_runner.h
-    extension/llm/runner/audio.h                   llm/audio.h
-    extension/llm/runner/image.h                   llm/image.h
-    extension/llm/runner/irunner.h                 llm/irunner.h
-    extension/llm/runner/llm_runner_helper.h       llm/multimodal_runner.h
-    extension/llm/runner/multimodal_input.h        llm/multimodal_input.h
-    extension/llm/runner/multimodal_runner.h       llm/multimodal_runner.h
-    extension/llm/runner/stats.h                   llm/stats.h
-    extension/llm/runner/text_llm_runner.h         llm/text_llm_runner.h
+    extension/asr/runner/runner.h                  llm/engine/asr_runner.h
+    extension/llm/runner/audio.h                   llm/media/audio.h
+    extension/llm/runner/image.h                   llm/media/image.h
+    extension/llm/runner/irunner.h                 llm/engine/irunner.h
+    extension/llm/runner/llm_runner_helper.h       llm/engine/multimodal_runner.h
+    extension/llm/runner/multimodal_input.h        llm/media/multimodal_input.h
+    extension/llm/runner/multimodal_runner.h       llm/engine/multimodal_runner.h
+    extension/llm/runner/stats.h                   llm/engine/stats.h
+    extension/llm/runner/text_llm_runner.h         llm/engine/text_llm_runner.h
   )
 endif()
 
@@ -112,7 +112,10 @@ function(torchette_write_compat destination)
     math(EXPR j "${i} + 1")
     list(GET torchette_compat ${i} theirs)
     list(GET torchette_compat ${j} ours)
-    set(text "#pragma once\n#include \"torchette/extension/compat/runtime.h\"\n#include \"torchette/extension/${ours}\"\n")
+    if(NOT ours MATCHES "^llm/")
+      string(PREPEND ours "extension/")
+    endif()
+    set(text "#pragma once\n#include \"torchette/extension/compat/runtime.h\"\n#include \"torchette/${ours}\"\n")
     file(CONFIGURE OUTPUT ${destination}/executorch/${theirs} CONTENT "${text}" @ONLY)
   endforeach()
 endfunction()

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "torchette/extension/llm/c_api.h"
+#include "torchette/llm/engine/c_api.h"
 
 #define NATIVE(type, name) JNIEXPORT type JNICALL Java_org_torchette_extension_llm_LlmModule_##name
 

@@ -1,0 +1,834 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# TextLLMRunner, its C interface and llm_runner on a small random Llama that torchette.llm has exported: tokens are those
+# of transformers, however a conversation is divided, ended or taken back.
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.building import BUILD, CC, ROOT, built, run
+from tests.models import zoo
+
+torch = pytest.importorskip("torch")
+_LIBRARY = zoo.declare_torchvision_operators()
+transformers = pytest.importorskip("transformers")
+hf = pytest.importorskip("tokenizers")
+llm = pytest.importorskip("torchette.llm")
+
+CONTEXT, CHUNK = 96, 8
+PROMPT = "The house of the rising sun"
+
+
+class Small(NamedTuple):
+    model: Any
+    tokenizer: Any
+    path: Path
+    folder: Path
+    end: int  # a token that ends a text
+
+    def expected(self, ids: list[int], count: int, **options) -> list[int]:
+        """The prompt and what transformers finds likeliest after it."""
+        options = {"eos_token_id": None, **options}
+        with torch.no_grad():
+            given = torch.tensor([ids])
+            mask = torch.ones_like(given)
+            found = self.model.generate(
+                given, attention_mask=mask, max_new_tokens=count, do_sample=False, pad_token_id=0, **options
+            )
+        return found[0].tolist()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
+    folder = tmp_path_factory.mktemp("llama")
+    tokenizer = hf.Tokenizer(hf.models.BPE())
+    tokenizer.pre_tokenizer = hf.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = hf.decoders.ByteLevel()
+    trainer = hf.trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=["<s>", "</s>", "<|end|>"],
+        initial_alphabet=hf.pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train([str(ROOT / "LICENSE")], trainer)  # a fixed text: README.md would change the tokens
+    tokenizer.post_processor = hf.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=608,  # more than the tokenizer has
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        bos_token_id=0,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    made = Small(model, tokenizer, folder / "model.pte", folder, -1)
+    # a text ends with what the model says a few tokens behind the prompt
+    made = made._replace(end=made.expected(tokenizer.encode(PROMPT).ids, 12)[-1])
+    model.generation_config.eos_token_id = model.config.eos_token_id = [2, made.end]
+    model.save_pretrained(folder)
+    llm.export(folder, max_prefill=CHUNK).save(made.path)
+    return made
+
+
+class Said(NamedTuple):
+    error: str
+    tokens: list[int]
+    answer: str
+    reason: str
+    pieces: int
+
+
+def converse(path: Path, *lines: str, tree: str = "dev", tokenizer: Path | None = None) -> list[Said]:
+    command = [built("torchette_converse", tree=tree), path, *([] if tokenizer is None else [tokenizer])]
+    done = subprocess.run(command, input="\n".join(lines).encode(), capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    said = []
+    for line in done.stdout.decode().splitlines():
+        error, tokens, answer, reason, pieces = line.split("|")
+        text = bytes.fromhex(answer).decode()
+        said.append(Said(error, [int(t) for t in tokens.split()], text, reason, int(pieces)))
+    assert len(said) == len(lines)
+    return said
+
+
+def test_tokens_are_those_of_transformers(small: Small) -> None:
+    """Over many chunks of the prompt, up to the end of the context."""
+    ids = small.tokenizer.encode(PROMPT).ids
+    assert len(ids) > CHUNK
+    (said,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tignore_eos=1")
+    expected = small.expected(ids, CONTEXT - len(ids))
+    assert (said.error, said.tokens, said.reason) == ("Ok", expected, "context")
+    known = [token for token in expected[len(ids) :] if token < small.tokenizer.get_vocab_size()]
+    assert said.answer == small.tokenizer.decode(known)
+    # with bos as a number, and without
+    plain = small.tokenizer.encode(PROMPT, add_special_tokens=False).ids
+    bos, none = converse(small.path, f"generate\t{PROMPT}\tbos=1\tnew=5\tignore_eos=1", f"prefill\t{PROMPT}")
+    assert bos.tokens == small.expected(ids, 5) and bos.reason == "length"
+    assert none.tokens == bos.tokens + plain
+
+
+def test_a_conversation_goes_on_and_back(small: Small) -> None:
+    first, second = (
+        small.tokenizer.encode("One.").ids,
+        small.tokenizer.encode(" Two", add_special_tokens=False).ids,
+    )
+    said = converse(
+        small.path,
+        "generate\tOne.\tspecial=1\tnew=7\tignore_eos=1",
+        "generate\t Two\tnew=7\tignore_eos=1",
+        f"rewind\t{len(first)}",
+        "warmup\tsomething else",
+        "generate\t\tnew=7\tignore_eos=1",
+        "prefill\t Two",
+        "generate\t\tnew=7\tignore_eos=1",
+        "reset",
+        "generate\tOne.\tspecial=1\tnew=7\tignore_eos=1\techo=1",
+        "rewind\t1000",
+    )
+    once = small.expected(first, 7)
+    twice = small.expected(once + second, 7)
+    assert [line.error for line in said] == ["Ok"] * 9 + ["InvalidArgument"]
+    assert [line.tokens for line in said] == [
+        once,
+        twice,
+        first,
+        first,
+        once,
+        once + second,
+        twice,
+        [],
+        once,
+        once,
+    ]
+    assert said[8].answer == "One." + said[0].answer
+
+
+@pytest.mark.safety
+def test_a_conversation_under_sanitizers(small: Small, tmp_path: Path) -> None:
+    given = f"generate\t{PROMPT}\tspecial=1\tnew=20\tignore_eos=1\ttemperature=1\ttop_p=0.9\tstop=never"
+    lines = (given, "rewind\t9", f"generate\t{PROMPT}\tcancel=2", f"generate\t{PROMPT * 20}", "reset", given)
+    said = converse(small.path, *lines, tree="asan")
+    assert [line.error for line in said] == ["Ok", "Ok", "Ok", "OutOfResources", "Ok", "Ok"]
+    assert said[0].tokens == said[5].tokens
+    # states, drafts, grammars of schemas, slides, log-probabilities, forks
+    state, schema = (
+        tmp_path / "state",
+        json.dumps({"schema": {"type": "array"}, "logprobs": 2, "temperature": 1}),
+    )
+    (tmp_path / "cut").write_bytes(b"torchette session 1\n" + bytes(8))
+    steps = f"steps\t so\tnew=30\tjson={schema}"
+    lines = (
+        given, f"save\t{state}", steps, f"draft\t{small.path}\t3", f"load\t{state}", f"load\t{tmp_path / 'cut'}", steps, "drafted", "fork",
+        f"{given}\tslide=1\tnew=150", "join", steps, "adapter\tnone",
+    )  # fmt: skip
+    said = converse(small.path, *lines, tree="asan")
+    assert [line.error for line in said] == ["Ok"] * 5 + ["InvalidExternalData"] + ["Ok"] * 6 + [
+        "InvalidArgument"
+    ]
+    assert said[4].tokens == said[0].tokens
+
+
+def together(small: Small, folder: Path, tree: str) -> None:
+    path = folder / "model.pte"
+    path.write_bytes(small.path.read_bytes())
+    given = "new=30\tignore_eos=1\tslide=1"
+    schema = json.dumps({"schema": {"type": "array", "minItems": 5}})
+    _, said, alone = converse(
+        path, f"prefill\t{PROMPT}", "together\t so", f"generate\t so\t{given}\tjson={schema}", tree=tree
+    )
+    assert (said.error, said.reason) == ("Ok", "cancelled") and said.answer == alone.answer != ""
+    states = [Path(f"{path}{i}").read_bytes() for i in range(2)]
+    assert states[0] == states[1]
+
+
+def test_forks_in_threads(small: Small, tmp_path: Path) -> None:
+    together(small, tmp_path, "dev")
+
+
+@pytest.mark.safety
+def test_forks_in_threads_under_sanitizers(small: Small, tmp_path: Path) -> None:
+    together(small, tmp_path, "tsan")
+
+
+def test_what_ends_an_answer(small: Small) -> None:
+    ids = small.tokenizer.encode(PROMPT).ids
+    (whole,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1")
+    stop = whole.answer[11:14]
+    begin = whole.answer.index(stop)
+    said = converse(
+        small.path,
+        f"generate\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1\tstop={stop}\tstop=\tstop=never at all",
+        "reset",
+        f"generate\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1\tcancel=3",
+        "reset",
+        f"generate\t{PROMPT}\tspecial=1\tnew=0",
+        "reset",
+        f"generate\t{PROMPT}\tspecial=1\tlen={len(ids) + 4}\tignore_eos=1",
+        f"generate\t{PROMPT * 20}",
+        "reset",
+        "generate\t",
+    )
+    assert (said[0].answer, said[0].reason) == (whole.answer[:begin], "stop")
+    assert said[0].tokens == whole.tokens[: len(said[0].tokens)] and len(said[0].tokens) < len(whole.tokens)
+    assert said[2].reason == "cancelled" and said[2].pieces == 3 and whole.answer.startswith(said[2].answer)
+    assert (said[4].tokens, said[4].reason) == (ids, "length")
+    assert said[6].tokens == small.expected(ids, 4)
+    assert (said[7].error, said[7].tokens) == ("OutOfResources", said[6].tokens), "nothing is lost"
+    assert said[9].error == "InvalidArgument"
+
+
+def test_a_token_that_ends_a_text(small: Small) -> None:
+    ids = small.tokenizer.encode(PROMPT).ids
+    (found,) = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=40")
+    assert (found.tokens, found.reason) == (small.expected(ids, 40, eos_token_id=small.end), "stop")
+    assert len(ids) < len(found.tokens) <= len(ids) + 13
+
+
+def test_sampling(small: Small) -> None:
+    line = f"generate\t{PROMPT}\tspecial=1\tnew=20\tignore_eos=1\ttemperature=1.5"
+    greedy = small.expected(small.tokenizer.encode(PROMPT).ids, 20)
+
+    def of(options: str) -> list[int]:
+        return converse(small.path, f"{line}\t{options}")[0].tokens
+
+    assert of("seed=3") == of("seed=3") != of("seed=4")
+    assert of("top_k=1") == of("top_p=0.00001") == of("min_p=1") == greedy
+    assert of("seed=3\ttop_k=5") != greedy
+    penalized = small.expected(small.tokenizer.encode(PROMPT).ids, 20, repetition_penalty=1.7)
+    plain = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=20\tignore_eos=1\tpenalty=1.7")
+    assert plain[0].tokens == penalized != greedy
+    wrongs = [
+        {"logit_bias": {"900": 1}},
+        {"logit_bias": {"x": 1}},
+        {"seed": -1},
+        {"stop": [1]},
+        {"top": 1},
+        {"top_k": 0.5},
+    ]
+    for wrong in wrongs:
+        assert converse(small.path, f"{line}\tjson={json.dumps(wrong)}")[0].error == "InvalidArgument", wrong
+    for wrong in ("temperature=-1", "top_p=0", "top_p=2", "min_p=2", "top_k=-1", "penalty=0", "bos=-1"):
+        assert converse(small.path, f"{line}\t{wrong}")[0].error == "InvalidArgument", wrong
+
+
+def test_frequencies_are_the_probabilities(small: Small) -> None:
+    """Of the first token, over many seeds, among the likeliest three."""
+    ids = small.tokenizer.encode("x").ids
+    with torch.no_grad():
+        logits = small.model(torch.tensor([ids])).logits[0, -1]
+    top = (logits / 0.7).topk(3)
+    lines = []
+    for seed in range(600):
+        lines += [f"generate\tx\tspecial=1\tnew=1\ttemperature=0.7\ttop_k=3\tseed={seed}", "reset"]
+    chosen = [said.tokens[-1] for said in converse(small.path, *lines)[::2]]
+    for token, chance in zip(top.indices.tolist(), top.values.softmax(0).tolist(), strict=True):
+        assert abs(chosen.count(token) / 600 - chance) < 5 * (chance * (1 - chance) / 600) ** 0.5
+    assert set(chosen) <= set(top.indices.tolist())
+
+
+OPTIONS = [
+    {"temperature": 1.3, "seed": 5},
+    {"temperature": 0.9, "top_k": 7, "seed": 1},
+    {"temperature": 1.1, "top_p": 0.8, "min_p": 0.02, "top_k": 100, "seed": 2},
+    {"presence_penalty": 0.5, "frequency_penalty": 0.3},
+    {"repetition_penalty": 1.4, "frequency_penalty": -0.2, "temperature": 2.0, "seed": 2**53},
+    {"logit_bias": {"17": 4.5, "20": -1.5, "300": 4.4}, "temperature": 0.5, "seed": 9},
+]
+
+
+def test_tokens_are_those_of_a_session(small: Small) -> None:
+    """Of Python's, with the same options and the same seed; log-probabilities too; a fork goes on by itself."""
+    session = llm.Session(small.path)
+    lines, wanted = [], []
+    for options in OPTIONS:
+        lines += ["reset", f"steps\t{PROMPT}\tspecial=1\tnew=40\tignore_eos=1\tjson={json.dumps(options)}"]
+        given = {**options, "logit_bias": {int(k): v for k, v in options.get("logit_bias", {}).items()}}
+        wanted.append(session.generate(PROMPT, max_tokens=40, ignore_end=True, **given).run())
+    for said, answer in zip(converse(small.path, *lines)[1::2], wanted, strict=True):
+        assert said.tokens[-40:] == answer.tokens and said.reason == "length"
+        if small.end not in answer.tokens:  # whose text a session leaves out
+            assert said.answer == answer.text
+
+    line = f'steps\t{PROMPT}\tspecial=1\tnew=6\tignore_eos=1\ttemperature=1\tseed=4\tjson={{"logprobs": 3}}'
+    (said,) = converse(small.path, line)
+    answer = session.generate(PROMPT, max_tokens=6, ignore_end=True, temperature=1.0, seed=4, logprobs=3)
+    for ours, piece in zip(said.answer.split(), answer, strict=True):
+        found = [pair.split(":") for pair in ours.split(",")]
+        theirs = [(piece.token, piece.logprob), *piece.top]
+        assert [int(token) for token, _ in found] == [token for token, _ in theirs]
+        assert [float(p) for _, p in found] == pytest.approx([p for _, p in theirs], abs=1e-4)
+
+    more = "generate\t\tnew=9\tignore_eos=1"
+    begun = f"generate\t{PROMPT}\tspecial=1\tnew=9\tignore_eos=1"
+    parent, _, _, forked, _, again = converse(small.path, begun, "fork", "prefill\tno", more, "join", more)
+    assert again.tokens[len(parent.tokens) :] != forked.tokens[-9:]
+    assert again.tokens == small.expected(parent.tokens, 9)
+    assert forked.tokens[:-9] == parent.tokens + small.tokenizer.encode("no", add_special_tokens=False).ids
+
+
+GRAMMARS = [
+    'root ::= "yes" | "no" [.!]*',
+    "root ::= [^a-c]{2,40} | .{3}",
+    'root ::= e\ne ::= t ("+" t)* # sums\nt ::= "(" e ")" | [0-9]{1,3}',
+    'root ::= "a" root "b" | [à-ÿ日]+',
+    'root ::= (item "\\n")+\nitem ::= "- " [\\x41-Z]{1,5} | "é"? "\\u00e9"',
+    llm.grammar_of({}),
+    llm.grammar_of(
+        {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "maxLength": 12},
+                "age": {"type": "integer", "maximum": 120},
+            },
+            "required": ["name", "age"],
+        }
+    ),
+]
+
+
+def test_grammars_hold_as_in_python(small: Small) -> None:
+    """Tokens of a session under the same grammar, greedy and drawn; what the answer becomes fits it."""
+    session, lines, wanted = llm.Session(small.path), [], []
+    for grammar in GRAMMARS:
+        for options in ({}, {"temperature": 1.5, "seed": 1}, {"temperature": 3.0, "seed": 2}):
+            given = json.dumps({**options, "grammar": grammar, "logprobs": 0})
+            lines += ["reset", f"steps\tx\tspecial=1\tnew=60\tjson={given}"]
+            wanted.append(session.generate("x", max_tokens=60, grammar=grammar, **options).run())
+    for said, answer in zip(converse(small.path, *lines)[1::2], wanted, strict=True):
+        tokens = [int(one.split(":")[0]) for one in said.answer.split()]
+        assert [t for t in tokens if t not in (2, small.end)] == answer.tokens
+        assert said.reason == answer.finish_reason
+    reasons = [answer.finish_reason for answer in wanted]
+    assert reasons.count("stop") > 3
+    text = converse(small.path, f"generate\tx\tspecial=1\tgrammar={GRAMMARS[0]}")[0]
+    assert text.answer in ("yes", "no") or text.answer.startswith("no")
+
+
+def test_grammars_that_are_wrong(small: Small) -> None:
+    """Those that Python refuses, with the same words; the runner lives."""
+    from tests.llm.test_grammar import BAD
+
+    good = f"generate\tx\tnew=1\tjson={json.dumps({'grammar': GRAMMARS[0]})}"
+    lines = [
+        f"generate\tx\tnew=1\tjson={json.dumps({'grammar': text})}" for text in BAD if text and text != 5
+    ]
+    said = converse(small.path, *lines, good)
+    assert {line.error for line in said[:-1]} <= {"InvalidArgument", "OutOfResources"}
+    assert said[-1].error == "Ok"
+
+
+@pytest.mark.parametrize("keep", [None, 5])
+def test_a_full_context_slides(small: Small, keep: int | None) -> None:
+    """Past its end three times, as in Python; a later prompt makes room for itself."""
+    count, kept = 3 * CONTEXT, "" if keep is None else f"\tkeep={keep}"
+    options = {"on_full": "slide", "ignore_end": True, "presence_penalty": 0.1}
+    answer = llm.Session(small.path).generate(PROMPT, max_tokens=count, keep=keep, **options).run()
+    given = f"special=1\tignore_eos=1\tslide=1\tpresence=0.1{kept}"
+    said, again, full = converse(
+        small.path,
+        f'steps\t{PROMPT}\tnew={count}\t{given}\tjson={{"logprobs": 0}}',
+        f"generate\t{PROMPT}\tnew=2\t{given}",
+        f"generate\t{PROMPT * 20}\tnew=2\t{given}",
+    )
+    tokens = [int(one.split(":")[0]) for one in said.answer.split()]
+    assert (tokens, said.reason) == (answer.tokens, "length")
+    assert len(said.tokens) <= CONTEXT + 1 and said.tokens[-40:] == answer.tokens[-40:]
+    assert again.error == "Ok" and again.tokens[:1] == said.tokens[:1]
+    assert (full.error, full.tokens) == ("OutOfResources", again.tokens)
+
+
+def test_a_conversation_by_messages(small: Small, tmp_path: Path) -> None:
+    """By the file's template, as in Python; what a turn has computed is kept."""
+    (tmp_path / "model").mkdir()
+    for path in small.folder.iterdir():
+        if path.suffix != ".pte":
+            (tmp_path / "model" / path.name).write_bytes(path.read_bytes())
+    template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}\n{% endfor %}[assistant]"
+    (tmp_path / "model" / "chat_template.jinja").write_text(template)
+    path = tmp_path / "chat.pte"
+    llm.export(tmp_path / "model", max_prefill=CHUNK).save(path)
+    session = llm.Session(path)
+    messages = [{"role": "user", "content": 'Hi\t"there"'}]
+    first = session.chat(messages, max_tokens=5).run()
+    turns = [*messages, {"role": "assistant", "content": first.text}, {"role": "user", "content": "More"}]
+    second = session.chat(turns, max_tokens=5).run()
+    lines = [
+        f"chat\t{json.dumps(m)}\tnew=5"
+        for m in (messages, turns, [], [{"role": "user"}], [{"role": "user", "content": "x " * CONTEXT}])
+    ]
+    said = converse(path, *lines)
+    assert [line.error for line in said] == [
+        "Ok",
+        "Ok",
+        "InvalidArgument",
+        "InvalidArgument",
+        "OutOfResources",
+    ]
+    assert [line.answer for line in said[:2]] == [first.text, second.text]
+    assert said[1].tokens[: len(session.tokens)] == list(session.tokens)
+    assert converse(small.path, lines[0])[0].error == "NotFound", "no template"
+
+
+def test_states_are_pythons(small: Small, tmp_path: Path) -> None:
+    """Saved by one, loaded by the other; what is no state of this model is refused, and nothing is lost."""
+    session, state = llm.Session(small.path), tmp_path / "state"
+    given = "new=8\tignore_eos=1"
+    first, saved, more, _, loaded, again = converse(
+        small.path,
+        f"generate\t{PROMPT}\tspecial=1\t{given}",
+        f"save\t{state}",
+        f"generate\t and\t{given}",
+        "reset",
+        f"load\t{state}",
+        f"generate\t and\t{given}",
+    )
+    assert first.tokens == saved.tokens == loaded.tokens and more.tokens == again.tokens
+    assert sorted(tmp_path.iterdir()) == [state]
+    session.load(state)
+    assert list(session.tokens) == first.tokens
+    conversation = more.tokens[:-8]
+    answer = session.generate(conversation, max_tokens=8, ignore_end=True).run()
+    assert [*conversation, *answer.tokens] == more.tokens
+    assert answer.statistics.reused_tokens == len(first.tokens)
+    session.rewind(20)
+    session.save(tmp_path / "python")
+    theirs, on, full, whole, back, end = converse(
+        small.path,
+        f"load\t{tmp_path / 'python'}",
+        f"generate\t\t{given}",
+        "generate\t\tignore_eos=1",  # to the end of the context
+        f"save\t{tmp_path / 'full'}",
+        f"load\t{tmp_path / 'full'}",
+        "generate\t\tignore_eos=1",
+    )
+    assert theirs.tokens == first.tokens[:20] and on.tokens == small.expected(theirs.tokens, 8)
+    assert len(full.tokens) == len(whole.tokens) == len(back.tokens) == CONTEXT
+    assert (end.error, end.reason) == ("Ok", "context")
+
+    good = state.read_bytes()
+    size = int.from_bytes(good[20:28], "little")
+    head, numbers = json.loads(good[28 : 28 + size]), good[28 + size :]
+
+    def changed(more: bytes = b"", **parts: Any) -> bytes:
+        text = json.dumps({**head, **parts}).encode()
+        return good[:20] + len(text).to_bytes(8, "little") + text + numbers + more
+
+    tokens, parts = head["tokens"], head["state"]
+    bad = [
+        b"", good[:27], b"x" + good[1:], good[:-1], changed(b"x"), good[:20] + (1 << 63).to_bytes(8, "little") + good[28:],
+        changed(model="1"), changed(tokens=[*tokens[:-1], 608]), changed(tokens=[*tokens[:-1], -1]), changed(tokens=[*tokens[:-1], 1.5]),
+        changed(tokens=[*tokens[:-1], 1 << 64]), changed(tokens="1"), changed(tokens=tokens[1:]), changed(tokens=tokens * 9), changed(state=parts[1:]),
+        changed(state=[[parts[0][0], "float16", parts[0][2]], *parts[1:]]), changed(state=[["x", *parts[0][1:]], *parts[1:]]), changed(state=3),
+        changed(state=[[*parts[0][:2], [1, *parts[0][2][1:]]], *parts[1:]]), changed(state=[5] * len(parts)), b"[" * 100_000, changed(state=None),
+    ]  # fmt: skip
+    lines = [f"load\t{tmp_path / 'none'}", f"generate\t{PROMPT}\tspecial=1\t{given}"]
+    for i, content in enumerate(bad):
+        (tmp_path / f"bad{i}").write_bytes(content)
+        lines.append(f"load\t{tmp_path / f'bad{i}'}")
+    none, begun, *refused, on = converse(small.path, *lines, f"generate\t and\t{given}")
+    assert none.error == "AccessFailed" and begun.tokens == first.tokens
+    assert [line.error for line in refused] == ["InvalidExternalData"] * len(bad)
+    assert on.tokens == more.tokens
+    assert converse(small.path, f"save\t{tmp_path / 'no' / 'state'}")[0].error == "AccessFailed"
+
+
+def test_a_draft_changes_no_answer(small: Small, tmp_path: Path) -> None:
+    """Of the model itself, whose guesses all stand, and of another one; greedy, drawn, under a grammar, past the context."""
+    config = transformers.LlamaConfig(**{**small.model.config.to_dict(), "num_hidden_layers": 1})
+    torch.manual_seed(3)
+    other = transformers.LlamaForCausalLM(config).eval()
+    other.load_state_dict(small.model.state_dict(), strict=False)
+    path, whole = tmp_path / "draft.pte", tmp_path / "whole.pte"
+    llm.export(other, max_prefill=CHUNK).save(path)
+    llm.export(small.folder, max_prefill=CHUNK, full_logits=True).save(whole)
+    (tmp_path / "tokenizer.json").write_bytes((small.folder / "tokenizer.json").read_bytes())
+    tokenizer = tmp_path / "tokenizer.json"
+    session, draft = llm.Session(whole), llm.Session(path)
+    asked: list[dict[str, Any]] = [
+        {}, {"ignore_eos": True}, {"temperature": 1.2, "seed": 3, "ignore_eos": True}, {"temperature": 0.9, "top_k": 5, "seed": 1},
+        {"grammar": GRAMMARS[-1]}, {"grammar": GRAMMARS[1], "temperature": 2.0, "seed": 7}, {"repetition_penalty": 1.3, "ignore_eos": True},
+    ]  # fmt: skip
+    ids = small.tokenizer.encode(PROMPT).ids
+    lines, wanted = [], []
+    for options in asked:
+        lines += ["reset", f"steps\t{PROMPT}\tspecial=1\tnew=40\tjson={json.dumps(options)}", "drafted"]
+        given = {k: v for k, v in options.items() if k != "ignore_eos"}
+        answer = session.generate(
+            PROMPT, max_tokens=40, ignore_end="ignore_eos" in options, draft=draft, **given
+        ).run()
+        wanted.append(answer)
+    said = converse(whole, f"draft\t{path}\t4", *lines, tokenizer=tokenizer)[1:]
+    for line, drafted, options, answer in zip(said[1::3], said[2::3], asked, wanted, strict=True):
+        ours = [
+            token
+            for token in line.tokens[len(ids) :]
+            if "ignore_eos" in options or token not in (2, small.end)
+        ]
+        assert (line.error, ours, line.reason) == ("Ok", answer.tokens, answer.finish_reason), options
+        counts = [int(one) for one in drafted.answer.split()]
+        assert counts == [answer.statistics.drafted_tokens, answer.statistics.accepted_tokens], options
+    plain = converse(whole, f"steps\t{PROMPT}\tspecial=1\tnew=60\tignore_eos=1", tokenizer=tokenizer)[
+        0
+    ].tokens
+    assert said[4].tokens == plain[: len(ids) + 40]
+    # of a file that gives the last logits alone; taken away; past the end of the context; no draft at all
+    long = f"generate\t{PROMPT}\tspecial=1\tignore_eos=1\tslide=1\tnew=200"
+    lines = [
+        f"draft\t{small.path}\t3",
+        f"generate\t{PROMPT}\tspecial=1\tnew=60\tignore_eos=1",
+        "drafted",
+        "reset",
+        long,
+    ]
+    _, all_of, count, _, slid, _, _, alone, none = converse(
+        small.path, *lines, "draft\t\t3", "reset", long, f"draft\t{tmp_path / 'none'}\t3"
+    )
+    assert all_of.tokens == plain and slid.tokens == alone.tokens and slid.reason == "length"
+    drafted, accepted = map(int, count.answer.split())
+    assert drafted == accepted > 20 and none.error == "Ok"
+    (_, bad) = converse(small.path, f"draft\t{tmp_path / 'none'}\t3", "generate\tx")
+    assert bad.error == "AccessFailed"
+
+
+def test_frequencies_with_a_draft(small: Small) -> None:
+    """Of pairs of tokens: those that a draft has proposed are as often as without one."""
+    lines = []
+    for seed in range(300):
+        lines += [
+            f"generate\tx\tspecial=1\tnew=3\ttemperature=0.9\ttop_k=2\tignore_eos=1\tseed={seed}",
+            "reset",
+        ]
+    plain, drafted = (
+        [tuple(said.tokens[-2:]) for said in converse(small.path, *before, *lines)[len(before) :: 2]]
+        for before in ([], [f"draft\t{small.path}\t2"])
+    )
+    for pair in {*plain, *drafted}:
+        chance = plain.count(pair) / 300
+        assert abs(drafted.count(pair) / 300 - chance) < 5 * (2 * max(chance, 0.01) / 300) ** 0.5
+    assert len(set(drafted)) > 3
+
+
+def test_schemas_hold_as_in_python(small: Small) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "maximum": 9}, "b": {"enum": ["x", "y"]}},
+        "required": ["a", "b"],
+    }
+    wanted = [
+        llm.Session(small.path).generate("x", max_tokens=60, schema=schema, temperature=t, seed=1).run()
+        for t in (0.0, 2.0)
+    ]
+    lines = []
+    for t in (0.0, 2.0):
+        given = {"schema": schema if t else json.dumps(schema), "temperature": t, "seed": 1}
+        lines += ["reset", f"steps\tx\tspecial=1\tnew=60\tjson={json.dumps(given)}"]
+    for said, answer in zip(converse(small.path, *lines)[1::2], wanted, strict=True):
+        assert said.answer == answer.text and set(json.loads(answer.text)) == {"a", "b"}
+    both, wrong = converse(
+        small.path,
+        f"generate\tx\tjson={json.dumps({'schema': schema, 'grammar': GRAMMARS[0]})}",
+        f"generate\tx\tjson={json.dumps({'schema': {'not': {}}})}",
+    )
+    assert both.error == wrong.error == "InvalidArgument"
+
+
+def test_files_that_are_no_language_model(small: Small, tmp_path: Path) -> None:
+    import torchette
+
+    module = torch.nn.Linear(3, 4).eval()
+    torchette.compile(module, (torch.ones(1, 3),)).save(tmp_path / "linear.pte")
+    (said,) = converse(tmp_path / "linear.pte", "generate\tx")
+    assert said.error == "NotFound", "it has no tokenizer"
+    (said,) = converse(tmp_path / "linear.pte", "generate\tx", tokenizer=small.folder / "tokenizer.json")
+    assert said.error == "NotSupported"
+    (said,) = converse(tmp_path / "none.pte", "generate\tx")
+    assert said.error == "AccessFailed"
+
+
+def test_the_program(small: Small, tmp_path: Path) -> None:
+    program = built("llm_runner")
+    ids = small.tokenizer.encode(PROMPT).ids
+    expected = [
+        token for token in small.expected(ids, 20)[len(ids) :] if token < small.tokenizer.get_vocab_size()
+    ]
+    command = (program, "--model", small.path, "--prompt", PROMPT, "--max_new_tokens", "20", "--ignore_eos")
+    done = run(*command, "--stats", "--cpu_threads", "1")
+    assert done.stdout == small.tokenizer.decode(expected) + "\n"
+    stats = json.loads(done.stderr)
+    assert (stats["prompt_tokens"], stats["generated_tokens"], stats["finish_reason"]) == (
+        len(ids),
+        20,
+        "length",
+    )
+    assert run(*command, "--tokenizer", small.folder / "tokenizer.json").stdout == done.stdout
+    assert run(*command, "--echo").stdout == PROMPT + done.stdout
+    # a conversation in two parts, with a draft that changes nothing; a schema
+    state = tmp_path / "state"
+    first = run(*command, "--save", state, "--draft", small.path, "--stats")
+    assert first.stdout == done.stdout and json.loads(first.stderr)["accepted_tokens"] > 4
+    more = (
+        program,
+        "--model",
+        small.path,
+        "--prompt",
+        "",
+        "--no_special_tokens",
+        "--max_new_tokens",
+        "9",
+        "--ignore_eos",
+    )
+    on = small.expected(small.expected(ids, 20), 9)[-9:]
+    assert run(*more, "--load", state).stdout == small.tokenizer.decode([t for t in on if t < 600]) + "\n"
+    (tmp_path / "schema").write_text('{"const": [1]}')
+    assert run(*more, "--load", state, "--schema", tmp_path / "schema").stdout == "[1]\n"
+    assert "the conversation: InvalidExternalData" in run(*more, "--load", __file__, status=1).stderr
+    assert "the adapter: InvalidArgument" in run(*more, "--adapter", __file__, status=1).stderr
+    assert "usage: llm_runner" in run(program, "--help").stdout
+    assert "takes a number" in run(*command, "--top_p", "much", status=2).stderr
+    assert "is no option" in run(*command, "--bogus", "1", status=2).stderr
+    assert "is no tokenizer" in run(*command, "--tokenizer", __file__, status=2).stderr
+    assert "InvalidProgram" in run(program, "--model", __file__, "--prompt", "x", status=1).stderr
+
+
+# --- The C interface --------------------------------------------------------------------------------------------------
+class Config(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        *((name, ctypes.c_int32) for name in ("echo", "ignore_eos", "special", "new", "bos", "eos", "top_k")),
+        *((name, ctypes.c_float) for name in ("temperature", "top_p", "min_p", "penalty")),
+        ("seed", ctypes.c_uint64),
+        ("stop", ctypes.POINTER(ctypes.c_char_p)),
+        ("num_stop", ctypes.c_size_t),
+        ("json", ctypes.c_char_p),
+        ("grammar", ctypes.c_char_p),
+        ("presence", ctypes.c_float),
+        ("frequency", ctypes.c_float),
+        *((name, ctypes.c_int32) for name in ("slide", "keep", "logprobs")),
+        ("schema", ctypes.c_char_p),
+    ]
+
+
+class Piece(ctypes.Structure):
+    _fields_ = [
+        ("text", ctypes.c_char_p),
+        ("size", ctypes.c_size_t),
+        ("is_last", ctypes.c_int32),
+        ("token", ctypes.c_int64),
+        ("logprob", ctypes.c_float),
+        ("top_tokens", ctypes.POINTER(ctypes.c_uint64)),
+        ("top_logprobs", ctypes.POINTER(ctypes.c_float)),
+        ("num_top", ctypes.c_size_t),
+    ]
+
+
+class Stats(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("prompt", "generated", "prompt_ms", "first_ms", "total_ms")),
+        ("reason", ctypes.c_char_p),
+    ]
+
+
+ON_TOKEN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+
+
+def test_the_c_interface(small: Small, tmp_path: Path) -> None:
+    built("torchette_llm_shared")
+    library = ctypes.CDLL(str(BUILD / "libtorchette_llm.so"))
+    library.torchette_llm_position.restype = ctypes.c_size_t
+    handle, stats, config = ctypes.c_void_p(), Stats(), Config()
+    assert library.torchette_llm_open(str(small.path).encode(), None, ctypes.byref(handle)) == 0
+    library.torchette_llm_config_init(ctypes.byref(config))
+    assert (config.size, config.top_p, config.new) == (ctypes.sizeof(Config), 1, -1)
+    config.temperature, config.new, config.special, config.ignore_eos = 0, 12, 1, 1
+    pieces: list[bytes] = []
+
+    def generate(stop_at: int = 0) -> int:
+        def on_token(piece: int, size: int, user: int) -> int:
+            pieces.append(ctypes.string_at(piece, size))
+            return int(len(pieces) == stop_at)
+
+        pieces.clear()
+        return library.torchette_llm_generate(
+            handle, PROMPT.encode(), ctypes.byref(config), ON_TOKEN(on_token), None, ctypes.byref(stats)
+        )
+
+    ids = small.tokenizer.encode(PROMPT).ids
+    said = [
+        token for token in small.expected(ids, 12)[len(ids) :] if token < small.tokenizer.get_vocab_size()
+    ]
+    assert generate() == 0 and b"".join(pieces).decode() == small.tokenizer.decode(said)
+    assert (stats.prompt, stats.generated, stats.reason) == (len(ids), 12, b"length")
+    assert library.torchette_llm_position(handle) == len(ids) + 12
+    library.torchette_llm_reset(handle)
+    assert generate(stop_at=2) == 0 and stats.reason == b"cancelled" and len(pieces) == 2
+    assert library.torchette_llm_rewind(handle, ctypes.c_size_t(3)) == 0
+    assert library.torchette_llm_position(handle) == 3
+    assert library.torchette_llm_prefill(handle, b"more") == 0
+
+    found, count = (ctypes.c_uint64 * 64)(), ctypes.c_size_t()
+    assert library.torchette_llm_tokenize(handle, PROMPT.encode(), 1, found, 64, ctypes.byref(count)) == 0
+    assert found[: count.value] == ids
+    text, size = ctypes.create_string_buffer(5), ctypes.c_size_t()
+    assert library.torchette_llm_detokenize(handle, found, count, text, 5, ctypes.byref(size)) == 0
+    assert (text.value, size.value) == (PROMPT[:4].encode(), len(PROMPT))
+
+    # in steps, and a fork
+    library.torchette_llm_reset(handle)
+    config.json, config.logprobs = b'{"logit_bias": {"17": 100}}', 2
+    piece, other = Piece(), ctypes.c_void_p()
+    assert library.torchette_llm_begin(handle, PROMPT.encode(), ctypes.byref(config)) == 0
+    assert library.torchette_llm_next(handle, ctypes.byref(piece)) == 0
+    assert (piece.token, piece.is_last, piece.num_top) == (17, 0, 2)
+    assert piece.logprob <= piece.top_logprobs[1] <= piece.top_logprobs[0] and piece.top_tokens[0] != 17
+    assert library.torchette_llm_fork(handle, ctypes.byref(other)) == 0
+    for llm_handle in (handle, other):
+        config.json, config.grammar = None, b'root ::= "yes" | "no"'
+        assert library.torchette_llm_begin(llm_handle, b" so", ctypes.byref(config)) == 0
+        text = b""
+        while not piece.is_last or not text:
+            assert library.torchette_llm_next(llm_handle, ctypes.byref(piece)) == 0
+            text += piece.text
+        assert text in (b"yes", b"no")
+        library.torchette_llm_stats(llm_handle, ctypes.byref(stats))
+        assert stats.reason == b"stop" and stats.generated > 0
+    assert library.torchette_llm_next(handle, ctypes.byref(piece)) == 0x2, "the answer has ended"
+    assert library.torchette_llm_begin_chat(handle, b"[]", ctypes.byref(config)) == 0x20, "no template"
+    config.json = b'{"top": 1}'
+    assert library.torchette_llm_begin(handle, b"x", ctypes.byref(config)) == 0x12
+    config.json = config.grammar = None
+    # a schema, a state as a file, a draft
+    config.schema = b'{"enum": ["maybe"]}'
+    assert library.torchette_llm_begin(handle, b" so", ctypes.byref(config)) == 0
+    assert library.torchette_llm_save(handle, str(tmp_path / "state").encode()) == 0
+    said = library.torchette_llm_position(handle)
+    library.torchette_llm_reset(other)
+    assert library.torchette_llm_load(other, str(tmp_path / "state").encode()) == 0
+    assert library.torchette_llm_position(other) == said > 0
+    assert library.torchette_llm_load(other, str(small.path).encode()) == 0x24
+    assert library.torchette_llm_set_draft(handle, handle, 4) == 0x12
+    assert library.torchette_llm_set_draft(handle, other, 4) == 0
+    config.schema, config.temperature, config.new = None, 0, 9
+    drafted, accepted = ctypes.c_int64(), ctypes.c_int64()
+    library.torchette_llm_free(other)  # it stays as long as it is the draft
+    assert library.torchette_llm_generate(handle, b"x", ctypes.byref(config), None, None, None) == 0
+    library.torchette_llm_draft_stats(handle, ctypes.byref(drafted), ctypes.byref(accepted))
+    assert drafted.value == accepted.value > 3
+    assert library.torchette_llm_set_draft(handle, None, 4) == 0
+    assert library.torchette_llm_set_adapter(handle, b"none") == 0x12, "the model takes none"
+
+    assert library.torchette_llm_generate(handle, None, None, None, None, None) == 0x12
+    config.size = 0
+    assert generate() == 0x12, "a configuration that nobody has filled"
+    library.torchette_llm_free(handle)
+    library.torchette_llm_free(None)
+    assert library.torchette_llm_open(b"none", None, ctypes.byref(handle)) == 0x22 and not handle.value
+    header = (ROOT / "torchette/llm/engine/c_api.h").read_text()
+    declared = {
+        word.split("(")[0] for word in header.split() if word.startswith("torchette_llm_") and "(" in word
+    }
+    assert all(hasattr(library, name) for name in declared - {"torchette_llm_token_fn_t"}), declared
+
+
+@pytest.mark.gate
+def test_java(small: Small, tmp_path: Path) -> None:
+    from tests.extension.test_bindings import tool
+
+    javac, java = tool("javac", "default-jdk-headless"), tool("java", "default-jdk-headless")
+    built("torchette_llm_shared")
+    folder, home = ROOT / "torchette/extension/java", Path(javac).resolve().parents[1]
+    run(
+        *(
+            CC,
+            "-std=c99",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fPIC",
+            "-shared",
+            "-fvisibility=hidden",
+            "-I",
+            home / "include",
+        ),
+        *("-I", home / "include/linux", "-I", ROOT, folder / "torchette_llm_jni.c"),
+        *("-o", tmp_path / "libtorchette_llm_jni.so", f"-L{BUILD}", "-ltorchette_llm", "-ltorchette"),
+        f"-Wl,-rpath,{BUILD}",
+    )
+    sources = sorted((folder / "org/torchette/extension/llm").glob("*.java"))
+    sources.append(Path(__file__).with_name("LlmModuleTest.java"))
+    run(javac, "-Xlint:all,-options", "-Werror", "--release", "8", "-d", tmp_path, *sources)
+    command = (
+        java,
+        "-Xcheck:jni",
+        f"-Djava.library.path={tmp_path}",
+        "-Dfile.encoding=UTF-8",
+        "-Dstdout.encoding=UTF-8",
+    )
+    printed = run(*command, "-cp", tmp_path, "LlmModuleTest", small.path, PROMPT, tmp_path / "state").stdout
+    found = {name: text for name, _, text in (line.partition(": ") for line in printed.split("\n"))}
+    said = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=12")[0]
+    assert (
+        found["answer"] == "0" + said.answer.replace("\0", "") and '"finish_reason":"stop"' in found["stats"]
+    )
+    assert (
+        found["stopped"].startswith(f'0{{"prompt_tokens":{len(small.tokenizer.encode(PROMPT).ids)}')
+        and '"finish_reason":"cancelled"' in found["stopped"]
+    )
+    assert found["echo"] == "0\N{GRINNING FACE}" and found["grammar"] in ("0yes", "0no")
+    assert found["option"] == "18 18 there is no option top"
+    assert found["template"] == "32 32 the file has no chat template"
+    assert (found["prefill"], found["thrown"], found["closed"]) == ("0", "mine", "the module is closed")
+    assert found["none"] == "34" and "WARNING" not in printed
+    # neither images nor sound nor adapters, for this model; a state goes on as the conversation would have
+    assert found["media"] == "18 18 18 18 18" and found["sizes"] == "the sizes are not those of 6 numbers"
+    given = "special=1\tnew=12"
+    on = converse(small.path, f"generate\t{PROMPT}\t{given}", f"generate\t so\t{given}")[1]
+    assert found["state"] == "0 0 36 0" + on.answer

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: small random models of transformers that read one thing and write another. Out: a session's tokens are their own.
+"""Encoder-decoders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.models import zoo
+from tests.sweep import sweep
+from torchette.errors import InputError, UnsupportedError
+
+_LIBRARY = zoo.declare_torchvision_operators()
+transformers = pytest.importorskip("transformers")
+
+llm = pytest.importorskip("torchette.llm")
+
+CONTEXT, COUNT = 280, 256
+_LAYERS = {
+    "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+}  # fmt: skip
+_TOKENS = {
+    "vocab_size": 101,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 3,
+}
+# Name -> class of the model, class of the configuration, its arguments.
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "t5": (
+        "T5ForConditionalGeneration", "T5Config",
+        {**_TOKENS, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4},
+    ),
+    "flan_t5": (
+        "T5ForConditionalGeneration", "T5Config",
+        {**_TOKENS, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4, "feed_forward_proj": "gated-gelu",
+         "tie_word_embeddings": False},
+    ),
+    "bart": (
+        "BartForConditionalGeneration", "BartConfig",
+        {**_TOKENS, **_LAYERS, "max_position_embeddings": 300, "forced_eos_token_id": None},
+    ),
+    "marian": (
+        "MarianMTModel", "MarianConfig", {**_TOKENS, **_LAYERS, "max_position_embeddings": 300, "forced_eos_token_id": None},
+    ),
+    "whisper": (
+        "WhisperForConditionalGeneration", "WhisperConfig",
+        {**_TOKENS, **_LAYERS, "num_mel_bins": 16, "max_source_positions": 50, "max_target_positions": 300,
+         "suppress_tokens": None, "begin_suppress_tokens": None},
+    ),
+    "moonshine": (
+        "MoonshineForConditionalGeneration", "MoonshineConfig",
+        {**_TOKENS, "hidden_size": 64, "intermediate_size": 64, "encoder_num_hidden_layers": 2, "decoder_num_hidden_layers": 2,
+         "encoder_num_attention_heads": 4, "decoder_num_attention_heads": 4, "max_position_embeddings": 300},
+    ),
+}  # fmt: skip
+
+
+def build(name: str) -> Any:
+    model, config, arguments = MODELS[name]
+    torch.manual_seed(0)
+    made = getattr(transformers, model)(getattr(transformers, config)(**arguments)).eval()
+    for parameter in made.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.2)
+    return made
+
+
+def question(model: Any, seed: int) -> tuple[dict[str, Any], torch.Tensor]:
+    """The same as a session takes it, and as the model does."""
+    random = torch.Generator().manual_seed(seed)
+    if model.main_input_name == "input_ids":
+        tokens = torch.randint(4, 101, (1, 7 + 3 * seed), generator=random)
+        return {"prompt": tokens[0].tolist()}, tokens
+    if model.main_input_name == "input_values":
+        sound = torch.randn(1, 384 * (20 + seed) + 127, generator=random)
+        return {"prompt": [], "audio": sound[0].numpy()}, sound
+    features = torch.randn(1, 16, 100, generator=random)
+    return {"prompt": [], "audio": features.numpy()}, features
+
+
+def expected(model: Any, inputs: torch.Tensor, count: int) -> list[int]:
+    given = {model.main_input_name: inputs, "decoder_input_ids": torch.tensor([[3]])}
+    tokens = model.generate(**given, max_new_tokens=count, do_sample=False, eos_token_id=None, num_beams=1)
+    return tokens[0].tolist()[-count:]
+
+
+@pytest.mark.parametrize("name", sweep(MODELS, "t5"))
+def test_answers_are_the_models_own(name: str, tmp_path: Path) -> None:
+    model = build(name)
+    path = llm.export(model, max_context=CONTEXT, max_prefill=16, full_logits=True).save(
+        tmp_path / "model.pte"
+    )
+    session = llm.Session(path)
+    (first, inputs), (second, others) = question(model, 1), question(model, 2)
+    answer = session.generate(**first, max_tokens=COUNT, temperature=0, ignore_end=True).run()
+    assert answer.tokens == expected(model, inputs, COUNT)
+    # The logits along the way, given at once.
+    with torch.no_grad():
+        whole = model(
+            **{model.main_input_name: inputs}, decoder_input_ids=torch.tensor([[3, *answer.tokens[:40]]])
+        ).logits
+    placed = session._decoder.place(first["prompt"], (), first.get("audio"))
+    session.rewind(0)
+    rows = torch.as_tensor(session._rows([*placed, *answer.tokens[:40]]))
+    torch.testing.assert_close(rows, whole[0], rtol=1e-4, atol=1e-4)
+    # What was read is part of the state: a fork, a file and another question keep it apart.
+    session.generate(**first, max_tokens=9, temperature=0, ignore_end=True).run()
+    session.save(tmp_path / "state")
+    fork = session.fork()
+    say = session.generate(**second, max_tokens=20, temperature=0, ignore_end=True).run().tokens
+    assert say == expected(model, others, 20)
+    session.load(tmp_path / "state")
+    for one in (fork, session):
+        assert (
+            one.generate(**first, max_tokens=20, temperature=0, ignore_end=True).run().tokens
+            == answer.tokens[:20]
+        )
+    if name == "whisper":
+        session.generate([3], audio=np.zeros(16_000, np.float32), max_tokens=1).run()
+    wrong = {"audio": np.zeros(5)} if model.main_input_name == "input_ids" else {}
+    with pytest.raises(InputError, match="this model reads"):
+        session.generate([3], **wrong)
+    with pytest.raises(InputError, match="this model reads"):
+        session.generate([3], images=[np.zeros(5)])
+    if name == "t5":
+        with pytest.raises(InputError, match="the encoder takes 1 to 280"):
+            session.generate([5] * 281)
+
+
+@pytest.mark.slow
+def test_whole_numbers_of_a_reader() -> None:
+    """Its table is stored once, though encoder, decoder and last layer have it."""
+    from torchette.llm.exporting.encoders import CrossDecoder, Encoder
+    from torchette.llm.exporting.quantized import store_whole
+
+    model = build("t5")
+    model.tie_weights()
+    program = llm.export(model, "int8-weight-only", max_context=40, max_prefill=8)
+    tokens, said = torch.tensor([[5, 17, 3, 99]]), torch.tensor([[3, 7, 8]])
+    stored = store_whole(model, "int8-weight-only")
+    with torch.no_grad():
+        floats = model(input_ids=tokens, decoder_input_ids=said).logits[0, -1]
+        rounded = Encoder(stored)(tokens)
+        decoder = CrossDecoder(model, 40, inputs=tokens, encoded=rounded)
+        decoder.model = stored
+        ours = decoder(said, rounded, torch.tensor([0]))[0]
+    encoded = np.asarray(program.methods["encoder"](tokens.numpy()))
+    logits = torch.as_tensor(
+        np.asarray(program.methods["text_decoder"](said.numpy(), encoded, np.array([0])))
+    )[0]
+    torch.testing.assert_close(logits, ours, rtol=1e-3, atol=1e-3)
+    assert (logits - floats).norm() < floats.norm() * 0.3
+    named = sum(len(part) for part in program.program.named_data.values())
+    numbers = sum(p.numel() for p in model.parameters())
+    assert program.nbytes - named < 1.2 * numbers + 60_000
+    assert "cpu::scaled_embedding.out" in program.program.operators()
+
+
+def test_keys_that_biases_are_added_to_stay_floats() -> None:
+    """Refused by name: that attention is not the engine's, which alone reads caches of fewer bits."""
+    with pytest.raises(UnsupportedError, match=r"T5Attention .* stored in float32 only"):
+        llm.export(build("t5"), max_context=64, max_prefill=16, cache="float16")

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: language models of transformers, small and random. Out: the compiled program's tokens are the model's own.
+"""`torchette.llm.export`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import torchette
+from tests.llm import families
+from tests.models import zoo
+from tests.sweep import sweep
+from torchette.errors import (
+    FormatError,
+    InputError,
+    MissingPackageError,
+    ModelNotFoundError,
+    TorchetteError,
+)
+from torchette.quantization import LLM_SCHEMES
+
+_LIBRARY = zoo.declare_torchvision_operators()
+transformers = pytest.importorskip("transformers")
+
+llm = pytest.importorskip("torchette.llm")
+
+CONTEXT = 300
+ROOT = Path(__file__).parents[2]
+
+
+def small_llama() -> Any:
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=101,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def greedy(program: Any, prompt: list[int], count: int) -> list[int]:
+    """The tokens that follow, each the likeliest."""
+    tokens, given, start = list(prompt), list(prompt), 0
+    for _ in range(count):
+        logits = program(np.array([given]), np.array([start]))
+        start += len(given)
+        given = [int(np.asarray(logits)[0].argmax())]
+        tokens += given
+    return tokens
+
+
+def expected(model: Any, prompt: list[int], count: int) -> list[int]:
+    with torch.no_grad():
+        return model.generate(
+            torch.tensor([prompt]), max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
+        )[0].tolist()
+
+
+def test_tokens_are_the_models_own_in_parts_and_after_a_rewind(tmp_path: Any) -> None:
+    model = small_llama()
+    path = llm.export(model, max_context=CONTEXT, max_prefill=32).save(tmp_path / "model.pte")
+    program = torchette.load(path)
+    prompt = [5, 17, 3, 99, 42]
+    assert greedy(program, prompt, 256) == expected(model, prompt, 256)
+    tokens = torch.randint(0, 101, (1, 20), generator=torch.Generator().manual_seed(1))
+    for start, count in ((0, 7), (7, 1), (8, 12), (3, 16), (0, 1), (1, 4)):
+        with torch.no_grad():
+            whole = model(tokens[:, : start + count]).logits[:, -1]
+        given = tokens[:, start : start + count].numpy()
+        torch.testing.assert_close(
+            torch.as_tensor(program(given, np.array([start]))), whole, rtol=1e-4, atol=1e-5
+        )
+
+
+# What a few of them have: windows and soft caps; experts and sinks; no rotary positions.
+
+
+@pytest.mark.parametrize(
+    "family",
+    sweep((name for name in families.FAMILIES if name not in families.REFUSED), "gemma2", "gpt2"),
+)
+def test_families(family: str) -> None:
+    model = families.build(family)
+    program = llm.export(model, max_context=CONTEXT, max_prefill=32)
+    prompt = [5, 17, 3, 99, 42, 7, 8]
+    tokens = greedy(program, prompt, 256)
+    assert tokens == expected(model, prompt, 256)
+    with torch.no_grad():
+        whole = model(torch.tensor([tokens])).logits[0]
+    for start in range(0, len(tokens) - 29, 29):  # a prompt in parts, past the edge of windows
+        logits = program(np.array([tokens[start : start + 29]]), np.array([start]))
+        torch.testing.assert_close(torch.as_tensor(logits)[0], whole[start + 28], rtol=1e-4, atol=1e-4)
+    session, known = llm.Session(program), len(prompt) + 60
+    session.generate(tokens[:known], max_tokens=5, ignore_end=True, temperature=0).run()
+    fork = session.fork()
+    session.rewind(known - 40)  # and on from there with other tokens, which the fork does not see
+    session.generate([*tokens[: known - 40], 3, 4], max_tokens=5, ignore_end=True, temperature=0).run()
+    for one, shared in ((fork, known - 1), (session, known - 40)):
+        answer = one.generate(tokens[:known], max_tokens=30, ignore_end=True, temperature=0).run()
+        assert answer.tokens == tokens[known : known + 30] and answer.statistics.reused_tokens >= shared
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["longrope", "dynamic"])
+def test_positions_that_depend_on_the_length_are_those_of_the_context(kind: str) -> None:
+    """For contexts up to the original one, and longer ones once a text is longer, too."""
+    lists = {
+        "short_factor": [1.0 + 0.1 * i for i in range(8)],
+        "long_factor": [2.0 + 0.3 * i for i in range(8)],
+    }
+    sizes = {"max_position_embeddings": 64} if kind == "dynamic" else {"original_max_position_embeddings": 64}
+    scaling = {"rope_type": kind, **(lists if kind == "longrope" else {"factor": 4.0})}
+    model = families.build("phi3" if kind == "longrope" else "llama", rope_scaling=scaling, **sizes)
+    program = llm.export(model, max_context=64, max_prefill=16)
+    assert greedy(program, [5, 17, 3], 60) == expected(model, [5, 17, 3], 60)
+    rope = model.model.rotary_emb
+    assert rope.rope_type == kind and torch.equal(rope.inv_freq, rope.original_inv_freq)
+    tokens = torch.randint(0, 101, (1, 150), generator=torch.Generator().manual_seed(2))
+    program = llm.export(model, max_context=150, max_prefill=150)
+    with torch.no_grad():
+        whole = model(tokens).logits[:, -1]
+    found = torch.as_tensor(np.asarray(program(tokens.numpy(), np.array([0]))))
+    torch.testing.assert_close(found, whole, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", families.REFUSED)
+def test_what_a_cache_cannot_serve_is_refused(family: str) -> None:
+    with pytest.raises(TorchetteError, match=families.REFUSED[family]):
+        llm.export(families.build(family), max_context=CONTEXT)
+
+
+@pytest.mark.parametrize("scheme", sweep([*LLM_SCHEMES], "8da4w", "int8-dynamic"))
+def test_whole_numbers_are_computed_as_torch_does(scheme: str) -> None:
+    from torchette.llm.exporting.decoder import Decoder
+    from torchette.llm.exporting.quantized import store_whole
+
+    model = families.build("llama3")  # its table is the last layer's weight
+    program = llm.export(model, scheme, max_context=64, max_prefill=32)
+    assert "cpu::scaled_embedding.out" in program.program.operators()
+    tokens = torch.randint(0, 101, (1, 30), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        ours = Decoder(store_whole(model, scheme), 64)(tokens, torch.tensor([0]))
+        floats = model(tokens).logits[:, -1]
+    program(tokens[:, :20].numpy(), np.array([0]))
+    logits = torch.as_tensor(program(tokens[:, 20:].numpy(), np.array([20])))
+    # Where inputs are rounded, too, the last bit of a float may take the next whole number.
+    assert (logits - ours).norm() < floats.norm() * (1e-4 if scheme.endswith("weight-only") else 0.05)
+    assert (logits - floats).norm() < floats.norm() * (0.06 if scheme.startswith("int8") else 0.7)
+    assert type(model.get_input_embeddings()) is torch.nn.Embedding  # the given model stays
+    sizes = {name: len(part) for name, part in program.program.named_data.items()}
+    stored = sum(p.numel() for p in model.parameters()) * (9 if scheme.startswith("int8") else 6) // 8
+    assert program.nbytes < stored + sum(sizes.values()) + 40_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+def test_experts_have_eight_bits(family: str) -> None:
+    model = families.build(family)
+    program = llm.export(model, "int8-weight-only", max_context=64, max_prefill=32)
+    tokens = torch.randint(0, 101, (1, 30), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        floats = model(tokens).logits[:, -1]
+    logits = torch.as_tensor(program(tokens.numpy(), np.array([0])))
+    assert (logits - floats).norm() < floats.norm() * 0.06
+    named = sum(len(part) for part in program.program.named_data.values())
+    matrices = sum(p.numel() for p in model.parameters() if p.dim() > 1)
+    assert program.nbytes - named < 1.3 * matrices + 80_000
+
+
+# Heads of keys and values; the same with windows and soft caps, and with sinks.
+@pytest.mark.parametrize("family", sweep(["llama3", "gemma2", "gpt_oss"], "llama3"))
+@pytest.mark.parametrize(
+    ("cache", "bound", "saved"), sweep([("float16", 2e-3, 2), ("int8", 0.05, 2.5)], ("int8", 0.05, 2.5))
+)
+def test_caches_of_fewer_bits(family: str, cache: str, bound: float, saved: float) -> None:
+    model = families.build(family)
+    bound *= 2 if family == "gpt_oss" else 1  # where a small difference may choose another expert
+    whole, program = (
+        llm.export(model, max_context=256, max_prefill=32, cache=one) for one in ("float32", cache)
+    )
+    # 256 positions of two layers, heads of 16 in all that are asked for here; int8 has a scale and a zero for each
+    numbers = 2 * 2 * 256 * model.config.num_key_value_heads * model.config.head_dim
+    assert whole.planned_bytes - program.planned_bytes >= saved * numbers
+    tokens = torch.randint(0, 101, (1, 160), generator=torch.Generator().manual_seed(3)).numpy()
+    for start, count in ((0, 32), (32, 1), (33, 30), (63, 32), (95, 32), (127, 32), (159, 1)):
+        given = tokens[:, start : start + count], np.array([start])
+        exact, ours = (torch.as_tensor(np.array(one(*given))) for one in (whole, program))
+        assert (ours - exact).abs().max() <= bound * exact.abs().max()
+        assert not torch.equal(ours, exact) or start == 0
+
+
+def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
+    model = small_llama()
+    model.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    program = llm.export(tmp_path, max_context=40, max_prefill=8)
+    assert (program.get_vocab_size(), program.get_n_layers(), program.get_bos_id()) == (101, 2, 1)
+    assert list(program.get_eos_ids()) == [2] and program.use_kv_cache() is True
+    assert bytes(program.program.named_data["tokenizer.json"]) == b"{}"
+    assert {"config.json", "generation_config.json"} < set(program.program.named_data)
+    # Caches are written in place, and read as far as they are written: nothing of their size is copied.
+    assert "4 buffers updated in place, 0 copied back" in str(program.report())
+    with pytest.raises(TorchetteError, match="is beyond the size 40"):
+        program(np.array([[1, 2]]), np.array([39]))
+    assert np.isfinite(np.asarray(program(np.array([[1, 2]]), np.array([38])))).all()
+
+
+def test_chat_templates_of_older_folders_travel_too(tmp_path: Any) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "plain"}))
+    from torchette.llm.exporting.export import _files
+
+    assert _files(tmp_path) == {"chat_template.jinja": b"plain"}
+    several = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "é"}]
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": several}))
+    assert _files(tmp_path) == {"chat_template.jinja": "é".encode()}
+    (tmp_path / "chat_template.jinja").write_text("newest")
+    assert _files(tmp_path) == {"chat_template.jinja": b"newest"}
+    for text in ("{", "[]", '{"chat_template": 5}', '{"chat_template": [{"name": "x"}]}'):
+        (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
+        (tmp_path / "chat_template.json").write_text(text)
+        with pytest.raises(FormatError, match="no chat template"):
+            _files(tmp_path)
+
+
+def test_the_command_compiles_a_folder_and_prints_no_warning(tmp_path: Any) -> None:
+    """In a process of its own: as a user, in whose environment nothing declares the operators of torchvision."""
+    model = small_llama()
+    model.save_pretrained(tmp_path / "llama")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torchette.cli", "llm", "compile", "llama", "-o", "llama.pte"),
+            *("--quantize", "4w", "--max-context", "32"),
+        ],
+        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+    )  # fmt: skip
+    progress = re.compile(
+        r"(load|check|capture|core|edge|export|optimize|target|exec|plan|quantize)( again)?: "
+    )
+    messages = [line for line in done.stderr.splitlines() if not progress.match(line)]
+    assert (done.returncode, messages) == (0, [])  # a slow machine prints the steps
+    assert "int4-weight-only" in done.stdout
+    program = torchette.load(tmp_path / "llama.pte")
+    assert torch.as_tensor(program(np.array([[1, 2]]), np.array([0]))).shape == (1, 101)
+
+
+def test_a_package_that_breaks_transformers_is_named(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_vision.py").write_text(
+        "raise RuntimeError('operator torchvision::nms does not exist')"
+    )
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers/part.py").write_text("import broken_vision")
+    (tmp_path / "transformers/__init__.py").write_text(
+        "def __getattr__(name):\n"
+        "    try:\n"
+        "        import transformers.part\n"
+        "    except Exception as error:\n"
+        "        raise ModuleNotFoundError(f'Could not import module {name!r}') from error\n"
+    )
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "torchette.llm.exporting.export", raising=False)
+    monkeypatch.delitem(vars(llm), "export", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        MissingPackageError, match=r"needs transformers.* broken_vision raised RuntimeError: op"
+    ) as caught:
+        llm.export  # noqa: B018
+    assert "pip uninstall broken_vision" in caught.value.hints[0]
+
+
+def test_wrong_arguments_are_named(tmp_path: Any) -> None:
+    with pytest.raises(InputError, match="keys cannot be stored in 'int7'"):
+        llm.export(small_llama(), cache="int7")
+    with pytest.raises(InputError, match="no quantization scheme 'int3'"):
+        llm.export(small_llama(), "int3")
+    with pytest.raises(InputError, match="ambiguous") as caught:
+        llm.export(small_llama(), "int8")
+    assert [hint.partition(":")[0] for hint in caught.value.hints] == ["int8-weight-only", "int8-dynamic"]
+    with pytest.raises(InputError, match="do not support the scheme 'bfloat16'"):
+        llm.export(small_llama(), "bf16")
+    with pytest.raises(InputError, match="max_context 0"):
+        llm.export(small_llama(), max_context=0)
+    with pytest.raises(ModelNotFoundError, match=r"no folder with a config\.json"):
+        llm.export(tmp_path / "nothing")

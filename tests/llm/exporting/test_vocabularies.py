@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: vocabularies that SentencePiece and tiktoken are given or train here. Out: their tokens, from a file, a folder and a
+# program, and named errors.
+"""`torchette.llm.exporting.vocabularies`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.llm import double
+from tests.models import zoo
+from torchette.errors import FormatError
+from torchette.llm import Session
+from torchette.llm.exporting.vocabularies import converted
+from torchette.llm.text import Tokenizer
+
+pytest.importorskip("tokenizers")
+_LIBRARY = zoo.declare_torchvision_operators()
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog, twice.",
+    "Größe und Länge, naïve café; ﬁne ﬀ Ⅳ",
+    "日本語 の テキスト 123 and 4567",
+    "def add(a, b):\n    return a + b\n\n\nprint(add(1, 2))",
+]
+MORE = [
+    "",
+    " ",
+    "x",
+    " leading  and   double ",
+    "emoji 🙂 ß",
+    "the the the",
+    "a\tb\r\nc",
+    "'LL we'll WE'VE",
+    "한국어 العربية",
+]
+
+
+def strings(count: int) -> list[str]:
+    """Without marks that combine: `tokenizers` takes a letter and its marks together to SentencePiece's map of characters."""
+    rng = random.Random(0)
+    pieces = [*"abcdeTfoxé日 \n🙂1", "quick", " the", "  ", "dog", "ize"]
+    return ["".join(rng.choices(pieces, k=rng.randrange(1, 30))) for _ in range(count)]
+
+
+def trained(folder: Path, kind: str, **more: Any) -> Any:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    (folder / "text").write_text("\n".join(TEXTS * 30))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "text"), model_prefix=str(folder / "tokenizer"), model_type=kind, vocab_size=400, byte_fallback=True,
+        user_defined_symbols=["<tool>"], minloglevel=2, hard_vocab_limit=False, **more,
+    )  # fmt: skip
+    return sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("bpe", {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}),
+        ("bpe", {"add_dummy_prefix": False}),
+        ("unigram", {}),
+        ("unigram", {"normalization_rule_name": "identity"}),
+    ],
+)
+def test_sentencepiece_files(kind: str, more: dict[str, Any], tmp_path: Path) -> None:
+    theirs = trained(tmp_path, kind, **more)
+    data = (tmp_path / "tokenizer.model").read_bytes()
+    ours = Tokenizer(data)
+    table = ours.bytes_of(theirs.get_piece_size())
+    for text in [*TEXTS, *MORE, *strings(400)]:
+        wanted = theirs.encode(text)
+        if more == {"normalization_rule_name": "identity"}:  # only then SentencePiece keeps lines at the ends
+            text = text.strip()
+            wanted = theirs.encode(text)
+        assert ours.encode(text, special=False) == wanted, text
+        decoded = b"".join(table[token] for token in wanted).decode("utf-8", "replace")
+        assert theirs.decode(wanted) in (decoded, decoded.removeprefix(" "))
+    assert ours.encode("fox") == [
+        *([1] if kind == "bpe" else []),
+        *theirs.encode("fox"),
+        *([2] if kind == "unigram" else []),
+    ]
+
+
+def tiktoken_file(size: int = 450) -> bytes:
+    """As trainers of bytes make it: bytes first, then pairs in the order in which they were found."""
+    tokenizers = pytest.importorskip("tokenizers")
+    from tokenizers import models, pre_tokenizers, trainers
+
+    from torchette.llm.exporting.vocabularies import byte_characters
+
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = [character for _, character in byte_characters()]
+    made.train_from_iterator(
+        TEXTS * 20, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    )
+    back = {character: byte for byte, character in byte_characters()}
+    ranks = sorted(made.get_vocab().items(), key=lambda one: one[1])
+    lines = (base64.b64encode(bytes(back[c] for c in token)).decode() + f" {rank}" for token, rank in ranks)
+    return "\n".join(lines).encode() + b"\n"
+
+
+def test_tiktoken_files() -> None:
+    tiktoken = pytest.importorskip("tiktoken")
+    from torchette.llm.exporting.vocabularies import _LLAMA3
+
+    data = tiktoken_file()
+    ranks = {base64.b64decode(t): int(r) for t, r in (line.split() for line in data.splitlines())}
+    theirs = tiktoken.Encoding(
+        "ours", pat_str=_LLAMA3, mergeable_ranks=ranks, special_tokens={"<|end|>": len(ranks) + 3}
+    )
+    said = {"added_tokens_decoder": {str(len(ranks) + 3): {"content": "<|end|>", "special": True}}}
+    ours = Tokenizer(converted(data, said))
+    table = ours.bytes_of(len(ranks))
+    for text in [*TEXTS, *MORE, *strings(400)]:
+        wanted = theirs.encode(text)
+        assert ours.encode(text) == Tokenizer(data).encode(text) == wanted, text
+        assert b"".join(table[token] for token in wanted).decode("utf-8", "replace") == text
+    assert ours.encode("fox<|end|>")[-1] == len(ranks) + 3 == ours.number("<|end|>")
+
+
+def test_special_tokens_of_llama_3() -> None:
+    lines = [base64.b64encode(bytes([i])).decode() + f" {i}" for i in range(256)]
+    lines += [base64.b64encode(f"z{i}".encode()).decode() + f" {i}" for i in range(256, 128_000)]
+    ours = Tokenizer("\n".join(lines).encode())
+    assert [ours.name(128_000 + i) for i in (0, 1, 4, 6, 8, 9, 10, 11, 255)] == [
+        "<|begin_of_text|>", "<|end_of_text|>", "<|finetune_right_pad_id|>", "<|start_header_id|>", "<|eom_id|>",
+        "<|eot_id|>", "<|python_tag|>", "<|reserved_special_token_2|>", "<|reserved_special_token_246|>",
+    ]  # fmt: skip
+    assert ours.encode("a<|eot_id|>") == [128_000, 97, 128_009]
+
+
+def test_sessions_and_folders_take_them(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from torchette import llm
+
+    (tmp_path / "vocabulary.tiktoken").write_bytes(tiktoken_file(259))
+    session = Session(double.program(), tokenizer=tmp_path / "vocabulary.tiktoken")
+    assert session.decode(session.encode("Größe")) == "Größe"
+    config = transformers.LlamaConfig(
+        vocab_size=450,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    theirs = trained(tmp_path, "bpe")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_bos_token": False}))
+    (tmp_path / "vocabulary.tiktoken").unlink()
+    program = llm.export(tmp_path, max_context=32, max_prefill=8)
+    assert Session(program).encode("The quick fox") == theirs.encode("The quick fox")
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "tiktoken"])
+def test_damaged_files_are_named_errors(kind: str, tmp_path: Path) -> None:
+    if kind == "sentencepiece":
+        trained(tmp_path, "bpe")
+        data = (tmp_path / "tokenizer.model").read_bytes()
+    else:
+        data = tiktoken_file(300)
+    rng, refused = random.Random(1), 0
+    for trial in range(300):
+        broken = bytearray(data if trial % 3 else data[: rng.randrange(len(data))])
+        for _ in range(rng.randrange(1, 6)):
+            if broken:
+                broken[rng.randrange(len(broken))] = rng.randrange(256)
+        try:
+            Tokenizer(bytes(broken))
+        except FormatError as error:
+            refused += 1
+            assert error.code == "unknown-tokenizer"
+    assert refused > 60

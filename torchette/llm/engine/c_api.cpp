@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Each function translates its arguments, asks a TextLLMRunner, and translates the answer.
+#include "torchette/llm/engine/c_api.h"
+
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
+#include <new>
+
+#include "torchette/extension/backends.h"
+#include "torchette/llm/engine/config_json.h"
+#include "torchette/llm/engine/text_llm_runner.h"
+
+using namespace torchette;
+using namespace torchette::extension::llm;
+
+namespace torchette::extension {
+torchette_error_t end_call(Error error);  // of the library below
+}
+
+struct torchette_llm {
+  std::shared_ptr<TextLLMRunner> runner;
+  AnswerPiece piece;  // the last one
+  std::vector<uint64_t> top_tokens;
+  std::vector<float> top_logprobs;
+};
+
+namespace {
+
+torchette_error_t code(Error error) { return torchette::extension::end_call(error); }
+
+bool given(const void* pointer, const char* name) {
+  if (pointer != nullptr) return true;
+  TORCHETTE_LOG(Error, "%s is null", name);
+  return false;
+}
+#define TORCHETTE_GIVEN(pointer) \
+  if (!given(pointer, #pointer)) return code(Error::InvalidArgument)
+
+Error import(const torchette_llm_config_t* from, GenerationConfig* to) {
+  torchette_llm_config_t config;
+  torchette_llm_config_init(&config);
+  if (from != nullptr) {
+    if (from->size < sizeof(from->size) || from->size > 4096) {
+      TORCHETTE_LOG(Error, "the configuration was not filled by torchette_llm_config_init()");
+      return Error::InvalidArgument;
+    }
+    std::memcpy(&config, from, std::min(from->size, sizeof(config)));
+  }
+  to->echo = config.echo != 0;
+  to->ignore_eos = config.ignore_eos != 0;
+  to->add_special_tokens = config.add_special_tokens != 0;
+  to->max_new_tokens = config.max_new_tokens;
+  to->num_bos = config.num_bos;
+  to->num_eos = config.num_eos;
+  to->top_k = config.top_k;
+  to->temperature = config.temperature;
+  to->top_p = config.top_p;
+  to->min_p = config.min_p;
+  to->repetition_penalty = config.repetition_penalty;
+  to->seed = config.seed;
+  to->presence_penalty = config.presence_penalty;
+  to->frequency_penalty = config.frequency_penalty;
+  to->slide = config.slide != 0;
+  to->keep = config.keep;
+  to->logprobs = config.logprobs;
+  if (config.grammar != nullptr) to->grammar = config.grammar;
+  if (config.schema != nullptr) to->schema = config.schema;
+  for (size_t i = 0; i < config.num_stop; ++i) {
+    if (config.stop == nullptr || config.stop[i] == nullptr) {
+      TORCHETTE_LOG(Error, "stop text %zu is null", i);
+      return Error::InvalidArgument;
+    }
+    to->stop.emplace_back(config.stop[i]);
+  }
+  return config.json == nullptr ? Error::Ok : read_config(config.json, to);
+}
+
+/// Of sizes that are above 0, as long as data can be.
+bool product(std::initializer_list<int32_t> sizes, size_t* count) {
+  *count = 1;
+  for (int32_t size : sizes) {
+    if (size <= 0 || *count > (size_t{1} << 31) / static_cast<size_t>(size)) {
+      TORCHETTE_LOG(Error, "sizes are above 0, and not %d here", static_cast<int>(size));
+      return false;
+    }
+    *count *= static_cast<size_t>(size);
+  }
+  return true;
+}
+
+template <typename T>
+torchette_error_t prefill_image(torchette_llm_t* llm, const T* data, int32_t width, int32_t height,
+                                int32_t channels) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(data);
+  size_t count = 0;
+  if (!product({width, height, channels}, &count)) return code(Error::InvalidArgument);
+  return code(llm->runner->prefill({Image(std::vector<T>(data, data + count), width, height, channels)}));
+}
+
+void export_stats(const Stats& from, torchette_llm_stats_t* to) {
+  to->prompt_tokens = from.num_prompt_tokens;
+  to->generated_tokens = from.num_generated_tokens;
+  to->prompt_ms = from.prompt_eval_end_ms - from.token_encode_end_ms;
+  to->first_token_ms = from.first_token_ms == 0 ? 0 : from.first_token_ms - from.inference_start_ms;
+  to->total_ms = from.inference_end_ms - from.inference_start_ms;
+  to->finish_reason = from.finish_reason;
+}
+
+}  // namespace
+
+void torchette_llm_config_init(torchette_llm_config_t* config) {
+  if (config == nullptr) return;
+  const GenerationConfig defaults;
+  *config = {};
+  config->size = sizeof(*config);
+  config->max_new_tokens = defaults.max_new_tokens;
+  config->temperature = defaults.temperature;
+  config->top_p = defaults.top_p;
+  config->repetition_penalty = defaults.repetition_penalty;
+  config->keep = defaults.keep;
+  config->logprobs = defaults.logprobs;
+}
+
+torchette_error_t torchette_llm_open(const char* model_path, const char* tokenizer_path,
+                                     torchette_llm_t** llm) {
+  TORCHETTE_GIVEN(llm);
+  *llm = nullptr;
+  TORCHETTE_GIVEN(model_path);
+  static_cast<void>(register_all_backends());  // a host that has registered some itself keeps them
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (tokenizer_path != nullptr) {
+    tokenizer = load_tokenizer(tokenizer_path);
+    if (!tokenizer) return code(Error::InvalidExternalData);
+  }
+  auto* opened =
+      new (std::nothrow) torchette_llm{create_text_llm_runner(model_path, std::move(tokenizer)), {}, {}, {}};
+  if (opened == nullptr) return code(Error::MemoryAllocationFailed);
+  const Error error = opened->runner->load();
+  if (error != Error::Ok) {
+    delete opened;
+    return code(error);
+  }
+  *llm = opened;
+  return code(Error::Ok);
+}
+
+void torchette_llm_free(torchette_llm_t* llm) { delete llm; }
+
+torchette_error_t torchette_llm_generate(torchette_llm_t* llm, const char* prompt,
+                                         const torchette_llm_config_t* config, torchette_llm_token_fn_t token,
+                                         void* user, torchette_llm_stats_t* stats) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(prompt);
+  GenerationConfig ours;
+  if (const Error error = import(config, &ours); error != Error::Ok) return code(error);
+  IRunner::TokenCallback on_token;
+  if (token != nullptr)
+    on_token = [&](const std::string& piece) {
+      if (token(piece.c_str(), piece.size(), user) != 0) llm->runner->stop();
+    };
+  return code(llm->runner->generate(prompt, ours, on_token, [&](const Stats& s) {
+    if (stats != nullptr) export_stats(s, stats);
+  }));
+}
+
+torchette_error_t torchette_llm_begin(torchette_llm_t* llm, const char* prompt,
+                                      const torchette_llm_config_t* config) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(prompt);
+  GenerationConfig ours;
+  const Error error = import(config, &ours);
+  return code(error == Error::Ok ? llm->runner->begin(prompt, ours) : error);
+}
+
+torchette_error_t torchette_llm_begin_chat(torchette_llm_t* llm, const char* messages,
+                                           const torchette_llm_config_t* config) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(messages);
+  GenerationConfig ours;
+  const Error error = import(config, &ours);
+  return code(error == Error::Ok ? llm->runner->begin_chat(messages, ours) : error);
+}
+
+torchette_error_t torchette_llm_next(torchette_llm_t* llm, torchette_llm_piece_t* piece) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(piece);
+  Result<AnswerPiece> found = llm->runner->next();
+  if (!found.ok()) return code(found.error());
+  llm->piece = std::move(*found);
+  llm->top_tokens.clear();
+  llm->top_logprobs.clear();
+  for (const AnswerPiece::TokenLogprob& one : llm->piece.top) {
+    llm->top_tokens.push_back(one.token);
+    llm->top_logprobs.push_back(one.logprob);
+  }
+  *piece = {llm->piece.text.c_str(),    llm->piece.text.size(),
+            llm->piece.is_last ? 1 : 0, llm->piece.token ? static_cast<int64_t>(*llm->piece.token) : -1,
+            llm->piece.logprob,         llm->top_tokens.data(),
+            llm->top_logprobs.data(),   llm->top_tokens.size()};
+  return code(Error::Ok);
+}
+
+void torchette_llm_stats(const torchette_llm_t* llm, torchette_llm_stats_t* stats) {
+  if (llm != nullptr && stats != nullptr) export_stats(llm->runner->stats(), stats);
+}
+
+torchette_error_t torchette_llm_fork(torchette_llm_t* llm, torchette_llm_t** other) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(other);
+  *other = nullptr;
+  Result<std::unique_ptr<TextLLMRunner>> made = llm->runner->fork();
+  if (!made.ok()) return code(made.error());
+  *other = new (std::nothrow) torchette_llm{std::move(*made), {}, {}, {}};
+  return *other == nullptr ? code(Error::MemoryAllocationFailed) : code(Error::Ok);
+}
+
+torchette_error_t torchette_llm_prefill(torchette_llm_t* llm, const char* prompt) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(prompt);
+  return code(llm->runner->prefill(prompt));
+}
+
+torchette_error_t torchette_llm_prefill_image(torchette_llm_t* llm, const uint8_t* data, int32_t width,
+                                              int32_t height, int32_t channels) {
+  return prefill_image(llm, data, width, height, channels);
+}
+
+torchette_error_t torchette_llm_prefill_normalized_image(torchette_llm_t* llm, const float* data,
+                                                         int32_t width, int32_t height, int32_t channels) {
+  return prefill_image(llm, data, width, height, channels);
+}
+
+torchette_error_t torchette_llm_prefill_audio(torchette_llm_t* llm, const float* features, int32_t batch_size,
+                                              int32_t num_bins, int32_t num_frames) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(features);
+  size_t count = 0;
+  if (!product({batch_size, num_bins, num_frames}, &count)) return code(Error::InvalidArgument);
+  return code(llm->runner->prefill(
+      {Audio(std::vector<float>(features, features + count), batch_size, num_bins, num_frames)}));
+}
+
+torchette_error_t torchette_llm_prefill_samples(torchette_llm_t* llm, const float* samples, size_t count) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(samples);
+  if (count > INT32_MAX) return code(Error::InvalidArgument);
+  return code(llm->runner->prefill({RawAudio::of(samples, count)}));
+}
+
+torchette_error_t torchette_llm_save(torchette_llm_t* llm, const char* path) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(path);
+  return code(llm->runner->save_state(path));
+}
+
+torchette_error_t torchette_llm_load(torchette_llm_t* llm, const char* path) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(path);
+  return code(llm->runner->load_state(path));
+}
+
+torchette_error_t torchette_llm_set_adapter(torchette_llm_t* llm, const char* path) {
+  TORCHETTE_GIVEN(llm);
+  return code(llm->runner->set_adapter(path == nullptr ? "" : path));
+}
+
+torchette_error_t torchette_llm_set_draft(torchette_llm_t* llm, torchette_llm_t* draft, int32_t num_tokens) {
+  TORCHETTE_GIVEN(llm);
+  if (draft == llm) {
+    TORCHETTE_LOG(Error, "a conversation is no draft of its own");
+    return code(Error::InvalidArgument);
+  }
+  llm->runner->set_draft(draft == nullptr ? nullptr : draft->runner, num_tokens);
+  return code(Error::Ok);
+}
+
+void torchette_llm_draft_stats(const torchette_llm_t* llm, int64_t* drafted, int64_t* accepted) {
+  const Stats stats = llm == nullptr ? Stats() : llm->runner->stats();
+  if (drafted != nullptr) *drafted = stats.num_drafted_tokens;
+  if (accepted != nullptr) *accepted = stats.num_accepted_tokens;
+}
+
+void torchette_llm_stop(torchette_llm_t* llm) {
+  if (llm != nullptr) llm->runner->stop();
+}
+
+void torchette_llm_reset(torchette_llm_t* llm) {
+  if (llm != nullptr) llm->runner->reset();
+}
+
+torchette_error_t torchette_llm_rewind(torchette_llm_t* llm, size_t position) {
+  TORCHETTE_GIVEN(llm);
+  return code(llm->runner->rewind(position));
+}
+
+size_t torchette_llm_position(const torchette_llm_t* llm) {
+  return llm == nullptr ? 0 : llm->runner->tokens().size();
+}
+
+torchette_error_t torchette_llm_tokenize(torchette_llm_t* llm, const char* text, int add_special_tokens,
+                                         uint64_t* tokens, size_t capacity, size_t* count) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(text);
+  TORCHETTE_GIVEN(count);
+  const Tokenizer& tokenizer = *llm->runner->tokenizer();
+  const Result<std::vector<uint64_t>> found =
+      add_special_tokens != 0 ? tokenizer.encode_with_special_tokens(text) : tokenizer.encode(text);
+  if (!found.ok()) return code(found.error());
+  *count = found->size();
+  if (tokens != nullptr) std::copy_n(found->begin(), std::min(capacity, found->size()), tokens);
+  return code(Error::Ok);
+}
+
+torchette_error_t torchette_llm_detokenize(torchette_llm_t* llm, const uint64_t* tokens, size_t count,
+                                           char* text, size_t capacity, size_t* size) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(size);
+  if (count > 0) TORCHETTE_GIVEN(tokens);
+  const Result<std::string> found =
+      llm->runner->tokenizer()->decode(std::vector<uint64_t>(tokens, tokens + count));
+  if (!found.ok()) return code(found.error());
+  *size = found->size();
+  if (text != nullptr && capacity > 0) {
+    const size_t n = std::min(capacity - 1, found->size());
+    std::memcpy(text, found->data(), n);
+    text[n] = 0;
+  }
+  return code(Error::Ok);
+}

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torchette/llm/engine/media_decoders.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <list>
+
+#include "torchette/extension/receipt.h"
+#include "torchette/llm/media/features.h"
+#include "torchette/runtime/kernel.h"
+
+namespace torchette::extension::llm {
+namespace {
+
+constexpr size_t kMost =
+    64;  // things beside text that are kept, so that a context that slides can be run again
+constexpr int kRowBits = 16;  // of a number beyond the vocabulary, those that count rows
+
+/// What a number beyond the vocabulary stands for.
+struct Media {
+  uint64_t number = 0;
+  std::vector<SizesType> sizes;  // of the encoder's input
+  std::vector<float> values;     // the input, or
+  std::vector<int64_t> tokens;   // that of an encoder of texts
+  uint64_t first = 0;            // the token that stands at its place
+  std::vector<float> rows;       // what an encoder of images made of it
+};
+
+class MediaDecoder : public Decoder {
+ public:
+  bool has_media() const override { return true; }
+
+ protected:
+  MediaDecoder(std::shared_ptr<Module> module, const char* encoder, size_t max_context)
+      : Decoder(std::move(module), "text_decoder", max_context), encoder_(encoder) {}
+
+  Error load_encoder(size_t num_inputs) {
+    TORCHETTE_TRY(load(num_inputs));
+    TORCHETTE_TRY(module_->load_method(encoder_));
+    const Result<MethodMeta> meta = module_->method_meta(encoder_);
+    if (!meta.ok()) return meta.error();
+    const Result<TensorInfo> in = meta->input_tensor_meta(0), out = meta->output_tensor_meta(0);
+    TORCHETTE_CHECK(meta->num_inputs() == 1 && in.ok() && out.ok(), NotSupported,
+                    "%s does not take one tensor and give one", encoder_);
+    sizes_.assign(in->sizes().begin(), in->sizes().end());
+    result_.assign(out->sizes().begin(), out->sizes().end());
+    is_dynamic_ = in->shape_dynamism() != TensorShapeDynamism::STATIC;
+    reads_text_ = sizes_.size() == 2 && in->scalar_type() == ScalarType::Long;
+    TORCHETTE_CHECK(reads_text_ || in->scalar_type() == ScalarType::Float, NotSupported,
+                    "%s takes neither tokens nor numbers of float32", encoder_);
+    return Error::Ok;
+  }
+
+  /// The input of these sizes, ones put before them.
+  Result<Media> fitting(std::vector<float> values, std::vector<int64_t> sizes, const char* what) const {
+    Media media;
+    while (sizes.size() < sizes_.size()) sizes.insert(sizes.begin(), 1);
+    bool fits = sizes.size() == sizes_.size();
+    size_t count = 1;
+    for (size_t i = 0; i < sizes_.size() && fits; ++i) {
+      fits = sizes[i] == sizes_[i] || (is_dynamic_ && sizes[i] > 0 && sizes[i] < sizes_[i]);
+      media.sizes.push_back(static_cast<SizesType>(sizes[i]));
+      count *= fits ? static_cast<size_t>(sizes[i]) : 0;
+    }
+    std::string given, wanted;
+    for (int64_t n : sizes) given += (given.empty() ? "" : ", ") + std::to_string(n);
+    for (SizesType n : sizes_) wanted += (wanted.empty() ? "" : ", ") + std::to_string(n);
+    TORCHETTE_CHECK(fits && count == values.size(), InvalidArgument,
+                    "%s is [%s] with %zu numbers, the model takes [%s]", what, given.c_str(), values.size(),
+                    wanted.c_str());
+    for (float value : values)
+      TORCHETTE_CHECK(std::isfinite(value), InvalidArgument, "%s has what is no number", what);
+    media.values = std::move(values);
+    return media;
+  }
+
+  /// Keeps it under the number that comes of its content; those that follow are its rows.
+  uint64_t keep(Media media) {
+    std::vector<uint8_t> content(media.sizes.size() * 8 + media.values.size() * 4 + media.tokens.size() * 8);
+    uint8_t* to = content.data();
+    const auto add = [&](const void* from, size_t size) {
+      if (size > 0) std::memcpy(to, from, size);
+      to += size;
+    };
+    const std::vector<int64_t> sizes(media.sizes.begin(), media.sizes.end());
+    add(sizes.data(), sizes.size() * 8);
+    add(media.values.data(), media.values.size() * 4);
+    add(media.tokens.data(), media.tokens.size() * 8);
+    media.number =
+        vocab_size_ + ((xxh64(content.data(), content.size()) & ((uint64_t{1} << 40) - 1)) << kRowBits);
+    for (auto one = known_.begin(); one != known_.end(); ++one)
+      if (one->number == media.number) {
+        media.rows = std::move(one->rows);
+        known_.erase(one);
+        break;
+      }
+    known_.push_back(std::move(media));
+    if (known_.size() > kMost) known_.pop_front();
+    return known_.back().number;
+  }
+
+  Result<Media*> meant(uint64_t number) {
+    for (Media& one : known_)
+      if (one.number == number) return &one;
+    TORCHETTE_LOG(Error, "what the prompt was made of is not here any more: give the prompt again");
+    return Error::InvalidState;
+  }
+
+  Result<Tensor> encode(Media& media) {
+    return execute(encoder_,
+                   {media.tokens.empty() ? from_blob(media.values.data(), media.sizes, ScalarType::Float)
+                                         : from_blob(media.tokens.data(), media.sizes, ScalarType::Long)});
+  }
+
+  const char* encoder_;
+  std::vector<SizesType> sizes_, result_;  // of what the encoder takes and gives
+  bool is_dynamic_ = false, reads_text_ = false;
+  std::list<Media> known_;
+};
+
+/// With the method `encoder`, whose result `text_decoder` takes beside tokens.
+class CrossDecoder final : public MediaDecoder {
+ public:
+  static Result<std::unique_ptr<Decoder>> make(std::shared_ptr<Module> module, size_t max_context) {
+    std::unique_ptr<CrossDecoder> made(new CrossDecoder(std::move(module), "encoder", max_context));
+    TORCHETTE_TRY(made->load_encoder(3));
+    for (const char* name : {"get_bos_id", "decoder_start_token_id"}) {
+      const Result<std::vector<double>> start = facts(*made->module_, name);
+      if (!start.ok()) return start.error();
+      if (!start->empty() && start->front() >= 0) made->start_ = static_cast<uint64_t>(start->front());
+    }
+    const Result<std::vector<double>> step = facts(*made->module_, "audio_step");
+    if (!step.ok()) return step.error();
+    if (step->size() == 2 && (*step)[0] >= 1 && (*step)[1] >= 0) {
+      made->audio_step_ = static_cast<size_t>((*step)[0]);
+      made->audio_rest_ = static_cast<size_t>((*step)[1]);
+    }
+    const Result<MethodMeta> meta = made->module_->method_meta("text_decoder");
+    const Result<TensorInfo> info = meta->input_tensor_meta(1);
+    TORCHETTE_CHECK(info.ok() && info->sizes().size() == 4 && info->scalar_type() == ScalarType::Float,
+                    NotSupported, "text_decoder does not take keys and values of an encoder");
+    made->bound_.assign(info->sizes().begin(), info->sizes().end());
+    made->encoded_.resize(made->size_of(1));
+    return std::unique_ptr<Decoder>(std::move(made));
+  }
+
+  Result<Prompt> place(const std::vector<MultimodalInput>& inputs) override {
+    std::vector<uint64_t> tokens;
+    const MultimodalInput* sound = nullptr;
+    for (const MultimodalInput& input : inputs) {
+      if (input.is_tokens()) {
+        tokens.insert(tokens.end(), input.get_tokens().begin(), input.get_tokens().end());
+        continue;
+      }
+      TORCHETTE_CHECK(!input.is_image() && !reads_text_ && sound == nullptr, InvalidArgument,
+                      "this model reads %s, and nothing else", reads_text_ ? "text" : "one piece of sound");
+      sound = &input;
+    }
+    if (reads_text_ ? tokens.empty() : sound == nullptr)  // the answer goes on behind them
+      return Prompt{tokens, false};
+    Media media;
+    if (reads_text_) {
+      TORCHETTE_CHECK(tokens.size() <= static_cast<size_t>(sizes_[1]), OutOfResources,
+                      "the prompt has %zu tokens, the encoder takes %d", tokens.size(),
+                      static_cast<int>(sizes_[1]));
+      media.sizes = {1, static_cast<SizesType>(tokens.size())};
+      media.tokens.assign(tokens.begin(), tokens.end());
+      tokens.clear();
+    } else {
+      Result<Media> heard = hear(*sound);
+      if (!heard.ok()) return heard.error();
+      media = std::move(*heard);
+    }
+    if (tokens.empty()) tokens.push_back(start_);
+    media.first = tokens[0];
+    tokens[0] = keep(std::move(media));
+    return Prompt{tokens, true};
+  }
+
+  Result<Logits> step(const std::vector<uint64_t>& tokens, size_t begin, size_t end) override {
+    std::vector<int64_t> chunk(tokens.begin() + static_cast<std::ptrdiff_t>(begin),
+                               tokens.begin() + static_cast<std::ptrdiff_t>(end));
+    if (begin == 0) {
+      TORCHETTE_CHECK(tokens[0] >= vocab_size_, InvalidArgument, "this model answers to %s first",
+                      reads_text_ ? "a text" : "sound");
+      const bool is_read = current_[1] == static_cast<int64_t>(tokens[0]);
+      const Result<Media*> media = is_read && reads_text_ ? nullptr : meant(tokens[0]);
+      if (!media.ok()) return media.error();
+      chunk[0] = static_cast<int64_t>(*media == nullptr ? start_ : (*media)->first);
+      if (!is_read) {
+        const Result<Tensor> said = encode(**media);
+        if (!said.ok()) return said.error();
+        const bool fits = said->dim() == 4 && said->size(0) == bound_[0] && said->size(1) == bound_[1] &&
+                          said->size(2) <= bound_[2] && said->size(3) == bound_[3];
+        TORCHETTE_CHECK(fits, NotSupported, "the encoder does not give what text_decoder takes");
+        encoded_.assign(said->const_data_ptr<float>(), said->const_data_ptr<float>() + said->numel());
+        current_[0] = said->size(2);
+        current_[1] = static_cast<int64_t>(tokens[0]);
+      }
+    }
+    auto position = static_cast<int64_t>(begin);
+    const auto rows = static_cast<SizesType>(current_[0]);
+    return logits_of(execute(
+        method_, {from_blob(chunk.data(), {1, static_cast<SizesType>(chunk.size())}, ScalarType::Long),
+                  from_blob(encoded_.data(), {bound_[0], bound_[1], rows, bound_[3]}, ScalarType::Float),
+                  from_blob(&position, {1}, ScalarType::Long)}));
+  }
+
+  /// With what the encoder has said, in as many rows as there can be.
+  Result<std::vector<Part>> state() override {
+    Result<std::vector<Part>> parts = Decoder::state();
+    if (!parts.ok() || parts->empty()) return parts;
+    padded_.assign(size_of(bound_[2]), 0);
+    copy_rows(encoded_.data(), static_cast<size_t>(current_[0]), padded_.data(),
+              static_cast<size_t>(bound_[2]));
+    parts->push_back({"encoded",
+                      ScalarType::Float,
+                      {bound_.begin(), bound_.end()},
+                      reinterpret_cast<uint8_t*>(padded_.data()),
+                      padded_.size() * sizeof(float)});
+    parts->push_back(
+        {"encoded_rows", ScalarType::Long, {2}, reinterpret_cast<uint8_t*>(current_), sizeof(current_)});
+    return parts;
+  }
+  Error restored() override {
+    if (padded_.empty()) return Error::Ok;
+    current_[0] = std::clamp<int64_t>(current_[0], 1, bound_[2]);
+    encoded_.assign(size_of(current_[0]), 0);
+    copy_rows(padded_.data(), static_cast<size_t>(bound_[2]), encoded_.data(),
+              static_cast<size_t>(current_[0]));
+    padded_.clear();
+    return Error::Ok;
+  }
+  Result<std::unique_ptr<Decoder>> on(std::shared_ptr<Module> module) const override {
+    Result<std::unique_ptr<Decoder>> made = make(std::move(module), max_context_);
+    if (made.ok()) static_cast<CrossDecoder*>(made->get())->known_ = known_;
+    return made;
+  }
+
+ private:
+  using MediaDecoder::MediaDecoder;
+
+  size_t size_of(int64_t rows) const {
+    return static_cast<size_t>(bound_[0]) * static_cast<size_t>(bound_[1]) * static_cast<size_t>(rows) *
+           static_cast<size_t>(bound_[3]);
+  }
+  void copy_rows(const float* from, size_t from_rows, float* to, size_t to_rows) const {
+    const auto depth = static_cast<size_t>(bound_[3]);
+    const auto heads = static_cast<size_t>(bound_[0]) * static_cast<size_t>(bound_[1]);
+    for (size_t head = 0; head < heads; ++head)
+      std::copy_n(from + head * from_rows * depth, std::min(from_rows, to_rows) * depth,
+                  to + head * to_rows * depth);
+  }
+
+  Result<Media> hear(const MultimodalInput& input) const {
+    if (input.is_audio()) {
+      const Audio& audio = input.get_audio();
+      return fitting(audio.get_float_data(),
+                     {audio.get_batch_size(), audio.get_n_bins(), audio.get_n_frames()}, "the sound");
+    }
+    const RawAudio& raw = input.get_raw_audio();
+    TORCHETTE_CHECK(raw.batch_size == 1 && raw.n_channels == 1 && raw.n_samples > 0 &&
+                        raw.data.size() == static_cast<size_t>(raw.n_samples) * sizeof(float),
+                    InvalidArgument,
+                    "sound is to be one channel of float32, with as many samples as it says");
+    std::vector<float> samples(static_cast<size_t>(raw.n_samples));
+    std::memcpy(samples.data(), raw.data.data(), raw.data.size());
+    for (float sample : samples)
+      TORCHETTE_CHECK(std::isfinite(sample), InvalidArgument, "the sound has what is no number");
+    if (sizes_.size() == 3)
+      return fitting(log_mel(samples.data(), samples.size(), static_cast<size_t>(sizes_[1]),
+                             static_cast<size_t>(sizes_[2])),
+                     {1, sizes_[1], sizes_[2]}, "the sound");
+    if (audio_step_ > 0) {
+      const size_t size = samples.size(), rest = audio_rest_;
+      samples.resize(std::min(size, (size > rest ? (size - rest) / audio_step_ * audio_step_ : 0) + rest));
+    }
+    const auto size = static_cast<int64_t>(samples.size());
+    return fitting(std::move(samples), {size}, "the sound");
+  }
+
+  std::vector<SizesType> bound_;
+  std::vector<float> encoded_, padded_;
+  int64_t current_[2] = {1, -1};  // rows of `encoded_`, and of which number
+  uint64_t start_ = 0;
+  size_t audio_step_ = 0, audio_rest_ = 0;  // of lengths, and what is left over
+};
+
+/// With the methods `vision_encoder` and `token_embedding`, whose rows `text_decoder` takes.
+class ImageDecoder final : public MediaDecoder {
+ public:
+  static Result<std::unique_ptr<Decoder>> make(std::shared_ptr<Module> module, size_t max_context) {
+    std::unique_ptr<ImageDecoder> made(new ImageDecoder(std::move(module), "vision_encoder", max_context));
+    TORCHETTE_TRY(made->load_encoder(2));
+    TORCHETTE_TRY(made->module_->load_method("token_embedding"));
+    for (auto [name, to] : {std::pair{"image_mean", &made->mean_}, {"image_std", &made->std_}}) {
+      const Result<std::vector<double>> found = facts(*made->module_, name);
+      if (!found.ok()) return found.error();
+      if (found->size() == 3) *to = *found;
+    }
+    TORCHETTE_CHECK(made->sizes_.size() == 4 && made->result_.size() == 3 && made->result_[1] > 0,
+                    NotSupported, "vision_encoder does not make rows of an image");
+    made->count_ = static_cast<size_t>(made->result_[1]);
+    made->in_blocks_ = made->num_inputs_ == 3;
+    TORCHETTE_CHECK(!made->in_blocks_ || made->count_ <= made->max_tokens_, NotSupported,
+                    "an image has %zu rows, a step takes %zu", made->count_, made->max_tokens_);
+    return std::unique_ptr<Decoder>(std::move(made));
+  }
+
+  Result<Prompt> place(const std::vector<MultimodalInput>& inputs) override {
+    Prompt prompt;
+    for (const MultimodalInput& input : inputs) {
+      if (input.is_tokens()) {
+        prompt.tokens.insert(prompt.tokens.end(), input.get_tokens().begin(), input.get_tokens().end());
+        continue;
+      }
+      TORCHETTE_CHECK(input.is_image(), InvalidArgument, "this model sees images and hears nothing");
+      const Image& image = input.get_image();
+      TORCHETTE_CHECK(image.is_whole(), InvalidArgument,
+                      "an image of %d x %d with %d channels has other data", static_cast<int>(image.width()),
+                      static_cast<int>(image.height()), static_cast<int>(image.channels()));
+      const auto height = static_cast<size_t>(sizes_[2]), width = static_cast<size_t>(sizes_[3]);
+      TORCHETTE_CHECK(image.is_float() || image.channels() == 3, InvalidArgument,
+                      "an image of bytes has 3 channels, not %d", static_cast<int>(image.channels()));
+      Result<Media> media =
+          image.is_uint8()
+              ? fitting(pixels(image, height, width, mean_, std_), {3, sizes_[2], sizes_[3]}, "the image")
+              : fitting(image.get_float_data(), {image.channels(), image.height(), image.width()},
+                        "the image");
+      if (!media.ok()) return media.error();
+      const uint64_t number = keep(std::move(*media));
+      for (size_t row = 0; row < count_; ++row) prompt.tokens.push_back(number + row);
+    }
+    return prompt;
+  }
+
+  Result<Logits> step(const std::vector<uint64_t>& tokens, size_t begin, size_t end) override {
+    const size_t count = end - begin;
+    std::vector<int64_t> plain(count);
+    for (size_t i = 0; i < count; ++i)
+      plain[i] = tokens[begin + i] < vocab_size_ ? static_cast<int64_t>(tokens[begin + i]) : 0;
+    const Result<Tensor> found = execute(
+        "token_embedding", {from_blob(plain.data(), {1, static_cast<SizesType>(count)}, ScalarType::Long)});
+    if (!found.ok()) return found.error();
+    const auto width = static_cast<size_t>(found->size(found->dim() - 1));
+    TORCHETTE_CHECK(static_cast<size_t>(found->numel()) == count * width, NotSupported,
+                    "token_embedding does not give a row for each token");
+    std::vector<float> rows(found->const_data_ptr<float>(), found->const_data_ptr<float>() + found->numel());
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t token = tokens[begin + i];
+      if (token < vocab_size_) continue;
+      const Result<Media*> media = meant(token - row_of(token));
+      if (!media.ok()) return media.error();
+      if ((*media)->rows.empty()) {
+        const Result<Tensor> seen = encode(**media);
+        if (!seen.ok()) return seen.error();
+        TORCHETTE_CHECK(static_cast<size_t>(seen->numel()) == count_ * width, NotSupported,
+                        "vision_encoder does not give rows like those of tokens");
+        (*media)->rows.assign(seen->const_data_ptr<float>(), seen->const_data_ptr<float>() + seen->numel());
+      }
+      std::copy_n((*media)->rows.begin() + static_cast<std::ptrdiff_t>(row_of(token) % count_ * width), width,
+                  rows.begin() + static_cast<std::ptrdiff_t>(i * width));
+    }
+    auto position = static_cast<int64_t>(begin);
+    std::vector<TensorPtr> inputs = {
+        from_blob(rows.data(), {1, static_cast<SizesType>(count), static_cast<SizesType>(width)},
+                  ScalarType::Float),
+        from_blob(&position, {1}, ScalarType::Long)};
+    std::vector<int64_t> seen;  // of each row, the first and the last that it sees beside those before it
+    for (size_t i = begin; i < end && in_blocks_; ++i) {
+      const auto own = static_cast<int64_t>(i);
+      const int64_t first = tokens[i] < vocab_size_ ? own : own - static_cast<int64_t>(row_of(tokens[i]));
+      seen.push_back(std::max<int64_t>(first, 0));
+      seen.push_back(tokens[i] < vocab_size_ ? own : first + static_cast<int64_t>(count_) - 1);
+    }
+    if (in_blocks_)
+      inputs.push_back(from_blob(seen.data(), {static_cast<SizesType>(count), 2}, ScalarType::Long));
+    return logits_of(execute(method_, inputs));
+  }
+
+  /// Images that see themselves are not divided.
+  size_t until(const std::vector<uint64_t>& tokens, size_t begin) const override {
+    const size_t end = Decoder::until(tokens, begin);
+    if (!in_blocks_ || end == tokens.size() || tokens[end] < vocab_size_) return end;
+    const auto row = static_cast<size_t>(row_of(tokens[end]));
+    return row > 0 && row < end && end - row > begin ? end - row : end;
+  }
+  Result<std::unique_ptr<Decoder>> on(std::shared_ptr<Module> module) const override {
+    Result<std::unique_ptr<Decoder>> made = make(std::move(module), max_context_);
+    if (made.ok()) static_cast<ImageDecoder*>(made->get())->known_ = known_;
+    return made;
+  }
+
+ private:
+  using MediaDecoder::MediaDecoder;
+
+  uint64_t row_of(uint64_t token) const { return (token - vocab_size_) & ((1u << kRowBits) - 1); }
+
+  std::vector<double> mean_ = {0.5, 0.5, 0.5}, std_ = {0.5, 0.5, 0.5};
+  size_t count_ = 0;        // rows of an image
+  bool in_blocks_ = false;  // they see each other
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Decoder>> make_media_decoder(std::shared_ptr<Module> module,
+                                                    const std::unordered_set<std::string>& methods,
+                                                    size_t max_context) {
+  if (methods.count("vision_encoder") != 0) return ImageDecoder::make(std::move(module), max_context);
+  TORCHETTE_CHECK(methods.count("encoder") != 0, NotSupported,
+                  "beside text_decoder there is no vision_encoder and no encoder");
+  return CrossDecoder::make(std::move(module), max_context);
+}
+
+}  // namespace torchette::extension::llm

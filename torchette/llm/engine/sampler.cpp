@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torchette/llm/engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <unordered_map>
+
+#include "torchette/runtime/kernel.h"
+
+namespace torchette::extension::llm {
+
+Sampler::Sampler(const GenerationConfig& config)
+    : temperature_(config.temperature),
+      top_p_(config.top_p),
+      min_p_(config.min_p),
+      repetition_penalty_(config.repetition_penalty),
+      presence_penalty_(config.presence_penalty),
+      frequency_penalty_(config.frequency_penalty),
+      top_k_(config.top_k > 0 ? static_cast<size_t>(config.top_k) : 0),
+      state_(config.seed),
+      logit_bias_(config.logit_bias) {}
+
+double Sampler::next_random() {
+  // SplitMix64: each state of a counter, mixed
+  uint64_t z = state_ += 0x9E3779B97F4A7C15u;
+  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+  return static_cast<double>((z ^ z >> 31) >> 11) * 0x1p-53;
+}
+
+Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<uint64_t>& history,
+                                        size_t answer, const std::vector<bool>* allowed) {
+  if (repetition_penalty_ != 1) {
+    std::vector<uint64_t> seen = history;
+    std::sort(seen.begin(), seen.end());
+    seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+    for (uint64_t token : seen)
+      if (token < logits.size())
+        logits[token] =
+            logits[token] < 0 ? logits[token] * repetition_penalty_ : logits[token] / repetition_penalty_;
+  }
+  if (presence_penalty_ != 0 || frequency_penalty_ != 0) {
+    std::unordered_map<uint64_t, uint32_t> counts;
+    for (size_t i = answer; i < history.size(); ++i) ++counts[history[i]];
+    for (const auto& [token, count] : counts)
+      if (token < logits.size())
+        logits[token] -= presence_penalty_ + frequency_penalty_ * static_cast<float>(count);
+  }
+  for (const auto& [token, bias] : logit_bias_) {
+    TORCHETTE_CHECK(token < logits.size(), InvalidArgument, "logit_bias: there is no token %llu of %zu",
+                    static_cast<unsigned long long>(token), logits.size());
+    logits[token] += bias;
+  }
+  for (size_t i = 0; i < logits.size() && allowed != nullptr; ++i)
+    if (i >= allowed->size() || !(*allowed)[i]) logits[i] = -INFINITY;
+  size_t likeliest = logits.size();
+  for (size_t i = 0; i < logits.size(); ++i)
+    if (!std::isnan(logits[i]) && (likeliest == logits.size() || logits[i] > logits[likeliest]))
+      likeliest = i;
+  TORCHETTE_CHECK(likeliest < logits.size(), Internal, "none of the %zu logits is a number", logits.size());
+  const float most = logits[likeliest];
+  TORCHETTE_CHECK(most > -INFINITY, InvalidArgument,
+                  "no token is left that the grammar and logit_bias allow");
+  Choice choice;
+  choice.token = likeliest;
+  if (temperature_ <= 0 || !std::isfinite(most)) return choice;
+
+  // As torchette/llm/sampling.py does it, number by number: the same seed finds the same token.
+  std::vector<double>& weights = choice.distribution;
+  weights.resize(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const double below = static_cast<double>(logits[i]) - most;
+    const double scaled = temperature_ > 1e-6 ? below / temperature_ : below * 1e6;
+    weights[i] = std::isnan(below) ? 0 : std::exp(scaled);
+  }
+  if (top_k_ > 0 && top_k_ < weights.size()) {
+    sorted_ = weights;
+    const auto last = sorted_.begin() + static_cast<std::ptrdiff_t>(top_k_ - 1);
+    std::nth_element(sorted_.begin(), last, sorted_.end(), std::greater<>());
+    for (double& weight : weights) weight = weight < *last ? 0 : weight;
+  }
+  if (top_p_ < 1) {
+    order_.clear();
+    for (size_t i = 0; i < weights.size(); ++i)
+      if (weights[i] > 0) order_.push_back(static_cast<uint32_t>(i));
+    std::stable_sort(order_.begin(), order_.end(),
+                     [&](uint32_t a, uint32_t b) { return weights[a] > weights[b]; });
+    double total = 0, taken = 0;
+    for (uint32_t i : order_) total += weights[i];
+    for (uint32_t i : order_) {
+      const bool is_enough = taken >= static_cast<double>(top_p_) * total;
+      taken += weights[i];
+      if (is_enough) weights[i] = 0;
+    }
+  }
+  double sum = 0;
+  for (double& weight : weights) sum += weight = weight < min_p_ ? 0 : weight;  // the likeliest's is 1
+  for (double& weight : weights) weight /= sum;
+  return choice;
+}
+
+uint64_t Sampler::draw(const std::vector<double>& distribution) {
+  double total = 0, passed = 0;
+  for (double weight : distribution) total += weight;
+  const double drawn = next_random() * total;
+  size_t chosen = 0;
+  for (size_t i = 0; i < distribution.size(); ++i) {
+    passed += distribution[i];
+    if (distribution[i] > 0) chosen = i;
+    if (passed > drawn) break;
+  }
+  return chosen;
+}
+
+uint64_t Sampler::draw(const Choice& choice) {
+  return choice.distribution.empty() ? choice.token : draw(choice.distribution);
+}
+
+bool Sampler::accepts(const Choice& choice, const Choice& chance, uint64_t guess, uint64_t* instead) {
+  const std::vector<double>&wanted = choice.distribution, &given = chance.distribution;
+  if (wanted.empty() || given.empty()) {
+    *instead = draw(choice);
+    return *instead == guess;
+  }
+  if (next_random() * given[guess] < wanted[guess]) return true;
+  std::vector<double> rest(wanted.size());
+  bool any = false;
+  for (size_t i = 0; i < rest.size(); ++i) {
+    rest[i] = std::max(wanted[i] - given[i], 0.0);
+    any = any || rest[i] > 0;
+  }
+  *instead = draw(any ? rest : wanted);
+  return false;
+}
+
+}  // namespace torchette::extension::llm

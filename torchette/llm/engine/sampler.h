@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Sampler: from logits to the next token.
+#pragma once
+
+#include <vector>
+
+#include "torchette/llm/engine/irunner.h"
+#include "torchette/runtime/result.h"
+#include "torchette/runtime/span.h"
+
+namespace torchette::extension::llm {
+
+class Sampler {
+ public:
+  /// The next token, or how likely each is to be it.
+  struct Choice {
+    uint64_t token = 0;                // where there is no distribution
+    std::vector<double> distribution;  // sums up to 1
+  };
+
+  explicit Sampler(const GenerationConfig& config);
+
+  /// What is to be chosen from; `history` are the tokens that the repetition penalty is for, those from
+  /// `answer` on the other penalties. Null as `allowed` allows every token. `logits` are changed. Errors:
+  /// Internal (no logit is a number), InvalidArgument (a bias for no token, or nothing is allowed).
+  Result<Choice> choose(Span<float> logits, const std::vector<uint64_t>& history, size_t answer,
+                        const std::vector<bool>* allowed = nullptr);
+  uint64_t draw(const Choice& choice);
+  /// Whether `guess`, drawn from `chance`, stands as one drawn from `choice`; if not, `*instead` does.
+  bool accepts(const Choice& choice, const Choice& chance, uint64_t guess, uint64_t* instead);
+
+ private:
+  double next_random();  // 0 <= x < 1
+  uint64_t draw(const std::vector<double>& distribution);
+
+  float temperature_, top_p_, min_p_, repetition_penalty_, presence_penalty_, frequency_penalty_;
+  size_t top_k_;
+  uint64_t state_;
+  std::vector<std::pair<uint64_t, float>> logit_bias_;
+  std::vector<double> sorted_;
+  std::vector<uint32_t> order_;
+};
+
+}  // namespace torchette::extension::llm

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torchette/llm/engine/session_state.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "torchette/llm/engine/config_json.h"
+#include "torchette/llm/text/json.h"
+#include "torchette/runtime/kernel.h"
+
+namespace torchette::extension::llm {
+namespace {
+
+constexpr char kMagic[] = "torchette session 1\n";
+constexpr size_t kMagicSize = sizeof(kMagic) - 1, kStart = kMagicSize + 8;
+
+/// numpy's names.
+const char* name_of(ScalarType type) {
+  switch (type) {
+    case ScalarType::Float:
+      return "float32";
+    case ScalarType::Half:
+      return "float16";
+    case ScalarType::Double:
+      return "float64";
+    case ScalarType::BFloat16:
+      return "bfloat16";
+    case ScalarType::Char:
+      return "int8";
+    case ScalarType::Byte:
+      return "uint8";
+    case ScalarType::Short:
+      return "int16";
+    case ScalarType::Int:
+      return "int32";
+    case ScalarType::Long:
+      return "int64";
+    case ScalarType::Bool:
+      return "bool";
+    default:
+      return "unknown";
+  }
+}
+
+/// The rows and the bytes of a part that `count` tokens use.
+struct Used {
+  int64_t first;
+  size_t nbytes;
+};
+Used used(const Decoder::Part& part, size_t count, size_t context) {
+  if (part.sizes.empty() || part.sizes[0] != static_cast<int64_t>(context))
+    return {part.sizes.empty() ? 0 : part.sizes[0], part.nbytes};
+  return {static_cast<int64_t>(count), part.nbytes / context * count};
+}
+
+Error wrong(const char* why) {
+  TORCHETTE_LOG(Error, "this is no state of this model: %s", why);
+  return Error::InvalidExternalData;
+}
+
+}  // namespace
+
+std::vector<uint8_t> write_state(const std::string& model, const std::vector<uint64_t>& tokens,
+                                 const std::vector<Decoder::Part>& parts, size_t context) {
+  std::string head = "{\"model\": " + json_string(model) + ", \"tokens\": [";
+  for (size_t i = 0; i < tokens.size(); ++i) head += (i == 0 ? "" : ", ") + std::to_string(tokens[i]);
+  head += "], \"state\": [";
+  size_t total = 0;
+  for (const Decoder::Part& part : parts) {
+    const Used some = used(part, tokens.size(), context);
+    head +=
+        (head.back() == '[' ? "[" : ", [") + json_string(part.name) + ", \"" + name_of(part.type) + "\", [";
+    for (size_t i = 0; i < part.sizes.size(); ++i)
+      head += (i == 0 ? "" : ", ") + std::to_string(i == 0 ? some.first : part.sizes[i]);
+    head += "]]";
+    total += some.nbytes;
+  }
+  head += "]}";
+  std::vector<uint8_t> out;
+  out.reserve(kStart + head.size() + total);
+  const auto add = [&](const void* data, size_t size) {
+    const auto* bytes = static_cast<const uint8_t*>(data);
+    if (size > 0) out.insert(out.end(), bytes, bytes + size);
+  };
+  add(kMagic, kMagicSize);
+  for (int shift = 0; shift < 64; shift += 8)
+    out.push_back(static_cast<uint8_t>(uint64_t{head.size()} >> shift));
+  add(head.data(), head.size());
+  for (const Decoder::Part& part : parts) add(part.bytes, used(part, tokens.size(), context).nbytes);
+  return out;
+}
+
+Result<std::vector<uint64_t>> read_state(Span<const uint8_t> bytes, const std::string& model,
+                                         const std::vector<Decoder::Part>& parts, size_t context,
+                                         uint64_t vocab_size, bool has_media) {
+  if (bytes.size() < kStart || std::memcmp(bytes.data(), kMagic, kMagicSize) != 0)
+    return wrong("it has another beginning");
+  uint64_t size = 0;
+  for (int i = 0; i < 8; ++i) size |= uint64_t{bytes[kMagicSize + static_cast<size_t>(i)]} << (8 * i);
+  if (size > bytes.size() - kStart) return wrong("its head ends behind it");
+  const Result<Json> head =
+      Json::parse({reinterpret_cast<const char*>(bytes.data()) + kStart, static_cast<size_t>(size)});
+  if (!head.ok()) return head.error();
+  if (head->string("model") != model) return wrong("it is another model's");
+  const Json &given = (*head)["tokens"], &state = (*head)["state"];
+  if (!given.is(Json::Kind::Array) || !state.is(Json::Kind::Array)) return wrong("its head has another form");
+  std::vector<uint64_t> tokens;
+  for (const Json& one : given.items) {
+    const bool is_whole =
+        one.is(Json::Kind::Number) && one.text.find_first_not_of("0123456789") == std::string::npos;
+    errno = 0;
+    const uint64_t token = is_whole ? std::strtoull(one.text.c_str(), nullptr, 10) : UINT64_MAX;
+    if (errno != 0 || token >= (has_media ? uint64_t{1} << 62 : vocab_size))
+      return wrong("it has a token that is none");
+    tokens.push_back(token);
+  }
+  if (tokens.size() > context) return wrong("it has more tokens than the context");
+  if (state.items.size() != parts.size()) return wrong("its state has another form");
+  uint64_t at = kStart + size;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Json& said = state.items[i];
+    const Used some = used(parts[i], tokens.size(), context);
+    bool fits = said.items.size() == 3 && said.items[0].is_string() && said.items[0].text == parts[i].name &&
+                said.items[1].is_string() && said.items[1].text == name_of(parts[i].type) &&
+                said.items[2].is(Json::Kind::Array) && said.items[2].items.size() == parts[i].sizes.size();
+    for (size_t k = 0; k < parts[i].sizes.size() && fits; ++k)
+      fits = said.items[2].items[k].index() == (k == 0 ? some.first : parts[i].sizes[k]);
+    if (!fits) return wrong("its state has another form");
+    if (some.nbytes > bytes.size() - at) return wrong("it ends too early");
+    at += some.nbytes;
+  }
+  if (at != bytes.size()) return wrong("it goes on after its end");
+  at = kStart + size;
+  for (const Decoder::Part& part : parts) {
+    const size_t nbytes = used(part, tokens.size(), context).nbytes;
+    if (nbytes > 0) std::memcpy(part.bytes, bytes.data() + at, nbytes);
+    at += nbytes;
+  }
+  return tokens;
+}
+
+Error write_file(const std::string& path, const std::vector<uint8_t>& bytes) {
+  const std::string fresh = path + ".new";
+  std::FILE* const file = std::fopen(fresh.c_str(), "wb");
+  TORCHETTE_CHECK(file != nullptr, AccessFailed, "%s cannot be written", fresh.c_str());
+  bool written = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
+  written = std::fclose(file) == 0 && written;
+  TORCHETTE_CHECK(written && std::rename(fresh.c_str(), path.c_str()) == 0, AccessFailed,
+                  "%s cannot be written", path.c_str());
+  return Error::Ok;
+}
+
+Result<std::vector<uint8_t>> read_file(const std::string& path) {
+  std::FILE* const file = std::fopen(path.c_str(), "rb");
+  TORCHETTE_CHECK(file != nullptr, AccessFailed, "%s cannot be opened", path.c_str());
+  std::vector<uint8_t> bytes;
+  for (size_t read = 1; read > 0;) {
+    const size_t size = bytes.size();
+    bytes.resize(size + (size_t{1} << 16) + size / 2);
+    read = std::fread(bytes.data() + size, 1, bytes.size() - size, file);
+    bytes.resize(size + read);
+  }
+  const bool failed = std::ferror(file) != 0;
+  std::fclose(file);
+  TORCHETTE_CHECK(!failed, AccessFailed, "%s cannot be read", path.c_str());
+  return bytes;
+}
+
+}  // namespace torchette::extension::llm

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torchette/llm/engine/text_llm_runner.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "torchette/extension/file_data_loader.h"
+#include "torchette/llm/engine/adapter_data.h"
+#include "torchette/llm/engine/session_state.h"
+#include "torchette/llm/engine/text_llm_answer.h"
+#include "torchette/llm/text/json.h"
+#include "torchette/runtime/kernel.h"
+
+namespace torchette::extension::llm {
+Result<FreeableBuffer> TextLLMRunner::named_data(const char* name) const {
+  const std::shared_ptr<Program> program = module_->program();
+  return program ? program->get_data(name) : Result<FreeableBuffer>(Error::NotFound);
+}
+
+Error TextLLMRunner::read_metadata() {
+  const auto number = [&](const char* name, int64_t otherwise, int64_t* out) -> Error {
+    const Result<std::vector<double>> found = facts(*module_, name);
+    if (!found.ok()) return found.error();
+    *out = found->empty() ? otherwise : truncate((*found)[0]);
+    return Error::Ok;
+  };
+  int64_t uses_cache = 1, begin = -1, end = -1, longest = 128;
+  TORCHETTE_TRY(number("use_kv_cache", 1, &uses_cache));
+  TORCHETTE_TRY(number("get_max_seq_len", 128, &longest));
+  TORCHETTE_TRY(number("get_max_context_len", longest, &max_context_));
+  TORCHETTE_TRY(number("get_bos_id", -1, &begin));
+  TORCHETTE_TRY(number("get_eos_id", -1, &end));
+  const Result<std::vector<double>> listed = facts(*module_, "get_eos_ids");
+  if (!listed.ok()) return listed.error();
+  std::vector<int64_t> ends;
+  for (double one : *listed) ends.push_back(truncate(one));
+  if (ends.empty() && end >= 0) ends.push_back(end);
+  if (begin >= 0) begin_ = static_cast<uint64_t>(begin);
+  for (int64_t id : ends)
+    if (id >= 0) ends_.insert(static_cast<uint64_t>(id));
+  if (!ends.empty() && ends[0] >= 0) end_ = static_cast<uint64_t>(ends[0]);
+  TORCHETTE_CHECK(uses_cache != 0, NotSupported, "the model was exported without a KV cache (use_kv_cache)");
+  TORCHETTE_CHECK(longest > 0 && max_context_ > 0 && max_context_ <= INT32_MAX, InvalidProgram,
+                  "get_max_seq_len is %lld and get_max_context_len %lld", static_cast<long long>(longest),
+                  static_cast<long long>(max_context_));
+  return Error::Ok;
+}
+
+/// The hash of the program's file. The first state computes it.
+struct TextLLMRunner::Identity {
+  std::atomic<uint64_t> hash{0};
+  std::atomic<bool> is_known{false};
+};
+
+TextLLMRunner::TextLLMRunner(std::unique_ptr<Module> module, std::unique_ptr<Tokenizer> tokenizer,
+                             float temperature)
+    : root_(std::move(module)),
+      module_(root_),
+      tokenizer_(std::move(tokenizer)),
+      identity_(std::make_shared<Identity>()),
+      temperature_(temperature) {}
+
+/// Makes the decoder. A model with adapters gets a module with the tensors of the adapter.
+Error TextLLMRunner::make_decoder(std::shared_ptr<DataLoader> adapter) {
+  Result<Decoder::Adapter> tensors = Decoder::adapter_of(*root_->program());
+  if (!tensors.ok()) return tensors.error();
+  std::shared_ptr<Module> module = root_;
+  std::string hash;
+  if (!tensors->empty()) {
+    Result<std::shared_ptr<const NamedDataMap>> data =
+        AdapterData::make(root_, std::move(adapter), std::move(*tensors), &hash);
+    if (!data.ok()) return data.error();
+    module = std::make_shared<Module>(root_, std::move(*data));
+  }
+  Result<std::unique_ptr<Decoder>> decoder = Decoder::make(module, static_cast<size_t>(max_context_));
+  if (!decoder.ok()) return decoder.error();
+  module_ = std::move(module);
+  decoder_ = std::move(*decoder);
+  adapter_ = std::move(hash);
+  return Error::Ok;
+}
+
+Error TextLLMRunner::load_model() {
+  if (max_context_ > 0 && decoder_) return Error::Ok;
+  TORCHETTE_CHECK(module_ != nullptr, InvalidArgument, "there is no module");
+  TORCHETTE_TRY(module_->load());
+  TORCHETTE_TRY(read_metadata());
+  return decoder_ ? Error::Ok : make_decoder(nullptr);
+}
+
+Error TextLLMRunner::load() {
+  if (loaded_) return Error::Ok;
+  TORCHETTE_CHECK(module_ != nullptr, InvalidArgument, "there is no module");
+  load_start_ = time_in_ms();
+  TORCHETTE_TRY(module_->load());
+  if (!tokenizer_) {
+    const Result<FreeableBuffer> bytes = named_data("tokenizer.json");
+    TORCHETTE_CHECK(bytes.ok(), NotFound, "the file has no tokenizer.json; pass a tokenizer to the runner");
+    Result<std::unique_ptr<Tokenizer>> made =
+        make_tokenizer({static_cast<const char*>(bytes->data()), bytes->size()});
+    if (!made.ok()) return made.error();
+    tokenizer_ = std::move(*made);
+  }
+  TORCHETTE_CHECK(tokenizer_->is_loaded(), InvalidState, "the tokenizer is not loaded");
+  TORCHETTE_TRY(load_model());
+  if (begin_ != UINT64_MAX) tokenizer_->set_bos_tok(begin_);
+  if (end_ != UINT64_MAX) tokenizer_->set_eos_tok(end_);
+  load_end_ = time_in_ms();
+  loaded_ = true;
+  return Error::Ok;
+}
+
+Result<GenerationConfig> TextLLMRunner::default_config() {
+  TORCHETTE_TRY(load());
+  GenerationConfig config;
+  config.temperature = 0;
+  const Result<FreeableBuffer> bytes = named_data("generation_config.json");
+  if (!bytes.ok()) return config;
+  const Result<Json> json = Json::parse({static_cast<const char*>(bytes->data()), bytes->size()});
+  if (!json.ok()) return json.error();
+  const auto number = [&](const char* name, float otherwise) {
+    const Json& member = (*json)[name];
+    return member.is(Json::Kind::Number) ? static_cast<float>(member.number) : otherwise;
+  };
+  config.repetition_penalty = number("repetition_penalty", 1);
+  if (!json->flag("do_sample")) return config;
+  config.temperature = number("temperature", 1);
+  config.top_k = static_cast<int32_t>(std::max<int64_t>((*json)["top_k"].index(), 0));
+  config.top_p = number("top_p", 1);
+  config.min_p = number("min_p", 0);
+  return config;
+}
+
+Result<std::vector<uint64_t>> TextLLMRunner::encode(const std::string& prompt,
+                                                    const GenerationConfig& config) const {
+  if (config.add_special_tokens) return tokenizer_->encode_with_special_tokens(prompt);
+  return tokenizer_->encode(prompt, static_cast<int8_t>(config.num_bos), static_cast<int8_t>(config.num_eos));
+}
+
+Error TextLLMRunner::run(size_t size, Span<float>* logits) {
+  while (num_run_ < size) {
+    const size_t end = std::min(decoder_->until(tokens_, num_run_), size);
+    const Result<Decoder::Logits> given = decoder_->step(tokens_, num_run_, end);
+    if (!given.ok()) return given.error();
+    num_run_ = end;
+    *logits = {given->last(), given->size};
+    if (stopped_.load(std::memory_order_relaxed)) return Error::Ok;
+  }
+  return Error::Ok;
+}
+
+Error TextLLMRunner::run_all(const std::vector<uint64_t>& tokens, Span<float>* logits) {
+  const size_t least = std::min(tokens.size(), tokens_.size());
+  const auto differ =
+      std::mismatch(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(least), tokens_.begin());
+  const auto common = static_cast<size_t>(differ.first - tokens.begin());
+  answer_.reset();
+  tokens_ = tokens;
+  num_run_ = std::min({num_run_, common, tokens.size() - 1});
+  stopped_.store(false, std::memory_order_relaxed);
+  return run(tokens_.size(), logits);
+}
+
+Result<Decoder::Prompt> TextLLMRunner::place(const std::vector<MultimodalInput>& inputs,
+                                             const GenerationConfig& config) {
+  std::vector<MultimodalInput> placed;
+  GenerationConfig given = config;
+  for (const MultimodalInput& input : inputs)
+    if (input.is_audio() || input.is_raw_audio()) given.add_special_tokens = false;
+  const auto last =
+      std::find_if(inputs.rbegin(), inputs.rend(), [](const auto& one) { return one.is_text(); });
+  for (const MultimodalInput& input : inputs) {
+    if (!input.is_text()) {
+      for (uint64_t token : input.is_tokens() ? input.get_tokens() : std::vector<uint64_t>())
+        TORCHETTE_CHECK(token < decoder_->vocab_size(), InvalidArgument,
+                        "token %llu; the tokens are 0 to %zu", static_cast<unsigned long long>(token),
+                        decoder_->vocab_size() - 1);
+      placed.push_back(input);
+      continue;
+    }
+    given.num_eos = &input == &*last ? config.num_eos : 0;
+    Result<std::vector<uint64_t>> tokens = encode(input.get_text(), given);
+    if (!tokens.ok()) return tokens.error();
+    placed.emplace_back(std::move(*tokens));
+    given.add_special_tokens = false;  // only the first text has the tokens of a beginning
+    given.num_bos = 0;
+  }
+  return decoder_->place(placed);
+}
+
+Error TextLLMRunner::prefill(const std::string& prompt, int32_t num_bos, int32_t num_eos) {
+  return prefill({MultimodalInput(prompt)}, num_bos, num_eos);
+}
+
+Error TextLLMRunner::prefill(const std::vector<MultimodalInput>& inputs, int32_t num_bos, int32_t num_eos) {
+  TORCHETTE_TRY(load());
+  GenerationConfig config;
+  config.num_bos = num_bos;
+  config.num_eos = num_eos;
+  TORCHETTE_TRY(check(config));
+  const Result<Decoder::Prompt> prompt = place(inputs, config);
+  if (!prompt.ok()) return prompt.error();
+  const size_t before = prompt->is_whole ? 0 : tokens_.size();
+  TORCHETTE_CHECK(before + prompt->tokens.size() <= static_cast<size_t>(max_context_), OutOfResources,
+                  "a prompt of %zu tokens behind %zu; the context has room for %lld", prompt->tokens.size(),
+                  before, static_cast<long long>(max_context_));
+  TORCHETTE_TRY(rewind(before));
+  tokens_.insert(tokens_.end(), prompt->tokens.begin(), prompt->tokens.end());
+  stopped_.store(false, std::memory_order_relaxed);
+  Span<float> logits;
+  const Error error = run(tokens_.size(), &logits);
+  if (error != Error::Ok) static_cast<void>(rewind(before));  // a prompt that failed is not kept
+  return error;
+}
+
+Error TextLLMRunner::rewind(size_t position) {
+  TORCHETTE_CHECK(position <= tokens_.size(), InvalidArgument, "position %zu of %zu", position,
+                  tokens_.size());
+  tokens_.resize(position);
+  num_run_ = std::min(num_run_, position);
+  answer_.reset();  // an unfinished answer cannot continue
+  return Error::Ok;
+}
+
+Error TextLLMRunner::warmup(const std::string& prompt, int32_t max_new_tokens) {
+  GenerationConfig config;
+  config.warming = true;
+  config.echo = false;
+  config.ignore_eos = true;
+  config.max_new_tokens = max_new_tokens;
+  const size_t before = tokens_.size();
+  TORCHETTE_TRY(generate(prompt, config));
+  return rewind(before);
+}
+
+TextLLMRunner::~TextLLMRunner() = default;
+
+Stats TextLLMRunner::stats() const { return answer_ ? answer_->stats : Stats(); }
+
+Result<std::string> TextLLMRunner::render(std::string_view messages) {
+  TORCHETTE_TRY(load());
+  if (!template_) {
+    const Result<FreeableBuffer> bytes = named_data("chat_template.jinja");
+    TORCHETTE_CHECK(bytes.ok(), NotFound, "the file has no chat template");
+    Result<ChatTemplate> made = ChatTemplate::parse({static_cast<const char*>(bytes->data()), bytes->size()});
+    if (!made.ok()) return made.error();
+    template_ = std::make_shared<ChatTemplate>(std::move(*made));
+  }
+  Result<Json> given = Json::parse(messages);
+  if (!given.ok()) return given.error();
+  TORCHETTE_CHECK(given->is(Json::Kind::Array) && !given->items.empty(), InvalidArgument,
+                  "messages must be a list of messages with a role and a content");
+  for (const Json& message : given->items)
+    TORCHETTE_CHECK(message["role"].is_string() && message["content"].is_string(), InvalidArgument,
+                    "a message needs a role and a content, both text");
+  Json yes, begin, end;
+  yes.kind = Json::Kind::True;
+  begin.kind = end.kind = Json::Kind::String;
+  const auto name = [&](uint64_t token, Json* out) {
+    Result<std::string> piece = tokenizer_->id_to_piece(token);
+    if (piece.ok()) out->text = std::move(*piece);
+  };
+  if (begin_ != UINT64_MAX) name(begin_, &begin);
+  if (!ends_.empty()) name(end_, &end);
+  return template_->render({{"messages", std::move(*given)},
+                            {"add_generation_prompt", yes},
+                            {"bos_token", begin},
+                            {"eos_token", end}});
+}
+
+bool TextLLMRunner::has_template() const { return named_data("chat_template.jinja").ok(); }
+
+Result<std::unique_ptr<TextLLMRunner>> TextLLMRunner::fork() {
+  TORCHETTE_TRY(load());
+  auto other = std::make_unique<TextLLMRunner>(std::make_unique<Module>(module_), nullptr, temperature_);
+  other->root_ = root_;
+  other->tokenizer_ = tokenizer_;
+  other->template_ = template_;
+  other->vocabulary_ = vocabulary_;
+  other->identity_ = identity_;
+  other->adapter_ = adapter_;
+  Result<std::unique_ptr<Decoder>> decoder = decoder_->on(other->module_);
+  if (!decoder.ok()) return decoder.error();
+  other->decoder_ = std::move(*decoder);
+  TORCHETTE_TRY(other->load());
+  const Result<std::vector<Decoder::Part>> from = decoder_->state(), to = other->decoder_->state();
+  if (!from.ok()) return from.error();
+  if (!to.ok()) return to.error();
+  for (size_t i = 0; i < from->size(); ++i)
+    if ((*from)[i].nbytes > 0) std::memcpy((*to)[i].bytes, (*from)[i].bytes, (*from)[i].nbytes);
+  TORCHETTE_TRY(other->decoder_->restored());
+  other->tokens_ = tokens_;
+  // the state of a program without names is computed again
+  other->num_run_ = from->empty() ? 0 : num_run_;
+  return other;
+}
+
+Result<std::string> TextLLMRunner::identity() {
+  if (!identity_->is_known) {  // threads may compute the same value twice
+    TORCHETTE_CHECK(root_->data_loader() != nullptr, NotSupported,
+                    "the model was loaded from a Program; a state needs the bytes of its file");
+    const Result<uint64_t> hash = hash_of(*root_->data_loader());
+    if (!hash.ok()) return hash.error();
+    identity_->hash = *hash;
+    identity_->is_known = true;
+  }
+  return std::to_string(decoder_->vocab_size()) + "-" + std::to_string(max_context_) + "-" +
+         std::to_string(identity_->hash) + adapter_;
+}
+
+Result<std::vector<uint8_t>> TextLLMRunner::state() {
+  TORCHETTE_TRY(load());
+  const Result<std::string> model = identity();
+  if (!model.ok()) return model.error();
+  const size_t context = static_cast<size_t>(max_context_);
+  Span<float> logits;
+  stopped_.store(false, std::memory_order_relaxed);
+  TORCHETTE_TRY(run(std::min(tokens_.size(), context), &logits));
+  const Result<std::vector<Decoder::Part>> parts = decoder_->state();
+  if (!parts.ok()) return parts.error();
+  std::vector<uint64_t> tokens = tokens_;
+  tokens.resize(std::min(tokens.size(), context));
+  return write_state(*model, tokens, *parts, context);
+}
+
+Error TextLLMRunner::set_state(Span<const uint8_t> bytes) {
+  TORCHETTE_TRY(load());
+  const Result<std::string> model = identity();
+  if (!model.ok()) return model.error();
+  const Result<std::vector<Decoder::Part>> parts = decoder_->state();
+  if (!parts.ok()) return parts.error();
+  const auto context = static_cast<size_t>(max_context_);
+  Result<std::vector<uint64_t>> tokens =
+      read_state(bytes, *model, *parts, context, decoder_->vocab_size(), decoder_->has_media());
+  if (!tokens.ok()) return tokens.error();
+  TORCHETTE_TRY(decoder_->restored());
+  answer_.reset();
+  tokens_ = std::move(*tokens);
+  num_run_ = parts->empty() ? 0 : tokens_.size();
+  return Error::Ok;
+}
+
+Error TextLLMRunner::save_state(const std::string& path) {
+  const Result<std::vector<uint8_t>> bytes = state();
+  return bytes.ok() ? write_file(path, *bytes) : bytes.error();
+}
+
+Error TextLLMRunner::load_state(const std::string& path) {
+  const Result<std::vector<uint8_t>> bytes = read_file(path);
+  return bytes.ok() ? set_state({bytes->data(), bytes->size()}) : bytes.error();
+}
+
+Error TextLLMRunner::set_adapter(const std::string& path) {
+  TORCHETTE_TRY(load());
+  std::shared_ptr<DataLoader> file;
+  if (!path.empty()) {
+    const Result<Decoder::Adapter> tensors = Decoder::adapter_of(*root_->program());
+    TORCHETTE_CHECK(tensors.ok() && !tensors->empty(), InvalidArgument,
+                    "the model was exported without adapters (lora=)");
+    Result<FileDataLoader> opened = FileDataLoader::from(path.c_str());
+    if (!opened.ok()) return opened.error();
+    file = std::make_shared<FileDataLoader>(std::move(*opened));
+  }
+  TORCHETTE_TRY(make_decoder(std::move(file)));
+  answer_.reset();
+  tokens_.clear();
+  num_run_ = 0;
+  return Error::Ok;
+}
+
+std::unique_ptr<TextLLMRunner> create_text_llm_runner(const std::string& model_path,
+                                                      std::unique_ptr<Tokenizer> tokenizer,
+                                                      std::optional<const std::string> data_path,
+                                                      float temperature) {
+  std::vector<std::string> data;
+  if (data_path) data.push_back(*data_path);
+  auto module = std::make_unique<Module>(model_path, std::move(data), Module::LoadMode::Mmap);
+  return std::make_unique<TextLLMRunner>(std::move(module), std::move(tokenizer), temperature);
+}
+
+}  // namespace torchette::extension::llm

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// TextLLMRunner: generates text with a language model stored in a .pte file. The method `forward` of the file
+// accepts tokens (int64 [1, n]) and the position of the first one (int64 [1]), updates its KV cache and
+// returns the logits of the last token. Other files have the method `text_decoder` and an encoder of text,
+// sound or images. The API has the names of ExecuTorch. Tokens are equal to those of transformers.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "torchette/extension/module.h"
+#include "torchette/llm/engine/decoder.h"
+#include "torchette/llm/engine/irunner.h"
+#include "torchette/llm/engine/sampler.h"
+#include "torchette/llm/grammar/grammar.h"
+#include "torchette/llm/text/chat_template.h"
+#include "torchette/llm/text/tokenizer.h"
+
+namespace torchette::extension::llm {
+
+/// The output of one step.
+struct AnswerPiece {
+  struct TokenLogprob {
+    uint64_t token;
+    float logprob;
+  };
+  // Complete characters. Empty while a character is incomplete or the text may begin a stop string.
+  std::string text;
+  bool is_last = false;           // the last piece of an answer may have text
+  std::optional<uint64_t> token;  // absent if the last piece has only text that was held back
+  // Log-probabilities in the distribution of the model, if the configuration requests them.
+  float logprob = 0;
+  std::vector<TokenLogprob> top;
+};
+
+/// A conversation: each prompt continues after the last answer, until reset(). Not thread-safe, except
+/// stop().
+class TextLLMRunner final : public IRunner {
+ public:
+  /// The default tokenizer is the one of the file (its named data tokenizer.json). A `temperature` other than
+  /// -1 replaces the temperature of each configuration.
+  explicit TextLLMRunner(std::unique_ptr<Module> module, std::unique_ptr<Tokenizer> tokenizer = nullptr,
+                         float temperature = -1);
+  ~TextLLMRunner() override;
+
+  bool is_loaded() const override { return loaded_; }
+  /// Errors: those of Module::load_method() and make_tokenizer(); NotFound (no tokenizer), NotSupported (the
+  /// methods are not those of a language model).
+  Error load() override;
+
+  /// Generates an answer to `prompt`. `token_callback` receives the answer in pieces of complete characters.
+  /// The answer ends at an end token or a stop string, after the maximum of new tokens, at stop(), or when
+  /// the context is full. Errors: those of load(); InvalidArgument (no token, a prompt that is not UTF-8, or
+  /// an invalid configuration); OutOfResources (the prompt does not fit into the context, which is
+  /// unchanged).
+  Error generate(const std::string& prompt, const GenerationConfig& config, TokenCallback token_callback = {},
+                 StatsCallback stats_callback = {}) override;
+  /// The same for images, sound and text, in their order; `echo` has no effect. Models that encode a whole
+  /// text or sound (T5, Whisper) start a new conversation with each; a text with sound is the beginning of
+  /// the answer.
+  Error generate(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config,
+                 TokenCallback token_callback = {}, StatsCallback stats_callback = {});
+  /// The same in steps: begin() starts an answer to `prompt` without an echo, and each next() returns the
+  /// piece of one token, until the last one. A new begin() ends an unfinished answer. Errors: as above;
+  /// next() also has InvalidState (there is no answer, or it has ended).
+  Error begin(const std::string& prompt, const GenerationConfig& config);
+  Result<AnswerPiece> next();
+  Error begin(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config);
+  /// Starts an answer to the tokens of a whole conversation. Tokens at its beginning that the context has are
+  /// not run again. Errors: those of begin().
+  Error begin_with(const std::vector<uint64_t>& conversation, const GenerationConfig& config);
+  /// Starts an answer to messages: render(), encode, begin_with().
+  Error begin_chat(std::string_view messages, const GenerationConfig& config);
+  /// The statistics of the answer so far.
+  Stats stats() const;
+  /// Appends a text to the context without an answer. Errors: as above.
+  Error prefill(const std::string& prompt, int32_t num_bos = 0, int32_t num_eos = 0);
+  Error prefill(const std::vector<MultimodalInput>& inputs, int32_t num_bos = 0, int32_t num_eos = 0);
+  /// Generates an answer once and discards it.
+  Error warmup(const std::string& prompt, int32_t max_new_tokens);
+
+  /// Ends generate() after the current token; for other threads and callbacks.
+  void stop() override { stopped_.store(true, std::memory_order_relaxed); }
+  /// Starts a new conversation.
+  void reset() override { static_cast<void>(rewind(0)); }
+  /// Removes all tokens from `position` on. Error: InvalidArgument (the position is beyond the end).
+  Error rewind(size_t position);
+  /// A copy of the conversation that continues independently on the same weights. Errors: those of load();
+  /// MemoryAllocationFailed.
+  Result<std::unique_ptr<TextLLMRunner>> fork();
+
+  /// Saves and restores the conversation, in the format of torchette.llm.Session.save. Files are written
+  /// atomically. Errors: those of load(), NotSupported (the bytes of the file are not available),
+  /// InvalidExternalData (not a state of this model and adapter; the conversation is unchanged),
+  /// AccessFailed.
+  Result<std::vector<uint8_t>> state();
+  Error set_state(Span<const uint8_t> bytes);
+  Error save_state(const std::string& path);
+  Error load_state(const std::string& path);
+
+  /// Uses a LoRA adapter, the .ptd file of a model that was exported with one; an empty path: no adapter.
+  /// Starts a new conversation; forks do not change. Errors: those of load(), InvalidArgument (the model has
+  /// no adapters), InvalidExternalData (the file has other tensors).
+  Error set_adapter(const std::string& path);
+  /// Uses a small model with the same tokens for speculative decoding, with `num_tokens` proposals per step.
+  /// The distribution of answers does not change; greedy answers are equal. Null removes the draft. Until
+  /// then only this runner may use it.
+  void set_draft(std::shared_ptr<TextLLMRunner> draft, int32_t num_tokens = 4) {
+    draft_ = std::move(draft);
+    num_draft_ = num_tokens;
+  }
+
+  /// All tokens of the conversation. Tokens beyond the vocabulary represent images and sound.
+  const std::vector<uint64_t>& tokens() const { return tokens_; }
+  int64_t max_context_len() const { return max_context_; }
+  /// Null before load().
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  Module& module() { return *module_; }
+  /// The defaults of the file for its model (generation_config.json). Errors: those of load() and
+  /// Json::parse().
+  Result<GenerationConfig> default_config();
+  /// Renders messages, a JSON list of {"role": ..., "content": ...}, with the template of the file.
+  /// Errors: those of load(), ChatTemplate and Json::parse(); NotFound (the file has no template).
+  Result<std::string> render(std::string_view messages);
+  bool has_template() const;
+
+ private:
+  struct Answer;
+
+  Error read_metadata();
+  Error load_model();
+  Result<FreeableBuffer> named_data(const char* name) const;
+  Result<std::vector<uint64_t>> encode(const std::string& prompt, const GenerationConfig& config) const;
+  /// A prompt for the decoder, with the tokens of each text.
+  Result<Decoder::Prompt> place(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config);
+  Error make_decoder(std::shared_ptr<DataLoader> adapter);
+  Result<std::string> identity();
+  /// Runs the first `end` tokens, except those that ran before. `*logits` are those of the last one and are
+  /// valid until the next run.
+  Error run(size_t end, Span<float>* logits);
+  /// The same for all of `tokens`, which become the conversation.
+  Error run_all(const std::vector<uint64_t>& tokens, Span<float>* logits);
+
+  // text_llm_generation.cpp
+  Result<std::unique_ptr<Answer>> prepare(const GenerationConfig& given);
+  Error set_grammar(Answer* answer);
+  Error start(const std::vector<uint64_t>& prompt, std::unique_ptr<Answer> answer);
+  Error start_conversation(const std::vector<uint64_t>& conversation, std::unique_ptr<Answer> answer);
+  void drop_oldest(size_t num_kept, size_t num_newest);
+  Error next_logits(Span<float>* logits);
+  Error choose_token(Span<float> logits, AnswerPiece* piece);
+  Result<Sampler::Choice> distribution(Span<float> logits, const Grammar::State* state,
+                                       const std::vector<uint64_t>& history);
+  Result<AnswerPiece> add_text(AnswerPiece piece);
+  Result<AnswerPiece> finish(const char* reason);
+  void end(const char* reason, AnswerPiece* last);
+  Error draft_tokens();
+  Error run_draft(const std::vector<uint64_t>& tokens);
+  Error generate_pieces(const GenerationConfig& config, const TokenCallback& token_callback,
+                        const StatsCallback& stats_callback);
+
+  struct Identity;
+
+  std::shared_ptr<Module> root_, module_;  // forks share their parent's program and tokenizer
+  std::shared_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Decoder> decoder_;
+  std::shared_ptr<Identity> identity_;  // of the file; forks share it
+  std::string adapter_;                 // identifies the adapter
+  float temperature_;
+  bool loaded_ = false;
+  uint64_t begin_ = UINT64_MAX, end_ = UINT64_MAX;
+  std::atomic<bool> stopped_{false};
+  int64_t max_context_ = 0;
+  std::unordered_set<uint64_t> ends_;
+  std::vector<uint64_t> tokens_;
+  size_t num_run_ = 0;  // tokens in the KV cache, the first ones of tokens_
+  long load_start_ = 0, load_end_ = 0;
+  std::unique_ptr<Answer> answer_;
+  std::shared_ptr<const ChatTemplate> template_;
+  std::shared_ptr<const GrammarVocabulary> vocabulary_;  // made by the first grammar
+  std::shared_ptr<Grammar> grammar_;                     // of the last answer with one
+  std::string grammar_text_;
+  std::shared_ptr<TextLLMRunner> draft_;
+  int32_t num_draft_ = 4;
+};
+
+/// Makes a runner, as in ExecuTorch. Opens no file.
+std::unique_ptr<TextLLMRunner> create_text_llm_runner(
+    const std::string& model_path, std::unique_ptr<Tokenizer> tokenizer = nullptr,
+    std::optional<const std::string> data_path = std::nullopt, float temperature = -1);
+
+}  // namespace torchette::extension::llm

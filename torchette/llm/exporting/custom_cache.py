@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The caches of keys and values, and the pass over exported graphs, that exporters of language models import by ExecuTorch's
+# names.
+"""Caches whose layout is that of `llama::custom_sdpa`: [batch, positions, heads, depth]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.pass_base import PassBase, PassResult
+
+from torchette.exir.arguments import int_arg, ints_arg, node_arg
+from torchette.llm.exporting import custom_ops  # noqa: F401
+
+
+class CustomKVCache(nn.Module):
+    """Keys and values of positions 0 .. `max_context_length` - 1, in the buffers `k_cache` and `v_cache`."""
+
+    k_cache: Tensor
+    v_cache: Tensor
+
+    def __init__(
+        self,
+        max_batch_size: int,
+        max_context_length: int,
+        n_heads: int,
+        head_dim: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.max_batch_size, self.max_context_length = max_batch_size, max_context_length
+        self.n_heads, self.head_dim = n_heads, head_dim
+        for name in "k_cache", "v_cache":
+            cache = torch.zeros(max_batch_size, max_context_length, n_heads, head_dim, dtype=dtype)
+            self.register_buffer(name, cache)
+
+    def _write(
+        self, start: int | float, keys: Tensor, values: Tensor, indices: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        ops, caches = torch.ops.llama, (self.k_cache, self.v_cache)
+        for given, cache in zip((keys, values), caches):
+            rows = given.transpose(1, 2)
+            if indices is None:
+                ops.update_cache(rows, cache, start)
+            else:
+                ops.update_cache_with_indices(rows, cache, start, indices)
+        return self.k_cache.transpose(1, 2), self.v_cache.transpose(1, 2)
+
+    def update(
+        self, input_pos: Tensor, k_val: Tensor, v_val: Tensor, indices: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Writes [batch, heads, tokens, depth] at consecutive positions `input_pos` [tokens], or in the rows `indices`;
+        returns the whole caches, transposed alike."""
+        return self._write(input_pos[0].item(), k_val, v_val, indices)
+
+
+class CustomRingKVCache(CustomKVCache):
+    """For a sliding window of `max_context_length` tokens: a ring of twice as many rows. A call takes up to a window."""
+
+    positions: Tensor
+
+    def __init__(self, max_batch_size: int, max_context_length: int, *rest: Any, **named: Any) -> None:
+        super().__init__(max_batch_size, 2 * max_context_length, *rest, **named)
+        self.window_size = max_context_length
+        self.is_ring_buffer = True
+        self.register_buffer("positions", torch.full((2 * max_context_length,), -1))  # of each row
+
+    def create_causal_mask_for_ring_buffer(self, start_pos: int, seq_len: int) -> Tensor:
+        """[seq_len, rows] of 0 where a token at `start_pos` and after sees a row, else of -inf."""
+        token = (start_pos + torch.arange(seq_len)).unsqueeze(1)
+        age = token - self.positions
+        seen = (self.positions >= 0) & (age >= 0) & (age < self.window_size)
+        return torch.where(seen, 0.0, float("-inf"))
+
+    def update(
+        self, input_pos: Tensor, k_val: Tensor, v_val: Tensor, indices: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As that of CustomKVCache; the rows are the positions modulo their number."""
+        torch._check(
+            k_val.shape[2] <= self.window_size, lambda: "more tokens at once than the sliding window has"
+        )
+        rows = input_pos % self.max_context_length
+        self.positions.index_copy_(0, rows, input_pos)
+        return self._write(0, k_val, v_val, rows)
+
+
+class RemoveRedundantTransposes(PassBase):
+    """Removes a transposition or permutation that undoes another one."""
+
+    def call(self, graph_module: GraphModule) -> PassResult:
+        """Change the graph in place."""
+        graph, changed = graph_module.graph, False
+        for node in list(graph.nodes):
+            if (order := _order(node)) is None or (before := _order(node.args[0])) is None:
+                continue
+            if [before[d] for d in order] == list(range(len(before))):
+                node.replace_all_uses_with(node.args[0].args[0])
+                changed = True
+        if changed:
+            graph.eliminate_dead_code()
+            graph_module.recompile()
+        return PassResult(graph_module, changed)
+
+
+def _order(node: Node) -> list[int] | None:
+    aten = torch.ops.aten
+    if node.target not in (aten.transpose.int, aten.permute.default):
+        return None
+    order = list(range(node_arg(node).meta["val"].dim()))
+    if node.target == aten.permute.default:
+        return [order[d] for d in ints_arg(node, 1)]
+    first, second = int_arg(node, 1), int_arg(node, 2)
+    order[first], order[second] = order[second], order[first]
+    return order

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torchette/llm/media/features.h"
+
+#include <algorithm>
+#include <cmath>
+#include <complex>
+#include <utility>
+
+namespace torchette::extension::llm {
+namespace {
+
+using Complex = std::complex<double>;
+
+constexpr size_t kWindow = 400, kHop = 160;
+constexpr double kRate = 16000, kPi = 3.14159265358979323846;
+
+/// The transform of `count` values that lie `step` apart, of its factors, least first.
+void transform(const Complex* in, size_t step, size_t count, const std::vector<Complex>& roots, Complex* out,
+               Complex* work) {
+  size_t factor = 2;
+  while (factor < count && count % factor != 0) ++factor;
+  if (count == 1) {
+    *out = *in;
+    return;
+  }
+  const size_t part = count / factor, turn = roots.size() / count;
+  for (size_t i = 0; i < factor; ++i)
+    transform(in + i * step, step * factor, part, roots, work + i * part, out + i * part);
+  for (size_t k = 0; k < count; ++k) {
+    Complex sum = 0;
+    for (size_t i = 0; i < factor; ++i) sum += work[i * part + k % part] * roots[i * k % count * turn];
+    out[k] = sum;
+  }
+}
+
+double hertz(double mel) {
+  return mel < 15 ? mel * 200 / 3 : 1000 * std::exp((mel - 15) * std::log(6.4) / 27);
+}
+
+/// Of one side: for each wanted place, what it takes of the given ones.
+std::vector<double> weights(size_t given, size_t wanted) {
+  std::vector<double> all(given * wanted);
+  const double scale = static_cast<double>(given) / static_cast<double>(wanted);
+  for (size_t i = 0; i < wanted; ++i) {
+    double* const row = all.data() + i * given;
+    double sum = 0;
+    for (size_t j = 0; j < given; ++j) {
+      const double far = std::abs(static_cast<double>(j) + 0.5 - (static_cast<double>(i) + 0.5) * scale) /
+                         std::max(scale, 1.0);
+      sum += row[j] = std::max(1 - far, 0.0);
+    }
+    for (size_t j = 0; j < given; ++j) row[j] /= sum;
+  }
+  return all;
+}
+
+/// For each row of `in` [rows, given], the weighted sums: [wanted, rows].
+std::vector<double> sized(const std::vector<double>& in, size_t rows, size_t given, size_t wanted) {
+  const std::vector<double> by = weights(given, wanted);
+  std::vector<double> out(wanted * rows);
+  for (size_t i = 0; i < wanted; ++i) {
+    size_t first = 0, last = given;
+    while (by[i * given + first] == 0) ++first;
+    while (by[i * given + last - 1] == 0) --last;
+    for (size_t row = 0; row < rows; ++row) {
+      double sum = 0;
+      for (size_t j = first; j < last; ++j) sum += in[row * given + j] * by[i * given + j];
+      out[i * rows + row] = sum;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<float> log_mel(const float* samples, size_t count, size_t bands, size_t frames) {
+  const size_t length = frames * kHop, bins = kWindow / 2 + 1, half = kWindow / 2;
+  const auto sample = [&](std::ptrdiff_t at) -> double {  // mirrored at both ends
+    const auto end = static_cast<std::ptrdiff_t>(length);
+    if (at < 0) at = -at;
+    if (at >= end) at = 2 * (end - 1) - at;
+    return at >= 0 && static_cast<size_t>(at) < count ? static_cast<double>(samples[at]) : 0;
+  };
+  std::vector<double> window(kWindow);
+  std::vector<Complex> roots(kWindow), in(kWindow), out(kWindow), work(kWindow);
+  for (size_t i = 0; i < kWindow; ++i) {
+    const double angle = 2 * kPi * static_cast<double>(i) / kWindow;
+    window[i] = 0.5 - 0.5 * std::cos(angle);
+    roots[i] = {std::cos(angle), -std::sin(angle)};
+  }
+  const double top = 15 + 27 * std::log(kRate / 2 / 1000) / std::log(6.4);
+  std::vector<double> edges(bands + 2);
+  for (size_t i = 0; i < edges.size(); ++i)
+    edges[i] = hertz(top * static_cast<double>(i) / static_cast<double>(bands + 1));
+  std::vector<double> filters(bands * bins);
+  std::vector<std::pair<size_t, size_t>> reach(bands);  // of each, where it is not zero
+  for (size_t band = 0; band < bands; ++band) {
+    const double low = edges[band], middle = edges[band + 1], high = edges[band + 2];
+    for (size_t i = 0; i < bins; ++i) {
+      const double at = kRate / 2 * static_cast<double>(i) / static_cast<double>(bins - 1);
+      const double slope = std::min((at - low) / (middle - low), (high - at) / (high - middle));
+      if (slope <= 0) continue;
+      filters[band * bins + i] = slope * 2 / (high - low);
+      if (reach[band].second == 0) reach[band].first = i;
+      reach[band].second = i + 1;
+    }
+  }
+  std::vector<double> loud(bands * frames), power(bins);
+  double loudest = -INFINITY;
+  for (size_t frame = 0; frame < frames; ++frame) {
+    const auto start = static_cast<std::ptrdiff_t>(frame * kHop) - static_cast<std::ptrdiff_t>(half);
+    for (size_t i = 0; i < kWindow; ++i) in[i] = window[i] * sample(start + static_cast<std::ptrdiff_t>(i));
+    transform(in.data(), 1, kWindow, roots, out.data(), work.data());
+    for (size_t i = 0; i < bins; ++i) power[i] = std::norm(out[i]);
+    for (size_t band = 0; band < bands; ++band) {
+      double sum = 0;
+      for (size_t i = reach[band].first; i < reach[band].second; ++i)
+        sum += filters[band * bins + i] * power[i];
+      const double found = std::log10(std::max(sum, 1e-10));
+      loud[band * frames + frame] = found;
+      loudest = std::max(loudest, found);
+    }
+  }
+  std::vector<float> all(loud.size());
+  for (size_t i = 0; i < all.size(); ++i)
+    all[i] = static_cast<float>((std::max(loud[i], loudest - 8) + 4) / 4);
+  return all;
+}
+
+std::vector<float> pixels(const Image& image, size_t height, size_t width, const std::vector<double>& mean,
+                          const std::vector<double>& std) {
+  const auto given_width = static_cast<size_t>(image.width()),
+             given_height = static_cast<size_t>(image.height());
+  const std::vector<uint8_t>& bytes = image.get_uint8_data();
+  std::vector<double> planes(bytes.size());
+  for (size_t i = 0; i < planes.size(); ++i) planes[i] = bytes[i] / 255.0;
+  // [3 given_height, given_width] -> [width, 3 given_height] = [3 width, given_height] -> [height, 3 width]
+  const std::vector<double> narrow = sized(planes, 3 * given_height, given_width, width);
+  const std::vector<double> whole = sized(narrow, 3 * width, given_height, height);
+  std::vector<float> out(3 * height * width);
+  for (size_t y = 0; y < height; ++y)
+    for (size_t x = 0; x < width; ++x)
+      for (size_t c = 0; c < 3; ++c)
+        out[(c * height + y) * width + x] =
+            static_cast<float>((whole[y * 3 * width + x * 3 + c] - mean[c]) / std[c]);
+  return out;
+}
+
+}  // namespace torchette::extension::llm

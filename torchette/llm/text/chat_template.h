@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// ChatTemplate: renders the messages of a conversation as the prompt of a model, with the template of its
+// file. Templates are written in Jinja. jinja/ implements the part of the language that templates of language
+// models use. Templates are untrusted: unknown constructs are errors that name them, and work is bounded.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "torchette/llm/text/json.h"
+#include "torchette/runtime/result.h"
+
+namespace torchette::extension::llm {
+
+class ChatTemplate {
+ public:
+  /// The variables of the template, such as `messages`.
+  using Names = std::vector<std::pair<std::string, Json>>;
+
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ~ChatTemplate();
+
+  /// Errors: InvalidExternalData (not a valid template; the log names the line), NotSupported.
+  static Result<ChatTemplate> parse(std::string_view source);
+  /// Errors: InvalidArgument (the template rejects the messages; the log has its message), NotSupported,
+  /// OutOfResources (the work exceeds its limit).
+  Result<std::string> render(const Names& names) const;
+
+ private:
+  struct Tree;
+  explicit ChatTemplate(std::unique_ptr<Tree> tree);
+
+  std::unique_ptr<Tree> tree_;
+};
+
+}  // namespace torchette::extension::llm

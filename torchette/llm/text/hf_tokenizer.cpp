@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// tokenizer.json: its parts by name, into a pipeline.
+#include "torchette/llm/text/pipeline.h"
+#include "torchette/llm/text/tokenizer.h"
+#include "torchette/runtime/kernel.h"
+
+namespace torchette::extension::llm {
+namespace {
+
+/// The numbers of a special token of a template.
+Error append_special(const Json& tokens, std::string_view name, std::vector<uint64_t>* out) {
+  const Json& ids = tokens[name]["ids"];
+  TORCHETTE_CHECK(!ids.items.empty(), InvalidExternalData, "the template's special token %s has no ids",
+                  std::string(name).c_str());
+  for (const Json& id : ids.items) {
+    TORCHETTE_CHECK(id.index() >= 0, InvalidExternalData,
+                    "the template's special token %s has an id that is none", std::string(name).c_str());
+    out->push_back(static_cast<uint64_t>(id.index()));
+  }
+  return Error::Ok;
+}
+
+/// What stands before and behind a text; of several processors the later ones stand outside.
+Error add_processor(const Json& json, Pipeline* out) {
+  const std::string_view type = json.string("type");
+  std::vector<uint64_t> before, behind;
+  if (json.is(Json::Kind::Null) || type == "ByteLevel") return Error::Ok;  // of offsets alone
+  if (type == "Sequence") {
+    for (const Json& member : json["processors"].items) TORCHETTE_TRY(add_processor(member, out));
+    return Error::Ok;
+  }
+  if (type == "TemplateProcessing") {
+    bool passed = false;
+    for (const Json& part : json["single"].items) {
+      const Json& special = part["SpecialToken"];
+      if (special.is(Json::Kind::Object)) {
+        TORCHETTE_TRY(
+            append_special(json["special_tokens"], special.string("id"), passed ? &behind : &before));
+        continue;
+      }
+      TORCHETTE_CHECK(part["Sequence"].string("id") == "A" && !passed, NotSupported,
+                      "a template that is not of one text and special tokens");
+      passed = true;
+    }
+    TORCHETTE_CHECK(passed, NotSupported, "a template without the text");
+  } else if (type == "BertProcessing" || type == "RobertaProcessing") {
+    const Json &first = json["cls"], &last = json["sep"];
+    TORCHETTE_CHECK(first.items.size() == 2 && last.items.size() == 2 && first.items[1].index() >= 0 &&
+                        last.items[1].index() >= 0,
+                    InvalidExternalData, "%s without its cls and sep", std::string(type).c_str());
+    before.push_back(static_cast<uint64_t>(first.items[1].index()));
+    behind.push_back(static_cast<uint64_t>(last.items[1].index()));
+  } else {
+    TORCHETTE_LOG(Error, "the tokenizer's post-processor %s is not supported", std::string(type).c_str());
+    return Error::NotSupported;
+  }
+  out->before.insert(out->before.begin(), before.begin(), before.end());
+  out->behind.insert(out->behind.end(), behind.begin(), behind.end());
+  return Error::Ok;
+}
+
+Error add_tokens(const Json& json, Pipeline* out) {
+  for (const Json& entry : json.items) {
+    Result<Text> content = to_text(entry.string("content"));
+    if (!content.ok()) return content.error();
+    const int64_t id = entry["id"].index();
+    TORCHETTE_CHECK(id >= 0, InvalidExternalData, "the added token %s has no id", to_utf8(*content).c_str());
+    AddedToken token;
+    token.content = std::move(*content);
+    token.id = static_cast<uint64_t>(id);
+    token.single_word = entry.flag("single_word");
+    token.lstrip = entry.flag("lstrip");
+    token.rstrip = entry.flag("rstrip");
+    token.special = entry.flag("special");
+    TORCHETTE_TRY(out->add(std::move(token), entry.flag("normalized", !entry.flag("special"))));
+  }
+  return Error::Ok;
+}
+
+}  // namespace
+
+Error HFTokenizer::load_bytes(std::string_view bytes) {
+  const Result<Json> json = Json::parse(bytes);
+  if (!json.ok()) return json.error();
+  auto made = std::make_shared<Pipeline>();
+  Result<std::unique_ptr<Model>> model = make_model((*json)["model"]);
+  if (!model.ok()) return model.error();
+  made->model = std::move(*model);
+  TORCHETTE_TRY(add_normalizers((*json)["normalizer"], &made->normalizers));
+  TORCHETTE_TRY(add_pre_tokenizers((*json)["pre_tokenizer"], &made->pre_tokenizers));
+  const Json& decoder = (*json)["decoder"];
+  made->joins_with_spaces = decoder.is(Json::Kind::Null);
+  if (!made->joins_with_spaces) TORCHETTE_TRY(add_decoders(decoder, &made->decoders));
+  TORCHETTE_TRY(add_processor((*json)["post_processor"], made.get()));
+  TORCHETTE_TRY(add_tokens((*json)["added_tokens"], made.get()));
+  bos_ = made->before.empty() ? kNone : made->before.front();
+  eos_ = made->behind.empty() ? kNone : made->behind.back();
+  pipeline_ = std::move(made);
+  return Error::Ok;
+}
+
+}  // namespace torchette::extension::llm

@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torchette/llm/text/jinja/evaluator.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "torchette/llm/text/jinja/errors.h"
+#include "torchette/llm/text/jinja/strings.h"
+#include "torchette/runtime/kernel.h"
+
+namespace torchette::extension::llm::jinja {
+
+Error Evaluator::spend(size_t work) {
+  work_left_ -= static_cast<int64_t>(work) + 1;
+  TORCHETTE_CHECK(work_left_ >= 0, OutOfResources, "the work of the chat template exceeds its limit");
+  return Error::Ok;
+}
+
+Value* Evaluator::find(const std::string& name) {
+  for (size_t i = scopes_.size(); i-- > 0;)
+    for (auto& [key, value] : scopes_[i])
+      if (key == name) return &value;
+  return nullptr;
+}
+
+Result<Value::List> Evaluator::items(int line, const Value& value) {
+  if (value.is(Kind::List)) return *value.list;
+  Value::List found;
+  if (value.is(Kind::Dict)) {
+    for (const auto& [key, item] : *value.dict) found.push_back(Value::of(key));
+  } else if (value.is(Kind::String)) {
+    for (char32_t c : characters(value.text)) found.push_back(Value::of(to_utf8(&c, 1)));
+  } else if (!value.is(Kind::Undefined)) {
+    return evaluation_error(line, to_repr(value) + " is not iterable");
+  }
+  TORCHETTE_TRY(spend(found.size()));
+  return found;
+}
+
+// --- Statements ---
+
+Error Evaluator::render(const Node& statement, std::string* out) {
+  TORCHETTE_TRY(spend(0));
+  switch (statement.op) {
+    case Op::Text:
+      *out += statement.name;
+      break;
+    case Op::Output:
+      TORCHETTE_TRY(render_output(statement, out));
+      break;
+    case Op::Block:
+      TORCHETTE_TRY(render_block(statement, out));
+      break;
+    case Op::If:
+      return render_if(statement, out);
+    case Op::For:
+      return render_loop(statement, out);
+    case Op::Set:
+    case Op::SetBlock:
+      TORCHETTE_TRY(render_set(statement));
+      break;
+    case Op::Macro:
+      set(statement.name, Value::of_macro(&statement));
+      break;
+    default:
+      leave_ = statement.op == Op::Break ? Leave::Break : Leave::Continue;
+  }
+  TORCHETTE_CHECK(out->size() <= kMaxOutput, OutOfResources, "the chat template writes too much");
+  return Error::Ok;
+}
+
+Error Evaluator::render_output(const Node& node, std::string* out) {
+  const Result<Value> value = evaluate(*node.children[0]);
+  if (!value.ok()) return value.error();
+  *out += to_string(*value);
+  return Error::Ok;
+}
+
+Error Evaluator::render_block(const Node& node, std::string* out) {
+  for (const NodePtr& child : node.children) {
+    TORCHETTE_TRY(render(*child, out));
+    if (leave_ != Leave::No) break;
+  }
+  return Error::Ok;
+}
+
+Error Evaluator::render_if(const Node& node, std::string* out) {
+  for (size_t i = 0; i < node.children.size(); i += 2) {
+    if (i + 1 == node.children.size()) return render(*node.children[i], out);
+    const Result<Value> condition = evaluate(*node.children[i]);
+    if (!condition.ok()) return condition.error();
+    if (condition->is_true()) return render(*node.children[i + 1], out);
+  }
+  return Error::Ok;
+}
+
+Error Evaluator::render_set(const Node& node) {
+  Value value;
+  if (node.op == Op::SetBlock) {
+    std::string text;
+    scopes_.emplace_back();
+    TORCHETTE_TRY(render(*node.children[0], &text));
+    scopes_.pop_back();
+    value = Value::of(std::move(text));
+  } else {
+    Result<Value> found = evaluate(*node.children[0]);
+    if (!found.ok()) return found.error();
+    value = std::move(*found);
+  }
+  if (node.names.empty()) {
+    set(node.name, std::move(value));
+    return Error::Ok;
+  }
+  const Value* name_space = find(node.name);
+  if (name_space == nullptr || !name_space->is(Kind::Dict))
+    return evaluation_error(node.line, node.name + " is not a namespace");
+  set_key(name_space->dict.get(), node.names[0], std::move(value));
+  return Error::Ok;
+}
+
+Error Evaluator::render_loop(const Node& node, std::string* out) {
+  const Result<Value> iterable = evaluate(*node.children[0]);
+  if (!iterable.ok()) return iterable.error();
+  scopes_.emplace_back();
+  const Result<Value::List> list = loop_items(node, *iterable);
+  if (!list.ok()) return list.error();
+  const size_t count = list->size();
+  for (size_t i = 0; i < count; ++i) {
+    scopes_.back().clear();
+    TORCHETTE_TRY(bind_loop_variables(node, (*list)[i]));
+    set("loop",
+        Value::of(Value::Dict{{"index", Value::of(i + 1)},
+                              {"index0", Value::of(i)},
+                              {"revindex", Value::of(count - i)},
+                              {"revindex0", Value::of(count - i - 1)},
+                              {"first", Value::of(i == 0)},
+                              {"last", Value::of(i + 1 == count)},
+                              {"length", Value::of(count)},
+                              {"previtem", i > 0 ? (*list)[i - 1] : Value::undefined("previtem")},
+                              {"nextitem", i + 1 < count ? (*list)[i + 1] : Value::undefined("nextitem")}}));
+    TORCHETTE_TRY(render(*node.children[2], out));
+    const bool is_left = leave_ == Leave::Break;
+    leave_ = Leave::No;
+    if (is_left) break;
+  }
+  scopes_.pop_back();
+  return count == 0 && node.children.size() > 3 ? render(*node.children[3], out) : Error::Ok;
+}
+
+/// The items for which the condition of the loop is true. The innermost scope is that of the loop.
+Result<Value::List> Evaluator::loop_items(const Node& node, const Value& iterable) {
+  Result<Value::List> all = items(node.line, iterable);
+  if (!all.ok() || !node.children[1]) return all;
+  Value::List kept;
+  for (const Value& item : *all) {
+    TORCHETTE_TRY(bind_loop_variables(node, item));
+    const Result<Value> condition = evaluate(*node.children[1]);
+    if (!condition.ok()) return condition.error();
+    if (condition->is_true()) kept.push_back(item);
+  }
+  return kept;
+}
+
+Error Evaluator::bind_loop_variables(const Node& node, const Value& item) {
+  if (node.names.size() == 1) {
+    set(node.names[0], item);
+    return Error::Ok;
+  }
+  if (!item.is(Kind::List) || item.list->size() != node.names.size())
+    return evaluation_error(node.line,
+                            "an item does not have " + std::to_string(node.names.size()) + " parts");
+  for (size_t i = 0; i < node.names.size(); ++i) set(node.names[i], (*item.list)[i]);
+  return Error::Ok;
+}
+
+// --- Expressions ---
+
+Result<Value> Evaluator::evaluate(const Node& node) {
+  TORCHETTE_TRY(spend(0));
+  if (++depth_ > 4 * kMaxDepth) return evaluation_error(node.line, "values are nested too deeply");
+  Result<Value> found = evaluate_unguarded(node);
+  --depth_;
+  if (found.ok() && found->is(Kind::String)) {
+    TORCHETTE_TRY(spend(found->text.size() / 16));
+    if (found->text.size() > kMaxString) return evaluation_error(node.line, "a string is too long");
+  }
+  return found;
+}
+
+/// The value of a node without the limits on work, depth and size.
+Result<Value> Evaluator::evaluate_unguarded(const Node& node) {
+  switch (node.op) {
+    case Op::Constant:
+      return node.value;
+    case Op::Name: {
+      const Value* found = find(node.name);
+      return found != nullptr ? *found : Value::undefined(node.name);
+    }
+    case Op::List: {
+      Result<std::vector<Value>> list = evaluate_all(node, 0);
+      if (!list.ok()) return list.error();
+      return Value::of(std::move(*list));
+    }
+    case Op::Dict:
+      return evaluate_dict(node);
+    case Op::And:
+    case Op::Or:
+      return evaluate_logical(node);
+    case Op::Conditional:
+      return evaluate_conditional(node);
+    case Op::Slice:
+      return evaluate_slice(node);
+    default:
+      return evaluate_operation(node);
+  }
+}
+
+/// The value of a node with a first operand that is always evaluated.
+Result<Value> Evaluator::evaluate_operation(const Node& node) {
+  const Result<Value> first = evaluate(*node.children[0]);
+  if (!first.ok()) return first.error();
+  switch (node.op) {
+    case Op::Not:
+      return Value::of(!first->is_true());
+    case Op::Negate:
+      return negate(node, *first);
+    case Op::Attribute:
+      return evaluate_attribute(node, *first);
+    case Op::Item:
+      return evaluate_item(node, *first);
+    case Op::Call:
+    case Op::Method:
+    case Op::Filter:
+    case Op::Test:
+      return evaluate_call(node, *first);
+    default: {
+      const Result<Value> second = evaluate(*node.children[1]);
+      if (!second.ok()) return second.error();
+      return apply_operator(*this, node.line, node.op, *first, *second);
+    }
+  }
+}
+
+Result<std::vector<Value>> Evaluator::evaluate_all(const Node& node, size_t first) {
+  std::vector<Value> values;
+  for (size_t i = first; i < node.children.size(); ++i) {
+    Result<Value> value = evaluate(*node.children[i]);
+    if (!value.ok()) return value.error();
+    values.push_back(std::move(*value));
+  }
+  return values;
+}
+
+Result<Value> Evaluator::evaluate_dict(const Node& node) {
+  const Result<std::vector<Value>> items = evaluate_all(node, 0);
+  if (!items.ok()) return items.error();
+  Value::Dict dict;
+  for (size_t i = 0; i + 1 < items->size(); i += 2)
+    dict.emplace_back(to_string((*items)[i]), (*items)[i + 1]);
+  return Value::of(std::move(dict));
+}
+
+Result<Value> Evaluator::evaluate_logical(const Node& node) {
+  Result<Value> left = evaluate(*node.children[0]);
+  if (!left.ok() || left->is_true() == (node.op == Op::Or)) return left;
+  return evaluate(*node.children[1]);
+}
+
+Result<Value> Evaluator::evaluate_conditional(const Node& node) {
+  const Result<Value> condition = evaluate(*node.children[0]);
+  if (!condition.ok()) return condition.error();
+  if (condition->is_true()) return evaluate(*node.children[1]);
+  if (node.children.size() > 2) return evaluate(*node.children[2]);
+  return Value::undefined("the value without else");
+}
+
+Result<Value> Evaluator::evaluate_attribute(const Node& node, const Value& object) {
+  if (object.is(Kind::Undefined)) return evaluation_error(node.line, object.text + " is undefined");
+  const Value* found = object.find(node.name);
+  return found != nullptr ? *found : Value::undefined(node.name);
+}
+
+Result<Value> Evaluator::evaluate_item(const Node& node, const Value& object) {
+  const Result<Value> index = evaluate(*node.children[1]);
+  if (!index.ok()) return index.error();
+  if (object.is(Kind::Undefined)) return evaluation_error(node.line, object.text + " is undefined");
+  if (object.is(Kind::Dict)) {
+    const Value* found = object.find(to_string(*index));
+    return found != nullptr ? *found : Value::undefined(to_string(*index));
+  }
+  if (!index->is_integer()) return Value::undefined(to_string(*index));
+  const Text text = object.is(Kind::String) ? characters(object.text) : Text();
+  const auto size = static_cast<int64_t>(object.is(Kind::List) ? object.list->size() : text.size());
+  const int64_t at = index->integer < 0 ? index->integer + size : index->integer;
+  if (at < 0 || at >= size) return Value::undefined("item " + to_string(*index));
+  if (object.is(Kind::List)) return (*object.list)[static_cast<size_t>(at)];
+  return Value::of(to_utf8(&text[static_cast<size_t>(at)], 1));
+}
+
+/// Python's slices.
+Result<Value> Evaluator::evaluate_slice(const Node& node) {
+  const Result<Value> object = evaluate(*node.children[0]);
+  if (!object.ok()) return object.error();
+  int64_t given[3] = {};
+  for (size_t i = 0; i < 3; ++i) {
+    if (!node.children[i + 1]) continue;
+    const Result<Value> bound = evaluate(*node.children[i + 1]);
+    if (!bound.ok()) return bound.error();
+    if (!bound->is_integer()) return evaluation_error(node.line, "the bounds of a slice must be integers");
+    given[i] = bound->integer;
+  }
+  const bool is_list = object->is(Kind::List);
+  if (!is_list && !object->is(Kind::String))
+    return evaluation_error(node.line, "only lists and strings have slices");
+  const Text text = is_list ? Text() : characters(object->text);
+  const auto size = static_cast<int64_t>(is_list ? object->list->size() : text.size());
+  const int64_t step = node.children[3] ? std::clamp<int64_t>(given[2], -(1 << 30), 1 << 30) : 1;
+  if (step == 0) return evaluation_error(node.line, "the step of a slice is 0");
+  const auto bound = [&](size_t i, int64_t otherwise) {
+    if (!node.children[i + 1]) return otherwise;
+    const int64_t at = given[i] < 0 ? given[i] + size : given[i];
+    return step > 0 ? std::clamp<int64_t>(at, 0, size) : std::clamp<int64_t>(at, -1, size - 1);
+  };
+  const int64_t first = bound(0, step > 0 ? 0 : size - 1), last = bound(1, step > 0 ? size : -1);
+  Value::List list;
+  Text part;
+  for (int64_t at = first; step > 0 ? at < last : at > last; at += step)
+    if (is_list)
+      list.push_back((*object->list)[static_cast<size_t>(at)]);
+    else
+      part += text[static_cast<size_t>(at)];
+  return is_list ? Value::of(std::move(list)) : Value::of(to_utf8(part));
+}
+
+Result<Value> Evaluator::negate(const Node& node, const Value& operand) {
+  if (operand.is_integer())  // the least int64 has no opposite and stays
+    return Value::of(static_cast<int64_t>(0 - static_cast<uint64_t>(operand.integer)));
+  if (operand.is_number()) return Value::of(-operand.real);
+  return evaluation_error(node.line, "the operand of - is not a number");
+}
+
+// --- Calls ---
+
+Result<Value> Evaluator::evaluate_call(const Node& node, const Value& callee) {
+  const std::string unnamed = "this value";
+  const Result<std::vector<Value>> arguments = evaluate_all(node, 1);
+  if (!arguments.ok()) return arguments.error();
+  const Node& first = *node.children[0];
+  const std::string& name = node.op != Op::Call ? node.name : first.op == Op::Name ? first.name : unnamed;
+  const Call made{*this, node.line, name, *arguments, node.names};
+  if (node.op == Op::Filter) return apply_filter(made, callee);
+  if (node.op == Op::Test) return apply_test(made, callee);
+  if (node.op == Op::Method) return call_method(made, callee);
+  return call(made, callee);
+}
+
+Result<Value> Evaluator::call(const Call& call, const Value& callee) {
+  if (callee.is(Kind::Macro)) return call_macro(call, *callee.macro);
+  if (!callee.is(Kind::Undefined)) return call.fail(call.name + " cannot be called");
+  return call_function(call);
+}
+
+/// The text of a macro. Its body sees global variables and its parameters.
+Result<Value> Evaluator::call_macro(const Call& call, const Node& macro) {
+  Result<Value::Dict> parameters = bind_parameters(call, macro);
+  if (!parameters.ok()) return parameters.error();
+  if (++depth_ > kMaxDepth) return call.fail("calls of macros are nested too deeply");
+  std::vector<Value::Dict> callers(std::make_move_iterator(scopes_.begin() + 1),
+                                   std::make_move_iterator(scopes_.end()));
+  scopes_.resize(1);
+  scopes_.push_back(std::move(*parameters));
+  std::string text;
+  TORCHETTE_TRY(render(*macro.children[0], &text));
+  scopes_.resize(1);
+  for (Value::Dict& one : callers) scopes_.push_back(std::move(one));
+  --depth_;
+  return Value::of(std::move(text));
+}
+
+Result<Value::Dict> Evaluator::bind_parameters(const Call& call, const Node& macro) {
+  Value::Dict scope;
+  for (size_t i = 0; i < macro.names.size(); ++i) {
+    const Value* given = call.argument(i, macro.names[i]);
+    const Node* otherwise = macro.children[i + 1].get();
+    if (given == nullptr && otherwise != nullptr) {
+      const Result<Value> value = evaluate(*otherwise);
+      if (!value.ok()) return value.error();
+      scope.emplace_back(macro.names[i], *value);
+    } else {
+      scope.emplace_back(macro.names[i], given != nullptr ? *given : Value::undefined(macro.names[i]));
+    }
+  }
+  return scope;
+}
+
+const Value* Call::argument(std::string_view keyword) const {
+  for (size_t i = 0; i < keywords.size(); ++i)
+    if (keywords[i] == keyword) return &arguments[arguments.size() - keywords.size() + i];
+  return nullptr;
+}
+
+const Value* Call::argument(size_t position, std::string_view keyword) const {
+  if (const Value* found = argument(keyword)) return found;
+  return position < arguments.size() - keywords.size() ? &arguments[position] : nullptr;
+}
+
+const std::string* Call::string(size_t position) const {
+  return position < arguments.size() && arguments[position].is(Kind::String) ? &arguments[position].text
+                                                                             : nullptr;
+}
+
+Error Call::fail(const std::string& message) const { return evaluation_error(line, message); }
+
+Error Call::unsupported(std::string_view kind) const {
+  return unsupported_error(line, "the " + std::string(kind) + " " + name);
+}
+
+}  // namespace torchette::extension::llm::jinja

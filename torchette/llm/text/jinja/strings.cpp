@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torchette/llm/text/jinja/strings.h"
+
+namespace torchette::extension::llm::jinja {
+
+Text characters(const std::string& text) {
+  Result<Text> found = to_text(text);
+  return found.ok() ? std::move(*found) : Text();
+}
+
+std::string strip(const std::string& text, const std::string* set, bool left, bool right) {
+  const Text all = characters(text), removed = set != nullptr ? characters(*set) : Text();
+  const auto is_removed = [&](char32_t c) {
+    if (set != nullptr) return removed.find(c) != Text::npos;
+    return is_space(c) || (c >= 0x1C && c <= 0x1F);  // Python also strips the separators of ASCII
+  };
+  size_t first = 0, last = all.size();
+  if (left)
+    while (first < last && is_removed(all[first])) ++first;
+  if (right)
+    while (last > first && is_removed(all[last - 1])) --last;
+  return to_utf8(all.data() + first, last - first);
+}
+
+std::string replace_all(const std::string& text, const std::string& from, const std::string& to) {
+  if (from.empty()) return text;
+  std::string out;
+  size_t at = 0;
+  for (size_t found; (found = text.find(from, at)) != std::string::npos; at = found + from.size())
+    out += text.substr(at, found - at) + to;
+  return out + text.substr(at);
+}
+
+std::string change_case(const std::string& text, Case to) {
+  std::string out;
+  bool is_inside = false;  // of a word, or of the text for Capitalize
+  for (char32_t c : characters(text)) {
+    const bool is_raised = to == Case::Upper || (!is_inside && to != Case::Lower);
+    Text lowered;
+    append_lower(c, &lowered);
+    if (is_raised && lowered.size() == 1 && lowered[0] >= 'a' && lowered[0] <= 'z')
+      out += static_cast<char>(lowered[0] - 'a' + 'A');
+    else
+      out += is_raised ? to_utf8(&c, 1) : to_utf8(lowered);
+    is_inside = to == Case::Capitalize || (to == Case::Title && is_in(c, kLetters));
+  }
+  return out;
+}
+
+}  // namespace torchette::extension::llm::jinja

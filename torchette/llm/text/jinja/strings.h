@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Operations on strings that filters and methods share. Strings are UTF-8, positions count characters.
+#pragma once
+
+#include <string>
+
+#include "torchette/llm/text/unicode.h"
+
+namespace torchette::extension::llm::jinja {
+
+/// The characters of a string; none if it is not UTF-8.
+Text characters(const std::string& text);
+
+/// Removes leading and trailing characters of `set`, or whitespace if it is null.
+std::string strip(const std::string& text, const std::string* set, bool left = true, bool right = true);
+/// An empty `from` matches nothing.
+std::string replace_all(const std::string& text, const std::string& from, const std::string& to);
+
+enum class Case : uint8_t { Upper, Lower, Capitalize, Title };
+/// Only letters of ASCII become upper case; all letters become lower case.
+std::string change_case(const std::string& text, Case to);
+
+}  // namespace torchette::extension::llm::jinja

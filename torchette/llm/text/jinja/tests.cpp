@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The tests of templates: `value is defined`, `value is eq(3)`.
+#include "torchette/llm/text/jinja/builtins.h"
+
+namespace torchette::extension::llm::jinja {
+namespace {
+
+bool is_sequence(const Value& value) {
+  return value.is(Kind::List) || value.is(Kind::Dict) || value.is(Kind::String);
+}
+
+struct Predicate {
+  std::string_view name;
+  bool (*holds)(const Value&);
+};
+
+constexpr Predicate kPredicates[] = {
+    {"defined", [](const Value& value) { return !value.is(Kind::Undefined); }},
+    {"undefined", [](const Value& value) { return value.is(Kind::Undefined); }},
+    {"none", [](const Value& value) { return value.is(Kind::None); }},
+    {"string", [](const Value& value) { return value.is(Kind::String); }},
+    {"number", [](const Value& value) { return value.is_number(); }},
+    {"integer", [](const Value& value) { return value.is(Kind::Int); }},
+    {"float", [](const Value& value) { return value.is(Kind::Float); }},
+    {"boolean", [](const Value& value) { return value.is(Kind::Bool); }},
+    {"true", [](const Value& value) { return value.is(Kind::Bool) && value.integer != 0; }},
+    {"false", [](const Value& value) { return value.is(Kind::Bool) && value.integer == 0; }},
+    {"mapping", [](const Value& value) { return value.is(Kind::Dict); }},
+    {"callable", [](const Value& value) { return value.is(Kind::Macro); }},
+    {"sequence", is_sequence},
+    {"iterable", [](const Value& value) { return is_sequence(value) || value.is(Kind::Undefined); }},
+};
+
+struct OperatorTest {
+  std::string_view name;
+  Op op;
+};
+
+constexpr OperatorTest kOperators[] = {
+    {"equalto", Op::Equal}, {"eq", Op::Equal}, {"==", Op::Equal},      {"ne", Op::NotEqual},
+    {"!=", Op::NotEqual},   {"in", Op::In},    {"gt", Op::Greater},    {"greaterthan", Op::Greater},
+    {">", Op::Greater},     {"lt", Op::Less},  {"lessthan", Op::Less}, {"<", Op::Less},
+};
+
+}  // namespace
+
+Result<Value> apply_test(const Call& call, const Value& value) {
+  for (const Predicate& one : kPredicates)
+    if (one.name == call.name) return Value::of(one.holds(value));
+  if (value.is_integer() && (call.name == "even" || call.name == "odd"))
+    return Value::of((value.integer % 2 != 0) == (call.name == "odd"));
+  if (call.arguments.size() == 1) {
+    const Value& argument = call.arguments[0];
+    for (const OperatorTest& one : kOperators)
+      if (one.name == call.name) return apply_operator(call.evaluator, call.line, one.op, value, argument);
+    if (call.name == "divisibleby" && value.is_integer() && argument.is_integer() && argument.integer > 0)
+      return Value::of(value.integer % argument.integer == 0);
+  }
+  return call.unsupported("test");
+}
+
+}  // namespace torchette::extension::llm::jinja

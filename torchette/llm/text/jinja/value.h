@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Value: a value of a template expression. Numbers, strings, lists and dicts behave as in Python.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "torchette/llm/text/json.h"
+
+namespace torchette::extension::llm::jinja {
+
+struct Node;
+
+struct Value {
+  enum class Kind : uint8_t { Undefined, None, Bool, Int, Float, String, List, Dict, Macro };
+  using List = std::vector<Value>;
+  using Dict = std::vector<std::pair<std::string, Value>>;
+
+  Kind kind = Kind::Undefined;
+  int64_t integer = 0;  // Int; Bool as 0 or 1
+  double real = 0;      // Float
+  std::string text;     // String; the name of an Undefined value
+  // Copies share their items. Only a namespace changes after it was made.
+  std::shared_ptr<List> list;
+  std::shared_ptr<Dict> dict;
+  const Node* macro = nullptr;
+
+  Value() = default;
+  static Value undefined(std::string name);
+  static Value none();
+  static Value of(bool value);
+  static Value of(int64_t value);
+  static Value of(size_t value) { return of(static_cast<int64_t>(value)); }
+  static Value of(double value);
+  static Value of(std::string value);
+  static Value of(List value);
+  static Value of(Dict value);
+  static Value of_macro(const Node* node);
+  static Value of_json(const Json& json);
+
+  bool is(Kind k) const { return kind == k; }
+  bool is_integer() const { return kind == Kind::Bool || kind == Kind::Int; }
+  bool is_number() const { return is_integer() || kind == Kind::Float; }
+  /// The value of a number.
+  double as_double() const { return kind == Kind::Float ? real : static_cast<double>(integer); }
+  /// Python's bool().
+  bool is_true() const;
+  /// The value of a dict's key. Null if there is no such key or the value is not a dict.
+  const Value* find(std::string_view key) const;
+};
+using Kind = Value::Kind;
+
+/// Sets the value of a key.
+void set_key(Value::Dict* dict, const std::string& key, Value value);
+/// The [key, value] pairs of a dict.
+Value::List items_of_dict(const Value& dict);
+/// Python's ==.
+bool is_equal(const Value& a, const Value& b, int depth = 0);
+/// Python's str(); empty for undefined values and macros.
+std::string to_string(const Value& value);
+/// Python's repr().
+std::string to_repr(const Value& value, int depth = 0);
+/// JSON with ", " and ": ", or with one item per line if `indent` is 0 or more.
+std::string to_json(const Value& value, int indent, int depth = 0);
+
+}  // namespace torchette::extension::llm::jinja

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// JSON as a tree, for tokenizer.json and generation_config.json. Any bytes may come in: what is no JSON, or
+// is nested too deeply, is an error.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "torchette/runtime/result.h"
+
+namespace torchette::extension::llm {
+
+struct Json {
+  enum class Kind : uint8_t { Null, False, True, Number, String, Array, Object };
+
+  Kind kind = Kind::Null;
+  double number = 0;
+  std::string text;  // of a string; of a number, its digits
+  std::vector<Json> items;
+  std::vector<std::string> keys;  // of an object, one for each item
+
+  static constexpr int kDeep = 400;  // of schemas, whose texts are nested twice as deep as they are
+  /// Error: InvalidExternalData (the log says where).
+  static Result<Json> parse(std::string_view text, int max_depth = 32);
+
+  bool is(Kind k) const { return kind == k; }
+  bool is_string() const { return kind == Kind::String; }
+  /// The member of an object, or a null value.
+  const Json& operator[](std::string_view key) const;
+  bool flag(std::string_view key, bool otherwise = false) const;
+  std::string_view string(std::string_view key, std::string_view otherwise = {}) const;
+  /// A whole number of 0 to 2^31 - 1, or -1.
+  int64_t index() const;
+};
+
+/// How a tree is written.
+struct JsonStyle {
+  std::string (*number)(const Json&);
+  std::string (*string)(std::string_view);  // quotes included
+  const char *comma, *colon;
+};
+std::string write_json(const Json& json, const JsonStyle& style);
+
+/// Returns `text` as a JSON string, with its quotes. Bytes that are not UTF-8 stay.
+std::string json_string(std::string_view text);
+/// Returns a tree as JSON without spaces.
+std::string to_json(const Json& json);
+
+}  // namespace torchette::extension::llm

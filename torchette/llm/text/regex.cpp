@@ -1,0 +1,729 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A pattern is compiled from its end to its beginning into nodes that know what follows them. Matching goes
+// back where it fails; repeated characters, which is what tokenizers repeat, need no recursion.
+#include "torchette/llm/text/regex.h"
+
+#include <algorithm>
+
+#include "torchette/runtime/kernel.h"
+
+namespace torchette::extension::llm {
+namespace {
+
+constexpr uint32_t kMany = 0xFFFFFFFF;
+constexpr uint32_t kMaxRepeat = 1000;
+constexpr size_t kMaxNodes = 20000;
+constexpr int kMaxDepth = 64;          // of groups in a pattern
+constexpr int kMaxRecursion = 4000;    // while matching
+constexpr size_t kStepsForOne = 4000;  // and for each character of the text
+
+struct NamedCategories {
+  const char* name;
+  uint32_t categories;
+};
+constexpr NamedCategories kNamed[] = {
+    {"L", kLetters},
+    {"M", kMarks},
+    {"N", kNumbers},
+    {"P", kPunctuation},
+    {"S", kSymbols},
+    {"Z", mask(Category::Zs, Category::Zp)},
+    {"C", mask(Category::Cc, Category::Co) | mask(Category::Cn)},
+    {"Letter", kLetters},
+    {"Lu", mask(Category::Lu)},
+    {"Ll", mask(Category::Ll)},
+    {"Lt", mask(Category::Lt)},
+    {"Lm", mask(Category::Lm)},
+    {"Lo", mask(Category::Lo)},
+    {"Mn", mask(Category::Mn)},
+    {"Mc", mask(Category::Mc)},
+    {"Me", mask(Category::Me)},
+    {"Nd", mask(Category::Nd)},
+    {"Nl", mask(Category::Nl)},
+    {"No", mask(Category::No)},
+    {"Pc", mask(Category::Pc)},
+    {"Pd", mask(Category::Pd)},
+    {"Ps", mask(Category::Ps)},
+    {"Pe", mask(Category::Pe)},
+    {"Pi", mask(Category::Pi)},
+    {"Pf", mask(Category::Pf)},
+    {"Po", mask(Category::Po)},
+    {"Sm", mask(Category::Sm)},
+    {"Sc", mask(Category::Sc)},
+    {"Sk", mask(Category::Sk)},
+    {"So", mask(Category::So)},
+    {"Zs", mask(Category::Zs)},
+    {"Zl", mask(Category::Zl)},
+    {"Zp", mask(Category::Zp)},
+    {"Cc", mask(Category::Cc)},
+    {"Cf", mask(Category::Cf)},
+    {"Cn", mask(Category::Cn)},
+    {"Co", mask(Category::Co)},
+};
+
+CharSet one(char32_t c) {
+  CharSet set;
+  set.ranges.emplace_back(c, c);
+  return set;
+}
+
+/// With the answers for ASCII.
+CharSet frozen(CharSet set) {
+  for (char32_t c = 0; c < 128; ++c) set.ascii[c / 64] |= uint64_t{set.contains(c)} << c % 64;
+  return set;
+}
+
+}  // namespace
+
+bool CharSet::has(char32_t c) const {
+  for (const auto& [low, high] : ranges)
+    if (c >= low && c <= high) return true;
+  if (categories != 0 && is_in(c, categories)) return true;
+  if ((space && is_space(c)) || (word && is_word(c))) return true;
+  for (const CharSet& set : nested)
+    if (set.contains(c)) return true;
+  return false;
+}
+
+bool CharSet::contains(char32_t c) const {
+  bool found = has(c);
+  if (!found && ignore_case) {
+    Text lower;
+    append_lower(c, &lower);
+    const char32_t l = c == 0x17F ? U's' : lower[0];  // the long s, which is lower already
+    found = has(l) || (l >= 'a' && l <= 'z' && has(l - 32));
+  }
+  for (const CharSet& set : both) found = found && set.contains(c);
+  return found != negated;
+}
+
+/// Each function parses what it is named after, and puts before `next` what it compiles to.
+class RegexParser {
+ public:
+  RegexParser(const Text& pattern, Regex::Dialect dialect, Regex* out)
+      : pattern_(pattern), dialect_(dialect), out_(*out) {}
+
+  Error parse() {
+    const uint32_t accept = add(Regex::Op::Accept, 0);
+    TORCHETTE_TRY(alternatives(accept, 0, &out_.start_));
+    if (at_ != pattern_.size()) return wrong("a ) without its (");
+    return Error::Ok;
+  }
+
+ private:
+  using Op = Regex::Op;
+  struct Repeat {
+    uint32_t min = 1, max = 1;
+    bool lazy = false, possessive = false;
+  };
+
+  Error wrong(const char* what) const {
+    TORCHETTE_LOG(Error, "pattern %s: %s at character %zu", to_utf8(pattern_).c_str(), what, at_);
+    return Error::InvalidExternalData;
+  }
+  Error unknown(const char* what) const {
+    TORCHETTE_LOG(Error, "pattern %s: %s at character %zu is not supported", to_utf8(pattern_).c_str(), what,
+                  at_);
+    return Error::NotSupported;
+  }
+  bool ended() const { return at_ >= pattern_.size(); }
+  bool next_is(std::string_view text) const {
+    for (size_t i = 0; i < text.size(); ++i)
+      if (at_ + i >= pattern_.size() || pattern_[at_ + i] != static_cast<char32_t>(text[i])) return false;
+    return true;
+  }
+  bool take(std::string_view text) {
+    if (!next_is(text)) return false;
+    at_ += text.size();
+    return true;
+  }
+  uint32_t add(Op op, uint32_t next) {
+    Regex::Node node;
+    node.op = op;
+    node.next = next;
+    out_.nodes_.push_back(std::move(node));
+    return static_cast<uint32_t>(out_.nodes_.size() - 1);
+  }
+  uint32_t add_set(CharSet set) {
+    out_.sets_.push_back(frozen(std::move(set)));
+    return static_cast<uint32_t>(out_.sets_.size() - 1);
+  }
+
+  Error alternatives(uint32_t next, int depth, uint32_t* out) {
+    if (depth > kMaxDepth) return wrong("groups nested too deeply");
+    const bool ignore_case = ignore_case_;  // what (?i) sets holds until the group's end
+    std::vector<uint32_t> branches(1);
+    TORCHETTE_TRY(sequence(next, depth, &branches[0]));
+    while (take("|")) {
+      branches.emplace_back();
+      TORCHETTE_TRY(sequence(next, depth, &branches.back()));
+    }
+    ignore_case_ = ignore_case;
+    if (branches.size() == 1) {
+      *out = branches[0];
+      return Error::Ok;
+    }
+    *out = add(Op::Split, 0);
+    out_.nodes_[*out].branches = std::move(branches);
+    return Error::Ok;
+  }
+
+  /// A part of the pattern that is compiled once it is known what follows it.
+  struct Part {
+    size_t begin, end;
+    bool ignore_case;
+    Repeat repeat;
+  };
+
+  Error sequence(uint32_t next, int depth, uint32_t* out) {
+    std::vector<Part> parts;
+    while (!ended() && pattern_[at_] != '|' && pattern_[at_] != ')') {
+      if (take("(?i)")) {
+        ignore_case_ = true;
+        continue;
+      }
+      Part part{at_, 0, ignore_case_, {}};
+      TORCHETTE_TRY(skip_atom());
+      part.end = at_;
+      TORCHETTE_TRY(repetition(&part.repeat));
+      parts.push_back(part);
+    }
+    const size_t after = at_;
+    const bool ignore_case = ignore_case_;
+    for (size_t i = parts.size(); i-- > 0;) {
+      ignore_case_ = parts[i].ignore_case;
+      TORCHETTE_TRY(repeated(parts[i], depth, next, &next));
+    }
+    ignore_case_ = ignore_case;
+    at_ = after;
+    *out = next;
+    return Error::Ok;
+  }
+
+  /// Behind the atom that begins here.
+  Error skip_atom() {
+    size_t groups = 0;
+    int sets = 0;
+    do {
+      if (ended()) return wrong(sets > 0 ? "a [ without its ]" : "a ( without its )");
+      const char32_t c = pattern_[at_++];
+      if (c == '\\') {
+        if (ended()) return wrong("a \\ at the end");
+        ++at_;
+        if (next_is("{") &&
+            (pattern_[at_ - 1] == 'p' || pattern_[at_ - 1] == 'P' || pattern_[at_ - 1] == 'x')) {
+          while (!ended() && pattern_[at_] != '}') ++at_;
+          if (!take("}")) return wrong("a { without its }");
+        } else if (pattern_[at_ - 1] == 'u') {
+          at_ = std::min(at_ + 4, pattern_.size());
+        } else if (pattern_[at_ - 1] == 'x') {
+          at_ = std::min(at_ + 2, pattern_.size());
+        }
+      } else if (c == '[') {
+        ++sets;
+        take("^");
+        if (next_is("]")) ++at_;
+      } else if (c == ']' && sets > 0) {
+        --sets;
+      } else if (sets == 0) {
+        groups += c == '(';
+        groups -= c == ')';
+      }
+    } while (groups > 0 || sets > 0);
+    return Error::Ok;
+  }
+
+  bool number(uint32_t* out) {
+    const size_t begin = at_;
+    uint64_t value = 0;
+    while (!ended() && pattern_[at_] >= '0' && pattern_[at_] <= '9' && value <= kMaxRepeat)
+      value = value * 10 + (pattern_[at_++] - '0');
+    *out = static_cast<uint32_t>(value);
+    return at_ != begin;
+  }
+
+  Error repetition(Repeat* out) {
+    bool counted = false;
+    if (take("*")) {
+      *out = {0, kMany, false, false};
+    } else if (take("+")) {
+      *out = {1, kMany, false, false};
+    } else if (take("?")) {
+      *out = {0, 1, false, false};
+    } else if (next_is("{")) {
+      counted = true;
+      ++at_;
+      if (!number(&out->min)) out->min = 0;
+      out->max = out->min;
+      if (take(",") && !number(&out->max)) out->max = kMany;
+      if (!take("}")) return wrong("{ that is no repetition");
+      if (out->min > kMaxRepeat || (out->max != kMany && out->max > kMaxRepeat) || out->max < out->min)
+        return wrong("such a repetition");
+    } else {
+      return Error::Ok;
+    }
+    if (take("?")) {
+      out->lazy = true;
+    } else if (next_is("+") && (!counted || dialect_ == Regex::Dialect::Rust)) {
+      ++at_;
+      out->possessive = true;
+    } else if (next_is("+") && out->min <= 1 && out->max >= 1) {
+      ++at_;  // Oniguruma repeats the repetition: from one, or none, to many
+      out->max = kMany;
+    }
+    if (!ended() && (next_is("*") || next_is("+") || next_is("?")))
+      return unknown("a repetition of a repetition");
+    return Error::Ok;
+  }
+
+  Error repeated(const Part& part, int depth, uint32_t next, uint32_t* out) {
+    const Repeat& repeat = part.repeat;
+    at_ = part.begin;
+    if (out_.nodes_.size() > kMaxNodes) return wrong("too long a pattern");
+    CharSet set;
+    bool is_set = false;
+    TORCHETTE_TRY(character(&set, &is_set));
+    if (is_set) {
+      if (at_ != part.end) return wrong("something that is read in two ways");
+      const uint32_t node = add(Op::Set, next);
+      Regex::Node& made = out_.nodes_[node];
+      made.min = repeat.min;
+      made.max = repeat.max;
+      made.lazy = repeat.lazy;
+      made.possessive = repeat.possessive;
+      made.set = add_set(std::move(set));
+      *out = node;
+      return Error::Ok;
+    }
+    if (repeat.possessive) {
+      const uint32_t accept = add(Op::Accept, 0), node = add(Op::Atomic, next);
+      uint32_t body = 0;
+      Part inside = part;
+      inside.repeat.possessive = false;
+      TORCHETTE_TRY(repeated(inside, depth + 1, accept, &body));
+      out_.nodes_[node].branches = {body};
+      *out = node;
+      return Error::Ok;
+    }
+    // from the end: what may follow without bound, what may follow, what must
+    const auto choose = [&](uint32_t node, uint32_t again, uint32_t on) {
+      out_.nodes_[node].branches =
+          repeat.lazy ? std::vector<uint32_t>{on, again} : std::vector<uint32_t>{again, on};
+    };
+    uint32_t last = next;
+    if (repeat.max == kMany) {
+      const uint32_t loop = add(Op::Split, 0);
+      uint32_t body = 0;
+      TORCHETTE_TRY(atom(part, depth, loop, &body));
+      choose(loop, body, next);
+      last = loop;
+    }
+    for (uint32_t i = repeat.min; repeat.max != kMany && i < repeat.max; ++i) {
+      uint32_t body = 0;
+      TORCHETTE_TRY(atom(part, depth, last, &body));
+      const uint32_t split = add(Op::Split, 0);
+      choose(split, body, next);
+      last = split;
+    }
+    for (uint32_t i = 0; i < repeat.min; ++i) {
+      TORCHETTE_TRY(atom(part, depth, last, &last));
+      if (out_.nodes_.size() > kMaxNodes) return wrong("too long a pattern");
+    }
+    *out = last;
+    return Error::Ok;
+  }
+
+  /// What is not one character: groups and positions.
+  Error atom(const Part& part, int depth, uint32_t next, uint32_t* out) {
+    at_ = part.begin;
+    ignore_case_ = part.ignore_case;
+    if (out_.nodes_.size() > kMaxNodes) return wrong("too long a pattern");
+    if (take("^")) {
+      *out = add(dialect_ == Regex::Dialect::Rust ? Op::TextStart : Op::LineStart, next);
+    } else if (take("$")) {
+      *out = add(dialect_ == Regex::Dialect::Rust ? Op::TextEnd : Op::LineEnd, next);
+    } else if (take("\\A")) {
+      *out = add(Op::TextStart, next);
+    } else if (take("\\z")) {
+      *out = add(Op::TextEnd, next);
+    } else if (take("\\b") || take("\\B")) {
+      *out = add(Op::WordEdge, next);
+      out_.nodes_[*out].negated = pattern_[at_ - 1] == 'B';
+      out_.nodes_[*out].set = add_set(word());
+    } else if (take("(?:")) {
+      TORCHETTE_TRY(alternatives(next, depth + 1, out));
+    } else if (take("(?i:")) {
+      ignore_case_ = true;
+      TORCHETTE_TRY(alternatives(next, depth + 1, out));
+    } else if (take("(?>")) {
+      TORCHETTE_TRY(aside(Op::Atomic, false, depth, next, out));
+    } else if (take("(?=")) {
+      TORCHETTE_TRY(aside(Op::Look, false, depth, next, out));
+    } else if (take("(?!")) {
+      TORCHETTE_TRY(aside(Op::Look, true, depth, next, out));
+    } else if (take("(?<=") || take("(?<!")) {
+      const bool negated = pattern_[at_ - 1] == '!';
+      CharSet set;
+      bool is_set = false;
+      TORCHETTE_TRY(character(&set, &is_set));
+      if (!is_set || !next_is(")")) return unknown("looking behind further than one character");
+      *out = add(Op::LookBehind, next);
+      out_.nodes_[*out].negated = negated;
+      out_.nodes_[*out].set = add_set(std::move(set));
+    } else if (next_is("(?")) {
+      return unknown("this kind of group");
+    } else if (take("(")) {
+      TORCHETTE_TRY(alternatives(next, depth + 1, out));
+    } else {
+      return wrong("a repetition of nothing");
+    }
+    at_ = part.end;
+    return Error::Ok;
+  }
+
+  Error aside(Op op, bool negated, int depth, uint32_t next, uint32_t* out) {
+    const uint32_t accept = add(Op::Accept, 0);
+    uint32_t body = 0;
+    TORCHETTE_TRY(alternatives(accept, depth + 1, &body));
+    *out = add(op, next);
+    out_.nodes_[*out].negated = negated;
+    out_.nodes_[*out].branches = {body};
+    return Error::Ok;
+  }
+
+  /// One character or a set of them, if that comes next.
+  Error character(CharSet* out, bool* is_set) {
+    *is_set = true;
+    const char32_t c = ended() ? U')' : pattern_[at_];
+    if (c == '[') {
+      ++at_;
+      return set(out, 0);
+    }
+    if (c == '.') {
+      ++at_;
+      *out = one('\n');
+      out->negated = true;
+    } else if (c == '\\' && !next_is("\\A") && !next_is("\\z") && !next_is("\\b") && !next_is("\\B")) {
+      ++at_;
+      TORCHETTE_TRY(escaped(out));
+      out->ignore_case = ignore_case_ && !out->ranges.empty();
+    } else if (c == '(' || c == ')' || c == '|' || c == '^' || c == '$' || c == '*' || c == '+' || c == '?' ||
+               c == '\\') {
+      *is_set = false;
+    } else {
+      ++at_;
+      *out = literal(c);
+    }
+    return Error::Ok;
+  }
+
+  CharSet word() const {
+    CharSet set;
+    set.word = true;
+    if (dialect_ == Regex::Dialect::Rust) return set;
+    CharSet others;  // Oniguruma has no joiners, and takes the numbers of Latin-1
+    others.ranges = {{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}};
+    set.nested.push_back(others);
+    CharSet no_joiners;
+    no_joiners.ranges = {{0x200C, 0x200D}};
+    no_joiners.negated = true;
+    set.both.push_back(no_joiners);
+    return set;
+  }
+
+  CharSet literal(char32_t c) const {
+    CharSet set = one(c);
+    if (ignore_case_) {
+      Text lower;
+      append_lower(c, &lower);
+      set = one(lower[0]);
+      set.ignore_case = true;
+    }
+    return set;
+  }
+
+  /// What follows a backslash.
+  Error escaped(CharSet* out) {
+    if (ended()) return wrong("a \\ at the end");
+    const char32_t c = pattern_[at_++];
+    switch (c) {
+      case 's':
+      case 'S':
+        out->space = true;
+        out->negated = c == 'S';
+        return Error::Ok;
+      case 'd':
+      case 'D':
+        out->categories = mask(Category::Nd);
+        out->negated = c == 'D';
+        return Error::Ok;
+      case 'w':
+      case 'W':
+        *out = word();
+        out->negated = c == 'W';
+        return Error::Ok;
+      case 'p':
+      case 'P':
+        out->negated = c == 'P';
+        return property(out);
+      case 'n':
+        *out = one('\n');
+        return Error::Ok;
+      case 'r':
+        *out = one('\r');
+        return Error::Ok;
+      case 't':
+        *out = one('\t');
+        return Error::Ok;
+      case 'f':
+        *out = one('\f');
+        return Error::Ok;
+      case 'v':
+        *out = one('\v');
+        return Error::Ok;
+      case 'x':
+      case 'u':
+        return code(c, out);
+      default:
+        if (c < 0x80 && ((c >= '0' && c <= '9') || (c | 32) - 'a' < 26)) {
+          --at_;
+          return unknown("this escape");
+        }
+        *out = one(c);
+        return Error::Ok;
+    }
+  }
+
+  Error property(CharSet* out) {
+    std::string name;
+    if (take("{")) {
+      if (take("^")) out->negated = !out->negated;
+      while (!ended() && pattern_[at_] != '}') append_utf8(pattern_[at_++], &name);
+      if (!take("}")) return wrong("a { without its }");
+    } else if (!ended()) {
+      append_utf8(pattern_[at_++], &name);
+    }
+    for (const NamedCategories& named : kNamed)
+      if (name == named.name) {
+        out->categories = named.categories;
+        return Error::Ok;
+      }
+    return unknown(("the class " + name).c_str());
+  }
+
+  Error code(char32_t kind, CharSet* out) {
+    const bool braces = take("{");
+    const size_t most = braces ? 8 : kind == 'u' ? 4 : 2;
+    char32_t value = 0;
+    size_t digits = 0;
+    for (; digits < most && !ended(); ++digits, ++at_) {
+      const char32_t c = pattern_[at_];
+      if (c >= '0' && c <= '9')
+        value = value * 16 + (c - '0');
+      else if ((c | 32) >= 'a' && (c | 32) <= 'f')
+        value = value * 16 + ((c | 32) - 'a' + 10);
+      else
+        break;
+    }
+    if (digits == 0 || (!braces && digits != most) || (braces && !take("}")) || value > 0x10FFFF)
+      return wrong("no code of a character");
+    *out = one(value);
+    return Error::Ok;
+  }
+
+  /// Behind a [.
+  Error set(CharSet* out, int depth) {
+    if (depth > 8) return wrong("sets nested too deeply");
+    CharSet now;
+    const bool negated = take("^");
+    now.ignore_case = ignore_case_;
+    for (bool first = true; first || !next_is("]"); first = false) {
+      if (ended()) return wrong("a [ without its ]");
+      if (next_is("[:")) return unknown("a POSIX class");
+      if (take("&&")) {
+        CharSet rest;
+        TORCHETTE_TRY(set_until_end(&rest, depth + 1));
+        now.both.push_back(std::move(rest));
+        break;
+      }
+      CharSet part;
+      if (take("[")) {
+        TORCHETTE_TRY(set(&part, depth + 1));
+        now.nested.push_back(std::move(part));
+        continue;
+      }
+      TORCHETTE_TRY(member(&part));
+      if (part.ranges.empty()) {
+        now.nested.push_back(std::move(part));
+        continue;
+      }
+      char32_t last = part.ranges[0].first;
+      if (next_is("-") && at_ + 1 < pattern_.size() && pattern_[at_ + 1] != ']') {
+        ++at_;
+        CharSet end;
+        TORCHETTE_TRY(member(&end));
+        if (end.ranges.empty() || end.ranges[0].first < last) return wrong("no range");
+        last = end.ranges[0].first;
+      }
+      now.ranges.emplace_back(part.ranges[0].first, last);
+    }
+    if (!take("]")) return wrong("a [ without its ]");
+    now.negated = negated;
+    *out = std::move(now);
+    return Error::Ok;
+  }
+  /// What stands behind &&; its ] stays.
+  Error set_until_end(CharSet* out, int depth) {
+    CharSet part;
+    TORCHETTE_TRY(set(&part, depth));
+    --at_;
+    *out = std::move(part);
+    return Error::Ok;
+  }
+  Error member(CharSet* out) {
+    if (ended()) return wrong("a [ without its ]");
+    if (take("\\")) return escaped(out);
+    *out = one(pattern_[at_++]);
+    return Error::Ok;
+  }
+
+  const Text& pattern_;
+  Regex::Dialect dialect_;
+  Regex& out_;
+  size_t at_ = 0;
+  bool ignore_case_ = false;
+};
+
+class RegexMatcher {
+ public:
+  static constexpr size_t kNone = Text::npos;
+
+  RegexMatcher(const Regex& regex, const Text& text)
+      : regex_(regex), text_(text), steps_(kStepsForOne * (text.size() + 1)) {}
+
+  bool gave_up() const { return gave_up_; }
+
+  /// Where the match that begins at `at` with node `n` ends, or kNone.
+  size_t match(uint32_t n, size_t at, int depth) {
+    if (depth > kMaxRecursion) return give_up();
+    while (true) {
+      if (steps_-- == 0) return give_up();
+      const Regex::Node& node = regex_.nodes_[n];
+      switch (node.op) {
+        case Regex::Op::Accept:
+          return at;
+        case Regex::Op::Set: {
+          const size_t end = characters(node, at);
+          if (end == kNone) return kNone;
+          const size_t least = at + node.min;
+          if (node.possessive || end == least) {
+            at = end;
+            n = node.next;
+            continue;
+          }
+          for (size_t i = 0; i <= end - least; ++i) {
+            const size_t found = match(node.next, node.lazy ? least + i : end - i, depth + 1);
+            if (found != kNone || gave_up_) return found;
+          }
+          return kNone;
+        }
+        case Regex::Op::Split:
+          for (size_t i = 0; i + 1 < node.branches.size(); ++i) {
+            const size_t found = match(node.branches[i], at, depth + 1);
+            if (found != kNone || gave_up_) return found;
+          }
+          n = node.branches.back();
+          continue;
+        case Regex::Op::Atomic: {
+          const size_t end = match(node.branches[0], at, depth + 1);
+          if (end == kNone) return kNone;
+          at = end;
+          break;
+        }
+        case Regex::Op::Look:
+          if ((match(node.branches[0], at, depth + 1) == kNone) != node.negated || gave_up_) return kNone;
+          break;
+        case Regex::Op::LookBehind:
+          if ((at > 0 && regex_.sets_[node.set].holds(text_[at - 1])) == node.negated) return kNone;
+          break;
+        case Regex::Op::LineStart:
+          if (at != 0 && text_[at - 1] != '\n') return kNone;
+          break;
+        case Regex::Op::LineEnd:
+          if (at != text_.size() && text_[at] != '\n') return kNone;
+          break;
+        case Regex::Op::TextStart:
+          if (at != 0) return kNone;
+          break;
+        case Regex::Op::TextEnd:
+          if (at != text_.size()) return kNone;
+          break;
+        case Regex::Op::WordEdge: {
+          const CharSet& word = regex_.sets_[node.set];
+          const bool before = at > 0 && word.holds(text_[at - 1]);
+          const bool after = at < text_.size() && word.holds(text_[at]);
+          if ((before != after) == node.negated) return kNone;
+          break;
+        }
+      }
+      n = node.next;
+    }
+  }
+
+ private:
+  size_t give_up() {
+    gave_up_ = true;
+    return kNone;
+  }
+  /// Where the most characters that the node may take end.
+  size_t characters(const Regex::Node& node, size_t at) {
+    const CharSet& set = regex_.sets_[node.set];
+    size_t end = at;
+    while (end < text_.size() && end - at < node.max && set.holds(text_[end])) ++end;
+    steps_ -= std::min(steps_, (end - at) / 8);
+    return end - at < node.min ? kNone : end;
+  }
+
+  const Regex& regex_;
+  const Text& text_;
+  size_t steps_;
+  bool gave_up_ = false;
+};
+
+Result<Regex> Regex::compile(std::string_view pattern, Dialect dialect) {
+  const Result<Text> text = to_text(pattern);
+  if (!text.ok()) return text.error();
+  Regex regex;
+  TORCHETTE_TRY(RegexParser(*text, dialect, &regex).parse());
+  return regex;
+}
+
+Regex Regex::literal(const Text& text) {
+  Regex regex;
+  regex.nodes_.resize(text.size() + 1);
+  for (size_t i = 0; i < text.size(); ++i) {
+    regex.nodes_[i].op = Op::Set;
+    regex.nodes_[i].set = static_cast<uint32_t>(i);
+    regex.nodes_[i].next = static_cast<uint32_t>(i + 1);
+    regex.sets_.push_back(frozen(one(text[i])));
+  }
+  regex.nodes_[text.size()].op = Op::Accept;
+  return regex;
+}
+
+Error Regex::search(const Text& text, size_t from, size_t* start, size_t* end) const {
+  RegexMatcher matcher(*this, text);
+  for (size_t at = from; at <= text.size(); ++at) {
+    *end = matcher.match(start_, at, 0);
+    TORCHETTE_CHECK(!matcher.gave_up(), OutOfResources,
+                    "matching a pattern takes too many steps for this text");
+    if (*end != RegexMatcher::kNone) {
+      *start = at;
+      return Error::Ok;
+    }
+  }
+  *start = Text::npos;
+  return Error::Ok;
+}
+
+}  // namespace torchette::extension::llm
