@@ -19,5 +19,7 @@ void bind_backends(nb::module_& m);
 void bind_kernels(nb::module_& m);
 void bind_kernel_calls(nb::module_& m);
 void bind_limits(nb::module_& m);
+/// Language models, each in the submodule `llm`.
+void bind_llm_text(nb::module_& m);
 
 }  // namespace torchette::pybindings

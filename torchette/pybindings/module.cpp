@@ -25,4 +25,7 @@ NB_MODULE(_native, m) {
   bind_kernels(m);
   bind_kernel_calls(m);
   bind_limits(m);
+
+  nb::module_ llm = m.def_submodule("llm");
+  bind_llm_text(llm);
 }
