@@ -157,7 +157,8 @@ _ZERO_SCALES = (0.0, torch.finfo(torch.float32).eps, 2.0**-12)
 
 
 def _has_zero_range(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
-    """Whether a computed value was zero whenever it was observed. Stored zeros, as of a pruned layer, are exact."""
+    """Whether the observed range of a computed value has a scale of 0 or the minimum of an observer (torch's default, or that of
+    XNNPACKQuantizer). Stored zeros, as of a pruned layer, are exact."""
     if not str(node.target).startswith("quantized_decomposed.quantize_per") or node.args[0] in stored:
         return False
     scales = _scales(node, stored)
@@ -275,8 +276,8 @@ def _zero_range_text(nodes: Sequence[Node]) -> str:
     more = f" and {len(nodes) - 5} more" if len(nodes) > 5 else ""
     lines = "".join(f"\n  at {line}" for line in _places(nodes))
     return (
-        f"the values of {names}{more} were zero, or next to it, on all calibration inputs: their scale is 0 or the smallest that "
-        f"the observer allows, and other values saturate{lines}\nTry:\n  - calibrate with inputs like those of use\n"
+        f"the ranges of {names}{more} on the calibration inputs are zero or smaller than the observer resolves: their scale is 0 "
+        f"or the observer's minimum, and larger values saturate{lines}\nTry:\n  - calibrate with inputs like those of use\n"
         "  - leave these layers in floats"
     )
 
