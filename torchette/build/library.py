@@ -180,7 +180,10 @@ def backend_units(selection: Selection, target: Target, common: tuple[str, ...])
     chosen = [portable[name] for name in sorted(selection.backends)]
     names = [sources[0].relative_to(PACKAGE / "backends").parts[0] for sources in chosen]
     declared = "".join(f"extern Backend {name}_backend;\n" for name in names)
-    registered = "".join(f"  TORCHETTE_TRY(register_backend({name}_backend));\n" for name in names)
+    registered = "".join(
+        f"  if (get_backend_class({name}_backend.name) == nullptr) TORCHETTE_TRY(register_backend({name}_backend));\n"
+        for name in names
+    )
     text = (
         '#include "torchette/extension/backends.h"\n#include "torchette/runtime/backend.h"\nnamespace torchette {\n'
         f"{declared}Error register_all_backends() {{\n{registered}  return Error::Ok;\n}}\n}}  // namespace torchette\n"
@@ -222,7 +225,7 @@ def runner_units(common: tuple[str, ...]) -> list[Unit]:
 def write_headers(folder: Path, *, bare: bool, llm: bool = False) -> None:
     """The headers for programs: the runtime's, and the extension's if there are files."""
     for part in ("runtime", *(() if bare else ("extension",)), *(_LLM_HEADERS if llm else ())):
-        for header in (PACKAGE / part).glob("*.h"):
+        for header in (*(PACKAGE / part).glob("*.h"), *(PACKAGE / part).glob("*.def")):
             to = folder / "torchette" / part / header.name
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(header, to)

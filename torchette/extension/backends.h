@@ -7,7 +7,8 @@
 
 namespace torchette {
 
-/// Registers every backend of this build; to be called once. Errors: those of register_backend().
+/// Registers the backends of this build. A backend whose name is registered stays, so further calls have no
+/// effect. Errors: those of register_backend().
 Error register_all_backends();
 
 }  // namespace torchette

@@ -28,8 +28,10 @@ struct torchette_module {
 };
 
 namespace torchette::extension {
+// Also for torchette/llm/engine/c_api.cpp.
 torchette_error_t end_call(Error error);
-}
+void find_backends();
+}  // namespace torchette::extension
 
 namespace {
 
@@ -95,12 +97,6 @@ class ForeignLoader final : public DataLoader {
  private:
   torchette_loader_t from_;
 };
-
-/// A host that has registered some itself keeps them.
-void find_backends() {
-  static const Error registered = register_all_backends();
-  static_cast<void>(registered);
-}
 
 /// Sizes and order into `out`; the data are set by the caller.
 void describe(ScalarType type, Span<const SizesType> sizes, Span<const DimOrderType> order, size_t nbytes,
@@ -247,6 +243,11 @@ void forward_log(torchette_timestamp_t, torchette_log_level_t level, const char*
 
 /// For C interfaces in other libraries, whose calls end here, too.
 torchette_error_t torchette::extension::end_call(Error error) { return code(error); }
+
+void torchette::extension::find_backends() {
+  static const Error registered = register_all_backends();
+  static_cast<void>(registered);
+}
 
 extern "C" {
 
