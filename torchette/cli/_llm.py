@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the options that verbs of language models share. Out: a session.
-"""Sessions of language models."""
+# In: the options that verbs of language models share. Out: a session, and checked generation options.
+"""Sessions and generation options of language models."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
-from torchette.cli import _method
+from torchette.cli import UsageError, _method
+from torchette.errors import InputError
+from torchette.llm.options import OPTIONS, Option, checked
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +38,70 @@ def draft_argument(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="a small model with the same tokens, which proposes some; answers stay the same",
     )
+
+
+def option_arguments(parser: argparse.ArgumentParser, *groups: str) -> None:
+    """Declares the generation options of some groups of engine/options.def. `given_options` reads them."""
+    for option in OPTIONS:
+        if option.group in groups:
+            names = [f"--{name.replace('_', '-')}" for name in (option.name, *option.aliases)]
+            also = f" (also {names[1]})" if names[1:] else ""
+            values = {"dest": option.name, "default": None, **_values(option)}
+            parser.add_argument(names[0], help=f"{option.description}{also}".replace("%", "%%"), **values)
+            if names[1:]:
+                parser.add_argument(*names[1:], help=argparse.SUPPRESS, **values)
+
+
+def _values(option: Option) -> dict[str, Any]:
+    """How argparse reads the values of an option."""
+    if option.type == "Flag":
+        return {"action": argparse.BooleanOptionalAction}
+    if option.type == "Texts":
+        return {"action": "append", "metavar": "TEXT"}
+    if option.type == "Biases":
+        return {"action": "append", "metavar": "TOKEN=X", "type": _bias}
+    if option.type in ("Text", "Schema"):
+        return {"metavar": "FILE", "type": Path}
+
+    def value(text: str) -> Any:
+        try:
+            return option.checked(float(text) if option.type == "Number" else int(text))
+        except (InputError, ValueError):
+            raise argparse.ArgumentTypeError(f"it must be {option.accepted_values}, not {text!r}") from None
+
+    return {"metavar": "X" if option.type == "Number" else "N", "type": value}
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"it must be TOKEN=X, such as 17=-2.5, not {text!r}") from None
+
+
+def given_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Returns the generation options that the user gave, as `torchette.llm.options.checked` does.
+
+    Raises:
+        UsageError: the file of a schema is not JSON.
+    """
+    given: dict[str, Any] = {}
+    for option in OPTIONS:
+        value = getattr(options, option.name, None)
+        if value is None:
+            continue
+        if option.type == "Biases":
+            value = dict(value)
+        elif option.type == "Text":
+            value = value.read_text(encoding="utf-8")
+        elif option.type == "Schema":
+            try:
+                value = json.loads(value.read_bytes())
+            except ValueError as error:
+                raise UsageError(f"{options.schema} is not JSON: {error}") from None
+        given[option.name] = value
+    return checked(given)
 
 
 def session(options: argparse.Namespace, adapter: str | Path | None = None) -> Any:

@@ -23,7 +23,6 @@ import argparse
 import contextlib
 import difflib
 import io
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,15 +42,8 @@ _COMMANDS = {
     "/reset": "begin a new conversation",
     "/exit": "end, as Ctrl-D does; Ctrl-C ends an answer",
 }
-_NUMBERS = {
-    "temperature": (float, "0 takes the likeliest token"),
-    "top-k": (int, "of so many of the likeliest tokens alone"),
-    "top-p": (float, "of the likeliest tokens with this probability together"),
-    "min-p": (float, "of tokens with this part of the likeliest one's probability"),
-    "repetition-penalty": (float, "above 1, what was said is less likely"),
-    "seed": (int, "of what is drawn"),
-    "max-tokens": (int, "an answer's tokens at most"),
-}
+# The names of Session.generate that differ from those of the table of options.
+_SESSION_NAMES = {"max_new_tokens": "max_tokens", "ignore_eos": "ignore_end"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,10 +68,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="what is heard, 16 kHz; the answer begins with the prompt",
     )
     parser.add_argument("--system", metavar="TEXT", help="what the model is told before")
-    for name, (kind, text) in _NUMBERS.items():
-        parser.add_argument(f"--{name}", metavar="N", type=kind, help=text)
-    parser.add_argument("--grammar", metavar="FILE", type=Path, help="a grammar in GBNF that answers keep to")
-    parser.add_argument("--schema", metavar="FILE", type=Path, help="a JSON schema that answers keep to")
+    _llm.option_arguments(parser, "sampling", "ending", "form")
     parser.add_argument(
         "--statistics", action="store_true", help="print tokens, times and memory after each answer"
     )
@@ -91,16 +80,8 @@ def run(options: argparse.Namespace) -> int:
 
     session = _llm.session(options, options.adapter)
     asked: dict[str, Any] = {
-        name.replace("-", "_"): getattr(options, name.replace("-", "_")) for name in _NUMBERS
+        _SESSION_NAMES.get(name, name): value for name, value in _llm.given_options(options).items()
     }
-    asked = {name: value for name, value in asked.items() if value is not None}
-    if options.grammar:
-        asked["grammar"] = options.grammar.read_text(encoding="utf-8")
-    if options.schema:
-        try:
-            asked["schema"] = json.loads(options.schema.read_bytes())
-        except ValueError as error:
-            raise UsageError(f"{options.schema} is no JSON: {error}") from None
     if options.draft:
         asked["draft"] = Session(options.draft, threads=options.threads)
     if options.audio:
@@ -190,7 +171,7 @@ def _said(answer: Generation, statistics: bool) -> str:
         answer.close()
     print(flush=True)
     if answer.finish_reason == "length":
-        note("the answer was cut short: max-tokens, or the context is full")
+        note("the answer was cut short: it has --max-new-tokens tokens, or the context is full")
     if statistics:
         done = answer.statistics
         note(

@@ -20,6 +20,7 @@ _LIBRARY = zoo.declare_torchvision_operators()
 transformers = pytest.importorskip("transformers")
 hf = pytest.importorskip("tokenizers")
 llm = pytest.importorskip("torchette.llm")
+from torchette.llm.options import OPTIONS as TABLE  # noqa: E402
 
 CONTEXT, CHUNK = 96, 8
 PROMPT = "The house of the rising sun"
@@ -632,29 +633,56 @@ def test_the_program(small: Small, tmp_path: Path) -> None:
     assert run(*more, "--load", state, "--schema", tmp_path / "schema").stdout == "[1]\n"
     assert "the conversation: InvalidExternalData" in run(*more, "--load", __file__, status=1).stderr
     assert "the adapter: InvalidArgument" in run(*more, "--adapter", __file__, status=1).stderr
-    assert "usage: llm_runner" in run(program, "--help").stdout
-    assert "takes a number" in run(*command, "--top_p", "much", status=2).stderr
-    assert "is no option" in run(*command, "--bogus", "1", status=2).stderr
-    assert "is no tokenizer" in run(*command, "--tokenizer", __file__, status=2).stderr
+    printed = run(program, "--help").stdout
+    assert "usage: llm_runner" in printed
+    assert all(f"--{option.name} " in printed and option.description in printed for option in TABLE)
+    spelled = (*command[:5], "--maxTokens", "20", "--ignore-end", "--temp", "0", "--no-echo")
+    assert (
+        run(*spelled, "--logit_bias", '{"3": -1e300}', "--stop", "never", "--stop", "x\x01y").stdout
+        == done.stdout
+    )
+    for wrong, said in [
+        (("--top_p", "much"), 'top_p is "much"; it must be a number above 0 and at most 1'),
+        (("--top_p", "0"), "top_p is 0; it must be a number above 0 and at most 1"),
+        (("--num_bos", "200"), "num_bos is 200; it must be an integer from 0 to 127"),
+        (("--top_k", "-1"), "top_k is -1; it must be an integer from 0 to 2147483647"),
+        (("--logit_bias", "3"), "logit_bias is 3; it must be an object"),
+        (("--top_pp", "1"), "did you mean top_p"),
+        (("--bogus", "1"), "--bogus is not an option"),
+        (("--no_top_p",), "--no_top_p is not an option"),
+        (("--seed",), "--seed needs a value"),
+        (("--cpu_threads", "-1"), "--cpu_threads is -1"),
+    ]:
+        assert said in run(*command, *wrong, status=2).stderr, wrong
+    assert "is not a tokenizer" in run(*command, "--tokenizer", __file__, status=2).stderr
     assert "InvalidProgram" in run(program, "--model", __file__, "--prompt", "x", status=1).stderr
 
 
 # --- The C interface --------------------------------------------------------------------------------------------------
+class Bias(ctypes.Structure):
+    _fields_ = [("token", ctypes.c_uint64), ("bias", ctypes.c_float)]
+
+
+C_TYPES: dict[str, Any] = {
+    "Flag": ctypes.c_int32,
+    "Integer": ctypes.c_int32,
+    "Seed": ctypes.c_uint64,
+    "Number": ctypes.c_float,
+    "Text": ctypes.c_char_p,
+    "Schema": ctypes.c_char_p,
+    "Texts": ctypes.POINTER(ctypes.c_char_p),
+    "Biases": ctypes.POINTER(Bias),
+}
+
+
 class Config(ctypes.Structure):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        *((name, ctypes.c_int32) for name in ("echo", "ignore_eos", "special", "new", "bos", "eos", "top_k")),
-        *((name, ctypes.c_float) for name in ("temperature", "top_p", "min_p", "penalty")),
-        ("seed", ctypes.c_uint64),
-        ("stop", ctypes.POINTER(ctypes.c_char_p)),
-        ("num_stop", ctypes.c_size_t),
-        ("json", ctypes.c_char_p),
-        ("grammar", ctypes.c_char_p),
-        ("presence", ctypes.c_float),
-        ("frequency", ctypes.c_float),
-        *((name, ctypes.c_int32) for name in ("slide", "keep", "logprobs")),
-        ("schema", ctypes.c_char_p),
-    ]
+    """torchette_llm_config_t, from the table of options."""
+
+    _fields_ = [("size", ctypes.c_size_t), ("json", ctypes.c_char_p)]
+    for option in TABLE:
+        _fields_.append((option.name, C_TYPES[option.type]))
+        if option.type in ("Texts", "Biases"):
+            _fields_.append((f"num_{option.name}", ctypes.c_size_t))
 
 
 class Piece(ctypes.Structure):
@@ -672,8 +700,10 @@ class Piece(ctypes.Structure):
 
 class Stats(ctypes.Structure):
     _fields_ = [
+        ("size", ctypes.c_size_t),
         *((name, ctypes.c_int64) for name in ("prompt", "generated", "prompt_ms", "first_ms", "total_ms")),
         ("reason", ctypes.c_char_p),
+        *((name, ctypes.c_int64) for name in ("drafted", "accepted")),
     ]
 
 
@@ -684,11 +714,17 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
     built("torchette_llm_shared")
     library = ctypes.CDLL(str(BUILD / "libtorchette_llm.so"))
     library.torchette_llm_position.restype = ctypes.c_size_t
-    handle, stats, config = ctypes.c_void_p(), Stats(), Config()
+    handle, stats, config = ctypes.c_void_p(), Stats(ctypes.sizeof(Stats)), Config()
     assert library.torchette_llm_open(str(small.path).encode(), None, ctypes.byref(handle)) == 0
-    library.torchette_llm_config_init(ctypes.byref(config))
-    assert (config.size, config.top_p, config.new) == (ctypes.sizeof(Config), 1, -1)
-    config.temperature, config.new, config.special, config.ignore_eos = 0, 12, 1, 1
+    library.torchette_llm_config_init(ctypes.byref(config), ctypes.c_size_t(ctypes.sizeof(config)))
+    assert config.size == ctypes.sizeof(Config)
+    for option in TABLE:  # an option without a default is a null pointer; a C host has the prompt itself
+        value = getattr(config, option.name)
+        if option.default is None or option.name == "echo":
+            assert not value, option.name
+        else:
+            assert value == pytest.approx(float(option.default)), option.name
+    config.temperature, config.max_new_tokens, config.add_special_tokens, config.ignore_eos = 0, 12, 1, 1
     pieces: list[bytes] = []
 
     def generate(stop_at: int = 0) -> int:
@@ -723,7 +759,8 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
 
     # in steps, and a fork
     library.torchette_llm_reset(handle)
-    config.json, config.logprobs = b'{"logit_bias": {"17": 100}}', 2
+    biases = (Bias * 1)(Bias(17, 100.0))
+    config.logit_bias, config.num_logit_bias, config.logprobs = biases, 1, 2
     piece, other = Piece(), ctypes.c_void_p()
     assert library.torchette_llm_begin(handle, PROMPT.encode(), ctypes.byref(config)) == 0
     assert library.torchette_llm_next(handle, ctypes.byref(piece)) == 0
@@ -731,17 +768,18 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
     assert piece.logprob <= piece.top_logprobs[1] <= piece.top_logprobs[0] and piece.top_tokens[0] != 17
     assert library.torchette_llm_fork(handle, ctypes.byref(other)) == 0
     for llm_handle in (handle, other):
-        config.json, config.grammar = None, b'root ::= "yes" | "no"'
+        config.num_logit_bias, config.grammar = 0, b'root ::= "yes" | "no"'
         assert library.torchette_llm_begin(llm_handle, b" so", ctypes.byref(config)) == 0
         text = b""
         while not piece.is_last or not text:
             assert library.torchette_llm_next(llm_handle, ctypes.byref(piece)) == 0
             text += piece.text
         assert text in (b"yes", b"no")
-        library.torchette_llm_stats(llm_handle, ctypes.byref(stats))
+        assert library.torchette_llm_stats(llm_handle, ctypes.byref(stats)) == 0
         assert stats.reason == b"stop" and stats.generated > 0
     assert library.torchette_llm_next(handle, ctypes.byref(piece)) == 0x2, "the answer has ended"
-    assert library.torchette_llm_begin_chat(handle, b"[]", ctypes.byref(config)) == 0x20, "no template"
+    assert library.torchette_llm_begin_chat(handle, b"[]", None, ctypes.byref(config)) == 0x20, "no template"
+    assert library.torchette_llm_begin_chat(handle, b"[]", b"[]", ctypes.byref(config)) == 0x12
     config.json = b'{"top": 1}'
     assert library.torchette_llm_begin(handle, b"x", ctypes.byref(config)) == 0x12
     config.json = config.grammar = None
@@ -756,14 +794,37 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
     assert library.torchette_llm_load(other, str(small.path).encode()) == 0x24
     assert library.torchette_llm_set_draft(handle, handle, 4) == 0x12
     assert library.torchette_llm_set_draft(handle, other, 4) == 0
-    config.schema, config.temperature, config.new = None, 0, 9
-    drafted, accepted = ctypes.c_int64(), ctypes.c_int64()
+    config.schema, config.temperature, config.max_new_tokens = None, 0, 9
     library.torchette_llm_free(other)  # it stays as long as it is the draft
-    assert library.torchette_llm_generate(handle, b"x", ctypes.byref(config), None, None, None) == 0
-    library.torchette_llm_draft_stats(handle, ctypes.byref(drafted), ctypes.byref(accepted))
-    assert drafted.value == accepted.value > 3
+    given = (handle, b"x", ctypes.byref(config), None, None)
+    assert library.torchette_llm_generate(*given, ctypes.byref(stats)) == 0
+    assert stats.drafted == stats.accepted > 3
+    # structures of other versions: the end of a smaller one stays as it is
+    stats.size, stats.accepted = Stats.accepted.offset, -7
+    assert library.torchette_llm_stats(handle, ctypes.byref(stats)) == 0
+    assert (stats.drafted, stats.accepted) == (stats.drafted, -7) and stats.size == Stats.accepted.offset
+    stats.size = 0
+    assert library.torchette_llm_generate(*given, ctypes.byref(stats)) == 0x12
+    assert library.torchette_llm_stats(handle, ctypes.byref(stats)) == 0x12
+    older = Config(logprobs=-7)
+    library.torchette_llm_config_init(ctypes.byref(older), ctypes.c_size_t(Config.logprobs.offset))
+    assert (older.size, older.keep, older.logprobs) == (Config.logprobs.offset, -1, -7)
+    older.temperature, older.max_new_tokens = 0, 2
+    assert library.torchette_llm_begin(handle, b"x", ctypes.byref(older)) == 0
     assert library.torchette_llm_set_draft(handle, None, 4) == 0
     assert library.torchette_llm_set_adapter(handle, b"none") == 0x12, "the model takes none"
+
+    # the text of an error is its own alone, also if a second model was opened
+    library.torchette_last_error.restype = ctypes.c_char_p
+    library.torchette_set_log(None)
+    second = ctypes.c_void_p()
+    assert library.torchette_llm_open(str(small.path).encode(), None, ctypes.byref(second)) == 0
+    assert library.torchette_llm_begin(second, b"x", ctypes.byref(Config(16, b'{"topK": 0.5}'))) == 0x12
+    refused = library.torchette_last_error()
+    assert refused == b"top_k is 0.5; it must be an integer from 0 to 2147483647"
+    library.torchette_llm_free(second)
+    assert library.torchette_llm_open(b"none", None, ctypes.byref(second)) == 0x22
+    assert b"backend" not in library.torchette_last_error()
 
     assert library.torchette_llm_generate(handle, None, None, None, None, None) == 0x12
     config.size = 0
@@ -812,7 +873,11 @@ def test_java(small: Small, tmp_path: Path) -> None:
         "-Dfile.encoding=UTF-8",
         "-Dstdout.encoding=UTF-8",
     )
-    printed = run(*command, "-cp", tmp_path, "LlmModuleTest", small.path, PROMPT, tmp_path / "state").stdout
+    copy = tmp_path / "m\N{GRINNING FACE}del.pte"
+    copy.write_bytes(small.path.read_bytes())
+    given = (small.path, PROMPT, tmp_path / "state", tmp_path)
+    printed = run(*command, "-cp", tmp_path, "LlmModuleTest", *given).stdout
+    assert Path(f"{copy}.state").exists()
     found = {name: text for name, _, text in (line.partition(": ") for line in printed.split("\n"))}
     said = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=12")[0]
     assert (
@@ -823,7 +888,22 @@ def test_java(small: Small, tmp_path: Path) -> None:
         and '"finish_reason":"cancelled"' in found["stopped"]
     )
     assert found["echo"] == "0\N{GRINNING FACE}" and found["grammar"] in ("0yes", "0no")
-    assert found["option"] == "18 18 there is no option top"
+    assert found["option"] == "18 18 there is no generation option top; did you mean stop"
+    assert (
+        found["emoji"]
+        == "0 18 18 there is no generation option \N{GRINNING FACE}; options.def lists the options"
+    )
+    assert found["path"].startswith("0 34 ") and "\N{GRINNING FACE}none.pte" in found["path"]
+    line = f"generate\t{PROMPT}\tspecial=1\tnew=9\tseed=3\ttemperature=2"
+    biased = converse(small.path, line + '\tjson={"logit_bias": {"599": -1e300}}')[0].answer
+    assert found["set"] == "0" + biased.replace("\0", "")
+    assert found["twice"].startswith("18 18 maxNewTokens and max_tokens are the same generation option")
+    assert found["defaults"] == " ".join(
+        str(option.default).lower()
+        for option in TABLE
+        if option.name
+        in ("echo", "max_new_tokens", "warming", "seq_len", "temperature", "num_bos", "num_eos")
+    )
     assert found["template"] == "32 32 the file has no chat template"
     assert (found["prefill"], found["thrown"], found["closed"]) == ("0", "mine", "the module is closed")
     assert found["none"] == "34" and "WARNING" not in printed

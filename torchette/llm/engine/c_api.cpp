@@ -7,7 +7,6 @@
 #include <initializer_list>
 #include <new>
 
-#include "torchette/extension/backends.h"
 #include "torchette/llm/engine/config_json.h"
 #include "torchette/llm/engine/text_llm_runner.h"
 
@@ -15,8 +14,10 @@ using namespace torchette;
 using namespace torchette::extension::llm;
 
 namespace torchette::extension {
-torchette_error_t end_call(Error error);  // of the library below
-}
+// of torchette/extension/c_api.cpp
+torchette_error_t end_call(Error error);
+void find_backends();
+}  // namespace torchette::extension
 
 struct torchette_llm {
   std::shared_ptr<TextLLMRunner> runner;
@@ -37,42 +38,50 @@ bool given(const void* pointer, const char* name) {
 #define TORCHETTE_GIVEN(pointer) \
   if (!given(pointer, #pointer)) return code(Error::InvalidArgument)
 
+/// Whether a caller has set the member `size` of a structure of any version.
+bool is_struct_size(size_t size) { return size >= sizeof(size) && size <= 4096; }
+
+Error import_texts(const char* const* texts, size_t count, const char* name, std::vector<std::string>* to) {
+  TORCHETTE_CHECK(texts != nullptr || count == 0, InvalidArgument, "%s is null, and num_%s is %zu", name,
+                  name, count);
+  for (size_t i = 0; i < count; ++i) {
+    TORCHETTE_CHECK(texts[i] != nullptr, InvalidArgument, "%s[%zu] is null", name, i);
+    to->emplace_back(texts[i]);
+  }
+  return Error::Ok;
+}
+
+Error import_biases(const torchette_llm_bias_t* biases, size_t count, const char* name,
+                    std::vector<std::pair<uint64_t, float>>* to) {
+  TORCHETTE_CHECK(biases != nullptr || count == 0, InvalidArgument, "%s is null, and num_%s is %zu", name,
+                  name, count);
+  for (size_t i = 0; i < count; ++i) to->emplace_back(biases[i].token, biases[i].bias);
+  return Error::Ok;
+}
+
+// From the C member to the C++ member, by type.
+#define TORCHETTE_IMPORT_Flag(name) to->name = config.name != 0;
+#define TORCHETTE_IMPORT_Integer(name) to->name = config.name;
+#define TORCHETTE_IMPORT_Seed(name) to->name = config.name;
+#define TORCHETTE_IMPORT_Number(name) to->name = config.name;
+#define TORCHETTE_IMPORT_Text(name) \
+  if (config.name != nullptr) to->name = config.name;
+#define TORCHETTE_IMPORT_Schema(name) TORCHETTE_IMPORT_Text(name)
+#define TORCHETTE_IMPORT_Texts(name) \
+  TORCHETTE_TRY(import_texts(config.name, config.num_##name, #name, &to->name));
+#define TORCHETTE_IMPORT_Biases(name) \
+  TORCHETTE_TRY(import_biases(config.name, config.num_##name, #name, &to->name));
+
 Error import(const torchette_llm_config_t* from, GenerationConfig* to) {
   torchette_llm_config_t config;
-  torchette_llm_config_init(&config);
+  torchette_llm_config_init(&config, sizeof(config));
   if (from != nullptr) {
-    if (from->size < sizeof(from->size) || from->size > 4096) {
-      TORCHETTE_LOG(Error, "the configuration was not filled by torchette_llm_config_init()");
-      return Error::InvalidArgument;
-    }
+    TORCHETTE_CHECK(is_struct_size(from->size), InvalidArgument,
+                    "config->size is %zu; call torchette_llm_config_init() first", from->size);
     std::memcpy(&config, from, std::min(from->size, sizeof(config)));
   }
-  to->echo = config.echo != 0;
-  to->ignore_eos = config.ignore_eos != 0;
-  to->add_special_tokens = config.add_special_tokens != 0;
-  to->max_new_tokens = config.max_new_tokens;
-  to->num_bos = config.num_bos;
-  to->num_eos = config.num_eos;
-  to->top_k = config.top_k;
-  to->temperature = config.temperature;
-  to->top_p = config.top_p;
-  to->min_p = config.min_p;
-  to->repetition_penalty = config.repetition_penalty;
-  to->seed = config.seed;
-  to->presence_penalty = config.presence_penalty;
-  to->frequency_penalty = config.frequency_penalty;
-  to->slide = config.slide != 0;
-  to->keep = config.keep;
-  to->logprobs = config.logprobs;
-  if (config.grammar != nullptr) to->grammar = config.grammar;
-  if (config.schema != nullptr) to->schema = config.schema;
-  for (size_t i = 0; i < config.num_stop; ++i) {
-    if (config.stop == nullptr || config.stop[i] == nullptr) {
-      TORCHETTE_LOG(Error, "stop text %zu is null", i);
-      return Error::InvalidArgument;
-    }
-    to->stop.emplace_back(config.stop[i]);
-  }
+#define TORCHETTE_OPTION(group, type, name, ...) TORCHETTE_IMPORT_##type(name)
+#include "torchette/llm/engine/options.def"
   return config.json == nullptr ? Error::Ok : read_config(config.json, to);
 }
 
@@ -99,28 +108,47 @@ torchette_error_t prefill_image(torchette_llm_t* llm, const T* data, int32_t wid
   return code(llm->runner->prefill({Image(std::vector<T>(data, data + count), width, height, channels)}));
 }
 
+Error check_stats(const torchette_llm_stats_t* stats) {
+  TORCHETTE_CHECK(stats == nullptr || is_struct_size(stats->size), InvalidArgument,
+                  "stats->size is %zu; set it to sizeof(torchette_llm_stats_t)", stats->size);
+  return Error::Ok;
+}
+
 void export_stats(const Stats& from, torchette_llm_stats_t* to) {
-  to->prompt_tokens = from.num_prompt_tokens;
-  to->generated_tokens = from.num_generated_tokens;
-  to->prompt_ms = from.prompt_eval_end_ms - from.token_encode_end_ms;
-  to->first_token_ms = from.first_token_ms == 0 ? 0 : from.first_token_ms - from.inference_start_ms;
-  to->total_ms = from.inference_end_ms - from.inference_start_ms;
-  to->finish_reason = from.finish_reason;
+  torchette_llm_stats_t stats = {};
+  stats.size = to->size;
+  stats.prompt_tokens = from.num_prompt_tokens;
+  stats.generated_tokens = from.num_generated_tokens;
+  stats.prompt_ms = from.prompt_eval_end_ms - from.token_encode_end_ms;
+  stats.first_token_ms = from.first_token_ms == 0 ? 0 : from.first_token_ms - from.inference_start_ms;
+  stats.total_ms = from.inference_end_ms - from.inference_start_ms;
+  stats.finish_reason = from.finish_reason;
+  stats.drafted_tokens = from.num_drafted_tokens;
+  stats.accepted_tokens = from.num_accepted_tokens;
+  std::memcpy(to, &stats, std::min(to->size, sizeof(stats)));
 }
 
 }  // namespace
 
-void torchette_llm_config_init(torchette_llm_config_t* config) {
+// The default of a C member, by type. Texts and lists are null.
+#define TORCHETTE_DEFAULT_Flag(name) filled.name = defaults.name ? 1 : 0;
+#define TORCHETTE_DEFAULT_Integer(name) filled.name = defaults.name;
+#define TORCHETTE_DEFAULT_Seed(name) filled.name = defaults.name;
+#define TORCHETTE_DEFAULT_Number(name) filled.name = defaults.name;
+#define TORCHETTE_DEFAULT_Text(name)
+#define TORCHETTE_DEFAULT_Schema(name)
+#define TORCHETTE_DEFAULT_Texts(name)
+#define TORCHETTE_DEFAULT_Biases(name)
+
+void torchette_llm_config_init(torchette_llm_config_t* config, size_t size) {
   if (config == nullptr) return;
+  torchette_llm_config_t filled = {};
+  filled.size = std::min(size, sizeof(filled));
   const GenerationConfig defaults;
-  *config = {};
-  config->size = sizeof(*config);
-  config->max_new_tokens = defaults.max_new_tokens;
-  config->temperature = defaults.temperature;
-  config->top_p = defaults.top_p;
-  config->repetition_penalty = defaults.repetition_penalty;
-  config->keep = defaults.keep;
-  config->logprobs = defaults.logprobs;
+#define TORCHETTE_OPTION(group, type, name, ...) TORCHETTE_DEFAULT_##type(name)
+#include "torchette/llm/engine/options.def"
+  filled.echo = 0;  // a caller has the prompt
+  std::memcpy(config, &filled, filled.size);
 }
 
 torchette_error_t torchette_llm_open(const char* model_path, const char* tokenizer_path,
@@ -128,7 +156,7 @@ torchette_error_t torchette_llm_open(const char* model_path, const char* tokeniz
   TORCHETTE_GIVEN(llm);
   *llm = nullptr;
   TORCHETTE_GIVEN(model_path);
-  static_cast<void>(register_all_backends());  // a host that has registered some itself keeps them
+  torchette::extension::find_backends();
   std::unique_ptr<Tokenizer> tokenizer;
   if (tokenizer_path != nullptr) {
     tokenizer = load_tokenizer(tokenizer_path);
@@ -155,6 +183,7 @@ torchette_error_t torchette_llm_generate(torchette_llm_t* llm, const char* promp
   TORCHETTE_GIVEN(prompt);
   GenerationConfig ours;
   if (const Error error = import(config, &ours); error != Error::Ok) return code(error);
+  if (const Error error = check_stats(stats); error != Error::Ok) return code(error);
   IRunner::TokenCallback on_token;
   if (token != nullptr)
     on_token = [&](const std::string& piece) {
@@ -174,13 +203,14 @@ torchette_error_t torchette_llm_begin(torchette_llm_t* llm, const char* prompt,
   return code(error == Error::Ok ? llm->runner->begin(prompt, ours) : error);
 }
 
-torchette_error_t torchette_llm_begin_chat(torchette_llm_t* llm, const char* messages,
+torchette_error_t torchette_llm_begin_chat(torchette_llm_t* llm, const char* messages, const char* options,
                                            const torchette_llm_config_t* config) {
   TORCHETTE_GIVEN(llm);
   TORCHETTE_GIVEN(messages);
   GenerationConfig ours;
   const Error error = import(config, &ours);
-  return code(error == Error::Ok ? llm->runner->begin_chat(messages, ours) : error);
+  if (error != Error::Ok) return code(error);
+  return code(llm->runner->begin_chat(messages, options == nullptr ? "{}" : options, ours));
 }
 
 torchette_error_t torchette_llm_next(torchette_llm_t* llm, torchette_llm_piece_t* piece) {
@@ -202,8 +232,12 @@ torchette_error_t torchette_llm_next(torchette_llm_t* llm, torchette_llm_piece_t
   return code(Error::Ok);
 }
 
-void torchette_llm_stats(const torchette_llm_t* llm, torchette_llm_stats_t* stats) {
-  if (llm != nullptr && stats != nullptr) export_stats(llm->runner->stats(), stats);
+torchette_error_t torchette_llm_stats(const torchette_llm_t* llm, torchette_llm_stats_t* stats) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(stats);
+  const Error error = check_stats(stats);
+  if (error == Error::Ok) export_stats(llm->runner->stats(), stats);
+  return code(error);
 }
 
 torchette_error_t torchette_llm_fork(torchette_llm_t* llm, torchette_llm_t** other) {
@@ -274,12 +308,6 @@ torchette_error_t torchette_llm_set_draft(torchette_llm_t* llm, torchette_llm_t*
   }
   llm->runner->set_draft(draft == nullptr ? nullptr : draft->runner, num_tokens);
   return code(Error::Ok);
-}
-
-void torchette_llm_draft_stats(const torchette_llm_t* llm, int64_t* drafted, int64_t* accepted) {
-  const Stats stats = llm == nullptr ? Stats() : llm->runner->stats();
-  if (drafted != nullptr) *drafted = stats.num_drafted_tokens;
-  if (accepted != nullptr) *accepted = stats.num_accepted_tokens;
 }
 
 void torchette_llm_stop(torchette_llm_t* llm) {

@@ -14,33 +14,33 @@ extern "C" {
 /* A conversation with a language model. Not for use by two threads at once, but for torchette_llm_stop(). */
 typedef struct torchette_llm torchette_llm_t;
 
-/* How a text goes on: the members of GenerationConfig (torchette/llm/engine/irunner.h). To be filled by
- * torchette_llm_config_init() first. */
+/* A number that is added to the logit of a token. */
 typedef struct {
-  size_t size; /* of this structure, so that it can grow */
-  int32_t echo;
-  int32_t ignore_eos;
-  int32_t add_special_tokens;
-  int32_t max_new_tokens;
-  int32_t num_bos;
-  int32_t num_eos;
-  int32_t top_k;
-  float temperature;
-  float top_p;
-  float min_p;
-  float repetition_penalty;
-  uint64_t seed;
-  const char* const* stop; /* texts that end the answer */
-  size_t num_stop;
-  const char*
-      json; /* more members of GenerationConfig, as an object: {"logit_bias": {"17": 2}}; may be null */
-  const char* grammar; /* GBNF that the answer keeps to; may be null */
-  float presence_penalty;
-  float frequency_penalty;
-  int32_t slide;
-  int32_t keep;
-  int32_t logprobs;   /* pieces have them, of so many of the likeliest tokens, too; -1: none */
-  const char* schema; /* a JSON schema that the answer fits, instead of a grammar; may be null */
+  uint64_t token;
+  float bias;
+} torchette_llm_bias_t;
+
+/* The declarations of members by the types of options.def. A text may be null. */
+#define TORCHETTE_LLM_Flag(name) int32_t name;
+#define TORCHETTE_LLM_Integer(name) int32_t name;
+#define TORCHETTE_LLM_Seed(name) uint64_t name;
+#define TORCHETTE_LLM_Number(name) float name;
+#define TORCHETTE_LLM_Text(name) const char* name;
+#define TORCHETTE_LLM_Schema(name) const char* name;
+#define TORCHETTE_LLM_Texts(name) \
+  const char* const* name;        \
+  size_t num_##name;
+#define TORCHETTE_LLM_Biases(name)  \
+  const torchette_llm_bias_t* name; \
+  size_t num_##name;
+
+/* The options of an answer: one member for each row of options.def, which describes it. A list has a second
+ * member, such as num_stop. Fill the structure with torchette_llm_config_init() first. */
+typedef struct {
+  size_t size;      /* of the structure, which may grow in later versions */
+  const char* json; /* options as a JSON object, {"top_k": 5}, that replace the members; may be null */
+#define TORCHETTE_OPTION(group, type, name, ...) TORCHETTE_LLM_##type(name)
+#include "torchette/llm/engine/options.def"
 } torchette_llm_config_t;
 
 /* What one token brought; `text`, `tokens` and `logprobs` last until the next call. */
@@ -55,20 +55,26 @@ typedef struct {
   size_t num_top;
 } torchette_llm_piece_t;
 
-/* Milliseconds, and what ended the answer: stop, length, cancelled or context; a constant. */
+/* The costs of an answer. Set `size` to sizeof(torchette_llm_stats_t); functions write the members that fit.
+ */
 typedef struct {
+  size_t size; /* of the structure, which may grow in later versions */
   int64_t prompt_tokens;
   int64_t generated_tokens;
   int64_t prompt_ms;
-  int64_t first_token_ms; /* since the beginning */
+  int64_t first_token_ms; /* from the beginning of the call; 0 if there is no token */
   int64_t total_ms;
-  const char* finish_reason;
+  const char* finish_reason; /* a constant: stop, length, cancelled or context; "" before the end */
+  int64_t drafted_tokens;    /* tokens that the draft model proposed */
+  int64_t accepted_tokens;   /* proposed tokens that are in the answer */
 } torchette_llm_stats_t;
 
 /* A piece of the answer, whole characters of UTF-8; `piece[size]` is 0. Another result than 0 stops it. */
 typedef int (*torchette_llm_token_fn_t)(const char* piece, size_t size, void* user);
 
-TORCHETTE_API void torchette_llm_config_init(torchette_llm_config_t* config);
+/* Fills a configuration with the defaults. `size` is sizeof(torchette_llm_config_t) of the caller, whose
+ * header may be older than the library. */
+TORCHETTE_API void torchette_llm_config_init(torchette_llm_config_t* config, size_t size);
 /* Opens and loads a model. `tokenizer_path` may be null where the file has its tokenizer. */
 TORCHETTE_API torchette_error_t torchette_llm_open(const char* model_path, const char* tokenizer_path,
                                                    torchette_llm_t** llm);
@@ -79,15 +85,19 @@ TORCHETTE_API torchette_error_t torchette_llm_generate(torchette_llm_t* llm, con
                                                        const torchette_llm_config_t* config,
                                                        torchette_llm_token_fn_t token, void* user,
                                                        torchette_llm_stats_t* stats);
-/* The same in steps: an answer begins, and next() gives what each token brought, until a piece is the last.
- * `messages` are a list of {"role", "content"} in JSON, the whole conversation; of it is run what is new. */
+/* The same in steps: begin() starts an answer, and each next() returns the piece of one token, until the last
+ * piece. begin_chat() renders `messages`, the whole conversation as a JSON list of {"role", "content"}, with
+ * the chat template of the file, and runs only what is new. `options` is a JSON object, or null: "tools" and
+ * "tool_choice" in the form of OpenAI, and "template" with other variables of the template, such as
+ * {"enable_thinking": false}. */
 TORCHETTE_API torchette_error_t torchette_llm_begin(torchette_llm_t* llm, const char* prompt,
                                                     const torchette_llm_config_t* config);
 TORCHETTE_API torchette_error_t torchette_llm_begin_chat(torchette_llm_t* llm, const char* messages,
+                                                         const char* options,
                                                          const torchette_llm_config_t* config);
 TORCHETTE_API torchette_error_t torchette_llm_next(torchette_llm_t* llm, torchette_llm_piece_t* piece);
-/* Of the answer so far. */
-TORCHETTE_API void torchette_llm_stats(const torchette_llm_t* llm, torchette_llm_stats_t* stats);
+/* The costs of the answer so far. */
+TORCHETTE_API torchette_error_t torchette_llm_stats(const torchette_llm_t* llm, torchette_llm_stats_t* stats);
 /* Another conversation on the same weights, which goes on from here by itself. */
 TORCHETTE_API torchette_error_t torchette_llm_fork(torchette_llm_t* llm, torchette_llm_t** other);
 TORCHETTE_API torchette_error_t torchette_llm_prefill(torchette_llm_t* llm, const char* prompt);
@@ -112,8 +122,6 @@ TORCHETTE_API torchette_error_t torchette_llm_set_adapter(torchette_llm_t* llm, 
  * is not for other use meanwhile. */
 TORCHETTE_API torchette_error_t torchette_llm_set_draft(torchette_llm_t* llm, torchette_llm_t* draft,
                                                         int32_t num_tokens);
-/* How many tokens of the answer the draft has proposed, and how many of them stand. */
-TORCHETTE_API void torchette_llm_draft_stats(const torchette_llm_t* llm, int64_t* drafted, int64_t* accepted);
 /* Ends torchette_llm_generate() behind its token; for other threads. */
 TORCHETTE_API void torchette_llm_stop(torchette_llm_t* llm);
 /* Begins anew, or forgets what is behind `position` tokens. */

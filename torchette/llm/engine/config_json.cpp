@@ -3,123 +3,120 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 
-#include "torchette/llm/text/json.h"
-#include "torchette/runtime/platform.h"
+#include "torchette/llm/engine/options.h"
+#include "torchette/runtime/kernel.h"
 
 namespace torchette::extension::llm {
 namespace {
 
 using Kind = Json::Kind;
 
-Error wrong(const std::string& name, const char* wanted) {
-  TORCHETTE_LOG(Error, "%s is to be %s", name.c_str(), wanted);
+Error refuse(const Option& option, const Json& value) {
+  const std::string text = to_json(value);
+  TORCHETTE_LOG(Error, "%s is %.60s%s; it must be %s", option.name, text.c_str(),
+                text.size() > 60 ? "..." : "", accepted_values(option).c_str());
   return Error::InvalidArgument;
 }
 
-struct Number {
-  const char* name;
-  float GenerationConfig::* member;
-};
-constexpr Number kNumbers[] = {{"temperature", &GenerationConfig::temperature},
-                               {"top_p", &GenerationConfig::top_p},
-                               {"min_p", &GenerationConfig::min_p},
-                               {"repetition_penalty", &GenerationConfig::repetition_penalty},
-                               {"presence_penalty", &GenerationConfig::presence_penalty},
-                               {"frequency_penalty", &GenerationConfig::frequency_penalty}};
-struct Whole {
-  const char* name;
-  int32_t GenerationConfig::* member;
-};
-constexpr Whole kWholes[] = {{"max_new_tokens", &GenerationConfig::max_new_tokens},
-                             {"seq_len", &GenerationConfig::seq_len},
-                             {"num_bos", &GenerationConfig::num_bos},
-                             {"num_eos", &GenerationConfig::num_eos},
-                             {"top_k", &GenerationConfig::top_k},
-                             {"keep", &GenerationConfig::keep},
-                             {"logprobs", &GenerationConfig::logprobs}};
-struct Flag {
-  const char* name;
-  bool GenerationConfig::* member;
-};
-constexpr Flag kFlags[] = {{"echo", &GenerationConfig::echo},
-                           {"ignore_eos", &GenerationConfig::ignore_eos},
-                           {"warming", &GenerationConfig::warming},
-                           {"add_special_tokens", &GenerationConfig::add_special_tokens},
-                           {"slide", &GenerationConfig::slide}};
-
-bool is_whole(const Json& json, double least, double most) {
-  return json.is(Kind::Number) && json.number == std::floor(json.number) && json.number >= least &&
-         json.number <= most;
+/// Whether a value is an integer that T can represent and JavaScript can represent exactly.
+template <typename T>
+bool is_integer(const Json& value) {
+  using Limits = std::numeric_limits<T>;
+  return value.is(Kind::Number) && value.number == std::floor(value.number) &&
+         std::abs(value.number) <= 0x1p53 && value.number >= static_cast<double>(Limits::min()) &&
+         value.number <= static_cast<double>(Limits::max());
 }
 
-Error read(const std::string& name, const Json& value, GenerationConfig* config) {
-  for (const Number& one : kNumbers)
-    if (name == one.name) {
-      if (!value.is(Kind::Number)) return wrong(name, "a number");
-      config->*one.member = static_cast<float>(value.number);
-      return Error::Ok;
-    }
-  for (const Whole& one : kWholes)
-    if (name == one.name) {
-      if (!is_whole(value, INT32_MIN, INT32_MAX)) return wrong(name, "a whole number of 32 bits");
-      config->*one.member = static_cast<int32_t>(value.number);
-      return Error::Ok;
-    }
-  for (const Flag& one : kFlags)
-    if (name == one.name) {
-      if (!value.is(Kind::True) && !value.is(Kind::False)) return wrong(name, "true or false");
-      config->*one.member = value.is(Kind::True);
-      return Error::Ok;
-    }
-  if (name == "seed") {
-    if (!is_whole(value, 0, 0x1p53)) return wrong(name, "a whole number from 0 to 2^53");
-    config->seed = static_cast<uint64_t>(value.number);
-    return Error::Ok;
+/// Values beyond the range of a float become infinite.
+float to_float(double value) {
+  constexpr double kMax = std::numeric_limits<float>::max();
+  return value > kMax ? INFINITY : value < -kMax ? -INFINITY : static_cast<float>(value);
+}
+
+// One function for each type of a member.
+Error read(const Option& option, const Json& value, bool* member) {
+  if (!value.is(Kind::True) && !value.is(Kind::False)) return refuse(option, value);
+  *member = value.is(Kind::True);
+  return Error::Ok;
+}
+
+template <typename T>
+Error read(const Option& option, const Json& value, T* member) {
+  if (!is_integer<T>(value)) return refuse(option, value);
+  *member = static_cast<T>(value.number);
+  return Error::Ok;
+}
+
+Error read(const Option& option, const Json& value, float* member) {
+  if (!value.is(Kind::Number)) return refuse(option, value);
+  *member = to_float(value.number);
+  return Error::Ok;
+}
+
+Error read(const Option& option, const Json& value, std::string* member) {
+  const bool is_schema = option.type == Option::Type::Schema;  // itself, or as a text
+  if (!is_schema && !value.is_string()) return refuse(option, value);
+  *member = value.is_string() ? value.text : to_json(value);
+  return Error::Ok;
+}
+
+Error read(const Option& option, const Json& value, std::vector<std::string>* member) {
+  if (!value.is_string() && !value.is(Kind::Array)) return refuse(option, value);
+  member->clear();
+  for (const Json& text : value.is_string() ? std::vector<Json>{value} : value.items) {
+    if (!text.is_string()) return refuse(option, value);
+    member->push_back(text.text);
   }
-  if (name == "grammar") {
-    if (!value.is_string()) return wrong(name, "a text");
-    config->grammar = value.text;
-    return Error::Ok;
+  return Error::Ok;
+}
+
+Error read(const Option& option, const Json& value, std::vector<std::pair<uint64_t, float>>* member) {
+  if (!value.is(Kind::Object)) return refuse(option, value);
+  member->clear();
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    const std::string& key = value.keys[i];
+    char* end = nullptr;
+    const unsigned long long token = std::strtoull(key.c_str(), &end, 10);
+    if (key.empty() || key[0] < '0' || key[0] > '9' || *end != 0 || !value.items[i].is(Kind::Number))
+      return refuse(option, value);
+    member->emplace_back(token, to_float(value.items[i].number));
   }
-  if (name == "schema") {  // itself, or as a text
-    config->schema = value.is_string() ? value.text : to_json(value);
-    return Error::Ok;
-  }
-  if (name == "stop") {
-    config->stop.clear();
-    for (const Json& text : value.is_string() ? std::vector<Json>{value} : value.items) {
-      if (!text.is_string()) return wrong(name, "a text or a list of texts");
-      config->stop.push_back(text.text);
-    }
-    return value.is_string() || value.is(Kind::Array) ? Error::Ok : wrong(name, "a text or a list of texts");
-  }
-  if (name == "logit_bias") {
-    if (!value.is(Kind::Object)) return wrong(name, "an object from tokens to numbers");
-    config->logit_bias.clear();
-    for (size_t i = 0; i < value.items.size(); ++i) {
-      char* end = nullptr;
-      const std::string& key = value.keys[i];
-      const unsigned long token = std::strtoul(key.c_str(), &end, 10);
-      if (key.empty() || key[0] < '0' || key[0] > '9' || *end != 0 || !value.items[i].is(Kind::Number))
-        return wrong(name, "an object from tokens to numbers");
-      config->logit_bias.emplace_back(token, static_cast<float>(value.items[i].number));
-    }
-    return Error::Ok;
-  }
-  TORCHETTE_LOG(Error, "there is no option %s", name.c_str());
-  return Error::InvalidArgument;
+  return Error::Ok;
+}
+
+Error read(const Option& option, const Json& value, GenerationConfig* config) {
+  const Option* row = options().data();
+#define TORCHETTE_OPTION(group, type, name, ...) \
+  if (&option == row++) return read(option, value, &config->name);
+#include "torchette/llm/engine/options.def"
+  return Error::Internal;
 }
 
 }  // namespace
 
+Error read_config(const Json& json, GenerationConfig* config) {
+  TORCHETTE_CHECK(json.is(Kind::Object), InvalidArgument, "generation options must be a JSON object");
+  std::vector<std::pair<const Option*, const std::string*>> seen;
+  for (size_t i = 0; i < json.items.size(); ++i) {
+    const std::string& name = json.keys[i];
+    const Option* option = find_option(name);
+    if (option == nullptr) return Error::InvalidArgument;
+    if (json.items[i].is(Kind::Null)) continue;
+    for (const auto& [other, spelling] : seen)
+      TORCHETTE_CHECK(other != option || *spelling == name, InvalidArgument,
+                      "%s and %s are the same generation option; set one of them", spelling->c_str(),
+                      name.c_str());
+    seen.emplace_back(option, &name);
+    TORCHETTE_TRY(read(*option, json.items[i], config));
+  }
+  return Error::Ok;
+}
+
 Error read_config(std::string_view json, GenerationConfig* config) {
   const Result<Json> parsed = Json::parse(json, Json::kDeep);
-  if (!parsed.ok()) return parsed.error();
-  if (!parsed->is(Kind::Object)) return wrong("the configuration", "an object of JSON");
-  for (size_t i = 0; i < parsed->items.size(); ++i)
-    TORCHETTE_TRY(read(parsed->keys[i], parsed->items[i], config));
-  return Error::Ok;
+  return parsed.ok() ? read_config(*parsed, config) : parsed.error();
 }
 
 }  // namespace torchette::extension::llm

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// GenerationConfig: how a text goes on; IRunner: what continues texts. Names and defaults are ExecuTorch's
-// where it has them.
+// GenerationConfig: the options of an answer. IRunner: the interface of programs that generate text. Names
+// and defaults are those of ExecuTorch.
 #pragma once
 
 #include <functional>
@@ -13,34 +13,24 @@
 
 namespace torchette::extension::llm {
 
+/// The types of the members of GenerationConfig, by the types of options.def.
+namespace option_type {
+using Flag = bool;
+using Integer = int32_t;
+using Seed = uint64_t;
+using Number = float;
+using Text = std::string;
+using Texts = std::vector<std::string>;
+using Schema = std::string;
+using Biases = std::vector<std::pair<uint64_t, float>>;
+}  // namespace option_type
+
+/// The options of an answer. options.def describes each member.
 struct GenerationConfig {
-  bool echo = true;             // the prompt is the first piece
-  bool ignore_eos = false;      // tokens that end a text do not
-  int32_t max_new_tokens = -1;  // -1: as many as there is room for
-  bool warming = false;         // pieces are not given out
-  int32_t seq_len = -1;         // prompt and answer together; -1: the model's context
-  float temperature = 0.8f;     // 0: always the likeliest token
-  int32_t num_bos = 0;          // tokens for a text's beginning that are put before the prompt
-  int32_t num_eos = 0;
+#define TORCHETTE_OPTION(group, type, name, value, ...) option_type::type name = value;
+#include "torchette/llm/engine/options.def"
 
-  // What ExecuTorch's has not:
-  bool add_special_tokens = false;  // those that the tokenizer's file adds, instead of num_bos and num_eos
-  int32_t top_k = 0;                // only so many of the likeliest tokens; 0: all
-  float top_p = 1;                  // only the likeliest tokens that together have this probability
-  float min_p = 0;                  // only tokens with this part of the likeliest one's probability
-  float repetition_penalty = 1;     // logits of tokens that the conversation has are divided by it
-  float presence_penalty = 0;       // subtracted from logits of tokens that the answer has
-  float frequency_penalty = 0;      // likewise, as often as it has them
-  std::vector<std::pair<uint64_t, float>> logit_bias;  // added to logits; -infinity forbids a token
-  uint64_t seed = 0;                                   // the same seed gives the same tokens
-  std::vector<std::string> stop;                       // texts that end the answer and are not given out
-  std::string grammar;                                 // GBNF: what the answer keeps to
-  std::string schema;                                  // the same as a JSON schema
-  bool slide = false;     // a full context forgets half of what is behind its first `keep` tokens
-  int32_t keep = -1;      // -1: the token that begins every text, where the conversation has it
-  int32_t logprobs = -1;  // pieces have log-probabilities, of so many of the likeliest tokens, too; -1: none
-
-  /// How many tokens may come where `occupied` positions of the context are taken.
+  /// Returns the maximum of new tokens if `occupied` positions of the context are used.
   int32_t resolve_max_new_tokens(int32_t max_context_len, int32_t occupied) const {
     int32_t room = (seq_len < 0 || seq_len > max_context_len ? max_context_len : seq_len) - occupied;
     if (max_new_tokens >= 0 && max_new_tokens < room) room = max_new_tokens;

@@ -10,9 +10,6 @@
 
 namespace torchette::extension::llm {
 
-/// Error: InvalidArgument (a value is out of range; the log names it).
-Error check(const GenerationConfig& config);
-
 struct TextLLMRunner::Answer {
   Answer(const GenerationConfig& given, const Tokenizer& tokenizer)
       : config(given), sampler(config), stream(tokenizer), stops(config.stop) {}

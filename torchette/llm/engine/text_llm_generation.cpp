@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "torchette/llm/engine/options.h"
 #include "torchette/llm/engine/text_llm_answer.h"
 #include "torchette/llm/grammar/schema.h"
+#include "torchette/llm/text/json.h"
 #include "torchette/runtime/kernel.h"
 
 namespace torchette::extension::llm {
@@ -30,31 +32,6 @@ void add_logprobs(const std::vector<float>& logits, uint64_t token, size_t count
 }
 
 }  // namespace
-
-Error check(const GenerationConfig& config) {
-  TORCHETTE_CHECK(config.temperature >= 0 && std::isfinite(config.temperature), InvalidArgument,
-                  "temperature %g; it is 0 or more", static_cast<double>(config.temperature));
-  TORCHETTE_CHECK(config.top_p > 0 && config.top_p <= 1, InvalidArgument,
-                  "top_p %g; it is above 0, at most 1", static_cast<double>(config.top_p));
-  TORCHETTE_CHECK(config.min_p >= 0 && config.min_p <= 1, InvalidArgument, "min_p %g; it is 0 to 1",
-                  static_cast<double>(config.min_p));
-  TORCHETTE_CHECK(config.top_k >= 0, InvalidArgument, "top_k %d; it is 0 or more",
-                  static_cast<int>(config.top_k));
-  TORCHETTE_CHECK(config.repetition_penalty > 0 && std::isfinite(config.repetition_penalty), InvalidArgument,
-                  "repetition_penalty %g; it is above 0", static_cast<double>(config.repetition_penalty));
-  TORCHETTE_CHECK(std::isfinite(config.presence_penalty) && std::isfinite(config.frequency_penalty),
-                  InvalidArgument, "presence_penalty %g, frequency_penalty %g; they are finite",
-                  static_cast<double>(config.presence_penalty),
-                  static_cast<double>(config.frequency_penalty));
-  for (const auto& [token, bias] : config.logit_bias)
-    TORCHETTE_CHECK(bias < INFINITY, InvalidArgument, "the logit_bias of token %llu is %g",
-                    static_cast<unsigned long long>(token), static_cast<double>(bias));
-  TORCHETTE_CHECK(
-      config.num_bos >= 0 && config.num_bos <= 127 && config.num_eos >= 0 && config.num_eos <= 127,
-      InvalidArgument, "%d tokens bos and %d eos; they are 0 to 127", static_cast<int>(config.num_bos),
-      static_cast<int>(config.num_eos));
-  return Error::Ok;
-}
 
 // --- Begin an answer ---
 
@@ -87,6 +64,17 @@ Error TextLLMRunner::begin_chat(std::string_view messages, const GenerationConfi
   if (!prompt.ok()) return prompt.error();
   const Result<std::vector<uint64_t>> tokens = tokenizer_->encode(*prompt);
   return tokens.ok() ? begin_with(*tokens, config) : tokens.error();
+}
+
+Error TextLLMRunner::begin_chat(std::string_view messages, std::string_view options,
+                                const GenerationConfig& config) {
+  const Result<Json> given = Json::parse(options);
+  if (!given.ok()) return given.error();
+  TORCHETTE_CHECK(given->is(Json::Kind::Object), InvalidArgument,
+                  "the options of a chat must be a JSON object");
+  TORCHETTE_CHECK(given->items.empty(), NotSupported,
+                  "this build has no tools and template variables in a chat");
+  return begin_chat(messages, config);
 }
 
 Result<std::unique_ptr<TextLLMRunner::Answer>> TextLLMRunner::prepare(const GenerationConfig& given) {

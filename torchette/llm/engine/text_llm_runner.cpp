@@ -6,6 +6,7 @@
 
 #include "torchette/extension/file_data_loader.h"
 #include "torchette/llm/engine/adapter_data.h"
+#include "torchette/llm/engine/options.h"
 #include "torchette/llm/engine/session_state.h"
 #include "torchette/llm/engine/text_llm_answer.h"
 #include "torchette/llm/text/json.h"

@@ -75,6 +75,8 @@ class TextLLMRunner final : public IRunner {
   Error begin_with(const std::vector<uint64_t>& conversation, const GenerationConfig& config);
   /// Starts an answer to messages: render(), encode, begin_with().
   Error begin_chat(std::string_view messages, const GenerationConfig& config);
+  /// The same with `options`, a JSON object: tools, tool_choice and template, the variables of the template.
+  Error begin_chat(std::string_view messages, std::string_view options, const GenerationConfig& config);
   /// The statistics of the answer so far.
   Stats stats() const;
   /// Appends a text to the context without an answer. Errors: as above.

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // llm_runner: a program that generates text. In: a language model and a prompt. Out: the answer on the
 // standard output, while it is generated; statistics on the standard error stream.
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "torchette/extension/backends.h"
 #include "torchette/extension/error_name.h"
+#include "torchette/llm/engine/config_json.h"
+#include "torchette/llm/engine/options.h"
 #include "torchette/llm/engine/session_state.h"
 #include "torchette/llm/engine/text_llm_runner.h"
 
@@ -24,44 +24,58 @@ namespace {
 constexpr char kHelp[] =
     R"(usage: llm_runner --model FILE --prompt TEXT [options]
 
-Generates text after a prompt. The model's file has the defaults of the options (generation_config.json).
+Generates text after a prompt. The model's file has the defaults of the generation options
+(generation_config.json).
 
   --model FILE             the program (model.pte)
   --tokenizer FILE         tokenizer.json, a SentencePiece model or a tiktoken file; default: the one in the program
   --data FILE              a data file (.ptd) with weights outside the program
   --prompt TEXT            the text; - reads the standard input
-  --max_new_tokens N       end after N tokens (default: when the context is full)
-  --temperature T          0 always chooses the most probable token
-  --top_k K, --top_p P, --min_p P, --repetition_penalty R
-                           limit the tokens that may be chosen
-  --seed N                 the same seed gives the same answer (0)
-  --stop TEXT              end at this text, which is not printed; can be repeated
-  --grammar FILE, --schema FILE
-                           constrain the answer: a grammar in GBNF, or a JSON schema
   --adapter FILE           a LoRA adapter (.ptd) for a model that was exported with one
   --draft FILE             a small model with the same tokens, for speculative decoding
   --load FILE, --save FILE the conversation before the prompt, and the file to store it in
-  --ignore_eos             continue after tokens that end a text
-  --no_special_tokens      omit the tokens that the tokenizer adds to a text
-  --echo                   also print the prompt
   --cpu_threads N          threads for the model (default: the physical cores)
   --stats                  print counts and times as one line of JSON
   --help                   this text
 
+Generation options; --no_NAME sets a flag to false, --stop can be repeated:
+)";
+constexpr char kExitStatus[] = R"(
 The exit status is 0, 1 if the model failed, or 2 if an option or a file is wrong.
 )";
+
+/// Returns the metavariable of an option in the help.
+const char* metavariable(const Option& option) {
+  switch (option.type) {
+    case Option::Type::Flag:
+      return "";
+    case Option::Type::Integer:
+    case Option::Type::Seed:
+      return " N";
+    case Option::Type::Number:
+      return " X";
+    case Option::Type::Texts:
+      return " TEXT";
+    case Option::Type::Biases:
+      return " JSON";
+    default:
+      return " FILE";
+  }
+}
+
+void print_help() {
+  std::fputs(kHelp, stdout);
+  for (const Option& option : llm::options()) {
+    const std::string name = std::string("--") + option.name + metavariable(option);
+    std::printf("  %-24s %s%s%s\n", name.c_str(), option.description, option.has_range() ? "; " : "",
+                option.has_range() ? accepted_values(option).c_str() : "");
+  }
+  std::fputs(kExitStatus, stdout);
+}
 
 [[noreturn]] void stop(int status, const std::string& line) {
   std::fprintf(stderr, "llm_runner: %s\n", line.c_str());
   std::exit(status);
-}
-
-double parse_number(const std::string& option, const char* text) {
-  char* end = nullptr;
-  errno = 0;
-  const double value = std::strtod(text, &end);
-  if (*text == 0 || *end != 0 || errno != 0) stop(2, option + " takes a number, not " + text);
-  return value;
 }
 
 long parse_count(const std::string& option, const char* text) {
@@ -69,12 +83,8 @@ long parse_count(const std::string& option, const char* text) {
   errno = 0;
   const long value = std::strtol(text, &end, 10);
   if (*text == 0 || *end != 0 || errno != 0 || value < 0)
-    stop(2, option + " takes a whole number from 0, not " + text);
+    stop(2, option + " is " + text + "; it must be an integer from 0");
   return value;
-}
-
-int32_t parse_limit(const std::string& option, const char* text) {
-  return static_cast<int32_t>(std::min(parse_count(option, text), 1L << 30));
 }
 
 std::string read_standard_input() {
@@ -95,29 +105,50 @@ struct Options {
   std::string model, tokenizer, data, prompt, adapter, draft, load, save;
   bool has_prompt = false, prints_stats = false;
   long num_threads = 0;
-  // changes of the configuration of the model's file, which is loaded later
-  std::vector<std::function<void(GenerationConfig*)>> changes = {[](GenerationConfig* config) {
-    config->echo = false;
-    config->add_special_tokens = true;
-  }};
+  Json generation;  // an object, for read_config()
+};
 
-  template <typename T>
-  void set(T GenerationConfig::* member, T value) {
-    changes.emplace_back([=](GenerationConfig* config) { config->*member = value; });
+Json json_of(Json::Kind kind, std::string text = {}) {
+  Json json;
+  json.kind = kind;
+  json.text = std::move(text);
+  return json;
+}
+
+/// Returns the value of a generation option from the text of its argument. read_config() checks the type.
+Json parse_value(const Option& option, const char* text) {
+  if (option.has_range()) {
+    char* end = nullptr;
+    Json number = json_of(Json::Kind::Number, text);
+    number.number = std::strtod(text, &end);
+    return *text != 0 && *end == 0 ? number : json_of(Json::Kind::String, text);
   }
-};
+  if (option.type == Option::Type::Biases) {
+    const Result<Json> parsed = Json::parse(text);
+    return parsed.ok() ? *parsed : json_of(Json::Kind::String, text);
+  }
+  return json_of(Json::Kind::String, option.type == Option::Type::Texts ? text : read_text(text));
+}
 
-struct Flag {
-  const char* name;
-  void (*apply)(Options*);
-};
-
-constexpr Flag kFlags[] = {
-    {"--ignore_eos", [](Options* o) { o->set(&GenerationConfig::ignore_eos, true); }},
-    {"--no_special_tokens", [](Options* o) { o->set(&GenerationConfig::add_special_tokens, false); }},
-    {"--echo", [](Options* o) { o->set(&GenerationConfig::echo, true); }},
-    {"--stats", [](Options* o) { o->prints_stats = true; }},
-};
+/// Adds the value of a generation option. The last one counts, except that a list has all of them.
+void add_value(const Option& option, Json value, Json* generation) {
+  for (size_t i = 0; i < generation->items.size(); ++i)
+    if (generation->keys[i] == option.name) {
+      Json& before = generation->items[i];
+      if (option.type == Option::Type::Texts)
+        before.items.push_back(std::move(value));
+      else
+        before = std::move(value);
+      return;
+    }
+  if (option.type == Option::Type::Texts) {
+    Json list = json_of(Json::Kind::Array);
+    list.items.push_back(std::move(value));
+    value = std::move(list);
+  }
+  generation->keys.emplace_back(option.name);
+  generation->items.push_back(std::move(value));
+}
 
 struct Path {
   const char* name;
@@ -130,85 +161,62 @@ constexpr Path kPaths[] = {
     {"--save", &Options::save},
 };
 
-struct Real {
-  const char* name;
-  float GenerationConfig::* member;
-};
-
-constexpr Real kReals[] = {
-    {"--temperature", &GenerationConfig::temperature},
-    {"--top_p", &GenerationConfig::top_p},
-    {"--min_p", &GenerationConfig::min_p},
-    {"--repetition_penalty", &GenerationConfig::repetition_penalty},
-};
-
-struct Option {
-  const char* name;
-  void (*apply)(Options*, const std::string& name, const char* text);
-};
-
-constexpr Option kOptions[] = {
-    {"--prompt",
-     [](Options* o, const std::string&, const char* text) {
-       o->prompt = std::strcmp(text, "-") == 0 ? read_standard_input() : text;
-       o->has_prompt = true;
-     }},
-    {"--max_new_tokens",
-     [](Options* o, const std::string& name, const char* text) {
-       o->set(&GenerationConfig::max_new_tokens, parse_limit(name, text));
-     }},
-    {"--top_k", [](Options* o, const std::string& name,
-                   const char* text) { o->set(&GenerationConfig::top_k, parse_limit(name, text)); }},
-    {"--seed",
-     [](Options* o, const std::string& name, const char* text) {
-       o->set(&GenerationConfig::seed, static_cast<uint64_t>(parse_count(name, text)));
-     }},
-    {"--stop",
-     [](Options* o, const std::string&, const char* text) {
-       o->changes.emplace_back([=](GenerationConfig* config) { config->stop.emplace_back(text); });
-     }},
-    {"--grammar", [](Options* o, const std::string&,
-                     const char* text) { o->set(&GenerationConfig::grammar, read_text(text)); }},
-    {"--schema", [](Options* o, const std::string&,
-                    const char* text) { o->set(&GenerationConfig::schema, read_text(text)); }},
-    {"--cpu_threads",
-     [](Options* o, const std::string& name, const char* text) { o->num_threads = parse_count(name, text); }},
-};
-
-template <typename Row, size_t kCount>
-const Row* find_row(const Row (&rows)[kCount], const std::string& name) {
-  for (const Row& row : rows)
-    if (name == row.name) return &row;
+/// Returns the member of a path, or null.
+std::string* path_named(const std::string& name, Options* options) {
+  for (const Path& path : kPaths)
+    if (name == path.name) return &(options->*path.member);
   return nullptr;
 }
 
+const Option& generation_option(const std::string& name) {
+  const Option* option = name.compare(0, 2, "--") == 0 ? find_option(name.substr(2)) : nullptr;
+  if (option == nullptr) stop(2, name + " is not an option; see --help");
+  return *option;
+}
+
+/// Applies an option without a value. Returns false if the option has one.
+bool apply_flag(const std::string& name, Options* options) {
+  if (name == "--stats") return options->prints_stats = true;
+  if (name == "--prompt" || name == "--cpu_threads" || path_named(name, options) != nullptr) return false;
+  const bool is_off = name.compare(0, 5, "--no_") == 0 || name.compare(0, 5, "--no-") == 0;
+  const Option& option = generation_option(is_off ? "--" + name.substr(5) : name);
+  if (option.type != Option::Type::Flag && !is_off) return false;
+  if (option.type != Option::Type::Flag) stop(2, name + " is not an option; see --help");
+  add_value(option, json_of(is_off ? Json::Kind::False : Json::Kind::True), &options->generation);
+  return true;
+}
+
 void apply_option(const std::string& name, const char* text, Options* options) {
-  if (const Path* path = find_row(kPaths, name))
-    options->*path->member = text;
-  else if (const Real* real = find_row(kReals, name))
-    options->set(real->member, static_cast<float>(parse_number(name, text)));
-  else if (const Option* option = find_row(kOptions, name))
-    option->apply(options, name, text);
-  else
-    stop(2, name + " is no option; see --help");
+  if (std::string* path = path_named(name, options)) {
+    *path = text;
+  } else if (name == "--prompt") {
+    options->prompt = std::strcmp(text, "-") == 0 ? read_standard_input() : text;
+    options->has_prompt = true;
+  } else if (name == "--cpu_threads") {
+    options->num_threads = parse_count(name, text);
+  } else {
+    const Option& option = generation_option(name);
+    add_value(option, parse_value(option, text), &options->generation);
+  }
 }
 
 Options parse_options(int count, char** words) {
   Options options;
+  options.generation.kind = Json::Kind::Object;
   for (int i = 1; i < count; ++i) {
     const std::string name = words[i];
     if (name == "--help") {
-      std::fputs(kHelp, stdout);
+      print_help();
       std::exit(0);
     }
-    if (const Flag* flag = find_row(kFlags, name)) {
-      flag->apply(&options);
-      continue;
-    }
-    if (i + 1 == count) stop(2, name + " is no option, or lacks its value; see --help");
+    if (apply_flag(name, &options)) continue;
+    if (i + 1 == count) stop(2, name + " needs a value; see --help");
     apply_option(name, words[++i], &options);
   }
-  if (options.model.empty() || !options.has_prompt) stop(2, "--model and --prompt are needed; see --help");
+  if (options.model.empty() || !options.has_prompt) stop(2, "--model and --prompt are required; see --help");
+  GenerationConfig config;
+  if (read_config(options.generation, &config) != Error::Ok || check(config) != Error::Ok)
+    stop(2, "a generation option is wrong; see --help");
   return options;
 }
 
@@ -219,7 +227,7 @@ int main(int count, char** words) {
   std::unique_ptr<Tokenizer> tokenizer;
   if (!options.tokenizer.empty()) {
     tokenizer = load_tokenizer(options.tokenizer);
-    if (!tokenizer) stop(2, options.tokenizer + " is no tokenizer that can be read");
+    if (!tokenizer) stop(2, options.tokenizer + " is not a tokenizer file");
   }
   static_cast<void>(register_all_backends());
   std::optional<const std::string> data;
@@ -232,7 +240,9 @@ int main(int count, char** words) {
     check("cpu_threads", runner->module().set_num_threads(static_cast<size_t>(options.num_threads)));
   Result<GenerationConfig> config = runner->default_config();
   check("loading", config.ok() ? Error::Ok : config.error());
-  for (const auto& change : options.changes) change(&*config);
+  config->echo = false;
+  config->add_special_tokens = true;
+  check("options", read_config(options.generation, &*config));
   if (!options.adapter.empty()) check("the adapter", runner->set_adapter(options.adapter));
   if (!options.draft.empty()) runner->set_draft(create_text_llm_runner(options.draft));
   if (!options.load.empty()) check("the conversation", runner->load_state(options.load));
