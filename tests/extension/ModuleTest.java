@@ -72,6 +72,16 @@ public final class ModuleTest {
       said("fixed", () -> numbersModule.forward(EValue.from(Tensor.fromBlob(numbers, new long[] {1, 2, 2, 2})), EValue.from(4L)));
     }
 
+    // characters above U+FFFF, which JNI's own encoding writes as two surrogates
+    String folder = new java.io.File(arguments[0]).getParent();
+    try (Module copy = Module.load(folder + "/m\ud83d\ude00del.pte", Module.LOAD_MODE_MMAP, 1, arguments[1])) {
+      check(copy.getMethods().length == 1, "a path with an emoji");
+      copy.loadMethod("\ud83d\ude00\u00e9\ud83d");
+    } catch (TorchetteException error) {
+      check(error.getMessage().startsWith("there is no method \ud83d\ude00\u00e9\ufffd"), error.getMessage());
+    }
+    said("emoji", () -> Module.load("\ud83d\ude00/none.pte"));
+
     // closing while others execute: each call runs or says that the module is closed
     Thread[] threads = new Thread[4];
     for (int i = 0; i < threads.length; ++i) {

@@ -103,9 +103,12 @@ def test_java(digits: list[Path], counter: list[Path], rows: Path, jni: Path, tm
         sources[-1].write_text(f"package {package};\npublic class {simple} {{ {body} }}\n")
     lint = ("-Xlint:all,-options", "-Werror", "--release", "8")  # what Android's tools take
     run(javac, *lint, "-d", tmp_path, *sources)
-    command = (java, "-Xcheck:jni", f"-Djava.library.path={jni}", "-cp", tmp_path)
+    utf8 = ("-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8")
+    command = (java, "-Xcheck:jni", *utf8, f"-Djava.library.path={jni}", "-cp", tmp_path)
     check_digit(run(*command, "Digits", *digits).stdout)
+    shutil.copy(counter[0], counter[0].parent / "m\N{GRINNING FACE}del.pte")
     lines = check_said(run(*command, "ModuleTest", *counter, rows).stdout)
+    assert "AccessFailed|\N{GRINNING FACE}/none.pte cannot be opened" in lines["emoji"]
     closed = {"closed", "closed methods", "closed metadata"}
     assert {lines[name] for name in closed} == {"IllegalStateException|the module is closed"}
     assert "WARNING" not in "".join(lines.values()), lines

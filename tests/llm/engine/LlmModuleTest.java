@@ -53,6 +53,24 @@ final class LlmModuleTest {
     lines.add("option: " + module.generate("x", config().json("{\"top\": 1}").build(), heard) + " " + heard.error);
     heard = new Heard();
     lines.add("template: " + module.chat("[{\"role\": \"user\", \"content\": \"x\"}]", config().build(), heard) + " " + heard.error);
+    heard = new Heard();
+    int refused = module.generate("x", config().set("\ud83d\ude00", 1).build(), heard);
+    Heard outside = new Heard();
+    String emoji = arguments[3] + "/m\ud83d\ude00del.pte"; // not an argument: Java decodes them by the locale
+    try (LlmModule copy = new LlmModule(emoji, null, -1); LlmModule missing = new LlmModule("\ud83d\ude00none.pte", null, -1)) {
+      lines.add("emoji: " + copy.load() + " " + refused + " " + heard.error);
+      copy.setAdapter(null);
+      lines.add("path: " + copy.saveState(emoji + ".state") + " " + missing.generate("x", config().build(), outside) + " " + outside.error);
+      heard = new Heard();
+      LlmGenerationConfig set = config().maxNewTokens(9).set("seed", 3).set("temperature", 2).set("stop", new String[] {"never"})
+          .set("logitBias", java.util.Collections.singletonMap(599, Double.NEGATIVE_INFINITY)).build();
+      lines.add("set: " + copy.generate(arguments[1], set, heard) + heard.text);
+    }
+    heard = new Heard();
+    lines.add("twice: " + module.generate("x", config().set("max_tokens", 1).build(), heard) + " " + heard.error);
+    LlmGenerationConfig plain = LlmGenerationConfig.create().build();
+    lines.add("defaults: " + plain.isEcho() + " " + plain.getMaxNewTokens() + " " + plain.isWarming() + " " + plain.getSeqLen() + " "
+        + plain.getTemperature() + " " + plain.getNumBos() + " " + plain.getNumEos());
     lines.add("prefill: " + module.prefillPrompt("more"));
     lines.add("media: " + module.prefillImages(new int[12], 2, 2, 3) + " " + module.prefillNormalizedImage(new float[12], 2, 2, 3) + " "
         + module.prefillAudio(new float[6], 1, 2, 3) + " " + module.prefillRawAudio(new float[9]) + " " + module.setAdapter("none"));

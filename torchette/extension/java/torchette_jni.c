@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "jni_strings.h"
 #include "torchette/extension/c_api.h"
 
 enum { HEAD = 6 }; /* of a description, before its sizes: Module.java */
@@ -22,20 +23,20 @@ static int fine(JNIEnv* env, torchette_error_t error) {
   type = (*env)->FindClass(env, "org/torchette/TorchetteException");
   if (type == NULL) return 0;
   make = (*env)->GetMethodID(env, type, "<init>", "(ILjava/lang/String;Ljava/lang/String;)V");
-  name = (*env)->NewStringUTF(env, torchette_error_name(error));
-  message = (*env)->NewStringUTF(env, torchette_last_error());
+  name = string_of(env, torchette_error_name(error));
+  message = string_of(env, torchette_last_error());
   if (make == NULL || name == NULL || message == NULL) return 0;
   (*env)->Throw(env, (*env)->NewObject(env, type, make, (jint)error, name, message));
   return 0;
 }
 
-/* The bytes of a string, to be released; null with an exception, for a null string, too. */
-static const char* text(JNIEnv* env, jstring string) {
+/* Returns a string in UTF-8, for free(). Returns null with an exception, also for a null string. */
+static char* text(JNIEnv* env, jstring string) {
   if (string == NULL) {
     (*env)->ThrowNew(env, (*env)->FindClass(env, "java/lang/NullPointerException"), "a name or path is null");
     return NULL;
   }
-  return (*env)->GetStringUTFChars(env, string, NULL);
+  return utf8_of(env, string);
 }
 
 JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM* machine, void* reserved) {
@@ -48,11 +49,11 @@ JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM* machine, void* reserved) {
 
 NATIVE(jlong, open__Ljava_lang_String_2I)(JNIEnv* env, jclass type, jstring path, jint mmap) {
   torchette_module_t* module = NULL;
-  const char* where = text(env, path);
+  char* where = text(env, path);
   (void)type;
   if (where == NULL) return 0;
   fine(env, torchette_module_open(where, mmap, &module));
-  (*env)->ReleaseStringUTFChars(env, path, where);
+  free(where);
   return (jlong)(intptr_t)module;
 }
 
@@ -62,11 +63,11 @@ NATIVE(void, free)(JNIEnv* env, jclass type, jlong module) {
 }
 
 NATIVE(void, addData)(JNIEnv* env, jclass type, jlong module, jstring path, jint mmap) {
-  const char* where = text(env, path);
+  char* where = text(env, path);
   (void)type;
   if (where == NULL) return;
   fine(env, torchette_module_add_data_file(module_of(module), where, mmap));
-  (*env)->ReleaseStringUTFChars(env, path, where);
+  free(where);
 }
 
 NATIVE(void, setThreads)(JNIEnv* env, jclass type, jlong module, jint count) {
@@ -81,7 +82,7 @@ NATIVE(jobjectArray, methods)(JNIEnv* env, jclass type, jlong module) {
   size_t i;
   (void)type;
   for (i = 0; names != NULL && i < count; ++i) {
-    jstring name = (*env)->NewStringUTF(env, torchette_module_method_name(module_of(module), i));
+    jstring name = string_of(env, torchette_module_method_name(module_of(module), i));
     if (name == NULL) return NULL;
     (*env)->SetObjectArrayElement(env, names, (jsize)i, name);
   }
@@ -90,12 +91,12 @@ NATIVE(jobjectArray, methods)(JNIEnv* env, jclass type, jlong module) {
 
 NATIVE(jint, count)(JNIEnv* env, jclass type, jlong module, jstring method, jint which) {
   size_t count = 0;
-  const char* name = text(env, method);
+  char* name = text(env, method);
   (void)type;
   if (name == NULL) return 0;
   fine(env, which == INPUTS ? torchette_method_num_inputs(module_of(module), name, &count)
                             : torchette_method_num_outputs(module_of(module), name, &count));
-  (*env)->ReleaseStringUTFChars(env, method, name);
+  free(name);
   return (jint)count;
 }
 
@@ -104,7 +105,7 @@ NATIVE(jlongArray, describe)(JNIEnv* env, jclass type, jlong module, jstring met
   torchette_error_t error;
   jlong of[HEAD + TORCHETTE_MAX_DIM];
   jlongArray result = NULL;
-  const char* name = text(env, method);
+  char* name = text(env, method);
   (void)type;
   if (name == NULL) return NULL;
   error = which == INPUTS    ? torchette_method_input_info(module_of(module), name, (size_t)index, &value)
@@ -123,24 +124,24 @@ NATIVE(jlongArray, describe)(JNIEnv* env, jclass type, jlong module, jstring met
     result = (*env)->NewLongArray(env, HEAD + dim);
     if (result != NULL) (*env)->SetLongArrayRegion(env, result, 0, HEAD + dim, of);
   }
-  (*env)->ReleaseStringUTFChars(env, method, name);
+  free(name);
   return result;
 }
 
 NATIVE(void, load)(JNIEnv* env, jclass type, jlong module, jstring method) {
-  const char* name = text(env, method);
+  char* name = text(env, method);
   (void)type;
   if (name == NULL) return;
   fine(env, torchette_method_load(module_of(module), name));
-  (*env)->ReleaseStringUTFChars(env, method, name);
+  free(name);
 }
 
 NATIVE(void, reset)(JNIEnv* env, jclass type, jlong module, jstring method) {
-  const char* name = text(env, method);
+  char* name = text(env, method);
   (void)type;
   if (name == NULL) return;
   fine(env, torchette_method_reset(module_of(module), name));
-  (*env)->ReleaseStringUTFChars(env, method, name);
+  free(name);
 }
 
 NATIVE(void, run)
@@ -148,7 +149,7 @@ NATIVE(void, run)
   enum { FEW = 16 };
   torchette_value_t few[FEW], *inputs = few;
   const jsize count = (*env)->GetArrayLength(env, values);
-  const char* name = text(env, method);
+  char* name = text(env, method);
   jsize i;
   (void)type;
   if (name == NULL) return;
@@ -156,7 +157,7 @@ NATIVE(void, run)
     inputs = calloc((size_t)count, sizeof(*inputs));
     if (inputs == NULL) {
       (*env)->ThrowNew(env, (*env)->FindClass(env, "java/lang/OutOfMemoryError"), "no memory for the inputs");
-      (*env)->ReleaseStringUTFChars(env, method, name);
+      free(name);
       return;
     }
   }
@@ -185,16 +186,16 @@ NATIVE(void, run)
   }
   fine(env, torchette_method_execute(module_of(module), name, inputs, (size_t)count));
   if (inputs != few) free(inputs);
-  (*env)->ReleaseStringUTFChars(env, method, name);
+  free(name);
 }
 
 NATIVE(void, copy)(JNIEnv* env, jclass type, jlong module, jstring method, jint index, jobject to) {
   torchette_value_t value;
-  const char* name = text(env, method);
+  char* name = text(env, method);
   (void)type;
   if (name == NULL) return;
   if (fine(env, torchette_method_output(module_of(module), name, (size_t)index, &value)))
     fine(env, torchette_tensor_copy(&value.tensor, (*env)->GetDirectBufferAddress(env, to),
                                     (size_t)(*env)->GetDirectBufferCapacity(env, to)));
-  (*env)->ReleaseStringUTFChars(env, method, name);
+  free(name);
 }

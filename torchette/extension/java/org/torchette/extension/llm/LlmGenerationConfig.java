@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
 package org.torchette.extension.llm;
 
-/** How a text goes on. What ExecuTorch's has not is an object of JSON with the members of GenerationConfig (docs/llm-cpp.md). */
-public final class LlmGenerationConfig {
-  private final Builder given;
+import java.lang.reflect.Array;
+import java.util.LinkedHashMap;
+import java.util.Map;
 
-  private LlmGenerationConfig(Builder given) {
-    this.given = given;
+/**
+ * The options of an answer. The methods of the builder that have the name of an option are those of ExecuTorch; {@link Builder#set}
+ * accepts every option (docs/llm-cpp.md). The runtime checks names and values when an answer begins.
+ */
+public final class LlmGenerationConfig {
+  private final Map<String, Object> values;
+  private final String json;
+
+  private LlmGenerationConfig(Builder builder) {
+    values = new LinkedHashMap<>(builder.values);
+    json = builder.json;
   }
 
   public static Builder create() {
@@ -14,102 +23,147 @@ public final class LlmGenerationConfig {
   }
 
   public boolean isEcho() {
-    return given.echo;
+    return get("echo", true);
   }
 
   public int getMaxNewTokens() {
-    return given.maxNewTokens;
+    return get("maxNewTokens", -1);
   }
 
   public boolean isWarming() {
-    return given.warming;
+    return get("warming", false);
   }
 
   public int getSeqLen() {
-    return given.seqLen;
+    return get("seqLen", -1);
   }
 
   public float getTemperature() {
-    return given.temperature;
+    return get("temperature", 0.8f);
   }
 
   public int getNumBos() {
-    return given.numBos;
+    return get("numBos", 0);
   }
 
   public int getNumEos() {
-    return given.numEos;
+    return get("numEos", 0);
   }
 
+  /** Returns the options that were set, as a JSON object. */
   public String getJson() {
-    return given.json;
+    return getJson(-1);
+  }
+
+  /** The same with a temperature that replaces the one of this configuration, unless it is -1. */
+  String getJson(float temperature) {
+    Map<String, Object> all = new LinkedHashMap<>(values);
+    if (temperature != -1) all.put("temperature", temperature);
+    String own = text(all), more = json.substring(1).trim();
+    return all.isEmpty() ? json : own.substring(0, own.length() - 1) + (more.startsWith("}") ? "" : ",") + more;
+  }
+
+  @SuppressWarnings("unchecked") // the builder sets values of these types under these names
+  private <T> T get(String name, T otherwise) {
+    Object value = values.get(name);
+    return value != null && value.getClass() == otherwise.getClass() ? (T) value : otherwise;
+  }
+
+  /** Returns a value as JSON. */
+  private static String text(Object value) {
+    if (value == null || value instanceof Boolean) return String.valueOf(value);
+    if (value instanceof Number) {
+      double number = ((Number) value).doubleValue();
+      if (Double.isNaN(number)) throw new IllegalArgumentException("an option is NaN; it must be a number");
+      return Double.isInfinite(number) ? (number < 0 ? "-1e300" : "1e300") : value.toString(); // JSON has no infinity
+    }
+    if (value instanceof Map) {
+      StringBuilder members = new StringBuilder();
+      for (Map.Entry<?, ?> entry : ((Map<?, ?>) value).entrySet())
+        members.append(members.length() == 0 ? "" : ",").append(quoted(String.valueOf(entry.getKey()))).append(':').append(text(entry.getValue()));
+      return "{" + members + "}";
+    }
+    StringBuilder items = new StringBuilder();
+    if (value instanceof Iterable) {
+      for (Object item : (Iterable<?>) value) items.append(items.length() == 0 ? "" : ",").append(text(item));
+      return "[" + items + "]";
+    }
+    if (value.getClass().isArray()) {
+      for (int i = 0; i < Array.getLength(value); i++) items.append(i == 0 ? "" : ",").append(text(Array.get(value, i)));
+      return "[" + items + "]";
+    }
+    return quoted(value.toString());
+  }
+
+  private static String quoted(String text) {
+    StringBuilder out = new StringBuilder("\"");
+    for (char c : text.toCharArray()) {
+      if (c == '"' || c == '\\') out.append('\\').append(c);
+      else if (c < ' ') out.append(String.format("\\u%04x", (int) c));
+      else out.append(c);
+    }
+    return out.append('"').toString();
   }
 
   public static final class Builder {
-    private boolean echo = true, warming;
-    private int maxNewTokens = -1, seqLen = -1, numBos, numEos;
-    private float temperature = 0.8f;
+    private final Map<String, Object> values = new LinkedHashMap<>();
     private String json = "{}";
 
     Builder() {}
 
-    /** The prompt is the first piece. */
+    /**
+     * Sets an option by its name, such as topP. Its value is a Boolean, a Number, a String, an array or an Iterable of texts, or a
+     * Map. The aliases of the option and names like top_p are the same option.
+     */
+    public Builder set(String name, Object value) {
+      values.put(name, value);
+      return this;
+    }
+
+    /** Whether the prompt is the first piece. */
     public Builder echo(boolean echo) {
-      this.echo = echo;
-      return this;
+      return set("echo", echo);
     }
 
-    /** -1: as many as there is room for. */
+    /** The maximum of tokens in the answer; -1: until the context is full. */
     public Builder maxNewTokens(int maxNewTokens) {
-      this.maxNewTokens = maxNewTokens;
-      return this;
+      return set("maxNewTokens", maxNewTokens);
     }
 
-    /** Pieces are not given out. */
+    /** Whether the answer is discarded. */
     public Builder warming(boolean warming) {
-      this.warming = warming;
-      return this;
+      return set("warming", warming);
     }
 
-    /** Prompt and answer together; -1: the model's context. */
+    /** The maximum of tokens in the prompt and the answer together; -1: the context of the model. */
     public Builder seqLen(int seqLen) {
-      this.seqLen = seqLen;
-      return this;
+      return set("seqLen", seqLen);
     }
 
-    /** 0: always the likeliest token. */
+    /** Divides the logits before a token is drawn; 0: the most probable token. */
     public Builder temperature(float temperature) {
-      this.temperature = temperature;
-      return this;
+      return set("temperature", temperature);
     }
 
+    /** The count of tokens that begin a text before the prompt. */
     public Builder numBos(int numBos) {
-      this.numBos = numBos;
-      return this;
+      return set("numBos", numBos);
     }
 
+    /** The count of tokens that end a text after the prompt. */
     public Builder numEos(int numEos) {
-      this.numEos = numEos;
-      return this;
+      return set("numEos", numEos);
     }
 
-    /** Such as {"top_p": 0.9, "seed": 1, "stop": ["\n"], "grammar": "root ::= ..."}; of two values this one counts. */
+    /** Sets options as a JSON object, such as {"topP": 0.9, "seed": 1}. An option is set here or by the other methods, not twice. */
     public Builder json(String json) {
-      this.json = json;
+      this.json = json.trim();
+      if (!this.json.startsWith("{")) throw new IllegalArgumentException("the options are " + json + "; they must be a JSON object");
       return this;
     }
 
     public LlmGenerationConfig build() {
-      Builder copy = new Builder();
-      copy.echo = echo;
-      copy.warming = warming;
-      copy.maxNewTokens = maxNewTokens;
-      copy.seqLen = seqLen;
-      copy.numBos = numBos;
-      copy.numEos = numEos;
-      copy.temperature = temperature;
-      copy.json = json;
-      return new LlmGenerationConfig(copy);
+      return new LlmGenerationConfig(this);
     }
   }
 }

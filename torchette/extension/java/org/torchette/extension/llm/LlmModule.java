@@ -2,8 +2,6 @@
 // In: a language model's .pte file, texts, images, sound. Out: answers, piece by piece. The other side is torchette_llm_jni.c.
 package org.torchette.extension.llm;
 
-import java.nio.charset.StandardCharsets;
-
 /**
  * A conversation with a language model. Each prompt goes on where the last answer ended. Use it from one thread at a time (its
  * methods wait for each other), but for stop(); close it: its memory is outside of the Java heap.
@@ -40,7 +38,7 @@ public final class LlmModule implements AutoCloseable {
     if (closed) throw new IllegalStateException("the module is closed");
     if (handle != 0) return 0;
     long[] opened = new long[1];
-    int error = open(bytes(modulePath), tokenizerPath == null ? null : bytes(tokenizerPath), opened);
+    int error = open(modulePath, tokenizerPath, opened);
     handle = opened[0];
     return error;
   }
@@ -57,18 +55,27 @@ public final class LlmModule implements AutoCloseable {
     return generate(prompt, LlmGenerationConfig.create().seqLen(seqLen).echo(echo).build(), callback);
   }
 
-  /** 0, or the runtime's number of the error, of which the callback hears, too. An exception of the callback ends the answer. */
-  public synchronized int generate(String prompt, LlmGenerationConfig config, LlmCallback callback) {
-    int error = load();
-    if (error == 0) error = answer(handle, bytes(prompt), false, options(config), config.isEcho(), config.isWarming(), callback);
-    if (error != 0) callback.onError(error, message());
-    return error;
+  /** 0, or the runtime's number of the error, which the callback also gets. An exception of the callback ends the answer. */
+  public int generate(String prompt, LlmGenerationConfig config, LlmCallback callback) {
+    return begin(prompt, null, config, config.isEcho(), callback);
   }
 
-  /** The answer to messages, a list of {"role", "content"} in JSON: the whole conversation, by the file's chat template. */
-  public synchronized int chat(String messages, LlmGenerationConfig config, LlmCallback callback) {
+  /** The answer to messages, a JSON list of {"role", "content"}: the whole conversation, in the chat template of the file. */
+  public int chat(String messages, LlmGenerationConfig config, LlmCallback callback) {
+    return chat(messages, "{}", config, callback);
+  }
+
+  /**
+   * The same with options, a JSON object: "tools" and "tool_choice" in the form of OpenAI, and "template" with other variables of the
+   * chat template, such as {"enable_thinking": false}.
+   */
+  public int chat(String messages, String options, LlmGenerationConfig config, LlmCallback callback) {
+    return begin(messages, options, config, false, callback);
+  }
+
+  private synchronized int begin(String prompt, String chatOptions, LlmGenerationConfig config, boolean echo, LlmCallback callback) {
     int error = load();
-    if (error == 0) error = answer(handle, bytes(messages), true, options(config), false, config.isWarming(), callback);
+    if (error == 0) error = answer(handle, prompt, chatOptions, config.getJson(temperature), echo, config.isWarming(), callback);
     if (error != 0) callback.onError(error, message());
     return error;
   }
@@ -76,7 +83,7 @@ public final class LlmModule implements AutoCloseable {
   /** Puts a text into the context. 0, or the runtime's number of the error. */
   public synchronized int prefillPrompt(String prompt) {
     int error = load();
-    return error != 0 ? error : prefill(handle, bytes(prompt));
+    return error != 0 ? error : prefill(handle, prompt);
   }
 
   /** Puts an image into the context: bytes of 0 to 255, [channels, height, width]. 0, or the runtime's number of the error. */
@@ -114,18 +121,18 @@ public final class LlmModule implements AutoCloseable {
   /** Writes the conversation to a file, or goes on with it, of the same model alone. 0, or the runtime's number of the error. */
   public synchronized int saveState(String path) {
     int error = load();
-    return error != 0 ? error : state(handle, bytes(path), true);
+    return error != 0 ? error : state(handle, path, true);
   }
 
   public synchronized int loadState(String path) {
     int error = load();
-    return error != 0 ? error : state(handle, bytes(path), false);
+    return error != 0 ? error : state(handle, path, false);
   }
 
   /** Goes on with a LoRA adapter's .ptd file, or null: without. The conversation begins anew. */
   public synchronized int setAdapter(String path) {
     int error = load();
-    return error != 0 ? error : adapt(handle, path == null ? null : bytes(path));
+    return error != 0 ? error : adapt(handle, path);
   }
 
   /** Ends generate() behind its token; from any thread, as long as the module is open. */
@@ -146,17 +153,6 @@ public final class LlmModule implements AutoCloseable {
     if (gone != 0) free(gone);
   }
 
-  private byte[] options(LlmGenerationConfig config) {
-    float chosen = temperature == -1 ? config.getTemperature() : temperature;
-    if (Float.isNaN(chosen) || Float.isInfinite(chosen)) throw new IllegalArgumentException("the temperature is " + chosen);
-    String json = config.getJson().trim();
-    if (!json.startsWith("{")) throw new IllegalArgumentException("the JSON of a configuration is an object");
-    String own = "{\"temperature\":" + chosen + ",\"max_new_tokens\":" + config.getMaxNewTokens() + ",\"seq_len\":" + config.getSeqLen()
-        + ",\"num_bos\":" + config.getNumBos() + ",\"num_eos\":" + config.getNumEos();
-    String rest = json.substring(1).trim();
-    return bytes(own + (rest.startsWith("}") ? "" : ",") + rest);
-  }
-
   private static void fits(int length, int... sizes) {
     long count = 1;
     for (int size : sizes) {
@@ -166,17 +162,12 @@ public final class LlmModule implements AutoCloseable {
     if (count != length) throw new IllegalArgumentException("the sizes are not those of " + length + " numbers");
   }
 
-  /** Zero at the end, for C. */
-  private static byte[] bytes(String text) {
-    return (text + '\0').getBytes(StandardCharsets.UTF_8);
-  }
-
-  private static native int open(byte[] model, byte[] tokenizer, long[] handle);
+  private static native int open(String model, String tokenizer, long[] handle);
 
   private static native int answer(
-      long handle, byte[] prompt, boolean isChat, byte[] options, boolean echo, boolean warming, LlmCallback callback);
+      long handle, String prompt, String chatOptions, String options, boolean echo, boolean warming, LlmCallback callback);
 
-  private static native int prefill(long handle, byte[] prompt);
+  private static native int prefill(long handle, String prompt);
 
   private static native int prefillImage(long handle, byte[] data, int width, int height, int channels);
 
@@ -184,9 +175,9 @@ public final class LlmModule implements AutoCloseable {
 
   private static native int prefillSound(long handle, float[] data, int batchSize, int nBins, int nFrames);
 
-  private static native int state(long handle, byte[] path, boolean saves);
+  private static native int state(long handle, String path, boolean saves);
 
-  private static native int adapt(long handle, byte[] path);
+  private static native int adapt(long handle, String path);
 
   private static native void stop(long handle);
 
@@ -195,9 +186,4 @@ public final class LlmModule implements AutoCloseable {
   private static native void free(long handle);
 
   private static native String message();
-
-  /** For the other side: bytes of UTF-8. */
-  private static String text(byte[] utf8) {
-    return new String(utf8, StandardCharsets.UTF_8);
-  }
 }
