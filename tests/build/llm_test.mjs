@@ -23,11 +23,11 @@ const all = async (answer) => {
 
 const bytes = readFileSync(new URL("model.pte", folder));
 const llm = await Llm.load(new Blob([bytes]));
-const options = { max_new_tokens: 40, ignore_eos: true };
+const options = { maxNewTokens: 40, ignoreEos: true };
 const result = { greedy: await all(llm.generate(prompt, options)), statistics: llm.statistics, context: llm.maxContext };
 llm.rewind();
-result.drawn = await all(llm.generate(prompt, { ...options, temperature: 1.2, top_p: 0.9, seed: 3 }));
-result.chat = await all(llm.chat(messages, { max_new_tokens: 9 }));
+result.drawn = await all(llm.generate(prompt, { ...options, temperature: 1.2, topP: 0.9, seed: 3, minP: undefined, topK: null }));
+result.chat = await all(llm.chat(messages, { max_tokens: 9, tools: undefined }));
 result.rendered = llm.render(messages);
 result.encoded = llm.encode("Grüße 😀", false);
 result.decoded = llm.decode(result.encoded);
@@ -37,10 +37,28 @@ const timer = setInterval(() => ++turns, 0);
 for await (const { token } of llm.generate(prompt, { slide: true, ignore_eos: true })) if (token === null || turns > 3) break;
 clearInterval(timer);
 result.left = llm.tokens.length; // left while it would go on for ever, and others had their turn
+// one answer at a time: a second one is refused, and the first continues; rewind() ends an answer
+llm.rewind();
+const first = llm.generate(prompt, options);
+const begun = (await first.next()).value;
+result.busy = [await said(() => all(llm.generate(prompt, options))), await said(() => llm.chat(messages).next())];
+result.continued = [begun.token, ...(await all(first)).tokens];
+const ended = llm.generate(prompt, options);
+await ended.next();
+llm.rewind();
+const next = llm.generate(prompt, options);
+const tokens = [(await next.next()).value.token];
+result.busy.push(await said(() => ended.next()));
+result.rewound = [...tokens, ...(await all(next)).tokens];
+const forbidden = result.greedy.tokens[0];
+llm.rewind();
+result.biased = (await all(llm.generate(prompt, { ...options, logitBias: { [forbidden]: -Infinity } }))).tokens;
 result.again = await all(llm.generate(llm.encode(prompt), options));
 result.errors = {
   option: await said(() => all(llm.generate(prompt, { top: 1 }))),
   value: await said(() => all(llm.generate(prompt, { top_p: 2 }))),
+  nan: await said(() => all(llm.generate(prompt, { topP: NaN }))),
+  twice: await said(() => all(llm.generate(prompt, { maxTokens: 1, max_new_tokens: 1 }))),
   long: await said(() => all(llm.generate(prompt.repeat(40)))),
   position: await said(() => llm.rewind(-1)),
   messages: await said(() => llm.render([{ role: "user" }])),

@@ -144,6 +144,52 @@ def test_the_folder_is_an_npm_package(folder: Path, tmp_path: Path) -> None:
     assert int(best) == int(expected.argmax()) and abs(float(score) - float(expected.max())) < 2e-4
 
 
+BUNDLED = """
+import { Module } from "torchette";
+import { Llm } from "torchette/llm.js";
+const [model] = process.argv.slice(2);
+console.log((await Module.load(model)).methods.join());
+await Llm.load(model).catch((error) => console.log(error.name));
+"""
+WEBPACK = """
+import webpack from "webpack";
+const one = (target) => ({
+  target, mode: "production", entry: "./main.mjs", experiments: { outputModule: true },
+  output: { path: `${process.cwd()}/${target}`, filename: "main.mjs", module: true },
+});
+webpack([one("web"), one("node")], (error, stats) => {
+  console.log(JSON.stringify(error ?? stats.toJson({ all: false, errors: true, warnings: true })));
+});
+"""
+
+
+def test_bundlers_take_the_package(folder: Path, tmp_path: Path) -> None:
+    """For browsers, without warnings. A bundle finds its runtimes, of programs and of language models."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("there is no npm (apt install npm)")
+    site = shutil.copytree(folder, tmp_path / "site")
+    shutil.copyfile(ROOT / "torchette/llm/web/llm.js", site / "llm.js")
+    (site / "torchette_llm.wasm").write_bytes(b"no WebAssembly")
+    (tmp_path / "main.mjs").write_text(BUNDLED)
+    (tmp_path / "bundle.mjs").write_text(WEBPACK)
+    (tmp_path / "package.json").write_text('{"private": true}')
+    run(npm, "install", "--no-audit", "--no-fund", site, "esbuild@0.25", "webpack@5", cwd=tmp_path)
+    esbuild = tmp_path / "node_modules/.bin/esbuild"
+    options = ("--bundle", "--minify", "--format=esm", "--platform=browser", "--log-level=info")
+    said = run(esbuild, tmp_path / "main.mjs", *options, f"--outfile={tmp_path}/es/main.mjs").stderr
+    assert "warning" not in said.lower() and "error" not in said.lower(), said
+    for name in ("torchette.wasm", "torchette_llm.wasm"):  # esbuild copies no files
+        shutil.copyfile(site / name, tmp_path / "es" / name)
+    stats = json.loads(node("bundle.mjs", cwd=tmp_path))
+    assert [(one["errors"], one["warnings"]) for one in stats["children"]] == [([], []), ([], [])]
+    copies = {path.read_bytes() for path in (tmp_path / "web").glob("*.wasm")}
+    assert copies == {(site / name).read_bytes() for name in ("torchette.wasm", "torchette_llm.wasm")}
+    for bundle in ("es", "node"):
+        printed = node(tmp_path / bundle / "main.mjs", (folder / "digits.pte").as_uri())
+        assert printed.splitlines() == ["forward", "CompileError"], bundle
+
+
 @pytest.mark.slow  # ziglang compiles the C++ library first
 def test_the_wasi_runner_gives_what_the_host_gives(folder: Path, tmp_path: Path) -> None:
     target = targets.find("wasm32-wasi")

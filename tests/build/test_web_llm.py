@@ -51,13 +51,20 @@ def test_answers_are_those_of_a_session(folder: Path) -> None:
     chat = session.chat(MESSAGES, max_tokens=9).run()
     assert got["greedy"]["tokens"] == got["again"]["tokens"] == got["alive"] == greedy.tokens
     assert got["drawn"]["tokens"] == drawn.tokens
+    assert got["continued"] == got["rewound"] == greedy.tokens
+    assert greedy.tokens[0] not in got["biased"] and len(got["biased"]) == 40
+    another = "TorchetteError InvalidState: another answer of this Llm is not complete"
+    assert all(said.startswith(another) for said in got["busy"][:2]), got["busy"]
+    assert got["busy"][2] == "TorchetteError InvalidState: rewind() has ended this answer"
     assert got["chat"]["text"] == chat.text and got["rendered"] == session.render(MESSAGES)
     assert got["decoded"] == "Grüße 😀" and got["encoded"] == session.encode("Grüße 😀", special=False)
     assert got["context"] == session.max_context and 0 < got["left"] <= session.max_context + 1
     assert (got["statistics"]["generated_tokens"], got["statistics"]["finish_reason"]) == (40, "length")
     wanted = {
-        "option": "InvalidArgument: there is no option top",
-        "value": "InvalidArgument: top_p 2; it is above 0, at most 1",
+        "option": "InvalidArgument: there is no generation option top; did you mean stop",
+        "value": "InvalidArgument: top_p is 2; it must be a number above 0 and at most 1",
+        "nan": 'InvalidArgument: top_p is "NaN"; it must be a number above 0 and at most 1',
+        "twice": "InvalidArgument: maxTokens and max_new_tokens are the same generation option",
         "long": "OutOfResources: a prompt of ",
         "position": "InvalidArgument: there is no position -1",
         "messages": "InvalidArgument: a message needs a role and a content, both text",

@@ -277,7 +277,8 @@ async function bytesOf(source) {
   if (ArrayBuffer.isView(source)) return new Uint8Array(source.buffer, source.byteOffset, source.byteLength);
   const url = source instanceof Response ? null : new URL(source, globalThis.location?.href ?? import.meta.url);
   if (url?.protocol === "file:") {
-    const { readFile } = await import("node:fs/promises");
+    // for Node.js alone: bundlers for browsers must not look for it, and leave a name that is computed
+    const { readFile } = await import(/* webpackIgnore: true */ /* @vite-ignore */ ["node:fs", "promises"].join("/"));
     return readFile(url).catch((error) => {
       throw new TorchetteError("AccessFailed", error.message);
     });

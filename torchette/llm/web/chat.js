@@ -50,7 +50,7 @@ function ask() {
   messages.push({ role: "user", content: text });
   show("user", text);
   answer = show("assistant", "");
-  const options = { max_new_tokens: Math.max(1, Math.floor(Number(find("most").value) || 256)) };
+  const options = { maxNewTokens: Math.max(1, Math.floor(Number(find("most").value) || 256)) };
   if (find("temperature").value !== "") options.temperature = Number(find("temperature").value);
   if (options.temperature !== 0) options.seed = Math.floor(Math.random() * 2 ** 53);
   worker.postMessage({ ask: messages, options });

@@ -93,11 +93,13 @@ uint32_t export_begin(const char* prompt, size_t size, const char* options, size
   const Result<GenerationConfig> config = config_of({options, options_size});
   return code(config.ok() ? runner->begin(std::string(prompt, size), *config) : config.error());
 }
-/// The same to messages, as in render().
+/// The same to messages, as in render(); `chat` are the options of TextLLMRunner::begin_chat().
 TORCHETTE_WASM_EXPORT(begin_chat)
-uint32_t export_begin_chat(const char* messages, size_t size, const char* options, size_t options_size) {
+uint32_t export_begin_chat(const char* messages, size_t size, const char* chat, size_t chat_size,
+                           const char* options, size_t options_size) {
   const Result<GenerationConfig> config = config_of({options, options_size});
-  return code(config.ok() ? runner->begin_chat({messages, size}, *config) : config.error());
+  return code(config.ok() ? runner->begin_chat({messages, size}, {chat, chat_size}, *config)
+                          : config.error());
 }
 /// The same to a whole conversation, given as a list of tokens.
 TORCHETTE_WASM_EXPORT(begin_tokens)

@@ -10,6 +10,7 @@ export class Llm {
   #wasm;
   #log = [];
   #facts;
+  #current = null; // identifies the answer in generation
 
   /**
    * Fetches and opens a language model.
@@ -78,34 +79,47 @@ export class Llm {
   }
 
   /**
-   * Goes on with a text where the last answer ended; with a list of tokens, which are the whole conversation, from where
-   * it departs. Yields pieces {text, token, logprob, top, last}; between them others have their turn, so that a page lives
-   * and may leave the loop. Options are the members of GenerationConfig by name: max_new_tokens, temperature, top_k, top_p,
-   * min_p, seed, stop, repetition_penalty, presence_penalty, frequency_penalty, logit_bias, logprobs, slide...; what is not
-   * given is as the file's generation_config.json says, else the likeliest token is taken.
+   * Continues a text where the last answer ended; a list of tokens is the whole conversation, and continues where it departs
+   * from the last one. Yields pieces {text, token, logprob, top, last}. Other tasks run between two pieces, so that a page
+   * responds and may leave the loop, which ends the answer. An `Llm` generates one answer at a time: a second one is an
+   * error, "InvalidState".
+   * @param options generation options by the names of docs/llm-cpp.md, such as maxNewTokens, temperature, topP and stop.
+   *   The defaults are those of the file's generation_config.json, else the most probable token is chosen.
    */
   generate(prompt, options = {}) {
-    return this.#answer(typeof prompt === "string" ? "begin" : "begin_tokens", typeof prompt === "string" ? prompt : JSON.stringify(prompt), options);
+    return typeof prompt === "string" ? this.#answer("begin", [prompt], options) : this.#answer("begin_tokens", [json(prompt)], options);
   }
 
-  /** The answer to messages, [{role: "user", content: "Hello"}]; what earlier turns have computed is kept. */
-  chat(messages, options = {}) {
-    return this.#answer("begin_chat", JSON.stringify(messages), options);
+  /**
+   * Generates the answer to messages, [{role: "user", content: "Hello"}]; runs only what is new.
+   * @param options as for generate, and tools and toolChoice in the form of OpenAI, and template: other variables of the chat
+   *   template, such as {enable_thinking: false}.
+   */
+  chat(messages, { tools, toolChoice, tool_choice = toolChoice, template, ...options } = {}) {
+    return this.#answer("begin_chat", [json(messages), json({ tools, tool_choice, template })], options);
   }
 
-  async *#answer(how, given, options) {
-    this.#with([given, JSON.stringify(options)], this.#wasm[how]);
-    for (let piece = { last: false }; !piece.last; ) {
-      this.#check(() => this.#wasm.next());
-      piece = this.#result();
-      yield piece;
-      await turn();
+  async *#answer(begin, texts, options) {
+    if (this.#current !== null)
+      throw new TorchetteError("InvalidState", "another answer of this Llm is not complete; leave its loop or call rewind() first");
+    const answer = (this.#current = {});
+    try {
+      this.#with([...texts, json(options)], this.#wasm[begin]);
+      for (let piece = { last: false }; !piece.last; ) {
+        if (this.#current !== answer) throw new TorchetteError("InvalidState", "rewind() has ended this answer");
+        this.#check(() => this.#wasm.next());
+        piece = this.#result();
+        yield piece;
+        await turn();
+      }
+    } finally {
+      if (this.#current === answer) this.#current = null;
     }
   }
 
   /** The prompt that the file's template makes of messages. */
   render(messages) {
-    return this.#with([JSON.stringify(messages)], this.#wasm.render);
+    return this.#with([json(messages)], this.#wasm.render);
   }
   /** The tokens of a text, with those that begin every text if `special`. */
   encode(text, special = true) {
@@ -113,12 +127,13 @@ export class Llm {
   }
   /** The text of tokens, special ones left out. */
   decode(tokens) {
-    return this.#with([JSON.stringify(tokens)], this.#wasm.decode);
+    return this.#with([json(tokens)], this.#wasm.decode);
   }
-  /** Forgets all tokens from `position` on. */
+  /** Removes all tokens from `position` on, and ends an answer that is not complete. */
   rewind(position = 0) {
     if (!Number.isInteger(position) || position < 0) throw new TorchetteError("InvalidArgument", `there is no position ${position}`);
     this.#check(() => this.#wasm.rewind(position));
+    this.#current = null;
   }
 
   /** Calls with texts, each as its place and its size; the result, where there is one. */
@@ -163,6 +178,12 @@ export class Llm {
   }
 }
 
+/** JSON of a value. -Infinity becomes a number that a float of C++ represents as -infinity; NaN becomes a text, which is refused. */
+function json(value) {
+  const finite = (_, item) => (typeof item !== "number" || Number.isFinite(item) ? item : item === -Infinity ? -1e300 : String(item));
+  return JSON.stringify(value, finite);
+}
+
 /** Lets everything else have its turn; a timer would wait. */
 const turn = globalThis.setImmediate
   ? () => new Promise((resolve) => globalThis.setImmediate(resolve))
@@ -182,7 +203,8 @@ async function bytesOf(source, progress = () => {}) {
   if (source instanceof Blob) return new Uint8Array(await source.arrayBuffer());
   const url = source instanceof Response ? null : new URL(source, globalThis.location?.href ?? import.meta.url);
   if (url?.protocol === "file:") {
-    const { readFile } = await import("node:fs/promises");
+    // for Node.js alone: bundlers for browsers must not look for it, and leave a name that is computed
+    const { readFile } = await import(/* webpackIgnore: true */ /* @vite-ignore */ ["node:fs", "promises"].join("/"));
     return readFile(url).catch((error) => {
       throw new TorchetteError("AccessFailed", error.message);
     });

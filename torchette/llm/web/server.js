@@ -30,9 +30,9 @@ export class Llm {
   }
 
   /** Yields the pieces {text} of the answer to messages. Leaving the loop ends the answer on the server. */
-  async *chat(messages, { max_new_tokens, ...options }) {
+  async *chat(messages, { maxNewTokens, ...options }) {
     const inference_start_ms = performance.now();
-    const body = { model: this.#model.id, max_tokens: max_new_tokens, stream: true, stream_options: { include_usage: true }, ...options };
+    const body = { model: this.#model.id, max_tokens: maxNewTokens, stream: true, stream_options: { include_usage: true }, ...options };
     const connection = new AbortController();
     let [first_token_ms, generated_tokens] = [0, 0];
     try {
