@@ -218,27 +218,36 @@ def test_the_dtypes_of_javascript_are_those_of_the_schema():
     assert sorted(re.findall(r'"(\w+)"', declared)) == sorted(name for _, name, _ in rows)
 
 
-def test_the_types_name_what_the_module_has() -> None:
+@pytest.mark.parametrize("module", ["torchette", "llm"])
+def test_the_types_name_what_the_module_has(module: str, tmp_path: Path) -> None:
     """Classes, and their methods and properties."""
-    types = (ROOT / "torchette/build/web/torchette.d.ts").read_text(encoding="utf-8")
+    web, page = ROOT / "torchette/build/web", ROOT / "torchette/llm/web"
+    types = (web / f"{module}.d.ts").read_text(encoding="utf-8")
     declared = {
         name: set(re.findall(r"^  (?:static |readonly )*(\w+)(?=[(?:])", body, re.M)) - {"constructor"}
         for name, body in re.findall(r"^export class (\w+)[^{]*\{\n(.*?)^\}", types, re.M | re.S)
     }
-    script = """
-        import * as all from "./torchette.js";
+    for path in (web / "torchette.js", page / "llm.js"):
+        shutil.copy(path, tmp_path)
+    script = (
+        f'import * as all from "./{module}.js";'
+        + """
+        import { Tensor, TorchetteError } from "./torchette.js";
         const own = (it) => [...Object.getOwnPropertyNames(it.prototype), ...Object.getOwnPropertyNames(it)];
-        const made = { Tensor: new all.Tensor(new Float32Array(1)), TorchetteError: new all.TorchetteError("", "") };
+        const made = { Tensor: new Tensor(new Float32Array(1)), TorchetteError: new TorchetteError("", "") };
         const found = Object.entries(all).map(([name, it]) => [name, [...own(it), ...Object.keys(made[name] ?? {})]]);
         console.log(JSON.stringify(Object.fromEntries(found)));"""
-    printed = node("--input-type=module", "-e", script, cwd=ROOT / "torchette/build/web")
+    )
+    printed = node("--input-type=module", "-e", script, cwd=tmp_path)
     always = {"constructor", "length", "name", "prototype"}
     found = {name: set(members) - always for name, members in json.loads(printed).items()}
-    assert found == declared and {"load", "forward", "memory"} <= declared["Module"]
+    assert found == declared
+    assert {"load", "memory"} <= declared["Module" if module == "torchette" else "Llm"]
 
 
 TYPED = """
 import { Module, Tensor, TorchetteError, type DType, type Signature, type Value } from "torchette";
+import { Llm } from "torchette/llm.js";
 const module: Module = await Module.load(new Uint8Array(8), { log: (level, message) => console.log(level + message) });
 const [first]: Signature[] = module.inputs("forward");
 const x = new Tensor(new Float32Array(4), first.shape ?? [4], "float32");
@@ -255,6 +264,15 @@ new Tensor(new Float32Array(4), [4], "float99");
 module.forward("text");
 // @ts-expect-error load() alone makes one
 new Module();
+const llm = await Llm.load(new URL("file:///model.pte"), { progress: (bytes, total) => console.log(bytes, total) });
+const messages = [{ role: "user", content: "Hello" }];
+for await (const { text, token, top } of llm.chat(messages, { maxNewTokens: 3, tools: [{}], template: { enable_thinking: false } }))
+  console.log(text, token, top[0]?.[1], llm.statistics.finish_reason);
+for await (const piece of llm.generate([1, 2], { topP: 0.5, stop: ["x"], logitBias: { 3: -Infinity } })) console.log(piece.last);
+// @ts-expect-error messages are a list
+llm.chat("Hello");
+// @ts-expect-error tools are a list
+llm.chat(messages, { tools: "tools" });
 """
 
 
@@ -268,8 +286,9 @@ def test_the_types_are_typescript(tmp_path: Path) -> None:
     run(npm, "install", "--no-audit", "--no-fund", "typescript@5", cwd=tmp_path)
     package = tmp_path / "node_modules/torchette"
     package.mkdir()
-    shutil.copy(ROOT / "torchette/build/web/torchette.d.ts", package / "index.d.ts")
-    (package / "package.json").write_text('{"name": "torchette", "types": "./index.d.ts", "type": "module"}')
+    for name in ("torchette.d.ts", "llm.d.ts"):
+        shutil.copy(ROOT / "torchette/build/web" / name, package)
+    (package / "package.json").write_text(json.dumps(web.PACKAGE_JSON))
     (tmp_path / "use.ts").write_text(TYPED)
     modern = ("--target", "es2022", "--lib", "es2022,dom", "--module", "nodenext")
     run("node", tmp_path / "node_modules/.bin/tsc", "--strict", "--noEmit", *modern, "use.ts", cwd=tmp_path)

@@ -47,7 +47,7 @@ def build(
         chosen: what the runtime must have, if not what the models need.
         small: optimize kernels for size.
         log_level: as TORCHETTE_LOG_LEVEL; it includes the text of errors.
-        llm: for language models: also torchette_llm.wasm, llm.js, and the chat page index.html, which opens the first model.
+        llm: for language models: also torchette_llm.wasm, llm.js with its types, and the chat page index.html, which opens the first model.
         report: called for each source that is compiled, and before a program is linked.
 
     Returns:
@@ -81,6 +81,7 @@ def build(
             toolchain.Unit(FOLDER / "llm.cpp", own),
         ]
         page = chat_page(quote(models[0].name) if models else None)
+        sources.append(HERE / "llm.d.ts")
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, units in programs.items():
