@@ -78,7 +78,7 @@ public final class ModuleTest {
       check(copy.getMethods().length == 1, "a path with an emoji");
       copy.loadMethod("\ud83d\ude00\u00e9\ud83d");
     } catch (TorchetteException error) {
-      check(error.getMessage().startsWith("there is no method \ud83d\ude00\u00e9\ufffd"), error.getMessage());
+      check(error.getMessage().contains("there is no method \ud83d\ude00\u00e9\ufffd"), error.getMessage());
     }
     said("emoji", () -> Module.load("\ud83d\ude00/none.pte"));
 

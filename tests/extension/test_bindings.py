@@ -108,7 +108,7 @@ def test_java(digits: list[Path], counter: list[Path], rows: Path, jni: Path, tm
     check_digit(run(*command, "Digits", *digits).stdout)
     shutil.copy(counter[0], counter[0].parent / "m\N{GRINNING FACE}del.pte")
     lines = check_said(run(*command, "ModuleTest", *counter, rows).stdout)
-    assert "AccessFailed|\N{GRINNING FACE}/none.pte cannot be opened" in lines["emoji"]
+    assert "AccessFailed: \N{GRINNING FACE}/none.pte cannot be opened" in lines["emoji"]
     closed = {"closed", "closed methods", "closed metadata"}
     assert {lines[name] for name in closed} == {"IllegalStateException|the module is closed"}
     assert "WARNING" not in "".join(lines.values()), lines
