@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import math
 import re
 from pathlib import Path
@@ -92,6 +93,32 @@ def test_a_row_that_cannot_be_read_is_an_error() -> None:
 def test_the_page_has_every_option() -> None:
     page = options.page()
     assert all(f"| `{option.name}` |" in page and option.description in page for option in OPTIONS)
+
+
+def test_a_function_gets_the_options_in_its_signature() -> None:
+    @options.described("sampling", "ending")
+    def generate(prompt: str, *, draft: object = None, **given: object) -> None:
+        """Generates.
+
+        Args:
+            prompt: a text.
+            {options}
+
+        Raises:
+            InputError: an option is wrong.
+        """
+
+    named = {option.name for option in OPTIONS if option.group in ("sampling", "ending")}
+    parameters = inspect.signature(generate).parameters
+    assert parameters.keys() == {"prompt", "draft"} | named and "grammar" not in parameters
+    assert str(parameters["top_p"]) == "top_p: 'float | None' = None"
+    text = inspect.getdoc(generate) or ""
+    assert (
+        "    top_p: draw from the fewest tokens that have this probability together (a number above 0 and at most 1).\n"
+        in text
+    )
+    assert "{options}" not in text and "\nRaises:\n" in text
+    generate("x", top_p=1)
 
 
 def test_programs_have_flags_for_options(tmp_path: Path) -> None:

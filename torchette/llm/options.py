@@ -10,14 +10,15 @@ import json
 import math
 import numbers
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torchette.errors import InputError
 
-__all__ = ["OPTIONS", "Option", "as_json", "checked", "find", "page", "rows"]
+__all__ = ["OPTIONS", "Option", "as_json", "checked", "described", "find", "page", "rows"]
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _ROW = re.compile(
     r'^TORCHETTE_OPTION\((\w+), (\w+), (\w+), ([^,]+), (from|above), ([^,]+), ([^,]+),\s+"([^"]*)",\s+"([^"]*)"\)',
     re.M,
@@ -32,6 +33,18 @@ _KINDS = {
     "Texts": "a text or a list of texts",
     "Schema": "a JSON schema: a dict, a boolean or a text",
     "Biases": "a mapping with a number for each token",
+}
+
+
+_ANNOTATIONS = {
+    "Flag": "bool",
+    "Integer": "int",
+    "Seed": "int",
+    "Number": "float",
+    "Text": "str",
+    "Texts": "str | Sequence[str]",
+    "Schema": "Mapping[str, Any] | bool | str",
+    "Biases": "Mapping[int, float]",
 }
 
 
@@ -161,6 +174,40 @@ def as_json(options: Mapping[str, Any]) -> str:
         finite = {str(token): max(bias, -1e300) for token, bias in biases.items()}
         options = {**options, "logit_bias": finite}
     return json.dumps(options)
+
+
+def described(*groups: str) -> Callable[[_F], _F]:
+    """Returns a decorator for a function that accepts options of some groups as its last parameter, ``**options``.
+
+    The signature of the function gets a keyword parameter for each option, and the line ``{options}`` of its docstring
+    a line for each option. The default of each parameter is None: the option of the model.
+    """
+    import inspect
+
+    def decorate(function: _F) -> _F:
+        own = inspect.signature(function)
+        parameters = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        lines = []
+        for option in OPTIONS:
+            if option.group in groups:
+                kind = f"{_ANNOTATIONS[option.type]} | None"
+                keyword = inspect.Parameter.KEYWORD_ONLY
+                parameters.append(inspect.Parameter(option.name, keyword, default=None, annotation=kind))
+                limits = (
+                    f" ({option.accepted_values})" if option.type in ("Integer", "Seed", "Number") else ""
+                )
+                lines.append(f"{option.name}: {option.description}{limits}.")
+        function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        if function.__doc__ is not None:
+            function.__doc__ = re.sub(
+                r"^( *)\{options\}$",
+                lambda line: "\n".join(line[1] + one for one in lines),
+                function.__doc__,
+                flags=re.M,
+            )
+        return function
+
+    return decorate
 
 
 _TITLES = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause
- * Language models for C, and for every language that can call C: beside torchette/extension/c_api.h, whose
- * rules hold here, too. In the library torchette_llm. Compiles as C99 and as C++.
+ * Language models for C, and for every language that can call C. The rules of torchette/extension/c_api.h
+ * apply here too. The functions are in the library torchette_llm. Compiles as C99 and as C++.
  */
 #ifndef TORCHETTE_EXTENSION_LLM_C_API_H
 #define TORCHETTE_EXTENSION_LLM_C_API_H
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* A conversation with a language model. Not for use by two threads at once, but for torchette_llm_stop(). */
+/* A conversation with a language model. Not thread-safe, except torchette_llm_stop(). */
 typedef struct torchette_llm torchette_llm_t;
 
 /* A number that is added to the logit of a token. */
@@ -43,14 +43,14 @@ typedef struct {
 #include "torchette/llm/engine/options.def"
 } torchette_llm_config_t;
 
-/* What one token brought; `text`, `tokens` and `logprobs` last until the next call. */
+/* The output of one step. The pointers are valid until the next call. */
 typedef struct {
-  const char* text; /* whole characters of UTF-8, with a zero behind them */
+  const char* text; /* complete characters of UTF-8, and a zero after them */
   size_t size;
   int32_t is_last; /* the answer has ended */
-  int64_t token;   /* -1: of a last piece that has only what was held back */
+  int64_t token;   /* -1 in a last piece that has only text that was held back */
   float logprob;
-  const uint64_t* top_tokens; /* the likeliest ones */
+  const uint64_t* top_tokens; /* the most probable tokens */
   const float* top_logprobs;
   size_t num_top;
 } torchette_llm_piece_t;
@@ -69,18 +69,20 @@ typedef struct {
   int64_t accepted_tokens;   /* proposed tokens that are in the answer */
 } torchette_llm_stats_t;
 
-/* A piece of the answer, whole characters of UTF-8; `piece[size]` is 0. Another result than 0 stops it. */
+/* Receives a piece of the answer, complete characters of UTF-8; `piece[size]` is 0. A result other than 0
+ * stops the answer. */
 typedef int (*torchette_llm_token_fn_t)(const char* piece, size_t size, void* user);
 
 /* Fills a configuration with the defaults. `size` is sizeof(torchette_llm_config_t) of the caller, whose
  * header may be older than the library. */
 TORCHETTE_API void torchette_llm_config_init(torchette_llm_config_t* config, size_t size);
-/* Opens and loads a model. `tokenizer_path` may be null where the file has its tokenizer. */
+/* Opens and loads a model. `tokenizer_path` may be null if the file has a tokenizer. */
 TORCHETTE_API torchette_error_t torchette_llm_open(const char* model_path, const char* tokenizer_path,
                                                    torchette_llm_t** llm);
 /* `llm` may be null. */
 TORCHETTE_API void torchette_llm_free(torchette_llm_t* llm);
-/* Goes on with `prompt` where the last answer ended. `config`, `token` and `stats` may be null. */
+/* Generates an answer to `prompt`, which continues after the last answer. `config`, `token` and `stats` may
+ * be null. */
 TORCHETTE_API torchette_error_t torchette_llm_generate(torchette_llm_t* llm, const char* prompt,
                                                        const torchette_llm_config_t* config,
                                                        torchette_llm_token_fn_t token, void* user,
@@ -98,11 +100,12 @@ TORCHETTE_API torchette_error_t torchette_llm_begin_chat(torchette_llm_t* llm, c
 TORCHETTE_API torchette_error_t torchette_llm_next(torchette_llm_t* llm, torchette_llm_piece_t* piece);
 /* The costs of the answer so far. */
 TORCHETTE_API torchette_error_t torchette_llm_stats(const torchette_llm_t* llm, torchette_llm_stats_t* stats);
-/* Another conversation on the same weights, which goes on from here by itself. */
+/* Creates a copy of the conversation that continues independently on the same weights. */
 TORCHETTE_API torchette_error_t torchette_llm_fork(torchette_llm_t* llm, torchette_llm_t** other);
 TORCHETTE_API torchette_error_t torchette_llm_prefill(torchette_llm_t* llm, const char* prompt);
-/* An image of bytes or numbers, [channels, height, width]; features of sound, [batch, bins, frames]; or its
- * samples, from -1 to 1 at the model's rate. What reads sound as a whole begins anew with it. */
+/* Appends media to the context: an image of bytes or floats, [channels, height, width]; features of sound,
+ * [batch, bins, frames]; or samples of sound, from -1 to 1 at the rate of the model. A model that encodes a
+ * whole sound starts a new conversation with it. */
 TORCHETTE_API torchette_error_t torchette_llm_prefill_image(torchette_llm_t* llm, const uint8_t* data,
                                                             int32_t width, int32_t height, int32_t channels);
 TORCHETTE_API torchette_error_t torchette_llm_prefill_normalized_image(torchette_llm_t* llm,
@@ -113,28 +116,29 @@ TORCHETTE_API torchette_error_t torchette_llm_prefill_audio(torchette_llm_t* llm
                                                             int32_t num_frames);
 TORCHETTE_API torchette_error_t torchette_llm_prefill_samples(torchette_llm_t* llm, const float* samples,
                                                               size_t count);
-/* The conversation as a file, and back: of the same model alone, see TextLLMRunner::state(). */
+/* Saves the conversation to a file, and restores it. A state belongs to one model: TextLLMRunner::state(). */
 TORCHETTE_API torchette_error_t torchette_llm_save(torchette_llm_t* llm, const char* path);
 TORCHETTE_API torchette_error_t torchette_llm_load(torchette_llm_t* llm, const char* path);
-/* A LoRA adapter's .ptd file; null: none. The conversation begins anew. */
+/* Uses a LoRA adapter, a .ptd file; null: none. Starts a new conversation. */
 TORCHETTE_API torchette_error_t torchette_llm_set_adapter(torchette_llm_t* llm, const char* path);
-/* A small model with the same tokens that proposes `num_tokens` at a time; null: none. It may be freed, and
- * is not for other use meanwhile. */
+/* Uses a small model with the same tokens, which proposes `num_tokens` tokens per step; null: none. The draft
+ * may be freed, and must not be used otherwise until then. */
 TORCHETTE_API torchette_error_t torchette_llm_set_draft(torchette_llm_t* llm, torchette_llm_t* draft,
                                                         int32_t num_tokens);
-/* Ends torchette_llm_generate() behind its token; for other threads. */
+/* Ends torchette_llm_generate() after the current token; for other threads. */
 TORCHETTE_API void torchette_llm_stop(torchette_llm_t* llm);
-/* Begins anew, or forgets what is behind `position` tokens. */
+/* Starts a new conversation; removes all tokens from `position` on. */
 TORCHETTE_API void torchette_llm_reset(torchette_llm_t* llm);
 TORCHETTE_API torchette_error_t torchette_llm_rewind(torchette_llm_t* llm, size_t position);
-/* How many tokens the conversation has. */
+/* Returns the count of tokens of the conversation. */
 TORCHETTE_API size_t torchette_llm_position(const torchette_llm_t* llm);
-/* The tokens of a text, as many as `capacity` at `tokens`, which may be null; `count` is how many there are.
- */
+/* Encodes a text. Writes at most `capacity` tokens to `tokens`, which may be null, and their count to
+ * `count`. */
 TORCHETTE_API torchette_error_t torchette_llm_tokenize(torchette_llm_t* llm, const char* text,
                                                        int add_special_tokens, uint64_t* tokens,
                                                        size_t capacity, size_t* count);
-/* The text of tokens, as much as `capacity` at `text`, with a zero behind it; `size` is its size. */
+/* Decodes tokens. Writes at most `capacity` bytes to `text`, which may be null, a zero included, and the size
+ * of the text to `size`. */
 TORCHETTE_API torchette_error_t torchette_llm_detokenize(torchette_llm_t* llm, const uint64_t* tokens,
                                                          size_t count, char* text, size_t capacity,
                                                          size_t* size);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: a language model in a .pte file, texts. Out: answers, piece by piece. Runs in browsers, workers and Node.js; needs
-// torchette_llm.wasm, which `torchette build --target wasm32-browser --llm` puts beside it, and torchette.js.
+// In: a language model in a .pte file, texts. Out: answers, piece by piece. Runs in browsers, workers and Node.js. Needs
+// torchette.js and torchette_llm.wasm, which `torchette build --target wasm32-browser --llm` writes to the same folder.
 import { TorchetteError } from "./torchette.js";
 
-const BAD_FILE = 8; // what WASI answers to all who ask for files: there are none
+const BAD_FILE = 8; // the result of WASI's functions for files: there are no files
 
-/** A language model and its conversation; both go when nobody refers to them any more. */
+/** A language model and its conversation. Both are freed with the object. */
 export class Llm {
   #wasm;
   #log = [];
@@ -15,9 +15,9 @@ export class Llm {
   /**
    * Fetches and opens a language model.
    * @param source a URL, a Response, a Blob (such as a dropped file), or the bytes of a .pte file.
-   * @param options wasm: where torchette_llm.wasm is, or its bytes; by default beside this file. tokenizer: likewise, of
-   *   a tokenizer.json, a SentencePiece model or a tiktoken file, where the program has none. progress(bytes, of): how much
-   *   has come. log(level, message): what the runtime has to say, besides to throwing it.
+   * @param options wasm: the URL or the bytes of torchette_llm.wasm; by default the file next to this module. tokenizer: the
+   *   same for a tokenizer.json, a SentencePiece model or a tiktoken file, if the program has no tokenizer. progress(bytes,
+   *   total): called during the download. log(level, message): receives the log of the runtime.
    */
   static async load(source, { wasm = new URL("torchette_llm.wasm", import.meta.url), tokenizer, progress, log = () => {} } = {}) {
     const llm = new Llm();
@@ -52,14 +52,14 @@ export class Llm {
     return llm;
   }
 
-  /** How many tokens a conversation may have. */
+  /** The maximum of tokens in a conversation. */
   get maxContext() {
     return this.#facts.maxContext;
   }
   get vocabSize() {
     return this.#facts.vocabSize;
   }
-  /** Whether the file says how messages become a prompt. */
+  /** Whether the file has a chat template. */
   get hasTemplate() {
     return this.#facts.hasTemplate;
   }
@@ -117,15 +117,15 @@ export class Llm {
     }
   }
 
-  /** The prompt that the file's template makes of messages. */
+  /** Returns the prompt that the chat template renders from messages. */
   render(messages) {
     return this.#with([json(messages)], this.#wasm.render);
   }
-  /** The tokens of a text, with those that begin every text if `special`. */
+  /** Returns the tokens of a text, with the tokens that begin every text if `special`. */
   encode(text, special = true) {
     return this.#with([text], (at, size) => this.#wasm.encode(at, size, special ? 1 : 0));
   }
-  /** The text of tokens, special ones left out. */
+  /** Returns the text of tokens without special tokens. */
   decode(tokens) {
     return this.#with([json(tokens)], this.#wasm.decode);
   }
@@ -136,7 +136,7 @@ export class Llm {
     this.#current = null;
   }
 
-  /** Calls with texts, each as its place and its size; the result, where there is one. */
+  /** Calls a function with the address and the size of each text. Returns its result, or null. */
   #with(texts, call) {
     const bytes = texts.map((text) => (typeof text === "string" ? new TextEncoder().encode(text) : text));
     const places = bytes.map((one) => this.#put(one));
@@ -184,7 +184,7 @@ function json(value) {
   return JSON.stringify(value, finite);
 }
 
-/** Lets everything else have its turn; a timer would wait. */
+/** Lets other tasks run. A timer would wait for milliseconds. */
 const turn = globalThis.setImmediate
   ? () => new Promise((resolve) => globalThis.setImmediate(resolve))
   : () =>

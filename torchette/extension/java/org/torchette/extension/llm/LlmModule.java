@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: a language model's .pte file, texts, images, sound. Out: answers, piece by piece. The other side is torchette_llm_jni.c.
+// In: a language model's .pte file, texts, images, sound. Out: answers, piece by piece. torchette_llm_jni.c has the native methods.
 package org.torchette.extension.llm;
 
 /**
- * A conversation with a language model. Each prompt goes on where the last answer ended. Use it from one thread at a time (its
+ * A conversation with a language model. Each prompt continues after the last answer. Use it from one thread at a time (its
  * methods wait for each other), but for stop(); close it: its memory is outside of the Java heap.
  */
 public final class LlmModule implements AutoCloseable {
@@ -55,7 +55,7 @@ public final class LlmModule implements AutoCloseable {
     return generate(prompt, LlmGenerationConfig.create().seqLen(seqLen).echo(echo).build(), callback);
   }
 
-  /** 0, or the runtime's number of the error, which the callback also gets. An exception of the callback ends the answer. */
+  /** Returns 0, or the runtime's number of the error, which the callback also gets. An exception of the callback ends the answer. */
   public int generate(String prompt, LlmGenerationConfig config, LlmCallback callback) {
     return begin(prompt, null, config, config.isEcho(), callback);
   }
@@ -104,7 +104,7 @@ public final class LlmModule implements AutoCloseable {
     return prefillNormalized(handle, image, width, height, channels);
   }
 
-  /** Features of sound, [batch, bins, frames]. The conversation begins anew with it, and generate("") says what was heard. */
+  /** Features of sound, [batch, bins, frames]. Starts a new conversation; generate("") then transcribes the sound. */
   public synchronized int prefillAudio(float[] audio, int batchSize, int nBins, int nFrames) {
     int error = load();
     if (error != 0) return error;
@@ -118,29 +118,30 @@ public final class LlmModule implements AutoCloseable {
     return error != 0 ? error : prefillSound(handle, samples, 0, 0, 0);
   }
 
-  /** Writes the conversation to a file, or goes on with it, of the same model alone. 0, or the runtime's number of the error. */
+  /** Saves the conversation to a file, which belongs to this model. Returns 0, or the runtime's number of the error. */
   public synchronized int saveState(String path) {
     int error = load();
     return error != 0 ? error : state(handle, path, true);
   }
 
+  /** Restores a conversation of saveState. Returns 0, or the runtime's number of the error. */
   public synchronized int loadState(String path) {
     int error = load();
     return error != 0 ? error : state(handle, path, false);
   }
 
-  /** Goes on with a LoRA adapter's .ptd file, or null: without. The conversation begins anew. */
+  /** Uses a LoRA adapter, a .ptd file; null: none. Starts a new conversation. */
   public synchronized int setAdapter(String path) {
     int error = load();
     return error != 0 ? error : adapt(handle, path);
   }
 
-  /** Ends generate() behind its token; from any thread, as long as the module is open. */
+  /** Ends generate() after the current token; from any thread, while the module is open. */
   public void stop() {
     if (handle != 0) stop(handle);
   }
 
-  /** Begins anew. */
+  /** Starts a new conversation. */
   public synchronized void resetContext() {
     if (handle != 0) reset(handle);
   }
