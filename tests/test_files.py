@@ -62,6 +62,18 @@ def test_every_other_kind_has_a_hint_with_its_path() -> None:
         assert f"some/x{suffix}" in hints_for(f"some/x{suffix}")[0]
 
 
+def test_a_folder_of_a_language_model_names_the_command_that_compiles_it(tmp_path: Path) -> None:
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    assert hints_for(folder) == ()
+    (folder / "config.json").write_text("{}")
+    wanted = f"compile the language model first: `torchette llm compile {folder} -o llama.pte`"
+    for opening in (torchette.load, pte.load_file):
+        with pytest.raises(FormatError, match="is a folder, not a file") as caught:
+            opening(folder)
+        assert caught.value.hints == (wanted,)
+
+
 def test_saving_needs_a_folder(tmp_path: Path) -> None:
     for path, kind, message in (
         (tmp_path / "none" / "x.pte", ModelNotFoundError, f"there is no folder {tmp_path}/none"),

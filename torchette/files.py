@@ -27,9 +27,10 @@ _OTHER_KINDS[".pth"] = _OTHER_KINDS[".pt"]
 
 
 def hints_for(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """What to do with a file that is not a .pte file; empty if its suffix does not tell."""
+    """What to do with a file or a folder that is not a .pte file; empty if its name and contents do not tell."""
     name = Path(path)
-    found = _OTHER_KINDS.get(name.suffix)
+    is_checkpoint = (name / "config.json").is_file()  # a folder of Hugging Face
+    found = _OTHER_KINDS[".gguf"] if is_checkpoint else _OTHER_KINDS.get(name.suffix)
     return (found.format(path=name, stem=name.stem),) if found else ()
 
 
@@ -53,7 +54,7 @@ def file_error(error: OSError, hints: Sequence[str] = ()) -> TorchetteError:
     if isinstance(error, FileNotFoundError) and name:
         return missing_file(name, hints)
     if isinstance(error, IsADirectoryError):
-        return FormatError(f"{name} is a folder, not a file", hints=hints)
+        return FormatError(f"{name} is a folder, not a file", hints=[*hints, *hints_for(name)])
     text = error.strerror or str(error)
     return TorchetteError(f"{name}: {text}" if name else text, hints=hints, code="system-error")
 

@@ -115,7 +115,7 @@ class Runtime:
                 if not os.path.exists(name):
                     raise missing_file(name)
                 if os.path.isdir(name):
-                    raise FormatError(f"{name} is a folder, not a file")
+                    raise FormatError(f"{name} is a folder, not a file", hints=hints_for(name))
                 return self._opened(binding.Program.from_path(name, verify), name, data_files, level, etdump)
             if hasattr(data, "read"):
                 name = str(getattr(data, "name", name))
