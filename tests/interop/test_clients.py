@@ -195,12 +195,12 @@ OPENAI = (
     "sniffio==1.3.1 truststore==0.10.5 typing_extensions==4.16.0 typing_inspection==0.4.5"
 )
 SERVED = """import sys, pytest
-assert pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", "tests/llm/test_serve.py", "-k", "openais_own_client"]) == 0
+assert pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", "tests/llm/serve/test_serve.py", "-k", "openais_own_client"]) == 0
 import openai
 """
 
 
 @pytest.mark.slow
 def test_openais_client_and_our_server() -> None:
-    """The test of tests/llm/test_serve.py, with the package that it skips without."""
+    """The test of tests/llm/serve/test_serve.py, with the package that it skips without."""
     run(SERVED, path=installed(OPENAI))

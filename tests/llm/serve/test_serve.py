@@ -22,7 +22,8 @@ from tests.llm.double import END, FakeDecoder, session
 from tests.llm.test_messages import ADD, TOOLS
 from torchette.cli import serve
 from torchette.errors import InputError
-from torchette.llm.serve import Limits, Server, _plainly
+from torchette.llm.serve import Limits, Server
+from torchette.llm.serve.answering import text_before_call
 from torchette.llm.session import Session
 from torchette.llm.text import ChatTemplate
 
@@ -81,8 +82,8 @@ def lives(server: Server) -> None:
     status, body = ask(server, "/v1/completions", {"prompt": "Hi", "max_tokens": 3, "temperature": 0})
     expected = session(FakeDecoder(context=512)).generate("Hi", max_tokens=3).run()
     assert status == 200 and body["choices"][0]["text"] == expected.text
-    with server.turn:
-        assert server.turn.wait_for(lambda: len(server.free) == 2, 5)
+    with server.pool.turn:
+        assert server.pool.turn.wait_for(lambda: len(server.pool.free) == 2, 5)
 
 
 def events(text: str) -> list[Any]:
@@ -269,7 +270,7 @@ BAD: list[tuple[str, Any, int]] = [
     ("/v1/completions", {"prompt": "x", "n": 0}, 400), ("/v1/completions", {"prompt": "x", "n": 99}, 400), ("/v1/completions", {"prompt": ["x", "y"], "n": True}, 400), ("/v1/completions", {"prompt": "x", "logprobs": 21}, 400),
     ("/v1/completions", {"prompt": "x", "max_tokens": 0}, 400), ("/v1/completions", {"prompt": "x", "max_tokens": "9"}, 400),
     ("/v1/completions", {"prompt": "x", "temperature": "hot"}, 400), ("/v1/completions", b'{"prompt": "x", "temperature": NaN}', 400),
-    ("/v1/completions", {"prompt": "x", "top_p": 7}, 400), ("/v1/completions", {"prompt": "x", "seed": -1}, 400),
+    ("/v1/completions", {"prompt": "x", "top_p": 7}, 400), ("/v1/completions", {"prompt": "x", "seed": -2}, 400),
     ("/v1/completions", {"prompt": "x", "stop": [5]}, 400), ("/v1/completions", {"prompt": "x", "stop": {"a": 1}}, 400), ("/v1/completions", {"prompt": "x", "stop": ["a"] * 17}, 400),
     ("/v1/completions", {"prompt": "x", "logit_bias": {"1": 1e300}}, 400), ("/v1/completions", {"prompt": "x", "grammar": "root ::= \"a\"", "logit_bias": {"97": -1e300}}, 400),
     ("/v1/completions", {"prompt": "x", "logit_bias": {"a": 1}}, 400), ("/v1/completions", {"prompt": "x", "logit_bias": {"999": 1}}, 400), ("/v1/completions", {"prompt": "x", "logit_bias": 5}, 400),
@@ -512,7 +513,7 @@ def test_a_draft_changes_no_answer_and_a_bare_file_takes_tokens_alone():
         body = ask(server, "/v1/completions", {"prompt": "x", "max_tokens": 20, "temperature": 0, "n": 2})[1]
         said = session(FakeDecoder(context=512)).generate("x", max_tokens=20).run().text
         assert [choice["text"] for choice in body["choices"]] == [said] * 2
-        (draft,) = server.drafts.values()
+        (draft,) = server.pool.drafts.values()
         assert draft._decoder.fed >= 20
         server.models["double"][0]._shared = Session(FakeDecoder())._shared
         for path, asked, code in (
@@ -604,7 +605,7 @@ def test_functions_are_called(further):
     "text", ["I add. <tool_call>{", "<tool", "<toot", " {", "  x", "", "[", "a<tool_call>b"]
 )
 def test_what_may_be_a_call_is_held(text):
-    held = text[_plainly(text) :]
+    held = text[text_before_call(text) :]
     assert held in ("", " {", "<tool_call>{", "<tool", "[", "<tool_call>b") and (
         held != "" or text in ("<toot", "  x", "")
     )
@@ -627,13 +628,13 @@ def test_a_client_that_leaves_ends_its_answer():
         head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
         first = socket.create_connection(("127.0.0.1", server.server_port))
         first.sendall(head + body)
-        until(lambda: not server.free)
+        until(lambda: not server.pool.free)
         with socket.create_connection(("127.0.0.1", server.server_port)) as waiting:
             waiting.sendall(head + body)
-            until(lambda: server.waiting > 0)
+            until(lambda: server.pool.waiting > 0)
         first.close()  # and the other one, too
-        with server.turn:
-            assert server.turn.wait_for(lambda: server.free and not server.waiting, 20)
+        with server.pool.turn:
+            assert server.pool.turn.wait_for(lambda: server.pool.free and not server.pool.waiting, 20)
         assert ask(server, "/v1/completions", {"prompt": "x", "max_tokens": 2})[0] == 200
         assert decoder.fed < 5000
         server.shutdown()
