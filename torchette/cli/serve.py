@@ -2,15 +2,17 @@
 # In: a compiled language model. Out: a server that OpenAI's clients talk to, until Ctrl-C.
 """Serve a language model at OpenAI's endpoints
 
-The page / chats with the model in a browser. /v1/models, /v1/completions and /v1/chat/completions, also streaming, with several answers, log-probabilities, JSON schemas
-as response_format, tools, images as data URLs, and top_k, min_p, repetition_penalty, grammar and chat_template_kwargs beside
-OpenAI's own parameters. Only this machine is served, unless --host says otherwise; clients then should need a key.
+The page / chats with the model in a browser. The endpoints are /v1/models, /v1/completions, /v1/chat/completions and
+/v1/responses, with streams, several answers, log-probabilities, JSON schemas, grammars, tools, and images as data URLs.
+The server listens on this machine only, unless --host names another address; clients should then need a key. Web pages of
+other origins cannot use the server, unless --cors-origin names the origin.
 
 examples:
   torchette serve model.pte
   torchette serve model.pte --port 9000 --sessions 4 --max-tokens 512
   torchette serve model.pte --adapter pirate.ptd --adapter poet=poems.ptd   # models "model", "pirate" and "poet"
-  TORCHETTE_API_KEY=secret torchette serve model.pte --host 0.0.0.0
+  torchette serve model.pte --alias gpt-4o --cors-origin http://localhost:3000
+  TORCHETTE_API_KEY=secret torchette serve model.pte --host 0.0.0.0 --allow-host models.example.org
 """
 
 from __future__ import annotations
@@ -36,7 +38,28 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=int, default=8080, help="port to listen at (default: 8080; 0: a free one)"
     )
-    parser.add_argument("--name", help="what clients call the model (default: the file's name)")
+    parser.add_argument("--name", help="name of the model for clients (default: the file's name)")
+    parser.add_argument(
+        "--alias",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a further name of the model, for clients with a fixed name; '*' for all names; may be repeated",
+    )
+    parser.add_argument(
+        "--allow-host",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a further name of this server in the header Host, such as the name of a proxy; may be repeated",
+    )
+    parser.add_argument(
+        "--cors-origin",
+        metavar="URL",
+        action="append",
+        default=[],
+        help="an origin whose web pages may use the server, such as http://localhost:3000; '*' for all; may be repeated",
+    )
     parser.add_argument(
         "--adapter",
         metavar="[NAME=]FILE",
@@ -95,7 +118,9 @@ def run(options: argparse.Namespace) -> int:
     sessions = models.pop(name)
     draft = Session(options.draft, threads=options.threads) if options.draft else None
     given = (options.host, options.port, limits, models, options.api_key, draft, _page(name))
-    with Server(sessions, name, *given) as server:
+    with Server(
+        sessions, name, *given, hosts=options.allow_host, origins=options.cors_origin, aliases=options.alias
+    ) as server:
         names = ", ".join(map(json.dumps, server.models))
         note(
             f"{names} {'are' if models else 'is'} at http://{options.host}:{server.server_port}/v1, Ctrl-C ends"

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import random
 import re
@@ -19,6 +18,7 @@ import pytest
 
 from tests.build import chromium
 from tests.llm.double import END, FakeDecoder, session
+from tests.llm.serve.client import LIMITS, ask, events, serving
 from tests.llm.test_messages import ADD, TOOLS
 from torchette.cli import serve
 from torchette.errors import InputError
@@ -28,9 +28,6 @@ from torchette.llm.session import Session
 from torchette.llm.text import ChatTemplate
 
 pytest.importorskip("tokenizers")
-LIMITS = Limits(
-    body_bytes=20_000, answer_tokens=40, waiting=2, seconds=5.0, socket_seconds=0.5, connections=12
-)
 
 
 class Eyes(FakeDecoder):
@@ -47,35 +44,8 @@ class Eyes(FakeDecoder):
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     first = session(FakeDecoder(context=512))
-    with Server([first, first.new()], "double", port=0, limits=LIMITS) as made:
-        thread = threading.Thread(target=made.serve_forever, daemon=True)
-        thread.start()
+    with serving([first, first.new()], "double") as made:
         yield made
-        made.shutdown()
-        thread.join()
-
-
-def ask(
-    server: Server,
-    path: str,
-    body: Any = None,
-    headers: dict[str, str] | None = None,
-    method: str | None = None,
-) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
-    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    connection.request(
-        method or ("GET" if data is None else "POST"),
-        path,
-        data,
-        {"Content-Type": "application/json", **(headers or {})},
-    )
-    response = connection.getresponse()
-    text = response.read()
-    connection.close()
-    return response.status, json.loads(text) if response.headers[
-        "Content-Type"
-    ] == "application/json" else text.decode()
 
 
 def lives(server: Server) -> None:
@@ -84,12 +54,6 @@ def lives(server: Server) -> None:
     assert status == 200 and body["choices"][0]["text"] == expected.text
     with server.pool.turn:
         assert server.pool.turn.wait_for(lambda: len(server.pool.free) == 2, 5)
-
-
-def events(text: str) -> list[Any]:
-    lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
-    assert lines[-1] == "[DONE]"
-    return [json.loads(line) for line in lines[:-1]]
 
 
 def test_models(server):
