@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Values that clients send for fields that they do not set, and names of one setting.
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.llm.double import FakeDecoder, session
+from tests.llm.serve.client import LIMITS, ask, serving
+from torchette.llm.serve import Server
+from torchette.llm.serve.parameters import _NAMES_OF_MAX_TOKENS
+
+CHAT = {"messages": [{"role": "user", "content": "x"}]}
+DEFAULTS = {"temperature": 0.8, "do_sample": True, "top_k": 5}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving([session(FakeDecoder(context=512), DEFAULTS)]) as made:
+        yield made
+
+
+def answer(server: Server, path: str, **fields: Any) -> Any:
+    given = {"prompt": "x"} if path == "/v1/completions" else CHAT
+    status, body = ask(server, path, {"temperature": 0, "max_tokens": 6, **given, **fields})
+    assert status == 200, body
+    body.pop("id"), body.pop("created"), body["usage"].pop("prompt_tokens_details")
+    return body
+
+
+UNSET: list[dict[str, Any]] = [
+    {"top_p": 0}, {"top_p": 0.0}, {"seed": -1}, {"top_k": -1}, {"top_k": 0}, {"stop": ""}, {"stop": []}, {"stop": [""]},
+    {"stop": ["", ""]}, {"repetition_penalty": 0}, {"repetition_penalty": 0.0}, {"n": 1}, {"logit_bias": {}}, {"logit_bias": []},
+    {"grammar": ""}, {"guided_regex": ""}, {"model": ""}, {"suffix": ""}, {"best_of": 1}, {"echo": False}, {"tools": []},
+    {"functions": []}, {"function_call": "auto"}, {"logprobs": False}, {"stream": False}, {"min_p": 0}, {"stream_options": {}},
+    *({name: None} for name in (
+        "temperature", "top_p", "top_k", "min_p", "seed", "stop", "n", "logit_bias", "frequency_penalty", "presence_penalty",
+        "repetition_penalty", "logprobs", "top_logprobs", "stream", "stream_options", "model", "user", "tools", "tool_choice",
+        "parallel_tool_calls", "response_format", "grammar", "guided_json", "structured_outputs", "chat_template_kwargs",
+        "functions", "function_call", "best_of", "echo", "suffix", "audio", "modalities", "prediction", "max_completion_tokens",
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", UNSET, ids=str)
+def test_a_value_for_unset_changes_nothing(server, fields):
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        given = {**fields, **({"temperature": 0} if fields == {"temperature": None} else {})}
+        assert answer(server, path, **given) == answer(server, path), path
+
+
+def test_a_top_k_of_minus_one_is_all_tokens_and_not_the_default_of_the_file(server):
+    texts = [answer(server, "/v1/completions", temperature=5, seed=1, max_tokens=30, **top_k)["choices"][0]["text"] for top_k in ({"top_k": -1}, {"top_k": 0}, {})]  # fmt: skip
+    assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.parametrize("name", _NAMES_OF_MAX_TOKENS)
+def test_the_limit_of_tokens_has_several_names(server, name):
+    def count(**fields: Any) -> int:
+        return answer(server, "/v1/completions", **{"max_tokens": None, **fields})["usage"][
+            "completion_tokens"
+        ]
+
+    assert count(**{name: 3}) == 3
+    unset = dict.fromkeys(_NAMES_OF_MAX_TOKENS, -1)
+    assert count(**unset) == count() == 16 and count(**{**unset, name: 3}) == 3
+    chat = answer(server, "/v1/chat/completions", **unset)
+    assert chat["usage"]["completion_tokens"] in range(17, LIMITS.answer_tokens + 1)
+    for other in _NAMES_OF_MAX_TOKENS:
+        asked = {"prompt": "x", name: 3, other: 4}
+        if other != name:
+            assert count(**{name: 3, other: 3}) == 3
+            status, body = ask(server, "/v1/completions", asked)
+            assert status == 400 and name in body["error"]["message"] and other in body["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("top_p", [False, -1, 2]), ("seed", [-2, True, 0.5]), ("top_k", [-2, True]), ("max_tokens", [0, -2, True, 1.5, "1"]),
+     ("stop", [0, False, [5], {"a": 1}]), ("stream", ["true", 1, 0]), ("logit_bias", [[1], "a"]), ("repetition_penalty", [False, -1]),
+     ("n", [-1, 0, True]), ("best_of", [True, 2]), ("echo", [0, True])],
+)  # fmt: skip
+def test_other_invalid_values_are_refused(server, name, values):
+    """false is not 0, and 0 is not false."""
+    for value in values:
+        status, body = ask(server, "/v1/completions", {"prompt": "x", name: value})
+        assert status == 400 and name in body["error"]["message"], (value, body)
+
+
+def test_a_content_of_null_is_empty(server):
+    def said(*messages: Any) -> Any:
+        return answer(server, "/v1/chat/completions", messages=list(messages))
+
+    user = {"role": "user", "content": "x"}
+    for role in ("system", "user", "assistant", "tool"):
+        assert said(user, {"role": role, "content": None}) == said(user, {"role": role, "content": ""}), role
+    assert said(user, {"role": "assistant"}) == said(user, {"role": "assistant", "content": ""})
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    for calls in (None, [], [call]):
+        said(user, {"role": "assistant", "content": None, "tool_calls": calls}, user)
+    assert said({"role": "developer", "content": "x"}, user) == said({"role": "system", "content": "x"}, user)
+
+
+BROKEN: list[tuple[dict[str, Any], str]] = [
+    ({"role": "user"}, "messages[1] has no content"),
+    ({"role": "user", "content": 5}, "messages[1].content must be"),
+    ({"content": "x"}, "messages[1] must be an object with a role"),
+    ({"role": "user", "content": [{"type": "text"}]}, "messages[1].content[0].text must be a text"),
+    ({"role": "user", "content": [{"type": "input_audio"}]}, "messages[1].content[0] is of type 'input_audio'"),
+    ({"role": "assistant", "tool_calls": 5}, "messages[1].tool_calls must be a list"),
+    ({"role": "assistant", "tool_calls": [5]}, "messages[1].tool_calls[0] must be of type function"),
+    ({"role": "assistant", "tool_calls": [{"function": {"arguments": "{}"}}]}, "messages[1].tool_calls[0] must be"),
+    ({"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "{}"}}, {"function": {"name": "a", "arguments": '{"a": 1'}}]},
+     "messages[1].tool_calls[1].function.arguments is not valid JSON: Expecting ',' delimiter: line 1 column 8"),
+    ({"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": 5}}]}, "arguments must be a JSON object"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "reason"), BROKEN, ids=lambda value: str(value)[:60])
+def test_a_broken_message_of_the_history_gets_its_place_and_reason(server, message, reason):
+    status, body = ask(server, "/v1/chat/completions", {"messages": [CHAT["messages"][0], message]})
+    assert (status, body["error"]["param"]) == (400, "messages") and reason in body["error"]["message"], body

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Tools in the forms that clients send: they work, or the refusal says which one does not and why.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.llm.double import FakeDecoder, session
+from tests.llm.serve.client import LIMITS, ask, events, serving
+from tests.llm.test_messages import ADD, NOW, TOOLS
+from torchette.llm.serve import Server
+from torchette.llm.serve.refusal import Refusal
+from torchette.llm.serve.tools import tools_of
+from torchette.llm.text import ChatTemplate
+
+CHAT = "/v1/chat/completions"
+HELLO = {"messages": [{"role": "user", "content": "x"}]}
+
+
+class Writer(FakeDecoder):
+    """Writes a text, byte by byte, whatever the prompt is."""
+
+    text = b""
+
+    def logits(self, tokens: Any) -> Any:
+        made = super().logits(tokens) * 0
+        last = bytes(int(token) for token in tokens if token < 256).rpartition(b"<assistant>")[2]
+        made[self.text[len(last)] if len(last) < len(self.text) else 257] = 9
+        return made
+
+
+def writer(text: str) -> Any:
+    decoder = Writer(context=2048)
+    decoder.new = lambda: writer(text)._decoder  # type: ignore[method-assign]
+    decoder.text = text.encode()
+    made = session(decoder)
+    made._shared._template = ChatTemplate(TOOLS + "<assistant>", {})
+    return made
+
+
+def function(name: object, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **more}}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    calls = "\n".join(f'<tool_call>{{"name": "{name}", "arguments": {{"a": 1}}}}</tool_call>' for name in ("add", "now", "add"))  # fmt: skip
+    with serving([writer(f"I add. {calls}")], limits=LIMITS._replace(answer_tokens=500)) as made:
+        yield made
+
+
+def called(server: Server, **fields: Any) -> list[str]:
+    """The names of the functions that an answer calls, whole and streamed."""
+    asked = {**HELLO, "temperature": 0, "tools": [ADD, NOW], **fields}
+    status, body = ask(server, CHAT, asked)
+    assert status == 200, body
+    choice = body["choices"][0]
+    whole = [call["function"]["name"] for call in choice["message"].get("tool_calls", [])]
+    parts = [part["choices"][0] for part in events(ask(server, CHAT, {**asked, "stream": True})[1])]
+    streamed = [call["function"]["name"] for part in parts for call in part["delta"].get("tool_calls", [])]
+    assert whole == streamed and parts[-1]["finish_reason"] == choice["finish_reason"]
+    assert (choice["finish_reason"] == "tool_calls") == bool(whole)
+    text = "".join(part["delta"].get("content") or "" for part in parts)
+    assert text.rstrip() == choice["message"]["content"].rstrip()
+    return whole
+
+
+def test_parallel_tool_calls_false_is_at_most_one_call(server):
+    assert called(server) == called(server, parallel_tool_calls=True) == ["add", "now", "add"]
+    assert called(server, parallel_tool_calls=False) == ["add"]
+
+
+def test_allowed_tools_are_the_tools_that_the_model_sees(server):
+    def allowed(mode: str, *names: str) -> dict[str, Any]:
+        return {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": mode, "tools": [function(name) for name in names]},
+        }
+
+    assert called(server, tool_choice=allowed("auto", "now", "add")) == ["add", "now", "add"]
+    assert (
+        called(server, tool_choice=allowed("auto", "now")) == []
+    )  # the answer calls add, which is text then
+    prompt = ask(server, CHAT, {**HELLO, "tools": [NOW], "max_tokens": 1})[1]["usage"]["prompt_tokens"]
+    asked = {**HELLO, "tools": [ADD, NOW], "tool_choice": allowed("auto", "now"), "max_tokens": 1}
+    assert ask(server, CHAT, asked)[1]["usage"]["prompt_tokens"] == prompt
+    tools = tools_of({"tools": [ADD, NOW], "tool_choice": allowed("required", "now")})
+    assert (tools.choice, list(tools.parameters), tools.must_call) == ("required", ["now"], True)
+    flat = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "now"}]}
+    assert tools_of({"tools": [ADD, NOW], "tool_choice": flat}).offered == [NOW]
+
+
+def test_strict_functions_are_accepted(server):
+    strict = json.loads(json.dumps(ADD))
+    strict["function"]["strict"] = True
+    assert called(server, tools=[strict, NOW]) == ["add", "now", "add"]
+    assert called(server, tool_choice="none") == []
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"tools": [ADD, function("a:b")]}, "tools[1]", "'a:b' (3 characters): a name has 1 to 64 letters"),
+    ({"tools": [function("x" * 65)]}, "tools[0]", "(65 characters)"),
+    ({"tools": [function("")]}, "tools[0]", "(0 characters)"),
+    ({"tools": [function(5)]}, "tools[0]", "an object with a name"),
+    ({"tools": [ADD, NOW, ADD]}, "tools[2]", "has the name 'add'"),
+    ({"tools": [{"type": "custom", "custom": {"name": "sh"}}]}, "tools[0]", "of type 'custom'"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0]", "of type 'web_search'"),
+    ({"tools": [{"name": "add"}]}, "tools[0]", "of type None"),
+    ({"tools": [5]}, "tools[0]", "an object"),
+    ({"tools": {"a": 1}}, "tools", "a list"),
+    ({"tools": [function("a", parameters=5)]}, "tools[0]", "JSON schema"),
+    ({"tools": [function("a", strict="yes")]}, "tools[0]", "true or false"),
+    ({"tools": [ADD], "parallel_tool_calls": "no"}, "parallel_tool_calls", "true or false"),
+    ({"tools": [ADD], "tool_choice": "any"}, "tool_choice", "'any'"),
+    ({"tools": [ADD], "tool_choice": function("sub")}, "tool_choice", "names the tool 'sub': the tools are add"),
+    ({"tools": [ADD], "tool_choice": {"type": "custom", "custom": {"name": "add"}}}, "tool_choice", "'custom'"),
+    ({"tools": [ADD], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [function("sub")]}}},
+     "tool_choice", "allowed_tools.tools[0] names the tool 'sub'"),
+    ({"tools": [ADD], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "never", "tools": [function("add")]}}},
+     "tool_choice", "auto or required"),
+    ({"tools": [ADD], "tool_choice": {"type": "allowed_tools", "allowed_tools": 5}}, "tool_choice", "a list of tools"),
+    ({"tool_choice": "required"}, "tool_choice", "has no tools"),
+    ({"tool_choice": function("add")}, "tool_choice", "has no tools"),
+    ({"functions": [{"name": "add"}]}, "functions", "not supported"),
+    ({"tools": [ADD], "function_call": {"name": "add"}}, "function_call", "not supported"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "param", "reason"), REFUSED, ids=lambda value: str(value)[:70])
+def test_what_does_not_work_is_refused_with_the_reason(server, fields, param, reason):
+    status, body = ask(server, CHAT, {**HELLO, **fields})
+    assert (status, body["error"]["param"]) == (400, param), body
+    assert reason in body["error"]["message"]
+
+
+def test_every_kind_of_choice_needs_its_tool():
+    for choice in ("auto", "none", "required", function("add"), {"type": "function", "name": "add"}):
+        tools_of({"tools": [ADD], "tool_choice": choice})
+        if choice not in ("auto", "none"):
+            with pytest.raises(Refusal):
+                tools_of({"tool_choice": choice})
