@@ -51,7 +51,7 @@ class Origins:
                     hints=["http://localhost:3000"],
                 )
         for name in hosts:
-            if not re.fullmatch(r"[\w.-]+|\[?[0-9a-fA-F:]+\]?", name):
+            if not re.fullmatch(r"[\w.-]+", name) and not _is_address(name.strip("[]")):
                 raise InputError(
                     f"the host {name!r} is malformed: a host is a name without scheme, port and path",
                     hints=["model.example.org"],
