@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
+import pytest
+
 from torchette.llm.serve import Limits, Server
 from torchette.llm.session import Session
 
@@ -58,6 +60,15 @@ def events(text: str) -> list[Any]:
     lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
     assert lines[-1] == "[DONE]"
     return [json.loads(line) for line in lines[:-1]]
+
+
+@contextlib.contextmanager
+def openai_client(server: Server, key: str = "none") -> Iterator[Any]:
+    """OpenAI's client of a server. Skips the test if the client is not installed."""
+    openai = pytest.importorskip("openai")
+    url = f"http://127.0.0.1:{server.server_port}/v1"
+    with openai.OpenAI(base_url=url, api_key=key, max_retries=0) as client:
+        yield client
 
 
 class Response(NamedTuple):

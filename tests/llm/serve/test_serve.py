@@ -18,7 +18,7 @@ import pytest
 
 from tests.build import chromium
 from tests.llm.double import END, FakeDecoder, session
-from tests.llm.serve.client import LIMITS, ask, events, serving
+from tests.llm.serve.client import LIMITS, ask, events, openai_client, serving
 from tests.llm.test_messages import ADD, TOOLS
 from torchette.cli import serve
 from torchette.errors import InputError
@@ -649,56 +649,62 @@ def test_images_come_as_data_urls():
 
 def test_openais_own_client(server):
     openai = pytest.importorskip("openai")
-    client = openai.OpenAI(
-        base_url=f"http://127.0.0.1:{server.server_port}/v1", api_key="none", max_retries=0
-    )
-    assert [model.id for model in client.models.list()] == ["double"]
-    asked: Any = {"model": "double", "messages": CHAT["messages"], "max_tokens": 12, "temperature": 0}
-    expected = session(FakeDecoder(context=512)).chat(CHAT["messages"], max_tokens=12, temperature=0).run()
-    answer = client.chat.completions.create(**asked, logprobs=True, top_logprobs=2)
-    assert answer.choices[0].message.content == expected.text and answer.usage.completion_tokens == 12
-    assert len(answer.choices[0].logprobs.content[0].top_logprobs) == 2
-    stream = client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
-    parts = list(stream)
-    assert "".join(p.choices[0].delta.content or "" for p in parts if p.choices) == expected.text
-    assert parts[-1].usage.prompt_tokens == answer.usage.prompt_tokens
-    text = client.completions.create(model="double", prompt="Once", max_tokens=5, temperature=0, logprobs=1)
-    assert text.choices[0].text == session(FakeDecoder(context=512)).generate("Once", max_tokens=5).run().text
-    two = client.chat.completions.create(**{**asked, "temperature": 1.0}, n=2, seed=1)
-    assert len(two.choices) == 2 and two.choices[0].message.content != two.choices[1].message.content
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(**{**asked, "temperature": -1})
-    assert caught.value.body["message"].startswith("temperature")
-    with pytest.raises(openai.NotFoundError):
-        client.chat.completions.create(**{**asked, "model": "other"})
+    with openai_client(server) as client:
+        assert [model.id for model in client.models.list()] == ["double"]
+        asked: Any = {"model": "double", "messages": CHAT["messages"], "max_tokens": 12, "temperature": 0}
+        expected = (
+            session(FakeDecoder(context=512)).chat(CHAT["messages"], max_tokens=12, temperature=0).run()
+        )
+        answer = client.chat.completions.create(**asked, logprobs=True, top_logprobs=2)
+        assert answer.choices[0].message.content == expected.text and answer.usage.completion_tokens == 12
+        assert len(answer.choices[0].logprobs.content[0].top_logprobs) == 2
+        stream = client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+        parts = list(stream)
+        assert "".join(p.choices[0].delta.content or "" for p in parts if p.choices) == expected.text
+        assert parts[-1].usage.prompt_tokens == answer.usage.prompt_tokens
+        text = client.completions.create(
+            model="double", prompt="Once", max_tokens=5, temperature=0, logprobs=1
+        )
+        assert (
+            text.choices[0].text
+            == session(FakeDecoder(context=512)).generate("Once", max_tokens=5).run().text
+        )
+        two = client.chat.completions.create(**{**asked, "temperature": 1.0}, n=2, seed=1)
+        assert len(two.choices) == 2 and two.choices[0].message.content != two.choices[1].message.content
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(**{**asked, "temperature": -1})
+        assert caught.value.body["message"].startswith("temperature")
+        with pytest.raises(openai.NotFoundError):
+            client.chat.completions.create(**{**asked, "model": "other"})
 
 
 def test_openais_client_calls_functions_with_a_key(further):
     openai = pytest.importorskip("openai")
-    url = f"http://127.0.0.1:{further.server_port}/v1"
-    client = openai.OpenAI(base_url=url, api_key="key-1", max_retries=0)
-    tool: Any = ADD
-    asked: Any = {
-        "model": "pirate/2",
-        "messages": CHAT["messages"],
-        "tools": [tool],
-        "tool_choice": "required",
-    }
-    for seed in range(20):
-        answer = client.chat.completions.create(**asked, seed=seed).choices[0]
-        if answer.finish_reason == "tool_calls":
-            break
-    call = answer.message.tool_calls[0]
-    history = [
-        *CHAT["messages"],
-        answer.message.model_dump(exclude_none=True),
-        {"role": "tool", "tool_call_id": call.id, "content": "7"},
-    ]
-    assert client.chat.completions.create(
-        model="double", messages=history, max_tokens=3
-    ).usage.completion_tokens
-    streamed = [c.choices[0].delta for c in client.chat.completions.create(**asked, seed=seed, stream=True)]
-    ((found,),) = [delta.tool_calls for delta in streamed if delta.tool_calls]
-    assert found.function.arguments == call.function.arguments
-    with pytest.raises(openai.AuthenticationError):
-        openai.OpenAI(base_url=url, api_key="other", max_retries=0).models.list()
+    with openai_client(further, "key-1") as client:
+        tool: Any = ADD
+        asked: Any = {
+            "model": "pirate/2",
+            "messages": CHAT["messages"],
+            "tools": [tool],
+            "tool_choice": "required",
+        }
+        for seed in range(20):
+            answer = client.chat.completions.create(**asked, seed=seed).choices[0]
+            if answer.finish_reason == "tool_calls":
+                break
+        call = answer.message.tool_calls[0]
+        history = [
+            *CHAT["messages"],
+            answer.message.model_dump(exclude_none=True),
+            {"role": "tool", "tool_call_id": call.id, "content": "7"},
+        ]
+        assert client.chat.completions.create(
+            model="double", messages=history, max_tokens=3
+        ).usage.completion_tokens
+        streamed = [
+            c.choices[0].delta for c in client.chat.completions.create(**asked, seed=seed, stream=True)
+        ]
+        ((found,),) = [delta.tool_calls for delta in streamed if delta.tool_calls]
+        assert found.function.arguments == call.function.arguments
+    with openai_client(further, "other") as client, pytest.raises(openai.AuthenticationError):
+        client.models.list()

@@ -282,12 +282,16 @@ class ResponseForm:
         """Completes the response, and stores its conversation."""
         (answer,) = answers
         counts = usage(answers, 1)
+        cached = counts["prompt_tokens_details"]["cached_tokens"]
         self._response["status"] = _status(answer)
         if self._response["status"] == "incomplete":
             self._response["incomplete_details"] = {"reason": "max_output_tokens"}
         self._response["usage"] = {
             "input_tokens": counts["prompt_tokens"],
-            "input_tokens_details": counts["prompt_tokens_details"],
+            "input_tokens_details": {
+                "cached_tokens": cached,
+                "cache_write_tokens": counts["prompt_tokens"] - cached,
+            },
             "output_tokens": counts["completion_tokens"],
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": counts["total_tokens"],
