@@ -58,7 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         action="append",
         default=[],
-        help="an origin whose web pages may use the server, such as http://localhost:3000; '*' for all; may be repeated",
+        help="an origin with pages that may use the server, such as http://localhost:3000; '*' for all; may be repeated",
     )
     parser.add_argument(
         "--adapter",
@@ -72,13 +72,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--api-key",
         metavar="KEY",
         default=os.environ.get("TORCHETTE_API_KEY"),
-        help="what clients must give (default: what TORCHETTE_API_KEY is, which other users of the machine do not see)",
+        help="key that clients must send (default: TORCHETTE_API_KEY, which other users of the machine cannot see)",
     )
     parser.add_argument(
         "--max-body",
         metavar="MB",
         type=int,
-        help="of a request at most (default: 1; 16 where the model sees images)",
+        help="maximum size of a request (default: 1; 16 if the model accepts images)",
     )
     parser.add_argument(
         "--sessions", metavar="N", type=int, default=1, help="requests that are answered at once (default: 1)"
@@ -96,7 +96,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchette.llm.serve import Limits, Server
+    from torchette.llm.serve import Limits, Origins, Server
     from torchette.llm.session import Session
 
     least = min(options.sessions, options.max_tokens, 1 if options.max_body is None else options.max_body)
@@ -104,30 +104,34 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             "--sessions, --max-tokens, --max-body and --max-seconds are from 1, --port from 0 to 65535"
         )
+    origins = Origins(options.host, options.allow_host, options.cors_origin)  # before a model is loaded
     name = options.name or options.file.stem
     models: dict[str, list[Any]] = {}
     for given in (None, *options.adapter):
         own, _, path = (given or "").rpartition("=")
         own = name if given is None else own or Path(path).stem
         if own in models:
-            raise UsageError(f"two models are called {own!r}: --adapter NAME=FILE gives another name")
+            raise UsageError(f"two models are called {own!r}: --adapter NAME=FILE sets another name")
+        if given is not None and own in options.alias:
+            raise UsageError(f"--alias {own}: an adapter has this name")
         first = _llm.session(options, path or None)
         models[own] = [first, *(first.new() for _ in range(options.sessions - 1))]
     body = options.max_body or (16 if models[name][0].sees else 1)
     limits = Limits(body * 10**6, options.max_tokens, seconds=options.max_seconds)
     sessions = models.pop(name)
     draft = Session(options.draft, threads=options.threads) if options.draft else None
-    given = (options.host, options.port, limits, models, options.api_key, draft, _page(name))
-    with Server(
-        sessions, name, *given, hosts=options.allow_host, origins=options.cors_origin, aliases=options.alias
-    ) as server:
+    given = (options.host, options.port, limits, models, options.api_key, draft, _page(name), origins)
+    with Server(sessions, name, *given, options.alias) as server:
         names = ", ".join(map(json.dumps, server.models))
-        note(
-            f"{names} {'are' if models else 'is'} at http://{options.host}:{server.server_port}/v1, Ctrl-C ends"
-        )
-        note(f"chat in a browser: http://{options.host}:{server.server_port}/")
+        url = f"http://{f'[{options.host}]' if ':' in options.host else options.host}:{server.server_port}"
+        note(f"{names} {'are' if models else 'is'} at {url}/v1, Ctrl-C ends")
+        note(f"chat in a browser: {url}/")
         if not server.is_local and options.api_key is None:
-            note("other machines can use it: TORCHETTE_API_KEY says what they must know")
+            note(
+                "other machines can use it without a key: TORCHETTE_API_KEY sets the key that they must send"
+            )
+        if "*" in origins.origins and options.api_key is None:
+            note("every web page in a browser can use it: TORCHETTE_API_KEY sets the key that it must send")
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
     return DONE

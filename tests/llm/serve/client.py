@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import pytest
 
-from torchette.llm.serve import Limits, Server
+from torchette.llm.serve import Limits, Origins, Server
 from torchette.llm.session import Session
 
 LIMITS = Limits(
@@ -22,8 +22,11 @@ LIMITS = Limits(
 
 
 @contextlib.contextmanager
-def serving(sessions: list[Session], name: str = "double", **options: Any) -> Iterator[Server]:
-    with Server(sessions, name, port=0, **{"limits": LIMITS, **options}) as made:
+def serving(
+    sessions: list[Session], name: str = "double", hosts: Any = (), origins: Any = (), **options: Any
+) -> Iterator[Server]:
+    allowed = Origins(options.get("host", "127.0.0.1"), hosts, origins)
+    with Server(sessions, name, port=0, origins=allowed, **{"limits": LIMITS, **options}) as made:
         thread = threading.Thread(target=made.serve_forever, daemon=True)
         thread.start()
         try:
@@ -121,7 +124,7 @@ def request(
 
 
 def chunked(path: str, body: object, *sizes: int, **headers: str) -> bytes:
-    """A request whose body is chunks of these sizes, and the rest."""
+    """A request with a body in chunks of these sizes, and the rest."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     found, at = b"", 0
     for size in (*sizes, len(data)):

@@ -7,6 +7,8 @@ import pytest
 
 from tests.llm.double import FakeDecoder, session
 from tests.llm.serve.client import ask, serving
+from torchette.errors import InputError
+from torchette.llm.serve import Server
 
 BODY = {"prompt": "x", "max_tokens": 2, "temperature": 0}
 
@@ -34,6 +36,12 @@ def test_all_names_can_be_accepted():
         assert texts["any"] == texts["*"] == texts["double"] != texts["pirate"]
         assert ask(server, "/v1/models/any")[1]["id"] == "any"
         assert ask(server, "/v1/completions", {**BODY, "model": 5})[0] == 404
+
+
+def test_an_alias_is_not_the_name_of_another_model():
+    adapters = {"pirate": [session(FakeDecoder(seed=1))]}
+    with pytest.raises(InputError, match="'pirate' is the name of another model"):
+        Server([session(FakeDecoder())], "double", port=0, adapters=adapters, aliases=["double", "pirate"])
 
 
 @pytest.mark.parametrize("path", ["/v1/models/", "/v1/models/other", "/v1/models/a/b"])

@@ -14,6 +14,7 @@ import pytest
 from tests.build import chromium
 from tests.llm.double import FakeDecoder, session
 from tests.llm.serve.client import Response, connected, read_response, request, serving
+from torchette import cli
 from torchette.errors import InputError
 from torchette.llm.serve import Server
 from torchette.llm.serve.origins import Origins
@@ -172,6 +173,14 @@ def test_a_malformed_host_is_an_error(host):
         Origins("localhost", [host])
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("--cors-origin", "localhost:3000"), ("--allow-host", "http://a")]
+)
+def test_the_command_checks_them_before_it_loads_a_model(option, value, capsys):
+    assert cli.main(["serve", "no-such-file.pte", option, value]) == 2
+    assert f"{value!r} is malformed" in capsys.readouterr().err
+
+
 def test_a_request_of_http_1_0_needs_no_host():
     Origins("localhost").check(None, None, None, writes=True)
     with pytest.raises(Refusal):
@@ -193,7 +202,9 @@ def test_a_page_of_another_origin_in_a_browser():
                 page.open(f"{origin}/", "document.body.textContent === 'other'")
                 url = f"http://127.0.0.1:{server.server_port}"
                 assert page.value(script % (url, "cors")) == expected
-                page.value(script % (url, "no-cors"))  # whatever the page sees, the server must not compute
+                page.value(
+                    script % (url, "no-cors")
+                )  # the page sees nothing in either case, and the server must not compute
                 assert bool(decoder.fed) == bool(origins)
 
 

@@ -22,7 +22,7 @@ HELLO = {"messages": [{"role": "user", "content": "x"}]}
 
 
 class Writer(FakeDecoder):
-    """Writes a text, byte by byte, whatever the prompt is."""
+    """Writes a text, byte by byte, after any prompt."""
 
     text = b""
 

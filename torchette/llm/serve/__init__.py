@@ -3,6 +3,7 @@
 """OpenAI's endpoints for a language model: `Server`."""
 
 from torchette.llm.serve.limits import Limits
+from torchette.llm.serve.origins import Origins
 from torchette.llm.serve.server import Server
 
-__all__ = ["Limits", "Server"]
+__all__ = ["Limits", "Origins", "Server"]

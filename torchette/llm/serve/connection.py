@@ -73,7 +73,7 @@ class Connection(BaseHTTPRequestHandler):
         return True
 
     def handle_expect_100(self) -> bool:
-        """Delays the interim response until the body is read: a refused request then needs no body."""
+        """Delays the interim response until the body is read: a client need not send the body of a refused request."""
         self._expects_continue = True
         return True
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torchette.errors import InputError
 from torchette.llm.serve.refusal import Refusal
 
 
@@ -17,10 +18,17 @@ class Models:
     Args:
         contexts: the maximum number of tokens of each model's conversations; the first model is the default.
         aliases: further names of the default model; "*" for all names that no model has.
+
+    Raises:
+        InputError: an alias is the name of another model.
     """
 
     def __init__(self, contexts: Mapping[str, int], aliases: Sequence[str] = ()) -> None:
         self.default = next(iter(contexts))
+        if taken := [alias for alias in aliases if alias in contexts and alias != self.default]:
+            raise InputError(
+                f"the alias {taken[0]!r} is the name of another model", hints=["use another alias"]
+            )
         self._accepts_all = "*" in aliases
         self._created = int(time.time())
         self._names = {
@@ -37,7 +45,7 @@ class Models:
             raise Refusal(
                 404,
                 f"there is no model {text!r}: the models are {', '.join(map(repr, self._names))}; "
-                f"start the server with --alias {text} to give the default model this name, too",
+                f"start the server with --alias {text} to add this name to the default model",
                 code="model_not_found",
                 param="model",
             )

@@ -36,7 +36,7 @@ class Origins:
     Args:
         host: the name or address that the server listens at.
         hosts: further names of the server, such as the name that a proxy uses.
-        origins: origins of other sites whose pages may use the server, such as "http://localhost:3000"; "*" for all.
+        origins: other sites with pages that may use the server, such as "http://localhost:3000"; "*" for all.
 
     Raises:
         InputError: an origin or a host is malformed.

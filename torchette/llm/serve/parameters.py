@@ -51,7 +51,7 @@ def check_supported(body: Mapping[str, Any], fields: Mapping[str, tuple[Any, ...
 
 
 def _is_one_of(value: object, others: tuple[Any, ...]) -> bool:
-    """Whether a value is one of some JSON values. Python's == would take false for 0."""
+    """Whether a value is one of some JSON values. In Python, False == 0."""
     return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in others)
 
 
@@ -120,7 +120,9 @@ def _biases(biases: Any) -> dict[int, float]:
             raise wrong("logit_bias", f"logit_bias has more than {_MAX_BIASES} tokens")
         return {int(token): float(value) for token, value in biases.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
-        raise wrong("logit_bias", "logit_bias must be an object of numbers by token") from None
+        raise wrong(
+            "logit_bias", "logit_bias must be an object with token ids as keys and numbers as values"
+        ) from None
 
 
 def num_logprobs(body: Mapping[str, Any], name: str) -> int:

@@ -49,12 +49,12 @@ class Server(ThreadingHTTPServer):
         api_key: the key that clients must send; None for no key.
         draft: see `Session.generate`.
         page: returns further files to send: by path, their bytes and types.
-        hosts: names of the server beside `host`; see `Origins`.
-        origins: origins of other sites whose pages may use the server; see `Origins`.
-        aliases: names of the model beside `name`; see `Models`.
+        origins: the web pages that may use the server; by default its own.
+        aliases: names of the model in addition to `name`; see `Models`.
 
     Raises:
-        InputError: a host or an origin is malformed.
+        InputError: an alias is the name of another model.
+        OSError: the port is in use, or the address is not one of this machine.
     """
 
     daemon_threads = True
@@ -71,15 +71,14 @@ class Server(ThreadingHTTPServer):
         api_key: str | None = None,
         draft: Session | None = None,
         page: Callable[[], Mapping[str, tuple[bytes, str]]] = dict,
-        hosts: Sequence[str] = (),
-        origins: Sequence[str] = (),
+        origins: Origins | None = None,
         aliases: Sequence[str] = (),
     ) -> None:
         self.page, self.limits, self.api_key = page, limits, api_key
         self.pool = SessionPool({name: sessions, **(adapters or {})}, draft, limits.waiting)
         self.models = self.pool.models
         self.names = Models({name: found[0].max_context for name, found in self.models.items()}, aliases)
-        self.origins = Origins(host, hosts, origins)
+        self.origins = origins or Origins(host)
         self.responses = ResponseStore(limits.stored_responses, limits.stored_bytes)
         self._connections = threading.BoundedSemaphore(limits.connections)
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
