@@ -114,6 +114,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"guided_json_object": 1}, "guided_json_object", "true or false"),
     ({"guided_regex": 5}, "guided_regex", "regular expression"),
     ({"guided_regex": "a\"b"}, "guided_regex", "use a grammar"),
+    ({"guided_regex": "("}, "guided_regex", "guided_regex: "),
+    ({"structured_outputs": {"regex": "a(?=b)"}}, "structured_outputs.regex", "(?="),
     ({"guided_choice": []}, "guided_choice", "list of texts"),
     ({"guided_choice": ["a", 5]}, "guided_choice", "list of texts"),
     ({"guided_whitespace_pattern": " ?"}, "guided_whitespace_pattern", "not supported"),

@@ -173,6 +173,18 @@ def test_results_of_calls_follow_their_calls(caller):
     assert status == 400 and "input[1].function.arguments is not valid JSON" in body["error"]["message"]
 
 
+def test_a_call_with_arguments_that_are_not_json_is_an_answer():
+    """The model wrote them: the client decides. Only a history with such a call is refused."""
+    answer = '<tool_call>{"name": "add", "arguments": "one"}</tool_call>'
+    with serving([writer(answer)], limits=LIMITS._replace(answer_tokens=500)) as server:
+        asked = {"input": "x", "temperature": 0, "tools": FLAT, "max_output_tokens": 100}
+        body = ask(server, RESPONSES, asked)[1]
+        assert [item["arguments"] for item in body["output"]] == ["one"]
+        assert streamed(server, asked)[-1]["response"]["output"][0]["arguments"] == "one"
+        status, body = ask(server, RESPONSES, {**asked, "previous_response_id": body["id"]})
+        assert (status, body["error"]["type"]) == (400, "invalid_request_error")
+
+
 def test_a_conversation_continues_by_its_last_response(server):
     first = ask(server, RESPONSES, {**HELLO, "instructions": "be"})[1]
     second = ask(server, RESPONSES, {**HELLO, "input": "So", "previous_response_id": first["id"]})[1]
@@ -229,6 +241,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"conversation": "x"}, "conversation", "not supported"),
     ({"truncation": "auto"}, "truncation", "not supported"),
     ({"max_tool_calls": 3}, "max_tool_calls", "not supported"),
+    ({"n": 2}, "n", "not supported"),
     ({"tools": [{"type": "web_search"}]}, "tools[0]", "'web_search'"),
     ({"tools": [{"type": "custom", "name": "sh"}]}, "tools[0]", "'custom'"),
     ({"max_output_tokens": 0}, "max_output_tokens", "from 1"),

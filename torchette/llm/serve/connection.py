@@ -139,7 +139,7 @@ class Connection(BaseHTTPRequestHandler):
                 return b""
             self.close_connection = True  # a client that forgets the header may send a body nevertheless
             raise Refusal(
-                411, "the request needs a body and the header Content-Length", code="length_required"
+                411, "the request needs a body and the header Content-Length", name="length_required"
             )
         if (self.headers.get("Content-Encoding") or "identity").lower() != "identity":
             raise Refusal(415, "the body must not have a Content-Encoding")
@@ -169,7 +169,7 @@ class Connection(BaseHTTPRequestHandler):
         raise Refusal(
             413,
             f"the body of a request has at most {limit} bytes, this one has {announced or f'more than {limit}'}",
-            code="request_too_large",
+            name="request_too_large",
         )
 
     def _discard_body(self) -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from torchette.errors import InputError
 from torchette.llm.schema import grammar_of
 from torchette.llm.serve.refusal import unsupported, wrong
 
@@ -99,7 +100,10 @@ def _regex_grammar(where: str, pattern: str) -> str:
     with this pattern, without the quotes and escapes of JSON."""
     bare = pattern.removeprefix("^")
     bare = bare.removesuffix("$") if not re.search(r"(?<!\\)(\\\\)*\\\$$", bare) else bare
-    text = grammar_of({"type": "string", "pattern": f"^(?:{bare})$"})
+    try:
+        text = grammar_of({"type": "string", "pattern": f"^(?:{bare})$"})
+    except InputError as error:
+        raise unsupported(where, f"{where}: {error.message}") from None
     root = re.match(r'root ::= "\\"" (\w+) "\\""\n', text)
     assert root is not None
     rules = re.sub("^char ::= .*$", r"char ::= [^\\n\\r]", text[root.end() :], flags=re.MULTILINE)

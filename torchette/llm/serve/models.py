@@ -46,7 +46,7 @@ class Models:
                 404,
                 f"there is no model {text!r}: the models are {', '.join(map(repr, self._names))}; "
                 f"start the server with --alias {text} to add this name to the default model",
-                code="model_not_found",
+                name="model_not_found",
                 param="model",
             )
         return found or self.default

@@ -79,16 +79,16 @@ class Origins:
                 raise Refusal(
                     403,
                     f"the host {name[:200]!r} is not a name of this server: start it with --allow-host NAME to add a name",
-                    code="forbidden_host",
+                    name="forbidden_host",
                 )
         if origin is not None and not self._is_same(host, origin) and not self.allows(origin):
             raise Refusal(
                 403,
                 f"pages of {origin[:200]!r} may not use this server: start it with --cors-origin {origin[:200]} to allow them",
-                code="forbidden_origin",
+                name="forbidden_origin",
             )
         if origin is None and writes and site in ("cross-site", "same-site") and "*" not in self.origins:
-            raise Refusal(403, "pages of another origin may not use this server", code="forbidden_origin")
+            raise Refusal(403, "pages of another origin may not use this server", name="forbidden_origin")
 
     def allows(self, origin: str) -> bool:
         """Whether pages of another origin may use the server."""

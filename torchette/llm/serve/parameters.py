@@ -149,7 +149,7 @@ def parsed(data: bytes) -> dict[str, Any]:
     try:
         body = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise Refusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+        raise Refusal(400, f"the body is not valid JSON: {error}", name="invalid_json") from None
     if not isinstance(body, dict):
-        raise Refusal(400, "the body must be a JSON object", code="invalid_json")
+        raise Refusal(400, "the body must be a JSON object", name="invalid_json")
     return without_unset(body)

@@ -20,7 +20,7 @@ class Refusal(Exception):
         status: the HTTP status.
         message: the problem and its remedy.
         kind: the error's `type`.
-        code: the error's `code`.
+        name: the error's `code`.
         param: the field of the request that has the problem.
     """
 
@@ -29,12 +29,12 @@ class Refusal(Exception):
         status: int,
         message: str,
         kind: str = "invalid_request_error",
-        code: str | None = None,
+        name: str | None = None,
         param: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.error = {"message": message, "type": kind, "param": param, "code": code}
+        self.error = {"message": message, "type": kind, "param": param, "code": name}
 
 
 def wrong(param: str, message: str) -> Refusal:
@@ -44,7 +44,7 @@ def wrong(param: str, message: str) -> Refusal:
 
 def unsupported(param: str, message: str) -> Refusal:
     """Returns the refusal of a field or value that this server does not implement."""
-    return Refusal(400, message, code="unsupported_parameter", param=param)
+    return Refusal(400, message, name="unsupported_parameter", param=param)
 
 
 def refusal_of(error: Exception) -> Refusal:
@@ -53,10 +53,10 @@ def refusal_of(error: Exception) -> Refusal:
         return error
     if isinstance(error, InputError):
         code = "context_length_exceeded" if error.code == "prompt-too-long" else error.code
-        return Refusal(400, str(error), code=code)
+        return Refusal(400, str(error), name=code)
     if isinstance(error, TorchetteError):
         if error.code in _CAUSED_BY_THE_REQUEST:
-            return Refusal(400, str(error), code=error.code)
+            return Refusal(400, str(error), name=error.code)
         return Refusal(500, str(error), "server_error", error.code)
     _log.error("a request failed", exc_info=error)
     return Refusal(500, "the server failed on this request", "server_error", "internal_error")

@@ -24,6 +24,7 @@ from torchette.llm.session import Session
 # Fields that are not implemented, with the values that change nothing.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "background": (False,), "conversation": (), "prompt": (), "max_tool_calls": (), "truncation": ("disabled",),
+    "n": (1,),
 }  # fmt: skip
 _LOGPROBS = "message.output_text.logprobs"  # a value of the field include
 # Fields of a request that the response repeats, with their defaults.
@@ -72,7 +73,7 @@ class ResponseStore:
                 400,
                 f"previous_response_id {str(name)[:100]!r} is not stored: the server keeps the last {self._max_responses} "
                 "responses until it ends; send the whole conversation as input",
-                code="previous_response_not_found",
+                name="previous_response_not_found",
                 param="previous_response_id",
             )
         return found
@@ -108,12 +109,9 @@ def _append(messages: list[dict[str, Any]], where: str, item: object) -> None:
     if kind == "message":
         messages.append(session_message(where, {"role": item.get("role"), "content": item.get("content")}))
     elif kind == "function_call":
-        function = {"name": item.get("name"), "arguments": item.get("arguments", "")}
-        call = {"id": item.get("call_id"), "type": "function", "function": function}
+        call = _chat_call(item)
         check_call(where, call)
-        last = messages.pop() if messages and messages[-1]["role"] == "assistant" else None
-        last = last or {"role": "assistant", "content": ""}
-        messages.append({**last, "tool_calls": [*last.get("tool_calls", []), call]})
+        _append_call(messages, call)
     elif kind == "function_call_output":
         if not isinstance(output := item.get("output"), (str, list)):
             raise wrong("input", f"{where}.output must be a text or a list of parts")
@@ -124,6 +122,18 @@ def _append(messages: list[dict[str, Any]], where: str, item: object) -> None:
             "input",
             f"{where} is of type {kind!r}: the types are message, function_call and function_call_output",
         )
+
+
+def _chat_call(item: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of the Responses API in the form of chat completions."""
+    function = {"name": item.get("name"), "arguments": item.get("arguments", "")}
+    return {"id": item.get("call_id"), "type": "function", "function": function}
+
+
+def _append_call(messages: list[dict[str, Any]], call: dict[str, Any]) -> None:
+    last = messages.pop() if messages and messages[-1]["role"] == "assistant" else None
+    last = last or {"role": "assistant", "content": ""}
+    messages.append({**last, "tool_calls": [*last.get("tool_calls", []), call]})
 
 
 def response_request(
@@ -139,9 +149,8 @@ def response_request(
     if not isinstance(include, list):
         raise wrong("include", "include must be a list")
     tools = body.get("tools", [])
-    chat = {name: value for name, value in body.items() if name not in ("n", "logprobs", "stop")}
+    chat = {**body, "logprobs": _LOGPROBS in include}
     chat["tools"] = [_nested(tool) for tool in tools] if isinstance(tools, list) else tools
-    chat["logprobs"] = _LOGPROBS in include
     if text.get("format") is not None:
         chat["text.format"] = text["format"]
     if instructions:
@@ -298,8 +307,11 @@ class ResponseForm:
         }
         if self._store is not None:
             messages = list(self._asked.messages)
-            for index, item in enumerate(self._response["output"]):
-                _append(messages, f"output[{index}]", item)
+            for item in self._response["output"]:
+                if item["type"] == "message":
+                    messages.append({"role": "assistant", "content": item["content"][0]["text"]})
+                else:
+                    _append_call(messages, _chat_call(item))  # as the model wrote it, valid or not
             size = self._asked.size + len(answer.generation.text.encode())
             self._store.add(self._response["id"], Conversation(messages, size))
 

@@ -160,7 +160,7 @@ class _Handler(Connection):
             f"Bearer {key}".encode(), given.encode("latin-1", "replace")
         )
         if not is_right and self._route != "/health" and self._path not in self.server.page():
-            raise Refusal(401, "the API key is missing or wrong", code="invalid_api_key")
+            raise Refusal(401, "the API key is missing or wrong", name="invalid_api_key")
 
     def headers_of_every_response(self) -> list[tuple[str, str]]:
         """Returns the headers that tell browsers what other pages may do."""
@@ -200,11 +200,11 @@ class _Handler(Connection):
     def _not_found(self, is_other_method: bool, methods: str) -> None:
         """Answers a path that does not exist, or has other methods."""
         if is_other_method:
-            refusal = Refusal(405, f"{self._route} has the methods {methods}", code="method_not_allowed")
+            refusal = Refusal(405, f"{self._route} has the methods {methods}", name="method_not_allowed")
             self.send_refusal(refusal, ("Allow", methods))
             return
         paths = ", ".join(("/v1/models", *_ENDPOINTS))
-        raise Refusal(404, f"there is no {self._route[:200]!r}: there are {paths}", code="not_found")
+        raise Refusal(404, f"there is no {self._route[:200]!r}: there are {paths}", name="not_found")
 
     def _preflight(self) -> None:
         methods = _POSTS if self._route in _ENDPOINTS else _READS
