@@ -193,6 +193,16 @@ def test_a_body_that_does_not_come_ends_its_connection_in_time(server):
             assert file.read() == b"" and time.monotonic() - begin < 5
 
 
+def test_a_request_may_name_its_whole_url(server):
+    """As clients of proxies do."""
+    with connected(server) as (connection, file):
+        for url in ("http://localhost/health", "http://localhost:1/health?x=1"):
+            connection.sendall(request(url, method="GET"))
+            assert read_response(file).status == 200
+        connection.sendall(sent("http://localhost/v1/completions", GOOD))
+        assert read_response(file).status == 200
+
+
 def test_a_get_with_a_body_is_answered(server):
     with connected(server) as (connection, file):
         connection.sendall(request("/health", {"a": 1}, method="GET") * 2)

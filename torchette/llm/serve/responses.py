@@ -30,8 +30,8 @@ _LOGPROBS = "message.output_text.logprobs"  # a value of the field include
 # Fields of a request that the response repeats, with their defaults.
 _REPEATED: dict[str, Any] = {
     "instructions": None, "max_output_tokens": None, "metadata": {}, "parallel_tool_calls": True,
-    "previous_response_id": None, "reasoning": None, "temperature": 1.0, "text": {"format": {"type": "text"}},
-    "tool_choice": "auto", "tools": [], "top_p": 1.0, "truncation": "disabled", "user": None,
+    "previous_response_id": None, "reasoning": None, "text": {"format": {"type": "text"}},
+    "tool_choice": "auto", "tools": [], "top_p": None, "truncation": "disabled", "user": None,
 }  # fmt: skip
 
 
@@ -176,7 +176,9 @@ def _with_instructions(instructions: str, messages: list[dict[str, Any]]) -> lis
 class ResponseForm:
     """The form of /v1/responses. Stores the conversation before the client gets the response."""
 
-    def __init__(self, body: Mapping[str, Any], asked: Conversation, store: ResponseStore) -> None:
+    def __init__(
+        self, body: Mapping[str, Any], request: Request, asked: Conversation, store: ResponseStore
+    ) -> None:
         stores = body.get("store", True)
         if not isinstance(stores, bool):
             raise wrong("store", "store must be true or false")
@@ -184,7 +186,7 @@ class ResponseForm:
         self._response: dict[str, Any] = {
             "id": "resp_" + uuid.uuid4().hex, "object": "response", "created_at": int(time.time()),
             "status": "in_progress", "error": None, "incomplete_details": None, "model": body["model"], "output": [],
-            "store": stores, "usage": None, **{name: body.get(name, value) for name, value in _REPEATED.items()},
+            "store": stores, "usage": None, "temperature": request.options["temperature"], **{name: body.get(name, value) for name, value in _REPEATED.items()},
         }  # fmt: skip
         self._message: dict[str, Any] | None = None
         self._num_events = 0

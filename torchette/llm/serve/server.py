@@ -178,7 +178,8 @@ class _Handler(Connection):
 
     @property
     def _path(self) -> str:
-        return self.path.partition("?")[0]
+        """The path of the request; clients of proxies send a whole URL."""
+        return re.sub("^https?://[^/?]*", "", self.path).partition("?")[0]
 
     @property
     def _route(self) -> str:
@@ -244,7 +245,7 @@ class _Handler(Connection):
         session = self.server.models[model][0]
         request = response_request(body, asked.messages, model, session, self.limits)
         answer_request(
-            self, self.server.pool, request, ResponseForm(body, asked, self.server.responses), until
+            self, self.server.pool, request, ResponseForm(body, request, asked, self.server.responses), until
         )
 
 
