@@ -70,11 +70,9 @@ def _check_tool(where: str, tool: object, before: list[Any]) -> None:
         raise wrong(where, f"{where}.function.strict must be true or false")
     try:
         functions([tool])
-    except InputError:
+    except InputError as error:
         raise wrong(
-            where,
-            f"{where}.function.name is {name[:100]!r} ({len(name)} characters): a name has 1 to 64 letters, digits, "
-            "'_', '-' and '.'",
+            where, f"{where}.function.name is {name[:100]!r} ({len(name)} characters): {error.message}"
         ) from None
 
 
