@@ -362,14 +362,27 @@ def test_random_bodies_are_answered(server):
         "tools",
         "tool_choice",
         "chat_template_kwargs",
+        "input",
+        "instructions",
+        "text",
+        "include",
+        "store",
+        "previous_response_id",
+        "guided_choice",
+        "guided_regex",
+        "structured_outputs",
+        "parallel_tool_calls",
+        "max_output_tokens",
     ]
-    for _ in range(120):
+    for _ in range(240):
         body = {name: rng.choice(values) for name in rng.sample(names, rng.randrange(len(names)))}
         body.setdefault("max_tokens", 3)
-        path = rng.choice(["/v1/completions", "/v1/chat/completions"])
+        path = rng.choice(["/v1/completions", "/v1/chat/completions", "/v1/responses"])
         if rng.random() < 0.5:
             body.update(
-                {"prompt": "x"} if path == "/v1/completions" else {"messages": CHAT["messages"]},
+                {"prompt": "x"}
+                if path == "/v1/completions"
+                else {"messages": CHAT["messages"], "input": "x"},
                 n=None,
                 model=None,
             )
@@ -396,12 +409,17 @@ def test_good_requests_with_a_wrong_part_are_answered(further):
          "tools": [ADD], "tool_choice": {"function": {"name": "add"}}, "n": 2, "logprobs": True, "top_logprobs": 2, "chat_template_kwargs": {"x": 1}}),
         ("/v1/chat/completions", {**CHAT, "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}, "stream": True}),
         ("/v1/completions", {"prompt": ["ab", [1, 2]], "n": 2, "grammar": 'root ::= [a-c]+ ("x" | r){1,3}\nr ::= "z" r | ""', "logit_bias": {"5": 1}}),
+        ("/v1/responses", {"input": [*CHAT["messages"], {"role": "user", "content": [{"type": "input_text", "text": "a"}]}, {"type": "function_call", **call["function"]},
+         {"type": "function_call_output", "output": "2"}], "tools": [{"type": "function", **ADD["function"]}], "include": ["message.output_text.logprobs"], "store": True,
+         "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "add"}]}, "text": {"format": {"type": "text"}}}),
+        ("/v1/completions", {"prompt": "x", "structured_outputs": {"choice": ["a", "b"]}, "stop": ["x"], "seed": 1}),
+        ("/v1/completions", {"prompt": "x", "response_format": {"type": "regex", "value": "[ab]"}, "stream_options": {"include_usage": True}}),
     ]  # fmt: skip
     junk = [True, 0, -1, 1.5, 1 << 63, 1e308, "", "x", "\0\uffff", [], {}, [[]], [None], "a" * 2000, {"$ref": "#"}, {"type": "array", "items": {"$ref": "#"}}, "root ::= root"]  # fmt: skip
     rng = random.Random(5)
     statuses = [ask(further, path, {**body, "max_tokens": 2}, KEY)[0] for path, body in good]
-    assert statuses == [200] * 3
-    for _ in range(200):
+    assert statuses == [200] * len(good)
+    for _ in range(400):
         path, body = rng.choice(good)
         body = json.loads(json.dumps({**body, "max_tokens": 2}))
         for _ in range(rng.choice([1, 1, 2])):
@@ -416,7 +434,7 @@ def test_good_requests_with_a_wrong_part_are_answered(further):
         status, answer = ask(further, path, body, KEY)
         statuses.append(status)
         assert status in (200, 400, 404), (body, answer)
-    assert 20 < statuses.count(400) < 190
+    assert 40 < statuses.count(400) < 380
 
 
 def test_too_long_and_too_many_are_told_so():
