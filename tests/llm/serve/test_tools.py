@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +25,12 @@ HELLO = {"messages": [{"role": "user", "content": "x"}]}
 class Writer(FakeDecoder):
     """Writes a text, byte by byte, after any prompt."""
 
-    text = b""
+    def __init__(self, text: str) -> None:
+        super().__init__(context=2048)
+        self.text = text.encode()
+
+    def new(self) -> FakeDecoder:
+        return copy.deepcopy(self)
 
     def logits(self, tokens: Any) -> Any:
         made = super().logits(tokens) * 0
@@ -34,10 +40,7 @@ class Writer(FakeDecoder):
 
 
 def writer(text: str) -> Any:
-    decoder = Writer(context=2048)
-    decoder.new = lambda: writer(text)._decoder  # type: ignore[method-assign]
-    decoder.text = text.encode()
-    made = session(decoder)
+    made = session(Writer(text))
     made._shared._template = ChatTemplate(TOOLS + "<assistant>", {})
     return made
 

@@ -213,11 +213,17 @@ def _reported(pieces: list[Piece]) -> list[tuple[int, float, tuple[tuple[int, fl
     return [(p.token, p.logprob, p.top) for p in pieces if p.logprob is not None and p.token is not None]
 
 
+def _bytes_of(token: int, session: Session) -> bytes:
+    """The bytes of a token, which may be a part of a character."""
+    data: bytes = session._shared.bytes[token]
+    return data
+
+
 def token_logprobs(pieces: list[Piece], session: Session) -> list[dict[str, Any]]:
     """Returns the log-probabilities of tokens in the form of chats and responses."""
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
-        data = session._shared.bytes[token]
+        data = _bytes_of(token, session)
         return {
             "token": data.decode("utf-8", "replace"),
             "logprob": max(logprob, -9999.0),
@@ -241,7 +247,7 @@ def _text_logprobs(pieces: list[Piece], session: Session) -> dict[str, Any] | No
         return None
 
     def text(token: int) -> str:
-        return session._shared.bytes[token].decode("utf-8", "replace")
+        return _bytes_of(token, session).decode("utf-8", "replace")
 
     texts = [text(token) for token, _, _ in reported]
     return {
