@@ -32,13 +32,13 @@ class Connection(BaseHTTPRequestHandler):
     def setup(self) -> None:
         """Sets the timeout of the connection."""
         self.request.settimeout(self.limits.socket_seconds)
-        self.is_streaming = self._is_chunked = self._expects_continue = self._has_refused = False
+        self.is_streaming = self._is_chunked = self._expects_continue = self._is_closing = False
         self._body: Iterator[bytes] | None = None
         super().setup()
 
     def finish(self) -> None:
         """Closes the connection. A client that is still sending reads the last response before it sees the end."""
-        if self._has_refused:
+        if self._is_closing:
             self._drain()
         super().finish()
 
@@ -204,7 +204,7 @@ class Connection(BaseHTTPRequestHandler):
     def send_head(self, status: int, *headers: tuple[str, str]) -> None:
         """Sends the status and the headers of a response."""
         self._discard_body()
-        self._has_refused |= self.close_connection
+        self._is_closing |= self.close_connection
         self.send_response(status)
         for name, value in (*headers, *self.headers_of_every_response()):
             self.send_header(name, value)
