@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Chat templates in C++: what they render is what jinja2 renders, in torchette.llm's own environment; what is damaged or
-# meant to harm is an error after bounded work.
+# Chat templates in C++: what they render is what transformers renders with jinja2; what is damaged or meant to harm is an
+# error after bounded work.
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ import pytest
 from tests.building import built
 
 pytest.importorskip("jinja2")
-from torchette.errors import FormatError, InputError
-from torchette.llm.text import ChatTemplate
-
 CONVERSATION = [
     {"role": "system", "content": " Be kind.\n"},
     {"role": "user", "content": "Grüße, <b>'you'</b> \"there\" 😀\n  indented\\ "},
@@ -125,18 +122,32 @@ EXPRESSIONS = """
 '  a b '.strip() | 'xxaxx'.strip('x') | 'aXbXc'.split('X') | ' a  b '.split() | 'a.b.c'.split('.', 1) | 'abc'.startswith('ab')
 'abc'.endswith(('x', 'bc')) | 'abc'.upper() | 'ABC'.lower() | 'hello world'.title() | 'HELLO'.capitalize() | 'aba'.replace('a', 'c')
 'abcabc'.find('ca') | 'ä'.find('b') | {'a': 1}.values() == 1 | 'a' in {'a': 1}.keys() | {'a': 1}.get('b', 5) | {'a': 1}.get('b')
-'x' if false | 'x' if true else 'y' | (1, 2)[1] | 'a' 'b' | 1 if 0 else 2 if 0 else 3 | "tab\\tnew\\nq\\"u\\u00e4" | 'it''s'
+'x' if false | 'x' if true else 'y' | (1, 2)[1] | (1, 'a') | (1,) | () | (1, 2) + (3,) | (1, 2) + [3] | (1, 2) == [1, 2] | (1, 2, 3)[1:] | 1.5e-3 | 2E2 | 'a' 'b' | 1 if 0 else 2 if 0 else 3 | "tab\\tnew\\nq\\"u\\u00e4" | 'it''s'
 missing | missing is defined | 3 is odd | 4 is even | 'a' is string | 1 is number
+10 ** 2 | 2 ** 3 | abs | 2 ** -1 | 'a b c'.split(' ', 1) | 'a b c'.rsplit(' ', 1) | 'a.b.c'.rsplit('.') | 'a.b.c'.split(sep='.', maxsplit=1) | 'a\\nb\\r\\nc\\n'.splitlines() | 'a=b=c'.partition('=') | 'a=b=c'.rpartition('=')
+'a=b'.partition('x') | ', '.join(['a', 'b']) | 'banana'.count('an') | 'banana'.rfind('an') | 'x1'.removeprefix('x') | 'x1'.removesuffix('1') | '12'.isdigit() | 'ab'.isalpha() | ' '.isspace() | 'aaa'.replace('a', 'b', 2) | 'a'.upper(1)
+[1, 2, 1].count(1) | [1, 2].index(2) | {'a': 1}.get() | 'a'.startswith() | 'a\\x1b\\u200b\\xa0' ~ ['a\\x1b\\u200b\\xa0é'] | dict(a=1) | dict({'a': 1}, b=2) | 3 is ge 3 | 2 is le 1 | 2 is lt(3) | 3 is odd(1) | 3 is defined(1) | namespace(a=1).a
+tools is none | tools is defined | tools is not none | documents is none | tools | documents is defined and documents is not none
 none is none | [] is iterable | {} is mapping | true is boolean | 1 is integer | 1.0 is float | 3 is eq 3 | 4 is divisibleby(2) | 3 is not none
 """
 FILTERS = """
 ' a ' | trim;'abc' | length;[1, 2] | length;'aBc' | upper;'aBc' | lower;[1, 2, 3] | join(', ');[1] | first;[1, 2] | last
 missing | default('d');'' | default('d');'' | default('d', true);none | default('d');{'a': [1, 'ü"\\\\', none, true, 1.5]} | tojson
-{'a': [1, {'b': []}], 'c': {}} | tojson(indent=2);'abc' | list;'abc' | reverse;[3, 4] | reverse | list;'1' | int;1.7 | int;'1.5' | float
+{'a': [1, {'b': []}], 'c': {}} | tojson(indent=2);{'b': [1, 2], 'a': 'ü😀"\\n\\x7f'} | tojson(sort_keys=true);{'b': [1, 2], 'a': 'ü😀\\x7f'} | tojson(ensure_ascii=true)
+[1, {'a': 2}] | tojson(true);[1, {'a': 2}] | tojson(separators=(',', ':'));[1, {'a': 2}] | tojson(indent=2, separators=(' ,', ' : '));[1, {'b': 1, 'a': 2}, []] | tojson(indent='\\t', sort_keys=true)
+[1, [2]] | tojson(indent=0);[1, [2]] | tojson(indent=-1);[1, [2]] | tojson(indent=none, separators=none);[1, [2]] | tojson(false, 2);1 | tojson(separators=5);1 | tojson(indentation=2);1 | tojson(1, 2, 3, 4, 5);[missing] | tojson
+1.0 | tojson;1e3 | tojson;100000.0 | tojson;12345678901234567890.5 | tojson;0.00001 | tojson;0.1 | tojson;none | tojson;true | tojson;'a/b<c>&' | tojson;{'a': {'b': 1}} | tojson(ensure_ascii=False)
+'abc' | list;'abc' | reverse;[3, 4] | reverse | list;'1' | int;1.7 | int;'1.5' | float
 [{'a': 1}, {'a': 2}, {'b': 1}] | map(attribute='a') | list;['a', 'b'] | map('upper') | join;[0, 1, 2] | select | list
 [{'a': 1}, {'a': 0}] | selectattr('a') | list;[{'a': 1}, {'a': 2}] | selectattr('a', 'equalto', 2) | list;[1, none] | reject('none') | list
 [{'a': 1}, {}] | selectattr('a', 'defined') | list;[{'a': 1}, {'a': 2}] | rejectattr('a', 'in', [1]) | list;-5 | abs;'a-b' | replace('-', '+')
-({'b': 1, 'a': 2} | items | list)[0][1];{'a': 1}.keys() | list;'x' | string | length;"a b" | title;"AB c" | capitalize;range(3) | list;range(1, 10, 4) | list;range(5, 0, -2) | list
+({'b': 1, 'a': 2} | items | list)[0][1];{'a': 1}.keys() | list;'x' | string | length;"a b" | title;"AB c" | capitalize;'abab' | replace('a', 'x', 1);'abab' | replace('b', 'x', count=1);'abc' | replace('', '-');'abc' | replace('', '-', 2);'a' | upper(1);'a' | trim(x=1)
+[{'f': {'n': 'x'}}, {}] | map(attribute='f.n', default='none') | join('+');[[1, 2], [3, 4]] | map(attribute=1) | join(',');['a-b'] | map('replace', '-', '_') | list;[{'a': 1}] | map(attribute='a', other=1) | list
+[3, 1, 2] | sort;[3, 1, 2] | sort(reverse=true);['b', 'A', 'c'] | sort;['b', 'A', 'c'] | sort(case_sensitive=true);[{'n': 2}, {'n': 1}] | sort(attribute='n');[1, 'a'] | sort;['a', 'A', 'b'] | unique | list
+{'b': 1, 'A': 2} | dictsort;{'b': 1, 'A': 2} | dictsort(true);{'b': 1, 'A': 2} | dictsort(by='value');{'b': 1, 'A': 2} | dictsort(reverse=true);[1, 3, 2] | max;[1, 3, 2] | min;['b', 'A'] | min;[1, 2.5] | sum;[{'a': 1}] | sum(attribute='a', start=2)
+'a\\nb\\n\\nc' | indent;'a\\nb\\n\\nc' | indent(2, true);'a\\n\\nc' | indent(width=3, blank=true);'a\\nb' | indent('> ');'<a href="x">&\\'' | escape;2.567 | round(2);2.5 | round;2.1 | round(method='ceil');2.9 | round(0, 'floor')
+'abc' | int;'abc' | int(5);'abc' | int(default=7);'1.9' | int;' 12 ' | int;'x' | float;'x' | float(1.5);'12abc' | int;1 | int(base=10);'x' | default;[1, 2] | join;[1, 2] | first(1);[] | last;
+range(3) | list;range(1, 10, 4) | list;range(5, 0, -2) | list
 """
 CASES = [
     *("{{ " + one + " }}" for line in EXPRESSIONS.strip().splitlines() for one in line.split(" | ")),
@@ -152,6 +163,8 @@ CASES = [
     "{% set n = namespace(x=1) %}{% for i in [1, 2] %}{% set n.x = n.x + i %}{% endfor %}{{ n.x }}",
     "{% if false %}a{% elif none %}b{% elif 1 %}c{% else %}d{% endif %}",
     "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{% set c = 3 %}{{ m(1) }}{{ m(1, 5) }}{{ m(b=1, a=0) }}",
+    "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, 2) }}",
+    "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(b=2) }}",
     "{{ undefined_name.attribute }}",
     "{{ 1 + 'a' }}",
     "{{ raise_exception('refused: ' + 'why') }}",
@@ -176,25 +189,39 @@ def names(messages: list[dict[str, Any]]) -> dict[str, Any]:
     return {"messages": messages, "add_generation_prompt": True, "bos_token": "<s>", "eos_token": "</s>"}
 
 
-def expected(template: str, messages: list[dict[str, Any]]) -> bytes | None:
+def expected(template: str, names: dict[str, Any]) -> bytes | None:
+    """The prompt of transformers; None if it raises an error."""
+    utilities = pytest.importorskip("transformers.utils.chat_template_utils")
+    given = dict(names)
     try:
-        made = ChatTemplate(template, {"bos_token": "<s>", "eos_token": "</s>"})
-        return made.render(messages).encode()
-    except (FormatError, InputError):
+        rendered, _ = utilities.render_jinja_template(
+            [given.pop("messages")], chat_template=template, tools=given.pop("tools", None), **given
+        )
+    except Exception:  # of jinja2, or of what the template computes
         return None
+    return rendered[0].encode()
 
 
-def test_what_jinja2_renders() -> None:
-    cases = [(t, c) for t in TEMPLATES for c in CONVERSATIONS] + [(t, CONVERSATION) for t in CASES]
-    pairs = [(t.encode(), json.dumps(names(c), ensure_ascii=False).encode()) for t, c in cases]
+def differences(cases: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, bytes | None, tuple[str, bytes]]]:
+    """The cases, as (template, names), that do not render as transformers renders them."""
+    whole = [{"tools": None, "documents": None, **names} for _, names in cases]
+    pairs = [
+        (template.encode(), json.dumps(names, ensure_ascii=False).encode())
+        for (template, _), names in zip(cases, whole, strict=True)
+    ]
     wanted = [expected(*case) for case in cases]
-    wrong = [
+    return [
         (template, want, got)
         for (template, _), want, got in zip(cases, wanted, render(pairs), strict=True)
         if (got[0] not in ("InvalidArgument", "InvalidExternalData") if want is None else got != ("Ok", want))
     ]
-    assert wrong == []
-    assert sum(want is not None for want in wanted) > 140, "most are to render"
+
+
+def test_what_jinja2_renders() -> None:
+    cases = [(t, names(c)) for t in TEMPLATES for c in CONVERSATIONS]
+    cases += [(t, names(CONVERSATION)) for t in CASES]
+    assert differences(cases) == []
+    assert sum(expected(*case) is not None for case in cases) > 240, "most are to render"
 
 
 HOSTILE = {

@@ -479,7 +479,9 @@ def test_sentencepiece_files(kind: str, options: dict, tmp_path: Path) -> None:
     for text, line in zip(given, ours(path, given), strict=True):
         ids = theirs.encode(text)
         assert [int(word) for word in line[0].split()] == ids, repr(text)
-        assert bytes.fromhex(line[3]).decode() == theirs.decode(ids), repr(text)
+        with_ends = [theirs.bos_id(), *ids] if kind == "bpe" else [*ids, theirs.eos_id()]
+        assert [int(word) for word in line[1].split()] == with_ends, repr(text)
+        assert bytes.fromhex(line[2]).decode() == theirs.decode(ids), repr(text)
 
 
 @pytest.mark.parametrize("pattern", [LLAMA3, GPT4, O200K], ids=["llama3", "gpt4", "o200k"])

@@ -19,8 +19,9 @@ ChatTemplate::~ChatTemplate() = default;
 
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
   TORCHETTE_CHECK(source.size() <= jinja::kMaxSource, InvalidExternalData,
-                  "the chat template has %zu bytes; the limit is %zu", source.size(), jinja::kMaxSource);
-  if (!to_text(source).ok()) return Error::InvalidExternalData;
+                  "the chat template cannot be read: it has %zu bytes; the limit is %zu", source.size(),
+                  jinja::kMaxSource);
+  TORCHETTE_CHECK(is_utf8(source), InvalidExternalData, "the chat template cannot be read: it is not UTF-8");
   Result<std::vector<jinja::Token>> tokens = jinja::tokenize(source);
   if (!tokens.ok()) return tokens.error();
   Result<jinja::NodePtr> root = jinja::parse(std::move(*tokens));
@@ -28,12 +29,18 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
   return ChatTemplate(std::make_unique<Tree>(Tree{std::move(*root)}));
 }
 
-Result<std::string> ChatTemplate::render(const Names& names) const {
+Result<std::string> ChatTemplate::render(const Names& names, std::string* reason) const {
   jinja::Value::Dict variables;
-  for (const auto& [name, value] : names) variables.emplace_back(name, jinja::Value::of_json(value));
+  for (const auto& [name, value] : names) jinja::set_key(&variables, name, jinja::Value::of_json(value));
   std::string out;
-  TORCHETTE_TRY(jinja::Evaluator(std::move(variables)).render(*tree_->root, &out));
-  return out;
+  jinja::Evaluator evaluator(std::move(variables));
+  const Error error = evaluator.render(*tree_->root, &out);
+  if (error == Error::Ok) return out;
+  if (reason != nullptr)
+    *reason = evaluator.message();
+  else
+    TORCHETTE_LOG(Error, "the chat template refuses the messages: %s", evaluator.message().c_str());
+  return error;
 }
 
 }  // namespace torchette::extension::llm

@@ -17,7 +17,7 @@ namespace torchette::extension::llm {
 
 class ChatTemplate {
  public:
-  /// The variables of the template, such as `messages`.
+  /// The variables of the template, such as `messages`. The last value of a name counts.
   using Names = std::vector<std::pair<std::string, Json>>;
 
   ChatTemplate(ChatTemplate&&) noexcept;
@@ -26,8 +26,8 @@ class ChatTemplate {
   /// Errors: InvalidExternalData (not a valid template; the log names the line), NotSupported.
   static Result<ChatTemplate> parse(std::string_view source);
   /// Errors: InvalidArgument (the template rejects the messages; the log has its message), NotSupported,
-  /// OutOfResources (the work exceeds its limit).
-  Result<std::string> render(const Names& names) const;
+  /// OutOfResources (the work exceeds its limit). With `reason`, the error is stored there and not logged.
+  Result<std::string> render(const Names& names, std::string* reason = nullptr) const;
 
  private:
   struct Tree;

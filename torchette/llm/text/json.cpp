@@ -2,6 +2,7 @@
 #include "torchette/llm/text/json.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
@@ -14,9 +15,10 @@ namespace {
 /// Stops at the first thing that is wrong: every function returns whether all is well.
 class Parser {
  public:
-  Parser(std::string_view text, int max_depth) : text_(text), max_depth_(max_depth) {}
+  Parser(std::string_view text, int max_depth, size_t at = 0) : text_(text), max_depth_(max_depth), at_(at) {}
 
   size_t at() const { return at_; }
+  bool first(Json* out) { return value(out, 0); }
   bool whole(Json* out) {
     if (!value(out, 0)) return false;
     skip();
@@ -167,7 +169,7 @@ class Parser {
 
   std::string_view text_;
   int max_depth_;
-  size_t at_ = 0;
+  size_t at_;
 };
 
 const Json kNull;
@@ -181,6 +183,13 @@ Result<Json> Json::parse(std::string_view text, int max_depth) {
                   "no JSON at byte %zu of %zu (or it is nested deeper than %d)", parser.at(), text.size(),
                   max_depth);
   return out;
+}
+
+bool Json::read(std::string_view text, size_t* at, Json* out, int max_depth) {
+  Parser parser(text, max_depth, *at);
+  if (!parser.first(out)) return false;
+  *at = parser.at();
+  return true;
 }
 
 const Json& Json::operator[](std::string_view key) const {
@@ -229,19 +238,52 @@ std::string write_json(const Json& json, const JsonStyle& style) {
   }
 }
 
-std::string json_string(std::string_view text) {
+std::string json_string(std::string_view text, bool ensure_ascii) {
+  constexpr std::string_view kFrom = "\"\\\n\r\t\b\f", kTo = "\"\\nrtbf";
   std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<uint8_t>(c) < 0x20) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof(escaped), "\\u%04x", static_cast<unsigned>(c));
-      out += escaped;
-    } else {
+  const auto unit = [&](uint32_t code) {
+    char escaped[8];
+    std::snprintf(escaped, sizeof(escaped), "\\u%04x", static_cast<unsigned>(code));
+    out += escaped;
+  };
+  const auto ascii = [&](char c) {
+    const size_t known = kFrom.find(c);
+    if (known != std::string_view::npos)
+      (out += '\\') += kTo[known];
+    else if (static_cast<uint8_t>(c) < 0x20)
+      unit(static_cast<uint8_t>(c));
+    else
       out += c;
-    }
+  };
+  if (!ensure_ascii) {
+    for (char c : text) ascii(c);
+    return out + '"';
+  }
+  const Result<Text> characters = to_text(to_valid_utf8(text));
+  for (char32_t c : characters.ok() ? *characters : Text()) {
+    if (c >= 0x10000)
+      unit(0xD800 + ((c - 0x10000) >> 10)), unit(0xDC00 + ((c - 0x10000) & 0x3FF));
+    else if (c >= 0x7F)
+      unit(c);
+    else
+      ascii(static_cast<char>(c));
   }
   return out + '"';
+}
+
+std::string float_repr(double value) {
+  if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
+  char text[40];
+  int digits = 0;
+  do {
+    std::snprintf(text, sizeof(text), "%.*e", digits++, value);
+  } while (digits < 17 && std::strtod(text, nullptr) != value);
+  const std::string scientific = text;
+  const size_t at = scientific.find('e');
+  const int exponent = std::atoi(text + at + 1);
+  if (exponent < -4 || exponent >= 16) return scientific;
+  std::snprintf(text, sizeof(text), "%.*f", std::max(digits - 1 - exponent, 1), value);
+  return text;
 }
 
 std::string to_json(const Json& json) {

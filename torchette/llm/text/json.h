@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// JSON as a tree, for tokenizer.json and generation_config.json. Any bytes may come in: what is no JSON, or
-// is nested too deeply, is an error.
+// JSON as a tree. Input that is not JSON, or is nested too deeply, is an error.
 #pragma once
 
 #include <string>
@@ -23,6 +22,9 @@ struct Json {
   static constexpr int kDeep = 400;  // of schemas, whose texts are nested twice as deep as they are
   /// Error: InvalidExternalData (the log says where).
   static Result<Json> parse(std::string_view text, int max_depth = 32);
+  /// Reads the value at `*at`, which then is the position after the value. Returns whether there is a value.
+  /// Logs nothing.
+  static bool read(std::string_view text, size_t* at, Json* out, int max_depth = 32);
 
   bool is(Kind k) const { return kind == k; }
   bool is_string() const { return kind == Kind::String; }
@@ -42,8 +44,11 @@ struct JsonStyle {
 };
 std::string write_json(const Json& json, const JsonStyle& style);
 
-/// Returns `text` as a JSON string, with its quotes. Bytes that are not UTF-8 stay.
-std::string json_string(std::string_view text);
+/// Returns `text` as a JSON string, with its quotes and the escapes of Python's json.dumps. Bytes that are
+/// not UTF-8 stay, except in ASCII, where they become U+FFFD.
+std::string json_string(std::string_view text, bool ensure_ascii = false);
+/// Python's repr() of a float: the fewest digits that read back as the same value.
+std::string float_repr(double value);
 /// Returns a tree as JSON without spaces.
 std::string to_json(const Json& json);
 

@@ -189,26 +189,36 @@ struct SentencePieceDecoder final : TokenDecoder {
     std::string out;
     bool first = true;
     for (const std::string& token : *tokens) {
-      const bool byte = token.size() == 6 && bytes.find(token) != bytes.end();
-      if (byte) {
-        out += static_cast<char>(bytes.at(token));
+      const auto byte = byte_tokens.find(token);
+      if (byte != byte_tokens.end()) {
+        out += static_cast<char>(byte->second);
         first = false;
         continue;
       }
       std::string_view rest = token == unknown ? std::string_view(surface) : std::string_view(token);
       if (first && strips && rest.substr(0, kMarkUtf8.size()) == kMarkUtf8)
         rest.remove_prefix(kMarkUtf8.size());
-      for (size_t at = 0; at < rest.size();) {
-        const bool mark = rest.substr(at, kMarkUtf8.size()) == kMarkUtf8;
-        out += mark ? ' ' : rest[at];
-        at += mark ? kMarkUtf8.size() : 1;
-      }
+      out += spaced(rest);
       first = false;
     }
     *tokens = {to_valid_utf8(out)};
     return Error::Ok;
   }
-  std::unordered_map<std::string, uint8_t> bytes;
+  std::string bytes(std::string token) const override {
+    const auto byte = byte_tokens.find(token);
+    if (byte != byte_tokens.end()) return std::string(1, static_cast<char>(byte->second));
+    return spaced(token == unknown ? std::string_view(surface) : std::string_view(token));
+  }
+  static std::string spaced(std::string_view piece) {
+    std::string out;
+    for (size_t at = 0; at < piece.size();) {
+      const bool mark = piece.substr(at, kMarkUtf8.size()) == kMarkUtf8;
+      out += mark ? ' ' : piece[at];
+      at += mark ? kMarkUtf8.size() : 1;
+    }
+    return out;
+  }
+  std::unordered_map<std::string, uint8_t> byte_tokens;
   std::string unknown, surface;
   bool strips = true;
 };
@@ -292,7 +302,7 @@ std::unique_ptr<TokenDecoder> make_decoder(const Spec& spec) {
   for (const Entry& entry : spec.entries)
     if (entry.type == kUnknown) decoder->unknown = entry.piece;
   for (int byte = 0; byte < 256; ++byte)
-    decoder->bytes[byte_token(static_cast<uint8_t>(byte))] = static_cast<uint8_t>(byte);
+    decoder->byte_tokens[byte_token(static_cast<uint8_t>(byte))] = static_cast<uint8_t>(byte);
   decoder->surface = spec.unknown_surface;
   decoder->strips = spec.add_prefix || spec.remove_extra;
   return decoder;
@@ -339,6 +349,9 @@ Error SPTokenizer::load_bytes(std::string_view file) {
   const int64_t bos = made->model->vocabulary.find(spec.bos), eos = made->model->vocabulary.find(spec.eos);
   bos_ = bos < 0 ? kNone : static_cast<uint64_t>(bos);
   eos_ = eos < 0 ? kNone : static_cast<uint64_t>(eos);
+  // as transformers does by default for models with BPE (Llama) and unigrams (T5)
+  if (spec.model_type == 2 && bos_ != kNone) made->before = {bos_};
+  if (spec.model_type == 1 && eos_ != kNone) made->behind = {eos_};
   pipeline_ = std::move(made);
   return Error::Ok;
 }

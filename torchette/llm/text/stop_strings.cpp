@@ -21,4 +21,10 @@ std::string StopStrings::push(const std::string& text, bool* found) {
   return out;
 }
 
+std::string TextStream::push(std::string_view bytes, bool is_last, bool* found) {
+  std::string text = stops_.push(characters_.push(bytes, is_last), found);
+  if (is_last && !*found) text += stops_.rest();
+  return text;
+}
+
 }  // namespace torchette::extension::llm

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Files of tiktoken: each line has a token's bytes in base64 and its rank, which is its number.
 #include <algorithm>
+#include <iterator>
 
 #include "torchette/llm/text/pipeline.h"
 #include "torchette/llm/text/tokenizer.h"
@@ -17,6 +18,24 @@ struct Bytes final : TokenDecoder {
     return Error::Ok;
   }
 };
+
+/// The special tokens of Llama 3, which its file does not have.
+Tiktoken::SpecialTokens llama3_tokens(uint64_t first) {
+  constexpr const char* kNamed[] = {
+      "begin_of_text", "end_of_text",     nullptr,         nullptr,  "finetune_right_pad_id",
+      "step_id",       "start_header_id", "end_header_id", "eom_id", "eot_id",
+      "python_tag"};
+  constexpr uint64_t kCount = 256;
+  Tiktoken::SpecialTokens tokens;
+  int num_reserved = 0;
+  for (uint64_t i = 0; i < kCount; ++i) {
+    const char* const named = i < std::size(kNamed) ? kNamed[i] : nullptr;
+    const std::string name =
+        named != nullptr ? named : "reserved_special_token_" + std::to_string(num_reserved++);
+    tokens.emplace_back("<|" + name + "|>", first + i);
+  }
+  return tokens;
+}
 
 }  // namespace
 
@@ -61,7 +80,11 @@ Error Tiktoken::load_bytes(std::string_view bytes) {
   if (!regex.ok()) return regex.error();
   made->pre_tokenizers.push_back(make_split(std::move(*regex)));
   made->decoders.push_back(std::make_unique<Bytes>());
-  for (const auto& [content, id] : special_tokens_) {
+  constexpr size_t kLlama3Size = 128'000;
+  const SpecialTokens special_tokens =
+      special_tokens_.empty() && made->model->vocabulary.size() == kLlama3Size ? llama3_tokens(kLlama3Size)
+                                                                               : special_tokens_;
+  for (const auto& [content, id] : special_tokens) {
     Result<Text> text = to_text(content);
     if (!text.ok()) return text.error();
     AddedToken token;
@@ -70,8 +93,9 @@ Error Tiktoken::load_bytes(std::string_view bytes) {
     token.special = true;
     TORCHETTE_TRY(made->add(std::move(token), false));
   }
-  bos_ = special_tokens_.empty() ? kNone : special_tokens_[0].second;
-  eos_ = special_tokens_.size() < 2 ? kNone : special_tokens_[1].second;
+  if (special_tokens_.empty() && !special_tokens.empty()) made->before = {special_tokens[0].second};
+  bos_ = special_tokens.empty() ? kNone : special_tokens[0].second;
+  eos_ = special_tokens.size() < 2 ? kNone : special_tokens[1].second;
   pipeline_ = std::move(made);
   return Error::Ok;
 }

@@ -188,8 +188,9 @@ Result<std::string> Tokenizer::decode(const std::vector<uint64_t>& tokens, bool 
 }
 
 std::string Tokenizer::bytes_of(uint64_t token) const {
-  Result<std::string> piece = has(token) ? id_to_piece(token) : std::string();
-  if (!piece.ok() || is_special(token)) return {};
+  if (!has(token) || is_special(token)) return {};
+  Result<std::string> piece = id_to_piece(token);
+  if (!piece.ok()) return {};
   if (pipeline_->added_pieces.count(token) != 0) return std::move(*piece);
   for (const auto& decoder : pipeline_->decoders) *piece = decoder->bytes(std::move(*piece));
   return pipeline_->joins_with_spaces ? " " + *piece : std::move(*piece);

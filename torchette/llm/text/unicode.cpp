@@ -188,18 +188,32 @@ std::string to_utf8(const char32_t* text, size_t size) {
   return out;
 }
 
-std::string to_valid_utf8(std::string_view bytes) {
+bool is_utf8(std::string_view bytes) {
+  bool cut;
+  size_t wrong, size = 0;
+  for (size_t at = 0; at < bytes.size(); at += size)
+    if ((size = character_size(bytes, at, &cut, &wrong)) == 0) return false;
+  return true;
+}
+
+std::string to_valid_utf8(std::string_view bytes) { return Utf8Stream().push(bytes, true); }
+
+std::string Utf8Stream::push(std::string_view bytes, bool is_last) {
+  held_ += bytes;
   std::string out;
-  for (size_t at = 0; at < bytes.size();) {
+  size_t at = 0;
+  while (at < held_.size()) {
     bool cut;
     size_t wrong;
-    const size_t size = character_size(bytes, at, &cut, &wrong);
+    const size_t size = character_size(held_, at, &cut, &wrong);
+    if (cut && !is_last) break;
     if (size == 0)
       append_utf8(0xFFFD, &out);
     else
-      out.append(bytes.substr(at, size));
+      out.append(held_, at, size);
     at += size == 0 ? wrong : size;
   }
+  held_.erase(0, at);
   return out;
 }
 

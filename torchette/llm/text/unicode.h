@@ -76,7 +76,19 @@ inline std::string to_utf8(const Text& text) { return to_utf8(text.data(), text.
 /// How many bytes from `at` on are one whole character; 0 where there is none. Where the bytes end inside of
 /// one, `*cut` is set. `*wrong`, where there is none, is how many bytes stand for one U+FFFD.
 size_t character_size(std::string_view bytes, size_t at, bool* cut, size_t* wrong);
+bool is_utf8(std::string_view bytes);
 /// What is no UTF-8 becomes U+FFFD.
 std::string to_valid_utf8(std::string_view bytes);
+
+/// The characters of bytes that come in parts.
+class Utf8Stream {
+ public:
+  /// Returns the characters that are complete. What is not UTF-8 becomes U+FFFD. Keeps the first bytes of a
+  /// character until the others come; with `is_last`, they become U+FFFD.
+  std::string push(std::string_view bytes, bool is_last = false);
+
+ private:
+  std::string held_;
+};
 
 }  // namespace torchette::extension::llm

@@ -25,6 +25,10 @@ struct Call {
   /// The argument with this keyword or at this position. Null if it is absent.
   const Value* argument(size_t position, std::string_view keyword) const;
   const Value* argument(std::string_view keyword) const;
+  /// Error: the call has an argument that is not one of `parameters`, names separated by spaces. `kind` is
+  /// that of the callee. "*" accepts all arguments.
+  Error check(std::string_view kind, std::string_view parameters) const;
+  size_t num_positional() const { return arguments.size() - keywords.size(); }
   /// The string at a position among all arguments. Null if it is absent or not a string.
   const std::string* string(size_t position) const;
 
@@ -39,5 +43,9 @@ Result<Value> apply_filter(const Call& call, const Value& value);
 Result<Value> apply_test(const Call& call, const Value& value);
 Result<Value> call_method(const Call& call, const Value& self);
 Result<Value> call_function(const Call& call);
+
+/// A string with the first `count` occurrences of `from` replaced; all of them without a count.
+Result<Value> replaced(const Call& call, const std::string& text, const std::string& from,
+                       const std::string& to, const Value* count);
 
 }  // namespace torchette::extension::llm::jinja

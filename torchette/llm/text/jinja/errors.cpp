@@ -6,18 +6,14 @@
 namespace torchette::extension::llm::jinja {
 
 Error syntax_error(int line, const std::string& message) {
-  TORCHETTE_LOG(Error, "the chat template, line %d: %s", line, message.c_str());
+  TORCHETTE_LOG(Error, "the chat template cannot be read: line %d: %s", line, message.c_str());
   return Error::InvalidExternalData;
 }
 
 Error unsupported_error(int line, const std::string& feature) {
-  TORCHETTE_LOG(Error, "the chat template, line %d: %s is not supported", line, feature.c_str());
+  TORCHETTE_LOG(Error, "the chat template cannot be read: line %d: %s is not supported", line,
+                feature.c_str());
   return Error::NotSupported;
-}
-
-Error evaluation_error(int line, const std::string& message) {
-  TORCHETTE_LOG(Error, "the chat template, line %d: %s", line, message.c_str());
-  return Error::InvalidArgument;
 }
 
 }  // namespace torchette::extension::llm::jinja

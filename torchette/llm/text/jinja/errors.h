@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The errors of templates. Each function logs the line and the message and returns the code.
+// The errors of templates that cannot be read. Each function logs the line and the message and returns the
+// code.
 #pragma once
 
 #include <string>
@@ -12,7 +13,5 @@ namespace torchette::extension::llm::jinja {
 Error syntax_error(int line, const std::string& message);
 /// The template uses a part of Jinja that is not implemented: NotSupported.
 Error unsupported_error(int line, const std::string& feature);
-/// The template fails with these values: InvalidArgument.
-Error evaluation_error(int line, const std::string& message);
 
 }  // namespace torchette::extension::llm::jinja

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "torchette/llm/text/jinja/errors.h"
 #include "torchette/llm/text/jinja/strings.h"
 #include "torchette/runtime/kernel.h"
 
@@ -12,8 +11,22 @@ namespace torchette::extension::llm::jinja {
 
 Error Evaluator::spend(size_t work) {
   work_left_ -= static_cast<int64_t>(work) + 1;
-  TORCHETTE_CHECK(work_left_ >= 0, OutOfResources, "the work of the chat template exceeds its limit");
-  return Error::Ok;
+  return work_left_ >= 0 ? Error::Ok : exhausted("its work exceeds the limit");
+}
+
+Error Evaluator::fail(int line, const std::string& message) {
+  if (message_.empty()) message_ = "line " + std::to_string(line) + ": " + message;
+  return Error::InvalidArgument;
+}
+
+Error Evaluator::unsupported(int line, const std::string& feature) {
+  static_cast<void>(fail(line, feature + " is not supported"));
+  return Error::NotSupported;
+}
+
+Error Evaluator::exhausted(const char* what) {
+  if (message_.empty()) message_ = what;
+  return Error::OutOfResources;
 }
 
 Value* Evaluator::find(const std::string& name) {
@@ -31,7 +44,7 @@ Result<Value::List> Evaluator::items(int line, const Value& value) {
   } else if (value.is(Kind::String)) {
     for (char32_t c : characters(value.text)) found.push_back(Value::of(to_utf8(&c, 1)));
   } else if (!value.is(Kind::Undefined)) {
-    return evaluation_error(line, to_repr(value) + " is not iterable");
+    return fail(line, to_repr(value) + " is not iterable");
   }
   TORCHETTE_TRY(spend(found.size()));
   return found;
@@ -65,8 +78,7 @@ Error Evaluator::render(const Node& statement, std::string* out) {
     default:
       leave_ = statement.op == Op::Break ? Leave::Break : Leave::Continue;
   }
-  TORCHETTE_CHECK(out->size() <= kMaxOutput, OutOfResources, "the chat template writes too much");
-  return Error::Ok;
+  return out->size() <= kMaxOutput ? Error::Ok : exhausted("it writes too much text");
 }
 
 Error Evaluator::render_output(const Node& node, std::string* out) {
@@ -113,7 +125,7 @@ Error Evaluator::render_set(const Node& node) {
   }
   const Value* name_space = find(node.name);
   if (name_space == nullptr || !name_space->is(Kind::Dict))
-    return evaluation_error(node.line, node.name + " is not a namespace");
+    return fail(node.line, node.name + " is not a namespace");
   set_key(name_space->dict.get(), node.names[0], std::move(value));
   return Error::Ok;
 }
@@ -167,8 +179,7 @@ Error Evaluator::bind_loop_variables(const Node& node, const Value& item) {
     return Error::Ok;
   }
   if (!item.is(Kind::List) || item.list->size() != node.names.size())
-    return evaluation_error(node.line,
-                            "an item does not have " + std::to_string(node.names.size()) + " parts");
+    return fail(node.line, "an item does not have " + std::to_string(node.names.size()) + " parts");
   for (size_t i = 0; i < node.names.size(); ++i) set(node.names[i], (*item.list)[i]);
   return Error::Ok;
 }
@@ -177,12 +188,12 @@ Error Evaluator::bind_loop_variables(const Node& node, const Value& item) {
 
 Result<Value> Evaluator::evaluate(const Node& node) {
   TORCHETTE_TRY(spend(0));
-  if (++depth_ > 4 * kMaxDepth) return evaluation_error(node.line, "values are nested too deeply");
+  if (++depth_ > 4 * kMaxDepth) return fail(node.line, "values are nested too deeply");
   Result<Value> found = evaluate_unguarded(node);
   --depth_;
   if (found.ok() && found->is(Kind::String)) {
     TORCHETTE_TRY(spend(found->text.size() / 16));
-    if (found->text.size() > kMaxString) return evaluation_error(node.line, "a string is too long");
+    if (found->text.size() > kMaxString) return fail(node.line, "a string is too long");
   }
   return found;
 }
@@ -196,10 +207,11 @@ Result<Value> Evaluator::evaluate_unguarded(const Node& node) {
       const Value* found = find(node.name);
       return found != nullptr ? *found : Value::undefined(node.name);
     }
-    case Op::List: {
+    case Op::List:
+    case Op::Tuple: {
       Result<std::vector<Value>> list = evaluate_all(node, 0);
       if (!list.ok()) return list.error();
-      return Value::of(std::move(*list));
+      return node.op == Op::List ? Value::of(std::move(*list)) : Value::tuple(std::move(*list));
     }
     case Op::Dict:
       return evaluate_dict(node);
@@ -275,7 +287,7 @@ Result<Value> Evaluator::evaluate_conditional(const Node& node) {
 }
 
 Result<Value> Evaluator::evaluate_attribute(const Node& node, const Value& object) {
-  if (object.is(Kind::Undefined)) return evaluation_error(node.line, object.text + " is undefined");
+  if (object.is(Kind::Undefined)) return fail(node.line, object.text + " is undefined");
   const Value* found = object.find(node.name);
   return found != nullptr ? *found : Value::undefined(node.name);
 }
@@ -283,7 +295,7 @@ Result<Value> Evaluator::evaluate_attribute(const Node& node, const Value& objec
 Result<Value> Evaluator::evaluate_item(const Node& node, const Value& object) {
   const Result<Value> index = evaluate(*node.children[1]);
   if (!index.ok()) return index.error();
-  if (object.is(Kind::Undefined)) return evaluation_error(node.line, object.text + " is undefined");
+  if (object.is(Kind::Undefined)) return fail(node.line, object.text + " is undefined");
   if (object.is(Kind::Dict)) {
     const Value* found = object.find(to_string(*index));
     return found != nullptr ? *found : Value::undefined(to_string(*index));
@@ -306,16 +318,15 @@ Result<Value> Evaluator::evaluate_slice(const Node& node) {
     if (!node.children[i + 1]) continue;
     const Result<Value> bound = evaluate(*node.children[i + 1]);
     if (!bound.ok()) return bound.error();
-    if (!bound->is_integer()) return evaluation_error(node.line, "the bounds of a slice must be integers");
+    if (!bound->is_integer()) return fail(node.line, "the bounds of a slice must be integers");
     given[i] = bound->integer;
   }
   const bool is_list = object->is(Kind::List);
-  if (!is_list && !object->is(Kind::String))
-    return evaluation_error(node.line, "only lists and strings have slices");
+  if (!is_list && !object->is(Kind::String)) return fail(node.line, "only lists and strings have slices");
   const Text text = is_list ? Text() : characters(object->text);
   const auto size = static_cast<int64_t>(is_list ? object->list->size() : text.size());
   const int64_t step = node.children[3] ? std::clamp<int64_t>(given[2], -(1 << 30), 1 << 30) : 1;
-  if (step == 0) return evaluation_error(node.line, "the step of a slice is 0");
+  if (step == 0) return fail(node.line, "the step of a slice is 0");
   const auto bound = [&](size_t i, int64_t otherwise) {
     if (!node.children[i + 1]) return otherwise;
     const int64_t at = given[i] < 0 ? given[i] + size : given[i];
@@ -329,6 +340,7 @@ Result<Value> Evaluator::evaluate_slice(const Node& node) {
       list.push_back((*object->list)[static_cast<size_t>(at)]);
     else
       part += text[static_cast<size_t>(at)];
+  if (object->is_tuple) return Value::tuple(std::move(list));
   return is_list ? Value::of(std::move(list)) : Value::of(to_utf8(part));
 }
 
@@ -336,7 +348,7 @@ Result<Value> Evaluator::negate(const Node& node, const Value& operand) {
   if (operand.is_integer())  // the least int64 has no opposite and stays
     return Value::of(static_cast<int64_t>(0 - static_cast<uint64_t>(operand.integer)));
   if (operand.is_number()) return Value::of(-operand.real);
-  return evaluation_error(node.line, "the operand of - is not a number");
+  return fail(node.line, "the operand of - is not a number");
 }
 
 // --- Calls ---
@@ -379,6 +391,9 @@ Result<Value> Evaluator::call_macro(const Call& call, const Node& macro) {
 
 Result<Value::Dict> Evaluator::bind_parameters(const Call& call, const Node& macro) {
   Value::Dict scope;
+  std::string parameters;
+  for (const std::string& name : macro.names) parameters += (parameters.empty() ? "" : " ") + name;
+  TORCHETTE_TRY(call.check("macro", parameters));
   for (size_t i = 0; i < macro.names.size(); ++i) {
     const Value* given = call.argument(i, macro.names[i]);
     const Node* otherwise = macro.children[i + 1].get();
@@ -401,7 +416,28 @@ const Value* Call::argument(std::string_view keyword) const {
 
 const Value* Call::argument(size_t position, std::string_view keyword) const {
   if (const Value* found = argument(keyword)) return found;
-  return position < arguments.size() - keywords.size() ? &arguments[position] : nullptr;
+  return position < num_positional() ? &arguments[position] : nullptr;
+}
+
+Error Call::check(std::string_view kind, std::string_view parameters) const {
+  if (parameters == "*") return Error::Ok;
+  std::vector<std::string_view> names;
+  for (size_t at = 0; at < parameters.size();) {
+    const size_t end = std::min(parameters.find(' ', at), parameters.size());
+    names.push_back(parameters.substr(at, end - at));
+    at = end + 1;
+  }
+  const std::string callee = "the " + std::string(kind) + " " + name;
+  if (num_positional() > names.size())
+    return fail(callee + " accepts " + std::to_string(names.size()) + " arguments, the call has " +
+                std::to_string(num_positional()));
+  for (const std::string& keyword : keywords) {
+    const auto at = std::find(names.begin(), names.end(), keyword) - names.begin();
+    if (at == static_cast<std::ptrdiff_t>(names.size())) return fail(callee + " has no argument " + keyword);
+    if (at < static_cast<std::ptrdiff_t>(num_positional()))
+      return fail(callee + " gets the argument " + keyword + " twice");
+  }
+  return Error::Ok;
 }
 
 const std::string* Call::string(size_t position) const {
@@ -409,10 +445,10 @@ const std::string* Call::string(size_t position) const {
                                                                              : nullptr;
 }
 
-Error Call::fail(const std::string& message) const { return evaluation_error(line, message); }
+Error Call::fail(const std::string& message) const { return evaluator.fail(line, message); }
 
 Error Call::unsupported(std::string_view kind) const {
-  return unsupported_error(line, "the " + std::string(kind) + " " + name);
+  return evaluator.unsupported(line, "the " + std::string(kind) + " " + name);
 }
 
 }  // namespace torchette::extension::llm::jinja

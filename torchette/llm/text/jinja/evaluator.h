@@ -23,6 +23,12 @@ class Evaluator {
   // for builtins.h
   /// Counts work. Error: OutOfResources (the budget is exhausted).
   Error spend(size_t work);
+  /// The template fails with these values. Keeps the message and returns InvalidArgument.
+  Error fail(int line, const std::string& message);
+  /// The template uses a part of Jinja that is not implemented. Keeps the message and returns NotSupported.
+  Error unsupported(int line, const std::string& feature);
+  /// The reason of the first error.
+  const std::string& message() const { return message_; }
   /// The items of a list, the keys of a dict, the characters of a string; empty for undefined values.
   Result<Value::List> items(int line, const Value& value);
   /// Calls a macro, or the builtin function that has the call's name if the callee is undefined.
@@ -57,6 +63,9 @@ class Evaluator {
   Value* find(const std::string& name);
   void set(const std::string& name, Value value) { set_key(&scopes_.back(), name, std::move(value)); }
 
+  Error exhausted(const char* what);
+
+  std::string message_;
   std::vector<Value::Dict> scopes_;  // the innermost is last
   int64_t work_left_ = kMaxWork;
   int depth_ = 0;

@@ -2,6 +2,7 @@
 // The filters of templates: `value | name(arguments)`.
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 
 #include "torchette/llm/text/jinja/builtins.h"
@@ -22,13 +23,41 @@ Result<Value> default_value(const Call& call, const Value& value) {
   return otherwise != nullptr ? *otherwise : Value::of(std::string());
 }
 
+bool is_set(const Value* argument) { return argument != nullptr && argument->is_true(); }
+
+/// Reads the separators between items and after keys. Error: InvalidArgument.
+Error read_separators(const Call& call, const Value& given, JsonForm* form) {
+  const bool is_pair = given.is(Kind::List) && given.list->size() == 2 && (*given.list)[0].is(Kind::String) &&
+                       (*given.list)[1].is(Kind::String);
+  if (!is_pair) return call.fail("the separators of tojson must be two strings");
+  form->item_separator = (*given.list)[0].text;
+  form->key_separator = (*given.list)[1].text;
+  return Error::Ok;
+}
+
+/// The filter of transformers, which has the arguments of Python's json.dumps.
 Result<Value> json(const Call& call, const Value& value) {
-  constexpr int64_t kMaxIndent = 31;
-  const Value* indent = call.argument(0, "indent");
-  if (value.is(Kind::Undefined)) return call.fail(value.text + " is undefined");
-  const bool is_indented =
-      indent != nullptr && indent->is_integer() && indent->integer >= 0 && indent->integer <= kMaxIndent;
-  return Value::of(to_json(value, is_indented ? static_cast<int>(indent->integer) : -1));
+  constexpr int64_t kMaxIndent = 100;
+  const Value *indent = call.argument(1, "indent"), *separators = call.argument(2, "separators");
+  JsonForm form;
+  form.ensure_ascii = is_set(call.argument(0, "ensure_ascii"));
+  form.sort_keys = is_set(call.argument(3, "sort_keys"));
+  form.is_indented = indent != nullptr && !indent->is(Kind::None);
+  if (form.is_indented) {
+    form.item_separator = ",";
+    if (indent->is(Kind::String))
+      form.indent = indent->text;
+    else if (indent->is_integer() && indent->integer <= kMaxIndent)
+      form.indent.assign(static_cast<size_t>(std::max<int64_t>(indent->integer, 0)), ' ');
+    else
+      return call.fail("the indent of tojson must be a string or an integer up to 100");
+  }
+  if (separators != nullptr && !separators->is(Kind::None))
+    TORCHETTE_TRY(read_separators(call, *separators, &form));
+  std::string out;
+  if (const char* const problem = append_json(value, form, &out))
+    return call.fail(std::string("tojson: the value cannot be written: ") + problem);
+  return Value::of(std::move(out));
 }
 
 Result<Value> string(const Call&, const Value& value) { return Value::of(to_string(value)); }
@@ -44,15 +73,51 @@ Result<Value> length(const Call& call, const Value& value) {
 
 // --- Integers and floats ---
 
-Result<Value> integer(const Call&, const Value& value) {
-  if (value.is(Kind::String))
-    return Value::of(static_cast<int64_t>(std::strtoll(value.text.c_str(), nullptr, 10)));
-  if (!value.is_number() || std::fabs(value.as_double()) >= 0x1p62) return Value::of(int64_t{0});
-  return Value::of(value.is_integer() ? value.integer : static_cast<int64_t>(value.real));
+/// The number that a whole string is in base 10, as Python's float(). Returns whether it is one.
+bool read_float(const std::string& text, double* out) {
+  const std::string digits = strip(text, nullptr);
+  char* end = nullptr;
+  *out = std::strtod(digits.c_str(), &end);
+  return !digits.empty() && *end == 0 && digits.find_first_of("xXpP") == std::string::npos;
 }
 
-Result<Value> real(const Call&, const Value& value) {
-  return Value::of(value.is(Kind::String) ? std::strtod(value.text.c_str(), nullptr) : value.as_double());
+Result<Value> integer(const Call& call, const Value& value) {
+  const Value *otherwise = call.argument(0, "default"), *base = call.argument(1, "base");
+  if (base != nullptr && !is_equal(*base, Value::of(int64_t{10})))
+    return call.evaluator.unsupported(call.line, "a base other than 10");
+  if (value.is_integer()) return Value::of(value.integer);
+  double number = value.as_double();
+  const bool is_read = value.is(Kind::String) ? read_float(value.text, &number) : value.is_number();
+  if (!is_read || !(std::fabs(number) < 0x1p63))
+    return otherwise != nullptr ? *otherwise : Value::of(int64_t{0});
+  if (value.is(Kind::String) && value.text.find_first_of(".eE") == std::string::npos)
+    return Value::of(static_cast<int64_t>(std::strtoll(strip(value.text, nullptr).c_str(), nullptr, 10)));
+  return Value::of(static_cast<int64_t>(number));
+}
+
+Result<Value> real(const Call& call, const Value& value) {
+  const Value* otherwise = call.argument(0, "default");
+  double number = value.as_double();
+  if (value.is(Kind::String) ? read_float(value.text, &number) : value.is_number()) return Value::of(number);
+  return otherwise != nullptr ? *otherwise : Value::of(0.0);
+}
+
+/// Rounds to a number of decimals: to the nearest value, or up or down.
+Result<Value> round(const Call& call, const Value& value) {
+  const Value *precision = call.argument(0, "precision"), *method = call.argument(1, "method");
+  const int64_t decimals = precision != nullptr && precision->is_integer() ? precision->integer : 0;
+  const std::string name = method != nullptr ? to_string(*method) : "common";
+  if (!value.is_number() || decimals < 0 || decimals > 15)
+    return call.fail("round accepts a number and 0 to 15 decimals");
+  const double scale = std::pow(10, static_cast<double>(decimals)), number = value.as_double();
+  if (name == "ceil") return Value::of(std::ceil(number * scale) / scale);
+  if (name == "floor") return Value::of(std::floor(number * scale) / scale);
+  if (name != "common") return call.fail("the method of round must be common, ceil or floor");
+  if (!(std::fabs(number) < 1e18)) return Value::of(number);
+  char text[64];
+  std::snprintf(text, sizeof(text), "%.*f", static_cast<int>(decimals), number);
+  const Value rounded = Value::of(std::strtod(text, nullptr));
+  return value.is_integer() ? value : rounded;
 }
 
 Result<Value> absolute(const Call& call, const Value& value) {
@@ -69,13 +134,50 @@ Result<Value> trim(const Call& call, const Value& value) {
   return Value::of(strip(to_string(value), has_set ? &set->text : nullptr));
 }
 
-Result<Value> replace(const Call& call, const Value& value) {
-  const std::string text = to_string(value);
+Result<Value> replace_text(const Call& call, const Value& value) {
   const Value *from = call.argument(0, "old"), *to = call.argument(1, "new");
   if (from == nullptr || to == nullptr) return call.fail("replace accepts two strings");
-  const std::string replacement = to_string(*to);
-  TORCHETTE_TRY(call.evaluator.spend(text.size() * (replacement.size() + 1)));
-  return Value::of(replace_all(text, to_string(*from), replacement));
+  return replaced(call, to_string(value), to_string(*from), to_string(*to), call.argument(2, "count"));
+}
+
+/// Indents the lines after the first one. `first` and `blank` select the first line and empty lines.
+Result<Value> indent(const Call& call, const Value& value) {
+  const Value* width = call.argument(0, "width");
+  const bool with_first = is_set(call.argument(1, "first")), with_blank = is_set(call.argument(2, "blank"));
+  std::string space(4, ' ');
+  if (width != nullptr && width->is(Kind::String))
+    space = width->text;
+  else if (width != nullptr && width->is_integer() && width->integer >= 0 && width->integer <= 1000)
+    space.assign(static_cast<size_t>(width->integer), ' ');
+  else if (width != nullptr)
+    return call.fail("the width of indent must be a string or an integer of 0 to 1000");
+  const std::string text = to_string(value);
+  TORCHETTE_TRY(call.evaluator.spend(text.size() * (space.size() + 1) / 4));
+  std::string out;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const bool is_indented = at == 0 ? with_first : with_blank || end > at;
+    out += (at > 0 ? "\n" : "") + (is_indented ? space : std::string()) + text.substr(at, end - at);
+    at = end + 1;
+  }
+  return Value::of(std::move(out));
+}
+
+/// The entities of HTML for its special characters.
+Result<Value> escape(const Call& call, const Value& value) {
+  constexpr std::string_view kFrom = "&<>\"'";
+  constexpr std::string_view kTo[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
+  const std::string text = to_string(value);
+  TORCHETTE_TRY(call.evaluator.spend(text.size()));
+  std::string out;
+  for (char c : text) {
+    const size_t at = kFrom.find(c);
+    if (at != std::string_view::npos)
+      out += kTo[at];
+    else
+      out += c;
+  }
+  return Value::of(std::move(out));
 }
 
 template <Case kTo>
@@ -119,16 +221,33 @@ Result<Value> reverse(const Call& call, const Value& value) {
   return Value::of(std::move(text));
 }
 
+/// The attribute of a value at a path, such as `function.name` or 0.
+Value attribute_at(const Value& value, const Value& path) {
+  const std::string names = to_string(path);
+  Value found = value;
+  for (size_t at = 0; at <= names.size();) {
+    const size_t end = std::min(names.find('.', at), names.size());
+    const std::string name = names.substr(at, end - at);
+    at = end + 1;
+    const size_t index = static_cast<size_t>(std::strtoul(name.c_str(), nullptr, 10));
+    const bool is_index = !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
+    const Value* member = found.find(name);
+    if (found.is(Kind::List) && is_index && index < found.list->size()) member = &(*found.list)[index];
+    found = member != nullptr ? Value(*member) : Value::undefined(name);
+  }
+  return found;
+}
+
 Result<Value> join(const Call& call, const Value& value) {
   const Result<Value::List> list = call.evaluator.items(call.line, value);
   if (!list.ok()) return list.error();
   const Value *separator = call.argument(0, "d"), *attribute = call.argument(1, "attribute");
+  const std::string between = separator != nullptr ? to_string(*separator) : "";
   std::string out;
   for (size_t i = 0; i < list->size(); ++i) {
-    const Value& item = (*list)[i];
-    const Value* part = attribute != nullptr ? item.find(to_string(*attribute)) : &item;
-    if (i > 0 && separator != nullptr) out += to_string(*separator);
-    if (part != nullptr) out += to_string(*part);
+    if (i > 0) out += between;
+    out += to_string(attribute != nullptr ? attribute_at((*list)[i], *attribute) : (*list)[i]);
+    if (out.size() > kMaxString) return call.fail("a string is too long");
   }
   return Value::of(std::move(out));
 }
@@ -137,19 +256,21 @@ Result<Value> join(const Call& call, const Value& value) {
 Result<Value> map(const Call& call, const Value& value) {
   const Result<Value::List> list = call.evaluator.items(call.line, value);
   if (!list.ok()) return list.error();
-  const Value* attribute = call.argument("attribute");
-  const std::vector<Value> no_arguments;
-  const std::vector<std::string> no_keywords;
+  const Value *attribute = call.argument("attribute"), *otherwise = call.argument("default");
+  const bool has_filter = call.num_positional() > 0;
+  const size_t num_known = (attribute != nullptr) + (otherwise != nullptr);
+  if (has_filter == (attribute != nullptr) || (!has_filter && call.keywords.size() != num_known))
+    return call.fail("map accepts the name of a filter and its arguments, or an attribute and a default");
   Value::List mapped;
   for (const Value& item : *list) {
     if (attribute != nullptr) {
-      const Value* found = item.find(to_string(*attribute));
-      mapped.push_back(found != nullptr ? *found : Value::undefined(to_string(*attribute)));
+      Value found = attribute_at(item, *attribute);
+      mapped.push_back(found.is(Kind::Undefined) && otherwise != nullptr ? *otherwise : std::move(found));
       continue;
     }
-    if (call.arguments.empty()) return call.fail("map accepts the name of a filter, or an attribute");
     const std::string name = to_string(call.arguments[0]);
-    Result<Value> one = apply_filter({call.evaluator, call.line, name, no_arguments, no_keywords}, item);
+    const std::vector<Value> arguments(call.arguments.begin() + 1, call.arguments.end());
+    Result<Value> one = apply_filter({call.evaluator, call.line, name, arguments, call.keywords}, item);
     if (!one.ok()) return one.error();
     mapped.push_back(std::move(*one));
   }
@@ -163,8 +284,7 @@ Result<bool> is_selected(const Call& call, size_t first_argument, const Value& v
   const auto rest = call.arguments.begin() + static_cast<std::ptrdiff_t>(first_argument);
   const std::string name = to_string(*rest);
   const std::vector<Value> arguments(rest + 1, call.arguments.end());
-  const std::vector<std::string> no_keywords;
-  const Result<Value> holds = apply_test({call.evaluator, call.line, name, arguments, no_keywords}, value);
+  const Result<Value> holds = apply_test({call.evaluator, call.line, name, arguments, call.keywords}, value);
   if (!holds.ok()) return holds.error();
   return holds->is_true();
 }
@@ -190,56 +310,186 @@ Result<Value> select_attribute(const Call& call, const Value& value) {
   if (!list.ok()) return list.error();
   Value::List kept;
   for (const Value& item : *list) {
-    if (call.arguments.empty()) return call.fail(call.name + " accepts an attribute");
-    const std::string attribute = to_string(call.arguments[0]);
-    const Value* found = item.find(attribute);
-    const Result<bool> holds = is_selected(call, 1, found != nullptr ? *found : Value::undefined(attribute));
+    if (call.num_positional() == 0) return call.fail(call.name + " requires an attribute");
+    const Result<bool> holds = is_selected(call, 1, attribute_at(item, call.arguments[0]));
     if (!holds.ok()) return holds.error();
     if (*holds == kKeeps) kept.push_back(item);
   }
   return Value::of(std::move(kept));
 }
 
+// --- Order ---
+
+/// An item and the value that orders it: its attribute, in lower case unless the case is to count.
+struct Keyed {
+  Value key, item;
+};
+
+Result<std::vector<Keyed>> keyed_items(const Call& call, const Value::List& list, const Value* attribute,
+                                       bool case_sensitive) {
+  std::vector<Keyed> keyed;
+  for (const Value& item : list) {
+    Value key = attribute != nullptr ? attribute_at(item, *attribute) : item;
+    if (key.is(Kind::String) && !case_sensitive) key = Value::of(change_case(key.text, Case::Lower));
+    keyed.push_back({std::move(key), item});
+  }
+  TORCHETTE_TRY(call.evaluator.spend(list.size() * 8));
+  return keyed;
+}
+
+bool is_before(const Value& a, const Value& b) {
+  return a.is(Kind::String) ? a.text < b.text : a.as_double() < b.as_double();
+}
+
+/// Sorts by the keys. Error: InvalidArgument (neither all keys are numbers nor all are strings).
+Error sort_keyed(const Call& call, bool is_reversed, std::vector<Keyed>* keyed) {
+  for (const Keyed& one : *keyed) {
+    const Value& first = keyed->front().key;
+    if (first.is(Kind::String) ? !one.key.is(Kind::String) : !one.key.is_number() || !first.is_number())
+      return call.fail(call.name + " accepts only numbers or only strings");
+  }
+  std::stable_sort(keyed->begin(), keyed->end(), [&](const Keyed& a, const Keyed& b) {
+    return is_reversed ? is_before(b.key, a.key) : is_before(a.key, b.key);
+  });
+  return Error::Ok;
+}
+
+Result<Value> items_of(std::vector<Keyed> keyed) {
+  Value::List list;
+  for (Keyed& one : keyed) list.push_back(std::move(one.item));
+  return Value::of(std::move(list));
+}
+
+Result<Value> sort(const Call& call, const Value& value) {
+  const Result<Value::List> list = call.evaluator.items(call.line, value);
+  if (!list.ok()) return list.error();
+  Result<std::vector<Keyed>> keyed =
+      keyed_items(call, *list, call.argument(2, "attribute"), is_set(call.argument(1, "case_sensitive")));
+  if (!keyed.ok()) return keyed.error();
+  TORCHETTE_TRY(sort_keyed(call, is_set(call.argument(0, "reverse")), &*keyed));
+  return items_of(std::move(*keyed));
+}
+
+/// The [key, value] pairs of a dict in order.
+Result<Value> dictsort(const Call& call, const Value& value) {
+  if (!value.is(Kind::Dict)) return call.fail(to_repr(value) + " is not a dict");
+  const Value* by = call.argument(1, "by");
+  const std::string name = by != nullptr ? to_string(*by) : "key";
+  if (name != "key" && name != "value") return call.fail("dictsort sorts by key or value");
+  const Value position = Value::of(int64_t{name == "value"});
+  Result<std::vector<Keyed>> keyed =
+      keyed_items(call, items_of_dict(value), &position, is_set(call.argument(0, "case_sensitive")));
+  if (!keyed.ok()) return keyed.error();
+  TORCHETTE_TRY(sort_keyed(call, is_set(call.argument(2, "reverse")), &*keyed));
+  return items_of(std::move(*keyed));
+}
+
+/// The smallest, or largest, item; undefined without items.
+template <bool kIsLargest>
+Result<Value> extreme(const Call& call, const Value& value) {
+  const Result<Value::List> list = call.evaluator.items(call.line, value);
+  if (!list.ok()) return list.error();
+  Result<std::vector<Keyed>> keyed =
+      keyed_items(call, *list, call.argument(1, "attribute"), is_set(call.argument(0, "case_sensitive")));
+  if (!keyed.ok()) return keyed.error();
+  TORCHETTE_TRY(sort_keyed(call, kIsLargest, &*keyed));
+  return keyed->empty() ? Value::undefined("the " + call.name + " of no items") : keyed->front().item;
+}
+
+/// The items without those whose key came before.
+Result<Value> unique(const Call& call, const Value& value) {
+  const Result<Value::List> list = call.evaluator.items(call.line, value);
+  if (!list.ok()) return list.error();
+  const Result<std::vector<Keyed>> keyed =
+      keyed_items(call, *list, call.argument(1, "attribute"), is_set(call.argument(0, "case_sensitive")));
+  if (!keyed.ok()) return keyed.error();
+  Value::List kept, seen;
+  for (const Keyed& one : *keyed) {
+    TORCHETTE_TRY(call.evaluator.spend(seen.size()));
+    if (std::any_of(seen.begin(), seen.end(), [&](const Value& key) { return is_equal(key, one.key); }))
+      continue;
+    seen.push_back(one.key);
+    kept.push_back(one.item);
+  }
+  return Value::of(std::move(kept));
+}
+
+Result<Value> sum(const Call& call, const Value& value) {
+  const Result<Value::List> list = call.evaluator.items(call.line, value);
+  if (!list.ok()) return list.error();
+  const Value *attribute = call.argument(0, "attribute"), *start = call.argument(1, "start");
+  Value total = start != nullptr ? *start : Value::of(int64_t{0});
+  for (const Value& item : *list) {
+    const bool has_attribute = attribute != nullptr && !attribute->is(Kind::None);
+    Result<Value> next = apply_operator(call.evaluator, call.line, Op::Add, total,
+                                        has_attribute ? attribute_at(item, *attribute) : item);
+    if (!next.ok()) return next.error();
+    total = std::move(*next);
+  }
+  return total;
+}
+
 struct Filter {
-  std::string_view name;
+  std::string_view name, parameters;
   Result<Value> (*apply)(const Call&, const Value&);
 };
 
 constexpr Filter kFilters[] = {
-    {"abs", absolute},
-    {"capitalize", to_case<Case::Capitalize>},
-    {"count", length},
-    {"d", default_value},
-    {"default", default_value},
-    {"first", first},
-    {"float", real},
-    {"int", integer},
-    {"items", items},
-    {"join", join},
-    {"last", last},
-    {"length", length},
-    {"list", list},
-    {"lower", to_case<Case::Lower>},
-    {"map", map},
-    {"reject", select<false>},
-    {"rejectattr", select_attribute<false>},
-    {"replace", replace},
-    {"reverse", reverse},
-    {"safe", safe},
-    {"select", select<true>},
-    {"selectattr", select_attribute<true>},
-    {"string", string},
-    {"title", to_case<Case::Title>},
-    {"tojson", json},
-    {"trim", trim},
-    {"upper", to_case<Case::Upper>},
+    {"abs", "", absolute},
+    {"capitalize", "", to_case<Case::Capitalize>},
+    {"count", "", length},
+    {"d", "default_value boolean", default_value},
+    {"default", "default_value boolean", default_value},
+    {"dictsort", "case_sensitive by reverse", dictsort},
+    {"e", "", escape},
+    {"escape", "", escape},
+    {"first", "", first},
+    {"float", "default", real},
+    {"indent", "width first blank", indent},
+    {"int", "default base", integer},
+    {"items", "", items},
+    {"join", "d attribute", join},
+    {"last", "", last},
+    {"length", "", length},
+    {"list", "", list},
+    {"lower", "", to_case<Case::Lower>},
+    {"map", "*", map},
+    {"max", "case_sensitive attribute", extreme<true>},
+    {"min", "case_sensitive attribute", extreme<false>},
+    {"reject", "*", select<false>},
+    {"rejectattr", "*", select_attribute<false>},
+    {"replace", "old new count", replace_text},
+    {"reverse", "", reverse},
+    {"round", "precision method", round},
+    {"safe", "", safe},
+    {"select", "*", select<true>},
+    {"selectattr", "*", select_attribute<true>},
+    {"sort", "reverse case_sensitive attribute", sort},
+    {"string", "", string},
+    {"sum", "attribute start", sum},
+    {"title", "", to_case<Case::Title>},
+    {"tojson", "ensure_ascii indent separators sort_keys", json},
+    {"trim", "chars", trim},
+    {"unique", "case_sensitive attribute", unique},
+    {"upper", "", to_case<Case::Upper>},
 };
 
 }  // namespace
 
+Result<Value> replaced(const Call& call, const std::string& text, const std::string& from,
+                       const std::string& to, const Value* count) {
+  if (count != nullptr && !count->is_integer() && !count->is(Kind::None))
+    return call.fail("the count of replace must be an integer");
+  TORCHETTE_TRY(call.evaluator.spend(text.size() * (to.size() + 1)));
+  return Value::of(replace(text, from, to, count != nullptr && count->is_integer() ? count->integer : -1));
+}
+
 Result<Value> apply_filter(const Call& call, const Value& value) {
-  for (const Filter& one : kFilters)
-    if (one.name == call.name) return one.apply(call, value);
+  for (const Filter& one : kFilters) {
+    if (one.name != call.name) continue;
+    TORCHETTE_TRY(call.check("filter", one.parameters));
+    return one.apply(call, value);
+  }
   return call.unsupported("filter");
 }
 

@@ -8,12 +8,16 @@
 namespace torchette::extension::llm::jinja {
 namespace {
 
-/// A dict of the keyword arguments.
+/// A dict of the items of a dict and of the keyword arguments.
 Result<Value> make_dict(const Call& call) {
   Value::Dict dict;
-  const size_t num_positional = call.arguments.size() - call.keywords.size();
+  for (size_t i = 0; i < call.num_positional(); ++i) {
+    const Value& from = call.arguments[i];
+    if (!from.is(Kind::Dict)) return call.fail(call.name + " accepts a dict and keyword arguments");
+    for (const auto& [key, value] : *from.dict) set_key(&dict, key, value);
+  }
   for (size_t i = 0; i < call.keywords.size(); ++i)
-    dict.emplace_back(call.keywords[i], call.arguments[num_positional + i]);
+    set_key(&dict, call.keywords[i], call.arguments[call.num_positional() + i]);
   return Value::of(std::move(dict));
 }
 
@@ -54,23 +58,26 @@ Result<Value> strftime_now(const Call& call) {
 }
 
 struct Function {
-  std::string_view name;
+  std::string_view name, parameters;
   Result<Value> (*apply)(const Call&);
 };
 
 constexpr Function kFunctions[] = {
-    {"namespace", make_dict},
-    {"dict", make_dict},
-    {"range", range},
-    {"raise_exception", raise_exception},
-    {"strftime_now", strftime_now},
+    {"namespace", "*", make_dict},
+    {"dict", "*", make_dict},
+    {"range", "start stop step", range},
+    {"raise_exception", "message", raise_exception},
+    {"strftime_now", "format", strftime_now},
 };
 
 }  // namespace
 
 Result<Value> call_function(const Call& call) {
-  for (const Function& one : kFunctions)
-    if (one.name == call.name) return one.apply(call);
+  for (const Function& one : kFunctions) {
+    if (one.name != call.name) continue;
+    TORCHETTE_TRY(call.check("function", one.parameters));
+    return one.apply(call);
+  }
   return call.unsupported("function");
 }
 

@@ -156,6 +156,12 @@ void Lexer::number() {
     ++at_;
     skip_digits();
   }
+  const size_t exponent = std::min(source_.find_first_not_of("+-", at_ + 1), source_.size());
+  const bool has_exponent = !at_end() && (source_[at_] == 'e' || source_[at_] == 'E');
+  if (has_exponent && exponent <= at_ + 2 && exponent < source_.size() && is_digit(source_[exponent])) {
+    at_ = exponent;
+    skip_digits();
+  }
   emit(Token::Kind::Number, std::string(source_.substr(begin, at_ - begin)));
 }
 

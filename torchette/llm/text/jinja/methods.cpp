@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The methods of strings and dicts.
 #include <algorithm>
+#include <utility>
 
 #include "torchette/llm/text/jinja/builtins.h"
-#include "torchette/llm/text/jinja/errors.h"
 #include "torchette/llm/text/jinja/evaluator.h"
 #include "torchette/llm/text/jinja/strings.h"
 
@@ -11,7 +11,7 @@ namespace torchette::extension::llm::jinja {
 namespace {
 
 struct Method {
-  std::string_view name;
+  std::string_view name, parameters;
   Result<Value> (*apply)(const Call&, const Value& self);
   size_t min_arguments = 0;
 };
@@ -38,11 +38,21 @@ Result<Value> has_affix(const Call& call, const Value& self) {
       std::any_of(parts.begin(), parts.end(), [&](const Value& part) { return is_affix(to_string(part)); }));
 }
 
+/// The string without the argument at its beginning, or end.
+template <bool kAtEnd>
+Result<Value> remove_affix(const Call& call, const Value& self) {
+  const Result<Value> has = has_affix<kAtEnd>(call, self);
+  const std::string* affix = call.string(0);
+  if (affix == nullptr) return call.fail(call.name + " accepts a string");
+  if (!has->is_true()) return self;
+  const size_t size = self.text.size() - affix->size();
+  return Value::of(self.text.substr(kAtEnd ? 0 : affix->size(), size));
+}
+
 Result<Value> replace(const Call& call, const Value& self) {
   const std::string *from = call.string(0), *to = call.string(1);
-  if (from == nullptr || to == nullptr) return call.unsupported("method");
-  TORCHETTE_TRY(call.evaluator.spend(self.text.size() * (to->size() + 1)));
-  return Value::of(replace_all(self.text, *from, *to));
+  if (from == nullptr || to == nullptr) return call.fail("replace accepts two strings");
+  return replaced(call, self.text, *from, *to, call.argument(2, "count"));
 }
 
 Value::List split_at_spaces(const std::string& text) {
@@ -60,38 +70,107 @@ Value::List split_at_spaces(const std::string& text) {
   return parts;
 }
 
-/// The parts of a string between separators, or between whitespace without one.
+Result<Value> split_at_whitespace(const Call& call, const Value& self, int64_t limit) {
+  if (limit >= 0) return call.evaluator.unsupported(call.line, "a split at whitespace with a maximum");
+  return Value::of(split_at_spaces(self.text));
+}
+
+/// The parts of a string between separators, or between whitespace without one. `maxsplit` is the maximum of
+/// splits, from the left or from the right.
+template <bool kFromRight>
 Result<Value> split(const Call& call, const Value& self) {
-  const std::string& text = self.text;
-  const bool has_limit = call.arguments.size() > 1 && call.arguments[1].is_integer();
-  int64_t splits_left = has_limit ? call.arguments[1].integer : -1;  // negative: no limit
-  TORCHETTE_TRY(call.evaluator.spend(text.size()));
-  const std::string* separator = call.string(0);
-  if (separator == nullptr) return Value::of(split_at_spaces(text));
-  if (separator->empty()) return call.fail("the separator of split is empty");
+  const Value *sep = call.argument(0, "sep"), *limit = call.argument(1, "maxsplit");
+  if (limit != nullptr && !limit->is_integer()) return call.fail("maxsplit must be an integer");
+  int64_t splits_left = limit != nullptr ? limit->integer : -1;  // negative: no limit
+  TORCHETTE_TRY(call.evaluator.spend(self.text.size()));
+  if (sep == nullptr || sep->is(Kind::None)) return split_at_whitespace(call, self, splits_left);
+  if (!sep->is(Kind::String) || sep->text.empty())
+    return call.fail("the separator of split must be a string, not empty");
+  std::string_view rest = self.text;
   Value::List parts;
-  size_t at = 0;
-  for (size_t found; splits_left != 0 && (found = text.find(*separator, at)) != std::string::npos;
-       at = found + separator->size()) {
-    parts.push_back(Value::of(text.substr(at, found - at)));
-    --splits_left;
+  for (size_t at; splits_left != 0 &&
+                  (at = kFromRight ? rest.rfind(sep->text) : rest.find(sep->text)) != std::string_view::npos;
+       --splits_left) {
+    const std::string_view before = rest.substr(0, at), after = rest.substr(at + sep->text.size());
+    parts.push_back(Value::of(std::string(kFromRight ? after : before)));
+    rest = kFromRight ? before : after;
   }
-  parts.push_back(Value::of(text.substr(at)));
+  parts.push_back(Value::of(std::string(rest)));
+  if (kFromRight) std::reverse(parts.begin(), parts.end());
   return Value::of(std::move(parts));
 }
 
-Result<Value> rsplit(const Call& call, const Value& self) {
-  const bool has_limit = call.arguments.size() > 1 && call.arguments[1].is_integer();
-  if (has_limit && call.arguments[1].integer >= 0)
-    return unsupported_error(call.line, "rsplit with a maximum of splits");
-  return split(call, self);
+Result<Value> splitlines(const Call&, const Value& self) {
+  Value::List lines;
+  std::string line;
+  const Text text = characters(self.text);
+  constexpr std::u32string_view kBreaks = U"\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029";
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (kBreaks.find(text[i]) == std::u32string_view::npos) {
+      append_utf8(text[i], &line);
+      if (i + 1 < text.size()) continue;
+    } else if (text[i] == '\r' && i + 1 < text.size() && text[i + 1] == '\n') {
+      ++i;
+    }
+    lines.push_back(Value::of(std::exchange(line, {})));
+  }
+  return Value::of(std::move(lines));
+}
+
+/// The text before a separator, the separator, and the text after it.
+template <bool kFromRight>
+Result<Value> partition(const Call& call, const Value& self) {
+  const std::string* sep = call.string(0);
+  if (sep == nullptr || sep->empty())
+    return call.fail("the separator of partition must be a string, not empty");
+  const size_t at = kFromRight ? self.text.rfind(*sep) : self.text.find(*sep);
+  if (at == std::string::npos) {
+    Value::List parts(3, Value::of(std::string()));
+    parts[kFromRight ? 2 : 0] = self;
+    return Value::tuple(std::move(parts));
+  }
+  return Value::tuple(
+      {Value::of(self.text.substr(0, at)), Value::of(*sep), Value::of(self.text.substr(at + sep->size()))});
+}
+
+Result<Value> join(const Call& call, const Value& self) {
+  const Result<Value::List> list = call.evaluator.items(call.line, call.arguments[0]);
+  if (!list.ok()) return list.error();
+  std::string out;
+  for (size_t i = 0; i < list->size(); ++i) {
+    if (!(*list)[i].is(Kind::String)) return call.fail("join accepts strings");
+    out += (i > 0 ? self.text : "") + (*list)[i].text;
+    if (out.size() > kMaxString) return call.fail("a string is too long");
+  }
+  return Value::of(std::move(out));
+}
+
+Result<Value> count(const Call& call, const Value& self) {
+  const std::string* part = call.string(0);
+  if (part == nullptr || part->empty()) return call.fail("count accepts a string that is not empty");
+  int64_t found = 0;
+  for (size_t at = 0; (at = self.text.find(*part, at)) != std::string::npos; at += part->size()) ++found;
+  return Value::of(found);
+}
+
+/// Whether there are characters, and all of them are in the categories.
+template <uint32_t kCategories>
+Result<Value> are_all(const Call&, const Value& self) {
+  const Text text = characters(self.text);
+  return Value::of(!text.empty() &&
+                   std::all_of(text.begin(), text.end(), [](char32_t c) { return is_in(c, kCategories); }));
+}
+
+Result<Value> are_spaces(const Call&, const Value& self) {
+  return Value::of(!self.text.empty() && strip(self.text, nullptr).empty());
 }
 
 /// The position of a part in characters, or -1.
+template <bool kFromRight>
 Result<Value> find(const Call& call, const Value& self) {
   const std::string* part = call.string(0);
-  if (part == nullptr) return call.unsupported("method");
-  const size_t found = self.text.find(*part);
+  if (part == nullptr) return call.fail(call.name + " accepts a string");
+  const size_t found = kFromRight ? self.text.rfind(*part) : self.text.find(*part);
   if (found == std::string::npos) return Value::of(int64_t{-1});
   return Value::of(characters(self.text.substr(0, found)).size());
 }
@@ -102,19 +181,30 @@ Result<Value> to_case(const Call&, const Value& self) {
 }
 
 constexpr Method kStringMethods[] = {
-    {"strip", strip_string<true, true>},
-    {"lstrip", strip_string<true, false>},
-    {"rstrip", strip_string<false, true>},
-    {"startswith", has_affix<false>},
-    {"endswith", has_affix<true>},
-    {"replace", replace},
-    {"split", split},
-    {"rsplit", rsplit},
-    {"find", find},
-    {"upper", to_case<Case::Upper>},
-    {"lower", to_case<Case::Lower>},
-    {"capitalize", to_case<Case::Capitalize>},
-    {"title", to_case<Case::Title>},
+    {"strip", "chars", strip_string<true, true>},
+    {"lstrip", "chars", strip_string<true, false>},
+    {"rstrip", "chars", strip_string<false, true>},
+    {"startswith", "prefix", has_affix<false>, 1},
+    {"endswith", "suffix", has_affix<true>, 1},
+    {"removeprefix", "prefix", remove_affix<false>, 1},
+    {"removesuffix", "suffix", remove_affix<true>, 1},
+    {"replace", "old new count", replace, 2},
+    {"split", "sep maxsplit", split<false>},
+    {"rsplit", "sep maxsplit", split<true>},
+    {"splitlines", "", splitlines},
+    {"partition", "sep", partition<false>, 1},
+    {"rpartition", "sep", partition<true>, 1},
+    {"join", "iterable", join, 1},
+    {"find", "sub", find<false>, 1},
+    {"rfind", "sub", find<true>, 1},
+    {"count", "sub", count, 1},
+    {"isdigit", "", are_all<mask(Category::Nd)>},
+    {"isalpha", "", are_all<kLetters>},
+    {"isspace", "", are_spaces},
+    {"upper", "", to_case<Case::Upper>},
+    {"lower", "", to_case<Case::Lower>},
+    {"capitalize", "", to_case<Case::Capitalize>},
+    {"title", "", to_case<Case::Title>},
 };
 
 // --- Dicts ---
@@ -139,16 +229,35 @@ Result<Value> values(const Call&, const Value& self) {
 Result<Value> items(const Call&, const Value& self) { return Value::of(items_of_dict(self)); }
 
 constexpr Method kDictMethods[] = {
-    {"get", get, 1},
-    {"items", items},
-    {"keys", keys},
-    {"values", values},
+    {"get", "key default", get, 1},
+    {"items", "", items},
+    {"keys", "", keys},
+    {"values", "", values},
+};
+
+// --- Lists ---
+
+Result<Value> index(const Call& call, const Value& self) {
+  const Value::List& list = *self.list;
+  for (size_t i = 0; i < list.size(); ++i)
+    if (is_equal(list[i], call.arguments[0])) return Value::of(i);
+  return call.fail("the list does not have " + to_repr(call.arguments[0]));
+}
+
+Result<Value> count_items(const Call& call, const Value& self) {
+  const auto is_same = [&](const Value& one) { return is_equal(one, call.arguments[0]); };
+  return Value::of(static_cast<int64_t>(std::count_if(self.list->begin(), self.list->end(), is_same)));
+}
+
+constexpr Method kListMethods[] = {
+    {"index", "value", index, 1},
+    {"count", "value", count_items, 1},
 };
 
 template <size_t kCount>
 const Method* find_method(const Method (&methods)[kCount], const Call& call) {
   for (const Method& one : methods)
-    if (one.name == call.name && call.arguments.size() >= one.min_arguments) return &one;
+    if (one.name == call.name) return &one;
   return nullptr;
 }
 
@@ -158,8 +267,15 @@ Result<Value> call_method(const Call& call, const Value& self) {
   if (self.is(Kind::Undefined)) return call.fail(self.text + " is undefined");
   const Method* found = self.is(Kind::String) ? find_method(kStringMethods, call)
                         : self.is(Kind::Dict) ? find_method(kDictMethods, call)
+                        : self.is(Kind::List) ? find_method(kListMethods, call)
                                               : nullptr;
-  if (found != nullptr) return found->apply(call, self);
+  if (found != nullptr) {
+    TORCHETTE_TRY(call.check("method", found->parameters));
+    if (call.arguments.size() < found->min_arguments)
+      return call.fail("the method " + call.name + " requires the arguments " +
+                       std::string(found->parameters));
+    return found->apply(call, self);
+  }
   if (const Value* member = self.find(call.name)) return call.evaluator.call(call, *member);
   return call.unsupported("method");
 }

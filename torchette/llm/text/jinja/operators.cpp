@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "torchette/llm/text/jinja/builtins.h"
-#include "torchette/llm/text/jinja/errors.h"
 #include "torchette/llm/text/jinja/evaluator.h"
 
 namespace torchette::extension::llm::jinja {
@@ -23,7 +22,7 @@ struct Operation {
   uint64_t x() const { return static_cast<uint64_t>(a.integer); }
   uint64_t y() const { return static_cast<uint64_t>(b.integer); }
 
-  Error fail(const std::string& message) const { return evaluation_error(line, message); }
+  Error fail(const std::string& message) const { return evaluator.fail(line, message); }
   Error mismatch() const {
     const auto described = [](const Value& value) {
       return value.is(Kind::Undefined) ? value.text + " (undefined)" : to_repr(value);
@@ -50,11 +49,11 @@ Result<Value> contains(const Operation& in) {
 Result<Value> add(const Operation& sum) {
   const Value &a = sum.a, &b = sum.b;
   if (sum.are(Kind::String)) return Value::of(a.text + b.text);
-  if (sum.are(Kind::List)) {
+  if (sum.are(Kind::List) && a.is_tuple == b.is_tuple) {
     Value::List list = *a.list;
     TORCHETTE_TRY(sum.evaluator.spend(list.size() + b.list->size()));
     list.insert(list.end(), b.list->begin(), b.list->end());
-    return Value::of(std::move(list));
+    return a.is_tuple ? Value::tuple(std::move(list)) : Value::of(std::move(list));
   }
   if (sum.are_integers()) return wrapped(sum.x() + sum.y());
   if (!sum.are_numbers()) return sum.mismatch();
@@ -82,6 +81,17 @@ Result<Value> multiply(const Operation& product) {
   if (a.is_integer() && b.is(Kind::String)) return repeat(product, b.text, a.integer);
   if (!product.are_numbers()) return product.mismatch();
   return Value::of(a.as_double() * b.as_double());
+}
+
+/// Integers by squaring, which wraps around; all others as floats.
+Result<Value> power(const Operation& power) {
+  if (!power.are_numbers()) return power.mismatch();
+  if (!power.are_integers() || power.b.integer < 0)
+    return Value::of(std::pow(power.a.as_double(), power.b.as_double()));
+  uint64_t result = 1, base = power.x();
+  for (uint64_t exponent = power.y(); exponent > 0; exponent /= 2, base *= base)
+    if (exponent % 2 != 0) result *= base;
+  return wrapped(result);
 }
 
 template <typename T>
@@ -134,6 +144,8 @@ Result<Value> apply_operator(Evaluator& evaluator, int line, Op op, const Value&
       return subtract(operation);
     case Op::Multiply:
       return multiply(operation);
+    case Op::Power:
+      return power(operation);
     case Op::Less:
     case Op::LessEqual:
     case Op::Greater:

@@ -71,6 +71,7 @@ class Parser {
   Result<NodePtr> sum();
   Result<NodePtr> concatenation();
   Result<NodePtr> term();
+  Result<NodePtr> power();
   Result<NodePtr> filtered();
   Result<NodePtr> filter(NodePtr value);
   Result<NodePtr> test(NodePtr value);
@@ -387,7 +388,7 @@ Result<NodePtr> Parser::sum() {
 Result<NodePtr> Parser::concatenation() { return binary(&Parser::term, {{"~", Op::Concat}}); }
 
 Result<NodePtr> Parser::term() {
-  return binary(&Parser::filtered,
+  return binary(&Parser::power,
                 {{"*", Op::Multiply}, {"//", Op::FloorDivide}, {"/", Op::Divide}, {"%", Op::Modulo}});
 }
 
@@ -430,6 +431,8 @@ bool Parser::begins_test_argument() const {
   return is_kind(Token::Kind::Name) &&
          std::find(std::begin(kOperators), std::end(kOperators), here().text) == std::end(kOperators);
 }
+
+Result<NodePtr> Parser::power() { return binary(&Parser::filtered, {{"**", Op::Power}}); }
 
 Result<NodePtr> Parser::unary() {
   if (!is_sign("-") && !is_sign("+")) return postfix();
@@ -536,7 +539,7 @@ Result<NodePtr> Parser::string_literal() {
 Result<NodePtr> Parser::number_literal() {
   NodePtr node = make(Op::Constant);
   const std::string& digits = tokens_[at_++].text;
-  node->value = digits.find('.') != std::string::npos
+  node->value = digits.find_first_of(".eE") != std::string::npos
                     ? Value::of(std::strtod(digits.c_str(), nullptr))
                     : Value::of(static_cast<int64_t>(std::strtoll(digits.c_str(), nullptr, 10)));
   return node;
@@ -558,12 +561,12 @@ Result<NodePtr> Parser::name_or_constant() {
   return node;
 }
 
-/// An expression or a tuple after its opening parenthesis. A tuple is a list.
+/// An expression or a tuple after its opening parenthesis.
 Result<NodePtr> Parser::parenthesized() {
-  if (is_sign(")")) return unsupported_error(here().line, "an empty tuple");
+  if (skip_sign(")")) return make(Op::Tuple);
   Result<NodePtr> node = expression();
   if (node.ok() && is_sign(",")) {
-    NodePtr list = make(Op::List);
+    NodePtr list = make(Op::Tuple);
     list->children.push_back(std::move(*node));
     while (skip_sign(",") && !is_sign(")")) TORCHETTE_TRY(append(list.get(), expression()));
     *node = std::move(list);

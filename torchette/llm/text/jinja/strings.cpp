@@ -22,12 +22,20 @@ std::string strip(const std::string& text, const std::string* set, bool left, bo
   return to_utf8(all.data() + first, last - first);
 }
 
-std::string replace_all(const std::string& text, const std::string& from, const std::string& to) {
-  if (from.empty()) return text;
+std::string replace(const std::string& text, const std::string& from, const std::string& to, int64_t count) {
   std::string out;
   size_t at = 0;
-  for (size_t found; (found = text.find(from, at)) != std::string::npos; at = found + from.size())
+  if (from.empty()) {
+    for (char32_t c : characters(text)) {
+      if (count != 0) out += to, --count;
+      append_utf8(c, &out);
+    }
+    return count != 0 ? out + to : out;
+  }
+  for (size_t found; count != 0 && (found = text.find(from, at)) != std::string::npos; --count) {
     out += text.substr(at, found - at) + to;
+    at = found + from.size();
+  }
   return out + text.substr(at);
 }
 

@@ -13,8 +13,9 @@ Text characters(const std::string& text);
 
 /// Removes leading and trailing characters of `set`, or whitespace if it is null.
 std::string strip(const std::string& text, const std::string* set, bool left = true, bool right = true);
-/// An empty `from` matches nothing.
-std::string replace_all(const std::string& text, const std::string& from, const std::string& to);
+/// Replaces the first `count` occurrences of `from`; a negative count is no limit. An empty `from` is between
+/// all characters.
+std::string replace(const std::string& text, const std::string& from, const std::string& to, int64_t count);
 
 enum class Case : uint8_t { Upper, Lower, Capitalize, Title };
 /// Only letters of ASCII become upper case; all letters become lower case.

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The tests of templates: `value is defined`, `value is eq(3)`.
+#include <algorithm>
+#include <iterator>
+
 #include "torchette/llm/text/jinja/builtins.h"
+#include "torchette/runtime/result.h"
 
 namespace torchette::extension::llm::jinja {
 namespace {
@@ -20,8 +24,8 @@ constexpr Predicate kPredicates[] = {
     {"none", [](const Value& value) { return value.is(Kind::None); }},
     {"string", [](const Value& value) { return value.is(Kind::String); }},
     {"number", [](const Value& value) { return value.is_number(); }},
-    {"integer", [](const Value& value) { return value.is(Kind::Int); }},
-    {"float", [](const Value& value) { return value.is(Kind::Float); }},
+    {"integer", [](const Value& value) { return value.is(Kind::Int) || value.is_big_integer(); }},
+    {"float", [](const Value& value) { return value.is(Kind::Float) && !value.is_big_integer(); }},
     {"boolean", [](const Value& value) { return value.is(Kind::Bool); }},
     {"true", [](const Value& value) { return value.is(Kind::Bool) && value.integer != 0; }},
     {"false", [](const Value& value) { return value.is(Kind::Bool) && value.integer == 0; }},
@@ -37,26 +41,36 @@ struct OperatorTest {
 };
 
 constexpr OperatorTest kOperators[] = {
-    {"equalto", Op::Equal}, {"eq", Op::Equal}, {"==", Op::Equal},      {"ne", Op::NotEqual},
-    {"!=", Op::NotEqual},   {"in", Op::In},    {"gt", Op::Greater},    {"greaterthan", Op::Greater},
-    {">", Op::Greater},     {"lt", Op::Less},  {"lessthan", Op::Less}, {"<", Op::Less},
+    {"equalto", Op::Equal}, {"eq", Op::Equal},        {"==", Op::Equal},        {"ne", Op::NotEqual},
+    {"!=", Op::NotEqual},   {"in", Op::In},           {"gt", Op::Greater},      {"greaterthan", Op::Greater},
+    {">", Op::Greater},     {"ge", Op::GreaterEqual}, {">=", Op::GreaterEqual}, {"le", Op::LessEqual},
+    {"<=", Op::LessEqual},  {"lt", Op::Less},         {"lessthan", Op::Less},   {"<", Op::Less},
 };
 
 }  // namespace
 
 Result<Value> apply_test(const Call& call, const Value& value) {
-  for (const Predicate& one : kPredicates)
-    if (one.name == call.name) return Value::of(one.holds(value));
-  if (value.is_integer() && (call.name == "even" || call.name == "odd"))
-    return Value::of((value.integer % 2 != 0) == (call.name == "odd"));
-  if (call.arguments.size() == 1) {
-    const Value& argument = call.arguments[0];
-    for (const OperatorTest& one : kOperators)
-      if (one.name == call.name) return apply_operator(call.evaluator, call.line, one.op, value, argument);
-    if (call.name == "divisibleby" && value.is_integer() && argument.is_integer() && argument.integer > 0)
-      return Value::of(value.integer % argument.integer == 0);
+  for (const Predicate& one : kPredicates) {
+    if (one.name != call.name) continue;
+    TORCHETTE_TRY(call.check("test", ""));
+    return Value::of(one.holds(value));
   }
-  return call.unsupported("test");
+  if (value.is_integer() && (call.name == "even" || call.name == "odd")) {
+    TORCHETTE_TRY(call.check("test", ""));
+    return Value::of((value.integer % 2 != 0) == (call.name == "odd"));
+  }
+  const OperatorTest* const comparison =
+      std::find_if(std::begin(kOperators), std::end(kOperators),
+                   [&](const OperatorTest& one) { return one.name == call.name; });
+  const bool is_comparison = comparison != std::end(kOperators);
+  if (!is_comparison && call.name != "divisibleby") return call.unsupported("test");
+  TORCHETTE_TRY(call.check("test", is_comparison ? "b" : "num"));
+  if (call.arguments.size() != 1) return call.fail("the test " + call.name + " requires an argument");
+  const Value& argument = call.arguments[0];
+  if (is_comparison) return apply_operator(call.evaluator, call.line, comparison->op, value, argument);
+  if (!value.is_integer() || !argument.is_integer() || argument.integer <= 0)
+    return call.fail("divisibleby accepts positive integers");
+  return Value::of(value.integer % argument.integer == 0);
 }
 
 }  // namespace torchette::extension::llm::jinja

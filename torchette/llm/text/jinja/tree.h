@@ -19,6 +19,7 @@ enum class Op : uint8_t {
   Item,       // object, index
   Slice,      // object, [first], [last], [step]
   List,       // items
+  Tuple,      // items
   Dict,       // key, value, key, value, ...
   Call,       // callee, arguments; names: keywords of the last arguments
   Method,     // name; object, arguments; names as in Call
@@ -35,6 +36,7 @@ enum class Op : uint8_t {
   Divide,
   FloorDivide,
   Modulo,
+  Power,
   Concat,
   Equal,
   NotEqual,

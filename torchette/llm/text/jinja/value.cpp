@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "torchette/llm/text/jinja/limits.h"
+#include "torchette/llm/text/jinja/strings.h"
 #include "torchette/llm/text/json.h"
 
 namespace torchette::extension::llm::jinja {
@@ -18,46 +19,48 @@ Value of_kind(Kind kind) {
   return value;
 }
 
-/// Python's repr() of a float: the fewest digits that read back as the same value.
-std::string float_repr(double value) {
-  char text[40];
-  for (int digits = 1; digits <= 17; ++digits) {
-    std::snprintf(text, sizeof(text), "%.*g", digits, value);
-    if (std::strtod(text, nullptr) == value) break;
+/// Python's str.isprintable() of one character.
+bool is_printable(char32_t c) {
+  constexpr uint32_t kUnprintable = mask(Category::Cn) | mask(Category::Zs, Category::Co);
+  return c == ' ' || !is_in(c, kUnprintable);
+}
+
+/// Appends Python's escape of a character in a string.
+void append_escape(char32_t c, std::string* out) {
+  constexpr std::string_view kFrom = "\n\r\t", kTo = "nrt";
+  const size_t known = c < 0x80 ? kFrom.find(static_cast<char>(c)) : std::string_view::npos;
+  if (known != std::string_view::npos) {
+    (*out += '\\') += kTo[known];
+    return;
   }
-  const std::string found = text;
-  return found.find_first_of(".eni") == std::string::npos ? found + ".0" : found;
+  char escaped[12];
+  const char* const form = c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x";
+  std::snprintf(escaped, sizeof(escaped), form, static_cast<unsigned>(c));
+  *out += escaped;
 }
 
 std::string string_repr(const std::string& text) {
   const bool has_single = text.find('\'') != std::string::npos;
   const char quote = has_single && text.find('"') == std::string::npos ? '"' : '\'';
   std::string out(1, quote);
-  for (char c : text) {
-    if (c == quote || c == '\\') out += '\\';
-    if (c == '\n')
-      out += "\\n";
-    else if (c == '\t')
-      out += "\\t";
-    else if (c == '\r')
-      out += "\\r";
+  for (char32_t c : characters(text)) {
+    if (c == static_cast<char32_t>(quote) || c == '\\') out += '\\';
+    if (is_printable(c))
+      append_utf8(c, &out);
     else
-      out += c;
+      append_escape(c, &out);
   }
   return out + quote;
 }
 
-/// A string in JSON with Python's short escapes.
-std::string quoted_json(const std::string& text) {
-  std::string out = json_string(text);
-  for (const auto& [escape, shorter] : {std::pair{"\\u000a", "\\n"},
-                                        {"\\u000d", "\\r"},
-                                        {"\\u0009", "\\t"},
-                                        {"\\u0008", "\\b"},
-                                        {"\\u000c", "\\f"}})
-    for (size_t at = 0; (at = out.find(escape, at)) != std::string::npos; at += 2)
-      out.replace(at, 6, shorter);
-  return out;
+/// An integer that does not fit into int64 is a Float with its digits.
+Value number_of_json(const Json& json) {
+  if (json.text.find_first_of(".eE") != std::string::npos) return Value::of(json.number);
+  if (std::fabs(json.number) < 0x1p63)
+    return Value::of(static_cast<int64_t>(std::strtoll(json.text.c_str(), nullptr, 10)));
+  Value made = Value::of(json.number);
+  made.text = json.text;
+  return made;
 }
 
 }  // namespace
@@ -100,6 +103,12 @@ Value Value::of(List value) {
   return made;
 }
 
+Value Value::tuple(List value) {
+  Value made = of(std::move(value));
+  made.is_tuple = true;
+  return made;
+}
+
 Value Value::of(Dict value) {
   Value made = of_kind(Kind::Dict);
   made.dict = std::make_shared<Dict>(std::move(value));
@@ -118,9 +127,7 @@ Value Value::of_json(const Json& json) {
     case Json::Kind::True:
       return of(json.is(Json::Kind::True));
     case Json::Kind::Number:
-      if (json.number == std::floor(json.number) && std::fabs(json.number) < 0x1p53)
-        return of(static_cast<int64_t>(json.number));
-      return of(json.number);
+      return number_of_json(json);
     case Json::Kind::String:
       return of(json.text);
     case Json::Kind::Array: {
@@ -174,13 +181,13 @@ void set_key(Value::Dict* dict, const std::string& key, Value value) {
 
 Value::List items_of_dict(const Value& dict) {
   Value::List list;
-  for (const auto& [key, value] : *dict.dict) list.push_back(Value::of(Value::List{Value::of(key), value}));
+  for (const auto& [key, value] : *dict.dict) list.push_back(Value::tuple({Value::of(key), value}));
   return list;
 }
 
 bool is_equal(const Value& a, const Value& b, int depth) {
   if (a.is_number() && b.is_number()) return a.as_double() == b.as_double();
-  if (a.kind != b.kind || depth > kMaxDepth) return false;
+  if (a.kind != b.kind || a.is_tuple != b.is_tuple || depth > kMaxDepth) return false;
   if (a.is(Kind::String)) return a.text == b.text;
   if (a.is(Kind::List))
     return std::equal(a.list->begin(), a.list->end(), b.list->begin(), b.list->end(),
@@ -200,56 +207,62 @@ std::string to_string(const Value& value) {
   return value.is(Kind::Undefined) ? "" : to_repr(value);
 }
 
-std::string to_repr(const Value& value, int depth) {
-  std::string items;
+namespace {
+
+void append_repr(const Value& value, int depth, std::string* out);
+
+void append_items(const Value& value, int depth, std::string* out) {
+  const bool is_list = value.is(Kind::List);
+  const size_t count = is_list ? value.list->size() : value.dict->size();
+  *out += value.is_tuple ? '(' : is_list ? '[' : '{';
+  for (size_t i = 0; i < count && out->size() <= kMaxString; ++i) {
+    if (i > 0) *out += ", ";
+    if (!is_list) *out += string_repr((*value.dict)[i].first) + ": ";
+    append_repr(is_list ? (*value.list)[i] : (*value.dict)[i].second, depth + 1, out);
+  }
+  if (value.is_tuple && count == 1) *out += ',';
+  *out += value.is_tuple ? ')' : is_list ? ']' : '}';
+}
+
+/// Values share items, so a small value may have a long text: stops after kMaxString.
+void append_repr(const Value& value, int depth, std::string* out) {
   switch (value.kind) {
     case Kind::Undefined:
-      return "Undefined";
+      *out += "Undefined";
+      break;
     case Kind::None:
-      return "None";
+      *out += "None";
+      break;
     case Kind::Bool:
-      return value.integer != 0 ? "True" : "False";
+      *out += value.integer != 0 ? "True" : "False";
+      break;
     case Kind::Int:
-      return std::to_string(value.integer);
+      *out += std::to_string(value.integer);
+      break;
     case Kind::Float:
-      return float_repr(value.real);
+      *out += value.text.empty() ? float_repr(value.real) : value.text;
+      break;
     case Kind::String:
-      return string_repr(value.text);
+      *out += string_repr(value.text);
+      break;
     case Kind::List:
-      if (depth > kMaxDepth) return "...";
-      for (const Value& item : *value.list) items += (items.empty() ? "" : ", ") + to_repr(item, depth + 1);
-      return "[" + items + "]";
     case Kind::Dict:
-      if (depth > kMaxDepth) return "...";
-      for (const auto& [key, item] : *value.dict)
-        items += (items.empty() ? "" : ", ") + string_repr(key) + ": " + to_repr(item, depth + 1);
-      return "{" + items + "}";
+      if (depth > kMaxDepth)
+        *out += "...";
+      else
+        append_items(value, depth, out);
+      break;
     case Kind::Macro:
       break;
   }
-  return "";
 }
 
-std::string to_json(const Value& value, int indent, int depth) {
-  if (value.is(Kind::String)) return quoted_json(value.text);
-  if (value.is(Kind::Bool)) return value.integer != 0 ? "true" : "false";
-  if (value.is_number()) return to_repr(value);
-  if ((!value.is(Kind::List) && !value.is(Kind::Dict)) || depth > kMaxDepth) return "null";
-  const bool is_list = value.is(Kind::List);
-  const size_t count = is_list ? value.list->size() : value.dict->size();
-  if (count == 0) return is_list ? "[]" : "{}";
-  const auto new_line = [&](int level) {
-    if (indent < 0) return std::string();
-    return "\n" + std::string(static_cast<size_t>(indent) * static_cast<size_t>(level), ' ');
-  };
-  std::string out = is_list ? "[" : "{";
-  for (size_t i = 0; i < count; ++i) {
-    if (i > 0) out += indent < 0 ? ", " : ",";
-    out += new_line(depth + 1);
-    if (!is_list) out += quoted_json((*value.dict)[i].first) + ": ";
-    out += to_json(is_list ? (*value.list)[i] : (*value.dict)[i].second, indent, depth + 1);
-  }
-  return out + new_line(depth) + (is_list ? "]" : "}");
+}  // namespace
+
+std::string to_repr(const Value& value) {
+  std::string out;
+  append_repr(value, 0, &out);
+  return out;
 }
 
 }  // namespace torchette::extension::llm::jinja
