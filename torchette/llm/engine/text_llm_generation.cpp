@@ -59,11 +59,19 @@ Error TextLLMRunner::begin_with(const std::vector<uint64_t>& conversation, const
   return start_conversation(prompt->tokens, std::move(*answer));
 }
 
-Error TextLLMRunner::begin_chat(std::string_view messages, const GenerationConfig& config) {
-  const Result<std::string> prompt = render(messages);
+Error TextLLMRunner::begin_chat(std::string_view messages, const GenerationConfig& config,
+                                std::string_view variables) {
+  GenerationConfig constrained = config;
+  std::string grammar;
+  const Result<std::string> prompt = render(messages, variables, &grammar);
   if (!prompt.ok()) return prompt.error();
+  if (!grammar.empty()) {
+    TORCHETTE_CHECK(config.grammar.empty() && config.schema.empty(), InvalidArgument,
+                    "tool_choice demands a call, which is a grammar: set no grammar or schema");
+    constrained.grammar = std::move(grammar);
+  }
   const Result<std::vector<uint64_t>> tokens = tokenizer_->encode(*prompt);
-  return tokens.ok() ? begin_with(*tokens, config) : tokens.error();
+  return tokens.ok() ? begin_with(*tokens, constrained) : tokens.error();
 }
 
 Error TextLLMRunner::begin_chat(std::string_view messages, std::string_view options,

@@ -238,35 +238,29 @@ TextLLMRunner::~TextLLMRunner() = default;
 
 Stats TextLLMRunner::stats() const { return answer_ ? answer_->stats : Stats(); }
 
-Result<std::string> TextLLMRunner::render(std::string_view messages) {
+Result<std::string> TextLLMRunner::render(std::string_view messages, std::string_view variables) {
+  std::string grammar;
+  return render(messages, variables, &grammar);
+}
+
+Result<std::string> TextLLMRunner::render(std::string_view messages, std::string_view variables,
+                                          std::string* grammar) {
   TORCHETTE_TRY(load());
   if (!template_) {
-    const Result<FreeableBuffer> bytes = named_data("chat_template.jinja");
-    TORCHETTE_CHECK(bytes.ok(), NotFound, "the file has no chat template");
-    Result<ChatTemplate> made = ChatTemplate::parse({static_cast<const char*>(bytes->data()), bytes->size()});
+    const auto file = [this](const char* name) -> std::optional<std::string> {
+      const Result<FreeableBuffer> bytes = named_data(name);
+      if (!bytes.ok()) return std::nullopt;
+      return std::string(static_cast<const char*>(bytes->data()), bytes->size());
+    };
+    Result<ChatFormat> made = ChatFormat::of_program(file, tokenizer_.get(), begin_, end_);
     if (!made.ok()) return made.error();
-    template_ = std::make_shared<ChatTemplate>(std::move(*made));
+    template_ = std::make_shared<ChatFormat>(std::move(*made));
   }
-  Result<Json> given = Json::parse(messages);
+  const Result<Json> given = Json::parse(messages, Json::kDeep);
   if (!given.ok()) return given.error();
-  TORCHETTE_CHECK(given->is(Json::Kind::Array) && !given->items.empty(), InvalidArgument,
-                  "messages must be a list of messages with a role and a content");
-  for (const Json& message : given->items)
-    TORCHETTE_CHECK(message["role"].is_string() && message["content"].is_string(), InvalidArgument,
-                    "a message needs a role and a content, both text");
-  Json yes, begin, end;
-  yes.kind = Json::Kind::True;
-  begin.kind = end.kind = Json::Kind::String;
-  const auto name = [&](uint64_t token, Json* out) {
-    Result<std::string> piece = tokenizer_->id_to_piece(token);
-    if (piece.ok()) out->text = std::move(*piece);
-  };
-  if (begin_ != UINT64_MAX) name(begin_, &begin);
-  if (!ends_.empty()) name(end_, &end);
-  return template_->render({{"messages", std::move(*given)},
-                            {"add_generation_prompt", yes},
-                            {"bos_token", begin},
-                            {"eos_token", end}});
+  const Result<Json> more = Json::parse(variables.empty() ? "{}" : variables, Json::kDeep);
+  if (!more.ok()) return more.error();
+  return template_->prompt(*given, *more, {}, grammar);
 }
 
 bool TextLLMRunner::has_template() const { return named_data("chat_template.jinja").ok(); }

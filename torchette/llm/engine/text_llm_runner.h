@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "torchette/extension/module.h"
+#include "torchette/llm/engine/chat.h"
 #include "torchette/llm/engine/decoder.h"
 #include "torchette/llm/engine/irunner.h"
 #include "torchette/llm/engine/sampler.h"
 #include "torchette/llm/grammar/grammar.h"
-#include "torchette/llm/text/chat_template.h"
 #include "torchette/llm/text/tokenizer.h"
 
 namespace torchette::extension::llm {
@@ -73,10 +73,11 @@ class TextLLMRunner final : public IRunner {
   /// Starts an answer to the tokens of a whole conversation. Tokens at its beginning that the context has are
   /// not run again. Errors: those of begin().
   Error begin_with(const std::vector<uint64_t>& conversation, const GenerationConfig& config);
-  /// Starts an answer to messages: render(), encode, begin_with().
-  Error begin_chat(std::string_view messages, const GenerationConfig& config);
-  /// The same with `options`, a JSON object: tools, tool_choice and template, the variables of the template.
-  Error begin_chat(std::string_view messages, std::string_view options, const GenerationConfig& config);
+  /// Starts an answer to messages: render(), encode, begin_with(). If the tool_choice of `variables` demands
+  /// a call, the answer fits the grammar of calls. Errors: as above; InvalidArgument (and the configuration
+  /// has a grammar).
+  Error begin_chat(std::string_view messages, const GenerationConfig& config,
+                   std::string_view variables = {});
   /// The statistics of the answer so far.
   Stats stats() const;
   /// Appends a text to the context without an answer. Errors: as above.
@@ -126,8 +127,10 @@ class TextLLMRunner final : public IRunner {
   /// Json::parse().
   Result<GenerationConfig> default_config();
   /// Renders messages, a JSON list of {"role": ..., "content": ...}, with the template of the file.
-  /// Errors: those of load(), ChatTemplate and Json::parse(); NotFound (the file has no template).
-  Result<std::string> render(std::string_view messages);
+  /// `variables` is a JSON object: `tools`, `tool_choice`, and variables of the template, such as
+  /// enable_thinking. Errors: those of load(), ChatFormat and Json::parse(); NotFound (the file has no
+  /// template).
+  Result<std::string> render(std::string_view messages, std::string_view variables = {});
   bool has_template() const;
 
  private:
@@ -136,6 +139,7 @@ class TextLLMRunner final : public IRunner {
   Error read_metadata();
   Error load_model();
   Result<FreeableBuffer> named_data(const char* name) const;
+  Result<std::string> render(std::string_view messages, std::string_view variables, std::string* grammar);
   Result<std::vector<uint64_t>> encode(const std::string& prompt, const GenerationConfig& config) const;
   /// A prompt for the decoder, with the tokens of each text.
   Result<Decoder::Prompt> place(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config);
@@ -182,7 +186,7 @@ class TextLLMRunner final : public IRunner {
   size_t num_run_ = 0;  // tokens in the KV cache, the first ones of tokens_
   long load_start_ = 0, load_end_ = 0;
   std::unique_ptr<Answer> answer_;
-  std::shared_ptr<const ChatTemplate> template_;
+  std::shared_ptr<const ChatFormat> template_;
   std::shared_ptr<const GrammarVocabulary> vocabulary_;  // made by the first grammar
   std::shared_ptr<Grammar> grammar_;                     // of the last answer with one
   std::string grammar_text_;

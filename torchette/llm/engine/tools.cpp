@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torchette/llm/engine/tools.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "torchette/llm/grammar/schema.h"
+#include "torchette/llm/grammar/schema_json.h"
+#include "torchette/llm/text/jinja/strings.h"
+#include "torchette/llm/text/unicode.h"
+#include "torchette/runtime/kernel.h"
+
+namespace torchette::extension::llm {
+namespace {
+
+using Kind = Json::Kind;
+
+constexpr size_t kMaxName = 256;
+constexpr char kToolForm[] =
+    "tools are a list of functions with names of their own: {'type': 'function', 'function': {'name': 'add', "
+    "'parameters': {a JSON schema}}}";
+
+/// OpenAI's characters, and those in the names of MCP servers.
+bool is_name(std::string_view name) {
+  const Result<Text> text = to_text(name);
+  if (!text.ok() || text->empty() || text->size() > kMaxName) return false;
+  return std::all_of(text->begin(), text->end(),
+                     [](char32_t c) { return is_word(c) || c == '.' || c == '-' || c == ':' || c == '/'; });
+}
+
+Json object(std::initializer_list<std::pair<const char*, Json>> members) {
+  Json made = schema::empty(Kind::Object);
+  for (const auto& [key, value] : members) schema::set(&made, key, value);
+  return made;
+}
+
+Json text_value(std::string_view text) {
+  Json value = schema::empty(Kind::String);
+  value.text = text;
+  return value;
+}
+
+/// Makes the references of a schema lead to `place`, its new location.
+void move_references(std::string_view place, Json* json) {
+  for (size_t i = 0; i < json->items.size(); ++i) {
+    Json& item = json->items[i];
+    const bool is_reference = json->is(Kind::Object) && json->keys[i] == "$ref" && item.is_string();
+    if (is_reference && (item.text == "#" || item.text.compare(0, 2, "#/") == 0))
+      item.text = std::string(place) + item.text.substr(1);
+    else
+      move_references(place, &item);
+  }
+}
+
+std::string list_of_names(const std::vector<ToolFunction>& functions) {
+  std::string names;
+  for (const ToolFunction& one : functions) names += (names.empty() ? "" : ", ") + one.name;
+  return names;
+}
+
+Result<ToolFunction> function_of(const Json& tool, size_t number) {
+  const Json& function = tool["function"];
+  const std::string_view type = tool.string("type");
+  TORCHETTE_CHECK(
+      type.empty() || type == "function", InvalidArgument,
+      "tools are a list of functions: tools[%zu] has the type '%.60s'; only 'function' is supported", number,
+      std::string(type).c_str());
+  TORCHETTE_CHECK(type == "function" && function["name"].is_string(), InvalidArgument,
+                  "%s; tools[%zu] is not one", kToolForm, number);
+  TORCHETTE_CHECK(
+      is_name(function["name"].text), InvalidArgument,
+      "tools are a list of functions with names of 1 to %zu letters, digits, or any of _ . - : /; the "
+      "name of tools[%zu] is '%.80s'",
+      kMaxName, number, function["name"].text.c_str());
+  const Json& given = function["parameters"];
+  const bool is_given = !given.is(Kind::Null) && !(given.is(Kind::Object) && given.items.empty());
+  const Json no_parameters =
+      object({{"type", text_value("object")}, {"properties", schema::empty(Kind::Object)}});
+  return ToolFunction{function["name"].text, is_given ? given : no_parameters};
+}
+
+}  // namespace
+
+Result<std::vector<ToolFunction>> functions_of(const Json& tools) {
+  std::vector<ToolFunction> functions;
+  TORCHETTE_CHECK(tools.is(Kind::Array), InvalidArgument, "%s", kToolForm);
+  for (size_t i = 0; i < tools.items.size(); ++i) {
+    Result<ToolFunction> one = function_of(tools.items[i], i);
+    if (!one.ok()) return one.error();
+    for (const ToolFunction& other : functions)
+      TORCHETTE_CHECK(other.name != one->name, InvalidArgument,
+                      "tools are a list of functions with names of their own; two have the name %s",
+                      one->name.c_str());
+    functions.push_back(std::move(*one));
+  }
+  return functions;
+}
+
+// --- Calls that must come ---
+
+namespace {
+
+/// Keeps the functions with these names. Error: InvalidArgument.
+Error keep_named(const std::vector<std::string>& names, std::vector<ToolFunction>* functions) {
+  std::vector<ToolFunction> kept;
+  for (const std::string& name : names) {
+    const auto found = std::find_if(functions->begin(), functions->end(),
+                                    [&](const ToolFunction& one) { return one.name == name; });
+    TORCHETTE_CHECK(found != functions->end(), InvalidArgument, "tool_choice names '%.80s', tools have %s",
+                    name.c_str(), list_of_names(*functions).c_str());
+    kept.push_back(*found);
+  }
+  *functions = std::move(kept);
+  return Error::Ok;
+}
+
+std::string chosen_name(const Json& choice) {
+  const Json& function = choice["function"];
+  return std::string(function.is(Kind::Object) ? function.string("name") : choice.string("name"));
+}
+
+/// Keeps the functions that `choice` permits. `*must_call`: whether the answer must be a call.
+Error apply_choice(const Json& choice, std::vector<ToolFunction>* functions, bool* must_call) {
+  const std::string_view word = choice.is_string() ? std::string_view(choice.text) : std::string_view();
+  const Json& allowed = choice["allowed_tools"];
+  *must_call = word != "auto" && word != "none" && allowed.string("mode") != "auto";
+  if (!*must_call || word == "required") return Error::Ok;
+  if (allowed.is(Kind::Object)) {
+    std::vector<std::string> names;
+    for (const Json& tool : allowed["tools"].items) names.push_back(chosen_name(tool));
+    TORCHETTE_CHECK(allowed.string("mode") == "required" && !names.empty(), InvalidArgument,
+                    "tool_choice: allowed_tools needs the mode auto or required, and a list of tools");
+    return keep_named(names, functions);
+  }
+  TORCHETTE_CHECK(choice.is(Kind::Object), InvalidArgument,
+                  "tool_choice is %.100s, it must be auto, none, required or a function",
+                  to_json(choice).c_str());
+  return keep_named({chosen_name(choice)}, functions);
+}
+
+/// The JSON schema of a call of one of the functions. `key` is the name of its arguments.
+Json schema_of_calls(std::vector<ToolFunction> functions, const char* key) {
+  Json calls = schema::empty(Kind::Array), definitions = schema::empty(Kind::Object);
+  for (size_t i = 0; i < functions.size(); ++i) {
+    Json parameters = std::move(functions[i].parameters), required = schema::empty(Kind::Array);
+    move_references("#/$defs/" + std::to_string(i), &parameters);
+    schema::set(&definitions, std::to_string(i), parameters);
+    required.items = {text_value("name"), text_value(key)};
+    const Json properties =
+        object({{"name", object({{"const", text_value(functions[i].name)}})}, {key, std::move(parameters)}});
+    calls.items.push_back(
+        object({{"type", text_value("object")}, {"properties", properties}, {"required", required}}));
+  }
+  return object({{"anyOf", std::move(calls)}, {"$defs", std::move(definitions)}});
+}
+
+}  // namespace
+
+Result<std::string> grammar_of_calls(const Json& tools, const Json& choice, std::string_view source) {
+  Result<std::vector<ToolFunction>> functions = functions_of(tools);
+  if (!functions.ok()) return functions.error();
+  bool must_call = false;
+  TORCHETTE_TRY(apply_choice(choice, &*functions, &must_call));
+  if (!must_call) return std::string();
+#ifdef __wasm__  // keeps the program of a page small
+  TORCHETTE_LOG(Error, "this build has no JSON schemas; tool_choice must be auto or none");
+  return Error::NotSupported;
+#else
+  const bool is_marked = source.find(kCallOpen) != std::string_view::npos;
+  const bool has_parameters = !is_marked && source.find("\"parameters\":") != std::string_view::npos;
+  const Json calls = schema_of_calls(std::move(*functions), has_parameters ? "parameters" : "arguments");
+  const Result<std::string> grammar = grammar_of(to_json(calls));
+  if (!grammar.ok()) return Error::NotSupported;
+  constexpr std::string_view kRoot = "root ::= ";
+  const size_t root = grammar->find(kRoot);
+  if (!is_marked || root == std::string::npos) return std::string(*grammar);
+  std::string marked = *grammar;
+  const std::string open(kCallOpen), close(kCallClose);
+  return marked.replace(root, kRoot.size(),
+                        "root ::= \"" + open + "\\n\" call \"\\n" + close + "\"\ncall ::= ");
+#endif
+}
+
+// --- Calls in an answer ---
+
+namespace {
+
+/// The JSON values of a text; nothing if it has anything else.
+std::optional<std::vector<Json>> values_in(std::string_view text) {
+  constexpr std::string_view kBetween = " \n\r\t;";
+  std::vector<Json> values;
+  for (size_t at = 0; (at = text.find_first_not_of(kBetween, at)) != std::string_view::npos;) {
+    Json value;
+    if (!Json::read(text, &at, &value, Json::kDeep)) return std::nullopt;
+    if (value.is(Kind::Array))
+      values.insert(values.end(), value.items.begin(), value.items.end());
+    else
+      values.push_back(std::move(value));
+  }
+  return values;
+}
+
+std::optional<ToolCall> call_of(const Json& value, const std::vector<std::string>& names) {
+  const Json* const function = schema::find(value, "function");
+  const Json& call = function != nullptr ? *function : value;
+  const std::string name(call.string("name"));
+  if (std::find(names.begin(), names.end(), name) == names.end()) return std::nullopt;
+  const Json* arguments = schema::find(call, "arguments");
+  if (arguments == nullptr) arguments = schema::find(call, "parameters");
+  return ToolCall{name, arguments != nullptr ? *arguments : schema::empty(Kind::Object)};
+}
+
+}  // namespace
+
+CalledText calls_in(std::string_view answer, const std::vector<std::string>& names) {
+  const size_t mark = answer.find(kCallOpen);
+  const bool is_marked = mark != std::string_view::npos;
+  const CalledText only_text{std::string(answer), {}};
+  CalledText found;
+  if (is_marked) found.text = jinja::strip(std::string(answer.substr(0, mark)), nullptr, false, true);
+  for (std::string_view rest = is_marked ? answer.substr(mark + kCallOpen.size()) : answer;;) {
+    const size_t next = is_marked ? rest.find(kCallOpen) : std::string_view::npos;
+    const std::string_view part = rest.substr(0, next);
+    const std::optional<std::vector<Json>> values = values_in(part.substr(0, part.find(kCallClose)));
+    if (!values) return only_text;
+    for (const Json& value : *values) {
+      std::optional<ToolCall> call = call_of(value, names);
+      if (!call) return only_text;
+      found.calls.push_back(std::move(*call));
+    }
+    if (next == std::string_view::npos) break;
+    rest.remove_prefix(next + kCallOpen.size());
+  }
+  return found.calls.empty() ? only_text : found;
+}
+
+}  // namespace torchette::extension::llm
