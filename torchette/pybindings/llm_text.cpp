@@ -1,50 +1,162 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// torchette.runtime._native.llm: tokenizers.
+// torchette.runtime._native.llm: tokenizers, streams of text, chat templates, messages and tools. JSON values
+// are passed as text.
+#include "torchette/pybindings/llm_text.h"
+
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <memory>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "torchette/llm/text/tokenizer.h"
+#include "torchette/llm/engine/chat.h"
+#include "torchette/llm/engine/tools.h"
+#include "torchette/llm/text/stop_strings.h"
 #include "torchette/pybindings/bindings.h"
 #include "torchette/pybindings/faults.h"
+#include "torchette/pybindings/values.h"
 
 namespace torchette::pybindings {
 namespace {
 
 using namespace extension::llm;
 
-// The library has no RTTI, which nanobind requires of a class with virtual functions.
-struct TokenizerHolder {
-  std::shared_ptr<const Tokenizer> tokenizer;
-};
-
 std::string_view view_of(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
+nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
+
+/// Calls a function of the library without the GIL. The text of its error has no older lines.
+template <typename Work>
+auto called(Work work) {
+  take_log();
+  nb::gil_scoped_release others_run;
+  return unwrap(work());
+}
+
+Json json_of(const std::string& text) { return unwrap(Json::parse(text, Json::kDeep)); }
+
+// --- Tokenizers ---
+
+void bind_tokenizer(nb::module_& m) {
+  nb::class_<TokenizerHolder>(m, "Tokenizer")
+      .def("__init__",
+           [](TokenizerHolder* self, const nb::bytes& data) {
+             new (self) TokenizerHolder{called([&] { return make_tokenizer(view_of(data)); })};
+           })
+      .def("encode",
+           [](const TokenizerHolder& self, const std::string& text, bool add_special_tokens) {
+             return called([&] {
+               return add_special_tokens ? self.tokenizer->encode_with_special_tokens(text)
+                                         : self.tokenizer->encode(text);
+             });
+           })
+      .def("bytes_of",
+           [](const TokenizerHolder& self, uint64_t size) {
+             nb::list tokens;
+             for (uint64_t token = 0; token < size; ++token)
+               tokens.append(bytes_of(self.tokenizer->bytes_of(token)));
+             return tokens;
+           })
+      .def("id_of",
+           [](const TokenizerHolder& self, const std::string& piece) -> std::optional<uint64_t> {
+             const Result<uint64_t> token = self.tokenizer->piece_to_id(piece);
+             return token.ok() ? std::optional<uint64_t>(*token) : std::nullopt;
+           })
+      .def("piece_of", [](const TokenizerHolder& self, uint64_t token) {
+        const Result<std::string> piece =
+            self.tokenizer->has(token) ? self.tokenizer->id_to_piece(token) : std::string();
+        return text_of(piece.ok() ? std::string_view(*piece) : std::string_view());
+      });
+  nb::class_<TextStream>(m, "TextStream")
+      .def(nb::init<std::vector<std::string>>())
+      .def("push", [](TextStream& self, const nb::bytes& data, bool is_last) {
+        bool is_stopped = false;
+        std::string text = self.push(view_of(data), is_last, &is_stopped);
+        return std::pair(std::move(text), is_stopped);
+      });
+}
+
+// --- Chats ---
+
+using Files = std::map<std::string, nb::bytes>;
+
+ChatFormat format_of_files(const Files& files, const TokenizerHolder* tokenizer, int64_t begin, int64_t end) {
+  const auto file = [&](const char* name) -> std::optional<std::string> {
+    const auto found = files.find(name);
+    if (found == files.end()) return std::nullopt;
+    return std::string(view_of(found->second));
+  };
+  take_log();
+  return unwrap(ChatFormat::of_program(file, tokenizer != nullptr ? tokenizer->tokenizer.get() : nullptr,
+                                       static_cast<uint64_t>(begin), static_cast<uint64_t>(end)));
+}
+
+void bind_chat(nb::module_& m) {
+  nb::class_<ChatFormat>(m, "ChatFormat")
+      .def("__init__",
+           [](ChatFormat* self, const std::string& source, const std::string& tool_source,
+              const std::string& names) {
+             const Json variables = json_of(names);
+             new (self) ChatFormat(called([&] { return ChatFormat::make(source, tool_source, variables); }));
+           })
+      .def_static("of_files", &format_of_files, nb::arg("files"), nb::arg("tokenizer").none(),
+                  nb::arg("begin"), nb::arg("end"))
+      .def("source", &ChatFormat::source)
+      .def("contents",
+           [](const ChatFormat& self, bool has_tools) {
+             const ChatContents contents = self.contents(has_tools);
+             return std::pair(contents.texts, contents.parts);
+           })
+      .def("render", [](const ChatFormat& self, const std::string& messages, const std::string& variables,
+                        const std::string& image) {
+        const Json given = json_of(messages), more = json_of(variables);
+        return called([&] { return self.render(given, more, image); });
+      });
+  m.def("prepare_messages",
+        [](const std::string& messages, bool texts, bool parts, const std::string& image) {
+          const Json given = json_of(messages);
+          return to_json(called([&] { return prepare_messages(given, {texts, parts}, image); }));
+        });
+}
+
+// --- Tools ---
+
+void bind_tools(nb::module_& m) {
+  m.attr("CALL_OPEN") = std::string(kCallOpen);
+  m.attr("CALL_CLOSE") = std::string(kCallClose);
+  m.def("functions_of", [](const std::string& tools) {
+    const Json given = json_of(tools);
+    std::vector<std::pair<std::string, std::string>> functions;
+    for (const ToolFunction& one : called([&] { return functions_of(given); }))
+      functions.emplace_back(one.name, to_json(one.parameters));
+    return functions;
+  });
+  m.def("grammar_of_calls",
+        [](const std::string& tools, const std::string& choice, const std::string& source) {
+          const Json given = json_of(tools), chosen = json_of(choice);
+          return called([&] { return grammar_of_calls(given, chosen, source); });
+        });
+  m.def("calls_in", [](const std::string& answer, const std::vector<std::string>& names) {
+    CalledText found = calls_in(answer, names);
+    std::vector<std::pair<std::string, std::string>> calls;
+    for (const ToolCall& one : found.calls) calls.emplace_back(one.name, to_json(one.arguments));
+    return std::pair(std::move(found.text), std::move(calls));
+  });
+}
 
 }  // namespace
 
 void bind_llm_text(nb::module_& m) {
-  nb::class_<TokenizerHolder>(m, "Tokenizer")
-      .def("__init__",
-           [](TokenizerHolder* self, const nb::bytes& data) {
-             new (self) TokenizerHolder{unwrap(make_tokenizer(view_of(data)))};
-           })
-      .def("encode",
-           [](const TokenizerHolder& self, const std::string& text, bool add_special_tokens) {
-             return unwrap(add_special_tokens ? self.tokenizer->encode_with_special_tokens(text)
-                                              : self.tokenizer->encode(text));
-           })
-      .def("bytes_of", [](const TokenizerHolder& self, uint64_t token) {
-        const std::string bytes = self.tokenizer->bytes_of(token);
-        return nb::bytes(bytes.data(), bytes.size());
-      });
+  bind_tokenizer(m);
+  bind_chat(m);
+  bind_tools(m);
 }
 
 }  // namespace torchette::pybindings

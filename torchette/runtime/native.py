@@ -14,7 +14,7 @@ from typing import Any
 from torchette.errors import NativeModuleError
 
 # The error codes that Python distinguishes: torchette/runtime/error.h.
-INVALID_ARGUMENT, OPERATOR_MISSING = 0x12, 0x14
+NOT_SUPPORTED, INVALID_ARGUMENT, OPERATOR_MISSING = 0x10, 0x12, 0x14
 NOT_FOUND = 0x20
 ACCESS_FAILED, INVALID_PROGRAM, INVALID_EXTERNAL_DATA = 0x22, 0x23, 0x24
 
