@@ -46,8 +46,6 @@ PACKAGES = {
         Package("torchao", "torchao>=0.18", "quantize", "quantizing models"),
         Package("transformers", "transformers>=5", "llm-export", "compiling language models"),
         Package("safetensors", "safetensors", "llm-export", "reading the weights of language models"),
-        Package("tokenizers", "tokenizers", "llm", "text in and out of language models"),
-        Package("jinja2", "jinja2", "llm", "chat templates"),
         Package("PIL", "pillow", "llm", "images for language models"),
         Package("ziglang", "ziglang==0.17.0", "build", "`torchette build` for other machines"),
         Package("yaml", "pyyaml", "build", "lists of kernels in YAML"),

@@ -107,8 +107,9 @@ def session(decoder: FakeDecoder | None = None, generation: Mapping[str, object]
     return made
 
 
-def program() -> bytes:
-    """A file of a language model of few numbers: what a step adds lies in a buffer, a row for each position."""
+def program(more: Mapping[str, bytes] | None = None) -> bytes:
+    """A file of a language model of few numbers: what a step adds lies in a buffer, a row for each position. `more` are
+    further named data."""
     import torch
 
     import torchette
@@ -129,7 +130,7 @@ def program() -> bytes:
             seen = torch.arange(256).unsqueeze(1) <= positions[-1]
             return torch.sin((self.cache * seen).sum(0, keepdim=True)) @ self.head
 
-    files = {"tokenizer.json": tokenizer_json(), "chat_template.jinja": TEMPLATE.encode()}
+    files = {"tokenizer.json": tokenizer_json(), "chat_template.jinja": TEMPLATE.encode(), **(more or {})}
     made = torchette.compile(
         Talker().eval(),
         (torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)),

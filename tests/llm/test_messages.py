@@ -16,7 +16,6 @@ from torchette.llm.messages import Call, calls_in, functions, grammar_of_calls, 
 from torchette.llm.text import ChatTemplate
 
 pytest.importorskip("tokenizers")
-pytest.importorskip("jinja2")
 
 PARTS = "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}{% if p.type == 'image' %}<img>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endfor %}"
 EITHER = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}[{{ p.type }}:{{ p.text }}]{% endfor %}{% endif %}{% endfor %}"

@@ -112,6 +112,215 @@ none
    {%+ if true %}{{ block }}{% endif +%}
 done
 """
+# With functions: Qwen's and Hermes's marks, signatures in Hermes's way, Mistral's lists, Llama's headers, GLM's lines, Gemma's
+# sorted properties, DeepSeek's answers without thoughts, and Phi's.
+MARKED_TOOLS = """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
+    {{- "# Functions\\n<tools>" }}
+    {%- for tool in tools %}
+        {{- "\\n" }}{{- tool | tojson }}
+    {%- endfor %}
+    {{- "\\n</tools><|im_end|>\\n" }}
+{%- endif %}
+{%- set ns = namespace(multi_step=true, last=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.multi_step and message.role == "user" and message.content is string and not(message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}
+        {%- set ns.multi_step = false %}{%- set ns.last = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- set content = message.content if message.content is string else '' %}
+    {%- if message.role == "user" or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set reasoning = message.reasoning_content if message.reasoning_content is defined and message.reasoning_content is not none else '' %}
+        {%- if not reasoning and '</think>' in content %}
+            {%- set reasoning = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {{- '<|im_start|>' + message.role + '\\n' + (('<think>\\n' + reasoning.strip('\\n') + '\\n</think>\\n\\n') if loop.index0 > ns.last else '') + content }}
+        {%- if message.tool_calls %}
+            {%- for tool_call in message.tool_calls %}
+                {%- if (loop.first and content) or (not loop.first) %}{{- '\\n' }}{%- endif %}
+                {%- if tool_call.function %}{%- set tool_call = tool_call.function %}{%- endif %}
+                {{- '<tool_call>\\n{"name": "' }}{{- tool_call.name }}{{- '", "arguments": ' }}
+                {%- if tool_call.arguments is string %}{{- tool_call.arguments }}{%- else %}{{- tool_call.arguments | tojson }}{%- endif %}
+                {{- '}\\n</tool_call>' }}
+            {%- endfor %}
+        {%- endif %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if loop.first or (messages[loop.index0 - 1].role != "tool") %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\\n<tool_response>\\n' }}{{- content }}{{- '\\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}{{- '<|im_end|>\\n' }}{%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{%- endif %}"""
+SIGNATURES = """{%- macro python_type(spec) %}
+    {%- set names = {"string": "str", "number": "float", "integer": "int", "boolean": "bool"} %}
+    {%- if names[spec.type] is defined %}
+        {{- names[spec.type] }}
+    {%- elif spec.type == "array" %}
+        {{- "list[" + python_type(spec['items']) + "]" }}
+    {%- elif spec.type == "object" %}
+        {{- "dict" }}
+    {%- elif spec.type is iterable and spec.type is not string %}
+        {{- "Union[" }}{%- for t in spec.type %}{{- python_type({"type": t}) }}{%- if not loop.last %}{{- "," }}{%- endif %}{%- endfor %}{{- "]" }}
+    {%- else %}
+        {{- "Any" }}
+    {%- endif %}
+{%- endmacro %}
+{{- bos_token }}{{- '<|im_start|>system\\n' }}
+{%- for tool in tools %}
+    {%- if tool.function is defined %}{%- set tool = tool.function %}{%- endif %}
+    {{- '{"name": "' + tool.name + '", "description": "' + tool.name + '(' }}
+    {%- for name, fields in tool.parameters.properties | items %}
+        {{- name + ": " + python_type(fields) }}{%- if not loop.last %}{{- ", " }}{%- endif %}
+    {%- endfor %}
+    {{- ")" }}{%- if tool.return is defined %}{{- " -> " + python_type(tool.return) }}{%- endif %}
+    {{- " - " + tool.description + "\\n\\n" }}
+    {%- for name, fields in tool.parameters.properties | items %}
+        {%- if loop.first %}{{- "    Args:\\n" }}{%- endif %}
+        {{- "        " + name + "(" + python_type(fields) + "): " + (fields.description or "") | trim }}
+    {%- endfor %}
+    {{- ', "parameters": ' }}
+    {%- if tool.parameters.properties | length == 0 %}{{- "{}" }}{%- else %}{{- tool.parameters | tojson }}{%- endif %}
+    {{- "}" }}{%- if not loop.last %}{{- "\\n" }}{%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.role == "assistant" and message.tool_calls is defined %}
+        {%- for call in message.tool_calls %}
+            {%- for name, value in call.function.arguments | items %}{{- '"' + name + '"' }}: {{ value | tojson }}{%- if not loop.last %}{{- ", " }}{%- endif %}{%- endfor %}
+        {%- endfor %}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}"""
+LISTED = """{%- if messages[0]["role"] == "system" %}
+    {%- set system_message = messages[0]["content"] %}{%- set loop_messages = messages[1:] %}
+{%- else %}{%- set loop_messages = messages %}{%- endif %}
+{%- if not tools is defined %}{%- set tools = none %}{%- endif %}
+{%- set user_messages = loop_messages | selectattr("role", "equalto", "user") | list %}
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if message["role"] == "user" %}
+        {%- if tools is not none and (message == user_messages[-1]) %}
+            {{- "[AVAILABLE_TOOLS] [" }}
+            {%- for tool in tools %}
+                {%- set tool = tool.function %}
+                {{- '{"type": "function", "function": {' }}
+                {%- for key, val in tool.items() if key != "return" %}
+                    {%- if val is string %}{{- '"' + key + '": "' + val + '"' }}{%- else %}{{- '"' + key + '": ' + val|tojson }}{%- endif %}
+                    {%- if not loop.last %}{{- ", " }}{%- endif %}
+                {%- endfor %}
+                {{- "}}" }}{%- if not loop.last %}{{- ", " }}{%- else %}{{- "]" }}{%- endif %}
+            {%- endfor %}
+            {{- "[/AVAILABLE_TOOLS]" }}
+        {%- endif %}
+        {%- if loop.last and system_message is defined %}{{- "[INST] " + system_message + "\\n\\n" + message["content"] + "[/INST]" }}
+        {%- else %}{{- "[INST] " + message["content"] + "[/INST]" }}{%- endif %}
+    {%- elif message.tool_calls is defined and message.tool_calls is not none %}
+        {{- "[TOOL_CALLS] [" }}
+        {%- for tool_call in message.tool_calls %}
+            {%- set out = tool_call.function|tojson %}{{- out[:-1] }}{{- ', "id": "' + tool_call.id + '"}' }}
+            {%- if not loop.last %}{{- ", " }}{%- else %}{{- "]" + eos_token }}{%- endif %}
+        {%- endfor %}
+    {%- elif message["role"] == "assistant" %}{{- " " + message["content"]|trim + eos_token }}
+    {%- elif message["role"] == "tool" or message["role"] == "tool_results" %}
+        {%- if message.content is defined and message.content.content is defined %}{%- set content = message.content.content %}
+        {%- else %}{%- set content = message.content %}{%- endif %}
+        {{- '[TOOL_RESULTS] {"content": ' + content|string + ", " }}
+        {%- if not message.tool_call_id is defined or message.tool_call_id|length != 9 %}{{- '"call_id": "none"}' }}{%- else %}{{- '"call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' }}{%- endif %}
+    {%- endif %}
+{%- endfor %}"""
+HEADED_TOOLS = """{{- bos_token }}
+{%- if custom_tools is defined %}{%- set tools = custom_tools %}{%- endif %}
+{%- if not tools_in_user_message is defined %}{%- set tools_in_user_message = true %}{%- endif %}
+{%- if not tools is defined %}{%- set tools = none %}{%- endif %}
+{%- if messages[0]['role'] == 'system' %}{%- set system_message = messages[0]['content']|trim %}{%- set messages = messages[1:] %}{%- else %}{%- set system_message = "" %}{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{%- if builtin_tools is defined or tools is not none %}{{- "Environment: ipython\\n" }}{%- endif %}
+{%- if builtin_tools is defined %}{{- "Tools: " + builtin_tools | reject('equalto', 'code_interpreter') | join(", ") + "\\n\\n" }}{%- endif %}
+{{- system_message }}{{- "<|eot_id|>" }}
+{%- if tools_in_user_message and not tools is none %}
+    {%- if messages | length != 0 %}{%- set first_user_message = messages[0]['content']|trim %}{%- set messages = messages[1:] %}{%- else %}{{- raise_exception("no first user message") }}{%- endif %}
+    {{- '<|start_header_id|>user<|end_header_id|>\\n\\n' -}}
+    {%- for t in tools %}{{- t | tojson(indent=4) }}{{- "\\n\\n" }}{%- endfor %}
+    {{- first_user_message + "<|eot_id|>" }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
+    {%- elif 'tool_calls' in message %}
+        {%- if not message.tool_calls|length == 1 %}{{- raise_exception("one call at a time") }}{%- endif %}
+        {%- set tool_call = message.tool_calls[0].function %}
+        {{- '{"name": "' + tool_call.name + '", ' }}{{- '"parameters": ' }}{{- tool_call.arguments | tojson }}{{- "}" }}{{- "<|eot_id|>" }}
+    {%- else %}
+        {{- "<|start_header_id|>ipython<|end_header_id|>\\n\\n" }}
+        {%- if message.content is mapping or message.content is iterable %}{{- message.content | tojson }}{%- else %}{{- message.content }}{%- endif %}
+    {%- endif %}
+{%- endfor %}"""
+LINES = """[gMASK]<sop>{%- if tools -%}<|system|>
+{% for tool in tools %}
+{{ tool | tojson(ensure_ascii=False) }}
+{% endfor %}{%- endif -%}
+{%- macro visible_text(content) -%}
+    {%- if content is string -%}{{- content }}
+    {%- elif content is iterable and content is not mapping -%}
+        {%- for item in content -%}{%- if item is mapping and item.type == 'text' -%}{{- item.text }}{%- elif item is string -%}{{- item }}{%- endif -%}{%- endfor -%}
+    {%- else -%}{{- content }}{%- endif -%}
+{%- endmacro -%}
+{% for m in messages %}
+{%- if m.role == 'user' -%}<|user|>
+{{ visible_text(m.content) }}{{- '/nothink' if (enable_thinking is defined and not enable_thinking and not visible_text(m.content).endswith("/nothink")) else '' -}}
+{%- elif m.role == 'assistant' -%}<|assistant|>
+{%- if m.tool_calls %}{% for tc in m.tool_calls %}{%- if tc.function %}{%- set tc = tc.function %}{%- endif %}
+{{ '<tool_call>' + tc.name }}
+{% set _args = tc.arguments %}
+{% for k, v in _args.items() %}<arg_key>{{ k }}</arg_key>
+<arg_value>{{ v | tojson(ensure_ascii=False) if v is not string else v }}</arg_value>
+{% endfor %}</tool_call>{% endfor %}{% endif %}
+{%- elif m.role == 'tool' -%}{%- if m.content is string -%}<|observation|>{{ '<tool_response>\\n' + m.content }}{%- endif -%}
+{%- elif m.role == 'system' -%}<|system|>
+{{ visible_text(m.content) }}{%- endif -%}{%- endfor -%}
+{%- if add_generation_prompt -%}<|assistant|>{{- '\\n<think></think>' if (enable_thinking is defined and not enable_thinking) else '' -}}{%- endif -%}"""
+SORTED = """{{- bos_token }}{%- for tool in tools or [] %}{%- set f = tool['function'] %}
+<declaration>{{ f['name'] }}{description:<escape>{{ f['description'] }}<escape>{%- set params = f['parameters'] %}
+{%- for key, value in params['properties'] | dictsort %},{{ key }}:{type:<escape>{{ value['type'] | upper if value['type'] is string else value['type'] | map('upper') | list }}<escape>}{%- endfor %}
+,required:[{%- for item in params['required'] | default([]) | sort %}<escape>{{ item }}<escape>{{ ',' if not loop.last }}{%- endfor %}]}</declaration>{%- endfor %}
+{%- for message in messages -%}
+{%- set role = 'model' if message['role'] == 'assistant' else message['role'] -%}
+{{- '<start_of_turn>' + role + '\\n' + (message['content'] | trim) + '<end_of_turn>\\n' -}}
+{%- endfor -%}"""
+THOUGHTS = """{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}{% set ns = namespace(is_first=false, is_tool=false, is_output_first=true, system_prompt='', is_first_sp=true) %}{%- for message in messages %}{%- if message['role'] == 'system' %}{%- if ns.is_first_sp %}{% set ns.system_prompt = ns.system_prompt + message['content'] %}{% set ns.is_first_sp = false %}{%- else %}{% set ns.system_prompt = ns.system_prompt + '\\n\\n' + message['content'] %}{%- endif %}{%- endif %}{%- endfor %}{{ bos_token }}{{ ns.system_prompt }}{%- for message in messages %}{%- if message['role'] == 'user' %}{%- set ns.is_tool = false -%}{{'<｜User｜>' + message['content']}}{%- endif %}{%- if message['role'] == 'assistant' and 'tool_calls' in message %}{%- set ns.is_tool = false -%}{%- for tool in message['tool_calls'] %}{%- if not ns.is_first %}{{'<｜tool▁calls▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + tool['function']['name'] + '\\n```json\\n' + tool['function']['arguments'] | tojson + '\\n```'}}{%- set ns.is_first = true -%}{%- else %}{{'\\n' + tool['type'] + tool['function']['name']}}{%- endif %}{%- endfor %}{%- elif message['role'] == 'assistant' %}{%- if ns.is_tool %}{{'<｜tool▁outputs▁end｜>' + message['content'] + eos_token}}{%- set ns.is_tool = false -%}{%- else %}{% set content = message['content'] %}{% if '</think>' in content %}{% set content = content.split('</think>')[-1] %}{% endif %}{{'<｜Assistant｜>' + content + eos_token}}{%- endif %}{%- endif %}{%- if message['role'] == 'tool' %}{%- set ns.is_tool = true -%}{{'<｜tool▁output▁begin｜>' + message['content'] + '<｜tool▁output▁end｜>'}}{%- endif %}{%- endfor -%}{% if add_generation_prompt and not ns.is_tool %}{{'<｜Assistant｜>'}}{% endif %}"""
+TURNS = """{% for message in messages %}{% if message['role'] == 'system' and tools is not none %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|tool|>' + tools | string + '<|/tool|>' + '<|end|>' }}{% else %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% else %}{{ eos_token }}{% endif %}"""
+TOOL_TEMPLATES = [MARKED_TOOLS, SIGNATURES, LISTED, HEADED_TOOLS, LINES, SORTED, THOUGHTS, TURNS]
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "description": "Größe & 'Ort' <b>"},
+        "Days": {"type": ["integer", "null"], "default": 3, "minimum": -1.5, "maximum": 12345678901234567890},
+        "tags": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["tags", "city"],
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "The weather", "parameters": PARAMETERS}},
+    {"type": "function", "function": {"name": "now", "description": "Line\nbreak", "parameters": {"type": "object", "properties": {}}}},
+]  # fmt: skip
+CALLS = [
+    {"role": "system", "content": "Be kind."},
+    {"role": "user", "content": "Weather in Köln?"},
+    {"role": "assistant", "content": "", "tool_calls": [{"id": "abcdef123", "type": "function", "function": {"name": "weather", "arguments": {"city": "Köln ☀️", "Days": 2, "tags": [1.0, None, True]}}}]},
+    {"role": "tool", "tool_call_id": "abcdef123", "content": '{"sky": "blue"}'},
+    {"role": "assistant", "content": "<think>\nhm\n</think>\n\nIt is sunny."},
+    {"role": "user", "content": "Thanks"},
+]  # fmt: skip
 TEMPLATES = [MARKS, DEFAULT_SYSTEM, HEADERS, ALTERNATE, INSTRUCTION, MACROS]
 
 EXPRESSIONS = """
@@ -222,6 +431,19 @@ def test_what_jinja2_renders() -> None:
     cases += [(t, names(CONVERSATION)) for t in CASES]
     assert differences(cases) == []
     assert sum(expected(*case) is not None for case in cases) > 240, "most are to render"
+
+
+def test_templates_with_functions_render_as_in_transformers() -> None:
+    plain = [message for message in CALLS if "tool_calls" not in message and message["role"] != "tool"]
+    cases = [
+        (template, {**names(messages), "tools": tools, **more})
+        for template in [*TOOL_TEMPLATES, *TEMPLATES]
+        for messages in (CALLS, CALLS[:2], CALLS[1:4], plain)
+        for tools in (TOOLS, TOOLS[:1], None)
+        for more in ({}, {"enable_thinking": False}, {"enable_thinking": True, "builtin_tools": ["a", "b"]})
+    ]
+    assert differences(cases) == []
+    assert sum(expected(*case) is not None for case in cases) > 300, "most are to render"
 
 
 HOSTILE = {

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: requests of chats, with special tokens, several templates and tools. Out: prompts as of transformers, by Python and by the
+# runner, and calls that must come.
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.llm import double
+from tests.llm.engine.test_runner import converse
+from torchette.errors import FormatError, InputError
+from torchette.llm.messages import calls_in, functions, grammar_of_calls
+from torchette.llm.text import ChatTemplate, Tokenizer
+
+utilities = pytest.importorskip("transformers.utils.chat_template_utils")
+
+SPECIAL = "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ unk_token }}|{{ image_token is defined }}|{{ additional_special_tokens }}"
+STATED = (
+    "{% if tools is not none %}{{ tools | tojson }}{% else %}no tools{% endif %}"
+    "{% if documents is not none %}documents{% endif %}{% if tools is defined %} defined{% endif %}"
+)
+PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+WITH_TOOLS = "<tool_call>{{ tools | map(attribute='function.name') | join(',') }}{{ thinking }}" + PLAIN
+MESSAGES = [{"role": "user", "content": "Hi"}]
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}},
+            "required": ["a"],
+        },
+    },
+}
+NOW = {"type": "function", "function": {"name": "mcp:clock/now", "description": "x"}}
+
+
+def rendered(source: str, **names: Any) -> str:
+    """The prompt of transformers."""
+    return str(utilities.render_jinja_template([MESSAGES], chat_template=source, **names)[0][0])
+
+
+@pytest.mark.parametrize(
+    ("map", "names"),
+    [
+        ({"bos_token": "<|begin|>", "eos_token": {"content": "<|end|>", "lstrip": False}}, {"bos_token": "<|begin|>", "eos_token": "<|end|>"}),
+        ({"bos_token": None, "pad_token": "<pad>", "unk_token": "<unk>", "image_token": "<img>"}, {"pad_token": "<pad>", "unk_token": "<unk>", "image_token": "<img>"}),
+        ({"additional_special_tokens": ["<a>", {"content": "<b>"}]}, {"additional_special_tokens": ["<a>", "<b>"]}),
+        ({}, {}), (None, {"bos_token": "<s>", "eos_token": "</s>"}),
+    ],
+)  # fmt: skip
+def test_special_tokens_are_those_of_the_program(map: Any, names: dict[str, Any]) -> None:
+    files = {"chat_template.jinja": SPECIAL.encode()}
+    if map is not None:
+        files["special_tokens_map.json"] = json.dumps(map).encode()
+    tokenizer = Tokenizer(double.tokenizer_json())
+    made = ChatTemplate.of_files(files, tokenizer, double.BEGIN, double.END)
+    assert made.render(MESSAGES) == rendered(SPECIAL, **names)
+
+
+def test_a_token_that_the_model_does_not_have_is_undefined() -> None:
+    made = ChatTemplate.of_files({"chat_template.jinja": b"{{ bos_token + 'x' }}"}, None, -1, -1)
+    with pytest.raises(InputError, match="bos_token"):
+        made.render(MESSAGES)
+    for wrong in (b"[", b"[]"):
+        with pytest.raises(FormatError, match=r"JSON"):
+            ChatTemplate.of_files(
+                {"chat_template.jinja": b"x", "special_tokens_map.json": wrong}, None, -1, -1
+            )
+    with pytest.raises(FormatError, match="has no chat template") as caught:
+        ChatTemplate.of_files({}, None, -1, -1)
+    assert caught.value.code == "no-chat-template"
+
+
+def test_a_request_without_tools_has_none() -> None:
+    made = ChatTemplate(STATED, {})
+    assert made.render(MESSAGES) == rendered(STATED) == "no tools defined"
+    assert made.render(MESSAGES, tools=[ADD]) == rendered(STATED, tools=[ADD])
+    assert made.render(MESSAGES, documents=[{"text": "x"}]) == rendered(STATED, documents=[{"text": "x"}])
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("chat") / "model.pte"
+    more = {
+        "chat_template.jinja": (SPECIAL + STATED + PLAIN + "{{ enable_thinking }}").encode(),
+        "chat_template.tool_use.jinja": WITH_TOOLS.encode(),
+        "special_tokens_map.json": b'{"bos_token": "<b>", "pad_token": "<p>"}',
+    }
+    file.write_bytes(double.program(more))
+    return file
+
+
+def test_the_runner_renders_as_python(path: Path) -> None:
+    from torchette.format import pte
+
+    files = pte.load_file(path).named()
+    made = ChatTemplate.of_files({name: bytes(data) for name, data in files.items()}, None, -1, -1)
+    cases: list[tuple[Any, dict[str, Any]]] = [
+        (MESSAGES, {}),
+        (MESSAGES, {"enable_thinking": False}),
+        (MESSAGES, {"tools": [ADD, NOW], "tool_choice": "auto", "thinking": "+"}),
+        ([{"role": "user", "content": [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]}], {}),
+    ]
+    said = converse(path, *(f"render\t{json.dumps(m)}\t{json.dumps(v)}" for m, v in cases))
+    for (messages, variables), line in zip(cases, said, strict=True):
+        given = {name: value for name, value in variables.items() if name != "tool_choice"}
+        assert (line.error, line.answer) == ("Ok", made.render(messages, **given))
+    assert said[0].answer.startswith("<b>||<p>|") and said[0].answer.endswith("no tools defined<user>Hi")
+    assert said[1].answer.endswith("<user>HiFalse")
+    assert said[2].answer == "<tool_call>add,mcp:clock/now+<user>Hi"
+
+
+def test_the_runner_refuses_what_are_no_requests(path: Path, tmp_path: Path) -> None:
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}
+    wrong = [
+        (MESSAGES, 5), (MESSAGES, {"tools": 5}), (MESSAGES, {"tools": [{"type": "custom"}]}), ([], {}), ("x", {}), ([call], {}),
+        (MESSAGES, {"tools": [ADD], "tool_choice": "other"}), ([{"role": "user", "content": [{"type": "video"}]}], {}),
+    ]  # fmt: skip
+    said = converse(path, *(f"chat\t{json.dumps(m)}\tnew=1\tvariables={json.dumps(v)}" for m, v in wrong))
+    assert {line.error for line in said} == {"InvalidArgument"}
+    plain = tmp_path / "plain.pte"
+    plain.write_bytes(double.program())
+    assert (
+        converse(plain, f"render\t{json.dumps(MESSAGES)}\t{json.dumps({'tools': [ADD]})}")[0].error
+        == "InvalidArgument"
+    )
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
+def test_the_runner_makes_the_call_that_must_come(path: Path, choice: Any) -> None:
+    variables = json.dumps({"tools": [ADD], "tool_choice": choice})
+    both = ["json=" + json.dumps({"grammar": 'root ::= "a"'}), f"variables={variables}"]
+    made, twice = converse(
+        path,
+        f"chat\t{json.dumps(MESSAGES)}\tnew=100\tvariables={variables}",
+        "\t".join(["chat", json.dumps(MESSAGES), *both]),
+    )
+    assert (made.error, made.reason) == ("Ok", "stop")
+    said, (call,) = calls_in(made.answer, ["add"])
+    assert said == "" and call.name == "add" and 0 <= call.arguments["a"] <= 9
+    assert twice.error == "InvalidArgument"
+
+
+def test_why_tools_are_refused() -> None:
+    long = {"type": "function", "function": {"name": "n" * 100}}
+    assert list(functions([ADD, NOW, long])) == ["add", "mcp:clock/now", "n" * 100]
+    for tools, why in (
+        ([ADD, {"type": "custom", "custom": {"name": "x"}}], r"tools\[1\] has the type 'custom'"),
+        ([{"type": "function", "function": {"name": "a b"}}], r"name of tools\[0\] is 'a b'"),
+        ([{"type": "function", "function": {"name": "n" * 257}}], "1 to 256 letters"),
+        ([ADD, ADD], "two have the name add"),
+        ([{"function": {"name": "add"}}], r"tools\[0\] is not one"),
+    ):
+        with pytest.raises(InputError, match=why):
+            functions(tools)
+
+
+def test_allowed_tools_are_a_choice_among_the_tools() -> None:
+    def allowed(mode: str, *names: str) -> dict[str, Any]:
+        tools = [{"type": "function", "function": {"name": name}} for name in names]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+    assert grammar_of_calls([ADD, NOW], allowed("auto", "add"), WITH_TOOLS) is None
+    one = grammar_of_calls([ADD, NOW], allowed("required", "add"), WITH_TOOLS)
+    assert one == grammar_of_calls([ADD], "required", WITH_TOOLS)
+    for wrong in (allowed("required"), allowed("other", "add"), allowed("required", "sub")):
+        with pytest.raises(InputError, match="tool_choice"):
+            grammar_of_calls([ADD, NOW], wrong, WITH_TOOLS)
+
+
+def test_a_broken_call_in_the_history_has_a_reason() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": '}}
+    with pytest.raises(InputError, match=r"messages\[1\]\.tool_calls\[0\]\.function\.arguments is not JSON"):
+        ChatTemplate(PLAIN, {}).render([*MESSAGES, {"role": "assistant", "tool_calls": [call]}])
+    assert ChatTemplate(PLAIN, {}).render([{"role": "assistant", "content": None}]) == "<assistant>"
+
+
+def test_values_of_tools_are_exact() -> None:
+    """Integers beyond 64 bits, floats and Unicode come to the prompt as Python writes them."""
+    source = "{{ tools | tojson(ensure_ascii=True) }}{{ x | tojson(separators=(',', ':'), sort_keys=true) }}{{ x }}"
+    x = {"b": [12345678901234567890123, 9007199254740993, 1.0, 1e22, 1e-7, 0.1], "a": "\u200bé\x7f😀"}
+    assert ChatTemplate(source, {}).render(MESSAGES, tools=[ADD, NOW], x=x) == rendered(
+        source, tools=[ADD, NOW], x=x
+    )
+    for odd in (object(), float("nan"), "\ud800", b"x"):
+        with pytest.raises(InputError):
+            ChatTemplate(source, {}).render(MESSAGES, x=odd)
