@@ -446,10 +446,17 @@ def test_templates_with_functions_render_as_in_transformers() -> None:
     assert sum(expected(*case) is not None for case in cases) > 300, "most are to render"
 
 
+SHARED = "{% set n = namespace(a=[1], b=[1]) %}{% for i in range(60) %}{% set n.a = [n.a, n.a] %}{% set n.b = [n.b, n.b] %}{% endfor %}"
 HOSTILE = {
     "{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}": "OutOfResources",
     "{% set n = namespace(t='x') %}{% for i in range(60) %}{% set n.t = n.t + n.t %}{% endfor %}": "InvalidArgument",
     "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}": "InvalidArgument",
+    SHARED + "{{ n.a }}": "InvalidArgument",
+    SHARED + "{{ n.a | tojson }}": "InvalidArgument",
+    SHARED + "{{ n.a == n.b }}": "OutOfResources",
+    SHARED + "{{ n.a in [n.b] }}": "OutOfResources",
+    SHARED + "{{ [n.a, n.b] | unique | list }}": "OutOfResources",
+    "{% set n = namespace(a=[1]) %}{% for i in range(60) %}{% set n.a = n.a + n.a %}{% endfor %}": "OutOfResources",
     "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}": "InvalidExternalData",
     "{{ " + "-" * 5000 + "1 }}": "InvalidExternalData",
     "{{ x" + ".a" * 5000 + " }}": "InvalidExternalData",

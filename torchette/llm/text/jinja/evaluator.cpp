@@ -14,6 +14,12 @@ Error Evaluator::spend(size_t work) {
   return work_left_ >= 0 ? Error::Ok : exhausted("its work exceeds the limit");
 }
 
+Result<bool> Evaluator::is_same(const Value& a, const Value& b) {
+  const bool found = is_equal(a, b, &work_left_);
+  TORCHETTE_TRY(spend(0));
+  return found;
+}
+
 Error Evaluator::fail(int line, const std::string& message) {
   if (message_.empty()) message_ = "line " + std::to_string(line) + ": " + message;
   return Error::InvalidArgument;
@@ -84,7 +90,9 @@ Error Evaluator::render(const Node& statement, std::string* out) {
 Error Evaluator::render_output(const Node& node, std::string* out) {
   const Result<Value> value = evaluate(*node.children[0]);
   if (!value.ok()) return value.error();
-  *out += to_string(*value);
+  const std::string text = to_string(*value);
+  if (text.size() > kMaxString) return fail(node.line, "a string is too long");
+  *out += text;
   return Error::Ok;
 }
 

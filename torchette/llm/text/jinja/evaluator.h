@@ -23,6 +23,8 @@ class Evaluator {
   // for builtins.h
   /// Counts work. Error: OutOfResources (the budget is exhausted).
   Error spend(size_t work);
+  /// Python's ==. Error: OutOfResources.
+  Result<bool> is_same(const Value& a, const Value& b);
   /// The template fails with these values. Keeps the message and returns InvalidArgument.
   Error fail(int line, const std::string& message);
   /// The template uses a part of Jinja that is not implemented. Keeps the message and returns NotSupported.

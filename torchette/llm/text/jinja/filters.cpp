@@ -83,7 +83,7 @@ bool read_float(const std::string& text, double* out) {
 
 Result<Value> integer(const Call& call, const Value& value) {
   const Value *otherwise = call.argument(0, "default"), *base = call.argument(1, "base");
-  if (base != nullptr && !is_equal(*base, Value::of(int64_t{10})))
+  if (base != nullptr && !(base->is_integer() && base->integer == 10))
     return call.evaluator.unsupported(call.line, "a base other than 10");
   if (value.is_integer()) return Value::of(value.integer);
   double number = value.as_double();
@@ -405,9 +405,13 @@ Result<Value> unique(const Call& call, const Value& value) {
   if (!keyed.ok()) return keyed.error();
   Value::List kept, seen;
   for (const Keyed& one : *keyed) {
-    TORCHETTE_TRY(call.evaluator.spend(seen.size()));
-    if (std::any_of(seen.begin(), seen.end(), [&](const Value& key) { return is_equal(key, one.key); }))
-      continue;
+    bool was_seen = false;
+    for (size_t i = 0; i < seen.size() && !was_seen; ++i) {
+      const Result<bool> found = call.evaluator.is_same(seen[i], one.key);
+      if (!found.ok()) return found.error();
+      was_seen = *found;
+    }
+    if (was_seen) continue;
     seen.push_back(one.key);
     kept.push_back(one.item);
   }

@@ -38,7 +38,7 @@ Result<Value> range(const Call& call) {
   if (step == 0) return call.fail("the step of range is 0");
   Value::List list;
   for (int64_t i = first; step > 0 ? i < last : i > last;) {
-    TORCHETTE_TRY(call.evaluator.spend(4));
+    TORCHETTE_TRY(call.evaluator.spend(kWorkOfItem));
     list.push_back(Value::of(i));
     const auto next = static_cast<int64_t>(static_cast<uint64_t>(i) + static_cast<uint64_t>(step));
     if ((next > i) != (step > 0)) break;  // the next value is outside int64

@@ -239,14 +239,22 @@ constexpr Method kDictMethods[] = {
 
 Result<Value> index(const Call& call, const Value& self) {
   const Value::List& list = *self.list;
-  for (size_t i = 0; i < list.size(); ++i)
-    if (is_equal(list[i], call.arguments[0])) return Value::of(i);
+  for (size_t i = 0; i < list.size(); ++i) {
+    const Result<bool> found = call.evaluator.is_same(list[i], call.arguments[0]);
+    if (!found.ok()) return found.error();
+    if (*found) return Value::of(i);
+  }
   return call.fail("the list does not have " + to_repr(call.arguments[0]));
 }
 
 Result<Value> count_items(const Call& call, const Value& self) {
-  const auto is_same = [&](const Value& one) { return is_equal(one, call.arguments[0]); };
-  return Value::of(static_cast<int64_t>(std::count_if(self.list->begin(), self.list->end(), is_same)));
+  int64_t count = 0;
+  for (const Value& one : *self.list) {
+    const Result<bool> found = call.evaluator.is_same(one, call.arguments[0]);
+    if (!found.ok()) return found.error();
+    count += *found ? 1 : 0;
+  }
+  return Value::of(count);
 }
 
 constexpr Method kListMethods[] = {

@@ -41,9 +41,18 @@ Result<Value> contains(const Operation& in) {
     return Value::of(items.text.find(item.text) != std::string::npos);
   }
   if (!items.is(Kind::List)) return in.fail("the right operand of `in` has no items");
-  TORCHETTE_TRY(in.evaluator.spend(items.list->size()));
-  return Value::of(std::any_of(items.list->begin(), items.list->end(),
-                               [&](const Value& one) { return is_equal(item, one); }));
+  for (const Value& one : *items.list) {
+    const Result<bool> found = in.evaluator.is_same(item, one);
+    if (!found.ok()) return found.error();
+    if (*found) return Value::of(true);
+  }
+  return Value::of(false);
+}
+
+Result<Value> equal(const Operation& comparison) {
+  const Result<bool> found = comparison.evaluator.is_same(comparison.a, comparison.b);
+  if (!found.ok()) return found.error();
+  return Value::of(*found == (comparison.op == Op::Equal));
 }
 
 Result<Value> add(const Operation& sum) {
@@ -51,7 +60,7 @@ Result<Value> add(const Operation& sum) {
   if (sum.are(Kind::String)) return Value::of(a.text + b.text);
   if (sum.are(Kind::List) && a.is_tuple == b.is_tuple) {
     Value::List list = *a.list;
-    TORCHETTE_TRY(sum.evaluator.spend(list.size() + b.list->size()));
+    TORCHETTE_TRY(sum.evaluator.spend(kWorkOfItem * (list.size() + b.list->size())));
     list.insert(list.end(), b.list->begin(), b.list->end());
     return a.is_tuple ? Value::tuple(std::move(list)) : Value::of(std::move(list));
   }
@@ -133,9 +142,8 @@ Result<Value> apply_operator(Evaluator& evaluator, int line, Op op, const Value&
     case Op::Concat:
       return Value::of(to_string(a) + to_string(b));
     case Op::Equal:
-      return Value::of(is_equal(a, b));
     case Op::NotEqual:
-      return Value::of(!is_equal(a, b));
+      return equal(operation);
     case Op::In:
       return contains(operation);
     case Op::Add:

@@ -185,18 +185,19 @@ Value::List items_of_dict(const Value& dict) {
   return list;
 }
 
-bool is_equal(const Value& a, const Value& b, int depth) {
+bool is_equal(const Value& a, const Value& b, int64_t* work, int depth) {
+  if (--*work < 0) return false;
   if (a.is_number() && b.is_number()) return a.as_double() == b.as_double();
   if (a.kind != b.kind || a.is_tuple != b.is_tuple || depth > kMaxDepth) return false;
   if (a.is(Kind::String)) return a.text == b.text;
   if (a.is(Kind::List))
     return std::equal(a.list->begin(), a.list->end(), b.list->begin(), b.list->end(),
-                      [&](const Value& x, const Value& y) { return is_equal(x, y, depth + 1); });
+                      [&](const Value& x, const Value& y) { return is_equal(x, y, work, depth + 1); });
   if (a.is(Kind::Dict)) {
     if (a.dict->size() != b.dict->size()) return false;
     for (const auto& [key, value] : *a.dict) {
       const Value* other = b.find(key);
-      if (other == nullptr || !is_equal(value, *other, depth + 1)) return false;
+      if (other == nullptr || !is_equal(value, *other, work, depth + 1)) return false;
     }
   }
   return true;

@@ -61,8 +61,9 @@ using Kind = Value::Kind;
 void set_key(Value::Dict* dict, const std::string& key, Value value);
 /// The (key, value) pairs of a dict.
 Value::List items_of_dict(const Value& dict);
-/// Python's ==.
-bool is_equal(const Value& a, const Value& b, int depth = 0);
+/// Python's ==. Values share items, so a comparison may be long: it ends when `*work`, which it decrements
+/// for each pair, is negative.
+bool is_equal(const Value& a, const Value& b, int64_t* work, int depth = 0);
 /// Python's str(); empty for undefined values and macros.
 std::string to_string(const Value& value);
 /// Python's repr(). A text that is too long ends after kMaxString.
