@@ -129,8 +129,6 @@ void bind_chat(nb::module_& m) {
 // --- Tools ---
 
 void bind_tools(nb::module_& m) {
-  m.attr("CALL_OPEN") = std::string(kCallOpen);
-  m.attr("CALL_CLOSE") = std::string(kCallClose);
   m.def("functions_of", [](const std::string& tools) {
     const Json given = json_of(tools);
     std::vector<std::pair<std::string, std::string>> functions;

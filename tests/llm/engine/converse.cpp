@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // In: a model, perhaps a tokenizer, and a line for each thing to do with a runner on the standard input, its
 // words between tabs: generate PROMPT NAME=VALUE..., prefill PROMPT, rewind N, reset, warmup PROMPT, steps
-// and chat like generate, render MESSAGES VARIABLES, fork, join, save and load FILE, adapter FILE, draft FILE
+// and chat like generate, render MESSAGES OPTIONS, fork, join, save and load FILE, adapter FILE, draft FILE
 // COUNT, drafted, grammar SCHEMA, image FILE WIDTH HEIGHT (bytes), pixels FILE WIDTH HEIGHT and sound FILE
 // BINS FRAMES and samples FILE (float32). Out, for each: the error, the conversation's tokens, the answer in
 // hexadecimal, what ended it and how many pieces it had, between bars.
@@ -42,7 +42,7 @@ int main(int count, char** words) {
     int pieces = 0, cancel_at = 0;
     if (parts[0] == "generate" || parts[0] == "steps" || parts[0] == "chat") {
       GenerationConfig config;
-      std::string variables;
+      std::string options;
       config.echo = false;
       config.temperature = 0;
       for (size_t i = 2; i < parts.size(); ++i) {
@@ -62,7 +62,7 @@ int main(int count, char** words) {
         if (name == "keep") config.keep = static_cast<int32_t>(number);
         if (name == "grammar") config.grammar = value;
         if (name == "json") error = read_config(value, &config);
-        if (name == "variables") variables = value;
+        if (name == "options") options = value;
         if (name == "seed") config.seed = static_cast<uint64_t>(number);
         if (name == "stop") config.stop.push_back(value);
         if (name == "bos") config.num_bos = static_cast<int32_t>(number);
@@ -79,7 +79,7 @@ int main(int count, char** words) {
         error = runner->generate(parts[1], config, on_piece,
                                  [&](const Stats& stats) { reason = stats.finish_reason; });
       } else if (error == Error::Ok) {  // in steps, with log-probabilities in place of the text
-        error = parts[0] == "chat" ? runner->begin_chat(parts[1], config, variables)
+        error = parts[0] == "chat" ? runner->begin_chat(parts[1], options, config)
                                    : runner->begin(parts[1], config);
         for (bool is_last = false; error == Error::Ok && !is_last;) {
           const Result<AnswerPiece> piece = runner->next();

@@ -101,16 +101,17 @@ def test_the_runner_renders_as_python(path: Path) -> None:
 
     files = pte.load_file(path).named()
     made = ChatTemplate.of_files({name: bytes(data) for name, data in files.items()}, None, -1, -1)
+    parts = [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]
     cases: list[tuple[Any, dict[str, Any]]] = [
         (MESSAGES, {}),
-        (MESSAGES, {"enable_thinking": False}),
-        (MESSAGES, {"tools": [ADD, NOW], "tool_choice": "auto", "thinking": "+"}),
-        ([{"role": "user", "content": [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]}], {}),
+        (MESSAGES, {"template": {"enable_thinking": False}, "tools": []}),
+        (MESSAGES, {"tools": [ADD, NOW], "tool_choice": "auto", "template": {"thinking": "+"}}),
+        ([{"role": "user", "content": parts}], {"tools": None, "template": None}),
     ]
-    said = converse(path, *(f"render\t{json.dumps(m)}\t{json.dumps(v)}" for m, v in cases))
-    for (messages, variables), line in zip(cases, said, strict=True):
-        given = {name: value for name, value in variables.items() if name != "tool_choice"}
-        assert (line.error, line.answer) == ("Ok", made.render(messages, **given))
+    said = converse(path, *(f"render\t{json.dumps(m)}\t{json.dumps(o)}" for m, o in cases))
+    for (messages, options), line in zip(cases, said, strict=True):
+        names = {**(options.get("template") or {}), "tools": options.get("tools") or None}
+        assert (line.error, line.answer) == ("Ok", made.render(messages, **names))
     assert said[0].answer.startswith("<b>||<p>|") and said[0].answer.endswith("no tools defined<user>Hi")
     assert said[1].answer.endswith("<user>HiFalse")
     assert said[2].answer == "<tool_call>add,mcp:clock/now+<user>Hi"
@@ -119,10 +120,10 @@ def test_the_runner_renders_as_python(path: Path) -> None:
 def test_the_runner_refuses_what_are_no_requests(path: Path, tmp_path: Path) -> None:
     call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}
     wrong = [
-        (MESSAGES, 5), (MESSAGES, {"tools": 5}), (MESSAGES, {"tools": [{"type": "custom"}]}), ([], {}), ("x", {}), ([call], {}),
+        (MESSAGES, 5), (MESSAGES, {"template": 5}), (MESSAGES, {"enable_thinking": True}), (MESSAGES, {"tools": 5}), (MESSAGES, {"tools": [{"type": "custom"}]}), ([], {}), ("x", {}), ([call], {}),
         (MESSAGES, {"tools": [ADD], "tool_choice": "other"}), ([{"role": "user", "content": [{"type": "video"}]}], {}),
     ]  # fmt: skip
-    said = converse(path, *(f"chat\t{json.dumps(m)}\tnew=1\tvariables={json.dumps(v)}" for m, v in wrong))
+    said = converse(path, *(f"chat\t{json.dumps(m)}\tnew=1\toptions={json.dumps(v)}" for m, v in wrong))
     assert {line.error for line in said} == {"InvalidArgument"}
     plain = tmp_path / "plain.pte"
     plain.write_bytes(double.program())
@@ -134,11 +135,11 @@ def test_the_runner_refuses_what_are_no_requests(path: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
 def test_the_runner_makes_the_call_that_must_come(path: Path, choice: Any) -> None:
-    variables = json.dumps({"tools": [ADD], "tool_choice": choice})
-    both = ["json=" + json.dumps({"grammar": 'root ::= "a"'}), f"variables={variables}"]
+    options = json.dumps({"tools": [ADD], "tool_choice": choice})
+    both = ["json=" + json.dumps({"grammar": 'root ::= "a"'}), f"options={options}"]
     made, twice = converse(
         path,
-        f"chat\t{json.dumps(MESSAGES)}\tnew=100\tvariables={variables}",
+        f"chat\t{json.dumps(MESSAGES)}\tnew=100\toptions={options}",
         "\t".join(["chat", json.dumps(MESSAGES), *both]),
     )
     assert (made.error, made.reason) == ("Ok", "stop")

@@ -2,6 +2,7 @@
 #include "torchette/llm/engine/chat.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "torchette/llm/engine/tools.h"
 #include "torchette/llm/grammar/schema_json.h"
@@ -207,26 +208,41 @@ Result<std::string> ChatFormat::render(const Json& messages, const Json& more, s
   return used.parsed.render(variables(std::move(*prepared), more));
 }
 
-Result<std::string> ChatFormat::prompt(const Json& messages, const Json& given, std::string_view image,
+namespace {
+
+Error check_options(const Json& options) {
+  constexpr std::string_view kKnown[] = {"tools", "tool_choice", "template"};
+  TORCHETTE_CHECK(options.is(Kind::Object), InvalidArgument,
+                  "the options of a chat must be an object: {\"template\": {\"enable_thinking\": false}}");
+  for (const std::string& key : options.keys)
+    TORCHETTE_CHECK(std::find(std::begin(kKnown), std::end(kKnown), key) != std::end(kKnown), InvalidArgument,
+                    "a chat has no option %.60s; there are tools, tool_choice and template", key.c_str());
+  const Json& variables = options["template"];
+  TORCHETTE_CHECK(variables.is(Kind::Object) || variables.is(Kind::Null), InvalidArgument,
+                  "template must be an object: {\"enable_thinking\": false}");
+  return Error::Ok;
+}
+
+}  // namespace
+
+Result<std::string> ChatFormat::prompt(const Json& messages, const Json& options, std::string_view image,
                                        std::string* grammar) const {
-  TORCHETTE_CHECK(given.is(Kind::Object) || given.is(Kind::Null), InvalidArgument,
-                  "the variables of a chat must be an object: {\"enable_thinking\": false}");
-  Json more = schema::only_keys(given, [](std::string_view key) { return key != "tool_choice"; });
-  const Json& tools = given["tools"];
+  TORCHETTE_TRY(check_options(options));
   grammar->clear();
-  if (!tools.is(Kind::Null) && !(tools.is(Kind::Array) && tools.items.empty())) {
-    const std::string& tool_source = source(true);
-    TORCHETTE_CHECK(tool_source.find("tools") != std::string::npos, InvalidArgument,
+  Json variables = options["template"];
+  variables.kind = Kind::Object;
+  const Json &tools = options["tools"], &choice = options["tool_choice"];
+  const bool has_tools = !tools.is(Kind::Null) && !(tools.is(Kind::Array) && tools.items.empty());
+  if (has_tools) {
+    TORCHETTE_CHECK(source(true).find("tools") != std::string::npos, InvalidArgument,
                     "the chat template of this model takes no tools");
-    Json choice = given["tool_choice"];
-    if (choice.is(Kind::Null)) choice = text_value("auto");
-    Result<std::string> made = grammar_of_calls(tools, choice, tool_source);
+    Result<std::string> made =
+        grammar_of_calls(tools, choice.is(Kind::Null) ? text_value("auto") : choice, source(true));
     if (!made.ok()) return made.error();
     *grammar = std::move(*made);
-  } else if (!tools.is(Kind::Null)) {
-    schema::set(&more, "tools", Json());
+    schema::set(&variables, "tools", tools);
   }
-  return render(messages, more, image);
+  return render(messages, variables, image);
 }
 
 }  // namespace torchette::extension::llm

@@ -48,10 +48,11 @@ class ChatFormat {
   /// tools, or null. Errors: InvalidArgument (not messages, or the template rejects them), NotSupported,
   /// OutOfResources.
   Result<std::string> render(const Json& messages, const Json& variables, std::string_view image = {}) const;
-  /// The same for a request whose `variables` may have `tools` and `tool_choice`. `*grammar` is the grammar
-  /// of the answer if it must be a call, else empty. Errors: as above; InvalidArgument (the template uses no
-  /// tools), those of grammar_of_calls().
-  Result<std::string> prompt(const Json& messages, const Json& variables, std::string_view image,
+  /// The same for a request. `options` is an object with `tools`, `tool_choice`, and `template`, the further
+  /// variables of the template; all are optional. `*grammar` is the grammar of the answer if it must be a
+  /// call, else empty. Errors: as above; InvalidArgument (the template uses no tools, or an option is
+  /// unknown), those of grammar_of_calls().
+  Result<std::string> prompt(const Json& messages, const Json& options, std::string_view image,
                              std::string* grammar) const;
 
  private:

@@ -59,11 +59,11 @@ Error TextLLMRunner::begin_with(const std::vector<uint64_t>& conversation, const
   return start_conversation(prompt->tokens, std::move(*answer));
 }
 
-Error TextLLMRunner::begin_chat(std::string_view messages, const GenerationConfig& config,
-                                std::string_view variables) {
+Error TextLLMRunner::begin_chat(std::string_view messages, std::string_view options,
+                                const GenerationConfig& config) {
   GenerationConfig constrained = config;
   std::string grammar;
-  const Result<std::string> prompt = render(messages, variables, &grammar);
+  const Result<std::string> prompt = render(messages, options, &grammar);
   if (!prompt.ok()) return prompt.error();
   if (!grammar.empty()) {
     TORCHETTE_CHECK(config.grammar.empty() && config.schema.empty(), InvalidArgument,

@@ -238,12 +238,12 @@ TextLLMRunner::~TextLLMRunner() = default;
 
 Stats TextLLMRunner::stats() const { return answer_ ? answer_->stats : Stats(); }
 
-Result<std::string> TextLLMRunner::render(std::string_view messages, std::string_view variables) {
+Result<std::string> TextLLMRunner::render(std::string_view messages, std::string_view options) {
   std::string grammar;
-  return render(messages, variables, &grammar);
+  return render(messages, options, &grammar);
 }
 
-Result<std::string> TextLLMRunner::render(std::string_view messages, std::string_view variables,
+Result<std::string> TextLLMRunner::render(std::string_view messages, std::string_view options,
                                           std::string* grammar) {
   TORCHETTE_TRY(load());
   if (!template_) {
@@ -258,7 +258,7 @@ Result<std::string> TextLLMRunner::render(std::string_view messages, std::string
   }
   const Result<Json> given = Json::parse(messages, Json::kDeep);
   if (!given.ok()) return given.error();
-  const Result<Json> more = Json::parse(variables.empty() ? "{}" : variables, Json::kDeep);
+  const Result<Json> more = Json::parse(options.empty() ? "{}" : options, Json::kDeep);
   if (!more.ok()) return more.error();
   return template_->prompt(*given, *more, {}, grammar);
 }

@@ -73,11 +73,13 @@ class TextLLMRunner final : public IRunner {
   /// Starts an answer to the tokens of a whole conversation. Tokens at its beginning that the context has are
   /// not run again. Errors: those of begin().
   Error begin_with(const std::vector<uint64_t>& conversation, const GenerationConfig& config);
-  /// Starts an answer to messages: render(), encode, begin_with(). If the tool_choice of `variables` demands
-  /// a call, the answer fits the grammar of calls. Errors: as above; InvalidArgument (and the configuration
-  /// has a grammar).
-  Error begin_chat(std::string_view messages, const GenerationConfig& config,
-                   std::string_view variables = {});
+  /// Starts an answer to messages: render(), encode, begin_with(). If the tool_choice of `options` demands a
+  /// call, the answer fits the grammar of calls. Errors: as above; InvalidArgument (and the configuration has
+  /// a grammar).
+  Error begin_chat(std::string_view messages, std::string_view options, const GenerationConfig& config);
+  Error begin_chat(std::string_view messages, const GenerationConfig& config) {
+    return begin_chat(messages, {}, config);
+  }
   /// The statistics of the answer so far.
   Stats stats() const;
   /// Appends a text to the context without an answer. Errors: as above.
@@ -126,11 +128,10 @@ class TextLLMRunner final : public IRunner {
   /// The defaults of the file for its model (generation_config.json). Errors: those of load() and
   /// Json::parse().
   Result<GenerationConfig> default_config();
-  /// Renders messages, a JSON list of {"role": ..., "content": ...}, with the template of the file.
-  /// `variables` is a JSON object: `tools`, `tool_choice`, and variables of the template, such as
-  /// enable_thinking. Errors: those of load(), ChatFormat and Json::parse(); NotFound (the file has no
-  /// template).
-  Result<std::string> render(std::string_view messages, std::string_view variables = {});
+  /// Renders messages, a JSON list of {"role": ..., "content": ...}, with the template of the file. `options`
+  /// is a JSON object: tools, tool_choice, and template, further variables such as enable_thinking. Errors:
+  /// those of load(), ChatFormat and Json::parse(); NotFound (the file has no template).
+  Result<std::string> render(std::string_view messages, std::string_view options = {});
   bool has_template() const;
 
  private:
@@ -139,7 +140,7 @@ class TextLLMRunner final : public IRunner {
   Error read_metadata();
   Error load_model();
   Result<FreeableBuffer> named_data(const char* name) const;
-  Result<std::string> render(std::string_view messages, std::string_view variables, std::string* grammar);
+  Result<std::string> render(std::string_view messages, std::string_view options, std::string* grammar);
   Result<std::vector<uint64_t>> encode(const std::string& prompt, const GenerationConfig& config) const;
   /// A prompt for the decoder, with the tokens of each text.
   Result<Decoder::Prompt> place(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config);
