@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +195,40 @@ def test_values_of_tools_are_exact() -> None:
     for odd in (object(), float("nan"), "\ud800", b"x"):
         with pytest.raises(InputError):
             ChatTemplate(source, {}).render(MESSAGES, x=odd)
+
+
+def refused(work: Callable[[], object]) -> bool:
+    """Whether a call is an InputError, which must say why."""
+    try:
+        work()
+    except InputError as error:
+        assert len(error.message) > 20 and "\n" not in error.message
+        return True
+    return False
+
+
+def test_damaged_requests_are_errors_that_say_why() -> None:
+    chance, made = random.Random(2), ChatTemplate(PLAIN, {}, WITH_TOOLS)
+
+    def damaged(value: Any) -> Any:
+        if chance.random() < 0.06:
+            return chance.choice([None, 5, "x", [], {}, True, 1.5, [1], {"type": "text"}, "{"])
+        if isinstance(value, dict):
+            return {key: damaged(item) for key, item in value.items() if chance.random() > 0.03}
+        return [damaged(item) for item in value] if isinstance(value, list) else value
+
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 3}'}}
+    content = [{"type": "text", "text": "x"}, {"type": "image"}]
+    messages = [
+        {"role": "user", "content": content},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    count = 0
+    for _ in range(600):
+        tools, choice, given = damaged([ADD, NOW]), damaged("required"), damaged(messages)
+        count += refused(functools.partial(made.render, given, tools=tools))
+        count += refused(functools.partial(grammar_of_calls, tools, choice, WITH_TOOLS))
+        answer = json.dumps(damaged([call]))
+        said, calls = calls_in(answer, ["add"])
+        assert (said, {name for name, _ in calls}) in ((answer, set()), ("", {"add"}))
+    assert 200 < count < 1100

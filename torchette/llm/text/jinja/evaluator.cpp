@@ -78,6 +78,12 @@ Error Evaluator::render(const Node& statement, std::string* out) {
     case Op::SetBlock:
       TORCHETTE_TRY(render_set(statement));
       break;
+    case Op::SetAll: {
+      const Result<Value> value = evaluate(*statement.children[0]);
+      if (!value.ok()) return value.error();
+      TORCHETTE_TRY(bind_names(statement, *value));
+      break;
+    }
     case Op::Macro:
       set(statement.name, Value::of_macro(&statement));
       break;
@@ -147,7 +153,7 @@ Error Evaluator::render_loop(const Node& node, std::string* out) {
   const size_t count = list->size();
   for (size_t i = 0; i < count; ++i) {
     scopes_.back().clear();
-    TORCHETTE_TRY(bind_loop_variables(node, (*list)[i]));
+    TORCHETTE_TRY(bind_names(node, (*list)[i]));
     set("loop",
         Value::of(Value::Dict{{"index", Value::of(i + 1)},
                               {"index0", Value::of(i)},
@@ -173,7 +179,7 @@ Result<Value::List> Evaluator::loop_items(const Node& node, const Value& iterabl
   if (!all.ok() || !node.children[1]) return all;
   Value::List kept;
   for (const Value& item : *all) {
-    TORCHETTE_TRY(bind_loop_variables(node, item));
+    TORCHETTE_TRY(bind_names(node, item));
     const Result<Value> condition = evaluate(*node.children[1]);
     if (!condition.ok()) return condition.error();
     if (condition->is_true()) kept.push_back(item);
@@ -181,7 +187,7 @@ Result<Value::List> Evaluator::loop_items(const Node& node, const Value& iterabl
   return kept;
 }
 
-Error Evaluator::bind_loop_variables(const Node& node, const Value& item) {
+Error Evaluator::bind_names(const Node& node, const Value& item) {
   if (node.names.size() == 1) {
     set(node.names[0], item);
     return Error::Ok;

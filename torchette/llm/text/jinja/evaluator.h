@@ -45,7 +45,7 @@ class Evaluator {
   Error render_set(const Node& node);
   Error render_loop(const Node& node, std::string* out);
   Result<Value::List> loop_items(const Node& node, const Value& iterable);
-  Error bind_loop_variables(const Node& node, const Value& item);
+  Error bind_names(const Node& node, const Value& item);
 
   Result<Value> evaluate(const Node& node);
   Result<Value> evaluate_unguarded(const Node& node);

@@ -33,6 +33,8 @@ class Lexer {
   void text(size_t tag);
   bool is_first_of_line(size_t tag, size_t* num_blanks) const;
   Error comment();
+  size_t after_word_block(std::string_view word, size_t tag);
+  Error raw();
   Error tag(bool is_block);
   bool close_tag(bool is_block);
   Error token();
@@ -60,7 +62,13 @@ Result<std::vector<Token>> Lexer::run() {
     const char sign = tag_begin + 2 < source_.size() ? source_[tag_begin + 2] : 0;
     at_ = tag_begin + 2 + (sign == '-' || sign == '+' ? 1 : 0);
     strips_text_ = removes_newline_ = false;
-    TORCHETTE_TRY(kind == '#' ? comment() : tag(kind == '%'));
+    const size_t raw_begin = kind == '%' ? after_word_block("raw", tag_begin) : std::string_view::npos;
+    if (raw_begin != std::string_view::npos) {
+      at_ = raw_begin;
+      TORCHETTE_TRY(raw());
+    } else {
+      TORCHETTE_TRY(kind == '#' ? comment() : tag(kind == '%'));
+    }
   }
   emit(Token::Kind::Last);
   return std::move(tokens_);
@@ -110,6 +118,43 @@ Error Lexer::comment() {
   removes_newline_ = body.empty() || body.back() != '+';
   at_ = end + 2;
   return Error::Ok;
+}
+
+/// The position after a block that is only a word, whose {% is at `tag`. npos if it is another block.
+size_t Lexer::after_word_block(std::string_view word, size_t tag) {
+  const auto skip_spaces = [&](size_t at) {
+    return std::min(source_.find_first_not_of(kSpaces, at), source_.size());
+  };
+  const auto is_sign = [&](size_t at) {
+    return at < source_.size() && (source_[at] == '-' || source_[at] == '+');
+  };
+  const size_t begin = skip_spaces(tag + 2 + (is_sign(tag + 2) ? 1 : 0));
+  if (source_.substr(begin, word.size()) != word) return std::string_view::npos;
+  const size_t sign = skip_spaces(begin + word.size());
+  const size_t end = sign + (is_sign(sign) ? 1 : 0);
+  if (source_.substr(end, 2) != "%}") return std::string_view::npos;
+  strips_text_ = end > sign && source_[sign] == '-';
+  removes_newline_ = end == sign;
+  return end + 2;
+}
+
+/// Emits the text up to {% endraw %}.
+Error Lexer::raw() {
+  removes_newline_ = false;
+  for (size_t at = at_; (at = source_.find("{%", at)) != std::string_view::npos; at += 2) {
+    const bool strips = strips_text_;
+    const size_t end = after_word_block("endraw", at);
+    if (end == std::string_view::npos) continue;
+    const bool strips_next = strips_text_, removes_next = removes_newline_;
+    strips_text_ = strips;
+    removes_newline_ = false;
+    text(at);
+    strips_text_ = strips_next;
+    removes_newline_ = removes_next;
+    at_ = end;
+    return Error::Ok;
+  }
+  return syntax_error(line_, "the block raw has no endraw");
 }
 
 Error Lexer::tag(bool is_block) {

@@ -61,6 +61,7 @@ class Parser {
   Error end_block(std::string_view word);
 
   // expressions, from the lowest precedence to the highest
+  Result<NodePtr> expressions();
   Result<NodePtr> expression();
   Result<NodePtr> conditional();
   Result<NodePtr> binary(Level operand, std::initializer_list<BinaryOperator> operators);
@@ -244,11 +245,19 @@ Result<NodePtr> Parser::set_block(int depth) {
     node->names.emplace_back();
     TORCHETTE_TRY(read_name(&node->names[0]));
   }
+  while (node->names.empty() ? is_sign(",") : node->op == Op::SetAll && is_sign(",")) {
+    if (node->names.empty()) node->names.push_back(node->name);
+    node->op = Op::SetAll;
+    ++at_;
+    node->names.emplace_back();
+    TORCHETTE_TRY(read_name(&node->names.back()));
+  }
   if (skip_sign("=")) {
-    TORCHETTE_TRY(append(node.get(), expression()));
+    TORCHETTE_TRY(append(node.get(), expressions()));
     TORCHETTE_TRY(end_block());
     return node;
   }
+  if (node->op == Op::SetAll) return expected("=");
   node->op = Op::SetBlock;
   TORCHETTE_TRY(end_block());
   TORCHETTE_TRY(append(node.get(), statements({"endset"}, depth)));
@@ -315,6 +324,16 @@ Result<NodePtr> Parser::expression() {
   Result<NodePtr> found = conditional();
   --depth_;
   return found;
+}
+
+/// An expression, or a tuple of expressions without parentheses.
+Result<NodePtr> Parser::expressions() {
+  Result<NodePtr> first = expression();
+  if (!first.ok() || !is_sign(",")) return first;
+  NodePtr tuple = make(Op::Tuple);
+  tuple->children.push_back(std::move(*first));
+  while (skip_sign(",") && !is_kind(Token::Kind::BlockEnd)) TORCHETTE_TRY(append(tuple.get(), expression()));
+  return tuple;
 }
 
 Result<NodePtr> Parser::conditional() {

@@ -52,6 +52,7 @@ enum class Op : uint8_t {
   If,        // condition, block, condition, block, ..., [block]
   Set,       // name, names: the attribute of a namespace; expression
   SetBlock,  // as Set; block
+  SetAll,    // names; expression, a list of as many items
   Block,     // statements
   Macro,     // name; names: parameters; body, [default], one for each parameter
   Break,
