@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: messages of a conversation and functions that a model may call, in OpenAI's form. Out: what chat templates take of them,
-# and the calls that an answer makes. torchette/llm/engine/chat.cpp and tools.cpp do the work.
+# In: messages of a conversation and functions that a model may call, in OpenAI's form. Out: messages for chat templates, the
+# grammar of calls, and the calls in an answer. The work is in torchette/llm/engine/chat.cpp and tools.cpp.
 """Messages of conversations, and calls of functions."""
 
 from __future__ import annotations

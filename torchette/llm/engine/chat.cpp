@@ -70,7 +70,7 @@ Result<Json> pieces_of(const Json& message, size_t number) {
   return pieces;
 }
 
-/// A call whose arguments are a value, which templates write.
+/// A call with its arguments as a value, which templates write.
 Result<Json> call_with_values(const Json& call, size_t message, size_t number) {
   TORCHETTE_CHECK(call["function"].is(Kind::Object), InvalidArgument,
                   "messages[%zu].tool_calls[%zu] must be {'function': {'name': ..., 'arguments': JSON}}",
@@ -186,8 +186,8 @@ ChatTemplate::Names ChatFormat::variables(Json messages, const Json& more) const
   return names;
 }
 
-/// Renders a probe in both forms: a template accepts a form if the probe is in the prompt and the form's
-/// braces are not.
+/// Renders a probe in both forms. A template accepts a form if the prompt contains the probe, and not the
+/// keys of a part.
 ChatContents ChatFormat::probe(const ChatTemplate& parsed) const {
   const auto accepts = [&](const char* messages) {
     const Result<Json> json = Json::parse(messages);

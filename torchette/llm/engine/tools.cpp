@@ -17,7 +17,7 @@ using Kind = Json::Kind;
 
 constexpr size_t kMaxName = 256;
 constexpr char kToolForm[] =
-    "tools are a list of functions with names of their own: {'type': 'function', 'function': {'name': 'add', "
+    "tools are a list of functions with different names: {'type': 'function', 'function': {'name': 'add', "
     "'parameters': {a JSON schema}}}";
 
 /// OpenAI's characters, and those in the names of MCP servers.
@@ -89,7 +89,7 @@ Result<std::vector<ToolFunction>> functions_of(const Json& tools) {
     if (!one.ok()) return one.error();
     for (const ToolFunction& other : functions)
       TORCHETTE_CHECK(other.name != one->name, InvalidArgument,
-                      "tools are a list of functions with names of their own; two have the name %s",
+                      "tools are a list of functions with different names; two have the name %s",
                       one->name.c_str());
     functions.push_back(std::move(*one));
   }

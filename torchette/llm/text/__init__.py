@@ -37,7 +37,7 @@ class Tokenizer:
         """Returns the tokens of a text, with the tokens that begin and end every text if `special`.
 
         Raises:
-            InputError: the text has half a surrogate pair, or a pattern of the tokenizer takes too long.
+            InputError: the text has half a surrogate pair, or is too long for a pattern of the tokenizer.
         """
         try:
             tokens: list[int] = self.native.encode(_characters(text), special)
@@ -56,7 +56,7 @@ class Tokenizer:
         return index
 
     def name(self, token: int) -> str:
-        """Returns the text of a token as the tokenizer's file has it; empty if there is no such token."""
+        """Returns the text of a token in the file of the tokenizer; empty if there is no such token."""
         piece: str = self.native.piece_of(token) if 0 <= token < 1 << 64 else ""
         return piece
 
@@ -120,7 +120,7 @@ class ChatTemplate:
         except binding.Fault as fault:
             if fault.args[1] == native.NOT_FOUND:
                 raise FormatError(
-                    fault.args[2], hints=["generate() takes a text"], code="no-chat-template"
+                    fault.args[2], hints=["generate() accepts a text"], code="no-chat-template"
                 ) from None
             raise FormatError(fault.args[2]) from None
         return made

@@ -19,7 +19,7 @@ struct Json {
   std::vector<Json> items;
   std::vector<std::string> keys;  // of an object, one for each item
 
-  static constexpr int kDeep = 400;  // of schemas, whose texts are nested twice as deep as they are
+  static constexpr int kDeep = 400;  // of schemas; their JSON is nested twice as deep
   /// Error: InvalidExternalData (the log says where).
   static Result<Json> parse(std::string_view text, int max_depth = 32);
   /// Reads the value at `*at`, which then is the position after the value. Returns whether there is a value.
@@ -32,7 +32,7 @@ struct Json {
   const Json& operator[](std::string_view key) const;
   bool flag(std::string_view key, bool otherwise = false) const;
   std::string_view string(std::string_view key, std::string_view otherwise = {}) const;
-  /// A whole number of 0 to 2^31 - 1, or -1.
+  /// An integer from 0 to 2^31 - 1, or -1.
   int64_t index() const;
 };
 
@@ -45,7 +45,7 @@ struct JsonStyle {
 std::string write_json(const Json& json, const JsonStyle& style);
 
 /// Returns `text` as a JSON string, with its quotes and the escapes of Python's json.dumps. Bytes that are
-/// not UTF-8 stay, except in ASCII, where they become U+FFFD.
+/// not UTF-8 stay; with `ensure_ascii`, they become U+FFFD.
 std::string json_string(std::string_view text, bool ensure_ascii = false);
 /// Python's repr() of a float: the fewest digits that read back as the same value.
 std::string float_repr(double value);

@@ -28,7 +28,7 @@ class StopStrings {
   std::string held_;
 };
 
-/// The text of an answer whose tokens are bytes: complete characters, up to the first stop string.
+/// The text of an answer from the bytes of its tokens: complete characters, up to the first stop string.
 class TextStream {
  public:
   explicit TextStream(std::vector<std::string> stops) : stops_(std::move(stops)) {}

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tokenizer: text to the numbers of tokens and back, from the files that models come with: tokenizer.json of
-// Hugging Face (HFTokenizer), tiktoken's (Tiktoken) and SentencePiece's (SPTokenizer). Names are those of
-// ExecuTorch's library. Any bytes may come in; what a file has and this reader does not know is refused by
-// name.
+// Tokenizer: text to token IDs and back, from the files of models: tokenizer.json of Hugging Face
+// (HFTokenizer), files of tiktoken (Tiktoken) and SentencePiece (SPTokenizer). The names are those of
+// ExecuTorch's library. Files are untrusted: an unknown part of a file is an error that names it.
 #pragma once
 
 #include <memory>
@@ -27,8 +26,7 @@ class Tokenizer {
 
   /// Errors: AccessFailed, those of load_bytes().
   Error load(const std::string& path);
-  /// Errors: InvalidExternalData (no such file, or damaged), NotSupported (it asks for what is not known
-  /// here).
+  /// Errors: InvalidExternalData (not such a file, or damaged), NotSupported (it has an unknown part).
   virtual Error load_bytes(std::string_view bytes) = 0;
   bool is_loaded() const { return pipeline_ != nullptr; }
 
@@ -40,11 +38,11 @@ class Tokenizer {
   Result<std::vector<uint64_t>> encode_with_special_tokens(const std::string& input) const;
   /// Error: OutOfResources (no such token), InvalidState.
   Result<std::string> decode(const std::vector<uint64_t>& tokens, bool skip_special_tokens = true) const;
-  /// What `token` adds to a text that ends with `previous`. What is no whole character becomes U+FFFD; for a
-  /// stream of tokens see DecodeStream.
+  /// The text that `token` adds to a text that ends with `previous`. Incomplete characters become U+FFFD; for
+  /// a stream of tokens see DecodeStream.
   Result<std::string> decode(uint64_t previous, uint64_t token, bool skip_special_tokens = false) const;
 
-  /// Numbers of tokens are smaller.
+  /// Token IDs are smaller.
   size_t vocab_size() const;
   bool has(uint64_t token) const;
   uint64_t bos_tok() const { return bos_; }
@@ -56,10 +54,10 @@ class Tokenizer {
   Result<uint64_t> piece_to_id(std::string_view piece) const;
   /// The text of a token as the file has it. Error: OutOfResources.
   Result<std::string> id_to_piece(uint64_t token) const;
-  /// The bytes that a token adds inside of a text, perhaps a part of a character; none of special tokens and
-  /// where there is no token.
+  /// The bytes that a token adds inside a text, which may be a part of a character; none for special tokens
+  /// and IDs without a token.
   std::string bytes_of(uint64_t token) const;
-  /// Whether it is one of those that steer a model and are no text.
+  /// Whether it controls the model and is not text.
   bool is_special(uint64_t token) const;
 
  protected:

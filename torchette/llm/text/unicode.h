@@ -60,7 +60,7 @@ Category category(char32_t c);
 inline bool is_in(char32_t c, uint32_t categories) { return (mask(category(c)) & categories) != 0; }
 /// Unicode's White_Space.
 bool is_space(char32_t c);
-/// What \w is in Unicode's recommendation for regular expressions.
+/// Whether \w matches it in Unicode's recommendation for regular expressions.
 bool is_word(char32_t c);
 /// The character's lower case, without regard to its neighbours.
 void append_lower(char32_t c, Text* out);
@@ -73,18 +73,18 @@ Result<Text> to_text(std::string_view utf8);
 void append_utf8(char32_t c, std::string* out);
 std::string to_utf8(const char32_t* text, size_t size);
 inline std::string to_utf8(const Text& text) { return to_utf8(text.data(), text.size()); }
-/// How many bytes from `at` on are one whole character; 0 where there is none. Where the bytes end inside of
-/// one, `*cut` is set. `*wrong`, where there is none, is how many bytes stand for one U+FFFD.
+/// Returns the size of the character at `at` in bytes, or 0 if the bytes there are not a character. Sets
+/// `*cut` if the bytes end inside a character, and `*wrong` to the number of bytes that become one U+FFFD.
 size_t character_size(std::string_view bytes, size_t at, bool* cut, size_t* wrong);
 bool is_utf8(std::string_view bytes);
-/// What is no UTF-8 becomes U+FFFD.
+/// Replaces bytes that are not UTF-8 by U+FFFD.
 std::string to_valid_utf8(std::string_view bytes);
 
 /// The characters of bytes that come in parts.
 class Utf8Stream {
  public:
-  /// Returns the characters that are complete. What is not UTF-8 becomes U+FFFD. Keeps the first bytes of a
-  /// character until the others come; with `is_last`, they become U+FFFD.
+  /// Returns the characters that are complete. Bytes that are not UTF-8 become U+FFFD. Keeps the first bytes
+  /// of a character until the others come; with `is_last`, they become U+FFFD.
   std::string push(std::string_view bytes, bool is_last = false);
 
  private:

@@ -341,7 +341,7 @@ bool is_before(const Value& a, const Value& b) {
   return a.is(Kind::String) ? a.text < b.text : a.as_double() < b.as_double();
 }
 
-/// Sorts by the keys. Error: InvalidArgument (neither all keys are numbers nor all are strings).
+/// Sorts by the keys. Error: InvalidArgument (the keys are not all numbers, and not all strings).
 Error sort_keyed(const Call& call, bool is_reversed, std::vector<Keyed>* keyed) {
   for (const Keyed& one : *keyed) {
     const Value& first = keyed->front().key;
@@ -396,7 +396,7 @@ Result<Value> extreme(const Call& call, const Value& value) {
   return keyed->empty() ? Value::undefined("the " + call.name + " of no items") : keyed->front().item;
 }
 
-/// The items without those whose key came before.
+/// The first item of each key.
 Result<Value> unique(const Call& call, const Value& value) {
   const Result<Value::List> list = call.evaluator.items(call.line, value);
   if (!list.ok()) return list.error();
