@@ -340,7 +340,7 @@ tools is none | tools is defined | tools is not none | documents is none | tools
 none is none | [] is iterable | {} is mapping | true is boolean | 1 is integer | 1.0 is float | 3 is eq 3 | 4 is divisibleby(2) | 3 is not none
 """
 FILTERS = """
-' a ' | trim;'abc' | length;[1, 2] | length;'aBc' | upper;'aBc' | lower;[1, 2, 3] | join(', ');[1] | first;[1, 2] | last
+' a ' | trim;'abc' | length;[1, 2] | length;'aBc' | upper;'aBc' | lower;'größe élan Ωμέγας привет ǆ ıſµ ა ﾀ' | upper;'GRÖSSE ÉLAN ΩΜΈΓΑΣΑ ПРИВЕТ' | lower;'éa ÖB жЖ' | title;'éA ж' | capitalize;[1, 2, 3] | join(', ');[1] | first;[1, 2] | last
 missing | default('d');'' | default('d');'' | default('d', true);none | default('d');{'a': [1, 'ü"\\\\', none, true, 1.5]} | tojson
 {'a': [1, {'b': []}], 'c': {}} | tojson(indent=2);{'b': [1, 2], 'a': 'ü😀"\\n\\x7f'} | tojson(sort_keys=true);{'b': [1, 2], 'a': 'ü😀\\x7f'} | tojson(ensure_ascii=true)
 [1, {'a': 2}] | tojson(true);[1, {'a': 2}] | tojson(separators=(',', ':'));[1, {'a': 2}] | tojson(indent=2, separators=(' ,', ' : '));[1, {'b': 1, 'a': 2}, []] | tojson(indent='\\t', sort_keys=true)

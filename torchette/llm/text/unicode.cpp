@@ -2,6 +2,8 @@
 #include "torchette/llm/text/unicode.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "torchette/llm/text/unicode_tables.h"
 #include "torchette/runtime/kernel.h"
@@ -95,6 +97,25 @@ void append_lower(char32_t c, Text* out) {
   const uint32_t* pair = c < 0x80 ? nullptr : find_pair(kLower, c);
   *out += pair != nullptr ? pair[1] : c >= 'A' && c <= 'Z' ? c + 32 : c;
   if (c == 0x130) *out += 0x307;
+}
+
+void append_upper(char32_t c, Text* out) {
+  // letters with an upper case that has another lower case
+  constexpr std::pair<char32_t, const char32_t*> kOthers[] = {
+      {0xB5, U"\u039C"}, {0xDF, U"SS"}, {0x131, U"I"}, {0x17F, U"S"}, {0x3C2, U"\u03A3"}};
+  if (c < 0x80) {
+    *out += c >= 'a' && c <= 'z' ? c - 32 : c;
+    return;
+  }
+  for (const auto& [letter, upper] : kOthers)
+    if (letter == c) {
+      *out += upper;
+      return;
+    }
+  const uint32_t* const end = std::end(kLower);
+  const uint32_t* pair = std::begin(kLower);
+  while (pair != end && pair[1] != c) pair += 2;
+  *out += pair != end ? static_cast<char32_t>(pair[0] & 0x1FFFFF) : c;
 }
 
 Text normalize(const Text& text, Form form) {

@@ -181,8 +181,10 @@ Result<Value> escape(const Call& call, const Value& value) {
 }
 
 template <Case kTo>
-Result<Value> to_case(const Call&, const Value& value) {
-  return Value::of(change_case(to_string(value), kTo));
+Result<Value> to_case(const Call& call, const Value& value) {
+  const std::string text = to_string(value);
+  TORCHETTE_TRY(call.evaluator.spend(kWorkOfCase * text.size()));
+  return Value::of(change_case(text, kTo));
 }
 
 // --- Dicts and lists ---

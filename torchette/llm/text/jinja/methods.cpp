@@ -176,7 +176,8 @@ Result<Value> find(const Call& call, const Value& self) {
 }
 
 template <Case kTo>
-Result<Value> to_case(const Call&, const Value& self) {
+Result<Value> to_case(const Call& call, const Value& self) {
+  TORCHETTE_TRY(call.evaluator.spend(kWorkOfCase * self.text.size()));
   return Value::of(change_case(self.text, kTo));
 }
 

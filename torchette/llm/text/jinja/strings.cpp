@@ -40,19 +40,16 @@ std::string replace(const std::string& text, const std::string& from, const std:
 }
 
 std::string change_case(const std::string& text, Case to) {
-  std::string out;
+  Text out;
   bool is_inside = false;  // of a word, or of the text for Capitalize
   for (char32_t c : characters(text)) {
-    const bool is_raised = to == Case::Upper || (!is_inside && to != Case::Lower);
-    Text lowered;
-    append_lower(c, &lowered);
-    if (is_raised && lowered.size() == 1 && lowered[0] >= 'a' && lowered[0] <= 'z')
-      out += static_cast<char>(lowered[0] - 'a' + 'A');
+    if (to == Case::Upper || (!is_inside && to != Case::Lower))
+      append_upper(c, &out);
     else
-      out += is_raised ? to_utf8(&c, 1) : to_utf8(lowered);
+      append_lower(c, &out);
     is_inside = to == Case::Capitalize || (to == Case::Title && is_in(c, kLetters));
   }
-  return out;
+  return to_utf8(out);
 }
 
 }  // namespace torchette::extension::llm::jinja

@@ -18,7 +18,7 @@ std::string strip(const std::string& text, const std::string* set, bool left = t
 std::string replace(const std::string& text, const std::string& from, const std::string& to, int64_t count);
 
 enum class Case : uint8_t { Upper, Lower, Capitalize, Title };
-/// Only letters of ASCII become upper case; all letters become lower case.
+constexpr size_t kWorkOfCase = 8;  // steps for each byte; see append_upper()
 std::string change_case(const std::string& text, Case to);
 
 }  // namespace torchette::extension::llm::jinja
