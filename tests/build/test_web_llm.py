@@ -67,7 +67,7 @@ def test_answers_are_those_of_a_session(folder: Path) -> None:
         "twice": "InvalidArgument: maxTokens and max_new_tokens are the same generation option",
         "long": "OutOfResources: a prompt of ",
         "position": "InvalidArgument: there is no position -1",
-        "messages": "InvalidArgument: a message needs a role and a content, both text",
+        "messages": "InvalidArgument: messages[0] needs a role and a content, both text",
         "file": "InvalidProgram: the file is cut short",
         "url": "AccessFailed: ENOENT",
         "tokenizer": "InvalidExternalData: ",
