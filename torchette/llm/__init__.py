@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchette.llm.grammar import Grammar
     from torchette.llm.messages import calls_in
     from torchette.llm.sampling import Sampling
-    from torchette.llm.schema import grammar_of
+    from torchette.llm.grammar import grammar_of
     from torchette.llm.session import Session
 
 _LAZY = {
@@ -29,7 +29,7 @@ _LAZY = {
     "Statistics": "torchette.llm.generation",
     "calls_in": "torchette.llm.messages",
     "export": "torchette.llm.exporting.export",
-    "grammar_of": "torchette.llm.schema",
+    "grammar_of": "torchette.llm.grammar",
     "write_adapter": "torchette.llm.exporting.lora",
 }
 

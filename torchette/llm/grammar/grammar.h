@@ -1,80 +1,78 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Grammar: GBNF, the notation of llama.cpp, and where a text stands in it. As torchette/llm/grammar.py, which
-// says more: characters are bytes of UTF-8; a state is a set of places in rules, each with the frame to
-// return to.
+// Grammar: a language in GBNF, the notation of llama.cpp, and the positions of texts in it.
+//
+// Characters become the bytes of their UTF-8 encoding, so that a token which ends inside of a character has a
+// position too. A position is a State: a set of items, each a symbol of a rule and the Frame to return to
+// when the rule ends. Calls of one rule at one position share a frame, so an ambiguous grammar costs no more
+// than the number of its symbols. States, their transitions and their token masks are made on first use and
+// kept.
 #pragma once
 
 #include <array>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "torchette/llm/grammar/grammar_parser.h"
+#include "torchette/llm/grammar/vocabulary.h"
 #include "torchette/runtime/result.h"
 
 namespace torchette::extension::llm {
 
-/// The bytes of tokens by number, in order; empty ones are never allowed.
-class GrammarVocabulary {
- public:
-  explicit GrammarVocabulary(std::vector<std::string> tokens);
-  const std::vector<std::string>& tokens() const { return tokens_; }
-
- private:
-  friend class Grammar;
-  std::vector<std::string> tokens_;
-  std::vector<uint32_t> order_;   // of those that have bytes
-  std::vector<uint32_t> common_;  // bytes that each has in common with the one before
-};
-
+/// For one thread at a time.
 class Grammar {
  public:
   struct State;
 
   Grammar();
   ~Grammar();
-  /// Errors: InvalidArgument (the log says what is wrong and in which line), OutOfResources (too large).
-  static Result<std::unique_ptr<Grammar>> parse(std::string_view text);
+  /// Errors: InvalidArgument (the log names the line, the problem and the remedy), OutOfResources (too
+  /// large).
+  static Result<std::unique_ptr<Grammar>> parse(std::string_view text, const std::string& root = "root");
 
-  /// Where a text begins; it forgets every other state.
+  /// The state before the first byte. Error: OutOfResources (the grammar is too ambiguous).
   Result<const State*> start();
-  /// The state behind more bytes; null where they are not allowed. Older states are gone, unless they are
-  /// kept. Error: OutOfResources (too many readings).
+  /// The state after more bytes, or null if the grammar does not allow them. It replaces the kept states if
+  /// there are too many, unless `keeps_older`; then only a state that keep() holds stays valid. Error: as
+  /// start().
   Result<const State*> advance(const State* state, std::string_view bytes, bool keeps_older = false);
-  /// For each token, whether it may come. Error: as above.
+  /// For each token, whether the grammar allows it next. Valid until the next call. Error: as start().
   Result<const std::vector<bool>*> mask(const State* state, const GrammarVocabulary& vocabulary);
-  /// Whether the text may end there, and whether nothing may follow.
+  /// Keeps a state valid when others replace it. The result may be used after the grammar.
+  static std::shared_ptr<const State> keep(const State* state);
+  /// Whether the text may end here.
   static bool accepts(const State* state);
+  /// Whether the text is complete: it may end here and nothing may follow.
   static bool is_done(const State* state);
+  /// The number of states that are kept.
+  size_t num_states() const;
 
  private:
-  friend class GrammarParser;
   struct Frame;
+  struct Cache;
   using Item = std::pair<int32_t, const Frame*>;
   using Items = std::vector<Item>;
-  using Bytes = std::array<uint64_t, 4>;
+  using Kinds = std::vector<bool>;  // by kind of byte
 
-  Error prepare(std::vector<std::vector<std::vector<int32_t>>> rules, const std::vector<std::string>& names,
-                const std::vector<Bytes>& sets);
-  const Frame* frame(Items returns);
-  Result<State*> close(Items items, bool accepts);
+  Error prepare(GrammarRules rules);
+  Error sort_rules(const std::vector<std::string>& names);
+  void group_bytes(const std::vector<ByteSet>& sets);
+  Result<State*> close(Cache* cache, Items items, bool accepts);
   Result<State*> move(State* state, uint8_t kind);
-  State* intern(Items items, bool accepts);
   State* renew(const State* kept);
+  Error add_allowed(State* state, const GrammarVocabulary& vocabulary, std::vector<bool>* mask);
 
-  std::vector<int32_t> symbols_;              // of all alternatives, each with its end
-  std::vector<std::vector<int32_t>> starts_;  // of each rule's alternatives
-  std::vector<bool> nullable_;
-  std::vector<size_t> rank_;
-  std::array<uint8_t, 256> kinds_ = {};  // bytes that no set tells apart
-  std::vector<std::vector<bool>> sets_;  // by kind
-  size_t num_kinds_ = 0;
-  std::vector<std::unique_ptr<Frame>> frames_;
-  std::vector<std::unique_ptr<State>> states_;
-  std::map<Items, const Frame*> frame_of_;
-  std::map<std::pair<Items, bool>, State*> state_of_;
-  int64_t left_ = 0;
+  std::vector<int32_t> symbols_;              // of all alternatives, an end after each
+  std::vector<std::vector<int32_t>> starts_;  // of each rule, the first symbols of its alternatives
+  std::vector<bool> is_nullable_;             // by rule
+  std::vector<size_t> rank_;                  // of a rule: after the rules that begin with it
+  std::array<uint8_t, 256> kinds_ = {};       // of a byte: no set distinguishes bytes of one kind
+  std::vector<ByteSet> members_;              // of a kind
+  std::vector<Kinds> sets_;
+  std::shared_ptr<Cache> cache_;
+  int64_t work_left_ = 0;
 };
 
 }  // namespace torchette::extension::llm

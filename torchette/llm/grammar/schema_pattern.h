@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Regular expressions of JSON schemas as expressions of GBNF.
+// Regular expressions of JSON schemas, in the syntax of ECMA-262 with Unicode, as expressions of GBNF.
 #pragma once
 
 #include <optional>
@@ -7,11 +7,12 @@
 
 namespace torchette::extension::llm::schema {
 
-/// Characters that JSON strings contain only as escapes, in a class.
+/// Characters that JSON strings contain only as escapes, and DEL, in a class.
 extern const char kEscapedCharacters[];
 
-/// An expression of strings in which `pattern` matches, for characters that JSON writes without an escape.
-/// Sets `*reason` and returns nothing if GBNF cannot express the pattern.
+/// An expression of the JSON strings, without their quotes, in which `pattern` matches. A set of characters accepts
+/// a character as it is, or as JSON must escape it (\n or \u000a for a line feed). Sets `*reason` and returns
+/// nothing if GBNF cannot express the pattern: lookaround, references to groups, \b, \B, properties, flags.
 std::optional<std::string> pattern_expression(const std::string& pattern, std::string* reason);
 
 }  // namespace torchette::extension::llm::schema
