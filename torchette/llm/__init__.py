@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from torchette.llm.exporting.export import export
     from torchette.llm.exporting.lora import write_adapter
     from torchette.llm.generation import Generation, Piece, Statistics
-    from torchette.llm.grammar import Grammar
+    from torchette.llm.grammar import Grammar, grammar_of
     from torchette.llm.messages import calls_in
     from torchette.llm.sampling import Sampling
-    from torchette.llm.grammar import grammar_of
     from torchette.llm.session import Session
 
 _LAZY = {

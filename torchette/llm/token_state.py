@@ -13,9 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from torchette.errors import ExecutionError, FormatError, InputError
-from torchette.llm.grammar import Grammar, Matcher, Vocabulary
+from torchette.llm.grammar import Grammar, Matcher, Vocabulary, grammar_of
 from torchette.llm.media import state_names
-from torchette.llm.grammar import grammar_of
 from torchette.llm.text import ChatTemplate, Tokenizer
 from torchette.runtime import Method, Program
 

@@ -31,6 +31,9 @@ struct SharedGrammar {
   std::mutex mutex;
 };
 
+/// The lines that an earlier call left in the log are not part of this call's error.
+void forget_log() { take_log(); }
+
 struct Matcher {
   std::shared_ptr<SharedGrammar> shared;
   std::shared_ptr<const GrammarVocabulary> vocabulary;
@@ -38,6 +41,7 @@ struct Matcher {
 
   static Matcher start(std::shared_ptr<SharedGrammar> shared,
                        std::shared_ptr<const GrammarVocabulary> vocabulary) {
+    forget_log();
     const nb::gil_scoped_release release;
     const std::lock_guard<std::mutex> lock(shared->mutex);
     const Grammar::State* state = unwrap(shared->grammar->start());
@@ -46,6 +50,7 @@ struct Matcher {
 
   /// Returns nothing if the grammar does not allow the bytes.
   std::optional<Matcher> after_bytes(const std::string& bytes) const {
+    forget_log();
     const nb::gil_scoped_release release;
     const std::lock_guard<std::mutex> lock(shared->mutex);
     const Grammar::State* next = unwrap(shared->grammar->advance(state.get(), bytes));
@@ -62,6 +67,7 @@ struct Matcher {
   nb::ndarray<nb::numpy, bool, nb::ndim<1>> allowed() const {
     const size_t size = vocabulary->tokens().size();
     std::unique_ptr<bool[]> found(new bool[size]);
+    forget_log();
     {
       const nb::gil_scoped_release release;
       const std::lock_guard<std::mutex> lock(shared->mutex);
@@ -73,9 +79,6 @@ struct Matcher {
     return nb::ndarray<nb::numpy, bool, nb::ndim<1>>(data, {size}, owner);
   }
 };
-
-/// The lines that an earlier call left in the log are not part of this call's error.
-void forget_log() { take_log(); }
 
 std::vector<std::string> strings_of(const nb::sequence& tokens) {
   std::vector<std::string> strings;

@@ -356,7 +356,7 @@ def test_grammars_hold_as_in_python(small: Small) -> None:
 
 def test_grammars_that_are_wrong(small: Small) -> None:
     """Those that Python refuses, with the same words; the runner lives."""
-    from tests.llm.test_grammar import BAD
+    from tests.llm.grammar.test_grammar import BAD
 
     good = f"generate\tx\tnew=1\tjson={json.dumps({'grammar': GRAMMARS[0]})}"
     lines = [

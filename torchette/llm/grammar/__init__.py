@@ -15,8 +15,8 @@ from torchette.runtime import native
 
 
 def _error(fault: Exception, code: str) -> InputError:
-    """The exception for a native Fault."""
-    return InputError(str(fault.args[2]), code=code)
+    """The exception for a native Fault. The last line of the log is the most general one."""
+    return InputError(": ".join(reversed(fault.args[2].splitlines())), code=code)
 
 
 class Grammar:
@@ -139,5 +139,7 @@ def grammar_of(schema: object) -> str:
     except binding.Fault as fault:
         raise _error(fault, "bad-schema") from None
     except UnicodeEncodeError:
-        raise InputError("the schema at #: it has a surrogate, which is not a character", code="bad-schema") from None
+        raise InputError(
+            "the schema at #: it has a surrogate, which is not a character", code="bad-schema"
+        ) from None
     return result

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The same functions as in torchette/llm/schema.py: both implementations return the same grammar.
 #include "torchette/llm/grammar/schema.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <initializer_list>
 #include <iterator>
 #include <map>
@@ -12,9 +9,12 @@
 #include <set>
 #include <vector>
 
+#include "torchette/llm/grammar/decimal.h"
+#include "torchette/llm/grammar/schema_conjunction.h"
 #include "torchette/llm/grammar/schema_gbnf.h"
 #include "torchette/llm/grammar/schema_json.h"
 #include "torchette/llm/grammar/schema_pattern.h"
+#include "torchette/llm/grammar/schema_references.h"
 #include "torchette/llm/text/json.h"
 #include "torchette/llm/text/unicode.h"
 #include "torchette/runtime/platform.h"
@@ -28,7 +28,9 @@ using Words = std::initializer_list<std::string_view>;
 
 constexpr int kMaxDepth = 64;
 constexpr size_t kMaxRules = 20000;
-constexpr int64_t kMaxInteger = 999999999999999;  // 15 digits
+// Digits of an integer without a bound; more only by a bound, since a model may go on for ever. The second
+// value is limited by the depth of groups in GBNF.
+constexpr size_t kFreeDigits = 15, kMaxDigits = 80;
 constexpr char kBase[] = R"(
 ws ::= (" " | "\n" " "{0,16})?
 char ::= [^"\\\x00-\x1f\x7f] | "\\" (["\\/bfnrt] | "u" ([0-9a-cA-CefEF] hex hex hex | [dD] ([0-7] | [89abAB] hex hex "\\u" [dD] [c-fC-F]) hex hex))
@@ -67,12 +69,9 @@ template <typename List>
 bool has(const List& words, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
-/// Whether a keyword is only an annotation.
-bool is_annotation(std::string_view key) {
-  return has(Words{"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly",
-                   "$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "discriminator",
-                   "contentEncoding", "contentMediaType", "strict"},
-             key);
+/// Keywords that combine schemas or list values.
+bool is_structural(std::string_view key) {
+  return has(Words{"$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type"}, key);
 }
 
 /// The regular expression of a format; empty if the format is unknown.
@@ -107,36 +106,33 @@ class Converter {
   /// An expression of a schema that is valid inside of a sequence.
   std::string convert(const Json& schema, const std::string& where, int depth) {
     if (failed_) return {};
-    if (schema.is(Kind::True) || (schema.is(Kind::Object) && schema.items.empty())) return "value";
+    if (schema.is(Kind::True)) return "value";
+    if (schema.is(Kind::False)) return refuse(where, "no value is valid");
     if (!schema.is(Kind::Object))
-      return refuse(where, "it is " + dump(schema) + ", a schema is an object or true");
+      return refuse(where, dump(schema) + " is not a schema; a schema is an object, true or false");
     if (depth > kMaxDepth)
       return refuse(where, "it is nested more than " + std::to_string(kMaxDepth) + " deep");
-    Json given = only_keys(schema, [](std::string_view key) { return !is_annotation(key); });
-    if (const Json* target = find(given, "$ref")) {
-      if (!only(given, {"$ref"}, where)) return {};
-      return reference(*target, where, depth);
-    }
-    if (find(given, "const") != nullptr || find(given, "enum") != nullptr) return listed(given, where);
+    const Json given = constraints_of(schema);
+    if (given.items.empty()) return "value";
+    for (const std::string& key : given.keys)
+      if (!is_structural(key) && std::none_of(std::begin(kTypes), std::end(kTypes),
+                                              [&](const Type& type) { return type.knows(key); }))
+        return refuse(where, "a grammar cannot express " + key);
+    if (find(given, "allOf") != nullptr || (find(given, "$ref") != nullptr && given.items.size() > 1))
+      return all_of(given, where, depth);
+    if (const Json* target = find(given, "$ref")) return reference(*target, where, depth);
     for (const char* key : {"anyOf", "oneOf"})
       if (find(given, key) != nullptr) return any_of(given, key, where, depth);
-    if (find(given, "allOf") != nullptr) {
-      const std::optional<Json> merged = merge(given, where);
-      return merged ? convert(*merged, where, depth + 1) : std::string();
-    }
+    if (find(given, "const") != nullptr || find(given, "enum") != nullptr) return listed(given, where);
     std::vector<std::string> kinds;
-    if (const Json* said = find(given, "type"); said != nullptr && !said->is(Kind::Null)) {
+    if (const Json* said = find(given, "type"); said != nullptr) {
       if (!list_of_types(*said, where + "/type", &kinds)) return {};
     } else {
       for (const char* kind : {"object", "array", "string", "number"})
         if (std::any_of(given.keys.begin(), given.keys.end(),
                         [&](const std::string& key) { return type_of(kind)->knows(key); }))
           kinds.emplace_back(kind);
-      std::vector<std::string> beside = given.keys;
-      beside.erase(std::remove(beside.begin(), beside.end(), "type"), beside.end());
-      std::sort(beside.begin(), beside.end());
-      if (kinds.size() != 1)
-        return refuse(where, "it needs a type beside " + (beside.empty() ? "nothing" : join(beside, ", ")));
+      if (kinds.size() != 1) return refuse(where, "it needs a type next to " + join(given.keys, ", "));
     }
     std::vector<std::string> strange;
     for (const std::string& key : given.keys)
@@ -145,15 +141,23 @@ class Converter {
         strange.push_back(key);
     if (!strange.empty())
       return refuse(where, *std::min_element(strange.begin(), strange.end()) + " of " + join(kinds, " or ") +
-                               " cannot be held by a grammar");
+                               " has no effect; remove it, or correct the type");
     std::vector<std::string> expressions;
     for (const std::string& kind : kinds) expressions.push_back(typed(kind, given, where, depth));
     return any(expressions);
   }
 
  private:
+  /// The end of a long location, which is more specific than its beginning: a log line has 255 bytes.
+  static std::string shortened(const std::string& where) {
+    constexpr size_t kSize = 80;
+    if (where.size() <= kSize) return where;
+    size_t begin = where.size() - kSize;
+    while (begin < where.size() && (where[begin] & 0xC0) == 0x80) ++begin;  // inside of a character
+    return "#..." + where.substr(begin);
+  }
   std::string refuse(const std::string& where, const std::string& what) {
-    if (!failed_) TORCHETTE_LOG(Error, "the schema at %.200s: %.300s", where.c_str(), what.c_str());
+    if (!failed_) TORCHETTE_LOG(Error, "the schema at %s: %s", shortened(where).c_str(), what.c_str());
     failed_ = true;
     return {};
   }
@@ -172,13 +176,13 @@ class Converter {
     for (const std::string& key : given.keys)
       if (!has(keys, key)) strange.push_back(key);
     if (strange.empty()) return true;
-    refuse(where, *std::min_element(strange.begin(), strange.end()) + " beside " +
-                      std::string(*keys.begin()) + " cannot be held by a grammar");
+    refuse(where, *std::min_element(strange.begin(), strange.end()) + " next to " +
+                      std::string(*keys.begin()) + "; a grammar cannot express both");
     return false;
   }
   bool is_list(const Json& value, const std::string& where) {
     if (value.is(Kind::Array) && !value.items.empty()) return true;
-    refuse(where, "a list that is not empty is expected");
+    refuse(where, "it must be a list with at least one item");
     return false;
   }
   bool list_of_types(const Json& said, const std::string& where, std::vector<std::string>* kinds) {
@@ -202,8 +206,7 @@ class Converter {
         !is_list(*list, where + "/enum"))
       return {};
     std::vector<std::string> kinds;
-    if (type != nullptr && !type->is(Kind::Null) && !list_of_types(*type, where + "/type", &kinds)) return {};
-    const bool any_type = type == nullptr || type->is(Kind::Null);
+    if (type != nullptr && !list_of_types(*type, where + "/type", &kinds)) return {};
     std::vector<std::string> expressions;
     const std::vector<Json> one = {constant != nullptr ? *constant : Json()};
     for (const Json& value : constant != nullptr ? one : list->items) {
@@ -215,112 +218,98 @@ class Converter {
                         : value.is(Kind::Number) ? "number"
                                                  : "null";
       const bool fits =
-          any_type || has(kinds, own) || (own == std::string_view("integer") && has(kinds, "number"));
+          type == nullptr || has(kinds, own) || (own == std::string_view("integer") && has(kinds, "number"));
       const bool is_listed =
           list == nullptr || std::any_of(list->items.begin(), list->items.end(),
                                          [&](const Json& item) { return is_equal(item, value); });
       if (fits && is_listed) expressions.push_back(quoted(dump(value)));
     }
-    return expressions.empty() ? refuse(where, "no value fits") : any(expressions);
+    return expressions.empty() ? refuse(where, "no value is valid") : any(expressions);
   }
 
   std::string any_of(const Json& given, const char* key, const std::string& where, int depth) {
-    if (!only(given, {key, "type"}, where)) return {};
-    const Json &branches = *find(given, key), *type = find(given, "type");
+    const Json& branches = *find(given, key);
     const std::string place = where + "/" + key;
     if (!is_list(branches, place)) return {};
+    Json siblings = empty(Kind::Object);
+    for (size_t i = 0; i < given.items.size(); ++i)
+      if (given.keys[i] != key) set(&siblings, given.keys[i], given.items[i]);
     std::vector<std::string> expressions;
     for (size_t i = 0; i < branches.items.size(); ++i) {
-      Json branch = branches.items[i];
-      if (type != nullptr) {  // the type applies to each branch
-        const Json* own = branch.is(Kind::Object) ? find(branch, "type") : nullptr;
-        if (!branch.is(Kind::Object) || (own != nullptr && !is_equal(*own, *type)))
-          branch = empty(Kind::False);
-        else
-          set(&branch, "type", *type);
-      }
-      expressions.push_back(convert(branch, place + "/" + std::to_string(i), depth + 1));
+      const std::string branch_place = place + "/" + std::to_string(i);
+      const std::optional<Json> branch = both(siblings, branches.items[i], branch_place);
+      if (!branch) return {};
+      if (branch->is(Kind::False)) continue;
+      expressions.push_back(convert(*branch, branch_place, depth + 1));
       if (failed_) return {};
     }
-    return any(expressions);
+    return expressions.empty() ? refuse(where, "no value is valid") : any(expressions);
+  }
+  std::optional<Json> both(const Json& siblings, const Json& schema, const std::string& where) {
+    if (siblings.items.empty()) return schema;
+    std::string reason;
+    std::optional<Json> merged = conjunction(siblings, schema, &reason);
+    if (!merged) refuse(where, reason);
+    return merged;
   }
 
-  const Json* resolved(const Json& target, const std::string& where) {
-    if (!target.is_string() || target.text.substr(0, 1) != "#") {
-      refuse(where, "$ref " + dump(target) + " leads out of the schema");
-      return nullptr;
-    }
-    const Json* found = &root_;
-    for (size_t at = target.text.find('/'); at != std::string::npos && found != nullptr;) {
-      const size_t end = target.text.find('/', at + 1);
-      std::string part = target.text.substr(at + 1, end == std::string::npos ? end : end - at - 1);
-      for (const auto& [from, to] : {std::pair{"~1", "/"}, {"~0", "~"}})
-        for (size_t i = part.find(from); i != std::string::npos; i = part.find(from, i + 1))
-          part.replace(i, 2, to);
-      if (found->is(Kind::Array)) {
-        const bool is_index =
-            !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string::npos;
-        const size_t index = is_index ? std::strtoul(part.c_str(), nullptr, 10) : SIZE_MAX;
-        found = index < found->items.size() ? &found->items[index] : nullptr;
-      } else {
-        found = schema::find(*found, part);
-      }
-      at = end;
-    }
-    if (found == nullptr) refuse(where, "$ref " + target.text + " leads nowhere");
+  const Json* target_of(const Json& reference, const std::string& where) {
+    const Json* const found = reference.is_string() ? follow(root_, reference.text) : nullptr;
+    if (found == nullptr)
+      refuse(where, "$ref " + dump(reference) +
+                        " leads to no part of the schema; it must be a JSON pointer such as #/$defs/x, "
+                        "or an $id or $anchor of the schema");
     return found;
   }
   static const Json* find(const Json& object, std::string_view key) { return schema::find(object, key); }
 
   std::string reference(const Json& target, const std::string& where, int depth) {
-    const Json* const found = resolved(target, where);
-    if (found == nullptr) return {};
-    const auto [at, is_new] = references_.try_emplace(target.text, "d" + std::to_string(references_.size()));
+    const Json* const found = target_of(target, where);
+    return found == nullptr ? std::string() : named(target.text, *found, target.text, depth);
+  }
+  /// A rule for a schema, made once for each key: a recursive schema calls its own rule.
+  std::string named(const std::string& key, const Json& schema, const std::string& where, int depth) {
+    const auto [at, is_new] = references_.try_emplace(key, "d" + std::to_string(references_.size()));
     const std::string name = at->second;
     if (is_new) {
-      const std::string expression = convert(*found, target.text, depth + 1);
+      const std::string expression = convert(schema, where, depth + 1);
       rules_.push_back(name + " ::= " + expression);
     }
     return name;
   }
 
-  std::optional<Json> merge(const Json& given, const std::string& where) {
-    Json merged = only_keys(given, [](std::string_view key) { return key != "allOf"; });
-    const Json& parts = *find(given, "allOf");
-    if (!is_list(parts, where + "/allOf")) return {};
-    for (const Json& each : parts.items) {
-      const Json* part = &each;
-      for (int i = 0; i < kMaxDepth; ++i) {  // a reference may refer to another one
-        const Json constraints = only_keys(*part, [](std::string_view key) { return !is_annotation(key); });
-        if (!part->is(Kind::Object) || constraints.keys != std::vector<std::string>{"$ref"}) break;
-        part = resolved(*find(*part, "$ref"), where);
-        if (part == nullptr) return {};
+  /// Converts the conjunction of `allOf`, `$ref` and the keywords next to them.
+  std::string all_of(const Json& given, const std::string& where, int depth) {
+    Json merged = empty(Kind::True);
+    std::vector<Json> parts = {given};  // the next one is the last one
+    for (int count = 0; !parts.empty(); ++count) {
+      if (count > 10 * kMaxDepth) return refuse(where, "allOf or $ref refers to itself");
+      const Json part = std::move(parts.back());
+      parts.pop_back();
+      const Json *list = find(part, "allOf"), *target = find(part, "$ref");
+      if (list != nullptr && !is_list(*list, where + "/allOf")) return {};
+      for (size_t i = list == nullptr ? 0 : list->items.size(); i-- > 0;) parts.push_back(list->items[i]);
+      if (target != nullptr) {
+        const bool is_alone =
+            parts.empty() && merged.is(Kind::True) && constraints_of(part).items.size() == 1;
+        if (is_alone) return reference(*target, where, depth);
+        const Json* const found = target_of(*target, where);
+        if (found == nullptr) return {};
+        parts.push_back(*found);
       }
-      if (!part->is(Kind::Object)) return refuse(where, "allOf has a part that is no schema"), std::nullopt;
-      for (size_t i = 0; i < part->items.size(); ++i) {
-        const std::string& key = part->keys[i];
-        const Json& value = part->items[i];
-        const Json* const known = find(merged, key);
-        Json both = known == nullptr ? value : *known;
-        if (is_annotation(key) || known == nullptr || is_equal(*known, value)) {
-        } else if (key == "required" && value.is(Kind::Array) && known->is(Kind::Array)) {
-          both.items.insert(both.items.end(), value.items.begin(), value.items.end());
-        } else if (key == "properties" && value.is(Kind::Object) && known->is(Kind::Object) &&
-                   agree(*known, value)) {
-          for (size_t k = 0; k < value.items.size(); ++k) set(&both, value.keys[k], value.items[k]);
-        } else {
-          return refuse(where, "allOf says two things of " + key), std::nullopt;
-        }
-        set(&merged, key, std::move(both));
-      }
+      const Json rest = part.is(Kind::Object)
+                            ? only_keys(part,
+                                        [](std::string_view key) {
+                                          return !is_annotation(key) && key != "allOf" && key != "$ref";
+                                        })
+                            : part;
+      std::string reason;
+      std::optional<Json> both = conjunction(merged, rest, &reason);
+      if (!both) return refuse(where, reason);
+      merged = std::move(*both);
     }
-    return merged;
-  }
-  static bool agree(const Json& a, const Json& b) {
-    for (size_t i = 0; i < b.items.size(); ++i)
-      if (const Json* known = find(a, b.keys[i]); known != nullptr && !is_equal(*known, b.items[i]))
-        return false;
-    return true;
+    if (merged.is(Kind::False)) return refuse(where, "no value is valid");
+    return named(dump(merged), merged, where, depth);
   }
 
   std::string typed(const std::string& kind, const Json& all, const std::string& where, int depth) {
@@ -341,7 +330,7 @@ class Converter {
     if (value == nullptr || (value->is(Kind::Null) && !has_default)) return has_default ? 0 : -1;
     const int64_t number = is_integer(*value) ? value->index() : -1;
     if (number < 0 || number > 10000)
-      refuse(where, std::string(key) + " is " + dump(*value) + ", it must be a whole number from 0 to 10000");
+      refuse(where, std::string(key) + " is " + dump(*value) + "; it must be an integer from 0 to 10000");
     return number;
   }
 
@@ -354,7 +343,7 @@ class Converter {
     const Json& required = listed == nullptr ? no_names : *listed;
     bool fits = properties.is(Kind::Object) && required.is(Kind::Array);
     for (const Json& name : required.items) fits = fits && name.is_string();
-    if (!fits) return refuse(where, "properties is an object, required a list of names");
+    if (!fits) return refuse(where, "properties must be an object and required a list of names");
     const Json* const others = find(given, "additionalProperties");
     const Json more =
         others != nullptr ? *others : empty(properties.items.empty() ? Kind::True : Kind::False);
@@ -363,10 +352,19 @@ class Converter {
     for (const Json& name : required.items) {
       needed.insert(name.text);
       if (has(known, name.text)) continue;
-      if (more.is(Kind::False)) return refuse(where, name.text + " is required, and may not be there");
+      if (more.is(Kind::False))
+        return refuse(where, name.text + " is required, but additionalProperties forbids it");
       set(&properties, name.text, more);
     }
     std::vector<std::string> pairs;
+    const std::vector<std::string> named = properties.keys;
+    for (size_t i = properties.items.size(); i-- > 0;) {
+      if (!properties.items[i].is(Kind::False)) continue;
+      if (needed.count(properties.keys[i]) != 0)
+        return refuse(where, properties.keys[i] + " is required, but its schema is false");
+      properties.items.erase(properties.items.begin() + static_cast<std::ptrdiff_t>(i));
+      properties.keys.erase(properties.keys.begin() + static_cast<std::ptrdiff_t>(i));
+    }
     for (size_t i = 0; i < properties.items.size(); ++i) {
       const std::string value =
           convert(properties.items[i], where + "/properties/" + properties.keys[i], depth + 1);
@@ -376,7 +374,7 @@ class Converter {
     std::string rest = "\"\"", first = "\"\"";
     if (!more.is(Kind::False)) {
       const std::string value = convert(more, where + "/additionalProperties", depth + 1);
-      const std::string pair = rule(other_key(properties.keys) + " ws \":\" ws " + value + " ws");
+      const std::string pair = rule(other_key(named) + " ws \":\" ws " + value + " ws");
       rest = rule("(\",\" ws " + pair + ")*");
       first = rule("(" + pair + " (\",\" ws " + pair + ")*)?");
     }
@@ -399,7 +397,9 @@ class Converter {
     return "\"\\\"\" " + other_than(plain, 0) + " \"\\\"\"";
   }
   std::string other_than(const std::vector<Text>& names, int depth) {
-    if (depth > 200) return refuse("#", "additionalProperties beside a name of more than 200 characters");
+    if (depth > 200)
+      return refuse(
+          "#", "a grammar cannot express additionalProperties next to a name of more than 200 characters");
     std::map<char32_t, std::vector<Text>> by_start;
     bool ends_here = false;
     for (const Text& name : names)
@@ -425,7 +425,7 @@ class Converter {
     int64_t most = count(given, "maxItems", false, where);
     const Json* const prefix = find(given, "prefixItems");
     if (failed_) return {};
-    if (prefix != nullptr && !prefix->is(Kind::Array)) return refuse(where, "prefixItems is a list");
+    if (prefix != nullptr && !prefix->is(Kind::Array)) return refuse(where, "prefixItems must be a list");
     std::vector<std::string> firsts;
     for (size_t i = 0; prefix != nullptr && i < prefix->items.size() && !failed_; ++i)
       firsts.push_back(convert(prefix->items[i], where + "/prefixItems/" + std::to_string(i), depth + 1));
@@ -437,8 +437,8 @@ class Converter {
     if (most >= 0) {
       firsts.resize(static_cast<size_t>(std::min(most, size)));
       if (least > most)
-        return refuse(where, "minItems is " + std::to_string(least) + ", of " + std::to_string(most) +
-                                 " items at most");
+        return refuse(where, "minItems is " + std::to_string(least) + ", but at most " +
+                                 std::to_string(most) + " items are valid");
     }
     const auto taken = static_cast<int64_t>(firsts.size());
     std::string tail;
@@ -476,81 +476,107 @@ class Converter {
       own = "^" + known + "$";
     } else {
       if (most >= 0 && least > most)
-        return refuse(where, "minLength is " + std::to_string(least) + ", maxLength " + std::to_string(most));
+        return refuse(
+            where, "minLength is " + std::to_string(least) + ", more than maxLength " + std::to_string(most));
       return "\"\\\"\" char{" + std::to_string(least) + "," + (most < 0 ? "" : std::to_string(most)) +
              "} \"\\\"\"";
     }
     if (find(given, "minLength") != nullptr || find(given, "maxLength") != nullptr)
-      return refuse(where, "minLength or maxLength beside pattern or format cannot be held by a grammar");
-    if (!own) return refuse(where, "pattern is " + dump(*said) + ", no text");
+      return refuse(where, "a grammar cannot express minLength or maxLength next to pattern or format");
+    if (!own) return refuse(where, "pattern is " + dump(*said) + "; it must be a string");
     std::string reason;
     const std::optional<std::string> expression = pattern_expression(*own, &reason);
     if (!expression) return refuse(where, reason);
     return "\"\\\"\" " + rule(*expression) + " \"\\\"\"";
   }
 
-  int64_t bound(const Json& value, const char* name, const std::string& where) {
-    if (!value.is(Kind::Number) || value.number != std::floor(value.number) ||
-        std::abs(value.number) > static_cast<double>(kMaxInteger)) {
-      refuse(where, std::string(name) + " is " + dump(value) +
-                        ", a grammar holds whole numbers of at most 15 digits");
-      return 0;
+  /// A bound of a range of numbers.
+  struct Bound {
+    std::optional<Integer> value;
+    bool is_open = false;  // the value itself is not valid
+  };
+  /// The tighter bound of two keywords. `sign` is 1 for a minimum and -1 for a maximum.
+  Bound bound(const Json& given, const char* name, const char* exclusive, int sign,
+              const std::string& where) {
+    Bound tight;
+    for (const auto& [key, is_open] : {std::pair{name, false}, {exclusive, true}}) {
+      const Json* const value = find(given, key);
+      if (value == nullptr) continue;
+      const std::optional<Integer> found =
+          value->is(Kind::Number) ? integer_of(value->text, kMaxDigits) : std::nullopt;
+      if (!found) {
+        refuse(where, std::string(key) + " is " + dump(*value) +
+                          "; a grammar can express integers of at most " + std::to_string(kMaxDigits) +
+                          " digits");
+        return {};
+      }
+      const int order = tight.value ? sign * compare(*found, *tight.value) : 1;
+      if (order > 0 || (order == 0 && is_open)) tight = {found, is_open};
     }
-    return static_cast<int64_t>(value.number);
+    return tight;
   }
-  std::string no_number(int64_t low, int64_t high, const std::string& where) {
-    return refuse(where, "no number is from " + std::to_string(low) + " to " + std::to_string(high));
+  /// Sets the missing bounds: no bound means any number of up to kFreeDigits digits, or of the other bound's
+  /// digits.
+  static void complete(Bound* low, Bound* high) {
+    size_t size = kFreeDigits;
+    for (const Bound* one : {low, high})
+      if (one->value)
+        size = std::max(size, one->value->digits.size() +
+                                  (one->value->digits.find_first_not_of('9') == std::string::npos));
+    if (!low->value) low->value = Integer{true, std::string(size, '9')};
+    if (!high->value) high->value = Integer{false, std::string(size, '9')};
+  }
+  std::string no_number(const Bound& low, const Bound& high, const std::string& where) {
+    return refuse(where, "no number is between " + low.value->text() + " and " + high.value->text());
   }
   std::string integer(const Json& given, const std::string& where) {
-    int64_t low = -kMaxInteger, high = kMaxInteger;
-    bool has_low = false, has_high = false;
-    for (const auto& [name, shift] : {std::pair{"minimum", 0}, {"exclusiveMinimum", 1}})
-      if (const Json* value = find(given, name)) {
-        const int64_t found = bound(*value, name, where) + shift;
-        low = has_low ? std::max(low, found) : found;
-        has_low = true;
-      }
-    for (const auto& [name, shift] : {std::pair{"maximum", 0}, {"exclusiveMaximum", -1}})
-      if (const Json* value = find(given, name)) {
-        const int64_t found = bound(*value, name, where) + shift;
-        high = has_high ? std::min(high, found) : found;
-        has_high = true;
-      }
+    Bound low = bound(given, "minimum", "exclusiveMinimum", 1, where);
+    Bound high = bound(given, "maximum", "exclusiveMaximum", -1, where);
     if (failed_) return {};
-    if (low > high) return no_number(low, high, where);
+    if (low.is_open) low = {next_to(*low.value, 1)};
+    if (high.is_open) high = {next_to(*high.value, -1)};
+    complete(&low, &high);
+    const Integer &first = *low.value, &last = *high.value;
+    if (compare(first, last) > 0) return no_number(low, high, where);
     std::vector<std::string> parts;
-    if (low < 0) parts.push_back("\"-\" (" + unsigned_range(std::max<int64_t>(1, -high), -low) + ")");
-    if (high >= 0) parts.push_back(unsigned_range(std::max<int64_t>(low, 0), high));
+    if (first.is_negative)
+      parts.push_back("\"-\" (" + unsigned_range(last.is_negative ? last.digits : "1", first.digits) + ")");
+    if (!last.is_negative)
+      parts.push_back(unsigned_range(first.is_negative ? "0" : first.digits, last.digits));
     return rule(join(parts, " | "));
   }
   std::string number(const Json& given, const std::string& where) {
-    int64_t low = -kMaxInteger, high = kMaxInteger;
-    bool past_low = false, below_high = false;
-    for (const auto& [name, is_open] : {std::pair{"minimum", false}, {"exclusiveMinimum", true}})
-      if (const Json* value = find(given, name)) {
-        const int64_t found = bound(*value, name, where);
-        if (found > low || (found == low && is_open)) low = found, past_low = is_open;
-      }
-    for (const auto& [name, is_open] : {std::pair{"maximum", false}, {"exclusiveMaximum", true}})
-      if (const Json* value = find(given, name)) {
-        const int64_t found = bound(*value, name, where);
-        if (found < high || (found == high && is_open)) high = found, below_high = is_open;
-      }
+    Bound low = bound(given, "minimum", "exclusiveMinimum", 1, where);
+    Bound high = bound(given, "maximum", "exclusiveMaximum", -1, where);
     if (failed_) return {};
-    if (low > high || (low == high && (past_low || below_high))) return no_number(low, high, where);
+    complete(&low, &high);
+    const Integer &first = *low.value, &last = *high.value;
+    const int order = compare(first, last);
+    if (order > 0 || (order == 0 && (low.is_open || high.is_open))) return no_number(low, high, where);
     std::vector<std::string> parts;
     const std::string any_fraction = R"( ("." [0-9]{1,15})?)", some = R"( "." "0"{0,14} [1-9] [0-9]{0,14})";
-    const auto side = [&](const std::string& minus, int64_t least, int64_t greatest, bool past_least,
-                          bool below) {
-      const auto exactly = [&](int64_t n) { return minus + "\"" + std::to_string(n) + "\""; };
-      if (greatest > least) parts.push_back(exactly(least) + (past_least ? some : any_fraction));
-      if (greatest > least + 1)
-        parts.push_back(minus + "(" + unsigned_range(least + 1, greatest - 1) + ")" + any_fraction);
-      if (!below && (greatest > least || (greatest == least && !past_least)))
-        parts.push_back(exactly(greatest) + R"( ("." "0"{1,15})?)");
+    // numbers of one sign, by their distances from 0
+    const auto side = [&](const std::string& minus, const std::string& least, const std::string& greatest,
+                          bool past_least, bool below) {
+      const auto exactly = [&](const std::string& digits) { return minus + "\"" + digits + "\""; };
+      const int ordered = compare_digits(least, greatest);
+      if (ordered < 0) {
+        parts.push_back(exactly(least) + (past_least ? some : any_fraction));
+        const std::string from = digits_after(least), to = digits_before(greatest);
+        if (compare_digits(from, to) <= 0)
+          parts.push_back(minus + "(" + unsigned_range(from, to) + ")" + any_fraction);
+      }
+      if (!below && (ordered < 0 || !past_least)) parts.push_back(exactly(greatest) + R"( ("." "0"{1,15})?)");
     };
-    side("\"-\" ", std::max<int64_t>(-high, 0), -low, below_high && high <= 0, past_low);
-    side("", std::max<int64_t>(low, 0), high, past_low && low >= 0, below_high);
+    const bool has_zero = !last.is_negative;
+    if (first.is_negative)
+      side("\"-\" ", has_zero ? "0" : last.digits, first.digits,
+           high.is_open && (!has_zero || last.digits == "0"), low.is_open);
+    else if (first.digits == "0" && !low.is_open)
+      parts.emplace_back(R"("-0" ("." "0"{1,15})?)");
+    if (has_zero)
+      side("", first.is_negative ? "0" : first.digits, last.digits, low.is_open && !first.is_negative,
+           high.is_open);
     return rule(join(parts, " | "));
   }
 
@@ -565,8 +591,13 @@ class Converter {
 
 Result<std::string> grammar_of(std::string_view text) {
   Result<Json> root = Json::parse(text, Json::kDeep);
-  if (!root.ok()) return root.error();
+  if (!root.ok()) {
+    TORCHETTE_LOG(Error, "the schema at #: it is not a JSON text, or it is nested more than %d deep",
+                  Json::kDeep);
+    return root.error();
+  }
   schema::merge_duplicate_keys(&*root);
+  schema::resolve_references(&*root);
   schema::Converter converter(*root);
   std::string out = "root ::= " + converter.convert(*root, "#", 0);
   if (converter.failed()) return Error::InvalidArgument;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Converts a JSON schema to a grammar in GBNF of the JSON texts that are valid, equal to the grammar of
-// torchette.llm.grammar_of. Constraints that GBNF cannot express are errors that name them.
+// Converts a JSON schema to a grammar in GBNF of the JSON texts that are valid. Constraints that GBNF cannot
+// express are errors that name them, so that no constraint is ignored.
 #pragma once
 
 #include <string>
@@ -11,8 +11,10 @@
 namespace torchette::extension::llm {
 
 /// Objects have their properties in the order of the schema, and other properties only if the schema has
-/// `additionalProperties`. `oneOf` means `anyOf`. Errors: InvalidExternalData (not JSON), InvalidArgument
-/// (GBNF cannot express a constraint; the log names it and its location).
+/// `additionalProperties`. `oneOf` means `anyOf`. A schema without constraints accepts any value; one without
+/// `type` has the type of its keywords. Numbers without a bound have at most 15 digits. Errors:
+/// InvalidExternalData (not JSON), InvalidArgument (GBNF cannot express a constraint; the log names it and
+/// its location).
 Result<std::string> grammar_of(std::string_view schema);
 
 }  // namespace torchette::extension::llm

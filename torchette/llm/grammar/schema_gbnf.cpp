@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torchette/llm/grammar/schema_gbnf.h"
 
-#include <algorithm>
-
 #include "torchette/llm/grammar/schema_json.h"
 
 namespace torchette::extension::llm::schema {
@@ -45,14 +43,11 @@ std::string digits_between(const std::string& low, const std::string& high) {
 
 }  // namespace
 
-std::string unsigned_range(int64_t low, int64_t high) {
+std::string unsigned_range(const std::string& low, const std::string& high) {
   std::vector<std::string> parts;
-  int64_t power = 1;  // 10 to the number of digits before the last
-  for (size_t digits = 1; digits <= std::to_string(high).size(); ++digits, power *= 10) {
-    if (digits < std::to_string(low).size()) continue;
-    parts.push_back(digits_between(std::to_string(std::max(low, digits > 1 ? power : 0)),
-                                   std::to_string(std::min(high, power * 10 - 1))));
-  }
+  for (size_t size = low.size(); size <= high.size(); ++size)
+    parts.push_back(digits_between(size == low.size() ? low : "1" + std::string(size - 1, '0'),
+                                   size == high.size() ? high : std::string(size, '9')));
   return join(parts, " | ");
 }
 

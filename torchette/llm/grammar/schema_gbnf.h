@@ -13,7 +13,7 @@ std::string quoted(std::string_view text);
 /// A character in a class.
 std::string class_member(char32_t c);
 std::string join(const std::vector<std::string>& parts, const char* separator);
-/// The integers from `low` to `high`, both 0 or more.
-std::string unsigned_range(int64_t low, int64_t high);
+/// The integers from `low` to `high`, which are digits without a sign.
+std::string unsigned_range(const std::string& low, const std::string& high);
 
 }  // namespace torchette::extension::llm::schema

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torchette/llm/grammar/schema_json.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 
-#include "torchette/llm/text/unicode.h"
+#include "torchette/llm/grammar/decimal.h"
 
 namespace torchette::extension::llm::schema {
 
@@ -25,72 +22,34 @@ std::string format(const char* form, ...) {
 
 bool is_bool(const Json& json) { return json.is(Kind::True) || json.is(Kind::False); }
 
-bool is_integer(const Json& json) {
-  return json.is(Kind::Number) && json.text.find_first_of(".eE") == std::string::npos;
-}
+bool is_integer(const Json& json) { return json.is(Kind::Number) && is_integer(json.text); }
 
-namespace {
-
-/// The fewest digits that read back as the same number.
-std::string dump_number(const Json& json) {
-  if (is_integer(json)) return json.text == "-0" ? "0" : json.text;
-  if (!std::isfinite(json.number)) return json.number < 0 ? "-Infinity" : "Infinity";
-  int digits = 0;
-  std::string text;
-  do {
-    text = format("%.*e", digits++, json.number);
-  } while (digits < 18 && std::strtod(text.c_str(), nullptr) != json.number);
-  const size_t at = text.find('e');
-  const int exponent = std::atoi(text.c_str() + at + 1);
-  if (exponent >= -4 && exponent < 16) {
-    text = format("%.*f", std::max(digits - 1 - exponent, 1), json.number);
-    return text;
-  }
-  std::string mantissa = text.substr(0, at);
-  return mantissa + "e" + (exponent < 0 ? "-" : "+") + format("%02d", std::abs(exponent));
-}
-
-}  // namespace
-
-std::string dump_string(std::string_view text, bool ensure_ascii) {
+std::string dump_string(std::string_view text) {
   std::string out = "\"";
-  const auto unit = [&](uint32_t code) { out += format("\\u%04x", code); };
-  const Result<Text> points = to_text(text);
-  for (char32_t c : points.ok() ? *points : Text()) {
+  for (char c : text) {
     constexpr std::string_view kFrom = "\"\\\n\r\t\b\f", kTo = "\"\\nrtbf";
-    const size_t known = c < 128 ? kFrom.find(static_cast<char>(c)) : std::string_view::npos;
+    const size_t known = kFrom.find(c);
     if (known != std::string_view::npos)
       (out += '\\') += kTo[known];
-    else if (c < ' ' || (ensure_ascii && c > 126 && c < 0x10000))
-      unit(c);
-    else if (ensure_ascii && c > 126)
-      unit(0xD800 + ((c - 0x10000) >> 10)), unit(0xDC00 + ((c - 0x10000) & 0x3FF));
+    else if (static_cast<uint8_t>(c) < ' ')
+      out += format("\\u%04x", static_cast<unsigned>(static_cast<uint8_t>(c)));
     else
-      append_utf8(c, &out);
+      out += c;
   }
   return out + "\"";
 }
 
 std::string dump(const Json& json) {
-  return write_json(json, {dump_number, [](std::string_view text) { return dump_string(text); }, ", ", ": "});
+  return write_json(json, {[](const Json& number) { return number.text; },
+                           [](std::string_view text) { return dump_string(text); }, ", ", ": "});
 }
 
 bool is_equal(const Json& a, const Json& b) {
-  const auto number = [](const Json& json, double* out) {
-    *out = is_bool(json) ? json.is(Kind::True) : json.number;
-    return is_bool(json) || json.is(Kind::Number);
-  };
-  double left, right;
-  if (number(a, &left)) {
-    if (!number(b, &right)) return false;
-    return is_integer(a) && is_integer(b) ? dump_number(a) == dump_number(b) : left == right;
-  }
   if (a.kind != b.kind || a.items.size() != b.items.size()) return false;
+  if (a.is(Kind::Number)) return normal_form(a.text) == normal_form(b.text);
   if (a.is_string()) return a.text == b.text;
   for (size_t i = 0; i < a.items.size(); ++i) {
-    const Json* other = a.is(Kind::Array) ? &b.items[i] : nullptr;
-    for (size_t k = 0; k < b.keys.size() && a.is(Kind::Object); ++k)
-      if (b.keys[k] == a.keys[i]) other = &b.items[k];
+    const Json* other = a.is(Kind::Array) ? &b.items[i] : find(b, a.keys[i]);
     if (other == nullptr || !is_equal(a.items[i], *other)) return false;
   }
   return true;

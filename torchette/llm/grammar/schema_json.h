@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// JSON values of schemas: compared and written as in Python, so that both implementations make equal
-// grammars.
+// JSON values of schemas: compared by value and written with the digits that they have.
 #pragma once
 
 #include <string>
@@ -12,9 +11,9 @@
 namespace torchette::extension::llm::schema {
 
 bool is_bool(const Json& json);
-/// Whether a number is written without a fraction and an exponent.
+/// Whether a value is a number without a fraction, such as 1, 1.0 and 1e3.
 bool is_integer(const Json& json);
-/// Python's ==: numbers and booleans by value, objects in any order.
+/// Numbers are compared by value, objects in any order.
 bool is_equal(const Json& a, const Json& b);
 
 /// The value of a key, or null.
@@ -27,9 +26,9 @@ Json empty(Json::Kind kind);
 /// Of members with the same key, keeps the last value at the first position. Recursive.
 void merge_duplicate_keys(Json* json);
 
-/// Python's json.dumps(ensure_ascii=False).
+/// JSON with a space after a comma and a colon; escapes only what JSON requires. Numbers keep their text.
 std::string dump(const Json& json);
-std::string dump_string(std::string_view text, bool ensure_ascii = false);
+std::string dump_string(std::string_view text);
 
 /// std::snprintf() into at most 63 characters.
 std::string format(const char* form, ...) TORCHETTE_FORMAT(1, 2);

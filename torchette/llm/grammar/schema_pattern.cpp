@@ -44,7 +44,8 @@ CharSet complement(const CharSet& set) {
 }
 
 bool contains(const CharSet& set, char32_t c) {
-  return std::any_of(set.begin(), set.end(), [&](const auto& range) { return range.first <= c && c <= range.second; });
+  return std::any_of(set.begin(), set.end(),
+                     [&](const auto& range) { return range.first <= c && c <= range.second; });
 }
 
 /// The set of \d, \w, \s or of their complements; empty for another letter.
@@ -80,9 +81,11 @@ std::string class_expression(const CharSet& set) {
 std::string set_expression(const CharSet& set) {
   if (set.size() == 1 && set[0] == CharSet::value_type(0, kMaxCharacter)) return "char";
   CharSet plain = complement(set), letters;
-  for (const auto& range : CharSet{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0xD800, 0xDFFF}}) plain.push_back(range);
+  for (const auto& range : CharSet{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0xD800, 0xDFFF}})
+    plain.push_back(range);
   plain = complement(plain);
-  for (const auto& [c, letter] : {std::pair{'"', '"'}, {'\\', '\\'}, {'\b', 'b'}, {'\f', 'f'}, {'\n', 'n'}, {'\r', 'r'}, {'\t', 't'}})
+  for (const auto& [c, letter] :
+       {std::pair{'"', '"'}, {'\\', '\\'}, {'\b', 'b'}, {'\f', 'f'}, {'\n', 'n'}, {'\r', 'r'}, {'\t', 't'}})
     if (contains(set, static_cast<char32_t>(c))) letters.emplace_back(letter, letter);
   std::vector<std::string> parts;
   if (!plain.empty()) parts.push_back(class_expression(plain));
@@ -122,7 +125,9 @@ class PatternParser {
   }
 
  private:
-  bool is_at(char32_t c, size_t ahead = 0) const { return at_ + ahead < text_.size() && text_[at_ + ahead] == c; }
+  bool is_at(char32_t c, size_t ahead = 0) const {
+    return at_ + ahead < text_.size() && text_[at_ + ahead] == c;
+  }
   bool skip(char32_t c) {
     if (!is_at(c)) return false;
     ++at_;
@@ -209,7 +214,8 @@ bool PatternParser::group(Node* out, int depth) {
   return skip(')') || fail("a ( without a )", at);
 }
 
-/// Reads `3}`, `3,}` or `3,5}`. `*found` is false, and nothing is read, if there are no bounds: { is a character then.
+/// Reads `3}`, `3,}` or `3,5}`. `*found` is false, and nothing is read, if there are no bounds: { is a
+/// character then.
 bool PatternParser::bounds(int* min, int* max, bool* found) {
   const size_t begin = at_;
   const auto number = [&](int* out) {
@@ -263,7 +269,8 @@ bool PatternParser::escape(Node* out) {
   out->set = class_of_letter(c);
   if (!out->set.empty()) return ++at_, true;
   if (c == 'b' || c == 'B') return fail("the word boundary \\" + to_utf8(Text(1, c)), at);
-  if ((c >= '1' && c <= '9') || c == 'k') return fail("the reference \\" + to_utf8(Text(1, c)) + " to a group", at);
+  if ((c >= '1' && c <= '9') || c == 'k')
+    return fail("the reference \\" + to_utf8(Text(1, c)) + " to a group", at);
   char32_t character = 0;
   if (!character_escape(&character)) return false;
   out->set = {{character, character}};
@@ -385,8 +392,8 @@ std::string match_expression(const Node& node) {
   }
 }
 
-/// Where a side of a node is. Open: at the side of the pattern, and more text may be there. Anchored: at the side of
-/// the text. Inside: next to another part of the pattern.
+/// Where a side of a node is. Open: at the side of the pattern, and more text may be there. Anchored: at the
+/// side of the text. Inside: next to another part of the pattern.
 enum class Side { Open, Anchored, Inside };
 
 /// The texts in which a node with anchors matches. Returns nothing and sets `*reason` if an anchor is inside.

@@ -10,9 +10,10 @@ namespace torchette::extension::llm::schema {
 /// Characters that JSON strings contain only as escapes, and DEL, in a class.
 extern const char kEscapedCharacters[];
 
-/// An expression of the JSON strings, without their quotes, in which `pattern` matches. A set of characters accepts
-/// a character as it is, or as JSON must escape it (\n or \u000a for a line feed). Sets `*reason` and returns
-/// nothing if GBNF cannot express the pattern: lookaround, references to groups, \b, \B, properties, flags.
+/// An expression of the JSON strings, without their quotes, in which `pattern` matches. A set of characters
+/// accepts a character as it is, or as JSON must escape it (\n or \u000a for a line feed). Sets `*reason` and
+/// returns nothing if GBNF cannot express the pattern: lookaround, references to groups, \b, \B, properties,
+/// flags.
 std::optional<std::string> pattern_expression(const std::string& pattern, std::string* reason);
 
 }  // namespace torchette::extension::llm::schema

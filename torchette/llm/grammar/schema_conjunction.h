@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Two JSON schemas as one: that of the values which both accept.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "torchette/llm/text/json.h"
+
+namespace torchette::extension::llm::schema {
+
+/// Whether a keyword is only an annotation, which accepts every value.
+bool is_annotation(std::string_view key);
+/// The keywords of a schema that are not annotations.
+Json constraints_of(const Json& schema);
+/// The schema `false` if no value can have both. References stay references. Sets `*reason` and returns
+/// nothing if one schema cannot express it.
+std::optional<Json> conjunction(const Json& a, const Json& b, std::string* reason);
+
+}  // namespace torchette::extension::llm::schema
