@@ -74,17 +74,6 @@ Error TextLLMRunner::begin_chat(std::string_view messages, std::string_view opti
   return tokens.ok() ? begin_with(*tokens, constrained) : tokens.error();
 }
 
-Error TextLLMRunner::begin_chat(std::string_view messages, std::string_view options,
-                                const GenerationConfig& config) {
-  const Result<Json> given = Json::parse(options);
-  if (!given.ok()) return given.error();
-  TORCHETTE_CHECK(given->is(Json::Kind::Object), InvalidArgument,
-                  "the options of a chat must be a JSON object");
-  TORCHETTE_CHECK(given->items.empty(), NotSupported,
-                  "this build has no tools and template variables in a chat");
-  return begin_chat(messages, config);
-}
-
 Result<std::unique_ptr<TextLLMRunner::Answer>> TextLLMRunner::prepare(const GenerationConfig& given) {
   TORCHETTE_TRY(load());
   GenerationConfig config = given;

@@ -283,7 +283,7 @@ class Converter {
     Json merged = empty(Kind::True);
     std::vector<Json> parts = {given};  // the next one is the last one
     for (int count = 0; !parts.empty(); ++count) {
-      if (count > 10 * kMaxDepth) return refuse(where, "allOf or $ref refers to itself");
+      if (count > 10 * kMaxDepth) return refuse(where, "allOf or $ref refers to itself, or has more than 640 parts");
       const Json part = std::move(parts.back());
       parts.pop_back();
       const Json *list = find(part, "allOf"), *target = find(part, "$ref");
