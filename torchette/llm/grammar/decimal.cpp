@@ -14,7 +14,8 @@ struct Number {
   int64_t exponent;
 };
 
-constexpr int64_t kMaxExponent = 1'000'000'000'000;  // what is longer is clamped: no file has so many digits
+constexpr int64_t kMaxExponent =
+    1'000'000'000'000;  // larger exponents are clamped; kMaxDigits is far smaller
 
 Number read(const std::string& text) {
   Number number = {text[0] == '-', {}, 0};

@@ -142,7 +142,7 @@ Result<std::unique_ptr<Grammar>> Grammar::parse(std::string_view text, const std
 Error Grammar::prepare(GrammarRules given) {
   const std::vector<bool> ends = closed_rules(given.rules, true);
   TORCHETTE_CHECK(ends[0], InvalidArgument,
-                  "rule '%s' never comes to an end; give it an alternative that does not call itself",
+                  "rule '%s' never comes to an end; add an alternative that does not call it",
                   given.names[0].c_str());
   for (GrammarRule& rule : given.rules)  // alternatives that never end
     rule.erase(std::remove_if(rule.begin(), rule.end(),
@@ -255,7 +255,7 @@ Result<Grammar::State*> Grammar::close(Cache* cache, Items items, bool accepts) 
     calls.erase(calls.begin());
     Items returns;
     for (const auto& [at, frame] : callers)
-      if (symbols_[size_t(at) + 1] == kEnd)  // nothing is left there: return to where the caller returns
+      if (symbols_[size_t(at) + 1] == kEnd)  // the caller ends here: return to its own frame
         returns.insert(returns.end(), frame->returns.begin(), frame->returns.end());
       else
         returns.emplace_back(at + 1, frame);

@@ -133,7 +133,7 @@ class GrammarParser {
         TORCHETTE_TRY(characters({{0, 0x10FFFF}}, &last));
       } else if (skip("(")) {
         if (++depth_ > kMaxDepth)
-          return refuse("groups are nested more than 100 deep; give inner groups a rule of their own");
+          return refuse("groups are nested more than 100 deep; write the inner groups as rules");
         GrammarRule inner;
         TORCHETTE_TRY(alternatives(name, &inner));
         last = {add(name, std::move(inner))};

@@ -28,8 +28,8 @@ using Words = std::initializer_list<std::string_view>;
 
 constexpr int kMaxDepth = 64;
 constexpr size_t kMaxRules = 20000;
-// Digits of an integer without a bound; more only by a bound, since a model may go on for ever. The second
-// value is limited by the depth of groups in GBNF.
+// Digits of an integer without a bound; more only by a bound, since a model may continue without end. The
+// second value is limited by the depth of groups in GBNF.
 constexpr size_t kFreeDigits = 15, kMaxDigits = 80;
 constexpr char kBase[] = R"(
 ws ::= (" " | "\n" " "{0,16})?
@@ -283,7 +283,8 @@ class Converter {
     Json merged = empty(Kind::True);
     std::vector<Json> parts = {given};  // the next one is the last one
     for (int count = 0; !parts.empty(); ++count) {
-      if (count > 10 * kMaxDepth) return refuse(where, "allOf or $ref refers to itself, or has more than 640 parts");
+      if (count > 10 * kMaxDepth)
+        return refuse(where, "allOf or $ref refers to itself, or has more than 640 parts");
       const Json part = std::move(parts.back());
       parts.pop_back();
       const Json *list = find(part, "allOf"), *target = find(part, "$ref");
@@ -527,7 +528,7 @@ class Converter {
     if (!high->value) high->value = Integer{false, std::string(size, '9')};
   }
   std::string no_number(const Bound& low, const Bound& high, const std::string& where) {
-    return refuse(where, "no number is between " + low.value->text() + " and " + high.value->text());
+    return refuse(where, "no value is between " + low.value->text() + " and " + high.value->text());
   }
   std::string integer(const Json& given, const std::string& where) {
     Bound low = bound(given, "minimum", "exclusiveMinimum", 1, where);

@@ -233,7 +233,7 @@ bool PatternParser::bounds(int* min, int* max, bool* found) {
     return true;
   }
   if (std::max(*min, *max) > kMaxRepeats) return fail("a repeat of more than 10000", begin);
-  return *max < 0 || *max >= *min || fail("a repeat whose maximum is less than its minimum", begin);
+  return *max < 0 || *max >= *min || fail("a repeat with a maximum below its minimum", begin);
 }
 
 bool PatternParser::repeats(Node* term) {
@@ -392,8 +392,8 @@ std::string match_expression(const Node& node) {
   }
 }
 
-/// Where a side of a node is. Open: at the side of the pattern, and more text may be there. Anchored: at the
-/// side of the text. Inside: next to another part of the pattern.
+/// The position of a side of a node. Open: at the side of the pattern, and more text may be there. Anchored:
+/// at the side of the text. Inside: next to another part of the pattern.
 enum class Side { Open, Anchored, Inside };
 
 /// The texts in which a node with anchors matches. Returns nothing and sets `*reason` if an anchor is inside.

@@ -32,7 +32,7 @@ class GrammarVocabulary {
   const std::vector<uint32_t>& order() const { return order_; }
   /// In preorder: the children of a node follow it. The last node is not a prefix; it marks the end.
   const std::vector<Node>& nodes() const { return nodes_; }
-  /// Of a node, the bytes that occur in the rest of its own prefix, after its parent's prefix, and below it.
+  /// Of a node, the bytes that occur in the prefix after the prefix of the parent, and below the node.
   const std::vector<ByteSet>& sets() const { return sets_; }
 
  private:
