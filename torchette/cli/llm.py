@@ -83,6 +83,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="logits of all tokens of a call, so that what a draft model proposes is judged in one step",
     )
     compiling.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        type=Path,
+        help="a tokenizer.json, or a file of SentencePiece or tiktoken, instead of the model's own tokenizer",
+    )
+    compiling.add_argument(
         "--lora",
         metavar="FOLDER",
         type=Path,
@@ -123,6 +129,7 @@ def _compile(options: argparse.Namespace) -> int:
             full_logits=options.full_logits,
             lora=options.lora,
             cache=options.cache,
+            tokenizer=options.tokenizer,
             progress=progress,
         )
         model.save(options.output)

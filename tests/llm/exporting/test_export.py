@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -21,7 +20,6 @@ from tests.llm import families
 from tests.models import zoo
 from tests.sweep import sweep
 from torchette.errors import (
-    FormatError,
     InputError,
     MissingPackageError,
     ModelNotFoundError,
@@ -217,23 +215,6 @@ def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
     with pytest.raises(TorchetteError, match="is beyond the size 40"):
         program(np.array([[1, 2]]), np.array([39]))
     assert np.isfinite(np.asarray(program(np.array([[1, 2]]), np.array([38])))).all()
-
-
-def test_chat_templates_of_older_folders_travel_too(tmp_path: Any) -> None:
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "plain"}))
-    from torchette.llm.exporting.export import _files
-
-    assert _files(tmp_path) == {"chat_template.jinja": b"plain"}
-    several = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "é"}]
-    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": several}))
-    assert _files(tmp_path) == {"chat_template.jinja": "é".encode()}
-    (tmp_path / "chat_template.jinja").write_text("newest")
-    assert _files(tmp_path) == {"chat_template.jinja": b"newest"}
-    for text in ("{", "[]", '{"chat_template": 5}', '{"chat_template": [{"name": "x"}]}'):
-        (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
-        (tmp_path / "chat_template.json").write_text(text)
-        with pytest.raises(FormatError, match="no chat template"):
-            _files(tmp_path)
 
 
 def test_the_command_compiles_a_folder_and_prints_no_warning(tmp_path: Any) -> None:

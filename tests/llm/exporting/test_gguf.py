@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.llm import families
 from tests.llm.exporting.test_export import expected, greedy, small_llama
 from torchette.errors import FormatError, TorchetteError, UnsupportedError
 from torchette.llm.exporting import gguf
+from torchette.runtime import _native
 
 transformers = pytest.importorskip("transformers")
 
@@ -82,7 +84,9 @@ def q8_0(weight: np.ndarray) -> tuple[bytes, np.ndarray]:
     return blocks.tobytes(), (numbers * scale.astype(np.float32)).reshape(weight.shape)
 
 
-def llama_file(path: Path, model: Any = None, more: Any = None) -> tuple[Path, Any]:
+def llama_file(
+    path: Path, model: Any = None, more: Any = None, tokenizer: Any = None, templates: Any = None
+) -> tuple[Path, Any]:
     """A file as llama.cpp's converter makes it, in Q8_0, F16 and F32, and the model with the numbers that are in it."""
     model = small_llama() if model is None else model
     config, tensors = model.config, dict(more or {})
@@ -120,6 +124,8 @@ def llama_file(path: Path, model: Any = None, more: Any = None) -> tuple[Path, A
         "tokenizer.ggml.merges": ["a b", "Ġ ab"],
         "tokenizer.ggml.eos_token_id": 0,
         "tokenizer.chat_template": "{{ messages }}",
+        **{f"tokenizer.ggml.{name}": value for name, value in (tokenizer or {}).items()},
+        **{f"tokenizer.chat_template.{name}": value for name, value in (templates or {}).items()},
     }
     return write(path, metadata, tensors), model
 
@@ -161,6 +167,82 @@ def test_the_tokenizer_cuts_and_merges(tmp_path: Path) -> None:
     tokenizer = tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode())
     assert tokenizer.encode("ab ab c<|end|>").tokens == ["ab", "Ġab", "Ġ", "c", "<|end|>"]
     assert tokenizer.decode([5, 6]) == "ab ab"
+
+
+def vocabulary(*tokens: str, **ids: int) -> dict[str, Any]:
+    return {
+        "tokenizer.ggml.tokens": ["a", *tokens],
+        **{f"tokenizer.ggml.{name}_token_id": i for name, i in ids.items()},
+    }
+
+
+@pytest.mark.parametrize(
+    ("metadata", "ends"),
+    [
+        (vocabulary("x", "y", "z", eos=2, eot=3, eom=1), [2, 3, 1]),
+        (vocabulary("x", "y", eos=2, eot=2), [2]),
+        (vocabulary("x", eos=9, eot=1), [1]),  # 9 is beyond the vocabulary
+        (vocabulary("x", fim_pad=1, fim_rep=0), [1, 0]),
+        (vocabulary("<|im_end|>", "<|endoftext|>", eos=2), [2, 1]),  # Qwen 2 as a base model
+        (vocabulary("<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", eos=1), [1, 2, 3]),  # Llama 3
+        (vocabulary("<eos>", "<end_of_turn>", eos=1), [1, 2]),  # Gemma
+        (vocabulary("<|end|>", "<|endoftext|>", eos=2), [2, 1]),  # Phi 3
+        (vocabulary("<|end|>", "<|return|>", "<|call|>", eos=2), [2, 3]),  # gpt-oss
+        (vocabulary("<|end|>", "<|flush|>", "<|calls|>", eos=2), [2, 3]),  # Solar Open
+        (vocabulary("<|end|>", "<|return|>", eos=2), [2, 1]),
+        (vocabulary("</s>", "<turn|>", "<|tool_response>", eos=2), [2, 3]),  # Gemma 4
+        ({"tokenizer.ggml.eos_token_id": 7}, [7]),  # no vocabulary
+        ({}, []),
+    ],
+)
+def test_ends_of_answers_are_those_of_llama_cpp(metadata: dict[str, Any], ends: list[int]) -> None:
+    assert gguf.end_tokens(metadata) == ends
+
+
+def test_a_token_that_ends_answers_is_special_whatever_its_type(tmp_path: Path) -> None:
+    """Older files have <end_of_turn> as an ordinary token, which no merge would form."""
+    path, _ = llama_file(
+        tmp_path / "x.gguf",
+        tokenizer={
+            "tokens": ["<|end|>", "a", "b", "c", "Ġ", "ab", "Ġab", "<end_of_turn>"],
+            "token_type": [3] + 7 * [1],
+        },
+    )
+    made = _native.llm.Tokenizer(gguf._files(gguf.File(path))["tokenizer.json"])
+    assert made.encode("ab<end_of_turn>a", False) == [5, 7, 1]
+    assert made.bytes_of(7) == b""
+
+
+def test_programs_have_the_ends_templates_and_special_tokens_of_a_file(tmp_path: Path) -> None:
+    from torchette import llm
+
+    more = {"eot_token_id": 3, "bos_token_id": 1, "unknown_token_id": 2, "suppress_tokens": [4, 5]}
+    path, _ = llama_file(
+        tmp_path / "x.gguf", tokenizer=more, templates={"tool_use": "tools", "rag": "{{ documents }}"}
+    )
+    program = llm.export(path, max_context=16, max_prefill=4)
+    assert list(program.get_eos_ids()) == [0, 3] and program.get_bos_id() == 1
+    named = {name: bytes(data) for name, data in program.program.named_data.items()}
+    assert named["chat_template.jinja"] == b"{{ messages }}"
+    assert (
+        named["chat_template.tool_use.jinja"] == b"tools"
+        and named["chat_template.rag.jinja"] == b"{{ documents }}"
+    )
+    special = {"bos_token": "a", "eos_token": "<|end|>", "unk_token": "b"}
+    assert json.loads(named["special_tokens_map.json"]) == special
+    generation = json.loads(named["generation_config.json"])
+    assert generation["eos_token_id"] == [0, 3] and generation["suppress_tokens"] == [4, 5]
+
+
+def test_an_unknown_pre_tokenizer_is_refused_unless_a_tokenizer_is_given(tmp_path: Path) -> None:
+    from torchette import llm
+
+    path, _ = llama_file(tmp_path / "x.gguf", tokenizer={"pre": "marvin"})
+    with pytest.raises(UnsupportedError, match="marvin"):
+        llm.export(path, max_context=16, max_prefill=4)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    program = llm.export(path, max_context=16, max_prefill=4, tokenizer=tmp_path / "tokenizer.json")
+    assert bytes(program.program.named_data["tokenizer.json"]) == b"{}"
 
 
 def test_damaged_files_are_named_errors(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from torchette._compile import CompiledModel, compile
 from torchette.errors import FormatError, InputError, ModelNotFoundError, TorchetteError, UnsupportedError
 from torchette.exir.config import DynamicMemoryPlanningMode, EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
-from torchette.llm.exporting import checkpoints, gguf
+from torchette.llm.exporting import checkpoints, gguf, named_data
 from torchette.llm.exporting import lora as adapters
 from torchette.llm.exporting.decoder import CACHES, Decoder, settled
 from torchette.llm.exporting.encoders import (
@@ -39,14 +39,8 @@ from torchette.llm.exporting.encoders import (
     most_rows,
 )  # fmt: skip
 from torchette.llm.exporting.quantized import store_whole
-from torchette.llm.exporting.vocabularies import converted
 from torchette.packages import missing_package
 from torchette.quantization import LLM_SCHEMES, scheme_named
-
-# Files of a model's folder that travel in the program, by the names of its named data.
-_PROCESSOR = "preprocessor_config.json"
-_TOKENIZER = "tokenizer.json"
-_FILES = (_PROCESSOR, _TOKENIZER, "chat_template.jinja", "generation_config.json", "config.json")
 
 
 def export(
@@ -58,6 +52,7 @@ def export(
     full_logits: bool = False,
     lora: str | os.PathLike[str] | None = None,
     cache: str = "float32",
+    tokenizer: str | os.PathLike[str] | None = None,
     backend: Any = "auto",
     progress: Callable[[str, str], None] | None = None,
 ) -> CompiledModel:
@@ -80,6 +75,7 @@ def export(
         lora: the folder of a LoRA adapter of peft. The program accepts it, and others for the same layers of at most its
             rank, as .ptd files; `save` writes this one by the folder's name.
         cache: the type of keys and values: "float32", "float16", or "int8" with a scale for each row of a head.
+        tokenizer: a tokenizer.json, or a file of SentencePiece or tiktoken, which replaces the model's own tokenizer.
         backend: as for `torchette.compile`; "portable" makes a file for ExecuTorch's runtime, too.
         progress: called with (stage, step).
 
@@ -98,15 +94,16 @@ def export(
         )
     step = progress or (lambda stage, name: None)
     whole: Callable[[str], Any] | None = None
-    named: dict[str, bytes] = {}
+    own_tokenizer = None if tokenizer is None else named_data.tokenizer_file(tokenizer)
+    named = {} if own_tokenizer is None else {named_data.TOKENIZER: own_tokenizer}
     seen: dict[str, Any] = {}
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         step("load", path.name)
         if path.is_file():
-            model, whole, named = gguf.load(path)
+            model, whole, named = gguf.load(path, own_tokenizer)
         else:
-            model, whole, named = _load(path)
+            model, whole, named = _load(path, own_tokenizer)
             if (image := _image_token(model)) is not None:
                 seen = image_facts(path, image)
     max_context = max_context if max_context is not None else _default_context(model)
@@ -143,7 +140,9 @@ def export(
             methods,
             backend=backend,
             constant_methods=seen
-            | metadata(model, len(decoder.layers), max_prefill, max_context, named.get(_PROCESSOR, b"{}")),
+            | metadata(
+                model, len(decoder.layers), max_prefill, max_context, named.get(named_data.PROCESSOR, b"{}")
+            ),
             edge=EdgeCompileConfig(progress=progress),
             config=ExecutorchBackendConfig(
                 **(_PLANNED if decoder.portable else {}),
@@ -244,7 +243,7 @@ def _image_token(model: PreTrainedModel) -> int | None:
     return getattr(model.config, "image_token_index", None) if found is None else found
 
 
-def _load(folder: Path) -> tuple[Any, Callable[[str], Any] | None, dict[str, bytes]]:
+def _load(folder: Path, tokenizer: bytes | None) -> tuple[Any, Callable[[str], Any] | None, dict[str, bytes]]:
     """A folder's model in float32; name of a layer -> its integers, if any; its files."""
     if not (folder / "config.json").is_file():
         raise ModelNotFoundError(
@@ -275,7 +274,7 @@ def _load(folder: Path) -> tuple[Any, Callable[[str], Any] | None, dict[str, byt
         raise InputError(f"transformers cannot load {folder} as a language model: {error}") from error
     if missing := sorted(said["missing_keys"]):
         raise FormatError(f"{folder} has no weights for {', '.join(missing[:3])}, {len(missing)} in all")
-    return model, whole, _files(folder)
+    return model, whole, named_data.of_folder(folder, config.model_type, tokenizer)
 
 
 @contextlib.contextmanager
@@ -288,31 +287,6 @@ def _without_progress_bars() -> Iterator[None]:
     finally:
         if shown:
             transformers.utils.logging.enable_progress_bar()
-
-
-def _files(folder: Path) -> dict[str, bytes]:
-    """The program's files; older folders have the chat template in others."""
-    found = {name: (folder / name).read_bytes() for name in _FILES if (folder / name).is_file()}
-    for older in ("chat_template.json", "tokenizer_config.json"):
-        if "chat_template.jinja" not in found and (folder / older).is_file():
-            try:
-                template = json.loads((folder / older).read_bytes()).get("chat_template") or ""
-                if isinstance(template, list):  # several by name
-                    template = {one["name"]: one["template"] for one in template}["default"]
-                if template:
-                    found["chat_template.jinja"] = template.encode()
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise FormatError(
-                    f"{folder / older} has no chat template that can be read: {error}"
-                ) from None
-    if _TOKENIZER not in found:
-        settings = folder / "tokenizer_config.json"
-        for pattern in ("*.model", "*.tiktoken"):
-            for path in sorted(folder.glob(pattern)):
-                found[_TOKENIZER] = converted(
-                    path.read_bytes(), json.loads(settings.read_bytes()) if settings.is_file() else None
-                )
-    return found
 
 
 def metadata(

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchette.errors import FormatError, UnsupportedError
-from torchette.llm.exporting.vocabularies import tokenizer_json
+from torchette.llm.exporting import named_data
+from torchette.llm.exporting.vocabularies import END_TEXTS, tokenizer_json
 
 # Code of a value's type -> numpy's name.
 _SCALARS = {
@@ -506,8 +507,13 @@ def _grouped(rows: np.ndarray, heads: int, groups: int) -> np.ndarray:
     return np.concatenate([one.reshape(groups, -1, *rows.shape[1:]) for one in kinds], 1).reshape(rows.shape)
 
 
-def load(path: str | Path) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]:
+def load(
+    path: str | Path, tokenizer: bytes | None = None
+) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]:
     """The model of transformers in float32; name of a layer -> its integers or None; its files.
+
+    Args:
+        tokenizer: a tokenizer.json, which replaces the file's own tokenizer.
 
     Raises:
         FormatError, UnsupportedError: as `File`; or transformers lacks the model.
@@ -595,7 +601,11 @@ def load(path: str | Path) -> tuple[Any, Callable[[str], Any], dict[str, bytes]]
         numbers, scales = (torch.from_numpy(np.array(oriented(f"{layer}.weight", one))) for one in found)
         return Whole(numbers, scales)
 
-    return model.eval(), whole, _files(file)
+    if model.generation_config is not None:
+        model.generation_config.eos_token_id = end_tokens(file.metadata) or None
+        if suppressed := file.metadata.get("tokenizer.ggml.suppress_tokens"):
+            model.generation_config.suppress_tokens = suppressed
+    return model.eval(), whole, _files(file, tokenizer)
 
 
 @contextmanager
@@ -617,10 +627,55 @@ def _without_weights() -> Iterator[None]:
         torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
-def _files(file: File) -> dict[str, bytes]:
-    """The tokenizer, if its kind is supported, and the chat template."""
-    template, made = file.metadata.get("tokenizer.chat_template"), tokenizer_json(file.metadata)
-    found = {} if made is None else {"tokenizer.json": made}
-    if isinstance(template, str):
-        found["chat_template.jinja"] = template.encode()
+# Keys of tokens at which a text ends; the first is the one that templates see.
+_END_KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+
+
+def end_tokens(data: Mapping[str, Any]) -> list[int]:
+    """The tokens at which a text ends: those of the keys, first EOS, and those with the text of such a token."""
+    tokens = data.get("tokenizer.ggml.tokens")
+    texts = tokens if isinstance(tokens, list) else []
+    ends = [data.get(f"tokenizer.ggml.{name}_token_id") for name in _END_KEYS]
+    found = [one for one in ends if isinstance(one, int) and 0 <= one < (len(texts) or 1 << 31)]
+    found += [i for i, text in enumerate(texts) if text in END_TEXTS]
+    has = {texts[one] for one in found if one < len(texts)}
+    no_ends = {"</s>"} if "<|tool_response>" in has else set()  # there </s> is an ordinary token
+    for also in ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|call|>"}, {"<|flush|>", "<|calls|>"}):
+        no_ends |= (
+            {"<|end|>"} if has >= also else set()
+        )  # there <|end|> ends a message of several in an answer
+    return list(dict.fromkeys(one for one in found if one >= len(texts) or texts[one] not in no_ends))
+
+
+# Name of a special token in templates -> in GGUF's keys.
+_SPECIAL = {
+    "bos": "bos",
+    "eos": "eos",
+    "unk": "unknown",
+    "sep": "seperator",
+    "pad": "padding",
+    "mask": "mask",
+}
+
+
+def _files(file: File, tokenizer: bytes | None = None) -> dict[str, bytes]:
+    """The tokenizer, chat templates and special tokens."""
+    data = file.metadata
+    made = tokenizer or tokenizer_json(data)
+    found = {} if made is None else {named_data.TOKENIZER: made}
+    key = "tokenizer.chat_template"
+    for name, template in data.items():
+        if isinstance(template, str) and (name == key or name.startswith(f"{key}.")):
+            found[named_data.template_name(name[len(key) + 1 :] or "default")] = template.encode()
+    tokens = data.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list):
+        ids = {name: data.get(f"tokenizer.ggml.{key}_token_id") for name, key in _SPECIAL.items()}
+        special = named_data.special_tokens(
+            {
+                f"{name}_token": tokens[i]
+                for name, i in ids.items()
+                if isinstance(i, int) and 0 <= i < len(tokens)
+            }
+        )
+        found |= {} if special is None else {named_data.SPECIAL_TOKENS: special}
     return found
