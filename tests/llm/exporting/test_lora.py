@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -146,13 +147,22 @@ def test_what_is_no_adapter_is_named(tmp_path: Path) -> None:
     config, weights = folder / "adapter_config.json", folder / "adapter_model.safetensors"
     good = json.loads(config.read_text())
     for change in (
-        {"use_dora": True},
-        {"bias": "all"},
-        {"peft_type": "IA3"},
-        {"modules_to_save": ["lm_head"]},
+        {"use_dora": True}, {"bias": "all"}, {"peft_type": "IA3"}, {"modules_to_save": ["lm_head"]}, {"lora_bias": True},
+        {"layer_replication": [[0, 2]]}, {"trainable_token_indices": [1]}, {"target_parameters": ["x"]}, {"use_qalora": True},
+        {"alora_invocation_tokens": [3]}, {"init_lora_weights": "pissa_niter_4"}, {"init_lora_weights": "olora"},
+        {"a_field_of_the_future": 1},
+    ):  # fmt: skip
+        config.write_text(json.dumps({**good, **change}))
+        with pytest.raises(UnsupportedError, match=f"{next(iter(change))} .*supported is LoRA") as refused:
+            lora.read(folder)
+        assert "merge_and_unload" in str(refused.value)
+    for change, text in (
+        ({"alpha_pattern": {"(": 3}}, "alpha_pattern .*not a map of regular expressions"),
+        ({"rank_pattern": [1]}, "rank_pattern .*not a map"),
+        ({"rank_pattern": {".*q_proj": 3}}, "q_proj has rank 4, and adapter_config.json says 3"),
     ):
         config.write_text(json.dumps({**good, **change}))
-        with pytest.raises(UnsupportedError, match="plain LoRA is read"):
+        with pytest.raises(FormatError, match=text):
             lora.read(folder)
     config.write_text(json.dumps(good))
     whole, random = weights.read_bytes(), np.random.default_rng(2)
@@ -171,12 +181,66 @@ def test_what_is_no_adapter_is_named(tmp_path: Path) -> None:
         llm.export(families.build("gpt2"), max_context=40, lora=folder)
 
 
+LAYERS = [
+    f"model.layers.{i}.self_attn.{name}" for i in (0, 1, 10, 11) for name in ("q_proj", "k_proj", "v_proj")
+]
+PATTERNS = [
+    {}, {"q_proj": 3}, {"self_attn.q_proj": 3}, {"attn.q_proj": 3}, {"model.layers.1.self_attn.q_proj": 5},
+    {r".*\.layers\.1\..*": 7}, {r"layers\.(0|11)\.self_attn\.[qv]_proj": 2, "q_proj": 9}, {r"^model\.layers\.0\.self_attn\.k_proj": 6},
+    {"proj": 8}, {".*proj": 8}, {r"layers\.1\d\..*": 2.5, r".*k_proj$": 4},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("patterns", PATTERNS, ids=str)
+def test_patterns_match_layers_as_in_peft(patterns: dict[str, float], tmp_path: Path) -> None:
+    """The scale of each layer, with ranks by the same patterns."""
+
+    def chosen(values: dict[str, float], layer: str, default: float) -> float:
+        return next((value for key, value in values.items() if re.match(rf"(.*\.)?({key})$", layer)), default)
+
+    ranks = {key: int(value) for key, value in patterns.items()}
+    for use_rslora in (False, True):
+        tensors, wanted = {}, {}
+        for layer in LAYERS:
+            rank, alpha = int(chosen(ranks, layer, 4)), chosen(patterns, layer, 16)
+            tensors[f"base_model.model.{layer}.lora_A.weight"] = torch.ones(rank, 3)
+            tensors[f"base_model.model.{layer}.lora_B.weight"] = torch.ones(2, rank)
+            wanted[layer] = alpha / (rank**0.5 if use_rslora else rank)
+        safetensors.save_file(tensors, tmp_path / "adapter_model.safetensors")
+        config = {
+            "peft_type": "LORA",
+            "r": 4,
+            "lora_alpha": 16,
+            "alpha_pattern": patterns,
+            "rank_pattern": ranks,
+        }
+        (tmp_path / "adapter_config.json").write_text(json.dumps({**config, "use_rslora": use_rslora}))
+        parts = lora.read(tmp_path).parts
+        assert {layer: pytest.approx(parts[layer][1][0, 0]) for layer in LAYERS} == wanted
+
+
+def test_fields_and_patterns_are_those_of_peft() -> None:
+    peft = pytest.importorskip("peft")
+    plain = peft.LoraConfig().to_dict()
+    plain["peft_type"] = "LORA"
+    lora._check(plain, Path("x"))  # each default of the installed peft is known, or off
+    for layer in LAYERS:
+        for patterns in PATTERNS:
+            key = peft.utils.other.get_pattern_key(patterns.keys(), layer)
+            assert lora._of_layer({"p": patterns}, "p", layer, 1) == patterns.get(key, 1)
+
+
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 def test_peft_itself(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     model = families.build("llama")
     config = peft.LoraConfig(
-        r=4, lora_alpha=16, target_modules=["q_proj", "up_proj"], alpha_pattern={"up_proj": 3}
+        r=4,
+        lora_alpha=16,
+        target_modules=["q_proj", "up_proj"],
+        alpha_pattern={r"layers\.0\..*up_proj": 3},
+        rank_pattern={r".*\.1\..*q_proj": 2},
     )
     theirs = peft.get_peft_model(copy.deepcopy(model), config)
     for name, parameter in theirs.named_parameters():

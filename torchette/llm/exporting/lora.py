@@ -9,6 +9,7 @@ import copy
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,7 +43,7 @@ def read(folder: str | os.PathLike[str]) -> Adapter:
     Raises:
         ModelNotFoundError: there is none.
         FormatError: its files are damaged.
-        UnsupportedError: it does more than adding the product of two matrices.
+        UnsupportedError: the adapter is more than two matrices for each layer; names the fields.
     """
     folder = Path(folder)
     stored = folder / _WEIGHTS
@@ -56,16 +57,7 @@ def read(folder: str | os.PathLike[str]) -> Adapter:
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(f"{folder} is no adapter: {error}") from None
-    kind = config.get("peft_type")
-    odd = [
-        name
-        for name in ("use_dora", "modules_to_save", "use_qalora", "trainable_token_indices")
-        if config.get(name)
-    ]
-    if kind != "LORA" or odd or config.get("bias", "none") != "none":
-        raise UnsupportedError(
-            f"{folder}: of adapters, plain LoRA is read, not {kind} with {odd or 'biases'}"
-        )
+    _check(config, folder)
     parts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for name in tensors:
         layer, _, end = name.removeprefix("base_model.model.").partition(".lora_A.weight")
@@ -77,7 +69,10 @@ def read(folder: str | os.PathLike[str]) -> Adapter:
         if second is None or first.ndim != 2 or second.ndim != 2 or first.shape[0] != second.shape[1]:
             raise FormatError(f"{stored}: the two matrices of {layer} do not fit each other")
         rank = first.shape[0]
-        alpha = _of_layer(config.get("alpha_pattern"), layer, config.get("lora_alpha", rank))
+        expected = _of_layer(config, "rank_pattern", layer, config.get("r", rank))
+        if expected != rank:
+            raise FormatError(f"{stored}: {layer} has rank {rank}, and adapter_config.json says {expected}")
+        alpha = _of_layer(config, "alpha_pattern", layer, config.get("lora_alpha", rank))
         scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
         parts[layer] = np.ascontiguousarray(first.T), np.ascontiguousarray(second.T * np.float32(scale))
     if not parts:
@@ -85,8 +80,47 @@ def read(folder: str | os.PathLike[str]) -> Adapter:
     return Adapter(folder.resolve().name, parts)
 
 
-def _of_layer(pattern: Mapping[str, float] | None, layer: str, default: float) -> float:
-    return next((value for end, value in (pattern or {}).items() if f".{layer}".endswith(f".{end}")), default)
+# Fields of adapter_config.json that name the adapter, that only training reads, or that `read` applies. Which layers have an
+# adapter is in the file of its weights.
+_KNOWN = frozenset((
+    "alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "corda_config", "ensure_weight_tying", "eva_config",
+    "exclude_modules", "fan_in_fan_out", "inference_mode", "init_lora_weights", "layers_pattern", "layers_to_transform",
+    "loftq_config", "lora_alpha", "lora_dropout", "lora_ga_config", "megatron_config", "megatron_core", "peft_type",
+    "peft_version", "qalora_group_size", "r", "rank_pattern", "revision", "target_modules", "task_type", "use_rslora",
+    "velora_config",
+))  # fmt: skip
+# Values of init_lora_weights with which training starts from other weights of the model.
+_CHANGES_MODEL = ("pissa", "olora", "corda", "loftq", "lora_ga")
+
+
+def _check(config: Mapping[str, Any], folder: Path) -> None:
+    """UnsupportedError if an adapter is more than two matrices for each layer; names the fields."""
+    kind, start = config.get("peft_type"), config.get("init_lora_weights")
+    found = [f"{name} {value!r}" for name, value in config.items() if value and name not in _KNOWN]
+    if config.get("bias", "none") != "none":
+        found.append(f"bias {config['bias']!r}")
+    if isinstance(start, str) and start.startswith(_CHANGES_MODEL):
+        found.append(f"init_lora_weights {start!r}, which changes the weights of the model")
+    if kind != "LORA":
+        found.insert(0, f"peft_type {kind!r}")
+    if found:
+        raise UnsupportedError(
+            f"{folder}: adapter_config.json has {', '.join(found)}; supported is LoRA with two matrices for each layer",
+            hints=[
+                "merge the adapter into the model: peft's merge_and_unload(), then save_pretrained(), and compile that folder"
+            ],
+        )
+
+
+def _of_layer(config: Mapping[str, Any], name: str, layer: str, default: Any) -> Any:
+    """The value of the first regular expression that matches the whole name of a layer, or its end after a dot."""
+    try:
+        patterns = (config.get(name) or {}).items()
+        return next((value for key, value in patterns if re.match(rf"(.*\.)?({key})$", layer)), default)
+    except (re.error, AttributeError) as error:
+        raise FormatError(
+            f"{name} of adapter_config.json is not a map of regular expressions: {error}"
+        ) from None
 
 
 def _tensors(path: Path) -> dict[str, np.ndarray]:
