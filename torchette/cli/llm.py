@@ -89,6 +89,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a tokenizer.json, or a file of SentencePiece or tiktoken, instead of the model's own tokenizer",
     )
     compiling.add_argument(
+        "--ignore",
+        metavar="FIELD",
+        action="append",
+        default=[],
+        help="leave out a field of generation_config.json, such as num_beams; may be repeated",
+    )
+    compiling.add_argument(
         "--lora",
         metavar="FOLDER",
         type=Path,
@@ -130,6 +137,7 @@ def _compile(options: argparse.Namespace) -> int:
             lora=options.lora,
             cache=options.cache,
             tokenizer=options.tokenizer,
+            ignore=options.ignore,
             progress=progress,
         )
         model.save(options.output)

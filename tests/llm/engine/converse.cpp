@@ -63,6 +63,12 @@ int main(int count, char** words) {
         if (name == "grammar") config.grammar = value;
         if (name == "json") error = read_config(value, &config);
         if (name == "options") options = value;
+        if (name == "defaults") {  // of the model, instead of the options before
+          const Result<GenerationConfig> defaults = runner->default_config();
+          error = defaults.ok() ? Error::Ok : defaults.error();
+          if (defaults.ok()) config = *defaults;
+          config.echo = false;
+        }
         if (name == "seed") config.seed = static_cast<uint64_t>(number);
         if (name == "stop") config.stop.push_back(value);
         if (name == "bos") config.num_bos = static_cast<int32_t>(number);

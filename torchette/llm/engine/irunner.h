@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "torchette/llm/engine/stats.h"
+#include "torchette/llm/engine/token_constraints.h"
 #include "torchette/runtime/error.h"
 
 namespace torchette::extension::llm {
@@ -29,6 +30,8 @@ using Biases = std::vector<std::pair<uint64_t, float>>;
 struct GenerationConfig {
 #define TORCHETTE_OPTION(group, type, name, value, ...) option_type::type name = value;
 #include "torchette/llm/engine/options.def"
+
+  TokenConstraints constraints;  // of the model's generation_config.json
 
   /// Returns the maximum of new tokens if `occupied` positions of the context are used.
   int32_t resolve_max_new_tokens(int32_t max_context_len, int32_t occupied) const {

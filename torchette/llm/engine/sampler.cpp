@@ -19,7 +19,10 @@ Sampler::Sampler(const GenerationConfig& config)
       frequency_penalty_(config.frequency_penalty),
       top_k_(config.top_k > 0 ? static_cast<size_t>(config.top_k) : 0),
       state_(config.seed),
-      logit_bias_(config.logit_bias) {}
+      logit_bias_(config.logit_bias),
+      constraints_(config.constraints),
+      max_new_tokens_(config.max_new_tokens),
+      seq_len_(config.seq_len) {}
 
 double Sampler::next_random() {
   // SplitMix64: each state of a counter, mixed
@@ -31,6 +34,7 @@ double Sampler::next_random() {
 
 Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<uint64_t>& history,
                                         size_t answer, const std::vector<bool>* allowed) {
+  constraints_.add_biases(logits, history);
   if (repetition_penalty_ != 1) {
     std::vector<uint64_t> seen = history;
     std::sort(seen.begin(), seen.end());
@@ -52,6 +56,10 @@ Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<ui
                     static_cast<unsigned long long>(token), logits.size());
     logits[token] += bias;
   }
+  const size_t num_next = history.size() + 1;
+  const bool is_last = (max_new_tokens_ >= 0 && num_next - answer == static_cast<size_t>(max_new_tokens_)) ||
+                       (seq_len_ >= 0 && num_next == static_cast<size_t>(seq_len_));
+  constraints_.restrict(logits, history, answer, is_last);
   for (size_t i = 0; i < logits.size() && allowed != nullptr; ++i)
     if (i >= allowed->size() || !(*allowed)[i]) logits[i] = -INFINITY;
   size_t likeliest = logits.size();
@@ -60,13 +68,13 @@ Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<ui
       likeliest = i;
   TORCHETTE_CHECK(likeliest < logits.size(), Internal, "none of the %zu logits is a number", logits.size());
   const float most = logits[likeliest];
-  TORCHETTE_CHECK(most > -INFINITY, InvalidArgument,
-                  "no token is left that the grammar and logit_bias allow");
+  TORCHETTE_CHECK(
+      most > -INFINITY, InvalidArgument,
+      "no token is left that the grammar, logit_bias and the model's generation_config.json allow");
   Choice choice;
   choice.token = likeliest;
   if (temperature_ <= 0 || !std::isfinite(most)) return choice;
 
-  // As torchette/llm/sampling.py does it, number by number: the same seed finds the same token.
   std::vector<double>& weights = choice.distribution;
   weights.resize(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
@@ -74,6 +82,7 @@ Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<ui
     const double scaled = temperature_ > 1e-6 ? below / temperature_ : below * 1e6;
     weights[i] = std::isnan(below) ? 0 : std::exp(scaled);
   }
+  constraints_.cut_by_entropy(&weights);
   if (top_k_ > 0 && top_k_ < weights.size()) {
     sorted_ = weights;
     const auto last = sorted_.begin() + static_cast<std::ptrdiff_t>(top_k_ - 1);
@@ -94,8 +103,10 @@ Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<ui
       if (is_enough) weights[i] = 0;
     }
   }
+  for (double& weight : weights) weight = weight < min_p_ ? 0 : weight;  // the largest weight is 1
+  constraints_.cut_unlikely(&weights);
   double sum = 0;
-  for (double& weight : weights) sum += weight = weight < min_p_ ? 0 : weight;  // the likeliest's is 1
+  for (double weight : weights) sum += weight;
   for (double& weight : weights) weight /= sum;
   return choice;
 }

@@ -20,9 +20,9 @@ class Sampler {
 
   explicit Sampler(const GenerationConfig& config);
 
-  /// What is to be chosen from; `history` are the tokens that the repetition penalty is for, those from
-  /// `answer` on the other penalties. Null as `allowed` allows every token. `logits` are changed. Errors:
-  /// Internal (no logit is a number), InvalidArgument (a bias for no token, or nothing is allowed).
+  /// Returns the distribution of the next token. `history` are all tokens of the conversation, those from
+  /// index `answer` on are the answer. Null as `allowed` allows every token. `logits` are changed. Errors:
+  /// Internal (no logit is a number), InvalidArgument (a bias for no token, or no token is allowed).
   Result<Choice> choose(Span<float> logits, const std::vector<uint64_t>& history, size_t answer,
                         const std::vector<bool>* allowed = nullptr);
   uint64_t draw(const Choice& choice);
@@ -37,6 +37,8 @@ class Sampler {
   size_t top_k_;
   uint64_t state_;
   std::vector<std::pair<uint64_t, float>> logit_bias_;
+  TokenConstraints constraints_;
+  int32_t max_new_tokens_, seq_len_;  // negative: no maximum
   std::vector<double> sorted_;
   std::vector<uint32_t> order_;
 };

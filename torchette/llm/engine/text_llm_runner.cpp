@@ -123,10 +123,21 @@ Result<GenerationConfig> TextLLMRunner::default_config() {
     const Json& member = (*json)[name];
     return member.is(Json::Kind::Number) ? static_cast<float>(member.number) : otherwise;
   };
+  Result<TokenConstraints> constraints = TokenConstraints::from(*json);
+  if (!constraints.ok()) return constraints.error();
+  config.constraints = std::move(*constraints);
+  config.constraints.end_tokens.assign(ends_.begin(), ends_.end());
+  const Json& stops = (*json)["stop_strings"];
+  if (stops.is_string()) config.stop.push_back(stops.text);
+  for (const Json& text : stops.items)
+    if (text.is_string()) config.stop.push_back(text.text);
+  config.max_new_tokens = static_cast<int32_t>((*json)["max_new_tokens"].index());
+  if (config.max_new_tokens < 0) config.seq_len = static_cast<int32_t>((*json)["max_length"].index());
   config.repetition_penalty = number("repetition_penalty", 1);
   if (!json->flag("do_sample")) return config;
   config.temperature = number("temperature", 1);
-  config.top_k = static_cast<int32_t>(std::max<int64_t>((*json)["top_k"].index(), 0));
+  // transformers samples from 50 tokens if the file does not say
+  config.top_k = static_cast<int32_t>(std::max(number("top_k", 50), 0.0f));
   config.top_p = number("top_p", 1);
   config.min_p = number("min_p", 0);
   return config;

@@ -9,7 +9,7 @@ import contextlib
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from torchette.llm.exporting.encoders import (
     image_facts,
     most_rows,
 )  # fmt: skip
+from torchette.llm.exporting.generation_defaults import generation_json
 from torchette.llm.exporting.quantized import store_whole
 from torchette.packages import missing_package
 from torchette.quantization import LLM_SCHEMES, scheme_named
@@ -53,6 +54,7 @@ def export(
     lora: str | os.PathLike[str] | None = None,
     cache: str = "float32",
     tokenizer: str | os.PathLike[str] | None = None,
+    ignore: Collection[str] = (),
     backend: Any = "auto",
     progress: Callable[[str, str], None] | None = None,
 ) -> CompiledModel:
@@ -76,11 +78,13 @@ def export(
             rank, as .ptd files; `save` writes this one by the folder's name.
         cache: the type of keys and values: "float32", "float16", or "int8" with a scale for each row of a head.
         tokenizer: a tokenizer.json, or a file of SentencePiece or tiktoken, which replaces the model's own tokenizer.
+        ignore: fields of the model's generation_config.json to leave out, such as "num_beams". A field that changes the
+            tokens of answers and is not supported is otherwise refused.
         backend: as for `torchette.compile`; "portable" makes a file for ExecuTorch's runtime, too.
         progress: called with (stage, step).
 
     Raises:
-        UnsupportedError: its attention, or a part of a GGUF file, is not supported.
+        UnsupportedError: its attention, a part of a GGUF file, or a field of generation_config.json is not supported.
         ExportError: `torch.export` cannot capture it; names the line of the model.
         FormatError: a GGUF file is damaged.
         ModelNotFoundError: there is no such folder or file.
@@ -106,6 +110,7 @@ def export(
             model, whole, named = _load(path, own_tokenizer)
             if (image := _image_token(model)) is not None:
                 seen = image_facts(path, image)
+    named = _with_configuration(model, named, ignore)
     max_context = max_context if max_context is not None else _default_context(model)
     if min(max_context, max_prefill) < 1:
         raise InputError(f"max_context {max_context} and max_prefill {max_prefill} must be positive")
@@ -146,7 +151,7 @@ def export(
             edge=EdgeCompileConfig(progress=progress),
             config=ExecutorchBackendConfig(
                 **(_PLANNED if decoder.portable else {}),
-                named_data=_with_configuration(model, named),
+                named_data=named,
                 emit_mutable_buffer_names=True,
                 external_constants=own_file or False,
             ),
@@ -320,9 +325,13 @@ def metadata(
     }
 
 
-def _with_configuration(model: PreTrainedModel, named: dict[str, bytes]) -> dict[str, bytes]:
-    """What travels in the file beside the program."""
+def _with_configuration(
+    model: PreTrainedModel, named: dict[str, bytes], ignored: Collection[str]
+) -> dict[str, bytes]:
+    """The named data with the configurations of the model and of generation."""
     found = {"config.json": model.config.to_json_string().encode(), **named}
-    if getattr(model, "generation_config", None) is not None:
-        found.setdefault("generation_config.json", model.generation_config.to_json_string().encode())
+    if (generation := getattr(model, "generation_config", None)) is not None:
+        # the file may have fields that the class does not know, such as those of Whisper
+        given = json.loads(found.get("generation_config.json", b"{}"))
+        found["generation_config.json"] = generation_json({**given, **generation.to_diff_dict()}, ignored)
     return found
