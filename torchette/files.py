@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Writes files at once and whole, and makes the errors for files that cannot be used.
-"""`replacing`, `missing_file`, `missing_folder`, `file_error`, `hints_for`."""
+"""`replacing`, `check_target`, `missing_file`, `missing_folder`, `file_error`, `hints_for`."""
 
 from __future__ import annotations
 
@@ -59,9 +59,8 @@ def file_error(error: OSError, hints: Sequence[str] = ()) -> TorchetteError:
     return TorchetteError(f"{name}: {text}" if name else text, hints=hints, code="system-error")
 
 
-@contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of `path` at once and whole when the block ends, or not at all.
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Checks, before long work, that a file can be written to a path.
 
     Raises:
         ModelNotFoundError: code "no-such-folder": the folder does not exist.
@@ -72,6 +71,17 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise missing_folder(target.parent, [f"mkdir -p {target.parent}"])
     if target.is_dir():
         raise FormatError(f"{target} is a folder, not a file")
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of `path` at once and whole when the block ends, or not at all.
+
+    Raises:
+        ModelNotFoundError, FormatError: as `check_target`.
+    """
+    target = Path(path)
+    check_target(target)
     with tempfile.NamedTemporaryFile(
         dir=target.parent, prefix=target.name, suffix=".part", delete=False
     ) as file:

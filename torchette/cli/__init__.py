@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import torchette
 from torchette.cli._parser import UNUSABLE, Parser, command, error_text
 from torchette.errors import CompileError, TorchetteError, UsageError
-from torchette.files import file_error
+from torchette.files import check_target, file_error
 
 __all__ = ["CHECK_FAILED", "DONE", "UNUSABLE", "UsageError", "executor_runner", "main", "verbs"]
 
@@ -72,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         with _plain_warnings(options.prog):
+            if getattr(options, "writes_file", False) and options.output is not None:
+                check_target(options.output)
             result: int = options.run(options)
         sys.stdout.flush()
         return result

@@ -10,13 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from torchette.cli import UsageError, _method
+from torchette.cli._compiled import program_of
 from torchette.errors import InputError
 from torchette.llm.options import OPTIONS, Option, checked
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the model and how it is loaded."""
-    parser.add_argument("file", metavar="MODEL.pte", type=Path, help="a compiled language model")
+    parser.add_argument(
+        "file",
+        metavar="MODEL",
+        type=Path,
+        help="a compiled language model; a folder or GGUF file is compiled once and cached",
+    )
     parser.add_argument(
         "--tokenizer", metavar="FILE", type=Path, help="a tokenizer.json, instead of the file's own"
     )
@@ -109,7 +115,7 @@ def session(options: argparse.Namespace, adapter: str | Path | None = None) -> A
     from torchette.llm.session import Session
 
     return Session(
-        options.file,
+        program_of(options.file),
         tokenizer=options.tokenizer,
         data_files=options.data_file,
         adapter=adapter,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # The parsers of the command line: their help fits the terminal, and their errors name the argument and the help to read.
-"""`Parser`, `command` and `error_text`."""
+"""`Parser`, `command`, `output_argument` and `error_text`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from torchette.errors import TorchetteError, UsageError, did_you_mean, unknown_name
@@ -25,6 +26,12 @@ def error_text(prog: str, error: TorchetteError) -> str:
 def complete(action: argparse.Action, words: Sequence[str]) -> None:
     """Sets the words that a shell offers for an argument that `argparse` does not restrict to choices."""
     action.completions = words  # type: ignore[attr-defined]
+
+
+def output_argument(parser: argparse.ArgumentParser, metavar: str, text: str, required: bool = False) -> None:
+    """Adds -o, --output: a file to write. The command line checks its folder before the command works."""
+    parser.add_argument("-o", "--output", metavar=metavar, type=Path, required=required, help=text)
+    parser.set_defaults(writes_file=True)
 
 
 class HelpFormatter(argparse.HelpFormatter):

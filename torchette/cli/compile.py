@@ -39,9 +39,9 @@ from torchette.cli import CHECK_FAILED, DONE, UsageError
 from torchette.cli import _inputs as inputs
 from torchette.cli import _source as source
 from torchette.cli._console import note, print_json, print_rows, print_table, print_values
-from torchette.cli._parser import complete
+from torchette.cli._parser import complete, output_argument
 from torchette.errors import did_you_mean, unknown_name
-from torchette.files import missing_file, missing_folder
+from torchette.files import missing_file
 from torchette.progress import Progress
 from torchette.quantization import RECIPES, SCHEMES, scheme_named, schemes_text
 from torchette.units import byte_text
@@ -62,9 +62,7 @@ _WHOLE = ("int8", "int8-dynamic")
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=source.HELP)
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="the .pte to write (default: after the model)"
-    )
+    output_argument(parser, "FILE", "the .pte to write (default: after the model)")
     parser.add_argument("--inputs", action="append", metavar="INPUT", help=inputs.HELP)
     parser.add_argument("--seed", type=int, default=0, help="seed of generated inputs (default: 0)")
     _add_pass_options(parser)
@@ -267,8 +265,6 @@ def _compile(options: argparse.Namespace) -> int:
     found = source.load(options.model)
     example = source.tensors(found, options.inputs, seed=options.seed)
     path = options.output or Path(f"{_stem(options.model)}.pte")
-    if not path.parent.is_dir():
-        raise missing_folder(path.parent, [f"mkdir -p {path.parent}"])
     start = time.perf_counter()
     module, table = found.model, None
     quantizing: dict[str, Any] = {}

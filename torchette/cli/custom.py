@@ -18,7 +18,7 @@ from pathlib import Path
 
 from torchette.cli import DONE
 from torchette.cli._console import note
-from torchette.cli._parser import command
+from torchette.cli._parser import command, output_argument
 from torchette.progress import Progress
 
 _BUILD = """Compile operators into a shared library
@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="COMMAND", required=True)
     build = command(actions, "build", _BUILD, _build)
     build.add_argument("sources", metavar="FILE.cpp", type=Path, nargs="+", help="sources with operators")
-    build.add_argument("-o", "--output", metavar="LIBRARY", type=Path, help="default: lib<first file>.so")
+    output_argument(build, "LIBRARY", "default: lib<first file>.so")
     build.add_argument("--compiler", help="a command (default: c++, or ziglang without one)")
     yaml = command(actions, "yaml", _YAML, _yaml)
     yaml.add_argument("lists", metavar="FILE.yaml", type=Path, nargs="+", help="lists of kernels")

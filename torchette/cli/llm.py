@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from torchette.cli import DONE
-from torchette.cli._console import print_values
-from torchette.cli._parser import command, complete
+from torchette.cli._console import note, print_values
+from torchette.cli._parser import command, complete, output_argument
 from torchette.progress import Progress
 from torchette.quantization import LLM_SCHEMES, scheme_named, schemes_text
 
@@ -49,9 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     compiling.add_argument(
         "model", metavar="FOLDER|FILE.gguf", type=Path, help="the model: a folder or a GGUF file"
     )
-    compiling.add_argument(
-        "-o", "--output", metavar="MODEL.pte", type=Path, required=True, help="the file to write"
-    )
+    output_argument(compiling, "MODEL.pte", "the file to write", required=True)
     scheme = compiling.add_argument(
         "--quantize",
         metavar="SCHEME",
@@ -110,9 +108,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         help="the adapter as peft saves it (default: one that adds nothing)",
     )
-    adapting.add_argument(
-        "-o", "--output", metavar="ADAPTER.ptd", type=Path, required=True, help="the file to write"
-    )
+    output_argument(adapting, "ADAPTER.ptd", "the file to write", required=True)
 
 
 def _adapter(options: argparse.Namespace) -> int:
@@ -142,6 +138,8 @@ def _compile(options: argparse.Namespace) -> int:
         )
         model.save(options.output)
     named = model.program.named_data
+    if "tokenizer.json" not in named:
+        note(f"{options.model} has no tokenizer: chat and serve need --tokenizer FILE")
     print_values(
         [
             ("file", str(options.output)),

@@ -16,12 +16,13 @@ import argparse
 from pathlib import Path
 
 from torchette.cli import DONE
+from torchette.cli._parser import output_argument
 from torchette.devtools.migrate import migrate
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE.pte", type=Path, help="a compiled model")
-    parser.add_argument("-o", "--output", metavar="NEW.pte", type=Path, help="the file to write")
+    output_argument(parser, "NEW.pte", "the file to write")
 
 
 def run(options: argparse.Namespace) -> int:

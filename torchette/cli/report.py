@@ -22,13 +22,14 @@ from pathlib import Path
 
 from torchette.cli import DONE, UsageError, _method
 from torchette.cli._console import note
+from torchette.cli._parser import output_argument
 from torchette.files import missing_folder
 from torchette.units import byte_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     _method.arguments(parser)
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="the page to write")
+    output_argument(parser, "FILE.html", "the page to write")
     parser.add_argument(
         "--profile",
         type=int,

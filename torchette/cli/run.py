@@ -23,15 +23,13 @@ import numpy as np
 
 from torchette.cli import DONE, UsageError, _method
 from torchette.cli._console import note, print_json, print_table, statistics
+from torchette.cli._parser import output_argument
 from torchette.devtools.profile import milliseconds
-from torchette.files import missing_folder
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     _method.arguments(parser)
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="save the outputs: .npz, or .npy for a single one"
-    )
+    output_argument(parser, "FILE", "save the outputs: .npz, or .npy for a single one")
     parser.add_argument("--json", action="store_true", help="print JSON, with all values")
     parser.add_argument("--aten", action="store_true", help="run torch's kernels (docs/aten-mode.md)")
 
@@ -39,8 +37,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.output and options.output.suffix not in (".npz", ".npy"):
         raise UsageError(f"{options.output}: outputs are saved as .npz or .npy")
-    if options.output and not options.output.parent.is_dir():
-        raise missing_folder(options.output.parent)
     chosen = _method.choose(options)
     method = _method.load(chosen, aten=options.aten)
     start = time.perf_counter()
