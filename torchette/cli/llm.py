@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from torchette.cli import DONE
-from torchette.cli._console import note, print_values
+from torchette.cli._console import print_values
 from torchette.cli._parser import command, complete, output_argument
 from torchette.progress import Progress
 from torchette.quantization import LLM_SCHEMES, scheme_named, schemes_text
@@ -138,8 +138,6 @@ def _compile(options: argparse.Namespace) -> int:
         )
         model.save(options.output)
     named = model.program.named_data
-    if "tokenizer.json" not in named:
-        note(f"{options.model} has no tokenizer: chat and serve need --tokenizer FILE")
     print_values(
         [
             ("file", str(options.output)),
@@ -149,6 +147,11 @@ def _compile(options: argparse.Namespace) -> int:
             ("context", model.get_max_context_len()),
             ("tokens of a call", model.get_max_seq_len()),
             ("weights", scheme or "as given"),
+            *(
+                []
+                if "tokenizer.json" in named
+                else [("tokenizer", "none: chat and serve need --tokenizer FILE")]
+            ),
             ("with it", ", ".join(sorted(named))),
             ("seconds", round(time.perf_counter() - began, 1)),
         ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: generation configurations. Out: what a program carries, or an error that names the fields that would change tokens.
+# In: generation configurations. Out: the defaults that a program carries, or an error that names the fields that would change tokens.
 """`torchette.llm.exporting.generation_defaults`."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def test_biases_of_sequences_are_pairs_in_json() -> None:
 
 
 def test_an_unknown_field_cannot_be_ignored() -> None:
-    with pytest.raises(InputError, match="'beams'") as refused:
+    with pytest.raises(InputError, match="'beams', which is not a field") as refused:
         generation_json({}, ["beams"])
     assert "num_beams" in str(refused.value)
 

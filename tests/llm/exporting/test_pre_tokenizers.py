@@ -58,7 +58,7 @@ def texts(count: int) -> list[str]:
 
 
 def trained(normalizer: Any, pre_tokenizer: Any, ignore_merges: bool = False) -> Any:
-    """A tokenizer of the package whose vocabulary has merges across whatever the pre-tokenizer keeps together."""
+    """A tokenizer of the package, with merges across all that the pre-tokenizer keeps together."""
     made = hf.Tokenizer(models.BPE(ignore_merges=ignore_merges))
     if normalizer is not None:
         made.normalizer = normalizer

@@ -85,7 +85,7 @@ class Reader {
  private:
   static bool add(const Json& token, Tokens* out) {
     if (!token.is(Json::Kind::Number)) return false;
-    if (token.index() >= 0) out->push_back(static_cast<uint64_t>(token.index()));  // -1 is no token
+    if (token.index() >= 0) out->push_back(static_cast<uint64_t>(token.index()));  // -1 stands for no token
     return true;
   }
 
@@ -145,7 +145,7 @@ std::vector<uint32_t> sorted(const std::vector<double>& weights, F before) {
   return order;
 }
 
-/// Keeps the tokens whose information is nearest to the entropy, until they have the probability `mass`.
+/// Keeps the tokens with the information nearest to the entropy, until they have the probability `mass`.
 void keep_typical(std::vector<double>* weights, double mass, double sum) {
   const double entropy = entropy_of(*weights, sum);
   const auto distance = [&](uint32_t i) { return std::fabs(-std::log((*weights)[i] / sum) - entropy); };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TokenConstraints: what generation_config.json of a model says about the tokens of answers, except for the
-// options that requests have, too. Names and meanings are those of transformers.
+// TokenConstraints: the fields of a model's generation_config.json that change the tokens of answers, without
+// those that are options of requests. Names and meanings are those of transformers.
 #pragma once
 
 #include <optional>
@@ -22,9 +22,9 @@ struct TokenConstraints {
   std::vector<std::pair<Tokens, float>> sequence_bias;
   std::optional<uint64_t> forced_bos_token_id;  // the second token of a conversation
   Tokens forced_eos_token_id;                   // one of them is the last token of the maximum
-  int32_t no_repeat_ngram_size = 0;             // so many tokens occur together at most once; 0: no limit
-  int32_t min_length = 0;                       // no end token before so many tokens of the conversation
-  int32_t min_new_tokens = 0;                   // no end token before so many tokens of the answer
+  int32_t no_repeat_ngram_size = 0;             // a sequence of this length occurs at most once; 0: no limit
+  int32_t min_length = 0;                       // minimum of tokens of the conversation before an end token
+  int32_t min_new_tokens = 0;                   // minimum of tokens of the answer before an end token
   // exponential_decay_length_penalty: end tokens become likelier with each token of the answer after the
   // first `decay_start`; no such tokens if `decay_start` is negative.
   int32_t decay_start = -1;

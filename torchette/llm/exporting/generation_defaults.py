@@ -51,8 +51,8 @@ def generation_json(config: Mapping[str, Any], ignored: Collection[str] = ()) ->
     known = sorted((*APPLIED, *REFUSED))
     if unknown := sorted(set(ignored) - set(known)):
         raise InputError(
-            f"there is no field {', '.join(map(repr, unknown))} of generation_config.json that can be ignored",
-            hints=[f"fields that change tokens: {', '.join(known)}"],
+            f"ignore has {', '.join(map(repr, unknown))}, which is not a field of generation_config.json that changes tokens",
+            hints=[f"the fields are: {', '.join(known)}"],
         )
     kept = {name: value for name, value in config.items() if name not in ignored}
     found = [

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: an adapter as peft saves it. Out: a model whose layers add it, and the .ptd file of its numbers, which programs of such a
-# model take at run time. Needs numpy; torch only for `adapted`.
+# In: an adapter as peft saves it. Out: a model with layers that add it, and the .ptd file of its weights, which programs of such a
+# model read at run time. Needs numpy; torch only for `adapted`.
 """LoRA adapters: `read`, `write`, `adapted`."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Adapter(NamedTuple):
 
 
 def read(folder: str | os.PathLike[str]) -> Adapter:
-    """The adapter of a folder of peft's.
+    """Reads the adapter of a folder that peft saved.
 
     Raises:
         ModelNotFoundError: there is none.
@@ -56,7 +56,7 @@ def read(folder: str | os.PathLike[str]) -> Adapter:
             hints=["the folder that peft's save_pretrained makes"],
         ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise FormatError(f"{folder} is no adapter: {error}") from None
+        raise FormatError(f"{folder} does not contain an adapter: {error}") from None
     _check(config, folder)
     parts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for name in tensors:
@@ -167,7 +167,7 @@ def write(adapter: Adapter | None, room: Mapping[str, list[int]], path: str | os
     if unknown:
         raise InputError(
             f"the program has no place for the adapter of {sorted(unknown)[0]}",
-            hints=["export(..., lora=) makes the places that its adapter has"],
+            hints=["export(..., lora=) makes a program for the layers of its adapter"],
         )
     with replacing(path) as file:
         file.write(ptd.write(named))
@@ -183,7 +183,7 @@ def write_adapter(
 
 
 def shapes(files: Mapping[str, Any]) -> dict[str, list[int]]:
-    """The shapes of an adapter for a program with this named data; empty if it takes none."""
+    """The shapes of an adapter for a program with this named data; empty if it accepts no adapter."""
     try:
         found = json.loads(bytes(files.get(SHAPES, b"{}")))
         return {
@@ -226,7 +226,7 @@ def adapted(model: Any, adapter: Adapter) -> tuple[Any, dict[str, list[int]]]:
     import torch
 
     class Adapted(torch.nn.Module):
-        """A layer, and what the adapter adds."""
+        """A layer with an adapter."""
 
         first: torch.Tensor
         second: torch.Tensor

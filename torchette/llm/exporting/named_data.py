@@ -164,7 +164,7 @@ def _by_transformers(folder: Path, files: list[Path]) -> bytes | None:
         return backend().encode()
     warnings.warn(
         f"the program has no tokenizer: {folder} has no tokenizer.json, and transformers makes none of "
-        f"{', '.join(one.name for one in files)}: {why}. What can replace it: {OWN_TOKENIZER}",
+        f"{', '.join(one.name for one in files)}: {why}. A remedy is {OWN_TOKENIZER}",
         stacklevel=2,
     )
     return None

@@ -28,7 +28,7 @@ _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]
 
 
 def _by_case(numbers: str, suffix: str = "", upper: str = _UPPER, lower: str = _LOWER) -> str:
-    """Words of which capitals are only the beginning, with a suffix; numbers; symbols up to the end of a line."""
+    """Returns the pattern of words that begin with capitals or have none, with a suffix; of digits; of symbols; of spaces."""
     before = r"[^\r\n\p{L}\p{N}]?"
     words = rf"{before}{upper}*{lower}+{suffix}|{before}{upper}+{lower}*{suffix}"
     return rf"{words}|{numbers}|{_SYMBOLS}[\r\n/]*|{_LINES}"
@@ -140,7 +140,7 @@ OWN_TOKENIZER = (
 )
 
 
-# Texts of the tokens at which llama.cpp ends a text, whatever the keys of the file say.
+# Texts of the tokens at which llama.cpp ends a text, also if no key of the file names them.
 END_TEXTS = frozenset((
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
     "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>",
@@ -290,7 +290,7 @@ def _sentencepiece(data: Mapping[str, Any], tokens: list[str]) -> dict[str, Any]
     scores = data.get("tokenizer.ggml.scores")
     if not isinstance(scores, list) or len(scores) != len(tokens):
         raise FormatError(
-            f"the GGUF file's tokenizer.ggml.scores is not a list of {len(tokens)} numbers, one for each token",
+            f"the GGUF file's tokenizer.ggml.scores is not a list of {len(tokens)} floats, one for each token",
             hints=[OWN_TOKENIZER],
         )
     types = data.get("tokenizer.ggml.token_type") or []
