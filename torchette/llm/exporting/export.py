@@ -97,19 +97,12 @@ def export(
             f"keys cannot be stored in {cache!r}", hints=[f"cache is one of: {', '.join(CACHES)}"]
         )
     step = progress or (lambda stage, name: None)
-    whole: Callable[[str], Any] | None = None
     own_tokenizer = None if tokenizer is None else named_data.tokenizer_file(tokenizer)
-    named = {} if own_tokenizer is None else {named_data.TOKENIZER: own_tokenizer}
-    seen: dict[str, Any] = {}
     if isinstance(model, (str, os.PathLike)):
-        path = Path(model)
-        step("load", path.name)
-        if path.is_file():
-            model, whole, named = gguf.load(path, own_tokenizer)
-        else:
-            model, whole, named = _load(path, own_tokenizer)
-            if (image := _image_token(model)) is not None:
-                seen = image_facts(path, image)
+        model, whole, named, seen = _opened(Path(model), own_tokenizer, step)
+    else:
+        whole, seen = None, {}
+        named = {} if own_tokenizer is None else {named_data.TOKENIZER: own_tokenizer}
     named = _with_configuration(model, named, ignore)
     max_context = max_context if max_context is not None else _default_context(model)
     if min(max_context, max_prefill) < 1:
@@ -246,6 +239,18 @@ def _image_token(model: PreTrainedModel) -> int | None:
     """What stands in a prompt for a row of an image."""
     found = getattr(model.config, "image_token_id", None)
     return getattr(model.config, "image_token_index", None) if found is None else found
+
+
+def _opened(
+    path: Path, tokenizer: bytes | None, step: Callable[[str, str], None]
+) -> tuple[Any, Callable[[str], Any] | None, dict[str, bytes], dict[str, Any]]:
+    """The model of a folder or a GGUF file; name of a layer -> its integers, if any; its files; metadata of its images."""
+    step("load", path.name)
+    if path.is_file():
+        return *gguf.load(path, tokenizer), {}
+    model, whole, named = _load(path, tokenizer)
+    image = _image_token(model)
+    return model, whole, named, {} if image is None else image_facts(path, image)
 
 
 def _load(folder: Path, tokenizer: bytes | None) -> tuple[Any, Callable[[str], Any] | None, dict[str, bytes]]:
