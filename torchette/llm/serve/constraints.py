@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchette.errors import InputError
-from torchette.llm.schema import grammar_of
+from torchette.llm.grammar import grammar_of_pattern
 from torchette.llm.serve.refusal import unsupported, wrong
 
 Constraint = tuple[str, Any]
@@ -91,27 +91,11 @@ def _literal(text: str) -> str:
 def _regex(where: str, value: Any) -> Iterator[tuple[str, Constraint]]:
     if not isinstance(value, str):
         raise wrong(where, f"{where} must be a regular expression")
-    if value:
-        yield where, ("grammar", _regex_grammar(where, value))
-
-
-def _regex_grammar(where: str, pattern: str) -> str:
-    """The grammar of the texts that a regular expression matches from beginning to end. It is the grammar of a JSON string
-    with this pattern, without the quotes and escapes of JSON."""
-    bare = pattern.removeprefix("^")
-    bare = bare.removesuffix("$") if not re.search(r"(?<!\\)(\\\\)*\\\$$", bare) else bare
     try:
-        text = grammar_of({"type": "string", "pattern": f"^(?:{bare})$"})
+        if value:
+            yield where, ("grammar", grammar_of_pattern(value))
     except InputError as error:
         raise unsupported(where, f"{where}: {error.message}") from None
-    root = re.match(r'root ::= "\\"" (\w+) "\\""\n', text)
-    assert root is not None
-    rules = re.sub("^char ::= .*$", r"char ::= [^\\n\\r]", text[root.end() :], flags=re.MULTILINE)
-    if re.search(r"\\x5c", rules.split("\nws ::=")[0]):
-        raise unsupported(
-            where, f"{where}: quotes, backslashes and control characters are not supported: use a grammar"
-        )
-    return f"root ::= {root[1]}\n{rules}"
 
 
 def _named_schema(where: str, value: Any) -> Iterator[tuple[str, Constraint]]:
