@@ -12,8 +12,20 @@ import numpy as np
 
 from torchette.errors import ExecutionError
 from torchette.llm.session import Session
-from torchette.llm.text import Tokenizer
-from torchette.llm.token_state import SharedModel
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Log-probabilities in float64."""
+    shifted: np.ndarray = logits.astype(np.float64) - logits.max()
+    return shifted - np.log(np.exp(shifted).sum())
+
+
+def probabilities(logits: np.ndarray, temperature: float, top_k: int = 0) -> np.ndarray:
+    """The distribution of the next token in float64."""
+    chances = np.exp(log_softmax(logits.astype(np.float64) / temperature))
+    if top_k:
+        chances[chances < np.sort(chances)[-top_k]] = 0
+    return chances / chances.sum()
 
 
 class FakeDecoder:
@@ -36,6 +48,8 @@ class FakeDecoder:
         self.seconds = 0.0
         self.is_cancelled = False
         self.bias = np.zeros(size, np.float32)
+        self.named_data: dict[str, bytes] = {}
+        self.begin, self.ends = (BEGIN, [END]) if size > END else (-1, [])
 
     def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
         assert 1 <= len(tokens) <= self.max_tokens and 0 <= start_pos <= self.max_context - len(tokens)
@@ -57,7 +71,7 @@ class FakeDecoder:
         other = FakeDecoder(
             self.vocab_size, self.max_context, self.max_tokens, self.every, self.seed, self.sharpness
         )
-        other.seconds, other.bias = self.seconds, self.bias
+        other.seconds, other.bias, other.named_data = self.seconds, self.bias, self.named_data
         return other
 
     def state(self) -> dict[str, np.ndarray]:
@@ -95,16 +109,20 @@ def tokenizer_json() -> bytes:
     return tokenizer.to_str().encode()
 
 
-def session(decoder: FakeDecoder | None = None, generation: Mapping[str, object] | None = None) -> Session:
+def session(
+    decoder: FakeDecoder | None = None,
+    generation: Mapping[str, object] | None = None,
+    template: str = TEMPLATE,
+    tokenizer: bytes | None = None,
+) -> Session:
     """A session on the double, with a tokenizer and a chat template."""
-    made = Session(decoder or FakeDecoder())
-    files = {
-        "chat_template.jinja": TEMPLATE.encode(),
+    decoder = decoder or FakeDecoder()
+    decoder.named_data = {
+        "tokenizer.json": tokenizer or tokenizer_json(),
+        "chat_template.jinja": template.encode(),
         "generation_config.json": json.dumps(generation or {}).encode(),
     }
-    facts = {"get_eos_ids": [END], "get_bos_id": BEGIN}
-    made._shared = SharedModel(files, facts, Tokenizer(tokenizer_json()), made.vocab_size, b"")
-    return made
+    return Session(decoder)
 
 
 def program(more: Mapping[str, bytes] | None = None) -> bytes:

@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.llm.double import BEGIN, END, FakeDecoder, session
+from tests.llm.double import BEGIN, END, FakeDecoder, log_softmax, probabilities, session, tokenizer_json
 from torchette.errors import ExecutionError, FormatError, InputError, InputTypeError
 from torchette.llm import Session
-from torchette.llm.sampling import Sampling, log_softmax, probabilities
 
 pytest.importorskip("tokenizers")
 PROMPT = [BEGIN, *b"Once upon a time"]
@@ -50,11 +49,12 @@ def test_greedy_tokens_and_their_text():
 
 
 def test_what_two_prompts_share_is_not_computed_again():
-    made = session()
+    decoder = FakeDecoder()
+    made = session(decoder)
     made.generate([*PROMPT, 1, 2, 3], max_tokens=1).run()
-    before = made._decoder.fed
+    before = decoder.fed
     answer = made.generate([*PROMPT, 1, 9, 9, 9], max_tokens=4, ignore_end=True).run()
-    assert made._decoder.fed - before == 3 + 3 and answer.statistics.reused_tokens == len(PROMPT) + 1
+    assert decoder.fed - before == 3 + 3 and answer.statistics.reused_tokens == len(PROMPT) + 1
     assert answer.tokens == greedy(FakeDecoder(), [*PROMPT, 1, 9, 9, 9], 4)
     again = made.generate([*PROMPT, 1, 9, 9, 9], max_tokens=4, ignore_end=True).run()
     assert again.tokens == answer.tokens and again.statistics.reused_tokens == len(PROMPT) + 3
@@ -109,7 +109,7 @@ def test_the_same_seed_says_the_same_and_another_something_else():
 def test_drawn_tokens_have_the_distribution_of_the_logits():
     made = session(FakeDecoder(size=259, sharpness=1.5))
     row = FakeDecoder(size=259, sharpness=1.5).logits(np.array(PROMPT))
-    expected = probabilities(row, Sampling(temperature=0.9, top_k=10))
+    expected = probabilities(row, 0.9, 10)
     counts = collections.Counter(
         made.generate(PROMPT, max_tokens=1, temperature=0.9, top_k=10, seed=seed, ignore_end=True)
         .run()
@@ -185,9 +185,6 @@ def test_cancel_from_another_thread_ends_the_answer_alone():
         )
     made.cancel()  # of nothing
     assert made.generate(PROMPT, ignore_end=True, max_tokens=2).run().finish_reason == "length"
-    decoder.cancel()  # one that came too late, as the decoder sees it
-    made._late_cancel = True
-    assert made.generate(PROMPT, ignore_end=True, max_tokens=2).run().finish_reason == "length"
 
 
 def test_an_answer_that_was_left_does_not_go_on_in_a_new_one():
@@ -234,8 +231,7 @@ def test_a_grammar_keeps_the_model_from_ending_too_soon():
 
 
 def test_a_grammar_that_the_vocabulary_cannot_say_is_an_error():
-    made = session()
-    made._shared.bytes[ord("z")] = b""
+    made = session(tokenizer=tokenizer_json().replace(b'"z":122', b'"zz":122'))
     with pytest.raises(ExecutionError, match="no token can be chosen"):
         made.generate(PROMPT, grammar='root ::= "z"').run()
 
@@ -296,9 +292,7 @@ def test_a_draft_keeps_the_distribution():
             for third in range(size):
                 p = 1.0
                 for i, token in enumerate((first, second, third)):
-                    p *= probabilities(
-                        target.logits(np.array([1, 2, first, second][: 2 + i])), Sampling(temperature=1.0)
-                    )[token]
+                    p *= probabilities(target.logits(np.array([1, 2, first, second][: 2 + i])), 1.0)[token]
                 statistic += (counts[first, second, third] - runs * p) ** 2 / (runs * p)
                 cells += 1
     assert cells == 64 and statistic < 103.4  # chi squared of 63 degrees: one in a thousand is beyond
@@ -360,11 +354,12 @@ def test_prompts_and_drafts_that_are_wrong_are_named():
 
 
 def test_a_failing_decoder_leaves_a_state_that_goes_on():
-    made = session()
+    decoder = FakeDecoder()
+    made = session(decoder)
     answer = made.generate(PROMPT, ignore_end=True)
     for _ in range(5):
         next(answer)
-    made._decoder.cancel()  # which nobody asked the session for
+    decoder.cancel()  # which nobody asked the session for
     with pytest.raises(ExecutionError):
         next(answer)
     assert made.generate(PROMPT, ignore_end=True, max_tokens=8).run().tokens == greedy(
@@ -405,11 +400,15 @@ def test_states_of_others_and_damaged_ones_are_refused(tmp_path: Path):
 def test_the_files_own_defaults_hold_where_nothing_is_said():
     given = {"do_sample": True, "temperature": 0.7, "top_k": 5, "repetition_penalty": 1.1}
     made = session(generation=given)
-    assert made.generate(PROMPT)._options.sampling == Sampling(
-        temperature=0.7, top_k=5, repetition_penalty=1.1
-    )
-    assert made.generate(PROMPT, temperature=0)._options.sampling.temperature == 0
-    assert session(generation={"temperature": 0.7}).generate(PROMPT)._options.sampling == Sampling()
+    options = {"max_tokens": 20, "ignore_end": True, "seed": 3}
+
+    def tokens(session: Session, **more: object) -> list[int]:
+        return session.generate(PROMPT, **options, **more).run().tokens
+
+    written = {"temperature": 0.7, "top_k": 5, "repetition_penalty": 1.1}
+    assert tokens(made) == tokens(session(), **written) != tokens(session(), temperature=0.7, top_k=5)
+    assert tokens(made, temperature=0) == tokens(session(), repetition_penalty=1.1)
+    assert tokens(session(generation={"temperature": 0.7})) == tokens(session())
 
 
 def test_conversations_go_through_the_files_template():

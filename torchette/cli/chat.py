@@ -75,7 +75,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from torchette.llm.features import image_of, sound_of
+    from torchette.llm.media import audio_of, image_of
     from torchette.llm.session import Session
 
     session = _llm.session(options, options.adapter)
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     if options.draft:
         asked["draft"] = Session(options.draft, threads=options.threads)
     if options.audio:
-        asked["audio"] = sound_of(options.audio.read_bytes())
+        asked["audio"] = audio_of(options.audio.read_bytes())
     first = [] if options.system is None else [{"role": "system", "content": options.system}]
     messages: list[dict[str, Any]] = list(first)
     pictures = [image_of(path.read_bytes()) for path in options.image]

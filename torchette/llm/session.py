@@ -1,38 +1,87 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a program of `torchette.llm.export`, or any program with ExecuTorch's metadata of language models, and a prompt. Out: a
-# stream of tokens and text.
+# stream of tokens and text. The engine is C++ (torchette/llm/engine); this module checks arguments and raises its errors.
 """`Session`: conversations with a language model."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from torchette.errors import FormatError, InputError, InputTypeError
+from torchette.errors import ExecutionError, FormatError, InputError, InputTypeError, TorchetteError
 from torchette.files import replacing
 from torchette.format import pte
 from torchette.llm.exporting import lora
-from torchette.llm.generation import Generation, Options, Piece, Statistics, check_counts, checked_stops
-from torchette.llm.grammar import Grammar
-from torchette.llm.media import decoder_of
+from torchette.llm.generation import Generation, Piece, Statistics
+from torchette.llm.grammar import Grammar, grammar_of
 from torchette.llm.messages import grammar_of_calls, images_of
-from torchette.llm.sampling import Sampling, seeded
+from torchette.llm.sampling import Sampling
+from torchette.llm.shared_model import SharedModel
 from torchette.llm.text import Tokenizer
-from torchette.llm.token_state import Decoder, ProgramDecoder, SharedModel, TokenState, constants_of
-from torchette.runtime import Runtime, xxh64
+from torchette.runtime import Runtime, native
 
 __all__ = ["Decoder", "Generation", "Piece", "Session", "Statistics"]
 
-_MAGIC = b"torchette session 1\n"
+
+class Decoder(Protocol):
+    """A decoder with a KV cache. Optional attributes: `named_data`, a mapping of the named data that programs carry (such as
+    "chat_template.jinja"); `begin`, the token that begins every text; `ends`, the tokens that end a text."""
+
+    vocab_size: int
+    max_context: int
+    """Positions of the KV cache."""
+    max_tokens: int
+    """The maximum number of tokens in one step."""
+    memory: int
+    """Bytes without the weights."""
+
+    def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
+        """Computes keys and values from start_pos on. Returns logits [1, vocabulary] of the last token, or
+        [n, vocabulary] of all tokens."""
+
+    def new(self) -> Decoder:
+        """Returns a decoder on the same weights, with a separate state."""
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Returns copies of the state by name; empty if the state is not accessible."""
+
+    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Restores a state that state() returned."""
+
+    def cancel(self) -> None:
+        """Ends the current step, or the next one, with an ExecutionError."""
 
 
-class Session(TokenState):
-    """A language model with its own state.
+@contextmanager
+def _engine_errors(kind: type[TorchetteError], lead: str = "", code: str | None = None) -> Iterator[None]:
+    """Raises errors of the engine as `kind`."""
+    try:
+        yield
+    except native.module().Fault as fault:
+        _, number, text, _ = fault.args
+        message = text or f"the engine returns error {number}"
+        if number == native.INVALID_STATE and "another thread" in text:
+            raise ExecutionError(
+                "another thread uses this session",
+                hints=["session.fork() or session.new() makes a session for each thread"],
+                code="session-busy",
+            ) from None
+        if "no token can be chosen" in message:
+            code = "no-token"
+        elif number == native.OUT_OF_RESOURCES and kind is InputError:
+            code = "prompt-too-long"
+        raise kind(lead + message, code=code) from None
+
+
+class Session:
+    """A language model with its own state. One thread at a time may use a session, except `cancel`.
 
     >>> session = torchette.llm.Session("model.pte")
     >>> for piece in session.generate("Once upon a time", max_tokens=50):
@@ -49,8 +98,6 @@ class Session(TokenState):
         FormatError: the file is not a language model; code "unknown-tokenizer": its tokenizer is not supported.
     """
 
-    _opened: Callable[[Any], Decoder] | None = None
-
     def __init__(
         self,
         source: Any,
@@ -60,53 +107,55 @@ class Session(TokenState):
         adapter: str | os.PathLike[str] | None = None,
         threads: int | None = None,
     ) -> None:
-        self._adapter = adapter
-        files: dict[str, Any] = {}
-        facts: dict[str, Any] = {}
-        identity: Any = b""
-        if not hasattr(source, "step"):
+        engine = native.module().llm
+        has_decoder = hasattr(source, "step")
+        if has_decoder:
+            files = getattr(source, "named_data", {})
+        else:
             if not isinstance(source, (str, os.PathLike, bytes)):
                 source = bytes(source)
             source = source if isinstance(source, bytes) else Path(source)
-            file = pte.read(source) if isinstance(source, bytes) else pte.load_file(source)
-            files, identity = file.named(), file.buffer
-            given = source
-            facts["adapter"] = set(lora.shapes(files))
-
-            def opened(adapter: str | os.PathLike[str] | None) -> Decoder:
-                with lora.file_for(adapter, files) as more:
-                    program = Runtime.get().load_program(given, data_files=[*more, *data_files])
-                    facts.update(constants_of(program))
-                    kind: Any = decoder_of(program.method_names) or ProgramDecoder
-                    try:
-                        result: Decoder = kind(program, facts, threads)
-                        return result
-                    except (TypeError, IndexError) as error:
-                        raise FormatError(
-                            f"the file's methods are not those of a language model: {error}"
-                        ) from None
-
-            self._opened = opened
-            source = opened(adapter)
-        self._decoder: Decoder = source
+            files = (pte.read(source) if isinstance(source, bytes) else pte.load_file(source)).named()
         known = Path(tokenizer).read_bytes() if tokenizer is not None else files.get("tokenizer.json")
-        self._shared = SharedModel(
-            files,
-            facts,
-            None if known is None else Tokenizer(bytes(known)),
-            self._decoder.vocab_size,
-            identity,
-        )
-        self._begin()
-
-    def _begin(self) -> None:
-        super()._begin()
+        made = None if known is None else Tokenizer(bytes(known))
+        if has_decoder:
+            begin, ends = getattr(source, "begin", -1), list(getattr(source, "ends", ()))
+            self._runner = engine.Runner(source, made and made.native, dict(files), begin, ends)
+        else:
+            program = Runtime.get().load_program(source, data_files=data_files)
+            with _engine_errors(FormatError, "the file's methods are not those of a language model: "):
+                self._runner = engine.Runner(program._program, made and made.native, threads or 0)
+        self._shared = SharedModel(files, made, self._runner)
+        self._has_decoder = has_decoder
         self._generation: Generation | None = None
+        if adapter is not None:
+            self.set_adapter(adapter)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a session cannot be pickled or copied; session.fork() makes another one, session.save(path) writes its state"
+        )
 
     @property
     def sees(self) -> bool:
         """Whether prompts may have images."""
-        return hasattr(self._decoder, "placeholder")
+        return self._shared.reads == "images"
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens in the KV cache. Tokens beyond the vocabulary represent images and sound."""
+        tokens: tuple[int, ...] = self._runner.tokens
+        return tokens
+
+    @property
+    def max_context(self) -> int:
+        """The maximum number of tokens."""
+        return int(self._runner.max_context)
+
+    @property
+    def vocab_size(self) -> int:
+        """The size of the vocabulary."""
+        return int(self._runner.vocab_size)
 
     # --- text ---------------------------------------------------------------------------------------------------
 
@@ -139,101 +188,83 @@ class Session(TokenState):
             FormatError: code "no-chat-template".
             InputError: the template rejects the messages.
         """
-        image = getattr(self._decoder, "placeholder", -1)  # the token of an image
+        image = self._shared.image_placeholder
         return self._shared.template.render(
             messages, self.tokenizer.name(image) if image >= 0 else "", **names
         )
 
     # --- state --------------------------------------------------------------------------------------------------
 
+    def _end(self) -> None:
+        """Ends the current answer."""
+        if self._generation is not None:
+            self._generation.close()
+
+    def rewind(self, count: int) -> None:
+        """Keeps the first `count` tokens of the state."""
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(self.tokens):
+            raise InputError(f"the session has {len(self.tokens)} tokens, it cannot go back to {count!r}")
+        self._end()
+        self._runner.rewind(count)
+
+    def cancel(self) -> None:
+        """Ends the current answer, from any thread. Its `finish_reason` is then "cancelled"."""
+        self._runner.cancel()
+
     def set_adapter(self, adapter: str | os.PathLike[str] | None) -> None:
         """Uses a LoRA adapter, a .ptd file or a folder of peft, in a model that was exported with one; None: none. Removes
         all tokens. Other sessions do not change."""
-        if self._opened is None:
+        if self._has_decoder:
             raise InputError("a session on a decoder takes no adapters")
-        self._decoder, self._adapter = self._opened(adapter), adapter
-        self._begin()
+        self._end()
+        with (
+            lora.file_for(adapter, self._shared.files) as paths,
+            _engine_errors(FormatError, "the adapter: "),
+        ):
+            self._runner.set_adapter("" if adapter is None else os.fspath(paths[0]))
 
     def new(self) -> Session:
         """Returns a session on the same weights, without tokens."""
-        other = object.__new__(Session)
-        other._decoder, other._shared = self._decoder.new(), self._shared
-        other._opened, other._adapter = self._opened, self._adapter
-        other._begin()
-        return other
+        return self._other(with_state=False)
 
     def fork(self) -> Session:
         """Returns a session on the same weights that continues independently from the same tokens."""
-        other = self.new()
-        state = self._decoder.state()
-        if state:
-            other._decoder.set_state(state)
-            other._tokens = list(self._tokens)
-        elif self._tokens:  # the state of a program without names is computed again
-            other._ingest(self._tokens)
+        return self._other(with_state=True)
+
+    def _other(self, with_state: bool) -> Session:
+        other = object.__new__(Session)
+        with _engine_errors(ExecutionError):
+            other._runner = self._runner.fork(with_state)
+        other._shared, other._has_decoder, other._generation = self._shared, self._has_decoder, None
         return other
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the state to a file, atomically."""
-        state = {name: self._used(array, len(self._tokens)) for name, array in self._decoder.state().items()}
-        kept = [(name, str(array.dtype), list(array.shape)) for name, array in state.items()]
-        head = json.dumps({"model": self._model(), "tokens": self._tokens, "state": kept}).encode()
+        with _engine_errors(ExecutionError):
+            state = self._runner.state()
         with replacing(path) as file:
-            file.write(_MAGIC + len(head).to_bytes(8, "little") + head)
-            for array in state.values():
-                file.write(np.ascontiguousarray(array).tobytes())
+            file.write(state)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Reads the state from a file of `save`. Raises FormatError, code "bad-state", if the file is not a state of this
         model; the session then does not change."""
-        whole = self._decoder.state()
-        try:
-            data = memoryview(Path(path).read_bytes())
-            start = len(_MAGIC) + 8
-            if data[: len(_MAGIC)] != _MAGIC:
-                raise ValueError("it has another beginning")
-            end = start + int.from_bytes(data[len(_MAGIC) : start], "little")
-            head = json.loads(bytes(data[start:end]))
-            if head["model"] != self._model():
-                raise ValueError("it is another model's")
-            tokens = self._checked(head["tokens"], hasattr(self._decoder, "place"))
-            if len(tokens) > self.max_context:
-                raise ValueError("it has more tokens than the context")
-            expected = [
-                [name, str(a.dtype), list(self._used(a, len(tokens)).shape)] for name, a in whole.items()
-            ]
-            if head["state"] != expected:
-                raise ValueError("its state has another form")
-            for array in whole.values():
-                part = self._used(array, len(tokens))
-                following = end + part.nbytes
-                part[...] = np.frombuffer(data[end:following], array.dtype).reshape(part.shape)
-                end = following
-            if end != len(data):
-                raise ValueError("it goes on after its end")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise FormatError(
-                f"{os.fspath(path)} is no state of this model: {error}", code="bad-state"
-            ) from None
-        if whole:
-            self._decoder.set_state(whole)
-            self._tokens = tokens
-        else:
-            self._tokens = []
-            self._ingest(tokens)
+        state = Path(path).read_bytes()
+        self._end()
+        with _engine_errors(FormatError, f"{os.fspath(path)}: ", "bad-state"):
+            self._runner.set_state(state)
 
-    def _used(self, array: np.ndarray, count: int) -> np.ndarray:
-        """The used part of a state; all of it if it has no row for each position."""
-        return array[:count] if array.ndim and array.shape[0] == self.max_context else array
-
-    def _model(self) -> str:
-        facts = (
-            self.vocab_size,
-            self.max_context,
-            xxh64(self._shared.identity),
-            *lora.identity(self._adapter),
-        )
-        return "-".join(map(str, facts))
+    def _checked(self, tokens: Iterable[Any]) -> list[int]:
+        """Tokens of the vocabulary."""
+        found = []
+        for token in tokens:
+            if (
+                isinstance(token, bool)
+                or not isinstance(token, (int, np.integer))
+                or not 0 <= token < self.vocab_size
+            ):
+                raise InputError(f"there is no token {token!r}, they are 0 to {self.vocab_size - 1}")
+            found.append(int(token))
+        return found
 
     # --- answers ------------------------------------------------------------------------------------------------
 
@@ -303,7 +334,8 @@ class Session(TokenState):
 
         Args:
             prompt: text or tokens. Tokens that are equal to the beginning of `tokens` are not computed again.
-            images: arrays in the order of the prompt; see `torchette.llm.media.ImageDecoder`.
+            images: arrays in the order of the prompt: uint8 [height, width, 3], or float32 [3, height, width] of the
+                model's own preparation. The prompt has the token of an image once for each image.
             audio: samples or features for a speech model. The prompt then is the beginning of the answer.
             max_tokens: the maximum of new tokens; by default until the model ends, or the context is full.
             stop: texts that end the answer and are not in it.
@@ -323,33 +355,62 @@ class Session(TokenState):
             InputError: an option is out of range; code "prompt-too-long", "bad-grammar" or "bad-schema".
         """
         tokens = self._placed(prompt, images, audio)
-        check_counts(
-            max_tokens=(max_tokens, 1), logprobs=(logprobs, 0), keep=(keep, 0), draft_tokens=(draft_tokens, 1)
+        _check_counts(
+            max_tokens=(max_tokens, 1),
+            logprobs=(logprobs, 0),
+            keep=(keep, 0),
+            draft_tokens=(draft_tokens, 1),
+            seed=(seed, 0),
         )
-        stops = checked_stops(stop)
         if on_full not in ("stop", "slide", "error"):
             raise InputError(f"on_full is {on_full!r}, it must be 'stop', 'slide' or 'error'")
         if draft is not None and (draft is self or draft.vocab_size != self.vocab_size):
             raise InputError("draft must be a session of its own, of a model with the same tokens")
-        chosen = self._sampling(sampling)
-        keep = self._num_kept(keep, tokens)
-        options = Options(
-            tokens, max_tokens, stops, seeded(seed), self._shared.matcher(grammar, schema), logprobs, on_full, keep,
-            () if ignore_end else self._shared.ends, draft, draft_tokens, chosen,
-        )  # fmt: skip
-        if self._generation is not None:
-            self._generation.close()
-        self._generation, self._cancelled = Generation(self, options), False
+        options = {
+            **self._sampling(sampling),
+            "max_new_tokens": max_tokens, "stop": _checked_stops(stop), "logprobs": logprobs, "keep": keep,
+            "seed": secrets.randbits(53) if seed is None else seed, "grammar": self._grammar(grammar, schema),
+            "slide": on_full == "slide", "ignore_eos": ignore_end,
+        }  # fmt: skip
+        given = json.dumps({name: value for name, value in options.items() if value is not None})
+        self._end()
+        if draft is not None:
+            draft._end()
+        with _engine_errors(InputError):
+            self._runner.begin(tokens, given, draft and draft._runner, draft_tokens)
+        self._generation = Generation(
+            self, max_tokens=max_tokens, fails_when_full=on_full == "error", ignore_end=ignore_end
+        )
         return self._generation
 
+    def _next(self) -> tuple[Any, ...]:
+        with _engine_errors(ExecutionError):
+            piece: tuple[Any, ...] = self._runner.next()
+        return piece
+
     def _placed(self, prompt: str | Sequence[int], images: Sequence[Any], audio: object) -> list[int]:
-        """The tokens of a prompt, with the images and the sound in it."""
-        place = getattr(self._decoder, "place", None)
+        """The tokens of a prompt, with numbers for the images and the sound in it."""
+        reads = self._shared.reads
         tokens = self.encode(prompt, audio is None) if isinstance(prompt, str) else self._checked(prompt)
-        if place is not None:
-            tokens = place(tokens, images, audio)
-        elif len(images) or audio is not None:
+        if reads in ("audio", "text") and (len(images) or (reads == "audio") != (audio is not None)):
+            raise InputError(
+                f"this model reads {'sound, as audio=' if reads == 'audio' else 'text'}, and nothing else"
+            )
+        if reads in ("tokens", "images") and audio is not None:
+            raise InputError("this model reads no audio")
+        if reads == "tokens" and len(images):
             raise InputError("this model reads text alone, no images and no audio")
+        if reads != "tokens":
+            samples = features = None
+            if audio is not None:
+                sound = np.ascontiguousarray(audio, np.float32)
+                samples, features = (
+                    (sound, None)
+                    if sound.ndim == 1
+                    else (None, sound.reshape((1,) * (3 - sound.ndim) + sound.shape))
+                )
+            with _engine_errors(InputError):
+                tokens = self._runner.place(tokens, [_planar(image) for image in images], samples, features)
         if not tokens:
             raise InputError("the prompt has no tokens")
         if len(tokens) > self.max_context:
@@ -360,19 +421,51 @@ class Session(TokenState):
             )
         return tokens
 
-    def _sampling(self, given: Mapping[str, Any]) -> Sampling:
+    def _sampling(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The checked options of sampling that were given."""
         try:
-            chosen = Sampling(**{**self._shared.defaults(), **given})
+            chosen = Sampling(**given)
         except TypeError as error:
             raise InputTypeError(f"generate: {error}") from None
         if any(not 0 <= token < self.vocab_size for token in chosen.logit_bias):
             raise InputError(f"logit_bias has a token that is not there, they are 0 to {self.vocab_size - 1}")
-        return chosen
+        options = {name: getattr(chosen, name) for name in given}
+        if "logit_bias" in options:  # JSON has no infinity
+            options["logit_bias"] = {
+                str(token): max(bias, -1e38) for token, bias in chosen.logit_bias.items()
+            }
+        return options
 
-    def _num_kept(self, keep: int | None, tokens: Sequence[int]) -> int:
-        """The number of first tokens that a sliding context keeps."""
-        if keep is None:
-            keep = int(tokens[0] == self._shared.begin or tokens[0] >= self.vocab_size)
-        if keep >= self.max_context - 1:
-            raise InputError(f"keep is {keep}, and the context {self.max_context}: nothing could go")
-        return keep
+    def _grammar(self, grammar: str | Grammar | None, schema: object) -> str | None:
+        """The text of a grammar or a JSON schema, checked."""
+        if schema is not None:
+            if grammar is not None:
+                raise InputError("grammar and schema are two ways to say one thing: give one")
+            return grammar_of(schema)
+        if grammar is None or isinstance(grammar, Grammar):
+            return grammar and grammar.text
+        return Grammar(grammar).text
+
+
+def _planar(image: Any) -> np.ndarray:
+    """An image of bytes [height, width, 3] or of numbers [3, height, width] as an array [channels, height, width]."""
+    array = np.asarray(image)
+    if array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3 and array.size:
+        return np.ascontiguousarray(array.transpose(2, 0, 1))
+    array = np.ascontiguousarray(array, np.float32)
+    return array[0] if array.ndim == 4 and len(array) == 1 else array
+
+
+def _check_counts(**counts: tuple[Any, int]) -> None:
+    """Raises InputError if a value is neither None nor an integer of at least its minimum."""
+    for name, (value, minimum) in counts.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
+            raise InputError(f"{name} is {value!r}, it must be a whole number from {minimum}")
+
+
+def _checked_stops(stop: str | Sequence[str]) -> list[str]:
+    """Returns stop strings as a list. Raises InputError if one is empty or not a string."""
+    stops = [stop] if isinstance(stop, str) else list(stop)
+    if not all(isinstance(one, str) and one for one in stops):
+        raise InputError(f"stop is {stop!r}, it must be texts that are not empty")
+    return stops

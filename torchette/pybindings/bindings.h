@@ -20,6 +20,7 @@ void bind_kernels(nb::module_& m);
 void bind_kernel_calls(nb::module_& m);
 void bind_limits(nb::module_& m);
 /// Language models, each in the submodule `llm`.
+void bind_llm_engine(nb::module_& m);
 void bind_llm_text(nb::module_& m);
 void bind_llm_grammar(nb::module_& m);
 

@@ -29,4 +29,5 @@ NB_MODULE(_native, m) {
   nb::module_ llm = m.def_submodule("llm");
   bind_llm_text(llm);
   bind_llm_grammar(llm);
+  bind_llm_engine(llm);
 }

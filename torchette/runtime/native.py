@@ -14,9 +14,9 @@ from typing import Any
 from torchette.errors import NativeModuleError
 
 # The error codes that Python distinguishes: torchette/runtime/error.h.
-NOT_SUPPORTED, INVALID_ARGUMENT, OPERATOR_MISSING = 0x10, 0x12, 0x14
+INVALID_STATE, NOT_SUPPORTED, INVALID_ARGUMENT, OPERATOR_MISSING = 0x02, 0x10, 0x12, 0x14
 NOT_FOUND = 0x20
-ACCESS_FAILED, INVALID_PROGRAM, INVALID_EXTERNAL_DATA = 0x22, 0x23, 0x24
+ACCESS_FAILED, INVALID_PROGRAM, INVALID_EXTERNAL_DATA, OUT_OF_RESOURCES = 0x22, 0x23, 0x24, 0x25
 
 
 @functools.cache

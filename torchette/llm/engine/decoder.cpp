@@ -61,6 +61,9 @@ Error Decoder::load(size_t num_inputs) {
     const Result<TensorInfo> info = meta->input_tensor_meta(i);
     TORCHETTE_CHECK(info.ok(), NotSupported, "input %zu of %s is no tensor", i, method_);
     if (i == 0 && info->sizes().size() > 1) max_tokens_ = static_cast<size_t>(info->sizes()[1]);
+    TORCHETTE_CHECK(i > 0 || max_tokens_ == 1 || info->shape_dynamism() != TensorShapeDynamism::STATIC,
+                    NotSupported, "%s takes exactly %zu tokens; compile it for one token or a dynamic number",
+                    method_, max_tokens_);
   }
   max_tokens_ = std::max<size_t>(std::min(max_tokens_, max_context_), 1);
   const Result<TensorInfo> out = meta->output_tensor_meta(0);
@@ -94,6 +97,9 @@ Result<Tensor> Decoder::execute(const char* method, const std::vector<TensorPtr>
     TORCHETTE_CHECK(input != nullptr, MemoryAllocationFailed, "no memory for the inputs of %s", method);
     values.emplace_back(input);
   }
+  const Result<Method*> loaded = module_->method(method);
+  if (!loaded.ok()) return loaded.error();
+  running_ = *loaded;
   const Result<std::vector<Value>> outputs = module_->execute(method, values);
   if (!outputs.ok()) return outputs.error();
   TORCHETTE_CHECK(!outputs->empty() && (*outputs)[0].is_tensor(), NotSupported, "%s gives no tensor", method);
@@ -154,6 +160,28 @@ Result<std::vector<Decoder::Part>> Decoder::state() {
                      tensor->nbytes()});
   }
   return parts;
+}
+
+void Decoder::cancel() {
+  if (Method* const method = running_) method->cancel();
+}
+
+void Decoder::undo_cancel() {
+  if (Method* const method = running_) static_cast<void>(method->reset_execution());
+}
+
+Result<size_t> Decoder::memory() {
+  const Result<std::unordered_set<std::string>> names = module_->method_names();
+  if (!names.ok()) return names.error();
+  size_t bytes = 0;
+  for (const std::string& name : *names) {
+    if (!module_->is_method_loaded(name)) continue;
+    const Result<MethodMemory> memory = module_->method_memory(name);
+    if (!memory.ok()) return memory.error();
+    bytes += memory->method_bytes;
+    for (const Span<uint8_t>& buffer : memory->planned) bytes += buffer.size();
+  }
+  return bytes;
 }
 
 Result<std::unique_ptr<Decoder>> Decoder::on(std::shared_ptr<Module> module) const {

@@ -4,6 +4,7 @@
 // from its content, so that a runner compares, keeps and forgets it like tokens.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -53,13 +54,25 @@ class Decoder {
   /// The state by name; empty where the program has no names for it. restored() is to follow a change.
   virtual Result<std::vector<Part>> state();
   virtual Error restored() { return Error::Ok; }
+  /// What a prompt may have.
+  enum class Reads : uint8_t { Tokens, Images, Audio, Text };
+  virtual Reads reads() const { return Reads::Tokens; }
+  /// The token of an image in chat templates; UINT64_MAX if the model reads no images.
+  virtual uint64_t image_placeholder() const { return UINT64_MAX; }
   /// Whether tokens beyond the vocabulary may stand for something.
   virtual bool has_media() const { return false; }
-  /// Another one, on a module of its own. Its state is none yet.
+  /// A decoder with a separate state, which is not initialized, on `module`.
   virtual Result<std::unique_ptr<Decoder>> on(std::shared_ptr<Module> module) const;
+  /// Ends the current step with an error. May be called from any thread.
+  virtual void cancel();
+  /// Undoes a cancel() that came after the end of a step.
+  virtual void undo_cancel();
+  /// The memory of the methods in bytes, without weights.
+  virtual Result<size_t> memory();
 
   size_t vocab_size() const { return vocab_size_; }
   size_t max_tokens() const { return max_tokens_; }
+  size_t max_context() const { return max_context_; }
   /// The tensors that an adapter has, and the elements of each.
   using Adapter = std::vector<std::pair<std::string, size_t>>;
   static Result<Adapter> adapter_of(const Program& program);
@@ -73,6 +86,7 @@ class Decoder {
   Result<Logits> logits_of(const Result<Tensor>& tensor) const;
 
   std::shared_ptr<Module> module_;
+  std::atomic<Method*> running_{nullptr};
   const char* method_;
   size_t max_context_, max_tokens_ = 1, vocab_size_ = 0, num_inputs_ = 0;
 };

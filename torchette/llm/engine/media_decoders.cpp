@@ -67,8 +67,7 @@ class MediaDecoder : public Decoder {
     for (int64_t n : sizes) given += (given.empty() ? "" : ", ") + std::to_string(n);
     for (SizesType n : sizes_) wanted += (wanted.empty() ? "" : ", ") + std::to_string(n);
     TORCHETTE_CHECK(fits && count == values.size(), InvalidArgument,
-                    "%s is [%s] with %zu numbers, the model takes [%s]", what, given.c_str(), values.size(),
-                    wanted.c_str());
+                    "%s is [%s], the model takes numbers of shape [%s]", what, given.c_str(), wanted.c_str());
     for (float value : values)
       TORCHETTE_CHECK(std::isfinite(value), InvalidArgument, "%s has what is no number", what);
     media.values = std::move(values);
@@ -144,6 +143,8 @@ class CrossDecoder final : public MediaDecoder {
     made->encoded_.resize(made->size_of(1));
     return std::unique_ptr<Decoder>(std::move(made));
   }
+
+  Reads reads() const override { return reads_text_ ? Reads::Text : Reads::Audio; }
 
   Result<Prompt> place(const std::vector<MultimodalInput>& inputs) override {
     std::vector<uint64_t> tokens;
@@ -257,7 +258,7 @@ class CrossDecoder final : public MediaDecoder {
     if (input.is_audio()) {
       const Audio& audio = input.get_audio();
       return fitting(audio.get_float_data(),
-                     {audio.get_batch_size(), audio.get_n_bins(), audio.get_n_frames()}, "the sound");
+                     {audio.get_batch_size(), audio.get_n_bins(), audio.get_n_frames()}, "audio");
     }
     const RawAudio& raw = input.get_raw_audio();
     TORCHETTE_CHECK(raw.batch_size == 1 && raw.n_channels == 1 && raw.n_samples > 0 &&
@@ -268,16 +269,22 @@ class CrossDecoder final : public MediaDecoder {
     std::memcpy(samples.data(), raw.data.data(), raw.data.size());
     for (float sample : samples)
       TORCHETTE_CHECK(std::isfinite(sample), InvalidArgument, "the sound has what is no number");
-    if (sizes_.size() == 3)
+    if (sizes_.size() == 3) {
+      const size_t longest = static_cast<size_t>(sizes_[2]) * kSamplesPerFrame;
+      TORCHETTE_CHECK(samples.size() <= longest, InvalidArgument,
+                      "audio has %.1f s, the model takes at most %.1f s; divide it into parts",
+                      static_cast<double>(samples.size()) / kSampleRate,
+                      static_cast<double>(longest) / kSampleRate);
       return fitting(log_mel(samples.data(), samples.size(), static_cast<size_t>(sizes_[1]),
                              static_cast<size_t>(sizes_[2])),
-                     {1, sizes_[1], sizes_[2]}, "the sound");
+                     {1, sizes_[1], sizes_[2]}, "audio");
+    }
     if (audio_step_ > 0) {
       const size_t size = samples.size(), rest = audio_rest_;
       samples.resize(std::min(size, (size > rest ? (size - rest) / audio_step_ * audio_step_ : 0) + rest));
     }
     const auto size = static_cast<int64_t>(samples.size());
-    return fitting(std::move(samples), {size}, "the sound");
+    return fitting(std::move(samples), {size}, "audio");
   }
 
   std::vector<SizesType> bound_;
@@ -299,6 +306,7 @@ class ImageDecoder final : public MediaDecoder {
       if (!found.ok()) return found.error();
       if (found->size() == 3) *to = *found;
     }
+    TORCHETTE_TRY(made->read_image_tokens());
     TORCHETTE_CHECK(made->sizes_.size() == 4 && made->result_.size() == 3 && made->result_[1] > 0,
                     NotSupported, "vision_encoder does not make rows of an image");
     made->count_ = static_cast<size_t>(made->result_[1]);
@@ -308,29 +316,49 @@ class ImageDecoder final : public MediaDecoder {
     return std::unique_ptr<Decoder>(std::move(made));
   }
 
+  Reads reads() const override { return Reads::Images; }
+  uint64_t image_placeholder() const override { return placeholder_; }
+
+  /// Images take the places of image tokens in the prompt, or stand between its parts if it has none.
   Result<Prompt> place(const std::vector<MultimodalInput>& inputs) override {
-    Prompt prompt;
+    const auto is_image_token = [&](uint64_t token) { return token == token_ || token == placeholder_; };
+    std::vector<uint64_t> tokens, rows, between;
+    bool has_image_tokens = false;
     for (const MultimodalInput& input : inputs) {
       if (input.is_tokens()) {
-        prompt.tokens.insert(prompt.tokens.end(), input.get_tokens().begin(), input.get_tokens().end());
+        const std::vector<uint64_t>& given = input.get_tokens();
+        has_image_tokens = has_image_tokens || std::any_of(given.begin(), given.end(), is_image_token);
+        tokens.insert(tokens.end(), given.begin(), given.end());
+        between.insert(between.end(), given.begin(), given.end());
         continue;
       }
-      TORCHETTE_CHECK(input.is_image(), InvalidArgument, "this model sees images and hears nothing");
-      const Image& image = input.get_image();
-      TORCHETTE_CHECK(image.is_whole(), InvalidArgument,
-                      "an image of %d x %d with %d channels has other data", static_cast<int>(image.width()),
-                      static_cast<int>(image.height()), static_cast<int>(image.channels()));
-      const auto height = static_cast<size_t>(sizes_[2]), width = static_cast<size_t>(sizes_[3]);
-      TORCHETTE_CHECK(image.is_float() || image.channels() == 3, InvalidArgument,
-                      "an image of bytes has 3 channels, not %d", static_cast<int>(image.channels()));
-      Result<Media> media =
-          image.is_uint8()
-              ? fitting(pixels(image, height, width, mean_, std_), {3, sizes_[2], sizes_[3]}, "the image")
-              : fitting(image.get_float_data(), {image.channels(), image.height(), image.width()},
-                        "the image");
-      if (!media.ok()) return media.error();
-      const uint64_t number = keep(std::move(*media));
-      for (size_t row = 0; row < count_; ++row) prompt.tokens.push_back(number + row);
+      TORCHETTE_CHECK(input.is_image(), InvalidArgument, "this model reads text and images, not audio");
+      const Result<uint64_t> number = keep_image(input.get_image(), rows.size() / count_);
+      if (!number.ok()) return number.error();
+      for (size_t row = 0; row < count_; ++row) rows.push_back(*number + row);
+      between.insert(between.end(), rows.end() - static_cast<std::ptrdiff_t>(count_), rows.end());
+    }
+    Prompt prompt;
+    if (!has_image_tokens) {
+      prompt.tokens = std::move(between);
+      return prompt;
+    }
+    tokens = wrapped(std::move(tokens));
+    const auto spots = static_cast<size_t>(std::count(tokens.begin(), tokens.end(), token_));
+    TORCHETTE_CHECK(spots == rows.size() || spots * count_ == rows.size(), InvalidArgument,
+                    "the prompt has %zu tokens of images for %zu images; each image has the token %llu once, "
+                    "or %zu times",
+                    spots, rows.size() / count_, static_cast<unsigned long long>(token_), count_);
+    const size_t each = spots == rows.size() ? 1 : count_;
+    size_t at = 0;
+    for (uint64_t token : tokens) {
+      if (token != token_) {
+        prompt.tokens.push_back(token);
+        continue;
+      }
+      const auto first = rows.begin() + static_cast<std::ptrdiff_t>(at);
+      prompt.tokens.insert(prompt.tokens.end(), first, first + static_cast<std::ptrdiff_t>(each));
+      at += each;
     }
     return prompt;
   }
@@ -395,11 +423,64 @@ class ImageDecoder final : public MediaDecoder {
  private:
   using MediaDecoder::MediaDecoder;
 
+  Error read_image_tokens() {
+    const auto number = [&](const char* name, uint64_t otherwise, uint64_t* out) -> Error {
+      const Result<std::vector<double>> found = facts(*module_, name);
+      if (!found.ok()) return found.error();
+      *out = found->empty() || (*found)[0] < 0 ? otherwise : static_cast<uint64_t>((*found)[0]);
+      return Error::Ok;
+    };
+    TORCHETTE_TRY(number("image_token_id", UINT64_MAX, &token_));
+    TORCHETTE_TRY(number("image_placeholder", token_, &placeholder_));
+    const Result<std::vector<double>> around = facts(*module_, "image_prompt");
+    if (!around.ok()) return around.error();
+    for (double token : *around) around_.push_back(token < 0 ? 0 : static_cast<uint64_t>(token));
+    if (around_.empty()) around_.push_back(token_);
+    return Error::Ok;
+  }
+
+  Result<uint64_t> keep_image(const Image& image, size_t index) {
+    const std::string name = "image " + std::to_string(index);
+    TORCHETTE_CHECK(image.is_whole(), InvalidArgument,
+                    "%s: the data does not fit its size of %d x %d with %d channels", name.c_str(),
+                    static_cast<int>(image.width()), static_cast<int>(image.height()),
+                    static_cast<int>(image.channels()));
+    TORCHETTE_CHECK(image.is_float() || image.channels() == 3, InvalidArgument,
+                    "%s: an image of bytes must have 3 channels, not %d", name.c_str(),
+                    static_cast<int>(image.channels()));
+    const auto height = static_cast<size_t>(sizes_[2]), width = static_cast<size_t>(sizes_[3]);
+    Result<Media> media =
+        image.is_uint8()
+            ? fitting(pixels(image, height, width, mean_, std_), {3, sizes_[2], sizes_[3]}, name.c_str())
+            : fitting(image.get_float_data(), {image.channels(), image.height(), image.width()},
+                      name.c_str());
+    if (!media.ok()) return media.error();
+    return keep(std::move(*media));
+  }
+
+  /// Replaces placeholders by the tokens around an image that the model was trained with, unless the prompt
+  /// has them.
+  std::vector<uint64_t> wrapped(std::vector<uint64_t> tokens) const {
+    if (std::search(tokens.begin(), tokens.end(), around_.begin(), around_.end()) != tokens.end())
+      return tokens;
+    std::vector<uint64_t> all;
+    for (uint64_t token : tokens) {
+      if (token == placeholder_)
+        all.insert(all.end(), around_.begin(), around_.end());
+      else
+        all.push_back(token);
+    }
+    return all;
+  }
+
   uint64_t row_of(uint64_t token) const { return (token - vocab_size_) & ((1u << kRowBits) - 1); }
 
   std::vector<double> mean_ = {0.5, 0.5, 0.5}, std_ = {0.5, 0.5, 0.5};
-  size_t count_ = 0;        // rows of an image
-  bool in_blocks_ = false;  // they see each other
+  uint64_t token_ = UINT64_MAX;        // the token of an image in the model
+  uint64_t placeholder_ = UINT64_MAX;  // the token of an image in chat templates
+  std::vector<uint64_t> around_;       // `token_` with the tokens around it
+  size_t count_ = 0;                   // rows of an image
+  bool in_blocks_ = false;             // they see each other
 };
 
 }  // namespace

@@ -62,25 +62,26 @@ Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<ui
   constraints_.restrict(logits, history, answer, is_last);
   for (size_t i = 0; i < logits.size() && allowed != nullptr; ++i)
     if (i >= allowed->size() || !(*allowed)[i]) logits[i] = -INFINITY;
-  size_t likeliest = logits.size();
-  for (size_t i = 0; i < logits.size(); ++i)
-    if (!std::isnan(logits[i]) && (likeliest == logits.size() || logits[i] > logits[likeliest]))
-      likeliest = i;
-  TORCHETTE_CHECK(likeliest < logits.size(), Internal, "none of the %zu logits is a number", logits.size());
+  size_t likeliest = 0;
+  bool has_nan = false;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    has_nan = has_nan || std::isnan(logits[i]);
+    if (logits[i] > logits[likeliest]) likeliest = i;
+  }
   const float most = logits[likeliest];
-  TORCHETTE_CHECK(
-      most > -INFINITY, InvalidArgument,
-      "no token is left that the grammar, logit_bias and the model's generation_config.json allow");
+  TORCHETTE_CHECK(!has_nan && std::isfinite(most), Internal, "no token can be chosen: %s",
+                  has_nan || most > 0 ? "logits are NaN or infinite"
+                                      : "the grammar, logit_bias and generation_config.json forbid all tokens");
   Choice choice;
   choice.token = likeliest;
-  if (temperature_ <= 0 || !std::isfinite(most)) return choice;
+  if (temperature_ <= 0) return choice;
 
   std::vector<double>& weights = choice.distribution;
   weights.resize(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     const double below = static_cast<double>(logits[i]) - most;
     const double scaled = temperature_ > 1e-6 ? below / temperature_ : below * 1e6;
-    weights[i] = std::isnan(below) ? 0 : std::exp(scaled);
+    weights[i] = std::exp(scaled);
   }
   constraints_.cut_by_entropy(&weights);
   if (top_k_ > 0 && top_k_ < weights.size()) {

@@ -18,11 +18,14 @@ struct Stats {
   long first_token_ms = 0;  // when the first one was chosen; 0 where none was
   long inference_end_ms = 0;
   long aggregate_sampling_time_ms = 0;
-  int64_t num_prompt_tokens = 0;
+  int64_t num_prompt_tokens = 0;  // of a conversation, all tokens before the answer
+  int64_t num_reused_tokens = 0;  // of these, those that the KV cache had
   int64_t num_generated_tokens = 0;
   int64_t num_drafted_tokens = 0;   // that a draft model proposed
   int64_t num_accepted_tokens = 0;  // of these
-  const char* finish_reason = "";   // stop (a token or a text), length, cancelled, or context (it is full)
+  // "stop": an end token, a stop string or a complete grammar; "length": the maximum of new tokens, or a full
+  // context; "cancelled"; empty while the answer is incomplete
+  const char* finish_reason = "";
 
   void reset(bool all_stats = false);
 };

@@ -11,13 +11,11 @@
 namespace torchette::extension::llm {
 
 struct TextLLMRunner::Answer {
-  Answer(const GenerationConfig& given, const Tokenizer& tokenizer)
-      : config(given), sampler(config), stream(tokenizer), stops(config.stop) {}
+  explicit Answer(const GenerationConfig& given) : config(given), sampler(config), stream(config.stop) {}
 
   const GenerationConfig config;
   Sampler sampler;
-  DecodeStream stream;
-  StopStrings stops;
+  TextStream stream;
   Stats stats;
   std::vector<uint64_t> history;  // the conversation with the tokens that were dropped from the context
   size_t history_begin = 0;       // index of the answer's first token in `history`
@@ -28,6 +26,7 @@ struct TextLLMRunner::Answer {
   const Grammar::State* state = nullptr;
   double sampling_ms = 0;
   bool has_ended = false;
+  bool begins_text = false;  // no token before the next one has text
   // speculative decoding: tokens that the draft model proposed, with the distribution of each
   std::vector<uint64_t> drafted;
   std::vector<Sampler::Choice> draft_choices;

@@ -96,7 +96,7 @@ Result<std::unique_ptr<TextLLMRunner::Answer>> TextLLMRunner::prepare(const Gene
         draft_.get() != this && draft_->decoder_->vocab_size() == decoder_->vocab_size() && num_draft_ > 0,
         InvalidArgument, "a draft is another runner, of a model with the same tokens");
   }
-  auto answer = std::make_unique<Answer>(config, *tokenizer_);
+  auto answer = std::make_unique<Answer>(config);
   answer->stats.model_load_start_ms = load_start_;
   answer->stats.model_load_end_ms = load_end_;
   answer->stats.inference_start_ms = time_in_ms();
@@ -108,9 +108,9 @@ Result<std::unique_ptr<TextLLMRunner::Answer>> TextLLMRunner::prepare(const Gene
 Error TextLLMRunner::set_grammar(Answer* answer) {
   const std::string& text = answer->config.grammar;
   if (!vocabulary_) {
-    std::vector<std::string> tokens(tokenizer_->vocab_size());
+    std::vector<std::string> tokens(tokenizer_ ? tokenizer_->vocab_size() : 0);
     for (size_t i = 0; i < tokens.size(); ++i)
-      if (ends_.count(i) == 0) tokens[i] = tokenizer_->bytes_of(i);
+      if (ends_.count(i) == 0) tokens[i] = bytes_of(i);
     vocabulary_ = std::make_shared<GrammarVocabulary>(std::move(tokens));
   }
   if (!grammar_ || grammar_text_ != text) {
@@ -137,7 +137,10 @@ Error TextLLMRunner::start_conversation(const std::vector<uint64_t>& conversatio
     ++common;
   TORCHETTE_TRY(rewind(common));
   const auto rest = conversation.begin() + static_cast<std::ptrdiff_t>(common);
-  return start({rest, conversation.end()}, std::move(answer));
+  TORCHETTE_TRY(start({rest, conversation.end()}, std::move(answer)));
+  answer_->stats.num_prompt_tokens = static_cast<int64_t>(tokens_.size());
+  answer_->stats.num_reused_tokens = static_cast<int64_t>(num_run_);
+  return Error::Ok;
 }
 
 Error TextLLMRunner::start(const std::vector<uint64_t>& prompt, std::unique_ptr<Answer> answer) {
@@ -150,7 +153,7 @@ Error TextLLMRunner::start(const std::vector<uint64_t>& prompt, std::unique_ptr<
   const uint64_t first = tokens_.empty() ? prompt.front() : tokens_[0];
   const bool keeps_first = first == begin_ || first >= decoder_->vocab_size();
   answer->num_kept = config.keep >= 0 ? static_cast<size_t>(config.keep) : keeps_first ? 1 : 0;
-  TORCHETTE_CHECK(!config.slide || answer->num_kept + 1 < context, InvalidArgument,
+  TORCHETTE_CHECK((!config.slide && config.keep < 0) || answer->num_kept + 1 < context, InvalidArgument,
                   "keep is %zu and the context %zu: no token can be dropped", answer->num_kept, context);
   if (config.slide && prompt.size() + std::min(answer->num_kept, tokens_.size()) <= context)
     while (tokens_.size() > answer->num_kept && tokens_.size() + prompt.size() > context)
@@ -162,12 +165,17 @@ Error TextLLMRunner::start(const std::vector<uint64_t>& prompt, std::unique_ptr<
   tokens_.insert(tokens_.end(), prompt.begin(), prompt.end());
   // an empty prompt runs the last token again for its logits
   num_run_ = std::min(num_run_, tokens_.size() - 1);
+  answer->begins_text =
+      std::all_of(tokens_.begin(), tokens_.end(), [&](uint64_t token) { return bytes_of(token).empty(); });
   answer->history = tokens_;
   answer->history_begin = tokens_.size();
   answer->max_tokens = config.resolve_max_new_tokens(
       static_cast<int32_t>(std::min<int64_t>(max_context_, INT32_MAX)), static_cast<int32_t>(tokens_.size()));
-  if (config.slide && config.seq_len < 0)
-    answer->max_tokens = config.max_new_tokens < 0 ? INT32_MAX : config.max_new_tokens;
+  if (config.seq_len < 0) {  // the last token of an answer need not fit into the context: it is not run
+    const size_t room = config.slide ? INT32_MAX : context - tokens_.size() + 1;
+    answer->max_tokens = static_cast<int32_t>(
+        config.max_new_tokens < 0 ? room : std::min(room, static_cast<size_t>(config.max_new_tokens)));
+  }
   stopped_.store(false, std::memory_order_relaxed);
   answer_ = std::move(answer);
   return Error::Ok;
@@ -189,9 +197,7 @@ Result<AnswerPiece> TextLLMRunner::next() {
   Answer& answer = *answer_;
   const GenerationConfig& config = answer.config;
   Stats& stats = answer.stats;
-  if (stats.num_generated_tokens >= answer.max_tokens)
-    return finish(config.max_new_tokens >= 0 && answer.max_tokens == config.max_new_tokens ? "length"
-                                                                                           : "context");
+  if (answer.max_tokens == 0) return finish("length");
   Span<float> logits;
   const Error error = next_logits(&logits);
   if (error != Error::Ok) {
@@ -203,14 +209,11 @@ Result<AnswerPiece> TextLLMRunner::next() {
   if (stopped_.load(std::memory_order_relaxed)) return finish("cancelled");
   AnswerPiece piece;
   TORCHETTE_TRY(choose_token(logits, &piece));
-  if (config.ignore_eos || ends_.count(*piece.token) == 0) return add_text(std::move(piece));
-  Result<AnswerPiece> last = finish("stop");
-  if (last.ok()) {
-    last->token = piece.token;
-    last->logprob = piece.logprob;
-    last->top = std::move(piece.top);
-  }
-  return last;
+  if (!config.ignore_eos && ends_.count(*piece.token) != 0) return finish("stop", std::move(piece));
+  Result<AnswerPiece> with_text = add_text(std::move(piece));
+  if (!with_text.ok() || with_text->is_last || stats.num_generated_tokens < answer.max_tokens)
+    return with_text;
+  return finish("length", std::move(*with_text));
 }
 
 /// The logits for the next token, from the model or from the rows that a verified draft left.
@@ -280,11 +283,15 @@ Result<Sampler::Choice> TextLLMRunner::distribution(Span<float> logits, const Gr
 Result<AnswerPiece> TextLLMRunner::add_text(AnswerPiece piece) {
   Answer& answer = *answer_;
   const uint64_t token = *piece.token;
-  // a model may have more tokens than its tokenizer
-  const Result<std::string> text = tokenizer_->has(token) ? answer.stream.push(token) : std::string();
-  if (!text.ok()) return text.error();
   bool is_stopped = false;
-  piece.text = answer.stops.push(*text, &is_stopped);
+  std::string bytes = bytes_of(token);
+  if (answer.begins_text && !bytes.empty()) {
+    answer.begins_text = false;
+    // a decoder may remove the space before the first word of a text
+    const Result<std::string> alone = tokenizer_->decode({token});
+    if (bytes[0] == ' ' && alone.ok() && (alone->empty() || (*alone)[0] != ' ')) bytes.erase(0, 1);
+  }
+  piece.text = answer.stream.push(bytes, false, &is_stopped);
   if (is_stopped) {
     end("stop", &piece);
     return piece;
@@ -295,23 +302,13 @@ Result<AnswerPiece> TextLLMRunner::add_text(AnswerPiece piece) {
   if (!state.ok()) return state.error();
   TORCHETTE_CHECK(*state != nullptr, Internal, "the grammar rejects a token that it allowed");
   answer.state = *state;
-  if (!Grammar::is_done(*state)) return piece;
-  const Result<AnswerPiece> last = finish("stop");
-  if (!last.ok()) return last.error();
-  piece.text += last->text;
-  piece.is_last = true;
-  return piece;
+  return Grammar::is_done(*state) ? finish("stop", std::move(piece)) : std::move(piece);
 }
 
 /// Ends the answer with the text that was held back. The reason is "stop" if that text has a stop string.
-Result<AnswerPiece> TextLLMRunner::finish(const char* reason) {
-  Answer& answer = *answer_;
-  const Result<std::string> rest = answer.stream.flush();
-  if (!rest.ok()) return rest.error();
+AnswerPiece TextLLMRunner::finish(const char* reason, AnswerPiece last) {
   bool is_stopped = false;
-  AnswerPiece last;
-  last.text = answer.stops.push(*rest, &is_stopped);
-  if (!is_stopped) last.text += answer.stops.rest();
+  last.text += answer_->stream.push({}, true, &is_stopped);
   end(is_stopped ? "stop" : reason, &last);
   return last;
 }
@@ -373,7 +370,8 @@ Error TextLLMRunner::run_draft(const std::vector<uint64_t>& tokens) {
   bool is_single = false;
   for (size_t at = num_run_; at < tokens.size();) {
     const size_t end = is_single ? at + 1 : std::min(decoder_->until(tokens, at), tokens.size());
-    const Result<Decoder::Logits> logits = decoder_->step(tokens, at, end);
+    const Result<Decoder::Logits> logits = step(tokens, at, end);
+    if (!logits.ok() && stopped_) return Error::Ok;
     if (!logits.ok()) return logits.error();
     if (logits->rows < end - at) {  // the model returns logits of the last token only
       is_single = true;

@@ -14,6 +14,11 @@
 
 namespace torchette::extension::llm {
 Result<FreeableBuffer> TextLLMRunner::named_data(const char* name) const {
+  if (named_data_) {
+    const auto found = named_data_->find(name);
+    if (found == named_data_->end()) return Error::NotFound;
+    return FreeableBuffer(found->second.data(), found->second.size(), nullptr);
+  }
   const std::shared_ptr<Program> program = module_->program();
   return program ? program->get_data(name) : Result<FreeableBuffer>(Error::NotFound);
 }
@@ -53,13 +58,28 @@ struct TextLLMRunner::Identity {
   std::atomic<bool> is_known{false};
 };
 
-TextLLMRunner::TextLLMRunner(std::unique_ptr<Module> module, std::unique_ptr<Tokenizer> tokenizer,
+TextLLMRunner::TextLLMRunner(std::shared_ptr<Module> module, std::shared_ptr<Tokenizer> tokenizer,
                              float temperature)
     : root_(std::move(module)),
       module_(root_),
       tokenizer_(std::move(tokenizer)),
       identity_(std::make_shared<Identity>()),
       temperature_(temperature) {}
+
+TextLLMRunner::TextLLMRunner(std::unique_ptr<Decoder> decoder, std::shared_ptr<Tokenizer> tokenizer,
+                             NamedData named_data, uint64_t begin, const std::vector<uint64_t>& ends)
+    : named_data_(std::make_shared<const NamedData>(std::move(named_data))),
+      tokenizer_(std::move(tokenizer)),
+      decoder_(std::move(decoder)),
+      identity_(std::make_shared<Identity>()),
+      temperature_(-1),
+      loaded_(true),
+      begin_(begin),
+      end_(ends.empty() ? UINT64_MAX : ends[0]),
+      max_context_(static_cast<int64_t>(decoder_->max_context())),
+      ends_(ends.begin(), ends.end()) {
+  identity_->is_known = true;
+}
 
 /// Makes the decoder. A model with adapters gets a module with the tensors of the adapter.
 Error TextLLMRunner::make_decoder(std::shared_ptr<DataLoader> adapter) {
@@ -94,18 +114,18 @@ Error TextLLMRunner::load() {
   TORCHETTE_CHECK(module_ != nullptr, InvalidArgument, "there is no module");
   load_start_ = time_in_ms();
   TORCHETTE_TRY(module_->load());
-  if (!tokenizer_) {
-    const Result<FreeableBuffer> bytes = named_data("tokenizer.json");
-    TORCHETTE_CHECK(bytes.ok(), NotFound, "the file has no tokenizer.json; pass a tokenizer to the runner");
+  const Result<FreeableBuffer> bytes =
+      tokenizer_ ? Result<FreeableBuffer>(Error::NotFound) : named_data("tokenizer.json");
+  if (bytes.ok()) {
     Result<std::unique_ptr<Tokenizer>> made =
         make_tokenizer({static_cast<const char*>(bytes->data()), bytes->size()});
     if (!made.ok()) return made.error();
     tokenizer_ = std::move(*made);
   }
-  TORCHETTE_CHECK(tokenizer_->is_loaded(), InvalidState, "the tokenizer is not loaded");
+  TORCHETTE_CHECK(!tokenizer_ || tokenizer_->is_loaded(), InvalidState, "the tokenizer is not loaded");
   TORCHETTE_TRY(load_model());
-  if (begin_ != UINT64_MAX) tokenizer_->set_bos_tok(begin_);
-  if (end_ != UINT64_MAX) tokenizer_->set_eos_tok(end_);
+  if (tokenizer_ && begin_ != UINT64_MAX) tokenizer_->set_bos_tok(begin_);
+  if (tokenizer_ && end_ != UINT64_MAX) tokenizer_->set_eos_tok(end_);
   load_end_ = time_in_ms();
   loaded_ = true;
   return Error::Ok;
@@ -145,6 +165,8 @@ Result<GenerationConfig> TextLLMRunner::default_config() {
 
 Result<std::vector<uint64_t>> TextLLMRunner::encode(const std::string& prompt,
                                                     const GenerationConfig& config) const {
+  TORCHETTE_CHECK(tokenizer_ != nullptr, NotFound,
+                  "the file has no tokenizer.json; pass a tokenizer to the runner, or a prompt of tokens");
   if (config.add_special_tokens) return tokenizer_->encode_with_special_tokens(prompt);
   return tokenizer_->encode(prompt, static_cast<int8_t>(config.num_bos), static_cast<int8_t>(config.num_eos));
 }
@@ -152,13 +174,52 @@ Result<std::vector<uint64_t>> TextLLMRunner::encode(const std::string& prompt,
 Error TextLLMRunner::run(size_t size, Span<float>* logits) {
   while (num_run_ < size) {
     const size_t end = std::min(decoder_->until(tokens_, num_run_), size);
-    const Result<Decoder::Logits> given = decoder_->step(tokens_, num_run_, end);
+    const Result<Decoder::Logits> given = step(tokens_, num_run_, end);
+    if (!given.ok() && stopped_) return Error::Ok;
     if (!given.ok()) return given.error();
     num_run_ = end;
     *logits = {given->last(), given->size};
     if (stopped_.load(std::memory_order_relaxed)) return Error::Ok;
   }
   return Error::Ok;
+}
+
+Result<Decoder::Logits> TextLLMRunner::step(const std::vector<uint64_t>& tokens, size_t begin, size_t end) {
+  step_ = Step::Running;
+  Result<Decoder::Logits> logits = decoder_->step(tokens, begin, end);
+  Step expected = Step::Running;
+  if (step_.compare_exchange_strong(expected, Step::None)) return logits;
+  while (step_ == Step::Cancelling) {  // stop() calls the decoder on another thread
+  }
+  step_ = Step::None;
+  if (logits.ok()) decoder_->undo_cancel();
+  return logits;
+}
+
+void TextLLMRunner::stop() {
+  stopped_.store(true, std::memory_order_relaxed);
+  Step expected = Step::Running;
+  if (!step_.compare_exchange_strong(expected, Step::Cancelling)) return;
+  decoder_->cancel();
+  step_ = Step::Cancelled;
+}
+
+Result<size_t> TextLLMRunner::memory() {
+  TORCHETTE_TRY(load());
+  return decoder_->memory();
+}
+
+std::string TextLLMRunner::bytes_of(uint64_t token) const {
+  return tokenizer_ ? tokenizer_->bytes_of(token) : std::string();
+}
+
+Result<std::vector<uint64_t>> TextLLMRunner::place_prompt(const std::vector<MultimodalInput>& inputs) {
+  TORCHETTE_TRY(load());
+  GenerationConfig config;
+  config.add_special_tokens = true;
+  Result<Decoder::Prompt> prompt = place(inputs, config);
+  if (!prompt.ok()) return prompt.error();
+  return std::move(prompt->tokens);
 }
 
 Error TextLLMRunner::run_all(const std::vector<uint64_t>& tokens, Span<float>* logits) {
@@ -276,9 +337,10 @@ Result<std::string> TextLLMRunner::render(std::string_view messages, std::string
 
 bool TextLLMRunner::has_template() const { return named_data("chat_template.jinja").ok(); }
 
-Result<std::unique_ptr<TextLLMRunner>> TextLLMRunner::fork() {
+Result<std::unique_ptr<TextLLMRunner>> TextLLMRunner::fork(bool with_state) {
   TORCHETTE_TRY(load());
-  auto other = std::make_unique<TextLLMRunner>(std::make_unique<Module>(module_), nullptr, temperature_);
+  std::shared_ptr<Module> module = module_ ? std::make_shared<Module>(module_) : nullptr;
+  auto other = std::make_unique<TextLLMRunner>(std::move(module), nullptr, temperature_);
   other->root_ = root_;
   other->tokenizer_ = tokenizer_;
   other->template_ = template_;
@@ -288,7 +350,17 @@ Result<std::unique_ptr<TextLLMRunner>> TextLLMRunner::fork() {
   Result<std::unique_ptr<Decoder>> decoder = decoder_->on(other->module_);
   if (!decoder.ok()) return decoder.error();
   other->decoder_ = std::move(*decoder);
-  TORCHETTE_TRY(other->load());
+  if (module_) {
+    TORCHETTE_TRY(other->load());
+  } else {
+    other->loaded_ = true;
+    other->named_data_ = named_data_;
+    other->begin_ = begin_;
+    other->end_ = end_;
+    other->ends_ = ends_;
+    other->max_context_ = max_context_;
+  }
+  if (!with_state) return other;
   const Result<std::vector<Decoder::Part>> from = decoder_->state(), to = other->decoder_->state();
   if (!from.ok()) return from.error();
   if (!to.ok()) return to.error();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,20 +44,25 @@ class TextLLMRunner final : public IRunner {
  public:
   /// The default tokenizer is the one of the file (its named data tokenizer.json). A `temperature` other than
   /// -1 replaces the temperature of each configuration.
-  explicit TextLLMRunner(std::unique_ptr<Module> module, std::unique_ptr<Tokenizer> tokenizer = nullptr,
+  explicit TextLLMRunner(std::shared_ptr<Module> module, std::shared_ptr<Tokenizer> tokenizer = nullptr,
                          float temperature = -1);
+  using NamedData = std::map<std::string, std::string>;
+  /// Generates with a decoder that is not in a file. `named_data` is what a file has as named data. `begin`
+  /// is the token that begins every text, UINT64_MAX if there is none; `ends` are the tokens that end a text.
+  TextLLMRunner(std::unique_ptr<Decoder> decoder, std::shared_ptr<Tokenizer> tokenizer, NamedData named_data,
+                uint64_t begin, const std::vector<uint64_t>& ends);
   ~TextLLMRunner() override;
 
   bool is_loaded() const override { return loaded_; }
-  /// Errors: those of Module::load_method() and make_tokenizer(); NotFound (no tokenizer), NotSupported (the
-  /// methods are not those of a language model).
+  /// Errors: those of Module::load_method() and make_tokenizer(); NotSupported (the methods are not those of
+  /// a language model).
   Error load() override;
 
   /// Generates an answer to `prompt`. `token_callback` receives the answer in pieces of complete characters.
   /// The answer ends at an end token or a stop string, after the maximum of new tokens, at stop(), or when
-  /// the context is full. Errors: those of load(); InvalidArgument (no token, a prompt that is not UTF-8, or
-  /// an invalid configuration); OutOfResources (the prompt does not fit into the context, which is
-  /// unchanged).
+  /// the context is full. Errors: those of load(); NotFound (no tokenizer); InvalidArgument (no token, a
+  /// prompt that is not UTF-8, or an invalid configuration); OutOfResources (the prompt does not fit into the
+  /// context, which is unchanged).
   Error generate(const std::string& prompt, const GenerationConfig& config, TokenCallback token_callback = {},
                  StatsCallback stats_callback = {}) override;
   /// The same for images, sound and text, in their order; `echo` has no effect. Models that encode a whole
@@ -73,6 +79,9 @@ class TextLLMRunner final : public IRunner {
   /// Starts an answer to the tokens of a whole conversation. Tokens at its beginning that the context has are
   /// not run again. Errors: those of begin().
   Error begin_with(const std::vector<uint64_t>& conversation, const GenerationConfig& config);
+  /// Returns the tokens of a prompt with numbers for images and audio, for begin_with(). Errors: those of
+  /// load(); InvalidArgument (the model does not read such an input); NotFound (text without a tokenizer).
+  Result<std::vector<uint64_t>> place_prompt(const std::vector<MultimodalInput>& inputs);
   /// Starts an answer to messages: render(), encode, begin_with(). If the tool_choice of `options` demands a
   /// call, the answer fits the grammar of calls. Errors: as above; InvalidArgument (and the configuration has
   /// a grammar).
@@ -88,15 +97,17 @@ class TextLLMRunner final : public IRunner {
   /// Generates an answer once and discards it.
   Error warmup(const std::string& prompt, int32_t max_new_tokens);
 
-  /// Ends generate() after the current token; for other threads and callbacks.
-  void stop() override { stopped_.store(true, std::memory_order_relaxed); }
+  /// Ends the answer, in the middle of a step if one runs; for other threads and callbacks.
+  void stop() override;
   /// Starts a new conversation.
   void reset() override { static_cast<void>(rewind(0)); }
   /// Removes all tokens from `position` on. Error: InvalidArgument (the position is beyond the end).
   Error rewind(size_t position);
   /// A copy of the conversation that continues independently on the same weights. Errors: those of load();
   /// MemoryAllocationFailed.
-  Result<std::unique_ptr<TextLLMRunner>> fork();
+  Result<std::unique_ptr<TextLLMRunner>> fork() { return fork(true); }
+  /// An empty conversation on the same weights. Errors: as above.
+  Result<std::unique_ptr<TextLLMRunner>> new_conversation() { return fork(false); }
 
   /// Saves and restores the conversation, in the format of torchette.llm.Session.save. Files are written
   /// atomically. Errors: those of load(), NotSupported (the bytes of the file are not available),
@@ -121,9 +132,21 @@ class TextLLMRunner final : public IRunner {
 
   /// All tokens of the conversation. Tokens beyond the vocabulary represent images and sound.
   const std::vector<uint64_t>& tokens() const { return tokens_; }
+  /// The number of first tokens() that are in the KV cache.
+  size_t num_cached() const { return num_run_; }
   int64_t max_context_len() const { return max_context_; }
+  size_t vocab_size() const { return decoder_ ? decoder_->vocab_size() : 0; }
+  /// The memory of the conversation in bytes, without weights. Errors: those of load().
+  Result<size_t> memory();
+  const Decoder* decoder() const { return decoder_.get(); }
+  /// UINT64_MAX if no token begins every text, or ends one.
+  uint64_t begin_token() const { return begin_; }
+  uint64_t end_token() const { return end_; }
+  /// All tokens that end a text.
+  const std::unordered_set<uint64_t>& ends() const { return ends_; }
   /// Null before load().
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  const std::shared_ptr<Tokenizer>& shared_tokenizer() const { return tokenizer_; }
   Module& module() { return *module_; }
   /// The defaults of the file for its model (generation_config.json). Errors: those of load() and
   /// Json::parse().
@@ -149,6 +172,10 @@ class TextLLMRunner final : public IRunner {
   /// Runs the first `end` tokens, except those that ran before. `*logits` are those of the last one and are
   /// valid until the next run.
   Error run(size_t end, Span<float>* logits);
+  /// One step of the decoder, which stop() can end.
+  Result<Decoder::Logits> step(const std::vector<uint64_t>& tokens, size_t begin, size_t end);
+  Result<std::unique_ptr<TextLLMRunner>> fork(bool with_state);
+  std::string bytes_of(uint64_t token) const;
   /// The same for all of `tokens`, which become the conversation.
   Error run_all(const std::vector<uint64_t>& tokens, Span<float>* logits);
 
@@ -163,7 +190,7 @@ class TextLLMRunner final : public IRunner {
   Result<Sampler::Choice> distribution(Span<float> logits, const Grammar::State* state,
                                        const std::vector<uint64_t>& history);
   Result<AnswerPiece> add_text(AnswerPiece piece);
-  Result<AnswerPiece> finish(const char* reason);
+  AnswerPiece finish(const char* reason, AnswerPiece last = {});
   void end(const char* reason, AnswerPiece* last);
   Error draft_tokens();
   Error run_draft(const std::vector<uint64_t>& tokens);
@@ -172,7 +199,8 @@ class TextLLMRunner final : public IRunner {
 
   struct Identity;
 
-  std::shared_ptr<Module> root_, module_;  // forks share their parent's program and tokenizer
+  std::shared_ptr<Module> root_, module_;        // forks share their parent's program and tokenizer
+  std::shared_ptr<const NamedData> named_data_;  // of a decoder that is not in a file
   std::shared_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Decoder> decoder_;
   std::shared_ptr<Identity> identity_;  // of the file; forks share it
@@ -181,6 +209,8 @@ class TextLLMRunner final : public IRunner {
   bool loaded_ = false;
   uint64_t begin_ = UINT64_MAX, end_ = UINT64_MAX;
   std::atomic<bool> stopped_{false};
+  enum class Step : uint8_t { None, Running, Cancelling, Cancelled };
+  std::atomic<Step> step_{Step::None};
   int64_t max_context_ = 0;
   std::unordered_set<uint64_t> ends_;
   std::vector<uint64_t> tokens_;

@@ -11,8 +11,8 @@ namespace {
 
 using Complex = std::complex<double>;
 
-constexpr size_t kWindow = 400, kHop = 160;
-constexpr double kRate = 16000, kPi = 3.14159265358979323846;
+constexpr size_t kWindow = 400, kHop = kSamplesPerFrame;
+constexpr double kRate = kSampleRate, kPi = 3.14159265358979323846;
 
 /// The transform of `count` values that lie `step` apart, of its factors, least first.
 void transform(const Complex* in, size_t step, size_t count, const std::vector<Complex>& roots, Complex* out,

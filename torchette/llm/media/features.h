@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What encoders were trained on, of samples of sound and of bytes of an image. As torchette/llm/features.py.
+// What encoders were trained on, of samples of sound and of bytes of an image.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,9 @@
 #include "torchette/llm/media/image.h"
 
 namespace torchette::extension::llm {
+
+constexpr int kSampleRate = 16000;
+constexpr int kSamplesPerFrame = 160;
 
 /// Of samples at 16 kHz, cut or filled up to `frames` of 10 ms, the loudness of so many bands as Whisper
 /// takes it: [bands, frames].

@@ -106,8 +106,16 @@ def test_answers_are_the_models_own(name: str) -> None:
         assert answer.tokens == expected(model, given, COUNT)
         with torch.no_grad():
             rows.append(model(**given).logits[0, -1])
-        placed = session._decoder.place(prompt, list(turned.numpy()), None)
-        torch.testing.assert_close(torch.as_tensor(session._ingest(placed)), rows[-1], rtol=1e-4, atol=1e-4)
+        (piece,) = session.generate(
+            prompt, images=list(turned.numpy()), max_tokens=1, ignore_end=True, logprobs=101
+        )
+        likely = rows[-1].log_softmax(0)
+        torch.testing.assert_close(
+            torch.tensor([log for _, log in piece.top]),
+            likely[[token for token, _ in piece.top]],
+            rtol=1e-4,
+            atol=1e-4,
+        )
     assert answer.statistics.reused_tokens == 3
     assert not torch.allclose(*rows, atol=0.1)
     if name == "gemma3":  # images that do not see themselves are something else
@@ -165,7 +173,6 @@ def processor(name: str) -> Any:
 @pytest.mark.parametrize("name", ["gemma3", "idefics3", "llava"])
 def test_a_folders_processor_says_what_stands_around_an_image(tmp_path: Path, name: str) -> None:
     from torchette.llm.exporting.encoders import image_facts
-    from torchette.llm.media import ImageDecoder
 
     made = processor(name)
     made.save_pretrained(tmp_path)
@@ -177,16 +184,11 @@ def test_a_folders_processor_says_what_stands_around_an_image(tmp_path: Path, na
     text, image = f"a{written}b{written}", np.zeros((50, 60, 3), np.uint8)
     given = {} if name == "gemma3" or name == "llava" else {"do_image_splitting": False}
     expected = made(text=text, images=[image, image], **given)["input_ids"][0]
-    places = ImageDecoder.__new__(ImageDecoder)
-    places._token, places._whole, places.placeholder = (
-        token,
-        facts["image_prompt"],
-        facts["image_placeholder"],
-    )
-    wrapped = places._wrapped(made.tokenizer(text)["input_ids"])
+    asked = made.tokenizer(text)["input_ids"]
+    around = facts["image_prompt"]
+    wrapped = [t for one in asked for t in (around if one == facts["image_placeholder"] else [one])]
     rows = 16 if name == "llava" else 4
     assert [t for one in wrapped for t in [one] * (rows if one == token else 1)] == expected
-    assert places._wrapped(wrapped) == wrapped  # once
     (tmp_path / "processor_config.json").write_text("{}")
     with pytest.warns(UserWarning, match="around an image is not known"):
         assert image_facts(tmp_path, token) == {}

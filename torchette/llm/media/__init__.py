@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# In: files of images and audio. Out: the arrays that `Session.generate` takes. The C++ files beside this one compute from them
+# what encoders were trained on.
+"""`image_of` and `audio_of`."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+
+from torchette.errors import InputError
+from torchette.packages import require
+from torchette.runtime import native
+
+_KINDS, _MAX_PIXELS, _MAX_SIDE = ("PNG", "JPEG", "WEBP", "GIF", "BMP"), 50_000_000, 2048
+
+
+def image_of(data: bytes) -> np.ndarray:
+    """Decodes an image file (PNG, JPEG, WEBP, GIF or BMP).
+
+    Returns:
+        uint8 [height, width, 3], upright, at most 2048 pixels wide and high.
+
+    Raises:
+        InputError: the bytes are not such a file, or are damaged.
+    """
+    image, turned = require("PIL.Image", "reading an image"), require("PIL.ImageOps", "reading an image")
+    try:
+        opened = image.open(io.BytesIO(data), formats=_KINDS)
+        if opened.width * opened.height > _MAX_PIXELS:
+            raise ValueError(f"{opened.width} x {opened.height} is more than {_MAX_PIXELS} pixels")
+        opened.thumbnail((_MAX_SIDE, _MAX_SIDE))
+        return np.asarray(turned.exif_transpose(opened).convert("RGB"))
+    except Exception as error:  # what decoders of images raise has no type of its own
+        raise InputError(
+            f"the image cannot be read: {error}", hints=[f"supported formats: {', '.join(_KINDS)}"]
+        ) from None
+
+
+def audio_of(data: bytes) -> np.ndarray:
+    """Decodes a WAV file of 16,000 samples per second: integers of 8 to 32 bits, or floats of 32 or 64 bits.
+
+    Returns:
+        float32 [samples] from -1 to 1, the mean of the channels.
+
+    Raises:
+        InputError: the bytes are not such a file.
+    """
+    try:
+        return np.frombuffer(native.module().llm.read_wav(data), np.float32)
+    except native.module().Fault as fault:
+        raise InputError(
+            f"the audio cannot be read: {fault.args[2]}",
+            hints=["ffmpeg -i FILE -ar 16000 -ac 1 -c:a pcm_s16le audio.wav"],
+        ) from None

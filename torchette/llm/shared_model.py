@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# What sessions on one file share: its named data, tokenizer and chat template.
+"""`SharedModel`: the named data of a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from torchette.errors import FormatError
+from torchette.llm.text import ChatTemplate, Tokenizer
+
+
+class SharedModel:
+    """The tokenizer and the chat template of sessions on one file."""
+
+    def __init__(self, files: Mapping[str, bytes], tokenizer: Tokenizer | None, runner: Any) -> None:
+        self.files, self.tokenizer = files, tokenizer
+        self.reads: str
+        """What prompts have: "tokens"; "images" and tokens; "audio" and tokens; or "text", which is encoded as a whole."""
+        self.reads, self.image_placeholder, self.begin, self.end, ends = runner.facts
+        self.ends = frozenset(ends)
+        size = int(runner.vocab_size)
+        self.bytes = tokenizer.bytes_of(size) if tokenizer else [b""] * size
+        self._template: ChatTemplate | None = None
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The chat template of the file. Raises FormatError, code "no-chat-template", if it has none."""
+        if self._template is None:
+            begin, end = (token % (1 << 63) if token >= 0 else -1 for token in (self.begin, self.end))
+            self._template = ChatTemplate.of_files(self.files, self.tokenizer, begin, end)
+        return self._template
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """The number of equal tokens at the beginning of both."""
+    count = min(len(one), len(other))
+    differ = np.flatnonzero(np.asarray(one[:count]) != np.asarray(other[:count]))
+    return int(differ[0]) if len(differ) else count
