@@ -90,6 +90,7 @@ struct Grammar::State {
   bool accepts;
   std::vector<State*> next;  // by kind of byte; kUnknown until the first move
   ByteSet loops = {};        // bytes that are known to lead back to this state
+  bool has_all_loops = false;
   std::vector<bool> mask = {};
   uint64_t mask_vocabulary = 0;  // its id; 0 without a mask
 };
@@ -351,6 +352,17 @@ Result<const std::vector<bool>*> Grammar::mask(const State* state, const Grammar
   return static_cast<const std::vector<bool>*>(&from->mask);
 }
 
+/// Makes every move of a state that some byte leads back to, so that `loops` is complete.
+Error Grammar::find_loops(State* state) {
+  if (state->has_all_loops || state->loops == ByteSet{}) return Error::Ok;
+  for (size_t kind = 0; kind < members_.size(); ++kind) {
+    const Result<State*> next = move(state, static_cast<uint8_t>(kind));
+    if (!next.ok()) return next.error();
+  }
+  state->has_all_loops = true;
+  return Error::Ok;
+}
+
 Error Grammar::add_allowed(State* state, const GrammarVocabulary& vocabulary, std::vector<bool>* mask) {
   const std::vector<GrammarVocabulary::Node>& nodes = vocabulary.nodes();
   const std::vector<uint32_t>& order = vocabulary.order();
@@ -367,6 +379,7 @@ Error Grammar::add_allowed(State* state, const GrammarVocabulary& vocabulary, st
     while (path.back().end <= at) path.pop_back();
     const GrammarVocabulary::Node& node = nodes[at];
     State* here = path.back().state;
+    if (node.set != GrammarVocabulary::kNoSet) TORCHETTE_TRY(find_loops(here));
     if (node.set != GrammarVocabulary::kNoSet && is_subset(vocabulary.sets()[node.set], here->loops)) {
       allow(node.first, nodes[node.end].first);  // every token below leads back to this state
       at = node.end;

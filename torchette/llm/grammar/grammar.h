@@ -62,6 +62,7 @@ class Grammar {
   Result<State*> close(Cache* cache, Items items, bool accepts);
   Result<State*> move(State* state, uint8_t kind);
   State* renew(const State* kept);
+  Error find_loops(State* state);
   Error add_allowed(State* state, const GrammarVocabulary& vocabulary, std::vector<bool>* mask);
 
   std::vector<int32_t> symbols_;              // of all alternatives, an end after each
