@@ -16,14 +16,12 @@ if TYPE_CHECKING:
     from torchette.llm.generation import Generation, Piece, Statistics
     from torchette.llm.grammar import Grammar, grammar_of
     from torchette.llm.messages import calls_in
-    from torchette.llm.sampling import Sampling
     from torchette.llm.session import Session
 
 _LAZY = {
     "Generation": "torchette.llm.generation",
     "Grammar": "torchette.llm.grammar",
     "Piece": "torchette.llm.generation",
-    "Sampling": "torchette.llm.sampling",
     "Session": "torchette.llm.session",
     "Statistics": "torchette.llm.generation",
     "calls_in": "torchette.llm.messages",
@@ -36,7 +34,6 @@ __all__ = [
     "Generation",
     "Grammar",
     "Piece",
-    "Sampling",
     "Session",
     "Statistics",
     "calls_in",

@@ -52,10 +52,8 @@ class Statistics(NamedTuple):
 class Generation:
     """An answer in generation: an iterator of `Piece`. `tokens`, `text` and `finish_reason` are its state."""
 
-    def __init__(
-        self, session: Session, *, max_tokens: int | None, fails_when_full: bool, ignore_end: bool
-    ) -> None:
-        self._session, self._max_tokens = session, max_tokens
+    def __init__(self, session: Session, *, fails_when_full: bool, ignore_end: bool) -> None:
+        self._session = session
         self._fails_when_full, self._ignore_end = fails_when_full, ignore_end
         self.tokens: list[int] = []
         """The tokens of the answer, without the one that ends it."""
@@ -89,8 +87,7 @@ class Generation:
         self.text += text
         if self._has_ended:
             self.finish_reason = self._stats["finish_reason"]
-            is_full = self.finish_reason == "length" and len(self.tokens) != self._max_tokens
-            if is_full and self._fails_when_full:
+            if self._fails_when_full and self._stats["is_full"]:
                 raise ExecutionError(
                     f"the context of {self._session.max_context} tokens is full",
                     hints=["on_full='slide' forgets the oldest, on_full='stop' ends the answer"],

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from torchette.llm.exporting import lora
 from torchette.llm.generation import Generation, Piece, Statistics
 from torchette.llm.grammar import Grammar, grammar_of
 from torchette.llm.messages import grammar_of_calls, images_of
-from torchette.llm.sampling import Sampling
+from torchette.llm.options import as_json, checked, described, find
 from torchette.llm.shared_model import SharedModel
 from torchette.llm.text import Tokenizer
 from torchette.runtime import Runtime, native
@@ -300,7 +299,7 @@ class Session:
         """The arguments of `generate` for a conversation."""
         names, asked = dict(template or {}), dict[str, Any]()
         if tools:
-            source = self._shared.template.source
+            source = self._shared.template.tool_source
             if "tools" not in source:
                 raise InputError("the chat template of this model takes no tools")
             if grammar := grammar_of_calls(tools, tool_choice, source):
@@ -311,77 +310,64 @@ class Session:
             asked["images"] = images
         return asked
 
+    @described("sampling", "ending", "form", "context", "output")
     def generate(
         self,
         prompt: str | Sequence[int],
         *,
         images: Sequence[Any] = (),
         audio: object = None,
-        max_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
-        seed: int | None = None,
-        grammar: str | Grammar | None = None,
-        schema: object = None,
-        logprobs: int | None = None,
         on_full: str = "stop",
-        keep: int | None = None,
-        ignore_end: bool = False,
         draft: Session | None = None,
         draft_tokens: int = 4,
-        **sampling: object,
+        **options: Any,
     ) -> Generation:
         """Generates an answer to a prompt, as a lazy iterator of `Piece`.
 
         Args:
             prompt: text or tokens. Tokens that are equal to the beginning of `tokens` are not computed again.
-            images: arrays in the order of the prompt: uint8 [height, width, 3], or float32 [3, height, width] of the
-                model's own preparation. The prompt has the token of an image once for each image.
+            images: arrays in the order of the prompt: uint8 [height, width, 3], or float32 [3, height, width] as the encoder
+                takes them. The prompt has the token of an image once for each image.
             audio: samples or features for a speech model. The prompt then is the beginning of the answer.
-            max_tokens: the maximum of new tokens; by default until the model ends, or the context is full.
-            stop: texts that end the answer and are not in it.
-            seed: of the random draws; the same seed, the same answer.
-            grammar: a grammar in GBNF; see `Grammar`.
-            schema: a JSON schema as a dict; {} for any JSON.
-            logprobs: report log-probabilities of the token and this count of the most probable ones.
             on_full: for a full context: "stop", raise an "error", or "slide": drop the first half of the tokens after
                 `keep`, compute the rest again, and continue.
-            keep: by default the token that begins every text.
-            ignore_end: continue after the tokens that end a text.
             draft: a session of a small model with the same tokens, which proposes `draft_tokens` per step. Answers keep
                 their distribution.
-            sampling: the fields of `Sampling`; the defaults are those of the file's generation_config.json.
+            {options}
+
+        The defaults of the options are those of the file's generation_config.json, or else temperature 0. Without a seed, the
+        random numbers differ from call to call.
 
         Raises:
             InputError: an option is out of range; code "prompt-too-long", "bad-grammar" or "bad-schema".
+            InputTypeError: there is no such option.
         """
         tokens = self._placed(prompt, images, audio)
-        _check_counts(
-            max_tokens=(max_tokens, 1),
-            logprobs=(logprobs, 0),
-            keep=(keep, 0),
-            draft_tokens=(draft_tokens, 1),
-            seed=(seed, 0),
-        )
+        given = self._options(options)
         if on_full not in ("stop", "slide", "error"):
             raise InputError(f"on_full is {on_full!r}, it must be 'stop', 'slide' or 'error'")
+        if isinstance(draft_tokens, bool) or not isinstance(draft_tokens, int) or draft_tokens < 1:
+            raise InputError(f"draft_tokens is {draft_tokens!r}, it must be an integer from 1")
         if draft is not None and (draft is self or draft.vocab_size != self.vocab_size):
             raise InputError("draft must be a session of its own, of a model with the same tokens")
-        options = {
-            **self._sampling(sampling),
-            "max_new_tokens": max_tokens, "stop": _checked_stops(stop), "logprobs": logprobs, "keep": keep,
-            "seed": secrets.randbits(53) if seed is None else seed, "grammar": self._grammar(grammar, schema),
-            "slide": on_full == "slide", "ignore_eos": ignore_end,
-        }  # fmt: skip
-        given = json.dumps({name: value for name, value in options.items() if value is not None})
+        if on_full == "slide":
+            given["slide"] = True
         self._end()
         if draft is not None:
             draft._end()
         with _engine_errors(InputError):
-            self._runner.begin(tokens, given, draft and draft._runner, draft_tokens)
+            self._runner.begin(tokens, as_json(given), draft and draft._runner, draft_tokens)
         self._generation = Generation(
-            self, max_tokens=max_tokens, fails_when_full=on_full == "error", ignore_end=ignore_end
+            self, fails_when_full=on_full == "error", ignore_end=given.get("ignore_eos", False)
         )
         return self._generation
+
+    @property
+    def default_options(self) -> dict[str, float]:
+        """The options of sampling in the file's generation_config.json; temperature 0 if it does not sample."""
+        with _engine_errors(FormatError):
+            options: dict[str, float] = self._runner.default_options()
+        return options
 
     def _next(self) -> tuple[Any, ...]:
         with _engine_errors(ExecutionError):
@@ -421,30 +407,33 @@ class Session:
             )
         return tokens
 
-    def _sampling(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The checked options of sampling that were given."""
+    def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Checked options of an answer. A grammar and a schema become the text of a grammar."""
         try:
-            chosen = Sampling(**given)
-        except TypeError as error:
-            raise InputTypeError(f"generate: {error}") from None
-        if any(not 0 <= token < self.vocab_size for token in chosen.logit_bias):
+            _ = [find(name) for name in options]
+        except InputError as error:
+            raise InputTypeError(f"generate: {error.message}", hints=error.hints) from None
+        grammar = options.get("grammar")
+        if isinstance(grammar, Grammar):
+            options = {**options, "grammar": grammar.text}
+        given = checked(options)
+        for name, minimum in (("max_new_tokens", 1), ("logprobs", 0), ("keep", 0)):
+            if given.get(name, minimum) < minimum:
+                raise InputError(f"{name} is {given[name]}; it must be an integer from {minimum}")
+        if "" in given.get("stop", ()):
+            raise InputError("stop has an empty text, which would end every answer")
+        if any(token >= self.vocab_size for token in given.get("logit_bias", ())):
             raise InputError(f"logit_bias has a token that is not there, they are 0 to {self.vocab_size - 1}")
-        options = {name: getattr(chosen, name) for name in given}
-        if "logit_bias" in options:  # JSON has no infinity
-            options["logit_bias"] = {
-                str(token): max(bias, -1e38) for token, bias in chosen.logit_bias.items()
-            }
-        return options
-
-    def _grammar(self, grammar: str | Grammar | None, schema: object) -> str | None:
-        """The text of a grammar or a JSON schema, checked."""
-        if schema is not None:
-            if grammar is not None:
+        if "schema" in given:
+            if "grammar" in given:
                 raise InputError("grammar and schema are two ways to say one thing: give one")
-            return grammar_of(schema)
-        if grammar is None or isinstance(grammar, Grammar):
-            return grammar and grammar.text
-        return Grammar(grammar).text
+            given["grammar"] = grammar_of(given.pop("schema"))
+        elif isinstance(grammar, str):
+            Grammar(grammar)
+        given.setdefault("seed", secrets.randbits(53))
+        if "max_new_tokens" in given:  # a maximum that the caller sets replaces the model's maximum length
+            given.setdefault("seq_len", -1)
+        return given
 
 
 def _planar(image: Any) -> np.ndarray:
@@ -454,18 +443,3 @@ def _planar(image: Any) -> np.ndarray:
         return np.ascontiguousarray(array.transpose(2, 0, 1))
     array = np.ascontiguousarray(array, np.float32)
     return array[0] if array.ndim == 4 and len(array) == 1 else array
-
-
-def _check_counts(**counts: tuple[Any, int]) -> None:
-    """Raises InputError if a value is neither None nor an integer of at least its minimum."""
-    for name, (value, minimum) in counts.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
-            raise InputError(f"{name} is {value!r}, it must be a whole number from {minimum}")
-
-
-def _checked_stops(stop: str | Sequence[str]) -> list[str]:
-    """Returns stop strings as a list. Raises InputError if one is empty or not a string."""
-    stops = [stop] if isinstance(stop, str) else list(stop)
-    if not all(isinstance(one, str) and one for one in stops):
-        raise InputError(f"stop is {stop!r}, it must be texts that are not empty")
-    return stops

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from torchette.errors import FormatError
 from torchette.llm.text import ChatTemplate, Tokenizer
 
 

@@ -253,6 +253,18 @@ class Runner {
     found["drafted_tokens"] = stats.num_drafted_tokens;
     found["accepted_tokens"] = stats.num_accepted_tokens;
     found["finish_reason"] = stats.finish_reason;
+    found["is_full"] = runner_->tokens().size() > static_cast<size_t>(runner_->max_context_len());
+    return found;
+  }
+
+  nb::dict default_options() {
+    const GenerationConfig config = call([&] { return runner_->default_config(); });
+    nb::dict found;
+    found["temperature"] = config.temperature;
+    found["top_k"] = config.top_k;
+    found["top_p"] = config.top_p;
+    found["min_p"] = config.min_p;
+    found["repetition_penalty"] = config.repetition_penalty;
     return found;
   }
 
@@ -326,6 +338,7 @@ void bind_llm_engine(nb::module_& m) {
            nb::arg("num_draft"))
       .def("next", &Runner::next)
       .def("stats", &Runner::stats)
+      .def("default_options", &Runner::default_options)
       .def("rewind", &Runner::rewind)
       .def("fork", &Runner::fork)
       .def("state", &Runner::state)

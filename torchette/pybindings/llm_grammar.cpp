@@ -97,6 +97,11 @@ void bind_llm_grammar(nb::module_& m) {
     const nb::gil_scoped_release release;
     return unwrap(grammar_of(schema));
   });
+  m.def("grammar_of_pattern", [](const std::string& pattern) {
+    forget_log();
+    const nb::gil_scoped_release release;
+    return unwrap(grammar_of_pattern(pattern));
+  });
   nb::class_<GrammarVocabulary>(m, "GrammarVocabulary")
       .def("__init__", [](GrammarVocabulary* self, const nb::sequence& tokens) {
         std::vector<std::string> strings = strings_of(tokens);

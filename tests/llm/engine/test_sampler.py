@@ -15,7 +15,7 @@ import pytest
 from tests.building import built
 from tests.llm.double import log_softmax
 from torchette.errors import InputError
-from torchette.llm.sampling import Sampling
+from torchette.llm.options import checked
 
 LOGITS = np.random.default_rng(1).normal(size=50).astype(np.float32) * 2
 
@@ -161,4 +161,4 @@ def test_an_error_where_no_token_can_be_chosen(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_values_out_of_range_are_named(options: dict[str, object]) -> None:
     with pytest.raises(InputError, match=next(iter(options))):
-        Sampling(**options)  # type: ignore[arg-type]
+        checked(options)

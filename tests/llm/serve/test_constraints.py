@@ -192,7 +192,9 @@ def test_choices_may_have_any_character(server, choices):
 
 
 @pytest.mark.parametrize(
-    "pattern", ["a.c", r"\d{2}|x", "^a|b$", "[^a]", "(?:ab)+", "^$", r"a\$", r"\.\$$", r'"\\"|\t\n', "."], ids=repr
+    "pattern",
+    ["a.c", r"\d{2}|x", "^a|b$", "[^a]", "(?:ab)+", "^$", r"a\$", r"\.\$$", r'"\\"|\t\n', "."],
+    ids=repr,
 )
 def test_a_regular_expression_matches_the_whole_answer(server, pattern):
     found = 0

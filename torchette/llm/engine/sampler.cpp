@@ -70,8 +70,9 @@ Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<ui
   }
   const float most = logits[likeliest];
   TORCHETTE_CHECK(!has_nan && std::isfinite(most), Internal, "no token can be chosen: %s",
-                  has_nan || most > 0 ? "logits are NaN or infinite"
-                                      : "the grammar, logit_bias and generation_config.json forbid all tokens");
+                  has_nan || most > 0
+                      ? "logits are NaN or infinite"
+                      : "the grammar, logit_bias and generation_config.json forbid all tokens");
   Choice choice;
   choice.token = likeliest;
   if (temperature_ <= 0) return choice;

@@ -70,7 +70,7 @@ Error TextLLMRunner::begin_chat(std::string_view messages, std::string_view opti
                     "tool_choice demands a call, which is a grammar: set no grammar or schema");
     constrained.grammar = std::move(grammar);
   }
-  const Result<std::vector<uint64_t>> tokens = tokenizer_->encode(*prompt);
+  const Result<std::vector<uint64_t>> tokens = encode(*prompt, GenerationConfig());
   return tokens.ok() ? begin_with(*tokens, constrained) : tokens.error();
 }
 
@@ -79,6 +79,7 @@ Result<std::unique_ptr<TextLLMRunner::Answer>> TextLLMRunner::prepare(const Gene
   GenerationConfig config = given;
   if (temperature_ != -1) config.temperature = temperature_;
   TORCHETTE_TRY(check(config));
+  if (config.constraints.end_tokens.empty()) config.constraints.end_tokens.assign(ends_.begin(), ends_.end());
   if (!config.schema.empty()) {
     TORCHETTE_CHECK(config.grammar.empty(), InvalidArgument, "set grammar or schema, not both");
 #ifdef __wasm__  // keeps the program of a page small

@@ -332,7 +332,13 @@ Result<std::string> TextLLMRunner::render(std::string_view messages, std::string
   if (!given.ok()) return given.error();
   const Result<Json> more = Json::parse(options.empty() ? "{}" : options, Json::kDeep);
   if (!more.ok()) return more.error();
-  return template_->prompt(*given, *more, {}, grammar);
+  const uint64_t placeholder = decoder_->image_placeholder();
+  std::string image;  // the text of an image in templates without parts
+  if (placeholder != UINT64_MAX && tokenizer_) {
+    const Result<std::string> piece = tokenizer_->id_to_piece(placeholder);
+    if (piece.ok()) image = *piece;
+  }
+  return template_->prompt(*given, *more, image, grammar);
 }
 
 bool TextLLMRunner::has_template() const { return named_data("chat_template.jinja").ok(); }

@@ -143,3 +143,21 @@ def grammar_of(schema: object) -> str:
             "the schema at #: it has a surrogate, which is not a character", code="bad-schema"
         ) from None
     return result
+
+
+def grammar_of_pattern(pattern: str) -> str:
+    """Returns the grammar in GBNF of the texts that a regular expression matches from beginning to end.
+
+    Args:
+        pattern: a regular expression in the syntax of ECMA-262.
+
+    Raises:
+        InputError: code "bad-grammar": a grammar cannot express a part; names the part and its position.
+    """
+    try:
+        result: str = _call(native.module().llm.grammar_of_pattern, pattern)
+    except UnicodeEncodeError:
+        raise InputError(
+            "the pattern has a surrogate, which is not a character", code="bad-grammar"
+        ) from None
+    return result

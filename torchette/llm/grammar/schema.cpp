@@ -606,4 +606,12 @@ Result<std::string> grammar_of(std::string_view text) {
   return out + schema::kBase;
 }
 
+Result<std::string> grammar_of_pattern(const std::string& pattern) {
+  std::string reason;
+  const std::optional<std::string> expression = schema::text_expression(pattern, &reason);
+  if (expression) return "root ::= " + *expression + "\n";
+  TORCHETTE_LOG(Error, "%s", reason.c_str());
+  return Error::InvalidArgument;
+}
+
 }  // namespace torchette::extension::llm

@@ -77,8 +77,16 @@ std::string class_expression(const CharSet& set) {
   return "[" + members + "]";
 }
 
-/// One of a set of characters, as JSON writes them.
-std::string set_expression(const CharSet& set) {
+/// How a grammar writes the characters of a text: as they are, or as in a JSON string.
+enum class Writing { Plain, Json };
+
+/// One of a set of characters.
+std::string set_expression(const CharSet& set, Writing writing) {
+  if (writing == Writing::Plain) {
+    CharSet others = complement(set);
+    others.emplace_back(0xD800, 0xDFFF);
+    return class_expression(complement(others));
+  }
   if (set.size() == 1 && set[0] == CharSet::value_type(0, kMaxCharacter)) return "char";
   CharSet plain = complement(set), letters;
   for (const auto& range : CharSet{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0xD800, 0xDFFF}})
@@ -376,12 +384,12 @@ bool has_anchor(const Node& node) {
 }
 
 /// The strings that a node without anchors matches.
-std::string match_expression(const Node& node) {
+std::string match_expression(const Node& node, Writing writing) {
   std::vector<std::string> parts;
-  for (const Node& child : node.children) parts.push_back(match_expression(child));
+  for (const Node& child : node.children) parts.push_back(match_expression(child, writing));
   switch (node.kind) {
     case Kind::Set:
-      return set_expression(node.set);
+      return set_expression(node.set, writing);
     case Kind::Repeat:
       return "(" + parts[0] + "){" + std::to_string(node.min) + "," +
              (node.max < 0 ? std::string() : std::to_string(node.max)) + "}";
@@ -397,7 +405,8 @@ std::string match_expression(const Node& node) {
 enum class Side { Open, Anchored, Inside };
 
 /// The texts in which a node with anchors matches. Returns nothing and sets `*reason` if an anchor is inside.
-std::optional<std::string> search_expression(const Node& node, Side left, Side right, std::string* reason) {
+std::optional<std::string> search_expression(const Node& node, Side left, Side right, Writing writing,
+                                             std::string* reason) {
   const auto refuse = [&](const Node& at, const char* what) {
     *reason = std::string(what) + " at character " + std::to_string(at.at + 1);
     return std::nullopt;
@@ -408,7 +417,7 @@ std::optional<std::string> search_expression(const Node& node, Side left, Side r
   if (node.kind == Kind::Repeat && (node.min > 1 || node.max != 1)) return refuse(node, "a repeat of ^ or $");
   if (node.kind != Kind::Sequence) {
     for (const Node& child : node.children) {
-      const std::optional<std::string> part = search_expression(child, left, right, reason);
+      const std::optional<std::string> part = search_expression(child, left, right, writing, reason);
       if (!part) return std::nullopt;
       parts.push_back(*part);
     }
@@ -426,30 +435,39 @@ std::optional<std::string> search_expression(const Node& node, Side left, Side r
     const Node& child = node.children[i];
     const Side before = i == begin ? left : Side::Inside, after = i + 1 == end ? right : Side::Inside;
     if (has_anchor(child)) {
-      const std::optional<std::string> part = search_expression(child, before, after, reason);
+      const std::optional<std::string> part = search_expression(child, before, after, writing, reason);
       if (!part) return std::nullopt;
       parts.push_back(*part);
       continue;
     }
     if (before == Side::Open) parts.emplace_back("char*");
-    parts.push_back(match_expression(child));
+    parts.push_back(match_expression(child, writing));
     if (after == Side::Open) parts.emplace_back("char*");
   }
   return join(parts, " ");
 }
 
-}  // namespace
-
-std::optional<std::string> pattern_expression(const std::string& pattern, std::string* reason) {
+std::optional<std::string> expression_of(const std::string& pattern, Side side, Writing writing,
+                                         std::string* reason) {
   const Result<Text> text = to_text(pattern);
   Node node = {Kind::Alternatives, 0};
   std::optional<std::string> found;
   if (!text.ok())
     *reason = "bytes that are not UTF-8";
   else if (PatternParser(*text, reason).parse(&node))
-    found = search_expression(node, Side::Open, Side::Open, reason);
+    found = search_expression(node, side, side, writing, reason);
   if (!found) *reason = "a grammar cannot express " + *reason + " of pattern " + dump_string(pattern);
   return found;
+}
+
+}  // namespace
+
+std::optional<std::string> pattern_expression(const std::string& pattern, std::string* reason) {
+  return expression_of(pattern, Side::Open, Writing::Json, reason);
+}
+
+std::optional<std::string> text_expression(const std::string& pattern, std::string* reason) {
+  return expression_of(pattern, Side::Anchored, Writing::Plain, reason);
 }
 
 }  // namespace torchette::extension::llm::schema

@@ -16,4 +16,8 @@ extern const char kEscapedCharacters[];
 /// flags.
 std::optional<std::string> pattern_expression(const std::string& pattern, std::string* reason);
 
+/// An expression of the texts that `pattern` matches from beginning to end, with characters as they are.
+/// Errors as pattern_expression.
+std::optional<std::string> text_expression(const std::string& pattern, std::string* reason);
+
 }  // namespace torchette::extension::llm::schema

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from torchette.errors import TorchetteError
-from torchette.llm.features import image_of
 from torchette.llm.generation import Generation, Piece
+from torchette.llm.media import image_of
 from torchette.llm.messages import OPEN, Call, calls_in
 from torchette.llm.serve.connection import Connection
 from torchette.llm.serve.pool import CHECK_SECONDS, SessionPool

@@ -81,7 +81,7 @@ def chat_request(
 def _options(
     body: Mapping[str, Any], session: Session, default_tokens: int, limits: Limits
 ) -> dict[str, Any]:
-    options = sampling_options(body, session._shared.defaults().get("temperature", 1.0))
+    options = sampling_options(body, session.default_options["temperature"] or 1.0)
     options["max_tokens"] = max_tokens(body, default_tokens, limits)
     return options
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from torchette.llm.serve.refusal import Refusal
 from torchette.llm.session import Session
-from torchette.llm.token_state import common
+from torchette.llm.shared_model import common
 
 CHECK_SECONDS = 0.2
 """Seconds between checks that the client is still connected."""
