@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
+import pickle
 import stat
 import subprocess
 import sys
@@ -17,8 +19,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torchette  # noqa: E402
-from torchette.errors import InputError, ModelNotFoundError, RuntimeLoadError  # noqa: E402
-from torchette.runtime import Program  # noqa: E402
+from torchette.errors import InputError, InputTypeError, ModelNotFoundError, RuntimeLoadError  # noqa: E402
+from torchette.runtime import Program, Runtime  # noqa: E402
 
 
 class Nest(torch.nn.Module):
@@ -189,3 +191,19 @@ def test_a_mapped_model_survives_its_files_replacement(tmp_path: Path) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="nowhere"):
         torchette.load(tmp_path / "nowhere.pte")
+
+
+def test_an_open_file_is_loaded(nest: torchette.Model, tmp_path: Path) -> None:
+    path = nest.save(tmp_path / "nest.pte")
+    with open(path, "rb") as file:
+        assert torchette.load(file).methods.keys() == nest.methods.keys()
+
+
+def test_copies_are_refused_with_the_remedy(nest: torchette.Model, tmp_path: Path) -> None:
+    loaded = torchette.load(nest.save(tmp_path / "nest.pte"))
+    program = Runtime.get().load_program(tmp_path / "nest.pte")
+    for made in (loaded, program, program.load_method("forward")):
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(InputTypeError, match="cannot be pickled or copied") as caught:
+                copied(made)
+            assert "the path or the bytes of its file" in str(caught.value)

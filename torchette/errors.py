@@ -90,6 +90,13 @@ def _rebuild(
     return result
 
 
+def not_copyable(what: str, remedy: str) -> InputTypeError:
+    """Returns the error for an object of the runtime that someone pickles or copies."""
+    return InputTypeError(
+        f"{what} cannot be pickled or copied: its memory belongs to this process", hints=[remedy]
+    )
+
+
 def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Returns ``; did you mean NAME?`` with the most similar known name, or nothing if no name is similar."""
     import difflib  # only after an error

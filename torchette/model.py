@@ -10,12 +10,19 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from torchette import notebook, pytree
-from torchette.errors import FormatError, InputError, InputTypeError, RuntimeLoadError, did_you_mean
+from torchette.errors import (
+    FormatError,
+    InputError,
+    InputTypeError,
+    RuntimeLoadError,
+    did_you_mean,
+    not_copyable,
+)
 from torchette.files import replacing
 from torchette.pytree import LEAF, Tree
 from torchette.runtime import Method, MethodMeta, Program, Runtime
@@ -24,7 +31,7 @@ from torchette.units import byte_text, counted
 
 
 def load(
-    source: str | os.PathLike[str] | bytes,
+    source: str | os.PathLike[str] | bytes | BinaryIO,
     method: str | None = None,
     data_files: Sequence[str | os.PathLike[str]] = (),
     aten: bool = False,
@@ -33,7 +40,8 @@ def load(
     """Loads a compiled model.
 
     Args:
-        source: the path of a .pte file, which is mapped, or its contents. A file made by ExecuTorch will do.
+        source: the path of a .pte file, which is mapped, its contents, or an open binary file. A file made by ExecuTorch
+            will do.
         method: what calling the model runs; by default ``forward``, or the only method there is.
         data_files: paths of the .ptd files with the weights that the program does not hold itself.
         aten: whether it runs on torch's own kernels, see `Runtime.get`.
@@ -41,7 +49,7 @@ def load(
 
     Raises:
         InputError: `threads` is not an integer from 1.
-        InputTypeError: `source` is neither a path nor bytes.
+        InputTypeError: `source` is neither a path, bytes nor a binary file.
         ModelNotFoundError: there is no such file.
         FormatError: it is no program, cut short or damaged.
         RuntimeLoadError: it needs kernels or backends that are not there; all of them are named.
@@ -66,12 +74,14 @@ class Model:
 
     def __init__(
         self,
-        source: str | os.PathLike[str] | bytes,
+        source: str | os.PathLike[str] | bytes | BinaryIO,
         method: str | None = None,
         data_files: Sequence[str | os.PathLike[str]] = (),
         aten: bool = False,
         threads: int | None = None,
     ) -> None:
+        if hasattr(source, "read"):
+            source = source.read()
         if not isinstance(source, (str, os.PathLike, bytes, bytearray, memoryview)):
             raise InputTypeError(
                 f"a model is the path or the bytes of a .pte file, not {type(source).__name__}",
@@ -93,6 +103,11 @@ class Model:
         if method is None and "forward" in self.methods:
             method = "forward"
         self.default = method or (next(iter(self.methods)) if len(self.methods) == 1 else None)
+
+    def __reduce__(self) -> Any:
+        raise not_copyable(
+            "a loaded model", "pass the path or the bytes of its file, and call torchette.load there"
+        )
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Runs the default method; see `BoundMethod.__call__`."""

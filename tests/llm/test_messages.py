@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.llm.double import BEGIN, END, FakeDecoder, session
+from tests.llm.double import BEGIN, FakeDecoder, session
 from torchette.errors import InputError
 from torchette.llm.messages import Call, calls_in, functions, grammar_of_calls, images_of, prepared
 from torchette.llm.text import ChatTemplate
@@ -167,6 +166,6 @@ def test_a_template_gets_the_names_that_it_is_given() -> None:
         "{{ messages[0].content }}{{ thinking }}{{ bos_token }}", {"bos_token": "<s>"}
     )
     answer = made.chat([{"role": "user", "content": "a"}], template={"thinking": "b"}, max_tokens=1)
+    assert made.tokens == ()
     next(answer)
     assert made.tokens == (*b"ab", BEGIN)
-    assert json.dumps(made.tokens) == "[]"

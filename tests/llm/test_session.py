@@ -5,9 +5,12 @@
 from __future__ import annotations
 
 import collections
+import copy
 import json
+import pickle
 import random
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -419,3 +422,34 @@ def test_conversations_go_through_the_files_template():
     assert made.render(messages) == "<s><user>Hi é<assistant>"
     answer = made.chat(messages, max_tokens=3, ignore_end=True).run()
     assert answer.tokens == greedy(FakeDecoder(), [BEGIN, *"<user>Hi é<assistant>".encode()], 3)
+
+
+# --- threads, copies ------------------------------------------------------------------------------------------------------
+
+
+def test_two_threads_on_one_session_are_an_error_and_on_forks_are_not():
+    decoder = FakeDecoder(context=4096)
+    decoder.seconds = 0.2
+    made = session(decoder)
+    answer = made.generate(PROMPT, ignore_end=True, max_tokens=3)
+    other = made.fork()
+    thread = threading.Thread(target=next, args=(answer,))
+    thread.start()
+    time.sleep(0.05)
+    with pytest.raises(ExecutionError, match="another thread uses this session") as caught:
+        made.rewind(0)
+    assert caught.value.code == "session-busy" and "fork" in str(caught.value)
+    assert other.encode("a") == made.encode("a")  # functions of the tokenizer are for all threads
+    expected = greedy(FakeDecoder(context=4096), PROMPT, 3)
+    assert other.generate(PROMPT, ignore_end=True, max_tokens=3).run().tokens == expected
+    thread.join()
+    answer.run()
+    assert answer.tokens == expected
+
+
+def test_a_session_is_not_copied():
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(
+            InputTypeError, match=r"a session cannot be pickled or copied(.|\n)*session\.fork\(\)"
+        ):
+            copied(session())

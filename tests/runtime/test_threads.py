@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -101,3 +103,52 @@ def test_an_execution_on_threads_is_cancelled_and_the_next_one_is_right(program:
 def test_a_method_on_no_thread_is_refused(program: Program) -> None:
     with pytest.raises(InputError, match="0 threads"):
         program.load_method("forward", threads=0)
+
+
+FORK = """
+import os, sys, threading, time
+import numpy as np
+import torchette
+from torchette.errors import ExecutionError
+
+path, rounds = sys.argv[1], int(sys.argv[2])
+model, x = torchette.load(path, threads=2), np.ones((32, 128), np.float32)
+running = True
+
+def run():
+    while running:
+        model(x)
+
+thread = threading.Thread(target=run)
+thread.start()
+outcomes = []
+for i in range(rounds):
+    time.sleep(0.01)
+    child = os.fork()
+    if child == 0:
+        try:
+            (model if i % 2 else torchette.load(path, threads=2))(x)
+        except ExecutionError as error:
+            os._exit(3 if "load the method again in the child" in str(error) else 4)
+        os._exit(0)
+    end = time.time() + 20
+    while (status := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.time() > end:
+            os.kill(child, 9)
+        time.sleep(0.005)
+    outcomes.append(os.waitstatus_to_exitcode(status[1]))
+running = False
+thread.join()
+print(*outcomes)
+"""
+
+
+def test_a_child_of_fork_does_not_wait_for_threads_of_its_parent(tmp_path: Path) -> None:
+    path = tmp_path / "towers.pte"
+    torchette.compile(Towers().eval(), (torch.ones(32, 128),)).save(path)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, path, "30"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    outcomes = [int(one) for one in done.stdout.split()]
+    assert len(outcomes) == 30 and set(outcomes) <= {0, 3} and set(outcomes[::2]) == {0}

@@ -100,8 +100,8 @@ class Generation:
     def close(self) -> None:
         """Ends the answer."""
         if not self._has_ended:
+            self._session._rewind(len(self._session.tokens))
             self._has_ended = True
-            self._session._runner.rewind(len(self._session.tokens))
         self.finish_reason = self.finish_reason or "cancelled"
 
     def run(self) -> Generation:

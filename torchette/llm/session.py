@@ -14,7 +14,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from torchette.errors import ExecutionError, FormatError, InputError, InputTypeError, TorchetteError
+from torchette.errors import (
+    ExecutionError,
+    FormatError,
+    InputError,
+    InputTypeError,
+    TorchetteError,
+    not_copyable,
+)
 from torchette.files import replacing
 from torchette.format import pte
 from torchette.llm.exporting import lora
@@ -131,8 +138,8 @@ class Session:
             self.set_adapter(adapter)
 
     def __reduce__(self) -> Any:
-        raise TypeError(
-            "a session cannot be pickled or copied; session.fork() makes another one, session.save(path) writes its state"
+        raise not_copyable(
+            "a session", "session.fork() makes another one; session.save(path) writes its state"
         )
 
     @property
@@ -204,7 +211,11 @@ class Session:
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(self.tokens):
             raise InputError(f"the session has {len(self.tokens)} tokens, it cannot go back to {count!r}")
         self._end()
-        self._runner.rewind(count)
+        self._rewind(count)
+
+    def _rewind(self, count: int) -> None:
+        with _engine_errors(ExecutionError):
+            self._runner.rewind(count)
 
     def cancel(self) -> None:
         """Ends the current answer, from any thread. Its `finish_reason` is then "cancelled"."""

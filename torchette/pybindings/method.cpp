@@ -8,6 +8,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <csignal>
@@ -87,6 +88,33 @@ class Interruptible {
   bool installed_ = false;
 };
 
+/// The number of the process: 1, and one more in each child that fork() makes.
+std::atomic<uint32_t> process{1};
+
+/// A mutex that a child of fork() does not wait for if a thread of its parent held it: the thread is not in
+/// the child.
+class MethodMutex {
+ public:
+  void lock() {
+    const uint32_t owner = owner_;
+    if (owner != 0 && owner != process)
+      throw Fault{
+          Fault::Kind::Runtime, Error::InvalidState,
+          "another thread executed the method when the process forked; load the method again in the child",
+          0};
+    mutex_.lock();
+    owner_ = process.load();
+  }
+  void unlock() {
+    owner_ = 0;
+    mutex_.unlock();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<uint32_t> owner_{0};  // the process whose thread holds the mutex; 0 if it is free
+};
+
 /// A method, in a separate module on the program. Calls from several threads wait for one another.
 class LoadedMethod {
  public:
@@ -134,7 +162,7 @@ class LoadedMethod {
     {
       nb::gil_scoped_release release;
       const std::unique_lock<std::recursive_mutex> turn = program_->turn();
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const std::lock_guard<MethodMutex> lock(mutex_);
       take_log();
       const Interruptible interruptible(*method_);
       Observation observation(*this, observer, chosen, torch);
@@ -195,7 +223,7 @@ class LoadedMethod {
   void reset() {
     nb::gil_scoped_release release;
     const std::unique_lock<std::recursive_mutex> turn = program_->turn();
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<MethodMutex> lock(mutex_);
     check(module_.reset(name_));
   }
 
@@ -225,14 +253,14 @@ class LoadedMethod {
     return program_->etdump();
   }
 
-  using Locks = std::pair<std::unique_lock<std::mutex>, std::unique_lock<std::recursive_mutex>>;
+  using Locks = std::pair<std::unique_lock<MethodMutex>, std::unique_lock<std::recursive_mutex>>;
 
   /// Waits without the interpreter's lock, which an observer of the running method may need. The program's
   /// lock is always taken first: an observer has it when it calls another method.
   Locks lock() {
     nb::gil_scoped_release release;
     std::unique_lock<std::recursive_mutex> turn = program_->turn();
-    return {std::unique_lock<std::mutex>(mutex_), std::move(turn)};
+    return {std::unique_lock<MethodMutex>(mutex_), std::move(turn)};
   }
 
   extension::MethodMemory memory() { return unwrap(module_.method_memory(name_)); }
@@ -354,7 +382,7 @@ class LoadedMethod {
   std::string loading_log_;
   std::vector<std::optional<TensorInfo>> inputs_;
   int64_t blocks_ = 0;  // the block that the recorder's block 0 is; negative for a plan that was refused
-  std::mutex mutex_;
+  MethodMutex mutex_;
   std::atomic<std::thread::id> observing_{};  // the thread of the observed execution
 };
 
@@ -363,6 +391,7 @@ class LoadedMethod {
 void bind_methods(nb::module_& m, nb::class_<LoadedProgram>& programs) {
   Interruptible::main_thread =
       nb::cast<unsigned long>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
+  pthread_atfork(nullptr, nullptr, [] { ++process; });
   programs.def(
       "load_method",
       [](const SharedProgram& program, const std::string& name, size_t threads, bool tracing) {

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from torchette.errors import ExecutionError, InputError, InputTypeError, TorchetteError
+from torchette.errors import ExecutionError, InputError, InputTypeError, TorchetteError, not_copyable
 from torchette.runtime import native
 from torchette.runtime.method_meta import MethodMeta, checked_index
 from torchette.runtime.tracing import Event, Intermediate
@@ -19,6 +19,11 @@ _log = logging.getLogger("torchette")
 class Method:
     """A loaded method with its own memory. Calls from several threads wait for one another; the interpreter's lock is
     free while a call computes."""
+
+    def __reduce__(self) -> Any:
+        raise not_copyable(
+            "a method", "pass the path or the bytes of its file, and call load_program(...).load_method there"
+        )
 
     def __init__(self, method: Any, meta: MethodMeta) -> None:
         self._method = method

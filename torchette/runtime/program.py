@@ -19,6 +19,7 @@ from torchette.errors import (
     TorchetteError,
     did_you_mean,
     kernel_hints,
+    not_copyable,
 )
 from torchette.runtime import native
 from torchette.runtime.backend_registry import BackendRegistry
@@ -38,6 +39,9 @@ class Program:
         self._name = name
         self._has_etdump = has_etdump
         self._aten = aten
+
+    def __reduce__(self) -> Any:
+        raise not_copyable("a program", "pass the path or the bytes of its file, and call load_program there")
 
     def has_etdump(self) -> bool:
         """Whether it was loaded with ``enable_etdump=True``."""

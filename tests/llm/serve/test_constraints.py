@@ -81,7 +81,9 @@ HONOURED: list[tuple[dict[str, Any], Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("fields", "fits"), HONOURED, ids=lambda value: str(value)[:70])
+@pytest.mark.parametrize(
+    ("fields", "fits"), HONOURED, ids=lambda value: getattr(value, "__name__", str(value))[:70]
+)
 def test_an_answer_has_the_form_that_a_field_asks_for(server, fields, fits):
     found = 0
     for seed in range(4):
