@@ -7,6 +7,8 @@ from __future__ import annotations
 import ctypes
 import re
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -405,3 +407,48 @@ def test_the_binary_interface_is_what_it_was(library: ctypes.CDLL) -> None:
     assert version in stored
     assert f"struct torchette_value_t {ctypes.sizeof(Value)}\n" in stored
     assert f"struct torchette_option_t {ctypes.sizeof(Option)}\n" in stored
+
+
+BOTH = """
+import ctypes, sys
+
+library_path, order = sys.argv[1:]
+FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_char, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p)
+lines = []
+keep = FUNCTION(lambda level, file, line, message: lines.append(message.decode()))
+
+
+def use_c():
+    global library
+    library = ctypes.CDLL(library_path)
+    library.torchette_last_error.restype = ctypes.c_char_p
+    library.torchette_set_log(keep)
+
+
+def use_python():
+    global Runtime
+    from torchette.runtime import Runtime
+
+
+for use in (use_c, use_python) if order == "c first" else (use_python, use_c):
+    use()
+handle = ctypes.c_void_p()
+assert library.torchette_module_open(b"none.pte", 0, ctypes.byref(handle)) != 0
+assert "none.pte cannot be opened" in library.torchette_last_error().decode() and len(lines) == 1
+try:
+    Runtime.get().load_program(b"no program")
+except ValueError as error:
+    assert "the program: " in str(error) and len(str(error)) > 30, error
+else:
+    raise AssertionError
+print("both", sorted(Runtime.get().backend_registry.registered_backend_names))
+"""
+
+
+@pytest.mark.parametrize("order", ["c first", "python first"])
+def test_the_c_library_and_python_share_a_process(order: str) -> None:
+    """Each has its errors with their texts, and the backends are registered once."""
+    built("torchette_shared")
+    command = [sys.executable, "-c", BOTH, str(BUILD / "libtorchette.so"), order]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("both") and "already" not in done.stderr, done.stderr

@@ -12,6 +12,7 @@
 #include "torchette/extension/error_name.h"
 #include "torchette/extension/etdump.h"
 #include "torchette/extension/module.h"
+#include "torchette/extension/shared_log.h"
 #include "torchette/runtime/backend_options.h"
 #include "torchette/runtime/threads.h"
 
@@ -226,8 +227,10 @@ Error check_untouched(const torchette_module_t& module) {
 }
 
 torchette_log_fn_t log_function = nullptr;
-void forward_log(torchette_timestamp_t, torchette_log_level_t level, const char* filename, const char*,
-                 size_t line, const char* message, size_t length) {
+torchette::extension::LogFunction registered_log = nullptr;
+void forward_log(torchette_timestamp_t time, torchette_log_level_t level, const char* filename,
+                 const char* function, size_t line, const char* message, size_t length) {
+  if (registered_log != nullptr) registered_log(time, level, filename, function, line, message, length);
   if (level == TORCHETTE_LOG_ERROR || level == TORCHETTE_LOG_FATAL) {
     if (said.done) said.length = 0;
     said.done = false;
@@ -243,6 +246,13 @@ void forward_log(torchette_timestamp_t, torchette_log_level_t level, const char*
 
 /// For C interfaces in other libraries, whose calls end here, too.
 torchette_error_t torchette::extension::end_call(Error error) { return code(error); }
+
+void torchette::extension::register_log(LogFunction function) {
+  registered_log = function;
+  PalImpl pal;
+  pal.emit_log_message = forward_log;
+  static_cast<void>(register_pal(pal));
+}
 
 void torchette::extension::find_backends() {
   static const Error registered = register_all_backends();

@@ -38,7 +38,9 @@ __all__ = ["Decoder", "Generation", "Piece", "Session", "Statistics"]
 
 class Decoder(Protocol):
     """A decoder with a KV cache. Optional attributes: `named_data`, a mapping of the named data that programs carry (such as
-    "chat_template.jinja"); `begin`, the token that begins every text; `ends`, the tokens that end a text."""
+    "chat_template.jinja"); `begin`, the token that begins every text; `ends`, the tokens that end a text; `placeholder`, the
+    token of an image in chat templates, and `place(tokens, images, audio)`, which returns tokens with numbers from
+    `vocab_size` for images and audio."""
 
     vocab_size: int
     max_context: int
@@ -132,6 +134,9 @@ class Session:
             with _engine_errors(FormatError, "the file's methods are not those of a language model: "):
                 self._runner = engine.Runner(program._program, made and made.native, threads or 0)
         self._shared = SharedModel(files, made, self._runner)
+        if has_decoder and hasattr(source, "place"):
+            self._shared.reads, self._shared.image_placeholder = "images", source.placeholder
+            self._shared.place = source.place
         self._has_decoder = has_decoder
         self._generation: Generation | None = None
         if adapter is not None:
@@ -393,11 +398,13 @@ class Session:
             raise InputError(
                 f"this model reads {'sound, as audio=' if reads == 'audio' else 'text'}, and nothing else"
             )
-        if reads in ("tokens", "images") and audio is not None:
-            raise InputError("this model reads no audio")
-        if reads == "tokens" and len(images):
+        if reads == "tokens" and (len(images) or audio is not None):
             raise InputError("this model reads text alone, no images and no audio")
-        if reads != "tokens":
+        if self._shared.place is not None:
+            tokens = list(self._shared.place(tokens, images, audio))
+        elif reads == "images" and audio is not None:
+            raise InputError("this model reads text and images, not audio")
+        elif reads != "tokens":
             samples = features = None
             if audio is not None:
                 sound = np.ascontiguousarray(audio, np.float32)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ class SharedModel:
         self.ends = frozenset(ends)
         size = int(runner.vocab_size)
         self.bytes = tokenizer.bytes_of(size) if tokenizer else [b""] * size
+        self.place: Callable[[list[int], Sequence[Any], Any], Sequence[int]] | None = None
+        """The function of a decoder in Python that places images and audio in a prompt."""
         self._template: ChatTemplate | None = None
 
     @property

@@ -50,6 +50,7 @@ class PythonDecoder {
     callbacks.max_context = number("max_context");
     callbacks.max_tokens = number("max_tokens");
     callbacks.memory = number("memory");
+    callbacks.has_media = nb::hasattr(decoder, "place");
     const auto self = std::make_shared<PythonDecoder>(std::move(decoder));
     callbacks.step = [self](const std::vector<uint64_t>& tokens, size_t begin, size_t end) {
       return self->guarded<Decoder::Logits>([&] { return self->step(tokens, begin, end); });
@@ -257,8 +258,9 @@ class Runner {
     return found;
   }
 
-  nb::dict default_options() {
-    const GenerationConfig config = call([&] { return runner_->default_config(); });
+  nb::dict default_options() const {
+    take_log();  // other threads may generate: this reads only the file
+    const GenerationConfig config = unwrap(runner_->default_config());
     nb::dict found;
     found["temperature"] = config.temperature;
     found["top_k"] = config.top_k;

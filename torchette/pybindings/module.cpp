@@ -3,19 +3,17 @@
 // their layout allows it. Prints nothing; log lines become messages of exceptions.
 #include <nanobind/nanobind.h>
 
+#include "torchette/extension/shared_log.h"
 #include "torchette/pybindings/bindings.h"
 #include "torchette/pybindings/log.h"
 #include "torchette/pybindings/program.h"
-#include "torchette/runtime/platform.h"
 
 NB_MODULE(_native, m) {
   using namespace torchette;
   using namespace torchette::pybindings;
   // what a script's own variables still hold when Python ends is no fault, and nothing of ours prints
   nb::set_leak_warnings(false);
-  PalImpl platform;
-  platform.emit_log_message = capture_log_line;
-  register_pal(platform);
+  extension::register_log(capture_log_line);
 
   bind_faults(m);
   bind_signatures(m);

@@ -138,8 +138,7 @@ def test_sound(words: Path, tmp_path: Path) -> None:
     # the class that ExecuTorch has for it
     line = f"transcribe\t{tmp_path / 'features'}\t16\t100\t{COUNT}"
     whole, ended = converse(path, f"{line}\t-1", f"{line}\t{expected[2]}", tokenizer=words)
-    # this tokenizer has text for the tokens of the prompt, after which the answer goes on
-    assert whole.answer == " ".join(map(str, expected)) + "  " + text(*expected)
+    assert whole.answer == " ".join(map(str, expected)) + " " + text(*expected)
     first = expected[: expected.index(expected[2]) + 1]
     assert ended.answer == " ".join(map(str, first)) + " " + text(*first[:-1])
 

@@ -226,8 +226,8 @@ def test_ctrl_c_ends_the_answer_and_not_the_conversation(file):
     """The grammar holds the model to a long answer."""
     (file.parent / "long.gbnf").write_text('root ::= "a"{200}')
     code = (  # a step that takes as long as that of a real model
-        "import sys, time, torchette.llm.session as s; from torchette.cli import main; step = s.Session._step;"
-        "s.Session._step = lambda *a: (time.sleep(0.01), step(*a))[1]; sys.exit(main(sys.argv[1:]))"
+        "import sys, time, torchette.llm.session as s; from torchette.cli import main; step = s.Session._next;"
+        "s.Session._next = lambda *a: (time.sleep(0.01), step(*a))[1]; sys.exit(main(sys.argv[1:]))"
     )
     command = [
         sys.executable,

@@ -115,7 +115,7 @@ def test_audio_files_that_are_refused_say_why() -> None:
         (b"", "not a WAV file"), (b"RIFF", "not a WAV file"), (b"ID3\4" + samples, "not a WAV file"),
         (wav(samples, 1, 16, rate=44_100), "44100 samples per second"), (wav(samples, 7, 8), "format 7 with 8 bits"),
         (wav(samples, 0xFFFE, 16, subformat=6), "format 6"), (wav(b"", 1, 16), "no samples"),
-        (wav(samples, 1, 16, channels=0), "no channels"), (wav(samples, 1, 16)[:60], "no data chunk"),
+        (wav(samples, 1, 16, channels=0), "no channels"), (wav(samples, 1, 16)[:50], "no data chunk"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=f"the audio cannot be read: .*{text}") as caught:
             audio_of(data)

@@ -10,8 +10,8 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -25,7 +25,6 @@ from torchette.errors import InputError
 from torchette.llm.serve import Limits, Server
 from torchette.llm.serve.answering import text_before_call
 from torchette.llm.session import Session
-from torchette.llm.text import ChatTemplate
 
 pytest.importorskip("tokenizers")
 
@@ -39,6 +38,19 @@ class Eyes(FakeDecoder):
         self.seen = [np.asarray(image).shape for image in images]
         assert tokens.count(self.placeholder) == len(images)
         return tokens
+
+
+class Guide(FakeDecoder):
+    """Counts the tokens of all copies."""
+
+    steps: ClassVar[list[int]] = []
+
+    def new(self) -> Guide:
+        return Guide(context=self.max_context)
+
+    def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
+        Guide.steps.append(len(tokens))
+        return super().step(tokens, start_pos)
 
 
 @pytest.fixture(scope="module")
@@ -484,19 +496,16 @@ def test_several_answers_and_several_prompts(server):
 
 
 def test_a_draft_changes_no_answer_and_a_bare_file_takes_tokens_alone():
+    guide = Guide(context=512)
     with Server(
-        [session(FakeDecoder(context=512, every=True))],
-        "double",
-        port=0,
-        draft=session(FakeDecoder(context=512)),
+        [session(FakeDecoder(context=512, every=True))], "double", port=0, draft=session(guide)
     ) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         body = ask(server, "/v1/completions", {"prompt": "x", "max_tokens": 20, "temperature": 0, "n": 2})[1]
         said = session(FakeDecoder(context=512)).generate("x", max_tokens=20).run().text
         assert [choice["text"] for choice in body["choices"]] == [said] * 2
-        (draft,) = server.pool.drafts.values()
-        assert draft._decoder.fed >= 20
+        assert sum(Guide.steps) >= 20
         server.models["double"][0]._shared = Session(FakeDecoder())._shared
         for path, asked, code in (
             ("/v1/chat/completions", CHAT, "no-chat-template"),
@@ -512,10 +521,10 @@ def test_a_draft_changes_no_answer_and_a_bare_file_takes_tokens_alone():
 @pytest.fixture(scope="module")
 def further() -> Iterator[Server]:
     """With a key, a second model, and a template that takes tools."""
-    first, other = session(FakeDecoder(context=512)), session(FakeDecoder(context=512, seed=1))
-    for one in (first, other):
-        one._shared._template = ChatTemplate(TOOLS, {})
-    first._decoder.bias[list(b'"}')] = other._decoder.bias[list(b'"}')] = 3
+    decoders = FakeDecoder(context=512), FakeDecoder(context=512, seed=1)
+    for decoder in decoders:
+        decoder.bias[list(b'"}')] = 3
+    first, other = (session(decoder, template=TOOLS) for decoder in decoders)
     with Server(
         [first],
         "double",
@@ -625,8 +634,8 @@ def test_a_client_that_leaves_ends_its_answer():
 
 def test_images_come_as_data_urls():
     pytest.importorskip("PIL")
-    made = session(Eyes(context=512))
-    with Server([made], "eyes", port=0, limits=LIMITS._replace(images=2)) as server:
+    eyes = Eyes(context=512)
+    with Server([session(eyes)], "eyes", port=0, limits=LIMITS._replace(images=2)) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
 
@@ -649,7 +658,7 @@ def test_images_come_as_data_urls():
         seen = [{"type": "text", "text": "See"}, *[{"type": "image", "image": image}] * 2]
         expected = session(Eyes(context=512)).chat([{"role": "user", "content": seen}], max_tokens=5).run()
         assert body["choices"][0]["message"]["content"] == expected.text
-        assert made._decoder.seen == [(1, 1, 3), (1, 1, 3)]
+        assert eyes.seen == [(1, 1, 3), (1, 1, 3)]
         for bad in (
             "http://example.org/x.png", "file:///etc/passwd", "data:text/html;base64,AAAA", "data:image/png;base64,$$", "data:image/png,xx",
             "data:image/png;base64,AAAA", PIXEL[:60] + "AAAA" + PIXEL[64:], {"url": 5}, None, {},

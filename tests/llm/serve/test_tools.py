@@ -16,7 +16,6 @@ from tests.llm.test_messages import ADD, NOW, TOOLS
 from torchette.llm.serve import Server
 from torchette.llm.serve.refusal import Refusal
 from torchette.llm.serve.tools import tools_of
-from torchette.llm.text import ChatTemplate
 
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "x"}]}
@@ -40,9 +39,7 @@ class Writer(FakeDecoder):
 
 
 def writer(text: str) -> Any:
-    made = session(Writer(text))
-    made._shared._template = ChatTemplate(TOOLS + "<assistant>", {})
-    return made
+    return session(Writer(text), template=TOOLS + "<assistant>")
 
 
 def function(name: object, **more: Any) -> dict[str, Any]:

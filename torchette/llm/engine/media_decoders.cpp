@@ -163,7 +163,7 @@ class CrossDecoder final : public MediaDecoder {
     Media media;
     if (reads_text_) {
       TORCHETTE_CHECK(tokens.size() <= static_cast<size_t>(sizes_[1]), OutOfResources,
-                      "the prompt has %zu tokens, the encoder takes %d", tokens.size(),
+                      "the prompt has %zu tokens, the encoder takes 1 to %d", tokens.size(),
                       static_cast<int>(sizes_[1]));
       media.sizes = {1, static_cast<SizesType>(tokens.size())};
       media.tokens.assign(tokens.begin(), tokens.end());

@@ -318,6 +318,11 @@ Result<std::string> TextLLMRunner::render(std::string_view messages, std::string
 Result<std::string> TextLLMRunner::render(std::string_view messages, std::string_view options,
                                           std::string* grammar) {
   TORCHETTE_TRY(load());
+  const Result<Json> given = Json::parse(messages, Json::kDeep);
+  if (!given.ok()) return given.error();
+  const Result<Json> more = Json::parse(options.empty() ? "{}" : options, Json::kDeep);
+  if (!more.ok()) return more.error();
+  TORCHETTE_CHECK(more->is(Json::Kind::Object), InvalidArgument, "the options of a chat must be a JSON object");
   if (!template_) {
     const auto file = [this](const char* name) -> std::optional<std::string> {
       const Result<FreeableBuffer> bytes = named_data(name);
@@ -328,10 +333,6 @@ Result<std::string> TextLLMRunner::render(std::string_view messages, std::string
     if (!made.ok()) return made.error();
     template_ = std::make_shared<ChatFormat>(std::move(*made));
   }
-  const Result<Json> given = Json::parse(messages, Json::kDeep);
-  if (!given.ok()) return given.error();
-  const Result<Json> more = Json::parse(options.empty() ? "{}" : options, Json::kDeep);
-  if (!more.ok()) return more.error();
   const uint64_t placeholder = decoder_->image_placeholder();
   std::string image;  // the text of an image in templates without parts
   if (placeholder != UINT64_MAX && tokenizer_) {
