@@ -451,4 +451,6 @@ def test_the_c_library_and_python_share_a_process(order: str) -> None:
     built("torchette_shared")
     command = [sys.executable, "-c", BOTH, str(BUILD / "libtorchette.so"), order]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.startswith("both") and "already" not in done.stderr, done.stderr
+    assert done.returncode == 0 and done.stdout.startswith("both") and "already" not in done.stderr, (
+        done.stderr
+    )

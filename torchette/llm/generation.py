@@ -8,12 +8,9 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torchette.errors import ExecutionError
-
-if TYPE_CHECKING:
-    from torchette.llm.session import Session
 
 
 class Piece(NamedTuple):
@@ -52,7 +49,7 @@ class Statistics(NamedTuple):
 class Generation:
     """An answer in generation: an iterator of `Piece`. `tokens`, `text` and `finish_reason` are its state."""
 
-    def __init__(self, session: Session, *, fails_when_full: bool, ignore_end: bool) -> None:
+    def __init__(self, session: Any, *, fails_when_full: bool, ignore_end: bool) -> None:
         self._session = session
         self._fails_when_full, self._ignore_end = fails_when_full, ignore_end
         self.tokens: list[int] = []

@@ -69,9 +69,11 @@ Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<ui
     if (logits[i] > logits[likeliest]) likeliest = i;
   }
   const float most = logits[likeliest];
-  TORCHETTE_CHECK(!has_nan && most < INFINITY, Internal, "no token can be chosen: logits are NaN or infinite");
-  TORCHETTE_CHECK(most > -INFINITY, InvalidArgument,
-                  "no token can be chosen: the grammar, logit_bias and generation_config.json forbid all tokens");
+  TORCHETTE_CHECK(!has_nan && most < INFINITY, Internal,
+                  "no token can be chosen: logits are NaN or infinite");
+  TORCHETTE_CHECK(
+      most > -INFINITY, InvalidArgument,
+      "no token can be chosen: the grammar, logit_bias and generation_config.json forbid all tokens");
   Choice choice;
   choice.token = likeliest;
   if (temperature_ <= 0) return choice;

@@ -322,7 +322,8 @@ Result<std::string> TextLLMRunner::render(std::string_view messages, std::string
   if (!given.ok()) return given.error();
   const Result<Json> more = Json::parse(options.empty() ? "{}" : options, Json::kDeep);
   if (!more.ok()) return more.error();
-  TORCHETTE_CHECK(more->is(Json::Kind::Object), InvalidArgument, "the options of a chat must be a JSON object");
+  TORCHETTE_CHECK(more->is(Json::Kind::Object), InvalidArgument,
+                  "the options of a chat must be a JSON object");
   if (!template_) {
     const auto file = [this](const char* name) -> std::optional<std::string> {
       const Result<FreeableBuffer> bytes = named_data(name);
