@@ -82,8 +82,8 @@ def _engine_errors(kind: type[TorchetteError], lead: str = "", code: str | None 
                 code="session-busy",
             ) from None
         if "no token can be chosen" in message:
-            code = "no-token"
-        elif number == native.OUT_OF_RESOURCES and kind is InputError:
+            raise ExecutionError(message, code="no-token") from None
+        if number == native.OUT_OF_RESOURCES and kind is InputError:
             code = "prompt-too-long"
         raise kind(lead + message, code=code) from None
 
@@ -265,7 +265,7 @@ class Session:
         model; the session then does not change."""
         state = Path(path).read_bytes()
         self._end()
-        with _engine_errors(FormatError, f"{os.fspath(path)}: ", "bad-state"):
+        with _engine_errors(FormatError, f"{os.fspath(path)}: ", code="bad-state"):
             self._runner.set_state(state)
 
     def _checked(self, tokens: Iterable[Any]) -> list[int]:

@@ -33,7 +33,7 @@ namespace {
 
 using namespace extension::llm;
 
-using Floats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
+using FloatArray = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 
 /// The exception of a decoder's method, until the call of the engine returns.
 thread_local std::exception_ptr raised;
@@ -96,8 +96,8 @@ class PythonDecoder {
     for (size_t i = begin; i < end; ++i) given.append(tokens[i]);
     const nb::module_ numpy = nb::module_::import_("numpy");
     const nb::object logits = decoder_.attr("step")(given, begin);
-    logits_ =
-        nb::cast<Floats>(numpy.attr("array")(logits, nb::arg("dtype") = "float32", nb::arg("order") = "C"));
+    logits_ = nb::cast<FloatArray>(
+        numpy.attr("array")(logits, nb::arg("dtype") = "float32", nb::arg("order") = "C"));
     const size_t size = nb::cast<size_t>(decoder_.attr("vocab_size"));
     if (logits_.size() == 0 || logits_.size() % size != 0)
       throw nb::value_error("step() of the decoder must return logits of shape [tokens, vocab_size]");
@@ -121,7 +121,7 @@ class PythonDecoder {
   }
 
   nb::object decoder_;
-  Floats logits_;
+  FloatArray logits_;
   nb::dict state_;  // copies of the arrays, which the engine may change
   std::vector<nb::ndarray<nb::c_contig, nb::device::cpu>> arrays_;
 };
@@ -216,11 +216,11 @@ class Runner {
     std::vector<MultimodalInput> inputs = {make_token_input(tokens)};
     for (const nb::handle image : images) inputs.push_back(make_image_input(image_of(image)));
     if (!samples.is_none()) {
-      const auto array = nb::cast<Floats>(samples);
+      const auto array = nb::cast<FloatArray>(samples);
       inputs.push_back(make_raw_audio_input(RawAudio::of(array.data(), array.size())));
     }
     if (!features.is_none()) {
-      const auto array = nb::cast<Floats>(features);
+      const auto array = nb::cast<FloatArray>(features);
       inputs.push_back(make_audio_input(Audio(
           std::vector<float>(array.data(), array.data() + array.size()), static_cast<int32_t>(array.shape(0)),
           static_cast<int32_t>(array.shape(1)), static_cast<int32_t>(array.shape(2)))));
@@ -358,7 +358,7 @@ void bind_llm_engine(nb::module_& m) {
         unwrap(read_wav({static_cast<const uint8_t*>(bytes.data()), bytes.size()}));
     return nb::bytes(samples.data(), samples.size() * sizeof(float));
   });
-  m.def("log_mel", [](const Floats& samples, size_t bands, size_t frames) {
+  m.def("log_mel", [](const FloatArray& samples, size_t bands, size_t frames) {
     const std::vector<float> all = log_mel(samples.data(), samples.size(), bands, frames);
     return nb::bytes(all.data(), all.size() * sizeof(float));
   });
