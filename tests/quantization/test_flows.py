@@ -158,7 +158,7 @@ def test_a_model(name: str, how: dict[str, bool]) -> None:
     args = (draw(),)
     graph = _converted(build(), args, _quantizer(**how))
     is_zero = name == "only zeros" and not how.get("is_dynamic")
-    with pytest.warns(ZeroRangeWarning, match="values of") if is_zero else contextlib.nullcontext():
+    with pytest.warns(ZeroRangeWarning, match="ranges of") if is_zero else contextlib.nullcontext():
         _agrees(graph, args)
 
 

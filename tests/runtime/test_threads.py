@@ -145,7 +145,8 @@ print(*outcomes)
 
 def test_a_child_of_fork_does_not_wait_for_threads_of_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "towers.pte"
-    torchette.compile(Towers().eval(), (torch.ones(32, 128),)).save(path)
+    config = ExecutorchBackendConfig(parallel=2)
+    torchette.compile(Towers().eval(), (torch.ones(32, 128),), config=config).save(path)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK, path, "30"], capture_output=True, text=True
     )

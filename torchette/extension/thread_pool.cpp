@@ -4,6 +4,11 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <utility>
+
+#if defined(__linux__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
 
 namespace torchette::extension::threadpool {
 namespace {
@@ -17,36 +22,71 @@ void* task_context() { return current_context; }
 TaskContextScope::TaskContextScope(void* context) : before_(current_context) { current_context = context; }
 TaskContextScope::~TaskContextScope() { current_context = before_; }
 
-ThreadPool::ThreadPool(size_t thread_count) {
-  if (thread_count == 0) thread_count = std::max(1u, std::thread::hardware_concurrency());
-  threads_.reserve(thread_count);
-  for (size_t i = 0; i < thread_count; ++i) threads_.emplace_back([this] { work(); });
+namespace {
+
+std::mutex pools_mutex;  // of the list of all pools; locked while the process forks
+ThreadPool* first_pool = nullptr;
+
+}  // namespace
+
+ThreadPool::ThreadPool(size_t thread_count)
+    : count_(thread_count != 0 ? thread_count : std::max(1u, std::thread::hardware_concurrency())) {
+  {
+    const std::lock_guard<std::mutex> lock(pools_mutex);
+#if defined(__linux__) || defined(__APPLE__)
+    static bool is_registered = false;
+    if (!std::exchange(is_registered, true))
+      pthread_atfork([] { pools_mutex.lock(); }, [] { pools_mutex.unlock(); }, [] { renew_all(); });
+#endif
+    next_ = first_pool;
+    first_pool = this;
+  }
+  start(*state_);
 }
 
 ThreadPool::~ThreadPool() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ends_ = true;
+    const std::lock_guard<std::mutex> lock(pools_mutex);
+    ThreadPool** link = &first_pool;
+    while (*link != this) link = &(*link)->next_;
+    *link = next_;
   }
-  changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->ends = true;
+  }
+  state_->changed.notify_all();
+  for (std::thread& thread : state_->threads) thread.join();
+  delete state_;
+}
+
+/// In a child of fork(): the old states stay, because destructors of mutexes and threads may not run.
+void ThreadPool::renew_all() {
+  for (ThreadPool* pool = first_pool; pool != nullptr; pool = pool->next_) pool->state_ = new State;
+  pools_mutex.unlock();
+}
+
+void ThreadPool::start(State& state) const {
+  state.threads.reserve(count_);
+  for (size_t i = 0; i < count_; ++i) state.threads.emplace_back([&state] { work(state); });
 }
 
 void ThreadPool::submit(void (*task)(void*), void* argument) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    tasks_.push_back({task, argument, current_context});
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    if (state_->threads.empty()) start(*state_);
+    state_->tasks.push_back({task, argument, current_context});
   }
-  changed_.notify_one();
+  state_->changed.notify_one();
 }
 
-void ThreadPool::work() {
-  std::unique_lock<std::mutex> lock(mutex_);
+void ThreadPool::work(State& state) {
+  std::unique_lock<std::mutex> lock(state.mutex);
   for (;;) {
-    changed_.wait(lock, [this] { return ends_ || !tasks_.empty(); });
-    if (tasks_.empty()) return;
-    const Task task = tasks_.front();
-    tasks_.pop_front();
+    state.changed.wait(lock, [&] { return state.ends || !state.tasks.empty(); });
+    if (state.tasks.empty()) return;
+    const Task task = state.tasks.front();
+    state.tasks.pop_front();
     lock.unlock();
     current_context = task.context;
     task.function(task.argument);
@@ -77,7 +117,7 @@ void ThreadPool::run(const std::function<void(size_t)>& task, size_t range) {
   const auto loop = std::make_shared<Loop>();
   loop->task = &task;
   loop->range = range;
-  for (size_t i = 0; i < std::min(range - 1, threads_.size()); ++i)
+  for (size_t i = 0; i < std::min(range - 1, count_); ++i)
     submit(
         [](void* argument) {
           const std::unique_ptr<std::shared_ptr<Loop>> own(static_cast<std::shared_ptr<Loop>*>(argument));

@@ -30,6 +30,7 @@ class TaskContextScope {
   void* before_;
 };
 
+/// A child of fork() starts new threads with the first task. Tasks of its parent do not run in it.
 class ThreadPool final : public Executor {
  public:
   /// 0 means as many threads as the machine has cores.
@@ -37,7 +38,7 @@ class ThreadPool final : public Executor {
   /// Returns when all tasks have run.
   ~ThreadPool() override;
 
-  size_t get_thread_count() const { return threads_.size(); }
+  size_t get_thread_count() const { return count_; }
   void submit(void (*task)(void*), void* argument) override;
   /// Calls `task(0)` to `task(range - 1)`, on the threads and on this one; returns when all have returned.
   /// May be called from within a task.
@@ -50,13 +51,22 @@ class ThreadPool final : public Executor {
     void* context;  // of the thread that submitted it
   };
 
-  void work();
+  /// Replaced in a child of fork(), which has none of the threads, and the mutex as it was.
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Task> tasks;
+    bool ends = false;
+    std::vector<std::thread> threads;
+  };
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Task> tasks_;
-  bool ends_ = false;
-  std::vector<std::thread> threads_;
+  void start(State& state) const;
+  static void work(State& state);
+  static void renew_all();
+
+  size_t count_;
+  State* state_ = new State;
+  ThreadPool* next_ = nullptr;  // of all pools
 };
 
 /// The process's pool, made on first use, with a thread for each core.

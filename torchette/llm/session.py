@@ -39,8 +39,8 @@ __all__ = ["Decoder", "Generation", "Piece", "Session", "Statistics"]
 class Decoder(Protocol):
     """A decoder with a KV cache. Optional attributes: `named_data`, a mapping of the named data that programs carry (such as
     "chat_template.jinja"); `begin`, the token that begins every text; `ends`, the tokens that end a text; `placeholder`, the
-    token of an image in chat templates, and `place(tokens, images, audio)`, which returns tokens with numbers from
-    `vocab_size` for images and audio."""
+    token of an image in chat templates, and `place(tokens, images, audio)`, which returns tokens in which
+    values from `vocab_size` represent images and audio."""
 
     vocab_size: int
     max_context: int
@@ -97,7 +97,7 @@ class Session:
 
     Args:
         source: the path of a .pte file or its bytes, a compiled model, or a `Decoder`.
-        tokenizer: the path of a tokenizer.json, SentencePiece or tiktoken file; by default the program's.
+        tokenizer: the path of a tokenizer.json, SentencePiece or tiktoken file; by default that of the program.
         data_files: paths of .ptd files with weights.
         adapter: as for `set_adapter`.
         threads: see `Program.load_method`.
@@ -391,7 +391,7 @@ class Session:
         return piece
 
     def _placed(self, prompt: str | Sequence[int], images: Sequence[Any], audio: object) -> list[int]:
-        """The tokens of a prompt, with numbers for the images and the sound in it."""
+        """Returns the tokens of a prompt, in which values from `vocab_size` represent images and audio."""
         reads = self._shared.reads
         tokens = self.encode(prompt, audio is None) if isinstance(prompt, str) else self._checked(prompt)
         if reads in ("audio", "text") and (len(images) or (reads == "audio") != (audio is not None)):
@@ -444,7 +444,7 @@ class Session:
             raise InputError(f"logit_bias has a token that is not there, they are 0 to {self.vocab_size - 1}")
         if "schema" in given:
             if "grammar" in given:
-                raise InputError("grammar and schema are two ways to say one thing: give one")
+                raise InputError("grammar and schema constrain the same answer; set one of them")
             given["grammar"] = grammar_of(given.pop("schema"))
         elif isinstance(grammar, str):
             Grammar(grammar)
@@ -455,7 +455,7 @@ class Session:
 
 
 def _planar(image: Any) -> np.ndarray:
-    """An image of bytes [height, width, 3] or of numbers [3, height, width] as an array [channels, height, width]."""
+    """Returns an image, uint8 [height, width, 3] or float [3, height, width], as an array [channels, height, width]."""
     array = np.asarray(image)
     if array.dtype == np.uint8 and array.ndim == 3 and array.shape[2] == 3 and array.size:
         return np.ascontiguousarray(array.transpose(2, 0, 1))

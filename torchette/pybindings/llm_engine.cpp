@@ -38,7 +38,7 @@ using FloatArray = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 /// The exception of a decoder's method, until the call of the engine returns.
 thread_local std::exception_ptr raised;
 
-/// A decoder of Python (torchette.llm.token_state.Decoder). Its functions take the interpreter's lock.
+/// A decoder that Python implements (torchette.llm.session.Decoder). Its functions acquire the GIL.
 class PythonDecoder {
  public:
   explicit PythonDecoder(nb::object decoder) : decoder_(std::move(decoder)) {}

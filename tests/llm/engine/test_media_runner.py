@@ -14,6 +14,7 @@ import pytest
 from tests.building import BUILD, built
 from tests.llm.engine.test_runner import converse
 from tests.models import zoo
+from torchette.errors import InputError
 
 torch = pytest.importorskip("torch")
 _LIBRARY = zoo.declare_torchvision_operators()
@@ -134,6 +135,12 @@ def test_sound(words: Path, tmp_path: Path) -> None:
     assert said[1].tokens[-COUNT:] == said[6].tokens[-COUNT:] == expected
     assert said[3].tokens[-COUNT:] == answers(session, [3, 7, 8], audio=samples) != expected
     assert said[4].error == "InvalidArgument"
+    # audio that is longer than the encoder reads is refused, not cut
+    np.zeros(2 * 100 * 160, np.float32).tofile(tmp_path / "long")
+    (long,) = converse(path, f"samples\t{tmp_path / 'long'}", tokenizer=words)
+    assert long.error == "InvalidArgument"
+    with pytest.raises(InputError, match=r"audio has 2\.0 s, the model takes at most 1\.0 s; divide it"):
+        session.generate([], audio=np.zeros(2 * 100 * 160, np.float32))
 
     # the class that ExecuTorch has for it
     line = f"transcribe\t{tmp_path / 'features'}\t16\t100\t{COUNT}"

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -102,7 +102,7 @@ class Matcher:
         return result
 
 
-def _call(function: Any, *arguments: Any) -> Any:
+def _call(function: Callable[..., Any], *arguments: object) -> Any:
     try:
         return function(*arguments)
     except native.module().Fault as fault:

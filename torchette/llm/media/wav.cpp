@@ -55,7 +55,7 @@ Error read_format(const uint8_t* bytes, size_t size, Format* format) {
       static_cast<unsigned>(format->kind), static_cast<unsigned>(bits));
   TORCHETTE_CHECK(format->num_channels > 0, InvalidExternalData, "the file has no channels");
   TORCHETTE_CHECK(format->rate == kSampleRate, NotSupported,
-                  "the file has %u samples per second, the model takes %d",
+                  "the file has %u samples per second, the model requires %d",
                   static_cast<unsigned>(format->rate), kSampleRate);
   return Error::Ok;
 }

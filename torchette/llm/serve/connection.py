@@ -12,7 +12,6 @@ import socket
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
-from typing import Any
 
 from torchette.llm.serve.limits import Limits
 from torchette.llm.serve.refusal import Refusal
@@ -252,6 +251,6 @@ class Connection(BaseHTTPRequestHandler):
     def _write(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data) if self._is_chunked else data)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Logs without the client's control characters."""
         _log.info("%s %s", self.client_address[0], (format % args).encode("unicode_escape").decode())

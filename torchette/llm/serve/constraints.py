@@ -49,7 +49,7 @@ def constraint(body: Mapping[str, Any]) -> dict[str, Any]:
     return dict([next(iter(found.values()))]) if found else {}
 
 
-def _schema(where: str, value: Any) -> Iterator[tuple[str, Constraint]]:
+def _schema(where: str, value: object) -> Iterator[tuple[str, Constraint]]:
     """A JSON schema, or its text."""
     if isinstance(value, str):
         try:
@@ -61,14 +61,14 @@ def _schema(where: str, value: Any) -> Iterator[tuple[str, Constraint]]:
     yield where, ("schema", value)
 
 
-def _any_object(where: str, value: Any) -> Iterator[tuple[str, Constraint]]:
+def _any_object(where: str, value: object) -> Iterator[tuple[str, Constraint]]:
     if not isinstance(value, bool):
         raise wrong(where, f"{where} must be true or false")
     if value:
         yield where, ("schema", {"type": "object"})
 
 
-def _grammar(where: str, value: Any) -> Iterator[tuple[str, Constraint]]:
+def _grammar(where: str, value: object) -> Iterator[tuple[str, Constraint]]:
     if isinstance(value, dict):  # TGI's grammar
         yield from _typed(where, value)
     elif not isinstance(value, str):
@@ -77,7 +77,7 @@ def _grammar(where: str, value: Any) -> Iterator[tuple[str, Constraint]]:
         yield where, ("grammar", value)
 
 
-def _choice(where: str, value: Any) -> Iterator[tuple[str, Constraint]]:
+def _choice(where: str, value: object) -> Iterator[tuple[str, Constraint]]:
     if not isinstance(value, list) or not value or not all(isinstance(one, str) and one for one in value):
         raise wrong(where, f"{where} must be a list of texts that are not empty")
     yield where, ("grammar", "root ::= " + " | ".join(map(_literal, value)))
@@ -88,7 +88,7 @@ def _literal(text: str) -> str:
     return '"' + "".join(c if c.isalnum() else f"\\U{ord(c):08x}" for c in text) + '"'
 
 
-def _regex(where: str, value: Any) -> Iterator[tuple[str, Constraint]]:
+def _regex(where: str, value: object) -> Iterator[tuple[str, Constraint]]:
     if not isinstance(value, str):
         raise wrong(where, f"{where} must be a regular expression")
     try:
@@ -98,7 +98,7 @@ def _regex(where: str, value: Any) -> Iterator[tuple[str, Constraint]]:
         raise unsupported(where, f"{where}: {error.message}") from None
 
 
-def _named_schema(where: str, value: Any) -> Iterator[tuple[str, Constraint]]:
+def _named_schema(where: str, value: object) -> Iterator[tuple[str, Constraint]]:
     """OpenAI's object with a name and a schema; without a schema, any JSON."""
     if not isinstance(value, dict):
         raise wrong(where, f"{where} must be an object with a name and a schema")
@@ -107,7 +107,7 @@ def _named_schema(where: str, value: Any) -> Iterator[tuple[str, Constraint]]:
     yield from _schema(f"{where}.schema", {} if schema is None else schema)
 
 
-def _typed(where: str, value: Any) -> Iterator[tuple[str, Constraint]]:
+def _typed(where: str, value: object) -> Iterator[tuple[str, Constraint]]:
     """An object such as {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}."""
     if not isinstance(value, dict):
         raise wrong(where, f"{where} must be an object with a type")
@@ -125,7 +125,7 @@ def _typed(where: str, value: Any) -> Iterator[tuple[str, Constraint]]:
         raise wrong(where, f"{where} of type {kind} needs {' or '.join(readers)}")
 
 
-def _structured_outputs(where: str, value: Any) -> Iterator[tuple[str, Constraint]]:
+def _structured_outputs(where: str, value: object) -> Iterator[tuple[str, Constraint]]:
     """vLLM's object with one constraint."""
     if not isinstance(value, dict):
         raise wrong(where, f"{where} must be an object")

@@ -85,7 +85,7 @@ class Server(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
         self.is_local = self.server_address[0] in ("127.0.0.1", "::1")
 
-    def process_request(self, request: _RequestType, client_address: Any) -> None:
+    def process_request(self, request: _RequestType, client_address: object) -> None:
         """Starts a thread for a connection, if there are not too many."""
         if not self._connections.acquire(blocking=False):
             self.shutdown_request(request)
@@ -96,14 +96,14 @@ class Server(ThreadingHTTPServer):
             self._connections.release()
             raise
 
-    def process_request_thread(self, request: _RequestType, client_address: Any) -> None:
+    def process_request_thread(self, request: _RequestType, client_address: object) -> None:
         """Serves a connection in its thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._connections.release()
 
-    def handle_error(self, request: _RequestType, client_address: Any) -> None:
+    def handle_error(self, request: _RequestType, client_address: tuple[str, int]) -> None:
         """Logs a connection that ended in the middle of a request. Other connections continue."""
         _log.info("a connection of %s ended", client_address[0], exc_info=True)
 
