@@ -155,7 +155,8 @@ class Session:
     @property
     def tokens(self) -> tuple[int, ...]:
         """The tokens in the KV cache. Tokens beyond the vocabulary represent images and sound."""
-        tokens: tuple[int, ...] = self._runner.tokens
+        with _engine_errors(ExecutionError):
+            tokens: tuple[int, ...] = self._runner.tokens
         return tokens
 
     @property
@@ -232,11 +233,15 @@ class Session:
         if self._has_decoder:
             raise InputError("a session on a decoder takes no adapters")
         self._end()
+        if adapter is None:
+            with _engine_errors(FormatError):
+                self._runner.set_adapter("")
+            return
         with (
             lora.file_for(adapter, self._shared.files) as paths,
             _engine_errors(FormatError, "the adapter: "),
         ):
-            self._runner.set_adapter("" if adapter is None else os.fspath(paths[0]))
+            self._runner.set_adapter(os.fspath(paths[0]))
 
     def new(self) -> Session:
         """Returns a session on the same weights, without tokens."""

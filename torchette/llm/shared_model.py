@@ -31,8 +31,7 @@ class SharedModel:
     def template(self) -> ChatTemplate:
         """The chat template of the file. Raises FormatError, code "no-chat-template", if it has none."""
         if self._template is None:
-            begin, end = (token % (1 << 63) if token >= 0 else -1 for token in (self.begin, self.end))
-            self._template = ChatTemplate.of_files(self.files, self.tokenizer, begin, end)
+            self._template = ChatTemplate.of_files(self.files, self.tokenizer, self.begin, self.end)
         return self._template
 
 

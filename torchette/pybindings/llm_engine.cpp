@@ -19,7 +19,6 @@
 #include "torchette/llm/engine/callback_decoder.h"
 #include "torchette/llm/engine/config_json.h"
 #include "torchette/llm/engine/text_llm_runner.h"
-#include "torchette/llm/media/features.h"
 #include "torchette/llm/media/wav.h"
 #include "torchette/pybindings/bindings.h"
 #include "torchette/pybindings/faults.h"
@@ -68,7 +67,7 @@ class PythonDecoder {
     };
     callbacks.copy = [self] {
       return self->guarded<std::unique_ptr<Decoder>>(
-          [&] { return std::move(*make(self->decoder_.attr("new")())); });
+          [&] { return unwrap(make(self->decoder_.attr("new")())); });
     };
     callbacks.cancel = [self] {
       static_cast<void>(self->guarded<bool>([&] {
@@ -163,16 +162,29 @@ class Runner {
     return std::move(*result);
   }
 
+  /// While one lives, its thread alone uses a conversation. Throws if another thread uses it.
+  class Use {
+   public:
+    explicit Use(std::shared_ptr<std::atomic<bool>> flag) {
+      if (flag == nullptr) return;
+      if (flag->exchange(true))
+        throw Fault{Fault::Kind::Runtime, Error::InvalidState, "another thread uses the session", 0};
+      flag_ = std::move(flag);
+    }
+    Use(const Use&) = delete;
+    ~Use() {
+      if (flag_ != nullptr) *flag_ = false;
+    }
+
+   private:
+    std::shared_ptr<std::atomic<bool>> flag_;
+  };
+
   /// Calls the engine without the interpreter's lock. Throws its error, or what a decoder of Python has
   /// raised.
   template <typename Function>
   auto call(const Function& function) {
-    if (is_busy_.exchange(true))
-      throw Fault{Fault::Kind::Runtime, Error::InvalidState, "another thread uses the session", 0};
-    struct Idle {
-      std::atomic<bool>& busy;
-      ~Idle() { busy = false; }
-    } const idle{is_busy_};
+    const Use use(is_used_), use_of_draft(draft_is_used_);
     raised = nullptr;
     std::string log;
     auto result = [&] {
@@ -231,6 +243,7 @@ class Runner {
   /// Starts an answer to a conversation. `options` are members of GenerationConfig in JSON.
   void begin(const std::vector<uint64_t>& tokens, const std::string& options, Runner* draft,
              int32_t num_draft) {
+    draft_is_used_ = draft ? draft->is_used_ : nullptr;
     call([&]() -> Error {
       Result<GenerationConfig> config = runner_->default_config();
       if (!config.ok()) return config.error();
@@ -247,6 +260,7 @@ class Runner {
   }
 
   nb::dict stats() const {
+    const Use use(is_used_);
     const Stats stats = runner_->stats();
     nb::dict found;
     found["prompt_tokens"] = stats.num_prompt_tokens;
@@ -271,6 +285,7 @@ class Runner {
   }
 
   nb::tuple tokens() const {
+    const Use use(is_used_);
     nb::list found;
     for (size_t i = 0; i < runner_->num_cached(); ++i) found.append(runner_->tokens()[i]);
     return nb::tuple(found);
@@ -320,7 +335,8 @@ class Runner {
 
   SharedProgram program_;  // first, so that it goes last; null for a decoder of Python
   std::shared_ptr<TextLLMRunner> runner_;
-  std::atomic<bool> is_busy_{false};
+  std::shared_ptr<std::atomic<bool>> is_used_ = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<std::atomic<bool>> draft_is_used_;  // null without a draft
   bool has_logprobs_ = false;
 };
 
@@ -357,15 +373,6 @@ void bind_llm_engine(nb::module_& m) {
     const std::vector<float> samples =
         unwrap(read_wav({static_cast<const uint8_t*>(bytes.data()), bytes.size()}));
     return nb::bytes(samples.data(), samples.size() * sizeof(float));
-  });
-  m.def("log_mel", [](const FloatArray& samples, size_t bands, size_t frames) {
-    const std::vector<float> all = log_mel(samples.data(), samples.size(), bands, frames);
-    return nb::bytes(all.data(), all.size() * sizeof(float));
-  });
-  m.def("pixels", [](nb::handle image, size_t height, size_t width, const std::vector<double>& mean,
-                     const std::vector<double>& std) {
-    const std::vector<float> all = pixels(image_of(image), height, width, mean, std);
-    return nb::bytes(all.data(), all.size() * sizeof(float));
   });
 }
 

@@ -2,8 +2,7 @@
 // In: a model, perhaps a tokenizer, and a line for each thing to do with a runner on the standard input, its
 // words between tabs: generate PROMPT NAME=VALUE..., prefill PROMPT, rewind N, reset, warmup PROMPT, steps
 // and chat like generate, render MESSAGES OPTIONS, fork, join, save and load FILE, adapter FILE, draft FILE
-// COUNT, drafted, grammar SCHEMA, sample JSON FILE PROMPT ANSWER ALLOWED COUNT (the distribution and COUNT
-// tokens for the logits of a file, float32), image FILE WIDTH HEIGHT (bytes), pixels FILE WIDTH HEIGHT and
+// COUNT, drafted, grammar SCHEMA, image FILE WIDTH HEIGHT (bytes), pixels FILE WIDTH HEIGHT and
 // sound FILE BINS FRAMES and samples FILE (float32). Out, for each: the error, the conversation's tokens, the
 // answer in hexadecimal, what ended it and how many pieces it had, between bars.
 #include <atomic>
@@ -18,7 +17,6 @@
 #include "torchette/extension/error_name.h"
 #include "torchette/llm/engine/asr_runner.h"
 #include "torchette/llm/engine/config_json.h"
-#include "torchette/llm/engine/sampler.h"
 #include "torchette/llm/engine/session_state.h"
 #include "torchette/llm/engine/text_llm_runner.h"
 #include "torchette/llm/grammar/schema.h"
@@ -26,48 +24,6 @@
 using namespace torchette;
 using namespace torchette::extension;
 using namespace torchette::extension::llm;
-
-namespace {
-
-std::vector<uint64_t> numbers_in(const std::string& text) {
-  std::vector<uint64_t> numbers;
-  for (const char* at = text.c_str(); *at != 0;) {
-    char* end = nullptr;
-    numbers.push_back(std::strtoull(at, &end, 10));
-    at = *end == ' ' ? end + 1 : end;
-  }
-  return numbers;
-}
-
-/// Writes the probability of each token, or the token that is certain, and the tokens that were drawn.
-Error sample(const GenerationConfig& config, const std::vector<std::string>& parts, std::string* out) {
-  const Result<std::vector<uint8_t>> bytes = read_file(parts[2]);
-  if (!bytes.ok()) return bytes.error();
-  std::vector<float> logits(bytes->size() / sizeof(float));
-  std::memcpy(logits.data(), bytes->data(), logits.size() * sizeof(float));
-  std::vector<uint64_t> history = numbers_in(parts[3]);
-  const size_t answer = history.size();
-  for (uint64_t token : numbers_in(parts[4])) history.push_back(token);
-  std::vector<bool> allowed(logits.size());
-  const bool allows_all = parts[5] == "all";
-  if (!allows_all)
-    for (uint64_t token : numbers_in(parts[5])) allowed[token] = true;
-  Sampler sampler(config);
-  const Result<Sampler::Choice> choice =
-      sampler.choose({logits.data(), logits.size()}, history, answer, allows_all ? nullptr : &allowed);
-  if (!choice.ok()) return choice.error();
-  char number[32];
-  for (double chance : choice->distribution) {
-    std::snprintf(number, sizeof(number), "%.17g ", chance);
-    *out += number;
-  }
-  if (choice->distribution.empty()) *out += "token " + std::to_string(choice->token);
-  *out += ";";
-  for (int i = std::atoi(parts[6].c_str()); i > 0; --i) *out += std::to_string(sampler.draw(*choice)) + " ";
-  return Error::Ok;
-}
-
-}  // namespace
 
 int main(int count, char** words) {
   static_cast<void>(register_all_backends());
@@ -177,10 +133,6 @@ int main(int count, char** words) {
       const Result<std::string> grammar = grammar_of(parts[1]);
       error = grammar.ok() ? Error::Ok : grammar.error();
       if (grammar.ok()) answer = *grammar;
-    } else if (parts[0] == "sample") {
-      GenerationConfig config;
-      error = read_config(parts[1], &config);
-      if (error == Error::Ok) error = sample(config, parts, &answer);
     } else if (parts[0] == "together") {  // what forks say in threads of their own; the last one is stopped
       std::vector<std::unique_ptr<TextLLMRunner>> all;
       for (int i = 0; i < 3 && error == Error::Ok; ++i) {

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from tests.building import built
 from tests.llm.double import log_softmax
+from tests.llm.engine.sampling import Choice, choices, line
 from torchette.errors import InputError
 from torchette.llm.options import checked
 
@@ -29,47 +26,20 @@ class Case(NamedTuple):
     draws: int = 0
 
 
-class Outcome(NamedTuple):
-    error: str
-    distribution: np.ndarray
-    drawn: list[int]
-    log: str
+def outcomes(*cases: Case) -> tuple[list[Choice], str]:
+    return choices(
+        [
+            line(
+                case.logits.tolist(), (*case.prompt, *case.answer), len(case.prompt),
+                options={"temperature": 1.0, **case.options}, allowed=case.allowed, draws=case.draws,
+            )
+            for case in cases
+        ]
+    )  # fmt: skip
 
 
-def outcomes(folder: Path, *cases: Case) -> list[Outcome]:
-    lines = []
-    for i, case in enumerate(cases):
-        case.logits.astype(np.float32).tofile(folder / f"{i}.logits")
-        allowed = "all" if case.allowed is None else " ".join(map(str, case.allowed))
-        options = json.dumps({"temperature": 1.0, **case.options})
-        words = (
-            options, str(folder / f"{i}.logits"), " ".join(map(str, case.prompt)),
-            " ".join(map(str, case.answer)), allowed, str(case.draws),
-        )  # fmt: skip
-        lines.append("\t".join(("sample", *words)))
-    done = subprocess.run(
-        [built("torchette_converse"), "none"],
-        input="\n".join(lines).encode(),
-        capture_output=True,
-        check=True,
-    )
-    found = []
-    for case, line in zip(cases, done.stdout.decode().splitlines(), strict=True):
-        error, _, text, *_ = line.split("|")
-        chances, _, drawn = bytes.fromhex(text).decode().partition(";")
-        if chances.startswith("token"):
-            distribution: np.ndarray = np.zeros(len(case.logits))
-            distribution[int(chances.split()[1])] = 1
-        else:
-            distribution = np.array(chances.split(), float)
-        found.append(
-            Outcome(error, distribution, [int(token) for token in drawn.split()], done.stderr.decode())
-        )
-    return found
-
-
-def distributions(folder: Path, *cases: Case) -> list[np.ndarray]:
-    found = outcomes(folder, *cases)
+def distributions(*cases: Case) -> list[np.ndarray]:
+    found, _ = outcomes(*cases)
     assert {one.error for one in found} == {"Ok"}
     return [one.distribution for one in found]
 
@@ -78,9 +48,9 @@ def softmax(values: np.ndarray) -> np.ndarray:
     return np.exp(log_softmax(values.astype(np.float64)))
 
 
-def test_temperature_divides_logits_and_zero_takes_the_maximum(tmp_path: Path) -> None:
+def test_temperature_divides_logits_and_zero_takes_the_maximum() -> None:
     temperatures = (0.3, 1.0, 2.5)
-    *warm, zero, tiny = distributions(tmp_path, *(Case({"temperature": t}) for t in (*temperatures, 0, 1e-9)))
+    *warm, zero, tiny = distributions(*(Case({"temperature": t}) for t in (*temperatures, 0, 1e-9)))
     for temperature, found in zip(temperatures, warm, strict=True):
         np.testing.assert_allclose(
             found, softmax(LOGITS.astype(np.float64) / np.float32(temperature)), rtol=1e-6
@@ -89,13 +59,13 @@ def test_temperature_divides_logits_and_zero_takes_the_maximum(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_tokens_that_top_k_top_p_and_min_p_keep(seed: int, tmp_path: Path) -> None:
+def test_tokens_that_top_k_top_p_and_min_p_keep(seed: int) -> None:
     logits = np.random.default_rng(seed).normal(size=40).astype(np.float32)
     full = softmax(logits)
     order = np.argsort(-full)
     counts, masses, parts = (1, 7, 40, 1000), (0.05, 0.5, 0.9), (0.1, 0.6, 1.0)
     cases = [{"top_k": k} for k in counts] + [{"top_p": p} for p in masses] + [{"min_p": m} for m in parts]
-    found = distributions(tmp_path, *(Case(case, logits) for case in (*cases, {"top_k": 10, "top_p": 0.8})))
+    found = distributions(*(Case(case, logits) for case in (*cases, {"top_k": 10, "top_p": 0.8})))
     kept = [set(np.flatnonzero(one)) for one in found]
     mass = np.cumsum(full[order])
     assert kept[:4] == [set(order[:k]) for k in counts]
@@ -107,14 +77,14 @@ def test_tokens_that_top_k_top_p_and_min_p_keep(seed: int, tmp_path: Path) -> No
     assert kept[10] == set(order[: int((mass < 0.8).sum()) + 1])
 
 
-def test_tokens_equal_to_the_last_one_stay_with_top_k(tmp_path: Path) -> None:
-    (found,) = distributions(tmp_path, Case({"top_k": 1}, np.array([1, 2, 2, 0], np.float32)))
+def test_tokens_equal_to_the_last_one_stay_with_top_k() -> None:
+    (found,) = distributions(Case({"top_k": 1}, np.array([1, 2, 2, 0], np.float32)))
     assert np.count_nonzero(found) == 2
 
 
-def test_drawn_tokens_have_the_distribution(tmp_path: Path) -> None:
+def test_drawn_tokens_have_the_distribution() -> None:
     options = {"temperature": 1.3, "top_k": 12, "seed": 3}
-    first, again = outcomes(tmp_path, Case(options, draws=20_000), Case(options, draws=3))
+    (first, again), _ = outcomes(Case(options, draws=20_000), Case(options, draws=3))
     counts = np.bincount(first.drawn, minlength=50)
     kept = first.distribution > 0
     assert not counts[~kept].any() and first.drawn[:3] == again.drawn
@@ -123,7 +93,7 @@ def test_drawn_tokens_have_the_distribution(tmp_path: Path) -> None:
     assert statistic < 31.3  # chi squared of 11 degrees: one seed in a thousand is beyond
 
 
-def test_penalties_and_bias_are_those_of_the_definitions(tmp_path: Path) -> None:
+def test_penalties_and_bias_are_those_of_the_definitions() -> None:
     logits = np.array([2.0, -2.0, 1.0, 0.5], np.float32)
     cases = {
         (1.0, -4.0, 1.0, 0.5): Case({"repetition_penalty": 2.0}, logits, (0, 0), (1,)),
@@ -132,22 +102,22 @@ def test_penalties_and_bias_are_those_of_the_definitions(tmp_path: Path) -> None
         ),
         (2.0, 3.0, 1.0, 0.5): Case({"logit_bias": {"1": 5}}, logits),
     }
-    for expected, found in zip(cases, distributions(tmp_path, *cases.values()), strict=True):
+    for expected, found in zip(cases, distributions(*cases.values()), strict=True):
         np.testing.assert_allclose(found, softmax(np.array(expected)), rtol=1e-6)
     (forbidden,) = distributions(
-        tmp_path, Case({"temperature": 0, "logit_bias": {"0": -1e38}}, logits, allowed=(0, 1, 3))
+        Case({"temperature": 0, "logit_bias": {"0": -1e38}}, logits, allowed=(0, 1, 3))
     )
     assert forbidden.argmax() == 3
 
 
-def test_an_error_where_no_token_can_be_chosen(tmp_path: Path) -> None:
+def test_an_error_where_no_token_can_be_chosen() -> None:
     cases = (
         Case({}, allowed=()), Case({}, np.full(50, np.nan, np.float32)), Case({}, np.full(50, np.inf, np.float32)),
         Case({}, np.array([1, np.nan, 2], np.float32)), Case({"logit_bias": {"50": 1.0}}),
     )  # fmt: skip
-    found = outcomes(tmp_path, *cases)
+    found, log = outcomes(*cases)
     assert "Ok" not in {one.error for one in found}
-    assert found[0].log.count("no token can be chosen") == 4 and "no token 50" in found[0].log
+    assert log.count("no token can be chosen") == 4 and "no token 50" in log
 
 
 @pytest.mark.parametrize(

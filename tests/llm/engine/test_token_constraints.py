@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.building import built
+from tests.llm.engine.sampling import choices, line
 from tests.llm.engine.test_runner import CONTEXT, PROMPT, Small, converse, small
 
 torch = pytest.importorskip("torch")
@@ -38,11 +37,10 @@ class Case:
         written = dict(self.config)
         if "sequence_bias" in written:
             written["sequence_bias"] = [[list(key), value] for key, value in written["sequence_bias"].items()]
-        lists = (" ".join(map(str, one)) for one in (ENDS, self.tokens))
-        logits = " ".join(f"{value:.9g}" for value in self.logits.tolist())
-        return "\t".join(
-            [json.dumps({"eos_token_id": ENDS, **written}), *lists, str(self.prompt), str(self.room), logits]
-        )
+        return line(
+            self.logits.tolist(), self.tokens, self.prompt, ends=ENDS,
+            generation={"eos_token_id": ENDS, **written}, options={"max_new_tokens": self.room},
+        )  # fmt: skip
 
     def expected(self, sample: bool) -> np.ndarray:
         """The scores of transformers' processors."""
@@ -58,17 +56,6 @@ class Case:
         processors = model._get_logits_processor(config, self.prompt, None, None, [], "cpu", {})
         scores = processors(torch.tensor([self.tokens]), torch.from_numpy(self.logits)[None].clone())
         return scores[0].double().numpy()
-
-
-def answers(cases: list[Case]) -> list[str]:
-    done = subprocess.run(
-        [built("torchette_sample")],
-        input="\n".join(case.line() for case in cases),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.splitlines()
 
 
 SEQUENCES = [[1], [2], [3, 4], [5, 6, 1], [0, 0], [8, 3], [39], [4, 38]]
@@ -106,9 +93,11 @@ def test_processors_choose_the_token_of_transformers(config: dict[str, Any]) -> 
         for prompt, new in ((1, 0), (1, 1), (1, 5), (4, 0), (6, 30), (2, 2))
     ]
     changed = 0
-    for case, answer in zip(cases, answers(cases), strict=True):
+    found, _ = choices([case.line() for case in cases])
+    for case, choice in zip(cases, found, strict=True):
         scores = case.expected(False)
-        assert answer == f"Ok {int(scores.argmax())}", (case.tokens, case.prompt, case.room)
+        chosen = choice.error, int(choice.distribution.argmax()), choice.distribution.sum()
+        assert chosen == ("Ok", int(scores.argmax()), 1), (case.tokens, case.prompt, case.room)
         changed += int(scores.argmax()) != int(case.logits.argmax())
     assert changed > 1  # the processor matters
 
@@ -117,12 +106,12 @@ def test_processors_choose_the_token_of_transformers(config: dict[str, Any]) -> 
 def test_warpers_keep_the_tokens_of_transformers(config: dict[str, Any]) -> None:
     cases = [Case(seed, {"do_sample": True, "top_k": 0, **config}, 3, 2, 9) for seed in range(40)]
     kept = set()
-    for case, answer in zip(cases, answers(cases), strict=True):
+    for case, choice in zip(cases, choices([case.line() for case in cases])[0], strict=True):
         scores = case.expected(True)
         wanted = np.exp(scores - scores.max())
-        found = [float(one) for one in answer.removeprefix("Ok ").split()]
-        assert np.allclose(found, wanted / wanted.sum(), rtol=1e-5, atol=1e-12)
-        kept.add(sum(one > 0 for one in found))
+        assert choice.error == "Ok"
+        assert np.allclose(choice.distribution, wanted / wanted.sum(), rtol=1e-5, atol=1e-12)
+        kept.add(int((choice.distribution > 0).sum()))
     assert min(kept) < SIZE
 
 
@@ -135,18 +124,13 @@ def test_warpers_keep_the_tokens_of_transformers(config: dict[str, Any]) -> None
     ],
 )  # fmt: skip
 def test_a_member_of_another_type_is_named(name: str, value: Any) -> None:
-    line = "\t".join([json.dumps({"do_sample": True, name: value}), "2", "1 2", "1", "9", "0 1 2"])
-    done = subprocess.run([built("torchette_sample")], input=line, capture_output=True, text=True, check=True)
-    assert (
-        done.stdout.startswith("InvalidExternalData")
-        and f"generation_config.json: {name} must be" in done.stderr
-    )
+    ((error, *_),), log = choices([line([0, 1, 2], [1, 2], 1, generation={"do_sample": True, name: value})])
+    assert error == "InvalidExternalData" and f"generation_config.json: {name} must be" in log
 
 
 def test_nothing_left_is_an_error_that_names_the_reasons() -> None:
-    line = "\t".join([json.dumps({"suppress_tokens": [0, 1, 2]}), "2", "1 2", "1", "9", "0 1 2"])
-    done = subprocess.run([built("torchette_sample")], input=line, capture_output=True, text=True, check=True)
-    assert done.stdout == "InvalidArgument\n" and "generation_config.json" in done.stderr
+    ((error, *_),), log = choices([line([0, 1, 2], [1, 2], 1, generation={"suppress_tokens": [0, 1, 2]})])
+    assert error == "InvalidArgument" and "generation_config.json" in log
 
 
 def exported(model: Any, folder: Path, small: Small, config: dict[str, Any]) -> Path:

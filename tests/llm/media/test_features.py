@@ -8,36 +8,41 @@ import contextlib
 import io
 import random
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.building import built, run
 from torchette.errors import InputError
 from torchette.llm.media import audio_of, image_of
-from torchette.runtime import native
 
 
 @pytest.mark.parametrize(("seconds", "bands"), [(3, 80), (31, 128)])
-def test_loudness_of_bands_is_whispers(seconds: int, bands: int) -> None:
+def test_loudness_of_bands_is_whispers(seconds: int, bands: int, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     sound = np.random.default_rng(seconds).standard_normal(seconds * 16_000).astype(np.float32)
     theirs = transformers.WhisperFeatureExtractor(feature_size=bands)(
         sound, sampling_rate=16_000, return_tensors="np"
     )
-    ours = np.frombuffer(native.module().llm.log_mel(sound, bands, 3000), np.float32).reshape(1, bands, 3000)
+    sound.tofile(tmp_path / "in")
+    run(built("torchette_features"), "log_mel", tmp_path / "in", bands, 3000, tmp_path / "out")
+    ours = np.fromfile(tmp_path / "out", np.float32).reshape(1, bands, 3000)
     np.testing.assert_allclose(ours, theirs["input_features"], atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [(48, 20), (9, 64), (32, 32)])
-def test_images_are_resized_as_pillow_does(size: tuple[int, int]) -> None:
+def test_images_are_resized_as_pillow_does(size: tuple[int, int], tmp_path: Path) -> None:
     images = pytest.importorskip("PIL.Image")
     image = np.random.default_rng(1).integers(0, 256, (*size, 3), dtype=np.uint8)
     theirs = (
         np.asarray(images.fromarray(image).resize((40, 32), images.Resampling.BILINEAR), np.float32) / 255
     )
-    planar = np.ascontiguousarray(image.transpose(2, 0, 1))
-    made = native.module().llm.pixels(planar, 32, 40, (0.5, 0.4, 0.3), (0.5, 0.25, 0.2))
-    ours = np.frombuffer(made, np.float32).reshape(3, 32, 40)
+    np.ascontiguousarray(image.transpose(2, 0, 1)).tofile(tmp_path / "in")
+    ranges = (0.5, 0.4, 0.3, 0.5, 0.25, 0.2)
+    sizes = (size[1], size[0], 40, 32)
+    run(built("torchette_features"), "pixels", tmp_path / "in", *sizes, tmp_path / "out", *ranges)
+    ours = np.fromfile(tmp_path / "out", np.float32).reshape(3, 32, 40)
     again = ours.transpose(1, 2, 0) * (0.5, 0.25, 0.2) + (0.5, 0.4, 0.3)
     np.testing.assert_allclose(again, theirs, atol=1.01 / 255)
 

@@ -30,6 +30,13 @@ Result<std::vector<double>> facts(Module& module, const char* name) {
   return found;
 }
 
+Error fact(Module& module, const char* name, int64_t otherwise, int64_t* out) {
+  const Result<std::vector<double>> found = facts(module, name);
+  if (!found.ok()) return found.error();
+  *out = found->empty() ? otherwise : truncate((*found)[0]);
+  return Error::Ok;
+}
+
 Result<Decoder::Adapter> Decoder::adapter_of(const Program& program) {
   Adapter adapter;
   const Result<FreeableBuffer> bytes = program.get_data("adapter.json");

@@ -19,6 +19,9 @@ namespace torchette::extension::llm {
 /// of Module::execute().
 Result<std::vector<double>> facts(Module& module, const char* name);
 
+/// Sets `*out` to the first of facts(), or to `otherwise` if there is none. Errors: as above.
+Error fact(Module& module, const char* name, int64_t otherwise, int64_t* out);
+
 class Decoder {
  public:
   /// The last rows of float32; they may be changed, and last until the next step.

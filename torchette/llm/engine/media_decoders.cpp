@@ -424,14 +424,11 @@ class ImageDecoder final : public MediaDecoder {
   using MediaDecoder::MediaDecoder;
 
   Error read_image_tokens() {
-    const auto number = [&](const char* name, uint64_t otherwise, uint64_t* out) -> Error {
-      const Result<std::vector<double>> found = facts(*module_, name);
-      if (!found.ok()) return found.error();
-      *out = found->empty() || (*found)[0] < 0 ? otherwise : static_cast<uint64_t>((*found)[0]);
-      return Error::Ok;
-    };
-    TORCHETTE_TRY(number("image_token_id", UINT64_MAX, &token_));
-    TORCHETTE_TRY(number("image_placeholder", token_, &placeholder_));
+    int64_t image = -1, placeholder = -1;
+    TORCHETTE_TRY(fact(*module_, "image_token_id", -1, &image));
+    TORCHETTE_TRY(fact(*module_, "image_placeholder", image, &placeholder));
+    if (image >= 0) token_ = static_cast<uint64_t>(image);
+    if (placeholder >= 0) placeholder_ = static_cast<uint64_t>(placeholder);
     const Result<std::vector<double>> around = facts(*module_, "image_prompt");
     if (!around.ok()) return around.error();
     for (double token : *around) around_.push_back(token < 0 ? 0 : static_cast<uint64_t>(token));

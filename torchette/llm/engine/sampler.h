@@ -22,7 +22,8 @@ class Sampler {
 
   /// Returns the distribution of the next token. `history` are all tokens of the conversation, those from
   /// index `answer` on are the answer. Null as `allowed` allows every token. `logits` are changed. Errors:
-  /// Internal (no logit is a number), InvalidArgument (a bias for no token, or no token is allowed).
+  /// Internal (a logit is NaN, or the greatest is infinite), InvalidArgument (a bias for no token, or no
+  /// token is allowed).
   Result<Choice> choose(Span<float> logits, const std::vector<uint64_t>& history, size_t answer,
                         const std::vector<bool>* allowed = nullptr);
   uint64_t draw(const Choice& choice);

@@ -24,18 +24,12 @@ Result<FreeableBuffer> TextLLMRunner::named_data(const char* name) const {
 }
 
 Error TextLLMRunner::read_metadata() {
-  const auto number = [&](const char* name, int64_t otherwise, int64_t* out) -> Error {
-    const Result<std::vector<double>> found = facts(*module_, name);
-    if (!found.ok()) return found.error();
-    *out = found->empty() ? otherwise : truncate((*found)[0]);
-    return Error::Ok;
-  };
   int64_t uses_cache = 1, begin = -1, end = -1, longest = 128;
-  TORCHETTE_TRY(number("use_kv_cache", 1, &uses_cache));
-  TORCHETTE_TRY(number("get_max_seq_len", 128, &longest));
-  TORCHETTE_TRY(number("get_max_context_len", longest, &max_context_));
-  TORCHETTE_TRY(number("get_bos_id", -1, &begin));
-  TORCHETTE_TRY(number("get_eos_id", -1, &end));
+  TORCHETTE_TRY(fact(*module_, "use_kv_cache", 1, &uses_cache));
+  TORCHETTE_TRY(fact(*module_, "get_max_seq_len", 128, &longest));
+  TORCHETTE_TRY(fact(*module_, "get_max_context_len", longest, &max_context_));
+  TORCHETTE_TRY(fact(*module_, "get_bos_id", -1, &begin));
+  TORCHETTE_TRY(fact(*module_, "get_eos_id", -1, &end));
   const Result<std::vector<double>> listed = facts(*module_, "get_eos_ids");
   if (!listed.ok()) return listed.error();
   std::vector<int64_t> ends;

@@ -146,7 +146,6 @@ class TextLLMRunner final : public IRunner {
   const std::unordered_set<uint64_t>& ends() const { return ends_; }
   /// Null before load().
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
-  const std::shared_ptr<Tokenizer>& shared_tokenizer() const { return tokenizer_; }
   Module& module() { return *module_; }
   /// The defaults of the file for its model (generation_config.json). Errors: those of load() and
   /// Json::parse().
