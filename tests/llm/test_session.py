@@ -453,3 +453,38 @@ def test_a_session_is_not_copied():
             InputTypeError, match=r"a session cannot be pickled or copied(.|\n)*session\.fork\(\)"
         ):
             copied(session())
+
+
+def test_a_draft_that_another_thread_uses_is_an_error():
+    decoder = FakeDecoder(context=4096)
+    decoder.seconds = 0.2
+    made, draft = session(FakeDecoder(context=4096)), session(decoder)
+    thread = threading.Thread(target=draft.generate(PROMPT, ignore_end=True, max_tokens=2).run)
+    thread.start()
+    time.sleep(0.05)
+    with pytest.raises(ExecutionError, match="another thread uses this session"):
+        made.generate(PROMPT, draft=draft, ignore_end=True, max_tokens=3).run()
+    with pytest.raises(ExecutionError, match="another thread uses this session"):
+        _ = draft.tokens
+    thread.join()
+    answer = made.generate(PROMPT, draft=draft, ignore_end=True, max_tokens=3).run()
+    assert answer.tokens == greedy(FakeDecoder(context=4096), PROMPT, 3)
+
+
+def test_options_that_a_session_cannot_honour_are_refused():
+    made = session()
+    for name in ("echo", "warming", "num_bos", "addSpecialTokens"):
+        with pytest.raises(InputTypeError, match="an option of the C\\+\\+ runner"):
+            made.generate(PROMPT, **{name: 1})
+    messages = [{"role": "user", "content": "Hi"}]
+    with pytest.raises(InputError, match="there are no tools"):
+        made.chat(messages, tool_choice="required")
+    for name in ("messages", "self", "image"):
+        with pytest.raises(InputError, match=f"{name} is not a variable"):
+            made.chat(messages, template={name: 1})
+
+
+def test_a_maximum_of_new_tokens_replaces_the_models_maximum_length():
+    made = session(generation={"max_length": len(PROMPT) + 4})
+    assert len(made.generate(PROMPT, ignore_end=True).run().tokens) == 4
+    assert len(made.generate(PROMPT, ignore_end=True, max_tokens=9).run().tokens) == 9

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 from pathlib import Path
 
@@ -11,47 +12,56 @@ import torchette
 from torchette.cache import cache_folder
 from torchette.cli._console import note
 from torchette.errors import TorchetteError
+from torchette.files import missing_file
 from torchette.progress import Progress
 
 
-def program_of(model: Path) -> Path:
+def program_of(model: Path, tokenizer: Path | None = None) -> Path:
     """Returns a program's path as it is; for a folder or a GGUF file, the path of its program in the cache.
 
     A program is compiled if the cache does not have it, with the options' defaults of `torchette llm compile`. It is compiled again
-    if a file of the model has another size or time, or Torchette another version.
+    if a file of the model has another size or time, or Torchette another version. `tokenizer` replaces the tokenizer of the model.
 
     Raises:
         TorchetteError: as `torchette.llm.export`; the hints have the command that compiles the model.
     """
     if not model.is_dir() and model.suffix.lower() != ".gguf":
         return model
-    files = sorted(one for one in (model.iterdir() if model.is_dir() else [model]) if one.is_file())
+    if not model.exists():
+        raise missing_file(model)
+    files = sorted(one for one in (model.rglob("*") if model.is_dir() else [model]) if one.is_file())
+    files += [] if tokenizer is None else [tokenizer]
     state = [
         torchette.__version__,
-        *((one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in files),
+        *((str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in files),
     ]
-    prefix = f"{model.resolve().stem}-{_hash(model.resolve())}"
+    prefix = f"{_name(model)}-{_hash(model.resolve())}"
     found = cache_folder() / "llm" / f"{prefix}-{_hash(state)}.pte"
     if not found.is_file():
-        _compile(model, found)
-        for old in found.parent.glob(f"{prefix}-*.pte"):
+        _compile(model, tokenizer, found)
+        for old in found.parent.glob(f"{glob.escape(prefix)}-*.pte"):
             if old != found:
                 old.unlink(missing_ok=True)
     return found
+
+
+def _name(model: Path) -> str:
+    """The name of a folder, or of a file without its suffix."""
+    return model.resolve().name if model.is_dir() else model.stem
 
 
 def _hash(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
 
-def _compile(model: Path, output: Path) -> None:
+def _compile(model: Path, tokenizer: Path | None, output: Path) -> None:
     from torchette import llm
 
-    command = f"torchette llm compile {model} -o {model.resolve().stem}.pte"
+    command = f"torchette llm compile {model} -o {_name(model)}.pte"
     note(f"compiling {model} once, to {output}; smaller and faster: {command} --quantize 8da4w")
     try:
         with Progress() as progress:
-            program = llm.export(model, progress=progress)
+            program = llm.export(model, tokenizer=tokenizer, progress=progress)
         output.parent.mkdir(parents=True, exist_ok=True)
         program.save(output)
     except TorchetteError as error:

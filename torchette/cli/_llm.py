@@ -100,7 +100,10 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
         if option.type == "Biases":
             value = dict(value)
         elif option.type == "Text":
-            value = value.read_text(encoding="utf-8")
+            try:
+                value = value.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise UsageError(f"{value} is not text in UTF-8: {error}") from None
         elif option.type == "Schema":
             try:
                 value = json.loads(value.read_bytes())
@@ -115,7 +118,7 @@ def session(options: argparse.Namespace, adapter: str | Path | None = None) -> A
     from torchette.llm.session import Session
 
     return Session(
-        program_of(options.file),
+        program_of(options.file, options.tokenizer),
         tokenizer=options.tokenizer,
         data_files=options.data_file,
         adapter=adapter,

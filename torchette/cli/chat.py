@@ -42,8 +42,6 @@ _COMMANDS = {
     "/reset": "begin a new conversation",
     "/exit": "end, as Ctrl-D does; Ctrl-C ends an answer",
 }
-# The names of Session.generate that differ from those of the table of options.
-_SESSION_NAMES = {"max_new_tokens": "max_tokens", "ignore_eos": "ignore_end"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,9 +77,7 @@ def run(options: argparse.Namespace) -> int:
     from torchette.llm.session import Session
 
     session = _llm.session(options, options.adapter)
-    asked: dict[str, Any] = {
-        _SESSION_NAMES.get(name, name): value for name, value in _llm.given_options(options).items()
-    }
+    asked: dict[str, Any] = _llm.given_options(options)
     if options.draft:
         asked["draft"] = Session(options.draft, threads=options.threads)
     if options.audio:

@@ -13,7 +13,7 @@ from torchette.errors import InputError
 from torchette.llm.text import json_text, messages_text
 from torchette.runtime import native
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
+OPEN = "<tool_call>"
 T = TypeVar("T")
 
 

@@ -319,6 +319,10 @@ class Session:
     ) -> dict[str, Any]:
         """The arguments of `generate` for a conversation."""
         names, asked = dict(template or {}), dict[str, Any]()
+        if reserved := {"messages", "self", "image"} & names.keys():
+            raise InputError(f"{reserved.pop()} is not a variable of the template that a caller can set")
+        if not tools and tool_choice not in ("auto", "none", None):
+            raise InputError(f"tool_choice is {tool_choice!r}, but there are no tools")
         if tools:
             source = self._shared.template.tool_source
             if "tools" not in source:
@@ -433,9 +437,14 @@ class Session:
     def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Checked options of an answer. A grammar and a schema become the text of a grammar."""
         try:
-            _ = [find(name) for name in options]
+            named = [find(name) for name in options]
         except InputError as error:
             raise InputTypeError(f"generate: {error.message}", hints=error.hints) from None
+        for option in named:
+            if option.group == "prompt" or option.name == "warming":
+                raise InputTypeError(
+                    f"generate: {option.name} is an option of the C++ runner, not of a session"
+                )
         grammar = options.get("grammar")
         if isinstance(grammar, Grammar):
             options = {**options, "grammar": grammar.text}
@@ -454,8 +463,6 @@ class Session:
         elif isinstance(grammar, str):
             Grammar(grammar)
         given.setdefault("seed", secrets.randbits(53))
-        if "max_new_tokens" in given:  # a maximum that the caller sets replaces the model's maximum length
-            given.setdefault("seq_len", -1)
         return given
 
 

@@ -40,7 +40,10 @@ auto called(Work work) {
   return unwrap(work());
 }
 
-Json json_of(const std::string& text) { return unwrap(Json::parse(text, Json::kDeep)); }
+Json json_of(const std::string& text) {
+  take_log();
+  return unwrap(Json::parse(text, Json::kDeep));
+}
 
 // --- Tokenizers ---
 

@@ -152,10 +152,20 @@ def test_what_is_no_adapter_is_named(tmp_path: Path) -> None:
         with pytest.raises(UnsupportedError, match=f"{next(iter(change))} .*supported is LoRA") as refused:
             lora.read(folder)
         assert "merge_and_unload" in str(refused.value)
+    config.write_text("[]")
+    with pytest.raises(FormatError, match=r"adapter_config\.json is not an object"):
+        lora.read(folder)
+    kept = weights.read_bytes()
+    config.write_text(json.dumps(good))
+    weights.write_bytes((2).to_bytes(8, "little") + b"[]")
+    with pytest.raises(FormatError, match="does not contain an adapter"):
+        lora.read(folder)
+    weights.write_bytes(kept)
     for change, text in (
         ({"alpha_pattern": {"(": 3}}, "alpha_pattern .*not a map of regular expressions"),
         ({"rank_pattern": [1]}, "rank_pattern .*not a map"),
         ({"rank_pattern": {".*q_proj": 3}}, "q_proj has rank 4, and adapter_config.json says 3"),
+        ({"lora_alpha": None}, "lora_alpha None, which must be a number"),
     ):
         config.write_text(json.dumps({**good, **change}))
         with pytest.raises(FormatError, match=text):

@@ -64,7 +64,7 @@ typedef struct {
   int64_t prompt_ms;
   int64_t first_token_ms; /* from the beginning of the call; 0 if there is no token */
   int64_t total_ms;
-  const char* finish_reason; /* a constant: stop, length, cancelled or context; "" before the end */
+  const char* finish_reason; /* a constant: stop, length or cancelled; "" before the end */
   int64_t drafted_tokens;    /* tokens that the draft model proposed */
   int64_t accepted_tokens;   /* proposed tokens that are in the answer */
 } torchette_llm_stats_t;

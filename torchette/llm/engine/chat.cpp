@@ -233,6 +233,9 @@ Result<std::string> ChatFormat::prompt(const Json& messages, const Json& options
   variables.kind = Kind::Object;
   const Json &tools = options["tools"], &choice = options["tool_choice"];
   const bool has_tools = !tools.is(Kind::Null) && !(tools.is(Kind::Array) && tools.items.empty());
+  const bool is_free = choice.is(Kind::Null) || choice.text == "auto" || choice.text == "none";
+  TORCHETTE_CHECK(has_tools || is_free, InvalidArgument, "tool_choice is %.100s, but there are no tools",
+                  to_json(choice).c_str());
   if (has_tools) {
     TORCHETTE_CHECK(source(true).find("tools") != std::string::npos, InvalidArgument,
                     "the chat template of this model takes no tools");

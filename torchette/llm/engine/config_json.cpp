@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "torchette/llm/engine/config_json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -111,6 +112,11 @@ Error read_config(const Json& json, GenerationConfig* config) {
     seen.emplace_back(option, &name);
     TORCHETTE_TRY(read(*option, json.items[i], config));
   }
+  // a maximum of new tokens replaces a maximum length that `config` had, as in transformers
+  const auto is_set = [&](std::string_view name) {
+    return std::any_of(seen.begin(), seen.end(), [&](const auto& one) { return one.first->name == name; });
+  };
+  if (is_set("max_new_tokens") && !is_set("seq_len")) config->seq_len = -1;
   return Error::Ok;
 }
 

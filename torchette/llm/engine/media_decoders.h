@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The decoders of programs that read more than tokens: a text as a whole, sound, images. As
-// torchette/llm/media.py.
+// The decoders of programs that read more than tokens: a text as a whole, audio, or images.
 #pragma once
 
 #include "torchette/llm/engine/decoder.h"

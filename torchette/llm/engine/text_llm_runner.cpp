@@ -302,7 +302,13 @@ Error TextLLMRunner::warmup(const std::string& prompt, int32_t max_new_tokens) {
 
 TextLLMRunner::~TextLLMRunner() = default;
 
-Stats TextLLMRunner::stats() const { return answer_ ? answer_->stats : Stats(); }
+Stats TextLLMRunner::stats() const {
+  Stats stats = answer_ ? answer_->stats : Stats();
+  if (!answer_ || answer_->has_ended) return stats;
+  stats.inference_end_ms = time_in_ms();  // so far
+  if (stats.prompt_eval_end_ms == 0) stats.prompt_eval_end_ms = stats.inference_end_ms;
+  return stats;
+}
 
 Result<std::string> TextLLMRunner::render(std::string_view messages, std::string_view options) {
   std::string grammar;

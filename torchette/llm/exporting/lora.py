@@ -49,13 +49,15 @@ def read(folder: str | os.PathLike[str]) -> Adapter:
     stored = folder / _WEIGHTS
     try:
         config = json.loads((folder / "adapter_config.json").read_bytes())
+        if not isinstance(config, dict):
+            raise ValueError("adapter_config.json is not an object")
         tensors = _tensors(stored)
     except FileNotFoundError as error:
         raise ModelNotFoundError(
             f"{folder} has no {Path(error.filename).name}",
             hints=["the folder that peft's save_pretrained makes"],
         ) from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{folder} does not contain an adapter: {error}") from None
     _check(config, folder)
     parts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -73,6 +75,10 @@ def read(folder: str | os.PathLike[str]) -> Adapter:
         if expected != rank:
             raise FormatError(f"{stored}: {layer} has rank {rank}, and adapter_config.json says {expected}")
         alpha = _of_layer(config, "alpha_pattern", layer, config.get("lora_alpha", rank))
+        if isinstance(alpha, bool) or not isinstance(alpha, (int, float)):
+            raise FormatError(
+                f"{folder}: adapter_config.json has lora_alpha {alpha!r}, which must be a number"
+            )
         scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
         parts[layer] = np.ascontiguousarray(first.T), np.ascontiguousarray(second.T * np.float32(scale))
     if not parts:

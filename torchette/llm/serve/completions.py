@@ -252,7 +252,9 @@ def _text_logprobs(pieces: list[Piece], session: Session) -> dict[str, Any] | No
     texts = [text(token) for token, _, _ in reported]
     return {
         "tokens": texts,
-        "token_logprobs": [logprob for _, logprob, _ in reported],
-        "top_logprobs": [{text(token): logprob for token, logprob in top} for _, _, top in reported],
+        "token_logprobs": [max(logprob, -9999.0) for _, logprob, _ in reported],
+        "top_logprobs": [
+            {text(token): max(logprob, -9999.0) for token, logprob in top} for _, _, top in reported
+        ],
         "text_offset": [sum(map(len, texts[:i])) for i in range(len(texts))],
     }

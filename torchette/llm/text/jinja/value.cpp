@@ -189,7 +189,10 @@ bool is_equal(const Value& a, const Value& b, int64_t* work, int depth) {
   if (--*work < 0) return false;
   if (a.is_number() && b.is_number()) return a.as_double() == b.as_double();
   if (a.kind != b.kind || a.is_tuple != b.is_tuple || depth > kMaxDepth) return false;
-  if (a.is(Kind::String)) return a.text == b.text;
+  if (a.is(Kind::String)) {
+    *work -= static_cast<int64_t>(std::min(a.text.size(), b.text.size()) / 16);
+    return a.text == b.text;
+  }
   if (a.is(Kind::List))
     return std::equal(a.list->begin(), a.list->end(), b.list->begin(), b.list->end(),
                       [&](const Value& x, const Value& y) { return is_equal(x, y, work, depth + 1); });

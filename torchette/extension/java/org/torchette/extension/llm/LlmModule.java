@@ -114,6 +114,7 @@ public final class LlmModule implements AutoCloseable {
 
   /** Samples of sound, from -1 to 1, at the model's rate. */
   public synchronized int prefillRawAudio(float[] samples) {
+    java.util.Objects.requireNonNull(samples, "samples");
     int error = load();
     return error != 0 ? error : prefillSound(handle, samples, 0, 0, 0);
   }
