@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from tests.llm.double import BEGIN, FakeDecoder, session
 from torchette.errors import InputError
+from torchette.llm.grammar import Grammar, Matcher, Vocabulary
 from torchette.llm.messages import Call, calls_in, functions, grammar_of_calls, images_of, prepared
 from torchette.llm.text import ChatTemplate
 
@@ -169,3 +171,31 @@ def test_a_template_gets_the_names_that_it_is_given() -> None:
     assert made.tokens == ()
     next(answer)
     assert made.tokens == (*b"ab", BEGIN)
+
+
+def test_references_of_each_function_lead_into_its_own_parameters() -> None:
+    def tool(name: str, **parameters: Any) -> dict[str, Any]:
+        schema = {
+            "type": "object",
+            "properties": {"a": {"$ref": "#/$defs/x"}, "b": {"$ref": "#y"}},
+            **parameters,
+        }
+        return {
+            "type": "function",
+            "function": {"name": name, "parameters": {**schema, "required": ["a", "b"]}},
+        }
+
+    def defined(first: str, second: str) -> dict[str, Any]:
+        return {"x": {"enum": [first]}, "y": {"$anchor": "y", "enum": [second]}}
+
+    tools = [
+        tool("f", **{"$defs": defined("f1", "f2")}),
+        tool("g", **{"$defs": defined("g1", "g2"), "$id": "https://example.org/g"}),
+    ]
+    grammar = Grammar(grammar_of_calls(tools, "required", "") or "")
+    matcher = Matcher(grammar, Vocabulary([]))
+    for name in ("f", "g"):
+        for own in ("f", "g"):
+            text = json.dumps({"name": name, "arguments": {"a": f"{own}1", "b": f"{own}2"}})
+            after = matcher.after_bytes(text.encode())
+            assert (after is not None and after.accepts) == (name == own), text

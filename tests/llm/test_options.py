@@ -196,7 +196,7 @@ int main() {
 
 
 def test_a_new_option_is_one_row(tmp_path: Path) -> None:
-    """A copy of the table with one more row reaches C++, its check, JSON, C and Python; llm_runner reads the same table."""
+    """A copy of the table with one more row reaches C++, its check, JSON, C and Python."""
     built("torchette_llm")
     text = TABLE.read_text().replace("#undef TORCHETTE_OPTION", f"{NEW}#undef TORCHETTE_OPTION")
     folder = tmp_path / "torchette/llm/engine"

@@ -24,7 +24,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a compiled language model; a folder or GGUF file is compiled once and cached",
     )
     parser.add_argument(
-        "--tokenizer", metavar="FILE", type=Path, help="a tokenizer.json, instead of the file's own"
+        "--tokenizer",
+        metavar="FILE",
+        type=Path,
+        help="a tokenizer.json, SentencePiece or tiktoken file, instead of the tokenizer of the model",
     )
     parser.add_argument(
         "--data-file",

@@ -88,17 +88,21 @@ void bind_tokenizer(nb::module_& m) {
 
 // --- Chats ---
 
-using Files = std::map<std::string, nb::bytes>;
+using Files = std::map<std::string, std::string>;
 
-ChatFormat format_of_files(const Files& files, const TokenizerHolder* tokenizer, int64_t begin, int64_t end) {
+ChatFormat format_of_files(const std::map<std::string, nb::bytes>& given, const TokenizerHolder* tokenizer,
+                           int64_t begin, int64_t end) {
+  Files files;  // copies, to be read without the GIL
+  for (const auto& [name, data] : given) files.emplace(name, view_of(data));
   const auto file = [&](const char* name) -> std::optional<std::string> {
     const auto found = files.find(name);
     if (found == files.end()) return std::nullopt;
-    return std::string(view_of(found->second));
+    return found->second;
   };
-  take_log();
-  return unwrap(ChatFormat::of_program(file, tokenizer != nullptr ? tokenizer->tokenizer.get() : nullptr,
-                                       static_cast<uint64_t>(begin), static_cast<uint64_t>(end)));
+  return called([&] {
+    return ChatFormat::of_program(file, tokenizer != nullptr ? tokenizer->tokenizer.get() : nullptr,
+                                  static_cast<uint64_t>(begin), static_cast<uint64_t>(end));
+  });
 }
 
 void bind_chat(nb::module_& m) {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# TextLLMRunner on programs that read a text as a whole, sound and images, and with adapters: tokens are those of Python's
-# sessions on the same small random models.
+# TextLLMRunner on programs that read a text as a whole, sound and images, and with adapters: tokens are those of
+# `Session` on the same small random models.
 
 from __future__ import annotations
 

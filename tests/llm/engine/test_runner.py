@@ -287,7 +287,7 @@ OPTIONS = [
 
 
 def test_tokens_are_those_of_a_session(small: Small) -> None:
-    """Of Python's, with the same options and the same seed; log-probabilities too; a fork goes on by itself."""
+    """With the same options and the same seed; log-probabilities too; a fork continues independently."""
     session = llm.Session(small.path)
     lines, wanted = [], []
     for options in OPTIONS:
@@ -336,7 +336,7 @@ GRAMMARS = [
 ]
 
 
-def test_grammars_hold_as_in_python(small: Small) -> None:
+def test_grammars_hold_as_in_a_session(small: Small) -> None:
     """Tokens of a session under the same grammar, greedy and drawn; what the answer becomes fits it."""
     session, lines, wanted = llm.Session(small.path), [], []
     for grammar in GRAMMARS:
@@ -419,7 +419,7 @@ def test_a_conversation_by_messages(small: Small, tmp_path: Path) -> None:
     assert converse(small.path, lines[0])[0].error == "NotFound", "no template"
 
 
-def test_states_are_pythons(small: Small, tmp_path: Path) -> None:
+def test_states_are_those_of_a_session(small: Small, tmp_path: Path) -> None:
     """Saved by one, loaded by the other; what is no state of this model is refused, and nothing is lost."""
     session, state = llm.Session(small.path), tmp_path / "state"
     given = "new=8\tignore_eos=1"
@@ -558,7 +558,7 @@ def test_frequencies_with_a_draft(small: Small) -> None:
     assert len(set(drafted)) > 3
 
 
-def test_schemas_hold_as_in_python(small: Small) -> None:
+def test_schemas_hold_as_in_a_session(small: Small) -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"type": "integer", "maximum": 9}, "b": {"enum": ["x", "y"]}},

@@ -26,7 +26,7 @@ export interface Piece {
   text: string;
   /** null for text that was held back until the end. */
   token: number | null;
-  /** The log-probability of the token, if logprobs was set. */
+  /** The log-probability of the token; 0 if logprobs was not set. */
   logprob: number | null;
   /** The most probable tokens with their log-probabilities. */
   top: [token: number, logprob: number][];

@@ -26,7 +26,7 @@ struct TokenConstraints {
   int32_t min_length = 0;                       // minimum of tokens of the conversation before an end token
   int32_t min_new_tokens = 0;                   // minimum of tokens of the answer before an end token
   // exponential_decay_length_penalty: end tokens become likelier with each token of the answer after the
-  // first `decay_start`; no such tokens if `decay_start` is negative.
+  // first `decay_start`; negative: no decay.
   int32_t decay_start = -1;
   float decay_factor = 1;
   Tokens end_tokens;  // of the model; the limits above are about them
@@ -34,7 +34,7 @@ struct TokenConstraints {
   // What is drawn from, after the options of a request; the values here have no effect.
   float top_h = 1;           // the likeliest tokens that have this part of the entropy
   float typical_p = 1;       // tokens of about the expected information that have this probability together
-  float epsilon_cutoff = 0;  // tokens of this probability
+  float epsilon_cutoff = 0;  // tokens of at least this probability
   float eta_cutoff = 0;      // the same, and less if the entropy is large
 
   /// Reads the members of generation_config.json. Error: InvalidExternalData (a member has another type; the
@@ -44,7 +44,7 @@ struct TokenConstraints {
   /// Adds `sequence_bias`. `history` are all tokens of the conversation.
   void add_biases(Span<float> logits, const Tokens& history) const;
   /// Excludes and forces tokens. `answer` is the index of the answer's first token in `history`;
-  /// `is_last` is true if the answer has room for one token.
+  /// `is_last` is true if the answer has room for only one more token.
   void restrict(Span<float> logits, const Tokens& history, size_t answer, bool is_last) const;
   /// Sets the weights of tokens that are not drawn to 0, before top_k of a request. `*weights` are positive
   /// multiples of probabilities.

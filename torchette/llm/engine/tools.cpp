@@ -40,18 +40,6 @@ Json text_value(std::string_view text) {
   return value;
 }
 
-/// Makes the references of a schema lead to `place`, its new location.
-void move_references(std::string_view place, Json* json) {
-  for (size_t i = 0; i < json->items.size(); ++i) {
-    Json& item = json->items[i];
-    const bool is_reference = json->is(Kind::Object) && json->keys[i] == "$ref" && item.is_string();
-    if (is_reference && (item.text == "#" || item.text.compare(0, 2, "#/") == 0))
-      item.text = std::string(place) + item.text.substr(1);
-    else
-      move_references(place, &item);
-  }
-}
-
 std::string list_of_names(const std::vector<ToolFunction>& functions) {
   std::string names;
   for (const ToolFunction& one : functions) names += (names.empty() ? "" : ", ") + one.name;
@@ -140,18 +128,19 @@ Error apply_choice(const Json& choice, std::vector<ToolFunction>* functions, boo
 
 /// The JSON schema of a call of one of the functions. `key` is the name of its arguments.
 Json schema_of_calls(std::vector<ToolFunction> functions, const char* key) {
-  Json calls = schema::empty(Kind::Array), definitions = schema::empty(Kind::Object);
+  Json calls = schema::empty(Kind::Array);
   for (size_t i = 0; i < functions.size(); ++i) {
     Json parameters = std::move(functions[i].parameters), required = schema::empty(Kind::Array);
-    move_references("#/$defs/" + std::to_string(i), &parameters);
-    schema::set(&definitions, std::to_string(i), parameters);
+    // references such as #/$defs/x lead into the parameters: they are a resource
+    if (parameters.is(Kind::Object) && schema::find(parameters, "$id") == nullptr)
+      schema::set(&parameters, "$id", text_value("urn:tool:" + std::to_string(i)));
     required.items = {text_value("name"), text_value(key)};
     const Json properties =
         object({{"name", object({{"const", text_value(functions[i].name)}})}, {key, std::move(parameters)}});
     calls.items.push_back(
         object({{"type", text_value("object")}, {"properties", properties}, {"required", required}}));
   }
-  return object({{"anyOf", std::move(calls)}, {"$defs", std::move(definitions)}});
+  return object({{"anyOf", std::move(calls)}});
 }
 
 }  // namespace
