@@ -70,13 +70,25 @@ def threads_for(file: Path, count: int) -> int:
     return (min(count, PROCESSORS) if file.stem == "delegated" else count) - 1
 
 
-# The threads of the process beside those that it had, for each step. A process of its own: a pool may outlive its method.
-_PYTHON = """
-import json, os, sys
-from torchette.runtime import Runtime
+# Counts the threads of its own process, for the programs below.
+_COUNT = """
+import os, time
 
 def count():
     return len(os.listdir("/proc/self/task"))
+
+def count_after_end(expected):
+    # Linux lists a thread for a moment after its join: waits for at most 5 s.
+    deadline = time.monotonic() + 5
+    while count() > expected and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return count()
+"""
+
+# The threads of the process beside those that it had, for each step. A process of its own: a pool may outlive its method.
+_PYTHON = _COUNT + """
+import json, sys
+from torchette.runtime import Runtime
 
 runtime = Runtime.get()
 load = lambda **more: runtime.load_program(sys.argv[1]).load_method("forward", **more)
@@ -88,16 +100,13 @@ for step, general, own in (("default", None, None), ("own", None, 3), ("general"
     method = load(**({} if own is None else {"threads": own}))
     steps[step] = count() - before
     del method
-    steps[step + " after"] = count() - before
+    steps[step + " after"] = count_after_end(before) - before
 print(json.dumps(steps))
 """
 
-_C = """
-import ctypes, json, os, sys
+_C = _COUNT + """
+import ctypes, json, sys
 library = ctypes.CDLL(sys.argv[2])
-
-def count():
-    return len(os.listdir("/proc/self/task"))
 
 steps = {}
 before = count()
@@ -113,7 +122,7 @@ for step, general, own in (("default", None, None), ("own", None, 3), ("general"
     assert library.torchette_set_num_threads(ctypes.c_size_t(0)) == 0x12
     assert library.torchette_module_set_num_threads(module, ctypes.c_size_t(0)) == 0x12
     library.torchette_module_free(module)
-    steps[step + " after"] = count() - before
+    steps[step + " after"] = count_after_end(before) - before
 print(json.dumps(steps))
 """
 
