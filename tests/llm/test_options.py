@@ -177,6 +177,7 @@ PROGRAM = r"""
 #include "torchette/llm/engine/c_api.h"
 #include "torchette/llm/engine/config_json.h"
 #include "torchette/llm/engine/options.h"
+#include "torchette/llm/text/json.h"
 using namespace torchette;
 using namespace torchette::extension::llm;
 int main() {
@@ -188,15 +189,18 @@ int main() {
   const float value = config.typical_p;
   config.typical_p = 2;
   const Error bad = check(config);
+  read_sampling(*Json::parse(R"({"typical_p": 0.25, "seed": 7, "top_k": -1, "top_p": "x", "echo": 0})"), &config);
   const Option* option = find_option("typicality");
-  std::printf("%d %d %d %g %g %s %s\n", static_cast<int>(read), static_cast<int>(good), static_cast<int>(bad),
-              static_cast<double>(value), static_cast<double>(c.typical_p), option->name, accepted_values(*option).c_str());
+  std::printf("%d %d %d %g %g %g %s %s\n", static_cast<int>(read), static_cast<int>(good), static_cast<int>(bad),
+              static_cast<double>(value), static_cast<double>(config.typical_p), static_cast<double>(c.typical_p),
+              option->name, accepted_values(*option).c_str());
+  std::printf("%d %d %g\n", static_cast<int>(config.seed), config.top_k, static_cast<double>(config.top_p));
 }
 """
 
 
 def test_a_new_option_is_one_row(tmp_path: Path) -> None:
-    """A copy of the table with one more row reaches C++, its check, JSON, C and Python."""
+    """A copy of the table with one more row reaches C++, its check, JSON, generation_config.json, C and Python."""
     built("torchette_llm")
     text = TABLE.read_text().replace("#undef TORCHETTE_OPTION", f"{NEW}#undef TORCHETTE_OPTION")
     folder = tmp_path / "torchette/llm/engine"
@@ -220,8 +224,33 @@ def test_a_new_option_is_one_row(tmp_path: Path) -> None:
     libraries = [BUILD / "libtorchette_llm.a", BUILD / "libtorchette.a"]
     run(CXX, *flags, *sources, *libraries, "-o", tmp_path / "main")
     done = run(tmp_path / "main")
-    assert done.stdout == "0 0 18 0.75 0.25 typical_p a number above 0 and at most 1\n"
+    assert done.stdout == "0 0 18 0.75 0.25 0.25 typical_p a number above 0 and at most 1\n0 0 1\n"
     assert "typical_p is 2; it must be a number above 0 and at most 1" in done.stderr
+
+
+# Options with a meaning in addition to the sampler's: unset values of clients, defaults of transformers, documented examples.
+SPECIAL = {"temperature", "top_k", "top_p", "repetition_penalty"}
+
+
+@pytest.mark.parametrize(
+    "option",
+    [one for one in OPTIONS if one.is_sampling_number and one.name not in SPECIAL],
+    ids=lambda one: one.name,
+)
+def test_a_numeric_option_of_sampling_has_three_places(option: options.Option) -> None:
+    """The row, the sampler, and at most one page."""
+    camel = re.sub("_([a-z])", lambda c: c[1].upper(), option.name)
+    name = re.compile(rf"\b({option.name}|{camel})\b".encode())
+    kinds = {".py", ".cpp", ".h", ".def", ".js", ".mjs", ".html", ".java", ".md", ".txt", ".cmake"}
+    files = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("torchette", "docs", "examples")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in kinds and path.is_file() and name.search(path.read_bytes())
+    ]
+    code = ["torchette/llm/engine/options.def", "torchette/llm/engine/sampler.cpp"]
+    assert [file for file in sorted(files) if file.startswith("torchette")] == code
+    assert len(files) <= 3, files
 
 
 def test_c99_reads_the_structure(tmp_path: Path) -> None:

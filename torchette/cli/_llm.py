@@ -53,7 +53,7 @@ def option_arguments(parser: argparse.ArgumentParser, *groups: str) -> None:
     """Declares the generation options of some groups of engine/options.def. `given_options` reads them."""
     for option in OPTIONS:
         if option.group in groups:
-            names = [f"--{name.replace('_', '-')}" for name in (option.name, *option.aliases)]
+            names = [f"--{name.replace('_', '-')}" for name in option.spellings]
             also = f" (also {names[1]})" if names[1:] else ""
             values = {"dest": option.name, "default": None, **_values(option)}
             parser.add_argument(names[0], help=f"{option.description}{also}".replace("%", "%%"), **values)

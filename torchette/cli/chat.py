@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import io
 import sys
 from pathlib import Path
@@ -29,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchette.cli import DONE, UsageError, _llm
 from torchette.cli._console import note, print_values
-from torchette.errors import InputError
+from torchette.errors import InputError, did_you_mean
 from torchette.units import byte_text
 
 if TYPE_CHECKING:
@@ -136,8 +135,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _refuse(command: str, terminal: bool) -> None:
     """Reports an unknown command. Raises UsageError if the input is not a terminal."""
-    near = difflib.get_close_matches(command, [name.partition(" ")[0] for name in _COMMANDS], 1)
-    text = f"unknown command {command!r}" + (f"; did you mean {near[0]}?" if near else "")
+    text = (
+        f"unknown command {command!r}{did_you_mean(command, (name.partition(' ')[0] for name in _COMMANDS))}"
+    )
     text += " (/help lists the commands; a space before / makes a message)"
     if not terminal:
         raise UsageError(text)

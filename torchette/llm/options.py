@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import json
 import math
 import numbers
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from torchette.errors import InputError
+from torchette.errors import InputError, did_you_mean
 
 __all__ = ["OPTIONS", "Option", "as_json", "checked", "described", "find", "page", "rows"]
 
@@ -64,6 +63,16 @@ class Option(NamedTuple):
     aliases: tuple[str, ...]
     """Other spellings, in snake_case."""
     description: str
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The name and the aliases."""
+        return (self.name, *self.aliases)
+
+    @property
+    def is_sampling_number(self) -> bool:
+        """Whether the option is a number that chooses tokens. A program may have a default of it for its model."""
+        return self.group == "sampling" and self.type in ("Integer", "Number")
 
     @property
     def accepted_values(self) -> str:
@@ -125,7 +134,7 @@ def rows(text: str) -> tuple[Option, ...]:
 
 OPTIONS = rows((Path(__file__).parent / "engine" / "options.def").read_text(encoding="utf-8"))
 """The options of an answer, in the order of the table."""
-_BY_NAME = {spelling: option for option in OPTIONS for spelling in (option.name, *option.aliases)}
+_BY_NAME = {spelling: option for option in OPTIONS for spelling in option.spellings}
 
 
 def find(name: str) -> Option:
@@ -136,13 +145,11 @@ def find(name: str) -> Option:
     """
     snake = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name).replace("-", "_")
     if snake not in _BY_NAME:
-        near = difflib.get_close_matches(snake, _BY_NAME, 1)
-        hints = (
-            [f"did you mean {near[0]}?"]
-            if near
-            else [f"the options are {', '.join(o.name for o in OPTIONS)}"]
+        names = ", ".join(option.name for option in OPTIONS)
+        raise InputError(
+            f"there is no generation option {name!r}{did_you_mean(snake, _BY_NAME)}",
+            hints=[f"the options are {names}"],
         )
-        raise InputError(f"there is no generation option {name!r}", hints=hints)
     return _BY_NAME[snake]
 
 

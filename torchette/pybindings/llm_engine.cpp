@@ -13,11 +13,13 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "torchette/llm/engine/callback_decoder.h"
 #include "torchette/llm/engine/config_json.h"
+#include "torchette/llm/engine/options.h"
 #include "torchette/llm/engine/text_llm_runner.h"
 #include "torchette/llm/media/wav.h"
 #include "torchette/pybindings/bindings.h"
@@ -276,11 +278,10 @@ class Runner {
     take_log();  // other threads may generate: this reads only the file
     const GenerationConfig config = unwrap(runner_->default_config());
     nb::dict found;
-    found["temperature"] = config.temperature;
-    found["top_k"] = config.top_k;
-    found["top_p"] = config.top_p;
-    found["min_p"] = config.min_p;
-    found["repetition_penalty"] = config.repetition_penalty;
+    for_each_option(config, [&](const Option& option, const auto& member) {
+      if constexpr (std::is_arithmetic_v<std::remove_reference_t<decltype(member)>>)
+        if (option.is_sampling_number()) found[option.name] = member;
+    });
     return found;
   }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <type_traits>
 #include <vector>
 
 #include "torchette/runtime/kernel.h"
@@ -132,10 +133,24 @@ std::string accepted_values(const Option& option) {
 }
 
 Error check(const GenerationConfig& config) {
-  const Option* option = kOptions;
-#define TORCHETTE_OPTION(group, type, name, ...) TORCHETTE_TRY(check_member(*option++, config.name));
-#include "torchette/llm/engine/options.def"
-  return Error::Ok;
+  Error first = Error::Ok;
+  for_each_option(config, [&](const Option& option, const auto& member) {
+    if (first == Error::Ok) first = check_member(option, member);
+  });
+  return first;
+}
+
+void read_sampling(const Json& file, GenerationConfig* config) {
+  for_each_option(*config, [&](const Option& option, auto& member) {
+    using Member = std::remove_reference_t<decltype(member)>;
+    if constexpr (std::is_same_v<Member, int32_t> || std::is_same_v<Member, float>) {
+      const Json& value = file[option.name];
+      if (!option.is_sampling_number() || !value.is(Json::Kind::Number)) return;
+      const bool is_integer = std::is_same_v<Member, int32_t>;  // files write -1 for "no limit"
+      member = static_cast<Member>(is_integer ? std::clamp(value.number, option.lowest, option.highest)
+                                              : value.number);
+    }
+  });
 }
 
 }  // namespace torchette::extension::llm

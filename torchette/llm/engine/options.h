@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "torchette/llm/engine/irunner.h"
+#include "torchette/llm/text/json.h"
 #include "torchette/runtime/span.h"
 
 namespace torchette::extension::llm {
@@ -22,6 +23,10 @@ struct Option {
   const char* aliases;
   const char* description;
 
+  /// Whether the option is a number that chooses tokens. A program may have a default of it for its model.
+  bool is_sampling_number() const {
+    return std::string_view(group) == "sampling" && (type == Type::Integer || type == Type::Number);
+  }
   bool has_range() const { return type == Type::Integer || type == Type::Seed || type == Type::Number; }
   bool allows(double value) const {
     return (excludes_lowest ? value > lowest : value >= lowest) && value <= highest;
@@ -30,6 +35,13 @@ struct Option {
 
 /// Returns all options, in the order of the table.
 Span<const Option> options();
+/// Calls visit(option, member) for each option and its member of `config`.
+template <typename Config, typename Visit>
+void for_each_option(Config& config, const Visit& visit) {
+  const Option* option = options().data();
+#define TORCHETTE_OPTION(group, type, name, ...) visit(*option++, config.name);
+#include "torchette/llm/engine/options.def"
+}
 /// Returns the option with this name or alias, written as max_tokens, maxTokens or max-tokens. Returns null
 /// if there is none; the log then suggests a name.
 const Option* find_option(std::string_view name);
@@ -37,5 +49,7 @@ const Option* find_option(std::string_view name);
 std::string accepted_values(const Option& option);
 /// Error: InvalidArgument (a value is out of range; the log names it).
 Error check(const GenerationConfig& config);
+/// Sets the options of sampling that `file`, a generation_config.json, has as numbers.
+void read_sampling(const Json& file, GenerationConfig* config);
 
 }  // namespace torchette::extension::llm

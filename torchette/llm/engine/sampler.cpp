@@ -10,20 +10,6 @@
 
 namespace torchette::extension::llm {
 
-Sampler::Sampler(const GenerationConfig& config)
-    : temperature_(config.temperature),
-      top_p_(config.top_p),
-      min_p_(config.min_p),
-      repetition_penalty_(config.repetition_penalty),
-      presence_penalty_(config.presence_penalty),
-      frequency_penalty_(config.frequency_penalty),
-      top_k_(config.top_k > 0 ? static_cast<size_t>(config.top_k) : 0),
-      state_(config.seed),
-      logit_bias_(config.logit_bias),
-      constraints_(config.constraints),
-      max_new_tokens_(config.max_new_tokens),
-      seq_len_(config.seq_len) {}
-
 double Sampler::next_random() {
   // SplitMix64: each state of a counter, mixed
   uint64_t z = state_ += 0x9E3779B97F4A7C15u;
@@ -34,32 +20,33 @@ double Sampler::next_random() {
 
 Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<uint64_t>& history,
                                         size_t answer, const std::vector<bool>* allowed) {
-  constraints_.add_biases(logits, history);
-  if (repetition_penalty_ != 1) {
+  config_.constraints.add_biases(logits, history);
+  if (config_.repetition_penalty != 1) {
     std::vector<uint64_t> seen = history;
     std::sort(seen.begin(), seen.end());
     seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
     for (uint64_t token : seen)
       if (token < logits.size())
-        logits[token] =
-            logits[token] < 0 ? logits[token] * repetition_penalty_ : logits[token] / repetition_penalty_;
+        logits[token] = logits[token] < 0 ? logits[token] * config_.repetition_penalty
+                                          : logits[token] / config_.repetition_penalty;
   }
-  if (presence_penalty_ != 0 || frequency_penalty_ != 0) {
+  if (config_.presence_penalty != 0 || config_.frequency_penalty != 0) {
     std::unordered_map<uint64_t, uint32_t> counts;
     for (size_t i = answer; i < history.size(); ++i) ++counts[history[i]];
     for (const auto& [token, count] : counts)
       if (token < logits.size())
-        logits[token] -= presence_penalty_ + frequency_penalty_ * static_cast<float>(count);
+        logits[token] -= config_.presence_penalty + config_.frequency_penalty * static_cast<float>(count);
   }
-  for (const auto& [token, bias] : logit_bias_) {
+  for (const auto& [token, bias] : config_.logit_bias) {
     TORCHETTE_CHECK(token < logits.size(), InvalidArgument, "logit_bias: there is no token %llu of %zu",
                     static_cast<unsigned long long>(token), logits.size());
     logits[token] += bias;
   }
   const size_t num_next = history.size() + 1;
-  const bool is_last = (max_new_tokens_ >= 0 && num_next - answer == static_cast<size_t>(max_new_tokens_)) ||
-                       (seq_len_ >= 0 && num_next == static_cast<size_t>(seq_len_));
-  constraints_.restrict(logits, history, answer, is_last);
+  const bool is_last =
+      (config_.max_new_tokens >= 0 && num_next - answer == static_cast<size_t>(config_.max_new_tokens)) ||
+      (config_.seq_len >= 0 && num_next == static_cast<size_t>(config_.seq_len));
+  config_.constraints.restrict(logits, history, answer, is_last);
   for (size_t i = 0; i < logits.size() && allowed != nullptr; ++i)
     if (i >= allowed->size() || !(*allowed)[i]) logits[i] = -INFINITY;
   size_t likeliest = 0;
@@ -76,23 +63,23 @@ Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<ui
       "no token can be chosen: the grammar, logit_bias and generation_config.json forbid all tokens");
   Choice choice;
   choice.token = likeliest;
-  if (temperature_ <= 0) return choice;
+  if (config_.temperature <= 0) return choice;
 
   std::vector<double>& weights = choice.distribution;
   weights.resize(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     const double below = static_cast<double>(logits[i]) - most;
-    const double scaled = temperature_ > 1e-6 ? below / temperature_ : below * 1e6;
+    const double scaled = config_.temperature > 1e-6 ? below / config_.temperature : below * 1e6;
     weights[i] = std::exp(scaled);
   }
-  constraints_.cut_by_entropy(&weights);
-  if (top_k_ > 0 && top_k_ < weights.size()) {
+  config_.constraints.cut_by_entropy(&weights);
+  if (config_.top_k > 0 && static_cast<size_t>(config_.top_k) < weights.size()) {
     sorted_ = weights;
-    const auto last = sorted_.begin() + static_cast<std::ptrdiff_t>(top_k_ - 1);
+    const auto last = sorted_.begin() + (config_.top_k - 1);
     std::nth_element(sorted_.begin(), last, sorted_.end(), std::greater<>());
     for (double& weight : weights) weight = weight < *last ? 0 : weight;
   }
-  if (top_p_ < 1) {
+  if (config_.top_p < 1) {
     order_.clear();
     for (size_t i = 0; i < weights.size(); ++i)
       if (weights[i] > 0) order_.push_back(static_cast<uint32_t>(i));
@@ -101,13 +88,13 @@ Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<ui
     double total = 0, taken = 0;
     for (uint32_t i : order_) total += weights[i];
     for (uint32_t i : order_) {
-      const bool is_enough = taken >= static_cast<double>(top_p_) * total;
+      const bool is_enough = taken >= static_cast<double>(config_.top_p) * total;
       taken += weights[i];
       if (is_enough) weights[i] = 0;
     }
   }
-  for (double& weight : weights) weight = weight < min_p_ ? 0 : weight;  // the largest weight is 1
-  constraints_.cut_unlikely(&weights);
+  for (double& weight : weights) weight = weight < config_.min_p ? 0 : weight;  // the largest weight is 1
+  config_.constraints.cut_unlikely(&weights);
   double sum = 0;
   for (double weight : weights) sum += weight;
   for (double& weight : weights) weight /= sum;

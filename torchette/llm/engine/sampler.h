@@ -2,6 +2,7 @@
 // Sampler: from logits to the next token.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "torchette/llm/engine/irunner.h"
@@ -18,8 +19,9 @@ class Sampler {
     std::vector<double> distribution;  // sums up to 1
   };
 
-  explicit Sampler(const GenerationConfig& config);
+  explicit Sampler(GenerationConfig config) : config_(std::move(config)), state_(config_.seed) {}
 
+  const GenerationConfig& config() const { return config_; }
   /// Returns the distribution of the next token. `history` are all tokens of the conversation, those from
   /// index `answer` on are the answer. Null as `allowed` allows every token. `logits` are changed. Errors:
   /// Internal (a logit is NaN, or the greatest is infinite), InvalidArgument (a bias for no token, or no
@@ -34,12 +36,8 @@ class Sampler {
   double next_random();  // 0 <= x < 1
   uint64_t draw(const std::vector<double>& distribution);
 
-  float temperature_, top_p_, min_p_, repetition_penalty_, presence_penalty_, frequency_penalty_;
-  size_t top_k_;
-  uint64_t state_;
-  std::vector<std::pair<uint64_t, float>> logit_bias_;
-  TokenConstraints constraints_;
-  int32_t max_new_tokens_, seq_len_;  // negative: no maximum
+  const GenerationConfig config_;
+  uint64_t state_;  // of the random numbers
   std::vector<double> sorted_;
   std::vector<uint32_t> order_;
 };

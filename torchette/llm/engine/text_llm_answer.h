@@ -11,10 +11,11 @@
 namespace torchette::extension::llm {
 
 struct TextLLMRunner::Answer {
-  explicit Answer(const GenerationConfig& given) : config(given), sampler(config), stream(config.stop) {}
+  explicit Answer(GenerationConfig given)
+      : sampler(std::move(given)), config(sampler.config()), stream(config.stop) {}
 
-  const GenerationConfig config;
   Sampler sampler;
+  const GenerationConfig& config;
   TextStream stream;
   Stats stats;
   std::vector<uint64_t> history;  // the conversation with the tokens that were dropped from the context

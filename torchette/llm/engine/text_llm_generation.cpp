@@ -97,11 +97,11 @@ Result<std::unique_ptr<TextLLMRunner::Answer>> TextLLMRunner::prepare(const Gene
         draft_.get() != this && draft_->decoder_->vocab_size() == decoder_->vocab_size() && num_draft_ > 0,
         InvalidArgument, "a draft is another runner, of a model with the same tokens");
   }
-  auto answer = std::make_unique<Answer>(config);
+  auto answer = std::make_unique<Answer>(std::move(config));
   answer->stats.model_load_start_ms = load_start_;
   answer->stats.model_load_end_ms = load_end_;
   answer->stats.inference_start_ms = time_in_ms();
-  if (!config.grammar.empty()) TORCHETTE_TRY(set_grammar(answer.get()));
+  if (!answer->config.grammar.empty()) TORCHETTE_TRY(set_grammar(answer.get()));
   return answer;
 }
 

@@ -133,10 +133,6 @@ Result<GenerationConfig> TextLLMRunner::default_config() {
   if (!bytes.ok()) return config;
   const Result<Json> json = Json::parse({static_cast<const char*>(bytes->data()), bytes->size()});
   if (!json.ok()) return json.error();
-  const auto number = [&](const char* name, float otherwise) {
-    const Json& member = (*json)[name];
-    return member.is(Json::Kind::Number) ? static_cast<float>(member.number) : otherwise;
-  };
   Result<TokenConstraints> constraints = TokenConstraints::from(*json);
   if (!constraints.ok()) return constraints.error();
   config.constraints = std::move(*constraints);
@@ -147,13 +143,12 @@ Result<GenerationConfig> TextLLMRunner::default_config() {
     if (text.is_string()) config.stop.push_back(text.text);
   config.max_new_tokens = static_cast<int32_t>((*json)["max_new_tokens"].index());
   if (config.max_new_tokens < 0) config.seq_len = static_cast<int32_t>((*json)["max_length"].index());
-  config.repetition_penalty = number("repetition_penalty", 1);
-  if (!json->flag("do_sample")) return config;
-  config.temperature = number("temperature", 1);
-  // transformers samples from 50 tokens if the file does not say
-  config.top_k = static_cast<int32_t>(std::max(number("top_k", 50), 0.0f));
-  config.top_p = number("top_p", 1);
-  config.min_p = number("min_p", 0);
+  GenerationConfig sampled = config;
+  sampled.temperature = 1;
+  sampled.top_k = 50;  // transformers samples from 50 tokens if the file does not say
+  read_sampling(*json, &sampled);
+  if (json->flag("do_sample")) return sampled;
+  config.repetition_penalty = sampled.repetition_penalty;  // transformers applies it to greedy answers
   return config;
 }
 

@@ -49,7 +49,7 @@ struct TokenConstraints {
   /// Sets the weights of tokens that are not drawn to 0, before top_k of a request. `*weights` are positive
   /// multiples of probabilities.
   void cut_by_entropy(std::vector<double>* weights) const;
-  /// The same after top_k, top_p and min_p.
+  /// The same after the options of a request have set weights to 0.
   void cut_unlikely(std::vector<double>* weights) const;
 };
 

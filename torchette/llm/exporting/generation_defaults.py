@@ -11,13 +11,15 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from torchette.errors import InputError, UnsupportedError
+from torchette.llm.options import OPTIONS
 
 # Fields that the engine applies: options of a request, and those of token_constraints.h.
 APPLIED = frozenset((
-    "max_length", "max_new_tokens", "min_length", "min_new_tokens", "stop_strings", "do_sample", "temperature", "top_k", "top_p",
-    "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty", "no_repeat_ngram_size", "bad_words_ids",
-    "forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
-    "sequence_bias", "bos_token_id", "eos_token_id", "decoder_start_token_id",
+    *(option.name for option in OPTIONS if option.is_sampling_number),
+    "max_length", "max_new_tokens", "min_length", "min_new_tokens", "stop_strings", "do_sample", "top_h", "typical_p",
+    "epsilon_cutoff", "eta_cutoff", "no_repeat_ngram_size", "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id",
+    "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "sequence_bias", "bos_token_id",
+    "eos_token_id", "decoder_start_token_id",
 ))  # fmt: skip
 # Fields that would change tokens -> values that do not, in addition to None.
 REFUSED: dict[str, tuple[Any, ...]] = {
