@@ -10,6 +10,7 @@ other origins cannot use the server, unless --cors-origin names the origin.
 examples:
   torchette serve model.pte
   torchette serve model.pte --port 9000 --sessions 4 --max-tokens 512
+  torchette serve model.pte --temperature 0.2 --top-p 0.9   # of requests that do not set them
   torchette serve model.pte --adapter pirate.ptd --adapter poet=poems.ptd   # models "model", "pirate" and "poet"
   torchette serve model.pte --alias gpt-4o --cors-origin http://localhost:3000
   TORCHETTE_API_KEY=secret torchette serve model.pte --host 0.0.0.0 --allow-host models.example.org
@@ -93,6 +94,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=300,
         help="for a request, waiting included (default: 300)",
     )
+    _llm.option_arguments(parser, "sampling")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -104,6 +106,7 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(
             "--sessions, --max-tokens, --max-body and --max-seconds are from 1, --port from 0 to 65535"
         )
+    defaults = _llm.given_options(options)
     origins = Origins(options.host, options.allow_host, options.cors_origin)  # before a model is loaded
     name = options.name or options.file.stem
     models: dict[str, list[Any]] = {}
@@ -121,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
     sessions = models.pop(name)
     draft = Session(options.draft, threads=options.threads) if options.draft else None
     given = (options.host, options.port, limits, models, options.api_key, draft, _page(name), origins)
-    with Server(sessions, name, *given, options.alias) as server:
+    with Server(sessions, name, *given, options.alias, defaults) as server:
         names = ", ".join(map(json.dumps, server.models))
         url = f"http://{f'[{options.host}]' if ':' in options.host else options.host}:{server.server_port}"
         note(f"{names} {'are' if models else 'is'} at {url}/v1, Ctrl-C ends")

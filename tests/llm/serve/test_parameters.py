@@ -6,13 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.llm.double import FakeDecoder, session
-from tests.llm.serve.client import LIMITS, ask, serving
+from tests.llm.double import END, FakeDecoder, session
+from tests.llm.serve.client import LIMITS, ask, events, serving
+from torchette import cli
+from torchette.cli import _llm
+from torchette.errors import InputError
+from torchette.llm.options import OPTIONS, find
 from torchette.llm.serve import Server
-from torchette.llm.serve.parameters import _NAMES_OF_MAX_TOKENS
+from torchette.llm.serve.parameters import sampling_options
 
+MAX_TOKENS = find("max_new_tokens").spellings
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
 DEFAULTS = {"temperature": 0.8, "do_sample": True, "top_k": 5}
 
@@ -57,7 +63,7 @@ def test_a_top_k_of_minus_one_is_all_tokens_and_not_the_default_of_the_file(serv
     assert texts[0] == texts[1] != texts[2]
 
 
-@pytest.mark.parametrize("name", _NAMES_OF_MAX_TOKENS)
+@pytest.mark.parametrize("name", MAX_TOKENS)
 def test_the_limit_of_tokens_has_several_names(server, name):
     def count(**fields: Any) -> int:
         return answer(server, "/v1/completions", **{"max_tokens": None, **fields})["usage"][
@@ -65,11 +71,11 @@ def test_the_limit_of_tokens_has_several_names(server, name):
         ]
 
     assert count(**{name: 3}) == 3
-    unset = dict.fromkeys(_NAMES_OF_MAX_TOKENS, -1)
+    unset = dict.fromkeys(MAX_TOKENS, -1)
     assert count(**unset) == count() == 16 and count(**{**unset, name: 3}) == 3
     chat = answer(server, "/v1/chat/completions", **unset)
     assert chat["usage"]["completion_tokens"] in range(17, LIMITS.answer_tokens + 1)
-    for other in _NAMES_OF_MAX_TOKENS:
+    for other in MAX_TOKENS:
         asked = {"prompt": "x", name: 3, other: 4}
         if other != name:
             assert count(**{name: 3, other: 3}) == 3
@@ -88,6 +94,88 @@ def test_other_invalid_values_are_refused(server, name, values):
     for value in values:
         status, body = ask(server, "/v1/completions", {"prompt": "x", name: value})
         assert status == 400 and name in body["error"]["message"], (value, body)
+
+
+SET = [option for option in OPTIONS if option.group == "sampling" or option.name in ("ignore_eos", "stop")]
+
+
+@pytest.mark.parametrize("option", SET, ids=lambda option: option.name)
+def test_a_request_sets_the_options_of_the_table_by_all_their_names(server, option):
+    """The value reaches the session. A value that is wrong, and two names that differ, are refused with the field."""
+    good = {"Flag": True, "Texts": ["a"], "Biases": {"7": 0.25}}.get(option.type, option.highest)
+    other = {"Flag": False, "Texts": "b", "Biases": {"7": 0.5}}.get(option.type, option.highest / 2)
+    bad = {"Flag": 1, "Texts": [5], "Biases": {"x": 1}}.get(option.type, option.highest * 2 + 1)
+    if option.type in ("Integer", "Seed"):
+        good, other, bad = int(good), int(other), int(bad)
+    for name in option.spellings:
+        found = sampling_options({name: good}, 1.0)[option.name]
+        assert found == ({7: 0.25} if option.type == "Biases" else good)
+        status, body = ask(server, "/v1/completions", {"prompt": "x", name: bad})
+        assert (status, body["error"]["param"]) == (400, name) and name in body["error"]["message"], body
+        if name != option.name:
+            status, body = ask(server, "/v1/completions", {"prompt": "x", option.name: good, name: other})
+            assert (status, body["error"]["param"]) == (400, name)
+            assert f"{option.name} and {name} are the same option" in body["error"]["message"]
+            assert sampling_options({option.name: good, name: good}, 1.0)[option.name] == found
+
+
+def test_ignored_ends_are_those_of_a_session(server):
+    class Ends(FakeDecoder):
+        def logits(self, tokens: Any) -> Any:
+            return super().logits(tokens) + 99 * (np.arange(self.vocab_size) == END)
+
+    with serving([session(Ends(context=512))]) as ending:
+        assert answer(ending, "/v1/completions")["usage"]["completion_tokens"] == 0
+        assert answer(ending, "/v1/completions", ignore_eos=True)["usage"]["completion_tokens"] == 6
+
+
+def test_the_server_has_defaults_of_requests(server):
+    fields = {"temperature": None, "max_tokens": 12}
+    given = {"temperature": 1.5, "seed": 4, "top_k": 3, "logit_bias": {7: 1.0}}
+    written = {**given, "logit_bias": {"7": 1.0}}
+    with serving([session(FakeDecoder(context=512), DEFAULTS)], defaults=given) as made:
+        for path in ("/v1/completions", "/v1/chat/completions"):
+            assert answer(made, path, **fields) == answer(server, path, **{**fields, **written}), path
+            mine = {"temp": 0.5, "random_seed": 5, "top_k": -1}
+            assert answer(made, path, **fields, **mine) == answer(server, path, **{**fields, **written, "temperature": None, "seed": None, **mine})  # fmt: skip
+            assert answer(made, path, temperature=0) == answer(server, path, logit_bias={"7": 1.0})
+        response = ask(made, "/v1/responses", {"input": "x", "max_output_tokens": 4})[1]
+        assert response["temperature"] == 1.5
+    for wrong in ({"top_p": 7}, {"tops": 1}):
+        with pytest.raises(InputError, match="top"):
+            serving([session()], defaults=wrong).__enter__()
+
+
+def test_the_command_sets_defaults_by_flags(tmp_path, monkeypatch, capsys):
+    served: list[Any] = []
+    monkeypatch.setattr(
+        Server, "serve_forever", lambda self: served.append((self.defaults, self.limits.answer_tokens))
+    )
+    monkeypatch.setattr(_llm, "session", lambda *_: session())
+    command = ["serve", str(tmp_path / "model.pte"), "--port", "0"]
+    assert (
+        cli.main([*command, "--temp", "0.2", "--top-p", "0.9", "--logit-bias", "3=-1", "--max-tokens", "9"])
+        == 0
+    )
+    assert cli.main(command) == 0
+    assert served == [({"temperature": 0.2, "top_p": 0.9, "logit_bias": {3: -1.0}}, 9), ({}, 4096)]
+    with pytest.raises(SystemExit):
+        cli.main([*command, "--top-p", "7"])
+    assert "--top-p: it must be a number above 0 and at most 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_seeds_of_several_answers_wrap(server, stream):
+    highest = 1 << 53
+    asked = {"prompt": "x", "n": 3, "temperature": 1, "max_tokens": 8, "stream": stream}
+    status, body = ask(server, "/v1/completions", {**asked, "seed": highest})
+    assert status == 200
+    if not stream:
+        texts = [choice["text"] for choice in body["choices"]]
+        single = {"temperature": 1, "max_tokens": 8}
+        assert texts == [answer(server, "/v1/completions", seed=seed, **single)["choices"][0]["text"] for seed in (highest, 0, 1)]  # fmt: skip
+    else:
+        assert {part["choices"][0]["finish_reason"] for part in events(body)} <= {None, "length", "stop"}
 
 
 def test_a_content_of_null_is_empty(server):

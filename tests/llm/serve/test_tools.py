@@ -94,6 +94,50 @@ def test_allowed_tools_are_the_tools_that_the_model_sees(server):
     assert tools_of({"tools": [ADD, NOW], "tool_choice": flat}).offered == [NOW]
 
 
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ('I add. <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', "I add. "),
+        ('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', ""),
+        ('[x] <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', "[x]"),
+        ('{"name": "add", "arguments": {"a": 1}}', ""),
+        ('{"name": "add" and no call', '{"name": "add" and no call'),
+        ("No <tool", "No <tool"),
+        ("", ""),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_log_probabilities_and_parts_are_those_of_the_text(text: str, content: str) -> None:
+    """Calls alone make a message without content, as clients of OpenAI's streams assemble it."""
+    has_call = "}" in text
+    asked = {**HELLO, "temperature": 0, "tools": [ADD], "logprobs": True, "stream": True}
+    with serving([writer(text)], limits=LIMITS._replace(answer_tokens=500)) as made:
+        whole = ask(made, CHAT, {**asked, "stream": False})[1]["choices"][0]
+        parts = [part["choices"][0] for part in events(ask(made, CHAT, asked)[1])]
+        response = {
+            "input": "x",
+            "temperature": 0,
+            "tools": [ADD],
+            "include": ["message.output_text.logprobs"],
+        }
+        output = ask(made, "/v1/responses", response)[1]["output"]
+        streamed = ask(made, "/v1/responses", {**response, "stream": True})[1]
+    deltas = [part["delta"] for part in parts]
+    assert deltas[0] == {"role": "assistant", "content": "" if content or not has_call else None}
+    texts = [delta["content"] for delta in deltas[1:] if "content" in delta]
+    assert "".join(texts) == content and "" not in texts
+    assert whole["message"]["content"] == (content.strip() or (None if has_call else ""))
+    found = [one for part in parts if part["logprobs"] for one in part["logprobs"]["content"]]
+    assert found == ((whole["logprobs"] or {}).get("content") or [])
+    assert "".join(one["token"] for one in found).strip() == content.strip()
+    last = json.loads(streamed.split("data: ")[-1])["response"]["output"]
+    kinds = ["message"] * bool(content or not has_call) + ["function_call"] * has_call
+    assert [item["type"] for item in output] == [item["type"] for item in last] == kinds
+    if kinds[0] == "message":
+        (one,), (other,) = output[0]["content"], last[0]["content"]
+        assert one["logprobs"] == other["logprobs"] and len(one["logprobs"]) == len(found)
+
+
 def test_strict_functions_are_accepted(server):
     strict = json.loads(json.dumps(ADD))
     strict["function"]["strict"] = True

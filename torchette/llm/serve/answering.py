@@ -14,10 +14,13 @@ from torchette.errors import TorchetteError
 from torchette.llm.generation import Generation, Piece
 from torchette.llm.media import image_of
 from torchette.llm.messages import OPEN, Call, calls_in
+from torchette.llm.options import find
 from torchette.llm.serve.connection import Connection
 from torchette.llm.serve.pool import CHECK_SECONDS, SessionPool
 from torchette.llm.serve.refusal import Refusal, refusal_of
 from torchette.llm.session import Session
+
+_SEED = find("seed")
 
 
 class Request(NamedTuple):
@@ -41,6 +44,7 @@ class Answer(NamedTuple):
 
     generation: Generation
     pieces: list[Piece]
+    """The pieces of the text."""
     text: str
     """The text without the calls."""
     calls: list[Call]
@@ -58,9 +62,9 @@ class Form(Protocol):
         """Yields the events before an answer."""
 
     def part(
-        self, index: int, text: str, piece: Piece | None, session: Session
+        self, index: int, text: str, pieces: list[Piece], session: Session
     ) -> Iterable[tuple[str | None, object]]:
-        """Yields the events of a part of an answer's text; `piece` has its log-probability."""
+        """Yields the events of a part of an answer's text; `pieces` have its log-probabilities."""
 
     def end(self, index: int, answer: Answer) -> Iterable[tuple[str | None, object]]:
         """Yields the events after an answer, with its calls."""
@@ -177,7 +181,7 @@ def _arguments(request: Request) -> Iterator[dict[str, Any]]:
         for number in range(request.num_answers):
             options = dict(request.options)
             if number and "seed" in options:
-                options["seed"] += number
+                options["seed"] = (options["seed"] + number) % (int(_SEED.highest) + 1)
             yield {**options, **prompt, "images": images}
 
 
@@ -185,6 +189,10 @@ def _answer(generation: Generation, pieces: list[Piece], request: Request) -> An
     text, calls = generation.text, list[Call]()
     if request.parameters:
         text, calls = calls_in(text, request.parameters)
+    if calls:
+        end = max(generation.text.find(OPEN), 0)
+        begins = itertools.accumulate((len(piece.text) for piece in pieces), initial=0)
+        pieces = [piece for piece, begin in zip(pieces, begins, strict=False) if begin < end]
     return Answer(generation, pieces, text, calls[: request.max_calls])
 
 
@@ -197,20 +205,21 @@ def _stream(
     request: Request,
     form: Form,
 ) -> Answer:
-    """Sends the text of an answer while it is generated. Holds text back that may belong to a call."""
+    """Sends the text of an answer while it is generated. Holds text back that may belong to a call, and its pieces."""
     _send_events(connection, form.start(index))
-    shown, found = 0, list[Piece]()
+    shown, sent, found = 0, 0, list[Piece]()
     for piece in pieces:
         found.append(piece)
         text = piece.text
         if request.parameters:
             text = generation.text[shown : text_before_call(generation.text)]
-        shown += len(text)
-        if text or piece.logprob is not None:
-            _send_events(connection, form.part(index, text, piece, session))
+        if text:
+            _send_events(connection, form.part(index, text, found[sent:], session))
+            shown, sent = shown + len(text), len(found)
     answer = _answer(generation, found, request)
-    if not answer.calls and (rest := generation.text[shown:]):
-        _send_events(connection, form.part(index, rest, None, session))
+    rest, left = answer.text[shown:], answer.pieces[sent:]
+    if rest or any(piece.logprob is not None for piece in left):
+        _send_events(connection, form.part(index, rest, left, session))
     return answer
 
 

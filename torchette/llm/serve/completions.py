@@ -138,10 +138,10 @@ class CompletionForm(_Form):
         yield from ()
 
     def part(
-        self, index: int, text: str, piece: Piece | None, session: Session
+        self, index: int, text: str, pieces: list[Piece], session: Session
     ) -> Iterator[tuple[None, object]]:
         """Yields the events of a part of the text."""
-        yield self._chunk(index, {"text": text}, None, _text_logprobs([piece] if piece else [], session))
+        yield self._chunk(index, {"text": text}, None, _text_logprobs(pieces, session))
 
     def end(self, index: int, answer: Answer) -> Iterator[tuple[None, object]]:
         """Yields the events after an answer."""
@@ -156,19 +156,32 @@ class ChatForm(_Form):
 
     prefix, kind = "chatcmpl-", "chat.completion"
 
+    def __init__(self, body: Mapping[str, Any], request: Request) -> None:
+        super().__init__(body, request)
+        self._may_call = bool(request.parameters)
+        self._opened = set[int]()  # the answers with a message in the stream
+
     def start(self, index: int) -> Iterator[tuple[None, object]]:
-        """Yields the events before an answer."""
-        yield self._chunk(index, {"delta": {"role": "assistant", "content": ""}}, None, None)
+        """Yields the events before an answer. If it may be calls alone, the first part or the end opens the message."""
+        if not self._may_call:
+            yield from self._open(index, "")
+
+    def _open(self, index: int, content: str | None) -> Iterator[tuple[None, object]]:
+        if index not in self._opened:
+            self._opened.add(index)
+            yield self._chunk(index, {"delta": {"role": "assistant", "content": content}}, None, None)
 
     def part(
-        self, index: int, text: str, piece: Piece | None, session: Session
+        self, index: int, text: str, pieces: list[Piece], session: Session
     ) -> Iterator[tuple[None, object]]:
         """Yields the events of a part of the text."""
-        logprobs = _chat_logprobs([piece] if piece else [], session)
+        yield from self._open(index, "")
+        logprobs = _chat_logprobs(pieces, session)
         yield self._chunk(index, {"delta": {"content": text}}, None, logprobs)
 
     def end(self, index: int, answer: Answer) -> Iterator[tuple[None, object]]:
         """Yields the events after an answer."""
+        yield from self._open(index, None if answer.calls else "")
         if answer.calls:
             called = [{"index": i, **_call(call)} for i, call in enumerate(answer.calls)]
             yield self._chunk(index, {"delta": {"tool_calls": called}}, None, None)

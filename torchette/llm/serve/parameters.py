@@ -9,25 +9,24 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from torchette.errors import InputError
+from torchette.llm.options import OPTIONS, Option, find
 from torchette.llm.serve.limits import Limits
 from torchette.llm.serve.refusal import Refusal, unsupported, wrong
 
 _MAX_STOPS, _MAX_STOP_LENGTH, _MAX_BIASES, _MAX_LOGPROBS = 16, 1000, 1000, 20
-_NAMES_OF_MAX_TOKENS = (
-    "max_completion_tokens",
-    "max_tokens",
-    "max_output_tokens",
-    "max_new_tokens",
-    "n_predict",
+_MAX_TOKENS = find("max_new_tokens")
+# The options that a request sets with their names in options.def.
+_OPTIONS = tuple(
+    option for option in OPTIONS if option.group in ("sampling", "ending") and option != _MAX_TOKENS
 )
-# Options that `Session.generate` checks.
-_SAMPLING = (
-    "temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "top_k", "min_p", "repetition_penalty",
-)  # fmt: skip
-# Values that clients send for a field that they do not set. null is such a value of every field.
+# Values that clients send for an option that they do not set. null is such a value of every field.
+_UNSET_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "top_p": (0,), "seed": (-1,), "repetition_penalty": (0,), "stop": ("", []), "logit_bias": ([],), "max_new_tokens": (-1,),
+}  # fmt: skip
 _UNSET: dict[str, tuple[Any, ...]] = {
-    "model": ("",), "top_p": (0,), "seed": (-1,), "repetition_penalty": (0,), "stop": ("", []), "logprobs": (False,),
-    "tools": ([],), "grammar": ("",), "logit_bias": ([],), **dict.fromkeys(_NAMES_OF_MAX_TOKENS, (-1,)),
+    "model": ("",), "logprobs": (False,), "tools": ([],), "grammar": ("",),
+    **{spelling: values for name, values in _UNSET_OPTIONS.items() for spelling in find(name).spellings},
 }  # fmt: skip
 # Fields that would change the answer and are not implemented, with the values that change nothing.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -73,15 +72,22 @@ def max_tokens(body: Mapping[str, Any], default: int, limits: Limits) -> int:
     Raises:
         Refusal: status 400: the value is not a positive integer, or two names have different values.
     """
-    given = {name: body[name] for name in _NAMES_OF_MAX_TOKENS if name in body}
-    for name, value in given.items():
-        if not is_integer(value, 1, math.inf):
-            raise wrong(name, f"{name} is {value!r}, it must be an integer from 1")
-    if len(set(given.values())) > 1:
-        raise wrong(
-            list(given)[1], f"{' and '.join(given)} name one limit and differ: remove all but one of them"
-        )
-    return int(min(next(iter(given.values()), default), limits.answer_tokens))
+    found = _given(body, _MAX_TOKENS)
+    if found is None:
+        return min(default, limits.answer_tokens)
+    name, value = found
+    if not is_integer(value, 1, math.inf):
+        raise wrong(name, f"{name} is {value!r}, it must be an integer from 1")
+    return int(min(value, limits.answer_tokens))
+
+
+def _given(body: Mapping[str, Any], option: Option) -> tuple[str, Any] | None:
+    """Returns the field of a request that sets an option, and its value. Raises Refusal if two fields differ."""
+    given = [(name, body[name]) for name in option.spellings if name in body]
+    for name, value in given[1:]:
+        if not _is_one_of(value, (given[0][1],)):
+            raise wrong(name, f"{given[0][0]} and {name} are the same option and differ: remove one of them")
+    return given[0] if given else None
 
 
 def sampling_options(body: Mapping[str, Any], temperature: float) -> dict[str, Any]:
@@ -92,37 +98,46 @@ def sampling_options(body: Mapping[str, Any], temperature: float) -> dict[str, A
         temperature: the default.
 
     Raises:
-        Refusal: status 400: a value is malformed. `Session.generate` checks ranges.
+        Refusal: status 400: a value is malformed or out of range.
     """
-    options = {"temperature": temperature, **{name: body[name] for name in _SAMPLING if name in body}}
-    if _is_one_of(options.get("top_k"), (-1,)):
-        options["top_k"] = 0  # all tokens, as 0
-    options["stop"] = _stops(body.get("stop", []))
-    options["logit_bias"] = _biases(body.get("logit_bias", {}))
+    options: dict[str, Any] = {"temperature": temperature}
+    for option in _OPTIONS:
+        if (found := _given(body, option)) and (value := _value(option, *found)) != []:
+            options[option.name] = value
     return options
 
 
-def _stops(stop: object) -> list[str]:
+def _value(option: Option, name: str, value: Any) -> Any:
+    """Returns the value of an option in the form of `Session.generate`."""
+    if option.name == "top_k" and _is_one_of(value, (-1,)):
+        return 0  # all tokens, as 0
+    try:
+        if option.type == "Texts":
+            return _stops(name, value)
+        return option.checked(_biases(name, value) if option.type == "Biases" else value)
+    except InputError as error:
+        raise wrong(name, error.message if option.name == name else f"{name}: {error.message}") from None
+
+
+def _stops(name: str, stop: object) -> list[str]:
     stops: list[Any] = stop if isinstance(stop, list) else [stop]
     if len(stops) > _MAX_STOPS or not all(
         isinstance(one, str) and len(one) <= _MAX_STOP_LENGTH for one in stops
     ):
         raise wrong(
-            "stop",
-            f"stop must be a text, or a list of at most {_MAX_STOPS} texts, of at most {_MAX_STOP_LENGTH} characters",
+            name,
+            f"{name} must be a text, or a list of at most {_MAX_STOPS} texts, of at most {_MAX_STOP_LENGTH} characters",
         )
     return [one for one in stops if one]
 
 
-def _biases(biases: Any) -> dict[int, float]:
+def _biases(name: str, biases: Any) -> dict[int, float]:
     try:
         if len(biases) > _MAX_BIASES:
-            raise wrong("logit_bias", f"logit_bias has more than {_MAX_BIASES} tokens")
+            raise wrong(name, f"{name} has more than {_MAX_BIASES} tokens")
         return {int(token): float(value) for token, value in biases.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
-        raise wrong(
-            "logit_bias", "logit_bias must be an object with token ids as keys and numbers as values"
-        ) from None
+        raise wrong(name, f"{name} must be an object with token ids as keys and numbers as values") from None
 
 
 def num_logprobs(body: Mapping[str, Any], name: str) -> int:
@@ -140,8 +155,11 @@ def num_answers(body: Mapping[str, Any], num_prompts: int, limits: Limits) -> in
     return int(count)
 
 
-def parsed(data: bytes) -> dict[str, Any]:
+def parsed(data: bytes, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the set fields of a request's body.
+
+    Args:
+        defaults: values, by the names in options.def, of the options that the request does not set.
 
     Raises:
         Refusal: status 400: the body is not a JSON object.
@@ -152,4 +170,6 @@ def parsed(data: bytes) -> dict[str, Any]:
         raise Refusal(400, f"the body is not valid JSON: {error}", name="invalid_json") from None
     if not isinstance(body, dict):
         raise Refusal(400, "the body must be a JSON object", name="invalid_json")
-    return without_unset(body)
+    given = without_unset(body)
+    unnamed = [name for name in defaults if not any(one in given for one in find(name).spellings)]
+    return {**given, **{name: defaults[name] for name in unnamed}}

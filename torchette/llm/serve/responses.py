@@ -197,14 +197,14 @@ class ResponseForm:
         yield self._event("response.in_progress", response=self._response)
 
     def part(
-        self, index: int, text: str, piece: Piece | None, session: Session
+        self, index: int, text: str, pieces: list[Piece], session: Session
     ) -> Iterator[tuple[str, object]]:
         """Yields the events of a part of the text."""
         if self._message is None:
             yield from self._open_message()
         assert self._message is not None
         content = self._message["content"][0]
-        logprobs = token_logprobs([piece] if piece else [], session)
+        logprobs = token_logprobs(pieces, session)
         content["text"] += text
         content["logprobs"] += logprobs
         yield self._event(

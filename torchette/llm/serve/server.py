@@ -15,6 +15,7 @@ from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from torchette.llm.options import checked
 from torchette.llm.serve.answering import answer_request
 from torchette.llm.serve.completions import ChatForm, CompletionForm, chat_request, completion_request
 from torchette.llm.serve.connection import Connection
@@ -51,9 +52,10 @@ class Server(ThreadingHTTPServer):
         page: returns further files to send: by path, their bytes and types.
         origins: the web pages that may use the server; by default its own.
         aliases: names of the model in addition to `name`; see `Models`.
+        defaults: generation options of requests that do not set them, of the groups "sampling" and "ending" of options.def.
 
     Raises:
-        InputError: an alias is the name of another model.
+        InputError: an alias is the name of another model, or a default is not valid.
         OSError: the port is in use, or the address is not one of this machine.
     """
 
@@ -73,7 +75,9 @@ class Server(ThreadingHTTPServer):
         page: Callable[[], Mapping[str, tuple[bytes, str]]] = dict,
         origins: Origins | None = None,
         aliases: Sequence[str] = (),
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
+        self.defaults = checked(defaults or {})
         self.page, self.limits, self.api_key = page, limits, api_key
         self.pool = SessionPool({name: sessions, **(adapters or {})}, draft, limits.waiting)
         self.models = self.pool.models
@@ -227,7 +231,7 @@ class _Handler(Connection):
             return
         until = time.monotonic() + self.limits.seconds
         data = self.read_body()
-        body = parsed(data)
+        body = parsed(data, self.server.defaults)
         model = self.server.names.resolve(body.setdefault("model", self.server.names.default))
         endpoint(self, body, model, len(data), until)
 
