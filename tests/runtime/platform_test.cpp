@@ -13,7 +13,7 @@ namespace {
 
 int linked_calls = 0;
 int registered_calls = 0;
-char last_line[64];
+char last_line[1100];
 jmp_buf before_abort;
 
 /// Whether runtime_abort() comes to the one that leaves this number.
@@ -86,6 +86,15 @@ void platform_tests() {
   CHECK(aborts_with(2));
   TORCHETTE_LOG(Error, "%d of %s", 7, "seven");
   CHECK(strcmp(last_line, "7 of seven") == 0);
+  char longest[2000] = {};
+  for (size_t shift = 0; shift < 3; ++shift) {  // of three bytes each, from another offset
+    for (size_t i = 0; i + 4 < sizeof(longest); ++i) longest[i] = "\xE2\x82\xAC"[(i + shift) % 3];
+    const char* const whole = longest + (3 - shift) % 3;
+    TORCHETTE_LOG(Error, "%.*s%s", static_cast<int>(shift), "ab", whole);
+    const size_t length = strlen(last_line);
+    CHECK(length > 250 && length < 1024 && strcmp(last_line + length - 3, "...") == 0);
+    CHECK((length - 3 - shift) % 3 == 0 && strncmp(last_line + shift, whole, length - 3 - shift) == 0);
+  }
   last_line[0] = 0;
   TORCHETTE_LOG(Debug, "not at this level");
   CHECK(last_line[0] == 0);

@@ -51,14 +51,21 @@ void platform_free(void* ptr) { overrides.free != nullptr ? overrides.free(ptr) 
 #if TORCHETTE_LOG_LEVEL > 0
 void log_message(torchette_log_level_t level, const char* filename, const char* function, size_t line,
                  const char* format, ...) {
+#if defined(__unix__) || defined(__APPLE__) || defined(_WIN32)
+  char text[1024];  // errors that list names are long
+#else
   char text[256];
+#endif
   va_list arguments;
   va_start(arguments, format);
   const int wanted = vsnprintf(text, sizeof(text), format, arguments);
   va_end(arguments);
-  const size_t length = wanted < 0                                   ? 0
-                        : static_cast<size_t>(wanted) < sizeof(text) ? static_cast<size_t>(wanted)
-                                                                     : sizeof(text) - 1;
+  size_t length = wanted < 0 ? 0 : static_cast<size_t>(wanted);
+  if (length >= sizeof(text)) {  // a line that is cut ends with "..."
+    length = sizeof(text) - 4;
+    while (length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0) == 0x80) --length;  // UTF-8
+    for (size_t i = 0; i < 3; ++i) text[length++] = '.';
+  }
   text[length] = 0;
   const char* file = filename;
   for (const char* c = filename; *c != 0; ++c)
