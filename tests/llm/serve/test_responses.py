@@ -297,3 +297,16 @@ def test_responses_have_the_fields_of_openais_types(server, caller):
     for events in (streamed(server, HELLO), streamed(caller, {"input": "x", "tools": FLAT})):
         for event in events:
             assert adapter.validate_python(event).type == event["type"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")]
+)
+def test_a_response_cannot_be_read_or_deleted(server, method, path):
+    status, body = ask(server, "/v1/responses", {"input": "x", "max_output_tokens": 2})
+    assert status == 200
+    status, found = ask(server, f"/v1/responses/{body['id']}{path}", method=method)
+    assert (status, found["error"]["code"]) == (404, "not_found")
+    assert "for previous_response_id alone" in found["error"]["message"]
+    further = {"input": "y", "max_output_tokens": 2, "previous_response_id": body["id"]}
+    assert ask(server, "/v1/responses", further)[0] == 200

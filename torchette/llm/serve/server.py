@@ -131,6 +131,10 @@ class _Handler(Connection):
         """Sends answers of a model."""
         self._guard(self._post, writes=True)
 
+    def do_DELETE(self) -> None:
+        """Answers that nothing can be deleted."""
+        self._guard(self._not_found, writes=True)
+
     def do_OPTIONS(self) -> None:
         """Tells a browser whether a page of another origin may send a request."""
         self._guard(self._preflight, needs_key=False)
@@ -200,14 +204,22 @@ class _Handler(Connection):
         elif file := self.server.page().get(route or "/"):
             self.send(200, *file)
         else:
-            self._not_found(route in _ENDPOINTS, _POSTS)
+            self._not_found()
 
-    def _not_found(self, is_other_method: bool, methods: str) -> None:
+    def _not_found(self) -> None:
         """Answers a path that does not exist, or has other methods."""
-        if is_other_method:
+        is_read = self._route in ("/v1/models", "/health") or self._path in self.server.page()
+        if methods := _POSTS if self._route in _ENDPOINTS else _READS if is_read else "":
             refusal = Refusal(405, f"{self._route} has the methods {methods}", name="method_not_allowed")
             self.send_refusal(refusal, ("Allow", methods))
             return
+        if self._route.startswith("/v1/responses/"):
+            raise Refusal(
+                404,
+                "a response cannot be read, cancelled or deleted: the server keeps its conversation for previous_response_id "
+                "alone; a request with store false is not kept",
+                name="not_found",
+            )
         paths = ", ".join(("/v1/models", *_ENDPOINTS))
         raise Refusal(404, f"there is no {self._route[:200]!r}: there are {paths}", name="not_found")
 
@@ -226,8 +238,7 @@ class _Handler(Connection):
     def _post(self) -> None:
         endpoint = _ENDPOINTS.get(self._route)
         if endpoint is None:
-            is_read = self._route in ("/v1/models", "/health") or self._path in self.server.page()
-            self._not_found(is_read, _READS)
+            self._not_found()
             return
         until = time.monotonic() + self.limits.seconds
         data = self.read_body()
