@@ -13,7 +13,7 @@ import pytest
 from tests.llm.double import BEGIN, FakeDecoder, session
 from torchette.errors import InputError
 from torchette.llm.grammar import Grammar, Matcher, Vocabulary
-from torchette.llm.messages import Call, calls_in, functions, grammar_of_calls, images_of, prepared
+from torchette.llm.messages import Call, calls_in, functions, images_of
 from torchette.llm.text import ChatTemplate
 
 pytest.importorskip("tokenizers")
@@ -77,7 +77,7 @@ def test_contents_are_what_the_template_takes(
 )  # fmt: skip
 def test_what_is_no_message_is_named(messages: Any) -> None:
     with pytest.raises(InputError, match="messages"):
-        prepared(messages, True, True, "")
+        ChatTemplate(EITHER, {}).render(messages)
 
 
 def test_calls_of_the_past_are_values_for_the_template() -> None:
@@ -116,8 +116,7 @@ def test_a_call_that_must_come_fits_its_function() -> None:
         for seed in range(6):
             decoder = FakeDecoder(context=512)
             decoder.bias[list(b'"}')] = 3
-            made = session(decoder)
-            made._shared._template = ChatTemplate(source, {})
+            made = session(decoder, template=source)
             tools = [ADD] if seed % 2 else [ADD, NOW]
             answer = made.chat(
                 [{"role": "user", "content": "?"}],
@@ -147,25 +146,25 @@ def test_tools_that_are_none_are_named() -> None:
             functions(tools)
     for choice in ("other", 5, {"function": {"name": "sub"}}, {"function": 5}):
         with pytest.raises(InputError, match="tool_choice"):
-            grammar_of_calls([ADD], choice, TOOLS)
+            ChatTemplate(TOOLS, {}).grammar({"tools": [ADD], "tool_choice": choice})
     deep: Any = {"type": "array"}
     for _ in range(5000):
         deep = {"type": "array", "items": deep}
-    for schema in (deep, {"not": {}}, "x"):
+    made = session(FakeDecoder(context=512), template=TOOLS)
+    for schema, code in ((deep, "bad-input"), ({"not": {}}, "bad-schema"), ("x", "bad-schema")):
         with pytest.raises(InputError) as caught:
-            grammar_of_calls(
-                [{"type": "function", "function": {"name": "f", "parameters": schema}}], "required", TOOLS
-            )
-        assert caught.value.code == "bad-schema"
-    made._shared._template = ChatTemplate(TOOLS, {})
+            tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+            made.chat(messages, tools=[tool], tool_choice="required")
+        assert caught.value.code == code
+    with pytest.raises(InputError, match="messages is not a variable"):
+        made.chat(messages, template={"messages": []})
     with pytest.raises(InputError, match="grammar"):
         made.chat(messages, tools=[ADD], tool_choice="required", grammar='root ::= "a"')
 
 
 def test_a_template_gets_the_names_that_it_is_given() -> None:
-    made = session(FakeDecoder(context=512))
-    made._shared._template = ChatTemplate(
-        "{{ messages[0].content }}{{ thinking }}{{ bos_token }}", {"bos_token": "<s>"}
+    made = session(
+        FakeDecoder(context=512), template="{{ messages[0].content }}{{ thinking }}{{ bos_token }}"
     )
     answer = made.chat([{"role": "user", "content": "a"}], template={"thinking": "b"}, max_tokens=1)
     assert made.tokens == ()
@@ -192,10 +191,19 @@ def test_references_of_each_function_lead_into_its_own_parameters() -> None:
         tool("f", **{"$defs": defined("f1", "f2")}),
         tool("g", **{"$defs": defined("g1", "g2"), "$id": "https://example.org/g"}),
     ]
-    grammar = Grammar(grammar_of_calls(tools, "required", "") or "")
-    matcher = Matcher(grammar, Vocabulary([]))
+    request = {"tools": tools, "tool_choice": "required"}
+    matcher = Matcher(Grammar(ChatTemplate("{{ tools }}", {}).grammar(request) or ""), Vocabulary([]))
     for name in ("f", "g"):
         for own in ("f", "g"):
             text = json.dumps({"name": name, "arguments": {"a": f"{own}1", "b": f"{own}2"}})
             after = matcher.after_bytes(text.encode())
             assert (after is not None and after.accepts) == (name == own), text
+
+
+def test_an_error_lists_all_names() -> None:
+    tools = [{"type": "function", "function": {"name": f"function_{i}"}} for i in range(50)]
+    request = {"tools": tools, "tool_choice": {"function": {"name": "other"}}}
+    with pytest.raises(InputError) as caught:
+        ChatTemplate(TOOLS, {}).grammar(request)
+    names = ", ".join(f"function_{i}" for i in range(50))
+    assert caught.value.message == f"tool_choice names 'other', tools have {names}"

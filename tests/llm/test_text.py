@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.llm.double import tokenizer_json
+from tests.llm.double import Writer, session, tokenizer_json
 from torchette.errors import FormatError, InputError
-from torchette.llm.text import ChatTemplate, TextStream, Tokenizer
+from torchette.llm.text import ChatTemplate, Tokenizer
 
 tokenizers = pytest.importorskip("tokenizers")
 TEXTS = [
@@ -75,25 +75,18 @@ def test_bytes_of_tokens_are_what_tokenizers_decodes(kind):
     assert table[-5:] == [b""] * 5
 
 
-def test_a_stream_shows_whole_characters_and_no_part_of_a_stop():
-    rng = random.Random(0)
-    for _ in range(400):
+def test_an_answer_shows_whole_characters_and_no_part_of_a_stop():
+    rng, decoder = random.Random(0), Writer("")
+    made = session(decoder)
+    for _ in range(300):
         text = "".join(rng.choice("abé日🎉") for _ in range(rng.randrange(12)))
         stops = [
             "".join(rng.choice("abé") for _ in range(rng.randint(1, 4))) for _ in range(rng.randrange(3))
         ]
-        data = text.encode()
-        stream, shown, at = TextStream(stops), "", 0
-        while at < len(data):
-            size = rng.randint(1, 4)
-            piece, stopped = stream.add(data[at : at + size])
-            at += size
-            shown += piece
-            assert "\ufffd" not in piece and text.startswith(shown)
-            if stopped:
-                break
-        else:
-            shown += stream.add(b"", final=True)[0]
+        decoder.text, shown = text.encode(), ""
+        for piece in made.generate("<assistant>", stop=stops):
+            shown += piece.text
+            assert "\ufffd" not in piece.text and text.startswith(shown)
         ends = [at for stop in stops if (at := text.find(stop)) >= 0]
         assert not any(stop in shown for stop in stops)
         # a stop that ends sooner is seen sooner than one that begins sooner
@@ -101,16 +94,16 @@ def test_a_stream_shows_whole_characters_and_no_part_of_a_stop():
 
 
 def test_bytes_that_are_no_characters_are_marked_and_end_nothing():
-    stream = TextStream([])
-    assert stream.add(b"a\xffb\xe6\x97")[0] == "a\ufffdb"
-    assert stream.add(b"\xa5")[0] == "日"
-    assert stream.add(b"\xe6")[0] == "" and stream.add(b"", final=True)[0] == "\ufffd"
-    rng = random.Random(1)
-    for _ in range(300):
-        data = rng.randbytes(rng.randrange(20))
-        stream = TextStream([])
-        pieces = [stream.add(data[i : i + 1])[0] for i in range(len(data))] + [stream.add(b"", final=True)[0]]
-        assert "".join(pieces) == data.decode("utf-8", "replace")
+    rng, decoder = random.Random(1), Writer("")
+    made = session(decoder)
+    cases = [b"a\xffb\xe6\x97\xa5", b"\xe6\x97", *(rng.randbytes(rng.randrange(1, 20)) for _ in range(200))]
+    for data in cases:
+        decoder.text = data
+        assert "".join(piece.text for piece in made.generate("<assistant>")) == data.decode(
+            "utf-8", "replace"
+        )
+    decoder.text = cases[0]
+    assert [piece.text for piece in made.generate("<assistant>")] == ["a", "\ufffd", "b", "", "", "日"]
 
 
 def test_a_decoder_may_replace_a_pattern():

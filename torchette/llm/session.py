@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -27,44 +27,13 @@ from torchette.format import pte
 from torchette.llm.exporting import lora
 from torchette.llm.generation import Generation, Piece, Statistics
 from torchette.llm.grammar import Grammar, grammar_of
-from torchette.llm.messages import grammar_of_calls, images_of
+from torchette.llm.messages import images_of
 from torchette.llm.options import as_json, checked, described, find
 from torchette.llm.shared_model import SharedModel
 from torchette.llm.text import Tokenizer
 from torchette.runtime import Runtime, native
 
-__all__ = ["Decoder", "Generation", "Piece", "Session", "Statistics"]
-
-
-class Decoder(Protocol):
-    """A decoder with a KV cache. Optional attributes: `named_data`, a mapping of the named data that programs carry (such as
-    "chat_template.jinja"); `begin`, the token that begins every text; `ends`, the tokens that end a text; `placeholder`, the
-    token of an image in chat templates, and `place(tokens, images, audio)`, which returns tokens in which
-    values from `vocab_size` represent images and audio."""
-
-    vocab_size: int
-    max_context: int
-    """Positions of the KV cache."""
-    max_tokens: int
-    """The maximum number of tokens in one step."""
-    memory: int
-    """Bytes without the weights."""
-
-    def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
-        """Computes keys and values from start_pos on. Returns logits [1, vocabulary] of the last token, or
-        [n, vocabulary] of all tokens."""
-
-    def new(self) -> Decoder:
-        """Returns a decoder on the same weights, with a separate state."""
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Returns copies of the state by name; empty if the state is not accessible."""
-
-    def set_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Restores a state that state() returned."""
-
-    def cancel(self) -> None:
-        """Ends the current step, or the next one, with an ExecutionError."""
+__all__ = ["Generation", "Piece", "Session", "Statistics"]
 
 
 @contextmanager
@@ -84,7 +53,8 @@ def _engine_errors(kind: type[TorchetteError], lead: str = "", code: str | None 
         if "no token can be chosen" in message:
             raise ExecutionError(message, code="no-token") from None
         if number == native.OUT_OF_RESOURCES and kind is InputError:
-            code = "prompt-too-long"
+            hint = "shorten it, or export with a longer max_context"
+            raise InputError(message, hints=[hint], code="prompt-too-long") from None
         raise kind(lead + message, code=code) from None
 
 
@@ -96,7 +66,7 @@ class Session:
     ...     print(piece.text, end="")
 
     Args:
-        source: the path of a .pte file or its bytes, a compiled model, or a `Decoder`.
+        source: the path of a .pte file or its bytes, a compiled model, or a `torchette.llm.decoder.Decoder`.
         tokenizer: the path of a tokenizer.json, SentencePiece or tiktoken file; by default that of the program.
         data_files: paths of .ptd files with weights.
         adapter: as for `set_adapter`.
@@ -200,10 +170,13 @@ class Session:
             FormatError: code "no-chat-template".
             InputError: the template rejects the messages.
         """
+        return self._shared.template.render(messages, self._image_text, **names)
+
+    @property
+    def _image_text(self) -> str:
+        """The text of an image in templates without parts."""
         image = self._shared.image_placeholder
-        return self._shared.template.render(
-            messages, self.tokenizer.name(image) if image >= 0 else "", **names
-        )
+        return self.tokenizer.name(image) if image >= 0 else ""
 
     # --- state --------------------------------------------------------------------------------------------------
 
@@ -301,7 +274,8 @@ class Session:
 
         Args:
             tools: functions that the model may call, in OpenAI's form; `calls_in` finds the calls in an answer.
-            tool_choice: "auto"; "required": the answer is a call; or {"function": {"name": ...}}: of this function.
+            tool_choice: "auto"; "required": the answer is a call; {"function": {"name": ...}}: of this function; or OpenAI's
+                allowed_tools: the model gets these tools alone.
             template: other variables of the chat template, such as {"enable_thinking": False}.
             options: as for `generate`.
         """
@@ -318,19 +292,12 @@ class Session:
         template: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         """The arguments of `generate` for a conversation."""
-        names, asked = dict(template or {}), dict[str, Any]()
-        if reserved := {"messages", "self", "image"} & names.keys():
-            raise InputError(f"{reserved.pop()} is not a variable of the template that a caller can set")
-        if not tools and tool_choice not in ("auto", "none", None):
-            raise InputError(f"tool_choice is {tool_choice!r}, but there are no tools")
-        if tools:
-            source = self._shared.template.tool_source
-            if "tools" not in source:
-                raise InputError("the chat template of this model takes no tools")
-            if grammar := grammar_of_calls(tools, tool_choice, source):
-                asked["grammar"] = grammar
-            names["tools"] = list(tools)
-        asked["prompt"] = self.encode(self.render(messages, **names), special=False)
+        request = {"tools": tools or (), "tool_choice": tool_choice, "template": template}
+        chat, asked = self._shared.template, dict[str, Any]()
+        if grammar := chat.grammar(request):
+            asked["grammar"] = grammar
+        prompt = chat.prompt(messages, request, self._image_text)
+        asked["prompt"] = self.encode(prompt, special=False)
         if images := images_of(messages):
             asked["images"] = images
         return asked
@@ -424,14 +391,6 @@ class Session:
                 )
             with _engine_errors(InputError):
                 tokens = self._runner.place(tokens, [_planar(image) for image in images], samples, features)
-        if not tokens:
-            raise InputError("the prompt has no tokens")
-        if len(tokens) > self.max_context:
-            raise InputError(
-                f"the prompt has {len(tokens)} tokens, the context {self.max_context}",
-                hints=["shorten it, or export with a longer max_context"],
-                code="prompt-too-long",
-            )
         return tokens
 
     def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ using FloatArray = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 /// The exception of a decoder's method, until the call of the engine returns.
 thread_local std::exception_ptr raised;
 
-/// A decoder that Python implements (torchette.llm.session.Decoder). Its functions acquire the GIL.
+/// A decoder that Python implements (torchette.llm.decoder.Decoder). Its functions acquire the GIL.
 class PythonDecoder {
  public:
   explicit PythonDecoder(nb::object decoder) : decoder_(std::move(decoder)) {}

@@ -19,7 +19,6 @@
 
 #include "torchette/llm/engine/chat.h"
 #include "torchette/llm/engine/tools.h"
-#include "torchette/llm/text/stop_strings.h"
 #include "torchette/pybindings/bindings.h"
 #include "torchette/pybindings/faults.h"
 #include "torchette/pybindings/values.h"
@@ -67,22 +66,10 @@ void bind_tokenizer(nb::module_& m) {
                tokens.append(bytes_of(self.tokenizer->bytes_of(token)));
              return tokens;
            })
-      .def("id_of",
-           [](const TokenizerHolder& self, const std::string& piece) -> std::optional<uint64_t> {
-             const Result<uint64_t> token = self.tokenizer->piece_to_id(piece);
-             return token.ok() ? std::optional<uint64_t>(*token) : std::nullopt;
-           })
       .def("piece_of", [](const TokenizerHolder& self, uint64_t token) {
         const Result<std::string> piece =
             self.tokenizer->has(token) ? self.tokenizer->id_to_piece(token) : std::string();
         return text_of(piece.ok() ? std::string_view(*piece) : std::string_view());
-      });
-  nb::class_<TextStream>(m, "TextStream")
-      .def(nb::init<std::vector<std::string>>())
-      .def("push", [](TextStream& self, const nb::bytes& data, bool is_last) {
-        bool is_stopped = false;
-        std::string text = self.push(view_of(data), is_last, &is_stopped);
-        return std::pair(std::move(text), is_stopped);
       });
 }
 
@@ -115,22 +102,27 @@ void bind_chat(nb::module_& m) {
            })
       .def_static("of_files", &format_of_files, nb::arg("files"), nb::arg("tokenizer").none(),
                   nb::arg("begin"), nb::arg("end"))
-      .def("source", &ChatFormat::source)
       .def("contents",
            [](const ChatFormat& self, bool has_tools) {
              const ChatContents contents = self.contents(has_tools);
              return std::pair(contents.texts, contents.parts);
            })
-      .def("render", [](const ChatFormat& self, const std::string& messages, const std::string& variables,
-                        const std::string& image) {
-        const Json given = json_of(messages), more = json_of(variables);
-        return called([&] { return self.render(given, more, image); });
+      .def("render",
+           [](const ChatFormat& self, const std::string& messages, const std::string& variables,
+              const std::string& image) {
+             const Json given = json_of(messages), more = json_of(variables);
+             return called([&] { return self.render(given, more, image); });
+           })
+      .def("prompt",
+           [](const ChatFormat& self, const std::string& messages, const std::string& options,
+              const std::string& image) {
+             const Json given = json_of(messages), asked = json_of(options);
+             return called([&] { return self.prompt(given, asked, image); });
+           })
+      .def("grammar", [](const ChatFormat& self, const std::string& options) {
+        const Json asked = json_of(options);
+        return called([&] { return self.grammar(asked); });
       });
-  m.def("prepare_messages",
-        [](const std::string& messages, bool texts, bool parts, const std::string& image) {
-          const Json given = json_of(messages);
-          return to_json(called([&] { return prepare_messages(given, {texts, parts}, image); }));
-        });
 }
 
 // --- Tools ---
@@ -143,11 +135,6 @@ void bind_tools(nb::module_& m) {
       functions.emplace_back(one.name, to_json(one.parameters));
     return functions;
   });
-  m.def("grammar_of_calls",
-        [](const std::string& tools, const std::string& choice, const std::string& source) {
-          const Json given = json_of(tools), chosen = json_of(choice);
-          return called([&] { return grammar_of_calls(given, chosen, source); });
-        });
   m.def("calls_in", [](const std::string& answer, const std::vector<std::string>& names) {
     CalledText found = calls_in(answer, names);
     std::vector<std::pair<std::string, std::string>> calls;

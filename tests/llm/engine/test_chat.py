@@ -16,7 +16,7 @@ import pytest
 from tests.llm import double
 from tests.llm.engine.test_runner import converse
 from torchette.errors import FormatError, InputError
-from torchette.llm.messages import calls_in, functions, grammar_of_calls
+from torchette.llm.messages import calls_in, functions
 from torchette.llm.text import ChatTemplate, Tokenizer
 
 utilities = pytest.importorskip("transformers.utils.chat_template_utils")
@@ -170,12 +170,37 @@ def test_allowed_tools_are_a_choice_among_the_tools() -> None:
         tools = [{"type": "function", "function": {"name": name}} for name in names]
         return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
-    assert grammar_of_calls([ADD, NOW], allowed("auto", "add"), WITH_TOOLS) is None
-    one = grammar_of_calls([ADD, NOW], allowed("required", "add"), WITH_TOOLS)
-    assert one == grammar_of_calls([ADD], "required", WITH_TOOLS)
-    for wrong in (allowed("required"), allowed("other", "add"), allowed("required", "sub")):
-        with pytest.raises(InputError, match="tool_choice"):
-            grammar_of_calls([ADD, NOW], wrong, WITH_TOOLS)
+    template = ChatTemplate(WITH_TOOLS, {})
+
+    def request(choice: Any, *tools: Any) -> dict[str, Any]:
+        return {"tools": tools or (ADD, NOW), "tool_choice": choice, "template": {"thinking": "+"}}
+
+    def flat(given: dict[str, Any]) -> dict[str, Any]:  # of the Responses API
+        return {"type": "allowed_tools", **given["allowed_tools"]}
+
+    assert template.grammar(request(allowed("auto", "add"))) is None
+    assert template.grammar(request(allowed("required", "add"))) == template.grammar(request("required", ADD))
+    for mode in ("auto", "required"):
+        for choice in (allowed(mode, "add"), flat(allowed(mode, "add"))):
+            assert template.prompt(MESSAGES, request(choice)) == "<tool_call>add+<user>Hi"
+    assert template.prompt(MESSAGES, request(allowed("auto", "mcp:clock/now", "add"))) == "<tool_call>add,mcp:clock/now+<user>Hi"  # fmt: skip
+    wrong: list[Any] = [
+        allowed("required"),
+        allowed("other", "add"),
+        allowed("required", "sub"),
+        allowed("auto", "sub"),
+    ]
+    for choice in (*wrong, {"type": "allowed_tools"}, {"type": "allowed_tools", "mode": "auto", "tools": 5}):
+        for work in (template.grammar, functools.partial(template.prompt, MESSAGES)):
+            with pytest.raises(InputError, match="tool_choice"):
+                work(request(choice))
+
+
+def test_the_runner_shows_the_allowed_tools_alone(path: Path) -> None:
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NOW]}}
+    options = {"tools": [ADD, NOW], "tool_choice": choice}
+    (said,) = converse(path, f"render\t{json.dumps(MESSAGES)}\t{json.dumps(options)}")
+    assert said.answer == "<tool_call>mcp:clock/now<user>Hi"
 
 
 def test_a_broken_call_in_the_history_has_a_reason() -> None:
@@ -227,7 +252,7 @@ def test_damaged_requests_are_errors_that_say_why() -> None:
     for _ in range(600):
         tools, choice, given = damaged([ADD, NOW]), damaged("required"), damaged(messages)
         count += refused(functools.partial(made.render, given, tools=tools))
-        count += refused(functools.partial(grammar_of_calls, tools, choice, WITH_TOOLS))
+        count += refused(functools.partial(made.grammar, {"tools": tools, "tool_choice": choice}))
         answer = json.dumps(damaged([call]))
         said, calls = calls_in(answer, ["add"])
         assert (said, {name for name, _ in calls}) in ((answer, set()), ("", {"add"}))

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.llm.double import FakeDecoder, session
+from tests.llm.double import Writer, session
 from tests.llm.serve.client import LIMITS, ask, events, serving
 from tests.llm.test_messages import ADD, NOW, TOOLS
 from torchette.llm.serve import Server
@@ -19,23 +18,6 @@ from torchette.llm.serve.tools import tools_of
 
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "x"}]}
-
-
-class Writer(FakeDecoder):
-    """Writes a text, byte by byte, after any prompt."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(context=2048)
-        self.text = text.encode()
-
-    def new(self) -> FakeDecoder:
-        return copy.deepcopy(self)
-
-    def logits(self, tokens: Any) -> Any:
-        made = super().logits(tokens) * 0
-        last = bytes(int(token) for token in tokens if token < 256).rpartition(b"<assistant>")[2]
-        made[self.text[len(last)] if len(last) < len(self.text) else 257] = 99
-        return made
 
 
 def writer(text: str) -> Any:

@@ -220,32 +220,44 @@ Error check_options(const Json& options) {
   const Json& variables = options["template"];
   TORCHETTE_CHECK(variables.is(Kind::Object) || variables.is(Kind::Null), InvalidArgument,
                   "template must be an object: {\"enable_thinking\": false}");
+  TORCHETTE_CHECK(schema::find(variables, "messages") == nullptr, InvalidArgument,
+                  "messages is not a variable of the template that a caller can set");
   return Error::Ok;
 }
 
 }  // namespace
 
-Result<std::string> ChatFormat::prompt(const Json& messages, const Json& options, std::string_view image,
-                                       std::string* grammar) const {
+/// The tools of a request that its answer may call; null without tools.
+Result<Json> ChatFormat::tools_of(const Json& options) const {
   TORCHETTE_TRY(check_options(options));
-  grammar->clear();
+  const Json &tools = options["tools"], &choice = options["tool_choice"];
+  if (tools.is(Kind::Null) || (tools.is(Kind::Array) && tools.items.empty())) {
+    const bool is_free = choice.is(Kind::Null) || choice.text == "auto" || choice.text == "none";
+    TORCHETTE_CHECK(is_free, InvalidArgument, "tool_choice is %.100s, but there are no tools",
+                    to_json(choice).c_str());
+    return Json();
+  }
+  TORCHETTE_CHECK(source(true).find("tools") != std::string::npos, InvalidArgument,
+                  "the chat template of this model takes no tools");
+  return permitted_tools(tools, choice);
+}
+
+Result<std::string> ChatFormat::prompt(const Json& messages, const Json& options,
+                                       std::string_view image) const {
+  Result<Json> tools = tools_of(options);
+  if (!tools.ok()) return tools.error();
   Json variables = options["template"];
   variables.kind = Kind::Object;
-  const Json &tools = options["tools"], &choice = options["tool_choice"];
-  const bool has_tools = !tools.is(Kind::Null) && !(tools.is(Kind::Array) && tools.items.empty());
-  const bool is_free = choice.is(Kind::Null) || choice.text == "auto" || choice.text == "none";
-  TORCHETTE_CHECK(has_tools || is_free, InvalidArgument, "tool_choice is %.100s, but there are no tools",
-                  to_json(choice).c_str());
-  if (has_tools) {
-    TORCHETTE_CHECK(source(true).find("tools") != std::string::npos, InvalidArgument,
-                    "the chat template of this model takes no tools");
-    Result<std::string> made =
-        grammar_of_calls(tools, choice.is(Kind::Null) ? text_value("auto") : choice, source(true));
-    if (!made.ok()) return made.error();
-    *grammar = std::move(*made);
-    schema::set(&variables, "tools", tools);
-  }
+  if (!tools->is(Kind::Null)) schema::set(&variables, "tools", std::move(*tools));
   return render(messages, variables, image);
+}
+
+Result<std::string> ChatFormat::grammar(const Json& options) const {
+  const Result<Json> tools = tools_of(options);
+  if (!tools.ok()) return tools.error();
+  if (tools->is(Kind::Null)) return std::string();
+  const Json& choice = options["tool_choice"];
+  return grammar_of_calls(*tools, choice.is(Kind::Null) ? text_value("auto") : choice, source(true));
 }
 
 }  // namespace torchette::extension::llm

@@ -49,11 +49,13 @@ class ChatFormat {
   /// OutOfResources.
   Result<std::string> render(const Json& messages, const Json& variables, std::string_view image = {}) const;
   /// The same for a request. `options` is an object with `tools`, `tool_choice`, and `template`, the further
-  /// variables of the template; all are optional. `*grammar` is the grammar of the answer if it must be a
-  /// call, else empty. Errors: as above; InvalidArgument (the template uses no tools, or an option is
-  /// unknown), those of grammar_of_calls().
-  Result<std::string> prompt(const Json& messages, const Json& options, std::string_view image,
-                             std::string* grammar) const;
+  /// variables of the template; all are optional. The template gets the tools that `tool_choice` permits.
+  /// Errors: as above; InvalidArgument (the template uses no tools, or an option is unknown), those of
+  /// permitted_tools().
+  Result<std::string> prompt(const Json& messages, const Json& options, std::string_view image) const;
+  /// The grammar of the answer to such a request if the answer must be a call, else empty. Errors: as above;
+  /// those of grammar_of_calls().
+  Result<std::string> grammar(const Json& options) const;
 
  private:
   struct Form {
@@ -63,6 +65,7 @@ class ChatFormat {
   };
   ChatFormat() = default;
   Error add(std::string source);
+  Result<Json> tools_of(const Json& options) const;
   const Form& form(bool has_tools) const { return has_tools ? forms_.back() : forms_.front(); }
   ChatTemplate::Names variables(Json messages, const Json& more) const;
   ChatContents probe(const ChatTemplate& parsed) const;

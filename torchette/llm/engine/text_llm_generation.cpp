@@ -130,8 +130,9 @@ Error TextLLMRunner::set_grammar(Answer* answer) {
 
 Error TextLLMRunner::start_conversation(const std::vector<uint64_t>& conversation,
                                         std::unique_ptr<Answer> answer) {
+  TORCHETTE_CHECK(!conversation.empty(), InvalidArgument, "the prompt has no tokens");
   TORCHETTE_CHECK(conversation.size() <= static_cast<size_t>(max_context_), OutOfResources,
-                  "a conversation of %zu tokens; the context has room for %lld", conversation.size(),
+                  "the prompt has %zu tokens, the context %lld", conversation.size(),
                   static_cast<long long>(max_context_));
   size_t common = 0;
   while (common < std::min(conversation.size(), tokens_.size()) && conversation[common] == tokens_[common])

@@ -335,7 +335,10 @@ Result<std::string> TextLLMRunner::render(std::string_view messages, std::string
     const Result<std::string> piece = tokenizer_->id_to_piece(placeholder);
     if (piece.ok()) image = *piece;
   }
-  return template_->prompt(*given, *more, image, grammar);
+  Result<std::string> calls = template_->grammar(*more);
+  if (!calls.ok()) return calls.error();
+  *grammar = std::move(*calls);
+  return template_->prompt(*given, *more, image);
 }
 
 bool TextLLMRunner::has_template() const { return named_data("chat_template.jinja").ok(); }

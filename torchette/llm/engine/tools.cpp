@@ -88,42 +88,36 @@ Result<std::vector<ToolFunction>> functions_of(const Json& tools) {
 
 namespace {
 
-/// Keeps the functions with these names. Error: InvalidArgument.
-Error keep_named(const std::vector<std::string>& names, std::vector<ToolFunction>* functions) {
-  std::vector<ToolFunction> kept;
-  for (const std::string& name : names) {
-    const auto found = std::find_if(functions->begin(), functions->end(),
-                                    [&](const ToolFunction& one) { return one.name == name; });
-    TORCHETTE_CHECK(found != functions->end(), InvalidArgument, "tool_choice names '%.80s', tools have %s",
-                    name.c_str(), list_of_names(*functions).c_str());
-    kept.push_back(*found);
-  }
-  *functions = std::move(kept);
-  return Error::Ok;
-}
-
-std::string chosen_name(const Json& choice) {
+/// The index of the function that a choice names. Error: InvalidArgument.
+Result<size_t> index_of_chosen(const Json& choice, const std::vector<ToolFunction>& functions) {
   const Json& function = choice["function"];
-  return std::string(function.is(Kind::Object) ? function.string("name") : choice.string("name"));
+  const std::string name(function.is(Kind::Object) ? function.string("name") : choice.string("name"));
+  for (size_t i = 0; i < functions.size(); ++i)
+    if (functions[i].name == name) return i;
+  TORCHETTE_LOG(Error, "tool_choice names '%.80s', tools have %s", name.c_str(),
+                list_of_names(functions).c_str());
+  return Error::InvalidArgument;
 }
 
-/// Keeps the functions that `choice` permits. `*must_call`: whether the answer must be a call.
+/// The member allowed_tools of a choice, which the Responses API writes without the member; null without it.
+const Json* allowed_tools_of(const Json& choice) {
+  if (choice["allowed_tools"].is(Kind::Object)) return &choice["allowed_tools"];
+  return choice.string("type") == "allowed_tools" ? &choice : nullptr;
+}
+
+/// Keeps the function that `choice` names. `*must_call`: whether the answer must be a call.
 Error apply_choice(const Json& choice, std::vector<ToolFunction>* functions, bool* must_call) {
   const std::string_view word = choice.is_string() ? std::string_view(choice.text) : std::string_view();
-  const Json& allowed = choice["allowed_tools"];
-  *must_call = word != "auto" && word != "none" && allowed.string("mode") != "auto";
-  if (!*must_call || word == "required") return Error::Ok;
-  if (allowed.is(Kind::Object)) {
-    std::vector<std::string> names;
-    for (const Json& tool : allowed["tools"].items) names.push_back(chosen_name(tool));
-    TORCHETTE_CHECK(allowed.string("mode") == "required" && !names.empty(), InvalidArgument,
-                    "tool_choice: allowed_tools needs the mode auto or required, and a list of tools");
-    return keep_named(names, functions);
-  }
+  const Json* const allowed = allowed_tools_of(choice);
+  *must_call = word != "auto" && word != "none" && (!allowed || allowed->string("mode") == "required");
+  if (!*must_call || word == "required" || allowed != nullptr) return Error::Ok;
   TORCHETTE_CHECK(choice.is(Kind::Object), InvalidArgument,
                   "tool_choice is %.100s, it must be auto, none, required or a function",
                   to_json(choice).c_str());
-  return keep_named({chosen_name(choice)}, functions);
+  const Result<size_t> chosen = index_of_chosen(choice, *functions);
+  if (!chosen.ok()) return chosen.error();
+  *functions = {(*functions)[*chosen]};
+  return Error::Ok;
 }
 
 /// The JSON schema of a call of one of the functions. `key` is the name of its arguments.
@@ -145,8 +139,32 @@ Json schema_of_calls(std::vector<ToolFunction> functions, const char* key) {
 
 }  // namespace
 
+Result<Json> permitted_tools(const Json& tools, const Json& choice) {
+  const Result<std::vector<ToolFunction>> functions = functions_of(tools);
+  if (!functions.ok()) return functions.error();
+  const Json* const allowed = allowed_tools_of(choice);
+  if (allowed == nullptr) return tools;
+  const Json& listed = (*allowed)["tools"];
+  const std::string_view mode = allowed->string("mode");
+  TORCHETTE_CHECK((mode == "auto" || mode == "required") && listed.is(Kind::Array) && !listed.items.empty(),
+                  InvalidArgument,
+                  "tool_choice: allowed_tools needs the mode auto or required, and a list of tools");
+  std::vector<bool> is_permitted(functions->size());
+  for (const Json& one : listed.items) {
+    const Result<size_t> index = index_of_chosen(one, *functions);
+    if (!index.ok()) return index.error();
+    is_permitted[*index] = true;
+  }
+  Json permitted = schema::empty(Kind::Array);
+  for (size_t i = 0; i < is_permitted.size(); ++i)
+    if (is_permitted[i]) permitted.items.push_back(tools.items[i]);
+  return permitted;
+}
+
 Result<std::string> grammar_of_calls(const Json& tools, const Json& choice, std::string_view source) {
-  Result<std::vector<ToolFunction>> functions = functions_of(tools);
+  const Result<Json> permitted = permitted_tools(tools, choice);
+  if (!permitted.ok()) return permitted.error();
+  Result<std::vector<ToolFunction>> functions = functions_of(*permitted);
   if (!functions.ok()) return functions.error();
   bool must_call = false;
   TORCHETTE_TRY(apply_choice(choice, &*functions, &must_call));

@@ -23,9 +23,14 @@ struct ToolFunction {
 /// Error: InvalidArgument (not a list of functions with different names; the log names the tool).
 Result<std::vector<ToolFunction>> functions_of(const Json& tools);
 
+/// The tools that an answer may call: those that `choice`, the tool_choice of a request, lists as
+/// allowed_tools, else all. Errors: those of functions_of(); InvalidArgument (allowed_tools is malformed or
+/// names no tool).
+Result<Json> permitted_tools(const Json& tools, const Json& choice);
+
 /// The grammar of an answer that must call a function, as `source`, the chat template, writes calls; empty if
-/// `choice`, the tool_choice of a request, does not demand a call. Errors: those of functions_of();
-/// InvalidArgument (an unknown choice), NotSupported (GBNF cannot express the parameters of a function).
+/// `choice` does not demand a call. Errors: those of permitted_tools(); InvalidArgument (an unknown choice),
+/// NotSupported (GBNF cannot express the parameters of a function).
 Result<std::string> grammar_of_calls(const Json& tools, const Json& choice, std::string_view source);
 
 struct ToolCall {

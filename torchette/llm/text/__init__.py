@@ -50,11 +50,6 @@ class Tokenizer:
         tokens: list[bytes] = self.native.bytes_of(size)
         return tokens
 
-    def number(self, token: str) -> int | None:
-        """Returns the index of a token, or None if there is no such token."""
-        index: int | None = self.native.id_of(_characters(token))
-        return index
-
     def name(self, token: int) -> str:
         """Returns the text of a token in the file of the tokenizer; empty if there is no such token."""
         piece: str = self.native.piece_of(token) if 0 <= token < 1 << 64 else ""
@@ -69,18 +64,6 @@ def _characters(text: str) -> str:
             f"the text has half a surrogate pair at {error.start}, which is not a character"
         ) from None
     return text
-
-
-class TextStream:
-    """Turns bytes of tokens into complete characters, up to the first stop string and never a part of one."""
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stream = native.module().llm.TextStream([_characters(stop) for stop in stops])
-
-    def add(self, data: bytes, final: bool = False) -> tuple[str, bool]:
-        """Returns the text to show now, and whether a stop string follows it. `final` returns all text that was held back."""
-        found: tuple[str, bool] = self._stream.push(data, final)
-        return found
 
 
 class ChatTemplate:
@@ -126,18 +109,6 @@ class ChatTemplate:
         return made
 
     @property
-    def source(self) -> str:
-        """The template of conversations without tools."""
-        source: str = self._format.source(False)
-        return source
-
-    @property
-    def tool_source(self) -> str:
-        """The template of conversations with tools."""
-        source: str = self._format.source(True)
-        return source
-
-    @property
     def takes(self) -> tuple[bool, bool]:
         """Whether contents may be texts, and whether they may be lists of parts."""
         contents: tuple[bool, bool] = self._format.contents(False)
@@ -154,6 +125,45 @@ class ChatTemplate:
         except native.module().Fault as fault:
             raise InputError(fault.args[2]) from None
         return prompt
+
+    def prompt(
+        self, messages: Sequence[Mapping[str, Any]], request: Mapping[str, Any], image: str = ""
+    ) -> str:
+        """Returns the prompt of a request. `image` is as for `render`.
+
+        Args:
+            request: `tools`, `tool_choice`, and `template`, the further variables of the template; all are optional. The
+                template gets the tools that `tool_choice` permits.
+
+        Raises:
+            InputError: as `render`, or the request is malformed.
+        """
+        try:
+            prompt: str = self._format.prompt(messages_text(messages), _request_text(request), image)
+        except native.module().Fault as fault:
+            raise InputError(fault.args[2]) from None
+        return prompt
+
+    def grammar(self, request: Mapping[str, Any]) -> str | None:
+        """Returns the grammar of the answer to a request, or None if the answer need not be a call.
+
+        Args:
+            request: as for `prompt`.
+
+        Raises:
+            InputError: the request is malformed; code "bad-schema": a grammar cannot express the parameters of a function.
+        """
+        try:
+            grammar: str = self._format.grammar(_request_text(request))
+        except native.module().Fault as fault:
+            code = "bad-schema" if fault.args[1] == native.NOT_SUPPORTED else None
+            raise InputError(fault.args[2], code=code) from None
+        return grammar or None
+
+
+def _request_text(request: Mapping[str, Any]) -> str:
+    members = [f"{json.dumps(name)}: {json_text(value, name)}" for name, value in request.items()]
+    return f"{{{', '.join(members)}}}"
 
 
 def json_text(value: object, name: str) -> str:
