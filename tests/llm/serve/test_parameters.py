@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.llm.double import END, FakeDecoder, session
+from tests.llm.double import END, TEMPLATE, FakeDecoder, Writer, session
 from tests.llm.serve.client import LIMITS, ask, events, serving
 from torchette import cli
 from torchette.cli import _llm
@@ -127,6 +127,13 @@ def test_ignored_ends_are_those_of_a_session(server):
     with serving([session(Ends(context=512))]) as ending:
         assert answer(ending, "/v1/completions")["usage"]["completion_tokens"] == 0
         assert answer(ending, "/v1/completions", ignore_eos=True)["usage"]["completion_tokens"] == 6
+
+
+def test_stop_strings_of_the_model_hold_for_requests_without_stop():
+    with serving([session(Writer("abcXdef"), {"stop_strings": ["X"]}, template=TEMPLATE)]) as made:
+        for stop, text in ((None, "abc"), ("", "abc"), ([""], "abc"), ("e", "abcXd"), (["c", ""], "ab")):
+            found = answer(made, "/v1/chat/completions", stop=stop, max_tokens=30)["choices"][0]
+            assert (found["message"]["content"], found["finish_reason"]) == (text, "stop")
 
 
 def test_the_server_has_defaults_of_requests(server):
