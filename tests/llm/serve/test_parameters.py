@@ -125,8 +125,11 @@ def test_ignored_ends_are_those_of_a_session(server):
             return super().logits(tokens) + 99 * (np.arange(self.vocab_size) == END)
 
     with serving([session(Ends(context=512))]) as ending:
-        assert answer(ending, "/v1/completions")["usage"]["completion_tokens"] == 0
-        assert answer(ending, "/v1/completions", ignore_eos=True)["usage"]["completion_tokens"] == 6
+        assert answer(ending, "/v1/completions")["choices"][0]["finish_reason"] == "stop"
+        ignored = answer(ending, "/v1/completions", ignore_eos=True)
+        assert (
+            ignored["choices"][0]["finish_reason"] == "length" and ignored["usage"]["completion_tokens"] == 6
+        )
 
 
 def test_stop_strings_of_the_model_hold_for_requests_without_stop():
