@@ -18,7 +18,7 @@ import pytest
 
 from tests.llm.double import BEGIN, END, FakeDecoder, log_softmax, probabilities, session, tokenizer_json
 from torchette.errors import ExecutionError, FormatError, InputError, InputTypeError
-from torchette.llm import Session
+from torchette.llm import Grammar, Session
 
 pytest.importorskip("tokenizers")
 PROMPT = [BEGIN, *b"Once upon a time"]
@@ -490,3 +490,15 @@ def test_a_maximum_of_new_tokens_replaces_the_models_maximum_length():
     made = session(generation={"max_length": len(PROMPT) + 4})
     assert len(made.generate(PROMPT, ignore_end=True).run().tokens) == 4
     assert len(made.generate(PROMPT, ignore_end=True, max_tokens=9).run().tokens) == 9
+
+
+@pytest.mark.parametrize("name", ["grammar", "gbnf"])
+def test_a_grammar_is_text_or_parsed_by_all_its_names(name):
+    made = session()
+    for value in ('root ::= "yes"', Grammar('root ::= "yes"')):
+        assert made.generate(PROMPT, **{name: value}).run().text == "yes"
+    with pytest.raises(InputError, match="line 1") as caught:
+        made.generate(PROMPT, **{name: 'root ::= "yes'})
+    assert caught.value.code == "bad-grammar"
+    with pytest.raises(InputError, match="top_k is "):
+        made.generate(PROMPT, top_k=Grammar('root ::= "yes"'))

@@ -404,10 +404,8 @@ class Session:
                 raise InputTypeError(
                     f"generate: {option.name} is an option of the C++ runner, not of a session"
                 )
-        grammar = options.get("grammar")
-        if isinstance(grammar, Grammar):
-            options = {**options, "grammar": grammar.text}
-        given = checked(options)
+        parsed = {name: value.text for name, value in options.items() if isinstance(value, Grammar)}
+        given = checked({**options, **parsed})
         for name, minimum in (("max_new_tokens", 1), ("logprobs", 0), ("keep", 0)):
             if given.get(name, minimum) < minimum:
                 raise InputError(f"{name} is {given[name]}; it must be an integer from {minimum}")
@@ -419,8 +417,8 @@ class Session:
             if "grammar" in given:
                 raise InputError("grammar and schema constrain the same answer; set one of them")
             given["grammar"] = grammar_of(given.pop("schema"))
-        elif isinstance(grammar, str):
-            Grammar(grammar)
+        elif "grammar" in given and not parsed:
+            Grammar(given["grammar"])
         given.setdefault("seed", secrets.randbits(53))
         return given
 
