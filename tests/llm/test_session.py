@@ -318,7 +318,7 @@ def test_a_draft_goes_on_where_the_context_slides_or_ends():
 @pytest.mark.parametrize(
     "options",
     [
-        {"max_tokens": 0}, {"max_tokens": 1.5}, {"max_tokens": True}, {"stop": ""}, {"stop": ["a", 5]}, {"seed": -1}, {"logprobs": -1},
+        {"max_tokens": -2}, {"max_tokens": 1.5}, {"max_tokens": True}, {"stop": ""}, {"stop": ["a", 5]}, {"seed": -1}, {"logprobs": -2},
         {"on_full": "grow"}, {"keep": 63}, {"draft_tokens": 0}, {"temperature": -1}, {"top_p": 0}, {"logit_bias": {259: 1}},
         {"logit_bias": {-1: 1}}, {"grammar": "x"}, {"grammar": 5}, {"schema": 5}, {"schema": {}, "grammar": "root ::= \"a\""}, {"temprature": 1},
     ],
@@ -502,3 +502,12 @@ def test_a_grammar_is_text_or_parsed_by_all_its_names(name):
     assert caught.value.code == "bad-grammar"
     with pytest.raises(InputError, match="top_k is "):
         made.generate(PROMPT, top_k=Grammar('root ::= "yes"'))
+
+
+def test_minus_one_is_the_default_of_the_table():
+    made = session()
+    options = {"max_tokens": None, "logprobs": None, "keep": None, "ignore_end": True}
+    pieces = list(made.generate(PROMPT, **options))
+    assert list(made.generate(PROMPT, **{**options, "max_tokens": -1, "logprobs": -1, "keep": -1})) == pieces
+    assert len(pieces) > 20 and {piece.logprob for piece in pieces} == {None}
+    assert made.generate(PROMPT, max_tokens=0).run().tokens == []

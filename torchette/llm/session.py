@@ -368,30 +368,21 @@ class Session:
 
     def _placed(self, prompt: str | Sequence[int], images: Sequence[Any], audio: object) -> list[int]:
         """Returns the tokens of a prompt, in which values from `vocab_size` represent images and audio."""
-        reads = self._shared.reads
         tokens = self.encode(prompt, audio is None) if isinstance(prompt, str) else self._checked(prompt)
-        if reads in ("audio", "text") and (len(images) or (reads == "audio") != (audio is not None)):
-            raise InputError(
-                f"this model reads {'sound, as audio=' if reads == 'audio' else 'text'}, and nothing else"
-            )
-        if reads == "tokens" and (len(images) or audio is not None):
-            raise InputError("this model reads text alone, no images and no audio")
         if self._shared.place is not None:
-            tokens = list(self._shared.place(tokens, images, audio))
-        elif reads == "images" and audio is not None:
-            raise InputError("this model reads text and images, not audio")
-        elif reads != "tokens":
-            samples = features = None
-            if audio is not None:
-                sound = np.ascontiguousarray(audio, np.float32)
-                samples, features = (
-                    (sound, None)
-                    if sound.ndim == 1
-                    else (None, sound.reshape((1,) * (3 - sound.ndim) + sound.shape))
-                )
-            with _engine_errors(InputError):
-                tokens = self._runner.place(tokens, [_planar(image) for image in images], samples, features)
-        return tokens
+            return list(self._shared.place(tokens, images, audio))
+        if self._shared.reads == "audio" and audio is None:
+            raise InputError("this model reads sound: pass it as audio=")
+        samples = features = None
+        if audio is not None:
+            sound = np.ascontiguousarray(audio, np.float32)
+            if sound.ndim == 1:
+                samples = sound
+            else:
+                features = sound.reshape((1,) * (3 - sound.ndim) + sound.shape)
+        with _engine_errors(InputError):
+            placed: list[int] = self._runner.place(tokens, [*map(_planar, images)], samples, features)
+        return placed
 
     def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Checked options of an answer. A grammar and a schema become the text of a grammar."""
@@ -406,9 +397,6 @@ class Session:
                 )
         parsed = {name: value.text for name, value in options.items() if isinstance(value, Grammar)}
         given = checked({**options, **parsed})
-        for name, minimum in (("max_new_tokens", 1), ("logprobs", 0), ("keep", 0)):
-            if given.get(name, minimum) < minimum:
-                raise InputError(f"{name} is {given[name]}; it must be an integer from {minimum}")
         if "" in given.get("stop", ()):
             raise InputError("stop has an empty text, which would end every answer")
         if any(token >= self.vocab_size for token in given.get("logit_bias", ())):

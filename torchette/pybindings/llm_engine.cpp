@@ -135,7 +135,10 @@ Image image_of(nb::handle object) {
             static_cast<int32_t>(bytes.shape(2)), static_cast<int32_t>(bytes.shape(1)),
             static_cast<int32_t>(bytes.shape(0))};
   }
-  const auto numbers = nb::cast<nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu>>(object);
+  nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu> numbers;
+  if (!nb::try_cast(object, numbers))
+    throw Fault{Fault::Kind::Runtime, Error::InvalidArgument,
+                "an image must be uint8 [height, width, 3] or float32 [3, height, width]", 0};
   return {std::vector<float>(numbers.data(), numbers.data() + numbers.size()),
           static_cast<int32_t>(numbers.shape(2)), static_cast<int32_t>(numbers.shape(1)),
           static_cast<int32_t>(numbers.shape(0))};

@@ -123,11 +123,14 @@ def test_answers_are_the_models_own(name: str, tmp_path: Path) -> None:
         )
     if name == "whisper":
         session.generate([3], audio=np.zeros(16_000, np.float32), max_tokens=1).run()
+    first_media = {key: value for key, value in first.items() if key != "prompt"}
     wrong = {"audio": np.zeros(5)} if model.main_input_name == "input_ids" else {}
     with pytest.raises(InputError, match="this model reads"):
         session.generate([3], **wrong)
     with pytest.raises(InputError, match="this model reads"):
-        session.generate([3], images=[np.zeros(5)])
+        session.generate([3], images=[np.zeros((4, 4, 3), np.uint8)], **first_media)
+    with pytest.raises(InputError, match="an image must be"):
+        session.generate([3], images=[np.zeros(5)], **first_media)
     if name == "t5":
         with pytest.raises(InputError, match="the encoder takes 1 to 280"):
             session.generate([5] * 281)
