@@ -35,6 +35,8 @@ namespace {
 using namespace extension::llm;
 
 using FloatArray = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
+/// An input. Arrays of numpy may be read-only.
+using FloatInput = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 
 /// The exception of a decoder's method, until the call of the engine returns.
 thread_local std::exception_ptr raised;
@@ -129,13 +131,13 @@ class PythonDecoder {
 
 /// An image [channels, height, width] of bytes or float32.
 Image image_of(nb::handle object) {
-  if (nb::ndarray<uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu> bytes;
+  if (nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu> bytes;
       nb::try_cast(object, bytes, /*convert=*/false)) {
     return {std::vector<uint8_t>(bytes.data(), bytes.data() + bytes.size()),
             static_cast<int32_t>(bytes.shape(2)), static_cast<int32_t>(bytes.shape(1)),
             static_cast<int32_t>(bytes.shape(0))};
   }
-  nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu> numbers;
+  nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu> numbers;
   if (!nb::try_cast(object, numbers))
     throw Fault{Fault::Kind::Runtime, Error::InvalidArgument,
                 "an image must be uint8 [height, width, 3] or float32 [3, height, width]", 0};
@@ -233,11 +235,11 @@ class Runner {
     std::vector<MultimodalInput> inputs = {make_token_input(tokens)};
     for (const nb::handle image : images) inputs.push_back(make_image_input(image_of(image)));
     if (!samples.is_none()) {
-      const auto array = nb::cast<FloatArray>(samples);
+      const auto array = nb::cast<FloatInput>(samples);
       inputs.push_back(make_raw_audio_input(RawAudio::of(array.data(), array.size())));
     }
     if (!features.is_none()) {
-      const auto array = nb::cast<FloatArray>(features);
+      const auto array = nb::cast<FloatInput>(features);
       inputs.push_back(make_audio_input(Audio(
           std::vector<float>(array.data(), array.data() + array.size()), static_cast<int32_t>(array.shape(0)),
           static_cast<int32_t>(array.shape(1)), static_cast<int32_t>(array.shape(2)))));

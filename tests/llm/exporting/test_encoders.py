@@ -81,9 +81,13 @@ def question(model: Any, seed: int) -> tuple[dict[str, Any], torch.Tensor]:
         return {"prompt": tokens[0].tolist()}, tokens
     if model.main_input_name == "input_values":
         sound = torch.randn(1, 384 * (20 + seed) + 127, generator=random)
-        return {"prompt": [], "audio": sound[0].numpy()}, sound
+        samples = sound[0].numpy()
+        samples.flags.writeable = False  # as audio_of() returns them
+        return {"prompt": [], "audio": samples}, sound
     features = torch.randn(1, 16, 100, generator=random)
-    return {"prompt": [], "audio": features.numpy()}, features
+    copy = features.numpy().copy()
+    copy.flags.writeable = False
+    return {"prompt": [], "audio": copy}, features
 
 
 def expected(model: Any, inputs: torch.Tensor, count: int) -> list[int]:

@@ -208,7 +208,7 @@ def test_a_prompt_goes_on_as_it_is(file, tmp_path, monkeypatch, capsys):
         made.writeframes(bytes(3200))
     (tmp_path / "silence.wav").write_bytes(sound.getvalue())
     assert cli.main(["chat", str(file), "--audio", str(tmp_path / "silence.wav")]) != 0
-    assert "no images and no audio" in capsys.readouterr().err
+    assert "no images and no sound" in capsys.readouterr().err
 
 
 def test_bytes_that_are_no_text_end_no_conversation(file):
