@@ -7,7 +7,7 @@ import copy
 import json
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -107,10 +107,15 @@ SIZE, BEGIN, END = 259, 256, 257
 TEMPLATE = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 
 
+def byte_characters() -> Iterator[tuple[int, str]]:
+    """The character of each byte in byte-level vocabularies: itself if printable, else one from U+0100 on."""
+    others = map(chr, range(0x100, 0x200))
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    yield from ((byte, chr(byte) if byte in printable else next(others)) for byte in range(256))
+
+
 def tokenizer_json() -> bytes:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
-
-    from torchette.llm.exporting.vocabularies import byte_characters
 
     letters = {character: byte for byte, character in byte_characters()}
     tokenizer = Tokenizer(models.BPE(vocab=letters, merges=[]))

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import torchette
-from tests.llm import families
+from tests.llm import double, families
 from tests.models import zoo
 from tests.sweep import sweep
 from torchette.errors import (
@@ -204,11 +204,11 @@ def test_caches_of_fewer_bits(family: str, cache: str, bound: float, saved: floa
 def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
     model = small_llama()
     model.save_pretrained(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_bytes(double.tokenizer_json())
     program = llm.export(tmp_path, max_context=40, max_prefill=8)
     assert (program.get_vocab_size(), program.get_n_layers(), program.get_bos_id()) == (101, 2, 1)
     assert list(program.get_eos_ids()) == [2] and program.use_kv_cache() is True
-    assert bytes(program.program.named_data["tokenizer.json"]) == b"{}"
+    assert bytes(program.program.named_data["tokenizer.json"]) == double.tokenizer_json()
     assert {"config.json", "generation_config.json"} < set(program.program.named_data)
     # Caches are written in place, and read as far as they are written: nothing of their size is copied.
     assert "4 buffers updated in place, 0 copied back" in str(program.report())

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.llm import families
+from tests.llm import double, families
 from tests.llm.exporting.test_export import expected, greedy, small_llama
 from torchette.errors import FormatError, TorchetteError, UnsupportedError
 from torchette.llm.exporting import gguf
@@ -240,9 +240,9 @@ def test_an_unknown_pre_tokenizer_is_refused_unless_a_tokenizer_is_given(tmp_pat
     path, _ = llama_file(tmp_path / "x.gguf", tokenizer={"pre": "marvin"})
     with pytest.raises(UnsupportedError, match="marvin"):
         llm.export(path, max_context=16, max_prefill=4)
-    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "tokenizer.json").write_bytes(double.tokenizer_json())
     program = llm.export(path, max_context=16, max_prefill=4, tokenizer=tmp_path / "tokenizer.json")
-    assert bytes(program.program.named_data["tokenizer.json"]) == b"{}"
+    assert bytes(program.program.named_data["tokenizer.json"]) == double.tokenizer_json()
 
 
 def test_damaged_files_are_named_errors(tmp_path: Path) -> None:

@@ -140,16 +140,44 @@ def test_token_ids_of_a_class_are_not_those_of_its_sentencepiece_file(tmp_path: 
 
 
 def test_a_vocabulary_that_makes_no_tokenizer_is_named(tmp_path: Path) -> None:
-    """Marian has one vocabulary and two models of SentencePiece."""
+    """A model of Marian with one vocabulary for each language."""
     pytest.importorskip("transformers")
     sentencepiece_of(tmp_path, "unigram")
     for name in ("source.spm", "target.spm"):
         (tmp_path / name).write_bytes((tmp_path / "tokenizer.model").read_bytes())
     (tmp_path / "tokenizer.model").unlink()
     write(tmp_path, config={"model_type": "marian"}, vocab={"<unk>": 0, "</s>": 1, "<pad>": 2})
+    write(tmp_path, target_vocab={"<unk>": 0, "</s>": 1, "<pad>": 2})
+    write(tmp_path, tokenizer_config={"tokenizer_class": "MarianTokenizer", "separate_vocabs": True})
     with pytest.warns(UserWarning, match=r"no tokenizer: .*vocab\.json.*source\.spm.*--tokenizer"):
         assert "tokenizer.json" not in of_folder(tmp_path, "marian")
     assert of_folder(tmp_path, "marian", b"{}")["tokenizer.json"] == b"{}"
+
+
+def test_a_tokenizer_that_the_engine_does_not_support_is_named(tmp_path: Path) -> None:
+    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+    write(tmp_path, tokenizer={"model": model, "normalizer": {"type": "Marvin"}})
+    with pytest.warns(UserWarning, match=r"no tokenizer: .*tokenizer\.json: .*Marvin.*--tokenizer"):
+        assert "tokenizer.json" not in of_folder(tmp_path)
+    with pytest.raises(FormatError, match=r"tokenizer\.json cannot be read.*Marvin") as caught:
+        tokenizer_file(tmp_path / "tokenizer.json")
+    assert "--tokenizer" in str(caught.value.hints)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"model": {"type": "BPE"}}'])
+def test_a_damaged_tokenizer_json_fails_at_export(text: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(text)
+    for read in (lambda: of_folder(tmp_path), lambda: tokenizer_file(tmp_path / "tokenizer.json")):
+        with pytest.raises(FormatError, match=r"tokenizer\.json cannot be read: ."):
+            read()
+
+
+def test_damaged_tokens_of_a_configuration_are_a_named_error(tmp_path: Path) -> None:
+    (tmp_path / "x.tiktoken").write_bytes(tiktoken_file(300))
+    for tokens in ([1], {"a": {"content": "x"}}, {"1": 5}):
+        write(tmp_path, tokenizer_config={"added_tokens_decoder": tokens})
+        with pytest.raises(FormatError, match=r"tokenizer_config\.json: added_tokens_decoder"):
+            of_folder(tmp_path)
 
 
 def test_a_tokenizer_instead_of_the_models_own(tmp_path: Path) -> None:
@@ -161,5 +189,5 @@ def test_a_tokenizer_instead_of_the_models_own(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="nothing"):
         tokenizer_file(tmp_path / "nothing")
     (tmp_path / "x").write_bytes(b"\x00")
-    with pytest.raises(FormatError, match=r"no tokenizer\.json"):
+    with pytest.raises(FormatError, match=r"/x cannot be read: .*tiktoken"):
         tokenizer_file(tmp_path / "x")

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.llm.double import byte_characters
 from torchette.errors import FormatError, UnsupportedError
-from torchette.llm.exporting.vocabularies import _CHARACTERS, _PRE, byte_characters, tokenizer_json
+from torchette.llm.exporting.vocabularies import _CHARACTERS, _PRE, tokenizer_json
 from torchette.runtime import _native
 
 hf = pytest.importorskip("tokenizers")

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: vocabularies that SentencePiece and tiktoken are given or train here. Out: their tokens, from a file, a folder and a
 # program, and named errors.
-"""`torchette.llm.exporting.vocabularies`."""
+"""Files of SentencePiece and tiktoken in `torchette.llm.exporting.named_data`."""
 
 from __future__ import annotations
 
 import base64
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.llm import double
 from tests.models import zoo
 from torchette.errors import FormatError
 from torchette.llm import Session
-from torchette.llm.exporting.vocabularies import converted
+from torchette.llm.exporting.named_data import of_folder, tokenizer_file
 from torchette.llm.text import Tokenizer
 
 pytest.importorskip("tokenizers")
@@ -48,12 +49,18 @@ def strings(count: int) -> list[str]:
     return ["".join(rng.choices(pieces, k=rng.randrange(1, 30))) for _ in range(count)]
 
 
-def trained(folder: Path, kind: str, **more: Any) -> Any:
+def trained(
+    folder: Path,
+    kind: str,
+    lines: Sequence[str] = TEXTS,
+    user_defined: Sequence[str] = ("<tool>",),
+    **more: Any,
+) -> Any:
     sentencepiece = pytest.importorskip("sentencepiece")
-    (folder / "text").write_text("\n".join(TEXTS * 30))
+    (folder / "text").write_text("\n".join([*lines] * 30))
     sentencepiece.SentencePieceTrainer.train(
-        input=str(folder / "text"), model_prefix=str(folder / "tokenizer"), model_type=kind, vocab_size=400, byte_fallback=True,
-        user_defined_symbols=["<tool>"], minloglevel=2, hard_vocab_limit=False, **more,
+        input=str(folder / "text"), model_prefix=str(folder / "tokenizer"), model_type=kind, vocab_size=400,
+        byte_fallback=bool(user_defined), user_defined_symbols=list(user_defined), minloglevel=2, hard_vocab_limit=False, **more,
     )  # fmt: skip
     return sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
 
@@ -92,21 +99,19 @@ def tiktoken_file(size: int = 450) -> bytes:
     tokenizers = pytest.importorskip("tokenizers")
     from tokenizers import models, pre_tokenizers, trainers
 
-    from torchette.llm.exporting.vocabularies import byte_characters
-
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = [character for _, character in byte_characters()]
+    alphabet = [character for _, character in double.byte_characters()]
     made.train_from_iterator(
         TEXTS * 20, trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
     )
-    back = {character: byte for byte, character in byte_characters()}
+    back = {character: byte for byte, character in double.byte_characters()}
     ranks = sorted(made.get_vocab().items(), key=lambda one: one[1])
     lines = (base64.b64encode(bytes(back[c] for c in token)).decode() + f" {rank}" for token, rank in ranks)
     return "\n".join(lines).encode() + b"\n"
 
 
-def test_tiktoken_files() -> None:
+def test_tiktoken_files(tmp_path: Path) -> None:
     tiktoken = pytest.importorskip("tiktoken")
     from torchette.llm.exporting.vocabularies import _LLAMA3
 
@@ -116,7 +121,9 @@ def test_tiktoken_files() -> None:
         "ours", pat_str=_LLAMA3, mergeable_ranks=ranks, special_tokens={"<|end|>": len(ranks) + 3}
     )
     said = {"added_tokens_decoder": {str(len(ranks) + 3): {"content": "<|end|>", "special": True}}}
-    ours = Tokenizer(converted(data, said))
+    (tmp_path / "x.tiktoken").write_bytes(data)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+    ours = Tokenizer(of_folder(tmp_path)["tokenizer.json"])
     table = ours.bytes_of(len(ranks))
     for text in [*TEXTS, *MORE, *strings(400)]:
         wanted = theirs.encode(text)
@@ -125,15 +132,108 @@ def test_tiktoken_files() -> None:
     assert ours.encode("fox<|end|>")[-1] == len(ranks) + 3 and ours.name(len(ranks) + 3) == "<|end|>"
 
 
-def test_special_tokens_of_llama_3() -> None:
+def test_special_tokens_of_llama_3(tmp_path: Path) -> None:
     lines = [base64.b64encode(bytes([i])).decode() + f" {i}" for i in range(256)]
     lines += [base64.b64encode(f"z{i}".encode()).decode() + f" {i}" for i in range(256, 128_000)]
-    ours = Tokenizer("\n".join(lines).encode())
-    assert [ours.name(128_000 + i) for i in (0, 1, 4, 6, 8, 9, 10, 11, 255)] == [
-        "<|begin_of_text|>", "<|end_of_text|>", "<|finetune_right_pad_id|>", "<|start_header_id|>", "<|eom_id|>",
-        "<|eot_id|>", "<|python_tag|>", "<|reserved_special_token_2|>", "<|reserved_special_token_246|>",
-    ]  # fmt: skip
-    assert ours.encode("a<|eot_id|>") == [128_000, 97, 128_009]
+    (tmp_path / "tokenizer.model").write_text("\n".join(lines))
+    plain, wrapped = Tokenizer((tmp_path / "tokenizer.model").read_bytes()), of_folder(tmp_path)
+    for ours in (plain, Tokenizer(wrapped["tokenizer.json"])):
+        assert [ours.name(128_000 + i) for i in (0, 1, 4, 6, 8, 9, 10, 11, 255)] == [
+            "<|begin_of_text|>", "<|end_of_text|>", "<|finetune_right_pad_id|>", "<|start_header_id|>", "<|eom_id|>",
+            "<|eot_id|>", "<|python_tag|>", "<|reserved_special_token_2|>", "<|reserved_special_token_246|>",
+        ]  # fmt: skip
+        assert ours.encode("a<|eot_id|>") == [128_000, 97, 128_009]
+
+
+@pytest.mark.parametrize(("family", "kind"), [("llama", "bpe"), ("t5", "unigram")])
+def test_control_tokens_in_a_text_are_those_of_transformers(family: str, kind: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    trained(tmp_path, kind)
+    if family == "t5":
+        (tmp_path / "tokenizer.model").rename(tmp_path / "spiece.model")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    said = {
+        "legacy": True, "extra_ids": 0, "add_bos_token": False, "eos_token": "</s>",
+        "added_tokens_decoder": {"450": {"content": "<|end|>", "special": True}},
+    }  # fmt: skip
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = Tokenizer(of_folder(tmp_path, family)["tokenizer.json"])
+    for text in ["<s>fox", "fox</s>dog", "fox</s> <s> x", "</s>", "fox<|end|>dog", " fox  dog ", ""]:
+        tokens = [
+            450 if one == theirs.convert_tokens_to_ids("<|end|>") else one
+            for one in theirs(text)["input_ids"]
+        ]
+        assert ours.encode(text) == tokens, text
+
+
+@pytest.mark.parametrize("field", ["bos", "eos"])
+def test_the_configuration_says_which_tokens_all_texts_have(field: str, tmp_path: Path) -> None:
+    theirs = trained(tmp_path, "bpe")
+    config = tmp_path / "tokenizer_config.json"
+    for flag in (True, False):
+        config.write_text(json.dumps({f"{field}_token": {"content": "<tool>"}, f"add_{field}_token": flag}))
+        tool = [theirs.piece_to_id("<tool>")] if flag else []
+        fox = theirs.encode("fox")
+        expected = [*tool, *fox] if field == "bos" else [1, *fox, *tool]
+        assert Tokenizer(of_folder(tmp_path)["tokenizer.json"]).encode("fox") == expected
+
+
+def marian(folder: Path, pieces: list[str] | None = None) -> None:
+    """A folder of Marian: models of two languages, and the indices of the pieces of both."""
+    pieces = pieces or []
+    for name, lines in (("source", TEXTS[:2]), ("target", TEXTS[2:])):
+        part = folder / name
+        part.mkdir()
+        model = trained(part, "unigram", lines=lines, user_defined=[])
+        (part / "tokenizer.model").rename(folder / f"{name}.spm")
+        pieces += [model.id_to_piece(i) for i in range(3, model.get_piece_size())]
+    random.Random(0).shuffle(pieces)
+    names = dict.fromkeys(["</s>", "<unk>", ">>fra<<", ">>de_DE<<", *pieces, "<pad>"])
+    (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "marian"}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "MarianTokenizer"}))
+
+
+def test_marian_folders(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    marian(tmp_path)
+    with pytest.warns(UserWarning, match="sacremoses"):
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    ours = Tokenizer(of_folder(tmp_path, "marian")["tokenizer.json"])
+    size = len(theirs.get_vocab())
+    assert [ours.name(i) for i in range(size)] == theirs.convert_ids_to_tokens(list(range(size)))
+    table, unknown = ours.bytes_of(size), set()
+    for text in [
+        *TEXTS,
+        *MORE,
+        *strings(200),
+        ">>fra<< The fox",
+        ">>de_DE<<fox",
+        "fox</s> dog",
+        "日本 fox 語",
+    ]:
+        wanted = theirs(text)["input_ids"]
+        assert ours.encode(text) == wanted, text
+        unknown |= {one for one in wanted if one == 1}
+        decoded = b"".join(table[one] for one in wanted if one != 1).decode()
+        assert decoded.strip() == theirs.decode([one for one in wanted if one != 1], skip_special_tokens=True)
+    assert unknown
+
+
+def test_damaged_marian_folders_are_named_errors(tmp_path: Path) -> None:
+    marian(tmp_path)
+    vocabulary = (tmp_path / "vocab.json").read_text()
+    (tmp_path / "vocab.json").write_text(vocabulary.replace("<unk>", "<none>"))
+    with pytest.raises(FormatError, match=r"source\.spm.*<unk>"):
+        of_folder(tmp_path, "marian")
+    (tmp_path / "vocab.json").write_text("[]")
+    with pytest.raises(FormatError, match=r"vocab\.json"):
+        of_folder(tmp_path, "marian")
+    (tmp_path / "vocab.json").write_text(vocabulary)
+    (tmp_path / "source.spm").write_bytes((tmp_path / "source.spm").read_bytes()[:100])
+    with pytest.raises(FormatError, match=r"source\.spm.*damaged"):
+        of_folder(tmp_path, "marian")
 
 
 def test_sessions_and_folders_take_them(tmp_path: Path) -> None:
@@ -172,9 +272,10 @@ def test_damaged_files_are_named_errors(kind: str, tmp_path: Path) -> None:
         for _ in range(rng.randrange(1, 6)):
             if broken:
                 broken[rng.randrange(len(broken))] = rng.randrange(256)
+        (tmp_path / "broken.model").write_bytes(bytes(broken))
         try:
-            Tokenizer(bytes(broken))
+            Tokenizer(tokenizer_file(tmp_path / "broken.model"))
         except FormatError as error:
             refused += 1
-            assert error.code == "unknown-tokenizer"
+            assert error.code == "unknown-tokenizer" and "broken.model" in str(error)
     assert refused > 60

@@ -131,11 +131,22 @@ def tiktoken() -> bytes:
     return b"".join(b"%s %d\n" % (base64.b64encode(token), i) for i, token in enumerate(tokens))
 
 
+def wrapped(file: bytes, **numbers: Any) -> dict[str, Any]:
+    """A tokenizer.json that contains a file of another format."""
+    model = {"type": "File", "bytes": base64.b64encode(file).decode(), **numbers}
+    return {"added_tokens": [added("<|end|>", 12)], "model": model, "eos_token": "he", "add_eos_token": True}
+
+
+NUMBERS = {"vocab": {"<unk>": 3, "\u2581": 0, "h": 1, "he": 2}, "unk_token": "<unk>"}
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("tokenizers")
     contents = {
         **{f"{i}.json": json.dumps(text).encode() for i, text in enumerate((BPE, UNIGRAM, WORD_PIECE))},
+        "file.json": json.dumps(wrapped(sentencepiece(2))).encode(),
+        "renumbered.json": json.dumps(wrapped(sentencepiece(1), **NUMBERS)).encode(),
         "unigram.model": sentencepiece(1),
         "bpe.model": sentencepiece(2),
         "vocabulary.tiktoken": tiktoken(),
@@ -220,6 +231,12 @@ def changed(text: dict[str, Any], **parts: Any) -> bytes:
         (b'{"model": tru', "no JSON at byte"),
         (b"\n\xff\xff\xff\xff\x0f", "not a SentencePiece model"),
         (sentencepiece(4), "of type 4"),
+        (json.dumps(wrapped(b"")).encode(), "no token for byte 0"),
+        (json.dumps(wrapped(b"{}")).encode(), "line 1 of a tiktoken file"),
+        (json.dumps(wrapped(sentencepiece(2), **NUMBERS)).encode(), "type BPE with a vocabulary"),
+        (json.dumps(wrapped(sentencepiece(1), vocab=[])).encode(), "the model has no vocab"),
+        (json.dumps(wrapped(sentencepiece(1), vocab={"h": 0})).encode(), "without an unk_token"),
+        (changed(BPE, model={"type": "File", "bytes": "!"}), "is not of base64"),
         (b"QQ== 0\n!! 1\n", "is not of base64"),
         (b"QQ== 0\n", "no token for byte 0"),
         (b"QQ== zero\n", "line 1 of a tiktoken file"),

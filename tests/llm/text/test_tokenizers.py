@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.building import ROOT, built
+from tests.llm.double import byte_characters
 
 hf = pytest.importorskip("tokenizers")
 from tokenizers import (  # noqa: E402
@@ -488,7 +489,7 @@ def test_sentencepiece_files(kind: str, options: dict, tmp_path: Path) -> None:
 def test_tiktoken_files(pattern: str, tmp_path: Path) -> None:
     tiktoken = pytest.importorskip("tiktoken")
     merges = json.loads(byte_level(isolated(LLAMA3)).to_str())["model"]["merges"]
-    letters = {c: bytes([i]) for i, c in enumerate(_letters())}
+    letters = {c: bytes([i]) for i, c in byte_characters()}
     ranks = {bytes([i]): i for i in range(256)}
     for a, b in merges:
         ranks.setdefault(b"".join(letters[c] for c in a + b), len(ranks))
@@ -502,10 +503,3 @@ def test_tiktoken_files(pattern: str, tmp_path: Path) -> None:
         ids = theirs.encode(text, allowed_special="all")
         assert [int(word) for word in line[0].split()] == ids, repr(text)
         assert bytes.fromhex(line[3]).decode() == theirs.decode(ids), repr(text)
-
-
-def _letters() -> list[str]:
-    """The letter of each byte in files of byte level: itself where it is printable, else the next one from U+0100 on."""
-    others = map(chr, range(0x100, 0x200))
-    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    return [chr(byte) if byte in shown else next(others) for byte in range(256)]

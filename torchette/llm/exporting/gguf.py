@@ -38,6 +38,7 @@ class File:
     """A GGUF file that has been read and checked.
 
     Attributes:
+        name: the path.
         metadata: all keys with their values.
         tensors: name -> `Info`, whose bytes are inside of the file.
 
@@ -52,7 +53,7 @@ class File:
                 data: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except ValueError:  # it is empty
                 data = b""
-        self._data, self._at, self._name = memoryview(data), 0, str(path)
+        self._data, self._at, self.name = memoryview(data), 0, str(path)
         if bytes(self._take(4, "the magic")) != b"GGUF":
             raise FormatError(f"{path} is no GGUF file: it does not begin with GGUF")
         version = self._number("<u4", "the version")
@@ -78,7 +79,7 @@ class File:
         self.tensors = {name: self._checked(name, info, start) for name, info in found.items()}
 
     def _damaged(self, what: str) -> FormatError:
-        return FormatError(f"{self._name} is damaged at byte {self._at}: {what}")
+        return FormatError(f"{self.name} is damaged at byte {self._at}: {what}")
 
     def _take(self, size: int, what: str) -> memoryview:
         if size > len(self._data) - self._at:
@@ -116,7 +117,7 @@ class File:
     def _checked(self, name: str, info: Info, start: int) -> Info:
         if info.type not in _TYPES:
             raise UnsupportedError(
-                f"{self._name}: tensor {name} is of type {info.type}, which is not read",
+                f"{self.name}: tensor {name} is of type {info.type}, which is not read",
                 hints=["types that are: " + ", ".join(kind.name for kind in _TYPES.values())],
             )
         kind, elements = _TYPES[info.type], math.prod(info.shape)
@@ -661,8 +662,9 @@ _SPECIAL = {
 def _files(file: File, tokenizer: bytes | None = None) -> dict[str, bytes]:
     """The tokenizer, chat templates and special tokens."""
     data = file.metadata
-    made = tokenizer or tokenizer_json(data)
-    found = {} if made is None else {named_data.TOKENIZER: made}
+    if tokenizer is None and (made := tokenizer_json(data)) is not None:
+        tokenizer = named_data.checked(file.name, made)
+    found = {} if tokenizer is None else {named_data.TOKENIZER: tokenizer}
     key = "tokenizer.chat_template"
     for name, template in data.items():
         if isinstance(template, str) and (name == key or name.startswith(f"{key}.")):

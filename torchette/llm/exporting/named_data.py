@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -13,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from torchette.errors import FormatError, ModelNotFoundError
-from torchette.llm.exporting.vocabularies import OWN_TOKENIZER, converted
+from torchette.llm.exporting.vocabularies import OWN_TOKENIZER
+from torchette.runtime import native
 
 PROCESSOR, TOKENIZER, SPECIAL_TOKENS = "preprocessor_config.json", "tokenizer.json", "special_tokens_map.json"
 _TEMPLATE = "chat_template.jinja"
 _SETTINGS = "tokenizer_config.json"
-_FILES = (PROCESSOR, TOKENIZER, _TEMPLATE, "generation_config.json", "config.json")
+_FILES = (PROCESSOR, _TEMPLATE, "generation_config.json", "config.json")
 # Vocabularies that only a class of transformers can read: the token IDs are not those of the file alone.
 _OTHERS = (
     "vocab.json",
@@ -48,7 +50,7 @@ def of_folder(folder: Path, model_type: str = "", tokenizer: bytes | None = None
         found[SPECIAL_TOKENS] = special
     if tokenizer is not None:
         found[TOKENIZER] = tokenizer
-    elif TOKENIZER not in found and (made := _tokenizer(folder, model_type, settings[1])) is not None:
+    elif (made := _tokenizer(folder, model_type, settings[1])) is not None:
         found[TOKENIZER] = made
     return found
 
@@ -106,23 +108,28 @@ def special_tokens(named: Mapping[str, Any]) -> bytes | None:
         named: settings of which those that end with `_token` are texts, objects with the text as `content`, or None for
             a token that the model does not have. Others are ignored.
     """
+    found = _texts(named)
+    return json.dumps(found, ensure_ascii=False).encode() if found else None
+
+
+def _texts(named: Mapping[str, Any]) -> dict[str, str | None]:
     found = {}
     for name, value in named.items():
         text = value.get("content") if isinstance(value, Mapping) else value
         if name.endswith("_token") and (text is None or isinstance(text, str)):
             found[name] = text
-    return json.dumps(found, ensure_ascii=False).encode() if found else None
+    return found
 
 
 # --- Tokenizers ---
 
 
 def tokenizer_file(path: str | os.PathLike[str]) -> bytes:
-    """A tokenizer.json, or a file of SentencePiece or tiktoken as one.
+    """A tokenizer.json, or a tokenizer.json that contains a file of SentencePiece or tiktoken.
 
     Raises:
         ModelNotFoundError: there is no such file.
-        FormatError: it is none of these.
+        FormatError: it is none of these, or has a part that is not supported; code "unknown-tokenizer".
     """
     try:
         data = Path(path).read_bytes()
@@ -130,16 +137,98 @@ def tokenizer_file(path: str | os.PathLike[str]) -> bytes:
         raise ModelNotFoundError(
             f"the tokenizer {os.fspath(path)} cannot be read: {error.strerror}"
         ) from None
-    return data if data.lstrip()[:1] == b"{" else converted(data)
+    return checked(path, data if data.lstrip()[:1] == b"{" else _wrapped(data, {}))
+
+
+def checked(path: str | os.PathLike[str], data: bytes) -> bytes:
+    """Returns `data`, the tokenizer of the file `path`, if the engine can read it.
+
+    Raises:
+        FormatError: code "unknown-tokenizer": it cannot; names the file.
+    """
+    if why := _fault(data):
+        raise FormatError(
+            f"the tokenizer of {os.fspath(path)} cannot be read: {why[1]}",
+            hints=[OWN_TOKENIZER],
+            code="unknown-tokenizer",
+        )
+    return data
+
+
+def _fault(data: bytes) -> tuple[int, str] | None:
+    """The error code of the engine and its reason not to read a tokenizer.json; None if it reads the file."""
+    binding = native.module()
+    try:
+        binding.llm.Tokenizer(data)
+    except binding.Fault as fault:
+        return fault.args[1], fault.args[2]
+    return None
+
+
+def _wrapped(data: bytes, settings: Mapping[str, Any], **numbers: object) -> bytes:
+    """A file of SentencePiece or tiktoken as a tokenizer.json, with what tokenizer_config.json says about tokens.
+
+    Args:
+        settings: its `added_tokens_decoder`, `bos_token`, `eos_token`, `add_bos_token` and `add_eos_token` are used.
+        numbers: a `vocab` with the indices of pieces, and the piece `unk_token` of others. Default: the file's indices.
+    """
+    added = settings.get("added_tokens_decoder") or {}
+    try:
+        tokens = [{**token, "id": int(index), "normalized": False} for index, token in added.items()]
+    except (AttributeError, TypeError, ValueError):
+        raise FormatError(
+            f"{_SETTINGS}: added_tokens_decoder is not an object of indices and tokens"
+        ) from None
+    ends = _texts({name: settings.get(name) for name in ("bos_token", "eos_token")})
+    flags = {name: settings.get(name) for name in ("add_bos_token", "add_eos_token")}
+    model = {"type": "File", "bytes": base64.b64encode(data).decode(), **numbers}
+    whole = {"version": "1.0", "added_tokens": tokens, "model": model, **ends, **flags}
+    return json.dumps(whole, ensure_ascii=False).encode()
 
 
 def _tokenizer(folder: Path, model_type: str, settings: Mapping[str, Any]) -> bytes | None:
-    """The tokenizer of a folder without tokenizer.json; None if it has no vocabulary."""
+    """The tokenizer of a folder; None if it has no vocabulary that the engine can read."""
+    if (own := folder / TOKENIZER).is_file():
+        return _supported(own, own.read_bytes())
+    if (source := folder / "source.spm").is_file() and not settings.get("separate_vocabs"):
+        return _marian(source, settings)
     others = list(_matching(folder, _OTHERS))
-    own = [path for path in _matching(folder, ("*.model", "*.tiktoken")) if path not in others]
-    if own and not others and "pegasus" not in model_type:
-        return converted(own[-1].read_bytes(), settings)
-    return _by_transformers(folder, [*others, *own]) if others or own else None
+    files = [path for path in _matching(folder, ("*.model", "*.tiktoken")) if path not in others]
+    if files and not others and "pegasus" not in model_type:
+        return _supported(files[-1], _wrapped(files[-1].read_bytes(), settings))
+    return _by_transformers(folder, [*others, *files]) if others or files else None
+
+
+def _supported(path: Path, data: bytes) -> bytes | None:
+    """Returns `data`. Warns and returns None if it has a part that the engine does not support."""
+    why = _fault(data)
+    if why is not None and why[0] == native.NOT_SUPPORTED:
+        _warn(f"the engine does not support a part of {path}: {why[1]}")
+        return None
+    return checked(path, data)
+
+
+def _warn(why: str) -> None:
+    warnings.warn(f"the program has no tokenizer: {why}. A remedy is {OWN_TOKENIZER}", stacklevel=2)
+
+
+def _marian(source: Path, settings: Mapping[str, Any]) -> bytes | None:
+    """The tokenizer of Marian: source.spm divides a text, vocab.json has the indices of its pieces and of the target's.
+
+    A text ends with eos_token. Language codes, such as >>fra<<, are single tokens.
+    """
+    vocabulary = _object(source.with_name("vocab.json"))
+    special = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    special |= {name: text for name, text in _texts(settings).items() if text and name in special}
+    codes = [piece for piece in vocabulary if re.fullmatch(">>.*<<", piece)]
+    added = {
+        index: {"content": piece, "special": piece not in codes}
+        for piece in [*special.values(), *codes]
+        if isinstance(index := vocabulary.get(piece), int)
+    }
+    fields = {"added_tokens_decoder": added, "eos_token": special["eos_token"], "add_eos_token": True}
+    numbers = {"vocab": vocabulary, "unk_token": special["unk_token"]}
+    return _supported(source, _wrapped(source.read_bytes(), fields, **numbers))
 
 
 def _matching(folder: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
@@ -161,10 +250,7 @@ def _by_transformers(folder: Path, files: list[Path]) -> bytes | None:
     except Exception as error:  # of a package, or of the class that reads the files
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if backend is not None:
-        return backend().encode()
-    warnings.warn(
-        f"the program has no tokenizer: {folder} has no tokenizer.json, and transformers makes none of "
-        f"{', '.join(one.name for one in files)}: {why}. A remedy is {OWN_TOKENIZER}",
-        stacklevel=2,
-    )
+        return _supported(folder / files[0], backend().encode())
+    names = ", ".join(one.name for one in files)
+    _warn(f"{folder} has no tokenizer.json, and transformers makes none of {names}: {why}")
     return None

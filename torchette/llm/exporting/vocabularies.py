@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a vocabulary in the words of GGUF's metadata, or a file of SentencePiece or tiktoken. Out: the same as tokenizer.json, which
-# is all that programs carry.
-"""`tokenizer_json` and `converted`: vocabularies of other formats."""
+# In: the vocabulary in a GGUF file's metadata. Out: a tokenizer.json.
+"""`tokenizer_json`: vocabularies of GGUF files."""
 
 from __future__ import annotations
 
 import base64
 import json
-import struct
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torchette.errors import FormatError, UnsupportedError
@@ -340,147 +337,3 @@ def _pairs(tokens: Sequence[str], scores: Sequence[float]) -> list[list[str]]:
 
 
 _KINDS = {"gpt2": _bytes, "gemma4": _characters, "llama": _sentencepiece, "t5": _sentencepiece}
-
-
-# ---- files ----
-
-
-def converted(data: bytes, said: Mapping[str, Any] | None = None) -> bytes:
-    """A file of SentencePiece (unigrams or pairs) or tiktoken as tokenizer.json.
-
-    Args:
-        said: a tokenizer_config.json, for added tokens and those at the ends of texts. Without it, 128,000 tokens of
-            tiktoken are followed by the special ones of Llama 3.
-
-    Raises:
-        FormatError: it is neither, or damaged; code "unknown-tokenizer".
-    """
-    said = said or {}
-    try:
-        words = (_pieces if data[:1] == b"\n" else _tiktoken)(data)
-        tokens, types = words["tokens"], words["token_type"]
-        added = {
-            int(number): (one["content"], one.get("special"))
-            for number, one in said.get("added_tokens_decoder", {}).items()
-        }
-        if words["model"] == "gpt2" and not added and len(tokens) == 128_000:
-            added = {128_000 + i: (name, True) for i, name in enumerate(_llama3())}
-        for number, (name, special) in sorted(added.items()):
-            new = range(len(tokens), min(number, 2 * len(tokens) + 1000) + 1)
-            tokens += [f"<|unused {i}|>" for i in new]
-            types += [3] * len(new)
-            words["scores"] += [-1e4] * len(new)
-            tokens[number], types[number] = name, 3 if special else 4
-        names = {name: number for number, name in enumerate(tokens)}
-        for name, default in (("bos", "<|begin_of_text|>"), ("eos", "<|end_of_text|>")):
-            named = said.get(f"{name}_token") or default
-            named = named.get("content") if isinstance(named, Mapping) else named
-            words.setdefault(f"{name}_token_id", names.get(named))
-            if isinstance(said.get(f"add_{name}_token"), bool):
-                words[f"add_{name}_token"] = said[f"add_{name}_token"]
-        made = tokenizer_json({f"tokenizer.ggml.{name}": value for name, value in words.items()})
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError, struct.error, FormatError) as error:
-        made, why = None, f": {error}"
-    else:
-        why = ""
-    if made is None:
-        raise FormatError(
-            f"this is no tokenizer.json, and none of SentencePiece or tiktoken{why}", code="unknown-tokenizer"
-        )
-    return made
-
-
-def _llama3() -> list[str]:
-    names = ["begin_of_text", "end_of_text", *(f"reserved_special_token_{i}" for i in range(247))]
-    headers = ("start_header_id", "end_header_id")
-    names[4:4] = ["finetune_right_pad_id", "step_id", *headers, "eom_id", "eot_id", "python_tag"]
-    return [f"<|{name}|>" for name in names]
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Number and value of each field of a protocol buffer."""
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte, at = data[at], at + 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while at < len(data):
-        key = varint()
-        kind = key & 7
-        if kind == 0:
-            yield key >> 3, varint()
-            continue
-        if kind not in (1, 2, 5):
-            raise ValueError(f"a field of type {kind} at byte {at}")
-        size = varint() if kind == 2 else 8 if kind == 1 else 4
-        part, at = data[at : at + size], at + size
-        if len(part) < size:
-            raise ValueError(f"{at - len(data)} bytes are missing")
-        yield key >> 3, struct.unpack("<f", part)[0] if kind == 5 else part
-
-
-def _pieces(data: bytes) -> dict[str, Any]:
-    """A model of SentencePiece, in GGUF's words."""
-    pieces, trained, normal = [], dict[int, Any](), dict[int, Any]()
-    for number, part in _fields(data):
-        if number == 1:
-            fields = dict(_fields(part))
-            pieces.append((fields.get(1, b"").decode(), fields.get(2, 0.0), fields.get(3, 1)))
-        elif number in (2, 3):
-            (trained if number == 2 else normal).update(_fields(part))
-    kind = {1: "t5", 2: "llama"}.get(trained.get(3, 1))
-    if kind is None or trained.get(24):
-        raise ValueError("a model of words or characters, or with spaces behind words, is not read")
-    return {
-        "model": kind, "tokens": [one for one, *_ in pieces], "scores": [score for _, score, _ in pieces],
-        "token_type": [one for *_, one in pieces], "bos_token_id": trained.get(41, 1), "eos_token_id": trained.get(42, 2),
-        "add_space_prefix": bool(normal.get(3, 1)), "remove_extra_whitespaces": bool(normal.get(4, 1)),
-        "precompiled_charsmap": normal.get(2, b""),
-    }  # fmt: skip
-
-
-def _tiktoken(data: bytes) -> dict[str, Any]:
-    """Bytes of tokens in base64 with their ranks, in GGUF's words."""
-    ranks: dict[bytes, int] = {}
-    for number, line in enumerate(data.split(b"\n"), 1):
-        written, _, place = line.strip().partition(b" ")
-        if place.isdigit() and written:
-            ranks[base64.b64decode(written, validate=True)] = int(place)
-        elif written:
-            raise ValueError(f"line {number} is not a token and its rank")
-    size, shown = max(ranks.values()) + 1, dict(byte_characters())
-    if size > 2 * len(ranks) + 1000:
-        raise ValueError(f"{len(ranks)} tokens have ranks up to {size - 1}")
-    tokens, types, merges = [f"<|unused {i}|>" for i in range(size)], [3] * size, []
-    for token, rank in sorted(ranks.items(), key=lambda one: one[1]):
-        tokens[rank], types[rank] = "".join(shown[byte] for byte in token), 1
-        parts = [token[i : i + 1] for i in range(len(token))]
-        while len(parts) > 2:  # as the token comes about from its bytes
-            first, at = min((ranks.get(a + b, rank), i) for i, (a, b) in enumerate(pairwise(parts)))
-            if first >= rank:
-                break
-            parts[at : at + 2] = [parts[at] + parts[at + 1]]
-        if len(parts) == 2:
-            merges.append(["".join(shown[byte] for byte in part) for part in parts])
-    words = {
-        "model": "gpt2",
-        "pre": "llama-bpe",
-        "tokens": tokens,
-        "token_type": types,
-        "scores": [0.0] * size,
-    }
-    return {**words, "merges": merges, "add_bos_token": True}
-
-
-def byte_characters() -> Iterator[tuple[int, str]]:
-    """The character of each byte in byte-level vocabularies: itself if printable, else one from U+0100 on."""
-    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    yield from ((byte, chr(byte)) for byte in seen)
-    yield from ((byte, chr(0x100 + i)) for i, byte in enumerate(sorted(set(range(256)) - set(seen))))

@@ -77,25 +77,90 @@ Error add_tokens(const Json& json, Pipeline* out) {
   return Error::Ok;
 }
 
+/// The parts of a pipeline that a tokenizer.json names.
+Error add_parts(const Json& json, Pipeline* out) {
+  Result<std::unique_ptr<Model>> model = make_model(json["model"]);
+  if (!model.ok()) return model.error();
+  out->model = std::move(*model);
+  TORCHETTE_TRY(add_normalizers(json["normalizer"], &out->normalizers));
+  TORCHETTE_TRY(add_pre_tokenizers(json["pre_tokenizer"], &out->pre_tokenizers));
+  const Json& decoder = json["decoder"];
+  out->joins_with_spaces = decoder.is(Json::Kind::Null);
+  if (!out->joins_with_spaces) TORCHETTE_TRY(add_decoders(decoder, &out->decoders));
+  TORCHETTE_TRY(add_processor(json["post_processor"], out));
+  TORCHETTE_TRY(add_tokens(json["added_tokens"], out));
+  if (!out->before.empty()) out->bos = out->before.front();
+  if (!out->behind.empty()) out->eos = out->behind.back();
+  return Error::Ok;
+}
+
+/// Makes texts produce the control tokens of a SentencePiece model, as transformers does: chat templates
+/// write them.
+Error add_control_tokens(Pipeline* out) {
+  const std::vector<bool> special = out->special;
+  for (uint64_t id = 0; id < special.size(); ++id) {
+    if (!special[id]) continue;
+    AddedToken token;
+    token.content = *to_text(out->model->vocabulary.piece(id));
+    token.id = id;
+    token.special = true;
+    if (!token.content.empty()) TORCHETTE_TRY(out->add(std::move(token), false));
+  }
+  return Error::Ok;
+}
+
+/// The token that begins or ends a text, by the names of a tokenizer_config.json.
+struct EndName {
+  const char *token, *flag;  // its field, and that of whether each text has the token
+  const char* otherwise;     // the token without the field
+  bool is_added;             // if there is no flag
+};
+
+void set_end(const Json& json, const EndName& name, const Pipeline& pipeline, uint64_t* token,
+             std::vector<uint64_t>* tokens) {
+  const std::string piece(json.string(name.token, name.otherwise));
+  const auto added = pipeline.added_ids.find(piece);
+  const int64_t id = pipeline.model->vocabulary.find(piece);
+  if (added != pipeline.added_ids.end())
+    *token = added->second;
+  else if (id >= 0 && !piece.empty())
+    *token = static_cast<uint64_t>(id);
+  tokens->clear();
+  if (json.flag(name.flag, name.is_added) && *token != Pipeline::kNone) tokens->push_back(*token);
+}
+
+/// A model of the type "File": a file of SentencePiece or tiktoken, with the fields of a
+/// tokenizer_config.json.
+Error add_file(const Json& json, Pipeline* out) {
+  const Json& model = json["model"];
+  const Result<std::string> file = from_base64(model.string("bytes"));
+  if (!file.ok()) return file.error();
+  const bool is_tiktoken = !is_sentencepiece(*file);
+  if (!is_tiktoken) {
+    TORCHETTE_TRY(read_sentencepiece(*file, model["vocab"].is(Json::Kind::Null) ? Json() : model, out));
+    TORCHETTE_TRY(add_control_tokens(out));
+  } else {
+    TORCHETTE_TRY(read_tiktoken(*file, Tiktoken::default_pattern(), out));
+    if (json["added_tokens"].items.empty()) TORCHETTE_TRY(add_llama3_tokens(out));
+  }
+  TORCHETTE_TRY(add_tokens(json["added_tokens"], out));
+  const EndName bos{"bos_token", "add_bos_token", is_tiktoken ? "<|begin_of_text|>" : "",
+                    is_tiktoken || !out->before.empty()};
+  const EndName eos{"eos_token", "add_eos_token", is_tiktoken ? "<|end_of_text|>" : "", !out->behind.empty()};
+  set_end(json, bos, *out, &out->bos, &out->before);
+  set_end(json, eos, *out, &out->eos, &out->behind);
+  return Error::Ok;
+}
+
 }  // namespace
 
 Error HFTokenizer::load_bytes(std::string_view bytes) {
   const Result<Json> json = Json::parse(bytes);
   if (!json.ok()) return json.error();
   auto made = std::make_shared<Pipeline>();
-  Result<std::unique_ptr<Model>> model = make_model((*json)["model"]);
-  if (!model.ok()) return model.error();
-  made->model = std::move(*model);
-  TORCHETTE_TRY(add_normalizers((*json)["normalizer"], &made->normalizers));
-  TORCHETTE_TRY(add_pre_tokenizers((*json)["pre_tokenizer"], &made->pre_tokenizers));
-  const Json& decoder = (*json)["decoder"];
-  made->joins_with_spaces = decoder.is(Json::Kind::Null);
-  if (!made->joins_with_spaces) TORCHETTE_TRY(add_decoders(decoder, &made->decoders));
-  TORCHETTE_TRY(add_processor((*json)["post_processor"], made.get()));
-  TORCHETTE_TRY(add_tokens((*json)["added_tokens"], made.get()));
-  bos_ = made->before.empty() ? kNone : made->before.front();
-  eos_ = made->behind.empty() ? kNone : made->behind.back();
-  pipeline_ = std::move(made);
+  const bool is_file = (*json)["model"].string("type") == "File";
+  TORCHETTE_TRY(is_file ? add_file(*json, made.get()) : add_parts(*json, made.get()));
+  hold(std::move(made));
   return Error::Ok;
 }
 

@@ -340,7 +340,7 @@ Error Bpe::tokenize(const Text& piece, std::vector<uint64_t>* tokens) const {
 
 // --- Unigrams
 // -----------------------------------------------------------------------------------------------------
-Error Unigram::tokenize(const Text& piece, std::vector<uint64_t>* tokens) const {
+std::vector<Unigram::Part> Unigram::divide(const Text& piece) const {
   struct Best {
     double score = 0;
     size_t from = Text::npos;
@@ -365,17 +365,20 @@ Error Unigram::tokenize(const Text& piece, std::vector<uint64_t>* tokens) const 
     }
     if (!has_one) reach(at, at + 1, unknown_score_, -1);
   }
-  std::vector<std::pair<size_t, int32_t>> parts;  // where each begins, from the end
+  std::vector<Part> parts;  // from the end
   for (size_t end = piece.size(); end > 0; end = best[end].from) {
     const int32_t id = best[end].id == unknown ? -1 : best[end].id;
-    if (id < 0 && !parts.empty() && parts.back().second < 0)
-      parts.back().first = best[end].from;  // unknown characters in a row are one
+    if (id < 0 && !parts.empty() && parts.back().id < 0)
+      parts.back().begin = best[end].from;  // unknown characters in a row are one
     else
-      parts.emplace_back(best[end].from, id);
+      parts.push_back({best[end].from, end, id});
   }
-  for (size_t i = parts.size(); i-- > 0;) {
-    const auto [begin, id] = parts[i];
-    const size_t end = i == 0 ? piece.size() : parts[i - 1].first;
+  std::reverse(parts.begin(), parts.end());
+  return parts;
+}
+
+Error Unigram::tokenize(const Text& piece, std::vector<uint64_t>* tokens) const {
+  for (const auto& [begin, end, id] : divide(piece)) {
     if (id >= 0) {
       tokens->push_back(static_cast<uint64_t>(id));
     } else if (!byte_fallback ||
@@ -387,6 +390,38 @@ Error Unigram::tokenize(const Text& piece, std::vector<uint64_t>* tokens) const 
     }
   }
   return Error::Ok;
+}
+
+namespace {
+
+class Renumbered final : public Model {
+ public:
+  Error read(std::unique_ptr<Unigram> model, const Json& json) {
+    model_ = std::move(model);
+    TORCHETTE_TRY(read_vocabulary(json["vocab"], &vocabulary));
+    TORCHETTE_TRY(read_unknown(json, vocabulary, &unknown_));
+    TORCHETTE_CHECK(unknown_ >= 0, InvalidExternalData, "a vocabulary file without an unk_token");
+    return Error::Ok;
+  }
+  Error tokenize(const Text& piece, std::vector<uint64_t>* tokens) const override {
+    for (const Unigram::Part& part : model_->divide(piece)) {
+      const int64_t id = vocabulary.find(to_utf8(piece.data() + part.begin, part.end - part.begin));
+      tokens->push_back(static_cast<uint64_t>(id >= 0 ? id : unknown_));
+    }
+    return Error::Ok;
+  }
+
+ private:
+  std::unique_ptr<Unigram> model_;
+  int64_t unknown_ = -1;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> make_renumbered(std::unique_ptr<Unigram> model, const Json& json) {
+  auto made = std::make_unique<Renumbered>();
+  TORCHETTE_TRY(made->read(std::move(model), json));
+  return std::unique_ptr<Model>(std::move(made));
 }
 
 }  // namespace torchette::extension::llm

@@ -100,6 +100,8 @@ struct Pipeline {
   std::vector<std::unique_ptr<PreTokenizer>> pre_tokenizers;
   std::unique_ptr<Model> model;
   std::vector<uint64_t> before, behind;  // what a text gets with special tokens
+  static constexpr uint64_t kNone = UINT64_MAX;
+  uint64_t bos = kNone, eos = kNone;  // the tokens that begin and end a text
   std::vector<std::unique_ptr<TokenDecoder>> decoders;
   bool joins_with_spaces = false;  // tokens of a file without a decoder
 
@@ -143,6 +145,18 @@ class CharsMap {
 /// Error: InvalidExternalData.
 Result<std::string> from_base64(std::string_view text);
 
+/// A SentencePiece model. `numbers` is null, or has the numbers of the pieces as `vocab` and the piece
+/// `unk_token` for those without a number.
+/// Errors: InvalidExternalData (not such a model, or damaged), NotSupported (an unknown kind of model).
+Error read_sentencepiece(std::string_view file, const Json& numbers, Pipeline* out);
+/// A tiktoken file, which has no special tokens. `pattern` divides texts. Errors: InvalidExternalData, those
+/// of Regex::compile().
+Error read_tiktoken(std::string_view file, const std::string& pattern, Pipeline* out);
+/// Adds the special tokens of Llama 3 if the vocabulary has its size.
+Error add_llama3_tokens(Pipeline* out);
+/// Whether a file that is not a tokenizer.json is a SentencePiece model; else it is of tiktoken.
+bool is_sentencepiece(std::string_view file);
+
 Error add_normalizers(const Json& json, std::vector<std::unique_ptr<Normalizer>>* out);
 Error add_pre_tokenizers(const Json& json, std::vector<std::unique_ptr<PreTokenizer>>* out);
 Error add_decoders(const Json& json, std::vector<std::unique_ptr<TokenDecoder>>* out);
@@ -183,11 +197,21 @@ class Unigram final : public Model {
   /// Once `scores` are there. Tokens without a text are left out.
   void add(const Text& piece, uint32_t id) { trie_.add(piece, static_cast<int32_t>(id)); }
   void set_unknown_score(double score) { unknown_score_ = score; }
+  struct Part {
+    size_t begin, end;
+    int32_t id;  // -1: unknown characters
+  };
+  /// The likeliest tokens of a piece.
+  std::vector<Part> divide(const Text& piece) const;
   Error tokenize(const Text& piece, std::vector<uint64_t>* tokens) const override;
 
  private:
   Trie trie_;
   double unknown_score_ = 0;
 };
+
+/// A Unigram model whose pieces have the numbers of another vocabulary, json["vocab"]. Error:
+/// InvalidExternalData.
+Result<std::unique_ptr<Model>> make_renumbered(std::unique_ptr<Unigram> model, const Json& json);
 
 }  // namespace torchette::extension::llm

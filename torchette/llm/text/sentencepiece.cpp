@@ -83,6 +83,7 @@ class Fields {
   bool failed_ = false;
 };
 
+enum ModelType : uint64_t { kUnigram = 1, kBpe = 2 };
 enum Type : uint64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
 struct Entry {
@@ -93,7 +94,7 @@ struct Entry {
 
 struct Spec {
   std::vector<Entry> entries;
-  uint64_t model_type = 1;
+  uint64_t model_type = kUnigram;
   bool byte_fallback = false, mark_behind = false;
   std::string bos = "<s>", eos = "</s>", unknown_surface = " \xE2\x81\x87 ";
   std::string charsmap;
@@ -137,7 +138,7 @@ Error read(std::string_view bytes, Spec* out) {
     if (inner.failed()) return damaged();
   }
   if (fields.failed() || out->entries.empty()) return damaged();
-  TORCHETTE_CHECK(out->model_type == 1 || out->model_type == 2, NotSupported,
+  TORCHETTE_CHECK(out->model_type == kUnigram || out->model_type == kBpe, NotSupported,
                   "a SentencePiece model of type %llu; unigram and BPE models are known",
                   static_cast<unsigned long long>(out->model_type));
   TORCHETTE_CHECK(!out->mark_behind, NotSupported, "a SentencePiece model with whitespace as a suffix");
@@ -257,7 +258,7 @@ Result<std::unique_ptr<Model>> make_bpe(const Spec& spec) {
   return std::unique_ptr<Model>(std::move(bpe));
 }
 
-Result<std::unique_ptr<Model>> make_unigram(const Spec& spec) {
+Result<std::unique_ptr<Unigram>> make_unigram(const Spec& spec) {
   auto unigram = std::make_unique<Unigram>();
   TORCHETTE_TRY(add_vocabulary(spec, unigram.get(), &unigram->unknown));
   float min_score = std::numeric_limits<float>::infinity(), max_score = -min_score;
@@ -281,7 +282,20 @@ Result<std::unique_ptr<Model>> make_unigram(const Spec& spec) {
   unigram->set_unknown_score(min_score - 10);
   unigram->single_precision = true;
   unigram->byte_fallback = spec.byte_fallback;
-  return std::unique_ptr<Model>(std::move(unigram));
+  return unigram;
+}
+
+/// `numbers`: see read_sentencepiece().
+Result<std::unique_ptr<Model>> make_model(const Spec& spec, const Json& numbers) {
+  if (spec.model_type == kBpe) {
+    TORCHETTE_CHECK(numbers.is(Json::Kind::Null), NotSupported,
+                    "a SentencePiece model of type BPE with a vocabulary file; only unigram models have one");
+    return make_bpe(spec);
+  }
+  Result<std::unique_ptr<Unigram>> unigram = make_unigram(spec);
+  if (!unigram.ok()) return unigram.error();
+  if (numbers.is(Json::Kind::Null)) return std::unique_ptr<Model>(std::move(*unigram));
+  return make_renumbered(std::move(*unigram), numbers);
 }
 
 Result<std::unique_ptr<SentencePieceNormalizer>> make_normalizer(Spec* spec) {
@@ -308,11 +322,13 @@ std::unique_ptr<TokenDecoder> make_decoder(const Spec& spec) {
   return decoder;
 }
 
-/// Adds control tokens, which text cannot produce, and user-defined tokens, which are not normalized.
-Error add_special_tokens(const Spec& spec, Pipeline* pipeline, SentencePieceNormalizer* normalizer) {
+/// Adds control tokens, which text cannot produce, if they have the numbers of the file, and user-defined
+/// tokens, which are not normalized.
+Error add_special_tokens(const Spec& spec, bool has_own_numbers, Pipeline* pipeline,
+                         SentencePieceNormalizer* normalizer) {
   for (size_t i = 0; i < spec.entries.size(); ++i) {
     const Entry& entry = spec.entries[i];
-    if (entry.type == kControl) {
+    if (entry.type == kControl && has_own_numbers) {
       if (pipeline->special.size() <= i) pipeline->special.resize(i + 1);
       pipeline->special[i] = true;
     } else if (entry.type == kUserDefined) {
@@ -322,7 +338,7 @@ Error add_special_tokens(const Spec& spec, Pipeline* pipeline, SentencePieceNorm
       token.content = std::move(*text);
       token.id = i;
       normalizer->user_defined.add(token.content, 0);
-      if (spec.model_type != 2) continue;  // a unigram model finds it among its tokens
+      if (spec.model_type != kBpe) continue;  // a unigram model finds it among its tokens
       pipeline->normalized_added.add(token.content, static_cast<int32_t>(pipeline->added.size()));
       pipeline->added.push_back(std::move(token));
     }
@@ -332,27 +348,36 @@ Error add_special_tokens(const Spec& spec, Pipeline* pipeline, SentencePieceNorm
 
 }  // namespace
 
-Error SPTokenizer::load_bytes(std::string_view file) {
+bool is_sentencepiece(std::string_view file) {
+  return !file.empty() && file[0] == '\n';  // the tag of the first piece
+}
+
+Error read_sentencepiece(std::string_view file, const Json& numbers, Pipeline* out) {
   Spec spec;
   TORCHETTE_TRY(read(file, &spec));
-  auto made = std::make_shared<Pipeline>();
-  Result<std::unique_ptr<Model>> model = spec.model_type == 2 ? make_bpe(spec) : make_unigram(spec);
-  if (!model.ok()) return model.error();
   for (const Entry& entry : spec.entries)
     if (const Result<Text> text = to_text(entry.piece); !text.ok()) return text.error();
-  made->model = std::move(*model);
-  made->decoders.push_back(make_decoder(spec));
+  Result<std::unique_ptr<Model>> model = make_model(spec, numbers);
+  if (!model.ok()) return model.error();
+  out->model = std::move(*model);
+  out->decoders.push_back(make_decoder(spec));
   Result<std::unique_ptr<SentencePieceNormalizer>> normalizer = make_normalizer(&spec);
   if (!normalizer.ok()) return normalizer.error();
-  TORCHETTE_TRY(add_special_tokens(spec, made.get(), normalizer->get()));
-  made->normalizers.push_back(std::move(*normalizer));
-  const int64_t bos = made->model->vocabulary.find(spec.bos), eos = made->model->vocabulary.find(spec.eos);
-  bos_ = bos < 0 ? kNone : static_cast<uint64_t>(bos);
-  eos_ = eos < 0 ? kNone : static_cast<uint64_t>(eos);
+  TORCHETTE_TRY(add_special_tokens(spec, numbers.is(Json::Kind::Null), out, normalizer->get()));
+  out->normalizers.push_back(std::move(*normalizer));
+  const int64_t bos = out->model->vocabulary.find(spec.bos), eos = out->model->vocabulary.find(spec.eos);
+  if (bos >= 0) out->bos = static_cast<uint64_t>(bos);
+  if (eos >= 0) out->eos = static_cast<uint64_t>(eos);
   // as transformers does by default for models with BPE (Llama) and unigrams (T5)
-  if (spec.model_type == 2 && bos_ != kNone) made->before = {bos_};
-  if (spec.model_type == 1 && eos_ != kNone) made->behind = {eos_};
-  pipeline_ = std::move(made);
+  if (spec.model_type == kBpe && bos >= 0) out->before = {out->bos};
+  if (spec.model_type == kUnigram && eos >= 0) out->behind = {out->eos};
+  return Error::Ok;
+}
+
+Error SPTokenizer::load_bytes(std::string_view file) {
+  auto made = std::make_shared<Pipeline>();
+  TORCHETTE_TRY(read_sentencepiece(file, Json(), made.get()));
+  hold(std::move(made));
   return Error::Ok;
 }
 

@@ -19,25 +19,43 @@ struct Bytes final : TokenDecoder {
   }
 };
 
-/// The special tokens of Llama 3, which its file does not have.
-Tiktoken::SpecialTokens llama3_tokens(uint64_t first) {
+/// Adds special tokens, of which the first and the second begin and end a text.
+Error add_special_tokens(const Tiktoken::SpecialTokens& tokens, Pipeline* out) {
+  for (const auto& [content, id] : tokens) {
+    Result<Text> text = to_text(content);
+    if (!text.ok()) return text.error();
+    AddedToken token;
+    token.content = std::move(*text);
+    token.id = id;
+    token.special = true;
+    TORCHETTE_TRY(out->add(std::move(token), false));
+  }
+  if (!tokens.empty()) out->bos = tokens[0].second;
+  if (tokens.size() > 1) out->eos = tokens[1].second;
+  return Error::Ok;
+}
+
+}  // namespace
+
+Error add_llama3_tokens(Pipeline* out) {
   constexpr const char* kNamed[] = {
       "begin_of_text", "end_of_text",     nullptr,         nullptr,  "finetune_right_pad_id",
       "step_id",       "start_header_id", "end_header_id", "eom_id", "eot_id",
       "python_tag"};
-  constexpr uint64_t kCount = 256;
+  constexpr uint64_t kFirst = 128'000, kCount = 256;
+  if (out->model->vocabulary.size() != kFirst) return Error::Ok;
   Tiktoken::SpecialTokens tokens;
   int num_reserved = 0;
   for (uint64_t i = 0; i < kCount; ++i) {
     const char* const named = i < std::size(kNamed) ? kNamed[i] : nullptr;
     const std::string name =
         named != nullptr ? named : "reserved_special_token_" + std::to_string(num_reserved++);
-    tokens.emplace_back("<|" + name + "|>", first + i);
+    tokens.emplace_back("<|" + name + "|>", kFirst + i);
   }
-  return tokens;
+  TORCHETTE_TRY(add_special_tokens(tokens, out));
+  out->before = {out->bos};
+  return Error::Ok;
 }
-
-}  // namespace
 
 const char* Tiktoken::default_pattern() {
   return R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
@@ -47,8 +65,7 @@ const char* Tiktoken::default_pattern() {
 Tiktoken::Tiktoken(std::string pattern, SpecialTokens special_tokens)
     : pattern_(std::move(pattern)), special_tokens_(std::move(special_tokens)) {}
 
-Error Tiktoken::load_bytes(std::string_view bytes) {
-  auto made = std::make_shared<Pipeline>();
+Error read_tiktoken(std::string_view bytes, const std::string& pattern, Pipeline* out) {
   auto model = std::make_unique<Bpe>();
   model->of_bytes = model->ignore_merges = true;
   size_t line = 0;
@@ -75,28 +92,20 @@ Error Tiktoken::load_bytes(std::string_view bytes) {
   for (int byte = 0; byte < 256; ++byte)
     TORCHETTE_CHECK(model->vocabulary.find(std::string(1, static_cast<char>(byte))) >= 0, InvalidExternalData,
                     "the tiktoken file has no token for byte %d", byte);
-  made->model = std::move(model);
-  Result<Regex> regex = Regex::compile(pattern_, Regex::Dialect::Rust);
+  out->model = std::move(model);
+  Result<Regex> regex = Regex::compile(pattern, Regex::Dialect::Rust);
   if (!regex.ok()) return regex.error();
-  made->pre_tokenizers.push_back(make_split(std::move(*regex)));
-  made->decoders.push_back(std::make_unique<Bytes>());
-  constexpr size_t kLlama3Size = 128'000;
-  const SpecialTokens special_tokens =
-      special_tokens_.empty() && made->model->vocabulary.size() == kLlama3Size ? llama3_tokens(kLlama3Size)
-                                                                               : special_tokens_;
-  for (const auto& [content, id] : special_tokens) {
-    Result<Text> text = to_text(content);
-    if (!text.ok()) return text.error();
-    AddedToken token;
-    token.content = std::move(*text);
-    token.id = id;
-    token.special = true;
-    TORCHETTE_TRY(made->add(std::move(token), false));
-  }
-  if (special_tokens_.empty() && !special_tokens.empty()) made->before = {special_tokens[0].second};
-  bos_ = special_tokens.empty() ? kNone : special_tokens[0].second;
-  eos_ = special_tokens.size() < 2 ? kNone : special_tokens[1].second;
-  pipeline_ = std::move(made);
+  out->pre_tokenizers.push_back(make_split(std::move(*regex)));
+  out->decoders.push_back(std::make_unique<Bytes>());
+  return Error::Ok;
+}
+
+Error Tiktoken::load_bytes(std::string_view bytes) {
+  auto made = std::make_shared<Pipeline>();
+  TORCHETTE_TRY(read_tiktoken(bytes, pattern_, made.get()));
+  TORCHETTE_TRY(special_tokens_.empty() ? add_llama3_tokens(made.get())
+                                        : add_special_tokens(special_tokens_, made.get()));
+  hold(std::move(made));
   return Error::Ok;
 }
 

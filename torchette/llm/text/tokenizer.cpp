@@ -107,6 +107,12 @@ Error Tokenizer::load(const std::string& path) {
   return load_bytes({static_cast<const char*>(bytes->data()), *size});
 }
 
+void Tokenizer::hold(std::shared_ptr<const Pipeline> pipeline) {
+  pipeline_ = std::move(pipeline);
+  bos_ = pipeline_->bos;
+  eos_ = pipeline_->eos;
+}
+
 Error Tokenizer::check(int count, uint64_t token, const char* name) const {
   TORCHETTE_CHECK(is_loaded(), InvalidState, "the tokenizer is not loaded");
   TORCHETTE_CHECK(count == 0 || (count > 0 && token != kNone), InvalidArgument,
@@ -256,7 +262,7 @@ Result<std::unique_ptr<Tokenizer>> make_tokenizer(std::string_view bytes) {
   const size_t first = bytes.find_first_not_of(" \t\r\n");
   if (first != std::string_view::npos && bytes[first] == '{')
     tokenizer = std::make_unique<HFTokenizer>();
-  else if (!bytes.empty() && bytes[0] == '\n')  // the first field of a SentencePiece model
+  else if (is_sentencepiece(bytes))
     tokenizer = std::make_unique<SPTokenizer>();
   else
     tokenizer = std::make_unique<Tiktoken>();

@@ -62,6 +62,7 @@ class Tokenizer {
 
  protected:
   static constexpr uint64_t kNone = UINT64_MAX;
+  void hold(std::shared_ptr<const Pipeline> pipeline);
   Error check(int count, uint64_t token, const char* name) const;
 
   std::shared_ptr<const Pipeline> pipeline_;
@@ -69,7 +70,8 @@ class Tokenizer {
   uint64_t eos_ = kNone;
 };
 
-/// Of tokenizer.json.
+/// Of tokenizer.json. A model of the type "File" has a file of another format as `bytes`, in base64; see
+/// docs/llm-cpp.md.
 class HFTokenizer final : public Tokenizer {
  public:
   Error load_bytes(std::string_view bytes) override;
