@@ -370,7 +370,7 @@ class Converter {
       const std::string value =
           convert(properties.items[i], where + "/properties/" + properties.keys[i], depth + 1);
       if (failed_) return {};
-      pairs.push_back(quoted(dump_string(properties.keys[i])) + " ws \":\" ws " + value + " ws");
+      pairs.push_back(quoted(json_string(properties.keys[i])) + " ws \":\" ws " + value + " ws");
     }
     std::string rest = "\"\"", first = "\"\"";
     if (!more.is(Kind::False)) {
@@ -393,7 +393,7 @@ class Converter {
     std::vector<Text> plain;
     for (const std::string& name : names) {
       const Result<Text> text = to_text(name);
-      if (text.ok() && dump_string(name).find('\\') == std::string::npos) plain.push_back(*text);
+      if (text.ok() && json_string(name).find('\\') == std::string::npos) plain.push_back(*text);
     }
     return "\"\\\"\" " + other_than(plain, 0) + " \"\\\"\"";
   }

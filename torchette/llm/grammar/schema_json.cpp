@@ -24,24 +24,9 @@ bool is_bool(const Json& json) { return json.is(Kind::True) || json.is(Kind::Fal
 
 bool is_integer(const Json& json) { return json.is(Kind::Number) && is_integer(json.text); }
 
-std::string dump_string(std::string_view text) {
-  std::string out = "\"";
-  for (char c : text) {
-    constexpr std::string_view kFrom = "\"\\\n\r\t\b\f", kTo = "\"\\nrtbf";
-    const size_t known = kFrom.find(c);
-    if (known != std::string_view::npos)
-      (out += '\\') += kTo[known];
-    else if (static_cast<uint8_t>(c) < ' ')
-      out += format("\\u%04x", static_cast<unsigned>(static_cast<uint8_t>(c)));
-    else
-      out += c;
-  }
-  return out + "\"";
-}
-
 std::string dump(const Json& json) {
   return write_json(json, {[](const Json& number) { return number.text; },
-                           [](std::string_view text) { return dump_string(text); }, ", ", ": "});
+                           [](std::string_view text) { return json_string(text); }, ", ", ": "});
 }
 
 bool is_equal(const Json& a, const Json& b) {

@@ -28,7 +28,6 @@ void merge_duplicate_keys(Json* json);
 
 /// JSON with a space after a comma and a colon; escapes only what JSON requires. Numbers keep their text.
 std::string dump(const Json& json);
-std::string dump_string(std::string_view text);
 
 /// std::snprintf() into at most 63 characters.
 std::string format(const char* form, ...) TORCHETTE_FORMAT(1, 2);

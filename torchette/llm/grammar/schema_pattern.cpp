@@ -48,6 +48,13 @@ bool contains(const CharSet& set, char32_t c) {
                      [&](const auto& range) { return range.first <= c && c <= range.second; });
 }
 
+/// Texts are UTF-8, which has no surrogates.
+CharSet without_surrogates(const CharSet& set) {
+  CharSet others = complement(set);
+  others.emplace_back(0xD800, 0xDFFF);
+  return complement(others);
+}
+
 /// The set of \d, \w, \s or of their complements; empty for another letter.
 CharSet class_of_letter(char32_t letter) {
   switch (letter) {
@@ -82,11 +89,7 @@ enum class Writing { Plain, Json };
 
 /// One of a set of characters.
 std::string set_expression(const CharSet& set, Writing writing) {
-  if (writing == Writing::Plain) {
-    CharSet others = complement(set);
-    others.emplace_back(0xD800, 0xDFFF);
-    return class_expression(complement(others));
-  }
+  if (writing == Writing::Plain) return class_expression(without_surrogates(set));
   if (set.size() == 1 && set[0] == CharSet::value_type(0, kMaxCharacter)) return "char";
   CharSet plain = complement(set), letters;
   for (const auto& range : CharSet{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}, {0xD800, 0xDFFF}})
@@ -304,8 +307,9 @@ bool PatternParser::character_escape(char32_t* out) {
     if (skip('{')) {
       size_t size = 0;
       while (at_ + size < text_.size() && !is_at('}', size)) ++size;
-      return (size > 0 && size < 9 && hexadecimal(size, out) && *out <= kMaxCharacter && skip('}')) ||
-             fail(name + "{ without a character's number", at);
+      if (size == 0 || size > 8 || !hexadecimal(size, out) || *out > kMaxCharacter || !skip('}'))
+        return fail(name + "{ without a character's number", at);
+      return *out < 0xD800 || *out > 0xDFFF || fail("half of a surrogate pair", at);
     }
     if (!hexadecimal(4, out)) return fail(name + " without 4 hexadecimal digits", at);
     if (*out < 0xD800 || *out > 0xDFFF) return true;
@@ -358,7 +362,7 @@ bool PatternParser::char_class(Node* out) {
   }
   ++at_;
   out->set = is_negated ? complement(set) : normalized(set);
-  return !out->set.empty() || fail("a class without characters", at);
+  return !without_surrogates(out->set).empty() || fail("a class without characters", at);
 }
 
 bool PatternParser::class_member_of(CharSet* out, bool* is_character) {
@@ -456,7 +460,7 @@ std::optional<std::string> expression_of(const std::string& pattern, Side side, 
     *reason = "bytes that are not UTF-8";
   else if (PatternParser(*text, reason).parse(&node))
     found = search_expression(node, side, side, writing, reason);
-  if (!found) *reason = "a grammar cannot express " + *reason + " of pattern " + dump_string(pattern);
+  if (!found) *reason = "a grammar cannot express " + *reason + " of pattern " + json_string(pattern);
   return found;
 }
 
