@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "torchette/llm/text/unicode_tables.h"
 #include "torchette/runtime/kernel.h"
@@ -100,18 +99,15 @@ void append_lower(char32_t c, Text* out) {
 }
 
 void append_upper(char32_t c, Text* out) {
-  // letters with an upper case that has another lower case
-  constexpr std::pair<char32_t, const char32_t*> kOthers[] = {
-      {0xB5, U"\u039C"}, {0xDF, U"SS"}, {0x131, U"I"}, {0x17F, U"S"}, {0x3C2, U"\u03A3"}};
   if (c < 0x80) {
     *out += c >= 'a' && c <= 'z' ? c - 32 : c;
     return;
   }
-  for (const auto& [letter, upper] : kOthers)
-    if (letter == c) {
-      *out += upper;
-      return;
-    }
+  for (size_t i = 0; i < std::size(kOtherUppers); i += 4) {
+    if (kOtherUppers[i] != c) continue;
+    for (size_t k = i + 1; k < i + 4 && kOtherUppers[k] != 0; ++k) *out += kOtherUppers[k];
+    return;
+  }
   const uint32_t* const end = std::end(kLower);
   const uint32_t* pair = std::begin(kLower);
   while (pair != end && pair[1] != c) pair += 2;

@@ -64,8 +64,8 @@ bool is_space(char32_t c);
 bool is_word(char32_t c);
 /// The character's lower case, without regard to its neighbours.
 void append_lower(char32_t c, Text* out);
-/// The character's upper case. Searches the table of lower case, which takes about 1,400 steps beyond ASCII.
-/// Ligatures and letters with several marks have no upper case here.
+/// The character's upper case, as Python's str.upper(). Searches the table of lower case, which takes about
+/// 1,400 steps beyond ASCII.
 void append_upper(char32_t c, Text* out);
 
 enum class Form : uint8_t { NFD, NFC, NFKD, NFKC };

@@ -21,6 +21,19 @@ def array(kind: str, name: str, values: list[int]) -> str:
     return f"constexpr {kind} {name}[] = {{{','.join(map(str, values))}}};\n"
 
 
+def other_uppers(every: list[str], lower: dict[int, list[int]]) -> list[int]:
+    """Four values for each letter whose upper case is not the letter that it is the lower case of: itself, up to 3 letters."""
+    table: list[int] = []
+    of_lower: dict[int, int] = {}
+    for upper, points in lower.items():
+        of_lower.setdefault(points[0], upper)
+    for point, c in enumerate(every):
+        upper_case = [ord(one) for one in c.upper()]
+        if upper_case != [of_lower.get(point, point)] and point >= 0x80:
+            table += [point, *upper_case, *[0] * (3 - len(upper_case))]
+    return table
+
+
 def header() -> str:
     """The text of unicode_tables.h."""
     every = [chr(i) for i in range(sys.maxunicode + 1)]
@@ -49,6 +62,7 @@ def header() -> str:
         )
         + array("uint32_t", "kCombining", runs([unicodedata.combining(c) for c in every], 8))
         + array("uint32_t", "kLower", [n for key, value in lower.items() for n in (key, value[0])])
+        + array("uint16_t", "kOtherUppers", other_uppers(every, lower))
         + array("uint32_t", "kDecompositions", decompositions)
         + array("uint32_t", "kParts", parts)
         + array("uint32_t", "kPairs", [n for pair in sorted(pairs) for n in pair])
