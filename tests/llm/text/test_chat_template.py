@@ -378,6 +378,24 @@ CASES = [
     "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{% set c = 3 %}{{ m(1) }}{{ m(1, 5) }}{{ m(b=1, a=0) }}",
     "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, 2) }}",
     "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(b=2) }}",
+    "{% macro m(a) %}<{{ a }}>{{ caller() }}</{{ a }}>{% endmacro %}{% for x in [1, 2] %}{% call m('b') %}{{ x }}{{ loop.index }}{% endcall %}{% endfor %}",
+    "{% macro m() %}{{ caller(1) }}{{ caller(2, b='y') }}{% endmacro %}{% set c = 5 %}{% call(a, b='x') m() %}{{ a }}{{ b }}{{ c }}{% endcall %}",
+    "{% macro m() %}{{ caller is defined }}{% endmacro %}{{ m() }}{% call m() %}{% endcall %}",
+    "{% macro m() %}x{% endmacro %}{% call m() %}{% endcall %}",
+    "{% macro m(a) %}{{ caller() }}{% endmacro %}{% call m(1, 2) %}{% endcall %}",
+    "{% call 1 %}{% endcall %}", "{% call range(2) %}{% endcall %}", "{% call m() %}",
+    "{% set n = namespace(x=0) %}{% macro m() %}{{ caller() }}{{ caller() }}{% endmacro %}{% call m() %}{% set n.x = n.x + 1 %}{% set y = 1 %}{% endcall %}{{ n.x }}{{ y }}",
+    "a {% filter upper %} b {{ 'c' }}{% endfilter %} d", "{% filter trim | replace('a', 'b') | indent(2, true) %}\n a\n a\n {% endfilter %}",
+    "{% filter %}x{% endfilter %}", "{% filter upper %}x",
+    "{% for x in [1, 2, 3] %}{% filter string %}{{ x }}{% endfilter %}{% endfor %}", "{% set x | upper | trim %} a{{ 1 }} {% endset %}[{{ x }}]",
+    "{% set a = 1 %}{% with %}{% set a = 2 %}{{ a }}{% endwith %}{{ a }}", "{% with a = 1, b = a %}{{ a }}{{ b }}{% endwith %}{{ a }}",
+    "{% set a = 5 %}{% with a = 1, b = a + 1 %}{{ a }}{{ b }}{% endwith %}{{ a }}", "{% with a = 1 b = 2 %}{% endwith %}", "{% with a %}{% endwith %}",
+    "{% for x in [1, 2, 3] %}{% with y = x %}{% if y == 2 %}{% continue %}{% endif %}{{ y }}{% endwith %}{% endfor %}",
+    "{% for g in messages | groupby('role') %}{{ g.grouper }}={{ g.list | length }},{{ g[0] }};{% endfor %}",
+    "{% for role, group in messages | groupby('role') %}{{ role }}: {% for m in group %}{{ m.content | length }} {% endfor %}{% endfor %}",
+    "{{ [{'a': 'x'}, {'a': 'X'}, {'a': 'b'}] | groupby('a') }}", "{{ [{'a': 'x'}, {'a': 'X'}, {'a': 'b'}] | groupby('a', case_sensitive=true) | list }}",
+    "{{ [{'a': 2}, {}] | groupby('a', default=1) }}", "{{ [{'a': 2}, {'a': 'x'}] | groupby('a') }}", "{{ [[1, 2], [0, 3], [1, 4]] | groupby(0) }}", "{{ [] | groupby('a') }}", "{{ [1] | groupby }}",
+    "{% for x in [1, 2, 3] %}{{ loop.cycle('odd', 'even') }}{{ loop.depth }}{{ loop.depth0 }}{% endfor %}", "{% for x in [1] %}{{ loop.cycle() }}{% endfor %}",
     "{{ undefined_name.attribute }}",
     "{{ 1 + 'a' }}",
     "{{ raise_exception('refused: ' + 'why') }}",
@@ -437,6 +455,12 @@ def test_what_jinja2_renders() -> None:
     assert sum(expected(*case) is not None for case in cases) > 240, "most are to render"
 
 
+def test_upper_case_of_every_letter() -> None:
+    letters = "".join(c for c in map(chr, range(0x110000)) if c.upper() != c)
+    [(error, text)] = render([(b"{{ x | upper }}", json.dumps({"x": letters}).encode())])
+    assert (error, text.decode()) == ("Ok", letters.upper())
+
+
 def test_templates_with_functions_render_as_in_transformers() -> None:
     plain = [message for message in CALLS if "tool_calls" not in message and message["role"] != "tool"]
     cases = [
@@ -475,9 +499,42 @@ HOSTILE = {
     "{{ 1 is frobnicated }}": "NotSupported",
     "{% include 'x' %}": "NotSupported",
     "{{ cycler(1) }}": "NotSupported",
+    "{% macro m() %}{{ caller() }}{% endmacro %}{{ m() }}": "NotSupported",
+    "{% macro m() %}{{ caller() }}{% endmacro %}{% macro n() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{% call n() %}{% endcall %}": "NotSupported",
+    "{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}": "InvalidArgument",
+    "{% filter upper %}" * 5000 + "{% endfilter %}" * 5000: "InvalidExternalData",
+    "{% with a = 1 %}" * 5000 + "{% endwith %}" * 5000: "InvalidExternalData",
     "{{ ''.__class__.__mro__ }}": "InvalidArgument",
     "\xff": "Ok",
 }
+
+
+# Expressions on a long string, a list of long strings and a dict of them.
+COSTLY = """
+l | first;l | last;l | list;l | reverse;l + l;l[::2];l | map('length') | list;l | map('upper') | list;l | select('string') | list
+l | map('default', s) | list;l | selectattr('a') | list;l | groupby(0);l | sort;l | unique;l | max;l | join;l | string;l | tojson;l ~ s
+d.values();d | items;d | dictsort;dict(d);s[0];s[::2];s | length;s | list;s | trim;s | upper;s | indent;s | escape
+s | replace('a', 'b');s.replace('q', '');s.strip();s.split('q');s.split();s.splitlines();s.partition('q');s.rfind('q');s.count('q')
+s.startswith(l);s.isalpha();'q' in s;s in l;s == s + 'x';s < s;s is eq s;t in s;s.find(t);s.split(t);s.rpartition(t);s.join(l);'' * 1000000
+m(s);l | sum(start=s);namespace(d)
+"""
+
+
+def test_work_on_long_strings_is_bounded() -> None:
+    """Each template is a few hundred bytes. Without a charge for the bytes, each would copy or search terabytes."""
+    values = "{% set s = 'ab ' * 100000 %}{% set t = s[150000:] ~ 'c' %}{% set l = [s, s, s, s, s, s, s, s, s, s] %}"
+    values += "{% set d = {'a': s, 'b': s, 'c': s} %}{% macro m(x) %}{% endmacro %}"
+    loop = "{% for i in range(200000) %}{% set x = (EXPRESSION) is none %}{% endfor %}"
+    expressions = [one for line in COSTLY.strip().splitlines() for one in line.split(";")]
+    templates = [values + loop.replace("EXPRESSION", one) for one in expressions]
+    templates += [values + "{% for i in range(200000) %}" + one + "{% endfor %}" for one in (
+        "{% for x in l %}{% endfor %}", "{% for x in l if i %}{% endfor %}", "{% with x = s %}{% endwith %}",
+        "{% set x %}{{ s }}{% endset %}", "{% filter length %}{{ s }}{% endfilter %}",
+        "{% for x in [s] %}{% call m() %}{% endcall %}{% endfor %}",
+    )]  # fmt: skip
+    rendered = render([(one.encode(), b"{}") for one in templates])
+    allowed = ("OutOfResources", "InvalidArgument")
+    assert [one for one, (error, _) in zip(templates, rendered, strict=True) if error not in allowed] == []
 
 
 def test_what_is_wrong_or_harms_is_an_error() -> None:

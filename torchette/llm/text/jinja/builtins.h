@@ -26,8 +26,8 @@ struct Call {
   const Value* argument(size_t position, std::string_view keyword) const;
   const Value* argument(std::string_view keyword) const;
   /// Error: the call has an argument that is not one of `parameters`, names separated by spaces. `kind` is
-  /// that of the callee. "*" accepts all arguments.
-  Error check(std::string_view kind, std::string_view parameters) const;
+  /// that of the callee. "*" accepts all arguments. The last `num_keyword_only` parameters have no position.
+  Error check(std::string_view kind, std::string_view parameters, size_t num_keyword_only = 0) const;
   size_t num_positional() const { return arguments.size() - keywords.size(); }
   /// The string at a position among all arguments. Null if it is absent or not a string.
   const std::string* string(size_t position) const;
@@ -44,6 +44,8 @@ Result<Value> apply_test(const Call& call, const Value& value);
 Result<Value> call_method(const Call& call, const Value& self);
 Result<Value> call_function(const Call& call);
 
+/// Counts the work of a copy of a dict's members.
+Error spend_on_members(const Call& call, const Value& dict);
 /// A string with the first `count` occurrences of `from` replaced; all of them without a count.
 Result<Value> replaced(const Call& call, const std::string& text, const std::string& from,
                        const std::string& to, const Value* count);

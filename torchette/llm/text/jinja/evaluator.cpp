@@ -2,6 +2,7 @@
 #include "torchette/llm/text/jinja/evaluator.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 
 #include "torchette/llm/text/jinja/strings.h"
@@ -12,6 +13,27 @@ namespace torchette::extension::llm::jinja {
 Error Evaluator::spend(size_t work) {
   work_left_ -= static_cast<int64_t>(work) + 1;
   return work_left_ >= 0 ? Error::Ok : exhausted("its work exceeds the limit");
+}
+
+Error Evaluator::spend_on(const Value& value) {
+  size_t work = value.text.size() / 8;
+  if (value.dict != nullptr) work += value.dict->size() / 4;
+  if (value.list != nullptr) {
+    work += value.list->size() / 16;
+    for (const Value& item : *value.list) work += item.text.size() / 16;
+  }
+  return spend(work);
+}
+
+Error Evaluator::spend_on_search(const std::string& text, const std::string& part) {
+  return part.size() > text.size() ? Error::Ok : spend(text.size() / 16 * (1 + part.size() / 64));
+}
+
+Result<std::string> Evaluator::text_of(int line, const Value& value) {
+  std::string text = to_string(value);
+  TORCHETTE_TRY(spend(text.size() / (value.is(Kind::String) ? 16 : 2)));
+  if (text.size() > kMaxString) return fail(line, "a string is too long");
+  return text;
 }
 
 Result<bool> Evaluator::is_same(const Value& a, const Value& b) {
@@ -43,16 +65,21 @@ Value* Evaluator::find(const std::string& name) {
 }
 
 Result<Value::List> Evaluator::items(int line, const Value& value) {
-  if (value.is(Kind::List)) return *value.list;
+  TORCHETTE_TRY(spend_on(value));
+  if (value.is(Kind::List)) {
+    TORCHETTE_TRY(spend(2 * value.list->size()));
+    return *value.list;
+  }
   Value::List found;
   if (value.is(Kind::Dict)) {
+    TORCHETTE_TRY(spend(2 * value.dict->size()));
     for (const auto& [key, item] : *value.dict) found.push_back(Value::of(key));
   } else if (value.is(Kind::String)) {
+    TORCHETTE_TRY(spend(kWorkOfItem * value.text.size()));
     for (char32_t c : characters(value.text)) found.push_back(Value::of(to_utf8(&c, 1)));
   } else if (!value.is(Kind::Undefined)) {
     return fail(line, to_repr(value) + " is not iterable");
   }
-  TORCHETTE_TRY(spend(found.size()));
   return found;
 }
 
@@ -75,8 +102,10 @@ Error Evaluator::render(const Node& statement, std::string* out) {
     case Op::For:
       return render_loop(statement, out);
     case Op::Set:
-    case Op::SetBlock:
       TORCHETTE_TRY(render_set(statement));
+      break;
+    case Op::With:
+      TORCHETTE_TRY(render_with(statement, out));
       break;
     case Op::SetAll: {
       const Result<Value> value = evaluate(*statement.children[0]);
@@ -96,9 +125,9 @@ Error Evaluator::render(const Node& statement, std::string* out) {
 Error Evaluator::render_output(const Node& node, std::string* out) {
   const Result<Value> value = evaluate(*node.children[0]);
   if (!value.ok()) return value.error();
-  const std::string text = to_string(*value);
-  if (text.size() > kMaxString) return fail(node.line, "a string is too long");
-  *out += text;
+  const Result<std::string> text = text_of(node.line, *value);
+  if (!text.ok()) return text.error();
+  *out += *text;
   return Error::Ok;
 }
 
@@ -121,26 +150,30 @@ Error Evaluator::render_if(const Node& node, std::string* out) {
 }
 
 Error Evaluator::render_set(const Node& node) {
-  Value value;
-  if (node.op == Op::SetBlock) {
-    std::string text;
-    scopes_.emplace_back();
-    TORCHETTE_TRY(render(*node.children[0], &text));
-    scopes_.pop_back();
-    value = Value::of(std::move(text));
-  } else {
-    Result<Value> found = evaluate(*node.children[0]);
-    if (!found.ok()) return found.error();
-    value = std::move(*found);
-  }
+  Result<Value> value = evaluate(*node.children[0]);
+  if (!value.ok()) return value.error();
   if (node.names.empty()) {
-    set(node.name, std::move(value));
+    set(node.name, std::move(*value));
     return Error::Ok;
   }
   const Value* name_space = find(node.name);
   if (name_space == nullptr || !name_space->is(Kind::Dict))
     return fail(node.line, node.name + " is not a namespace");
-  set_key(name_space->dict.get(), node.names[0], std::move(value));
+  set_key(name_space->dict.get(), node.names[0], std::move(*value));
+  return Error::Ok;
+}
+
+/// The expressions see the variables around the block.
+Error Evaluator::render_with(const Node& node, std::string* out) {
+  Value::Dict scope;
+  for (size_t i = 0; i < node.names.size(); ++i) {
+    Result<Value> value = evaluate(*node.children[i]);
+    if (!value.ok()) return value.error();
+    set_key(&scope, node.names[i], std::move(*value));
+  }
+  scopes_.push_back(std::move(scope));
+  TORCHETTE_TRY(render(*node.children.back(), out));
+  scopes_.pop_back();
   return Error::Ok;
 }
 
@@ -153,6 +186,7 @@ Error Evaluator::render_loop(const Node& node, std::string* out) {
   const size_t count = list->size();
   for (size_t i = 0; i < count; ++i) {
     scopes_.back().clear();
+    TORCHETTE_TRY(spend_on((*list)[i]));  // copied three times: see below
     TORCHETTE_TRY(bind_names(node, (*list)[i]));
     set("loop",
         Value::of(Value::Dict{{"index", Value::of(i + 1)},
@@ -162,6 +196,8 @@ Error Evaluator::render_loop(const Node& node, std::string* out) {
                               {"first", Value::of(i == 0)},
                               {"last", Value::of(i + 1 == count)},
                               {"length", Value::of(count)},
+                              {"depth", Value::of(int64_t{1})},  // a recursive loop is not supported
+                              {"depth0", Value::of(int64_t{0})},
                               {"previtem", i > 0 ? (*list)[i - 1] : Value::undefined("previtem")},
                               {"nextitem", i + 1 < count ? (*list)[i + 1] : Value::undefined("nextitem")}}));
     TORCHETTE_TRY(render(*node.children[2], out));
@@ -179,6 +215,7 @@ Result<Value::List> Evaluator::loop_items(const Node& node, const Value& iterabl
   if (!all.ok() || !node.children[1]) return all;
   Value::List kept;
   for (const Value& item : *all) {
+    TORCHETTE_TRY(spend_on(item));
     TORCHETTE_TRY(bind_names(node, item));
     const Result<Value> condition = evaluate(*node.children[1]);
     if (!condition.ok()) return condition.error();
@@ -234,6 +271,10 @@ Result<Value> Evaluator::evaluate_unguarded(const Node& node) {
       return evaluate_logical(node);
     case Op::Conditional:
       return evaluate_conditional(node);
+    case Op::Capture:
+      return evaluate_capture(node);
+    case Op::Caller:
+      return evaluate_caller(node);
     case Op::Slice:
       return evaluate_slice(node);
     default:
@@ -245,6 +286,7 @@ Result<Value> Evaluator::evaluate_unguarded(const Node& node) {
 Result<Value> Evaluator::evaluate_operation(const Node& node) {
   const Result<Value> first = evaluate(*node.children[0]);
   if (!first.ok()) return first.error();
+  TORCHETTE_TRY(spend_on(*first));
   switch (node.op) {
     case Op::Not:
       return Value::of(!first->is_true());
@@ -262,6 +304,7 @@ Result<Value> Evaluator::evaluate_operation(const Node& node) {
     default: {
       const Result<Value> second = evaluate(*node.children[1]);
       if (!second.ok()) return second.error();
+      TORCHETTE_TRY(spend_on(*second));
       return apply_operator(*this, node.line, node.op, *first, *second);
     }
   }
@@ -281,8 +324,11 @@ Result<Value> Evaluator::evaluate_dict(const Node& node) {
   const Result<std::vector<Value>> items = evaluate_all(node, 0);
   if (!items.ok()) return items.error();
   Value::Dict dict;
-  for (size_t i = 0; i + 1 < items->size(); i += 2)
-    dict.emplace_back(to_string((*items)[i]), (*items)[i + 1]);
+  for (size_t i = 0; i + 1 < items->size(); i += 2) {
+    const Result<std::string> key = text_of(node.line, (*items)[i]);
+    if (!key.ok()) return key.error();
+    dict.emplace_back(*key, (*items)[i + 1]);
+  }
   return Value::of(std::move(dict));
 }
 
@@ -300,6 +346,28 @@ Result<Value> Evaluator::evaluate_conditional(const Node& node) {
   return Value::undefined("the value without else");
 }
 
+Result<Value> Evaluator::evaluate_capture(const Node& node) {
+  std::string text;
+  scopes_.emplace_back();
+  TORCHETTE_TRY(render(*node.children[0], &text));
+  scopes_.pop_back();
+  return Value::of(std::move(text));
+}
+
+/// The macro of a call block, with the variables that its body sees.
+Result<Value> Evaluator::evaluate_caller(const Node& node) {
+  Value::Dict variables;
+  for (size_t i = 1; i < scopes_.size(); ++i)
+    for (const auto& [name, value] : scopes_[i]) {
+      if (name == node.name) continue;  // that of a macro around the block
+      TORCHETTE_TRY(spend(kWorkOfItem + value.text.size() / 16));
+      set_key(&variables, name, value);
+    }
+  Value made = Value::of_macro(&node);
+  made.dict = std::make_shared<Value::Dict>(std::move(variables));
+  return made;
+}
+
 Result<Value> Evaluator::evaluate_attribute(const Node& node, const Value& object) {
   if (object.is(Kind::Undefined)) return fail(node.line, object.text + " is undefined");
   const Value* found = object.find(node.name);
@@ -310,15 +378,16 @@ Result<Value> Evaluator::evaluate_item(const Node& node, const Value& object) {
   const Result<Value> index = evaluate(*node.children[1]);
   if (!index.ok()) return index.error();
   if (object.is(Kind::Undefined)) return fail(node.line, object.text + " is undefined");
-  if (object.is(Kind::Dict)) {
-    const Value* found = object.find(to_string(*index));
-    return found != nullptr ? *found : Value::undefined(to_string(*index));
+  const Result<std::string> name = text_of(node.line, *index);
+  if (!name.ok()) return name.error();
+  if (object.is(Kind::Dict) || !index->is_integer()) {
+    const Value* found = object.find(*name);
+    return found != nullptr ? *found : Value::undefined(*name);
   }
-  if (!index->is_integer()) return Value::undefined(to_string(*index));
   const Text text = object.is(Kind::String) ? characters(object.text) : Text();
   const auto size = static_cast<int64_t>(object.is(Kind::List) ? object.list->size() : text.size());
   const int64_t at = index->integer < 0 ? index->integer + size : index->integer;
-  if (at < 0 || at >= size) return Value::undefined("item " + to_string(*index));
+  if (at < 0 || at >= size) return Value::undefined("item " + *name);
   if (object.is(Kind::List)) return (*object.list)[static_cast<size_t>(at)];
   return Value::of(to_utf8(&text[static_cast<size_t>(at)], 1));
 }
@@ -349,6 +418,8 @@ Result<Value> Evaluator::evaluate_slice(const Node& node) {
   const int64_t first = bound(0, step > 0 ? 0 : size - 1), last = bound(1, step > 0 ? size : -1);
   Value::List list;
   Text part;
+  const int64_t count = (step > 0 ? last - first : first - last) / std::abs(step);
+  if (is_list && count > 0) TORCHETTE_TRY(spend(2 * static_cast<size_t>(count)));
   for (int64_t at = first; step > 0 ? at < last : at > last; at += step)
     if (is_list)
       list.push_back((*object->list)[static_cast<size_t>(at)]);
@@ -371,6 +442,7 @@ Result<Value> Evaluator::evaluate_call(const Node& node, const Value& callee) {
   const std::string unnamed = "this value";
   const Result<std::vector<Value>> arguments = evaluate_all(node, 1);
   if (!arguments.ok()) return arguments.error();
+  for (const Value& argument : *arguments) TORCHETTE_TRY(spend_on(argument));
   const Node& first = *node.children[0];
   const std::string& name = node.op != Op::Call ? node.name : first.op == Op::Name ? first.name : unnamed;
   const Call made{*this, node.line, name, *arguments, node.names};
@@ -381,19 +453,25 @@ Result<Value> Evaluator::evaluate_call(const Node& node, const Value& callee) {
 }
 
 Result<Value> Evaluator::call(const Call& call, const Value& callee) {
-  if (callee.is(Kind::Macro)) return call_macro(call, *callee.macro);
+  if (callee.is(Kind::Macro)) return call_macro(call, callee);
   if (!callee.is(Kind::Undefined)) return call.fail(call.name + " cannot be called");
   return call_function(call);
 }
 
-/// The text of a macro. Its body sees global variables and its parameters.
-Result<Value> Evaluator::call_macro(const Call& call, const Node& macro) {
+/// The text of a macro. Its body sees global variables and its parameters; that of a Caller also sees the
+/// variables around it.
+Result<Value> Evaluator::call_macro(const Call& call, const Value& callee) {
+  const Node& macro = *callee.macro;
   Result<Value::Dict> parameters = bind_parameters(call, macro);
   if (!parameters.ok()) return parameters.error();
   if (++depth_ > kMaxDepth) return call.fail("calls of macros are nested too deeply");
   std::vector<Value::Dict> callers(std::make_move_iterator(scopes_.begin() + 1),
                                    std::make_move_iterator(scopes_.end()));
   scopes_.resize(1);
+  if (callee.dict != nullptr) {
+    for (const auto& [name, value] : *callee.dict) TORCHETTE_TRY(spend_on(value));
+    scopes_.push_back(*callee.dict);
+  }
   scopes_.push_back(std::move(*parameters));
   std::string text;
   TORCHETTE_TRY(render(*macro.children[0], &text));
@@ -407,7 +485,10 @@ Result<Value::Dict> Evaluator::bind_parameters(const Call& call, const Node& mac
   Value::Dict scope;
   std::string parameters;
   for (const std::string& name : macro.names) parameters += (parameters.empty() ? "" : " ") + name;
-  TORCHETTE_TRY(call.check("macro", parameters));
+  const Value* const caller = macro.value.is_true() ? call.argument("caller") : nullptr;
+  if (caller != nullptr) parameters += parameters.empty() ? "caller" : " caller";
+  TORCHETTE_TRY(call.check("macro", parameters, caller != nullptr ? 1 : 0));
+  if (caller != nullptr) scope.emplace_back("caller", *caller);
   for (size_t i = 0; i < macro.names.size(); ++i) {
     const Value* given = call.argument(i, macro.names[i]);
     const Node* otherwise = macro.children[i + 1].get();
@@ -433,7 +514,7 @@ const Value* Call::argument(size_t position, std::string_view keyword) const {
   return position < num_positional() ? &arguments[position] : nullptr;
 }
 
-Error Call::check(std::string_view kind, std::string_view parameters) const {
+Error Call::check(std::string_view kind, std::string_view parameters, size_t num_keyword_only) const {
   if (parameters == "*") return Error::Ok;
   std::vector<std::string_view> names;
   for (size_t at = 0; at < parameters.size();) {
@@ -442,8 +523,9 @@ Error Call::check(std::string_view kind, std::string_view parameters) const {
     at = end + 1;
   }
   const std::string callee = "the " + std::string(kind) + " " + name;
-  if (num_positional() > names.size())
-    return fail(callee + " accepts " + std::to_string(names.size()) + " arguments, the call has " +
+  const size_t max_positional = names.size() - num_keyword_only;
+  if (num_positional() > max_positional)
+    return fail(callee + " accepts " + std::to_string(max_positional) + " arguments, the call has " +
                 std::to_string(num_positional()));
   for (const std::string& keyword : keywords) {
     const auto at = std::find(names.begin(), names.end(), keyword) - names.begin();

@@ -23,6 +23,12 @@ class Evaluator {
   // for builtins.h
   /// Counts work. Error: OutOfResources (the budget is exhausted).
   Error spend(size_t work);
+  /// Counts the work on a value's bytes and items, but not on those of its items.
+  Error spend_on(const Value& value);
+  /// Counts the work of a search for a string in another one.
+  Error spend_on_search(const std::string& text, const std::string& part);
+  /// Python's str(). Errors: OutOfResources, InvalidArgument (it is too long).
+  Result<std::string> text_of(int line, const Value& value);
   /// Python's ==. Error: OutOfResources.
   Result<bool> is_same(const Value& a, const Value& b);
   /// The template fails with these values. Keeps the message and returns InvalidArgument.
@@ -43,6 +49,7 @@ class Evaluator {
   Error render_block(const Node& node, std::string* out);
   Error render_if(const Node& node, std::string* out);
   Error render_set(const Node& node);
+  Error render_with(const Node& node, std::string* out);
   Error render_loop(const Node& node, std::string* out);
   Result<Value::List> loop_items(const Node& node, const Value& iterable);
   Error bind_names(const Node& node, const Value& item);
@@ -53,13 +60,15 @@ class Evaluator {
   Result<Value> evaluate_dict(const Node& node);
   Result<Value> evaluate_logical(const Node& node);
   Result<Value> evaluate_conditional(const Node& node);
+  Result<Value> evaluate_capture(const Node& node);
+  Result<Value> evaluate_caller(const Node& node);
   Result<Value> evaluate_slice(const Node& node);
   Result<Value> evaluate_attribute(const Node& node, const Value& object);
   Result<Value> evaluate_item(const Node& node, const Value& object);
   Result<Value> evaluate_call(const Node& node, const Value& callee);
   Result<Value> negate(const Node& node, const Value& operand);
   Result<std::vector<Value>> evaluate_all(const Node& node, size_t first);
-  Result<Value> call_macro(const Call& call, const Node& macro);
+  Result<Value> call_macro(const Call& call, const Value& callee);
   Result<Value::Dict> bind_parameters(const Call& call, const Node& macro);
 
   Value* find(const std::string& name);

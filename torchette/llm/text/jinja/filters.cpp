@@ -57,10 +57,15 @@ Result<Value> json(const Call& call, const Value& value) {
   std::string out;
   if (const char* const problem = append_json(value, form, &out))
     return call.fail(std::string("tojson: the value cannot be written: ") + problem);
+  TORCHETTE_TRY(call.evaluator.spend(out.size() / 2));
   return Value::of(std::move(out));
 }
 
-Result<Value> string(const Call&, const Value& value) { return Value::of(to_string(value)); }
+Result<Value> string(const Call& call, const Value& value) {
+  Result<std::string> text = call.evaluator.text_of(call.line, value);
+  if (!text.ok()) return text.error();
+  return Value::of(std::move(*text));
+}
 Result<Value> safe(const Call&, const Value& value) { return value; }
 
 Result<Value> length(const Call& call, const Value& value) {
@@ -131,13 +136,20 @@ Result<Value> absolute(const Call& call, const Value& value) {
 Result<Value> trim(const Call& call, const Value& value) {
   const Value* set = call.argument(0, "chars");
   const bool has_set = set != nullptr && set->is(Kind::String);
-  return Value::of(strip(to_string(value), has_set ? &set->text : nullptr));
+  const Result<std::string> text = call.evaluator.text_of(call.line, value);
+  if (!text.ok()) return text.error();
+  return Value::of(strip(*text, has_set ? &set->text : nullptr));
 }
 
 Result<Value> replace_text(const Call& call, const Value& value) {
   const Value *from = call.argument(0, "old"), *to = call.argument(1, "new");
   if (from == nullptr || to == nullptr) return call.fail("replace accepts two strings");
-  return replaced(call, to_string(value), to_string(*from), to_string(*to), call.argument(2, "count"));
+  Result<std::string> texts[] = {call.evaluator.text_of(call.line, value),
+                                 call.evaluator.text_of(call.line, *from),
+                                 call.evaluator.text_of(call.line, *to)};
+  for (const Result<std::string>& text : texts)
+    if (!text.ok()) return text.error();
+  return replaced(call, *texts[0], *texts[1], *texts[2], call.argument(2, "count"));
 }
 
 /// Indents the lines after the first one. `first` and `blank` select the first line and empty lines.
@@ -151,7 +163,9 @@ Result<Value> indent(const Call& call, const Value& value) {
     space.assign(static_cast<size_t>(width->integer), ' ');
   else if (width != nullptr)
     return call.fail("the width of indent must be a string or an integer of 0 to 1000");
-  const std::string text = to_string(value);
+  const Result<std::string> whole = call.evaluator.text_of(call.line, value);
+  if (!whole.ok()) return whole.error();
+  const std::string& text = *whole;
   TORCHETTE_TRY(call.evaluator.spend(text.size() * (space.size() + 1) / 4));
   std::string out;
   for (size_t at = 0; at <= text.size();) {
@@ -167,10 +181,11 @@ Result<Value> indent(const Call& call, const Value& value) {
 Result<Value> escape(const Call& call, const Value& value) {
   constexpr std::string_view kFrom = "&<>\"'";
   constexpr std::string_view kTo[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
-  const std::string text = to_string(value);
-  TORCHETTE_TRY(call.evaluator.spend(text.size()));
+  const Result<std::string> text = call.evaluator.text_of(call.line, value);
+  if (!text.ok()) return text.error();
+  TORCHETTE_TRY(call.evaluator.spend(text->size()));
   std::string out;
-  for (char c : text) {
+  for (char c : *text) {
     const size_t at = kFrom.find(c);
     if (at != std::string_view::npos)
       out += kTo[at];
@@ -182,9 +197,10 @@ Result<Value> escape(const Call& call, const Value& value) {
 
 template <Case kTo>
 Result<Value> to_case(const Call& call, const Value& value) {
-  const std::string text = to_string(value);
-  TORCHETTE_TRY(call.evaluator.spend(kWorkOfCase * text.size()));
-  return Value::of(change_case(text, kTo));
+  const Result<std::string> text = call.evaluator.text_of(call.line, value);
+  if (!text.ok()) return text.error();
+  TORCHETTE_TRY(call.evaluator.spend(kWorkOfCase * text->size()));
+  return Value::of(change_case(*text, kTo));
 }
 
 // --- Dicts and lists ---
@@ -192,6 +208,7 @@ Result<Value> to_case(const Call& call, const Value& value) {
 Result<Value> items(const Call& call, const Value& value) {
   if (value.is(Kind::Undefined)) return Value::of(Value::List());
   if (!value.is(Kind::Dict)) return call.fail(to_repr(value) + " is not a dict");
+  TORCHETTE_TRY(spend_on_members(call, value));
   return Value::of(items_of_dict(value));
 }
 
@@ -224,8 +241,11 @@ Result<Value> reverse(const Call& call, const Value& value) {
 }
 
 /// The attribute of a value at a path, such as `function.name` or 0.
-Value attribute_at(const Value& value, const Value& path) {
+Result<Value> attribute_at(const Call& call, const Value& value, const Value& path) {
+  if (!path.is(Kind::String) && !path.is_integer())
+    return call.fail("an attribute must be a string or an integer");
   const std::string names = to_string(path);
+  TORCHETTE_TRY(call.evaluator.spend(names.size() / 2));
   Value found = value;
   for (size_t at = 0; at <= names.size();) {
     const size_t end = std::min(names.find('.', at), names.size());
@@ -233,6 +253,7 @@ Value attribute_at(const Value& value, const Value& path) {
     at = end + 1;
     const size_t index = static_cast<size_t>(std::strtoul(name.c_str(), nullptr, 10));
     const bool is_index = !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
+    if (found.dict != nullptr) TORCHETTE_TRY(call.evaluator.spend(found.dict->size() / 4));
     const Value* member = found.find(name);
     if (found.is(Kind::List) && is_index && index < found.list->size()) member = &(*found.list)[index];
     found = member != nullptr ? Value(*member) : Value::undefined(name);
@@ -244,11 +265,18 @@ Result<Value> join(const Call& call, const Value& value) {
   const Result<Value::List> list = call.evaluator.items(call.line, value);
   if (!list.ok()) return list.error();
   const Value *separator = call.argument(0, "d"), *attribute = call.argument(1, "attribute");
-  const std::string between = separator != nullptr ? to_string(*separator) : "";
+  const Result<std::string> between =
+      call.evaluator.text_of(call.line, separator != nullptr ? *separator : Value());
+  if (!between.ok()) return between.error();
   std::string out;
   for (size_t i = 0; i < list->size(); ++i) {
-    if (i > 0) out += between;
-    out += to_string(attribute != nullptr ? attribute_at((*list)[i], *attribute) : (*list)[i]);
+    if (i > 0) out += *between;
+    const Result<Value> item =
+        attribute != nullptr ? attribute_at(call, (*list)[i], *attribute) : Result<Value>((*list)[i]);
+    if (!item.ok()) return item.error();
+    const Result<std::string> text = call.evaluator.text_of(call.line, *item);
+    if (!text.ok()) return text.error();
+    out += *text;
     if (out.size() > kMaxString) return call.fail("a string is too long");
   }
   return Value::of(std::move(out));
@@ -263,61 +291,49 @@ Result<Value> map(const Call& call, const Value& value) {
   const size_t num_known = (attribute != nullptr) + (otherwise != nullptr);
   if (has_filter == (attribute != nullptr) || (!has_filter && call.keywords.size() != num_known))
     return call.fail("map accepts the name of a filter and its arguments, or an attribute and a default");
+  const std::string name = has_filter ? to_string(call.arguments[0]) : "";
+  const std::vector<Value> arguments(call.arguments.begin() + (has_filter ? 1 : 0), call.arguments.end());
+  const Call filter{call.evaluator, call.line, name, arguments, call.keywords};
   Value::List mapped;
   for (const Value& item : *list) {
-    if (attribute != nullptr) {
-      Value found = attribute_at(item, *attribute);
-      mapped.push_back(found.is(Kind::Undefined) && otherwise != nullptr ? *otherwise : std::move(found));
-      continue;
-    }
-    const std::string name = to_string(call.arguments[0]);
-    const std::vector<Value> arguments(call.arguments.begin() + 1, call.arguments.end());
-    Result<Value> one = apply_filter({call.evaluator, call.line, name, arguments, call.keywords}, item);
+    Result<Value> one = has_filter ? apply_filter(filter, item) : attribute_at(call, item, *attribute);
     if (!one.ok()) return one.error();
-    mapped.push_back(std::move(*one));
+    const bool is_missing = !has_filter && one->is(Kind::Undefined) && otherwise != nullptr;
+    mapped.push_back(is_missing ? *otherwise : std::move(*one));
+    TORCHETTE_TRY(call.evaluator.spend_on(mapped.back()));
   }
   return Value::of(std::move(mapped));
 }
 
-/// Whether a value is true, or a test holds for it. The call has the name of the test and then its arguments,
-/// from `first_argument` on.
-Result<bool> is_selected(const Call& call, size_t first_argument, const Value& value) {
-  if (call.arguments.size() <= first_argument) return value.is_true();
-  const auto rest = call.arguments.begin() + static_cast<std::ptrdiff_t>(first_argument);
-  const std::string name = to_string(*rest);
-  const std::vector<Value> arguments(rest + 1, call.arguments.end());
-  const Result<Value> holds = apply_test({call.evaluator, call.line, name, arguments, call.keywords}, value);
-  if (!holds.ok()) return holds.error();
-  return holds->is_true();
+/// The items for which the outcome of a test is `keeps`. The arguments of the call are an attribute of the
+/// items, if they have one; the name of the test, without which a value is tested for truth; and its
+/// arguments.
+Result<Value> selected(const Call& call, const Value& value, bool has_attribute, bool keeps) {
+  const Result<Value::List> list = call.evaluator.items(call.line, value);
+  if (!list.ok()) return list.error();
+  if (has_attribute && call.num_positional() == 0) return call.fail(call.name + " requires an attribute");
+  const size_t num_own = has_attribute ? 1 : 0;
+  const bool has_test = call.arguments.size() > num_own;
+  const std::string name = has_test ? to_string(call.arguments[num_own]) : "";
+  const size_t num_skipped = num_own + (has_test ? 1 : 0);
+  const std::vector<Value> arguments(call.arguments.begin() + static_cast<std::ptrdiff_t>(num_skipped),
+                                     call.arguments.end());
+  const Call test{call.evaluator, call.line, name, arguments, call.keywords};
+  Value::List kept;
+  for (const Value& item : *list) {
+    const Result<Value> tested =
+        has_attribute ? attribute_at(call, item, call.arguments[0]) : Result<Value>(item);
+    if (!tested.ok()) return tested.error();
+    const Result<Value> holds = has_test ? apply_test(test, *tested) : Result<Value>(*tested);
+    if (!holds.ok()) return holds.error();
+    if (holds->is_true() == keeps) kept.push_back(item);
+  }
+  return Value::of(std::move(kept));
 }
 
-/// The items for which the outcome of a test is `kKeeps`.
-template <bool kKeeps>
+template <bool kHasAttribute, bool kKeeps>
 Result<Value> select(const Call& call, const Value& value) {
-  const Result<Value::List> list = call.evaluator.items(call.line, value);
-  if (!list.ok()) return list.error();
-  Value::List kept;
-  for (const Value& item : *list) {
-    const Result<bool> holds = is_selected(call, 0, item);
-    if (!holds.ok()) return holds.error();
-    if (*holds == kKeeps) kept.push_back(item);
-  }
-  return Value::of(std::move(kept));
-}
-
-/// As select, by the outcome for an attribute of the items.
-template <bool kKeeps>
-Result<Value> select_attribute(const Call& call, const Value& value) {
-  const Result<Value::List> list = call.evaluator.items(call.line, value);
-  if (!list.ok()) return list.error();
-  Value::List kept;
-  for (const Value& item : *list) {
-    if (call.num_positional() == 0) return call.fail(call.name + " requires an attribute");
-    const Result<bool> holds = is_selected(call, 1, attribute_at(item, call.arguments[0]));
-    if (!holds.ok()) return holds.error();
-    if (*holds == kKeeps) kept.push_back(item);
-  }
-  return Value::of(std::move(kept));
+  return selected(call, value, kHasAttribute, kKeeps);
 }
 
 // --- Order ---
@@ -328,14 +344,16 @@ struct Keyed {
 };
 
 Result<std::vector<Keyed>> keyed_items(const Call& call, const Value::List& list, const Value* attribute,
-                                       bool case_sensitive) {
+                                       bool case_sensitive, const Value* otherwise = nullptr) {
   std::vector<Keyed> keyed;
   for (const Value& item : list) {
-    Value key = attribute != nullptr ? attribute_at(item, *attribute) : item;
-    if (key.is(Kind::String) && !case_sensitive) key = Value::of(change_case(key.text, Case::Lower));
-    keyed.push_back({std::move(key), item});
+    Result<Value> key = attribute != nullptr ? attribute_at(call, item, *attribute) : Result<Value>(item);
+    if (!key.ok()) return key.error();
+    if (key->is(Kind::Undefined) && otherwise != nullptr) *key = *otherwise;
+    TORCHETTE_TRY(call.evaluator.spend(8 + kWorkOfCase * key->text.size()));  // also of comparisons
+    if (key->is(Kind::String) && !case_sensitive) *key = Value::of(change_case(key->text, Case::Lower));
+    keyed.push_back({std::move(*key), item});
   }
-  TORCHETTE_TRY(call.evaluator.spend(list.size() * 8));
   return keyed;
 }
 
@@ -372,6 +390,32 @@ Result<Value> sort(const Call& call, const Value& value) {
   return items_of(std::move(*keyed));
 }
 
+/// The items with the same attribute, as tuples with the attributes `grouper` and `list`, in their order.
+Result<Value> groupby(const Call& call, const Value& value) {
+  const Value *attribute = call.argument(0, "attribute"), *otherwise = call.argument(1, "default");
+  if (attribute == nullptr) return call.fail("groupby requires an attribute");
+  const Result<Value::List> list = call.evaluator.items(call.line, value);
+  if (!list.ok()) return list.error();
+  Result<std::vector<Keyed>> keyed =
+      keyed_items(call, *list, attribute, is_set(call.argument(2, "case_sensitive")), otherwise);
+  if (!keyed.ok()) return keyed.error();
+  TORCHETTE_TRY(sort_keyed(call, false, &*keyed));
+  Value::List groups;
+  for (size_t i = 0; i < keyed->size();) {
+    Result<Value> grouper = attribute_at(call, (*keyed)[i].item, *attribute);
+    if (!grouper.ok()) return grouper.error();
+    if (grouper->is(Kind::Undefined) && otherwise != nullptr) *grouper = *otherwise;
+    Value::List members;
+    const Value& first = (*keyed)[i].key;
+    for (; i < keyed->size() && !is_before(first, (*keyed)[i].key); ++i) members.push_back((*keyed)[i].item);
+    Value group = Value::tuple({*grouper, Value::of(std::move(members))});
+    const Value::List& parts = *group.list;
+    group.dict = std::make_shared<Value::Dict>(Value::Dict{{"grouper", parts[0]}, {"list", parts[1]}});
+    groups.push_back(std::move(group));
+  }
+  return Value::of(std::move(groups));
+}
+
 /// The [key, value] pairs of a dict in order.
 Result<Value> dictsort(const Call& call, const Value& value) {
   if (!value.is(Kind::Dict)) return call.fail(to_repr(value) + " is not a dict");
@@ -379,6 +423,7 @@ Result<Value> dictsort(const Call& call, const Value& value) {
   const std::string name = by != nullptr ? to_string(*by) : "key";
   if (name != "key" && name != "value") return call.fail("dictsort sorts by key or value");
   const Value position = Value::of(int64_t{name == "value"});
+  TORCHETTE_TRY(spend_on_members(call, value));
   Result<std::vector<Keyed>> keyed =
       keyed_items(call, items_of_dict(value), &position, is_set(call.argument(0, "case_sensitive")));
   if (!keyed.ok()) return keyed.error();
@@ -427,9 +472,11 @@ Result<Value> sum(const Call& call, const Value& value) {
   Value total = start != nullptr ? *start : Value::of(int64_t{0});
   for (const Value& item : *list) {
     const bool has_attribute = attribute != nullptr && !attribute->is(Kind::None);
-    Result<Value> next = apply_operator(call.evaluator, call.line, Op::Add, total,
-                                        has_attribute ? attribute_at(item, *attribute) : item);
+    const Result<Value> one = has_attribute ? attribute_at(call, item, *attribute) : Result<Value>(item);
+    if (!one.ok()) return one.error();
+    Result<Value> next = apply_operator(call.evaluator, call.line, Op::Add, total, *one);
     if (!next.ok()) return next.error();
+    TORCHETTE_TRY(call.evaluator.spend_on(*next));
     total = std::move(*next);
   }
   return total;
@@ -451,6 +498,7 @@ constexpr Filter kFilters[] = {
     {"escape", "", escape},
     {"first", "", first},
     {"float", "default", real},
+    {"groupby", "attribute default case_sensitive", groupby},
     {"indent", "width first blank", indent},
     {"int", "default base", integer},
     {"items", "", items},
@@ -462,14 +510,14 @@ constexpr Filter kFilters[] = {
     {"map", "*", map},
     {"max", "case_sensitive attribute", extreme<true>},
     {"min", "case_sensitive attribute", extreme<false>},
-    {"reject", "*", select<false>},
-    {"rejectattr", "*", select_attribute<false>},
+    {"reject", "*", select<false, false>},
+    {"rejectattr", "*", select<true, false>},
     {"replace", "old new count", replace_text},
     {"reverse", "", reverse},
     {"round", "precision method", round},
     {"safe", "", safe},
-    {"select", "*", select<true>},
-    {"selectattr", "*", select_attribute<true>},
+    {"select", "*", select<false, true>},
+    {"selectattr", "*", select<true, true>},
     {"sort", "reverse case_sensitive attribute", sort},
     {"string", "", string},
     {"sum", "attribute start", sum},
@@ -487,6 +535,7 @@ Result<Value> replaced(const Call& call, const std::string& text, const std::str
   if (count != nullptr && !count->is_integer() && !count->is(Kind::None))
     return call.fail("the count of replace must be an integer");
   TORCHETTE_TRY(call.evaluator.spend(text.size() * (to.size() + 1)));
+  TORCHETTE_TRY(call.evaluator.spend_on_search(text, from));
   return Value::of(replace(text, from, to, count != nullptr && count->is_integer() ? count->integer : -1));
 }
 

@@ -14,6 +14,8 @@ Result<Value> make_dict(const Call& call) {
   for (size_t i = 0; i < call.num_positional(); ++i) {
     const Value& from = call.arguments[i];
     if (!from.is(Kind::Dict)) return call.fail(call.name + " accepts a dict and keyword arguments");
+    TORCHETTE_TRY(spend_on_members(call, from));
+    TORCHETTE_TRY(call.evaluator.spend(from.dict->size() * from.dict->size() / 4));  // set_key() searches
     for (const auto& [key, value] : *from.dict) set_key(&dict, key, value);
   }
   for (size_t i = 0; i < call.keywords.size(); ++i)

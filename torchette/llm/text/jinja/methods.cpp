@@ -34,8 +34,9 @@ Result<Value> has_affix(const Call& call, const Value& self) {
   if (const std::string* one = call.string(0)) return Value::of(is_affix(*one));
   if (call.arguments.empty() || !call.arguments[0].is(Kind::List)) return Value::of(false);
   const Value::List& parts = *call.arguments[0].list;
-  return Value::of(
-      std::any_of(parts.begin(), parts.end(), [&](const Value& part) { return is_affix(to_string(part)); }));
+  return Value::of(std::any_of(parts.begin(), parts.end(), [&](const Value& part) {
+    return part.is(Kind::String) && is_affix(part.text);
+  }));
 }
 
 /// The string without the argument at its beginning, or end.
@@ -72,6 +73,7 @@ Value::List split_at_spaces(const std::string& text) {
 
 Result<Value> split_at_whitespace(const Call& call, const Value& self, int64_t limit) {
   if (limit >= 0) return call.evaluator.unsupported(call.line, "a split at whitespace with a maximum");
+  TORCHETTE_TRY(call.evaluator.spend(self.text.size() * kWorkOfItem / 2));
   return Value::of(split_at_spaces(self.text));
 }
 
@@ -86,6 +88,7 @@ Result<Value> split(const Call& call, const Value& self) {
   if (sep == nullptr || sep->is(Kind::None)) return split_at_whitespace(call, self, splits_left);
   if (!sep->is(Kind::String) || sep->text.empty())
     return call.fail("the separator of split must be a string, not empty");
+  TORCHETTE_TRY(call.evaluator.spend_on_search(self.text, sep->text));
   std::string_view rest = self.text;
   Value::List parts;
   for (size_t at; splits_left != 0 &&
@@ -100,7 +103,8 @@ Result<Value> split(const Call& call, const Value& self) {
   return Value::of(std::move(parts));
 }
 
-Result<Value> splitlines(const Call&, const Value& self) {
+Result<Value> splitlines(const Call& call, const Value& self) {
+  TORCHETTE_TRY(call.evaluator.spend(self.text.size()));
   Value::List lines;
   std::string line;
   const Text text = characters(self.text);
@@ -123,6 +127,7 @@ Result<Value> partition(const Call& call, const Value& self) {
   const std::string* sep = call.string(0);
   if (sep == nullptr || sep->empty())
     return call.fail("the separator of partition must be a string, not empty");
+  TORCHETTE_TRY(call.evaluator.spend_on_search(self.text, *sep));
   const size_t at = kFromRight ? self.text.rfind(*sep) : self.text.find(*sep);
   if (at == std::string::npos) {
     Value::List parts(3, Value::of(std::string()));
@@ -148,6 +153,7 @@ Result<Value> join(const Call& call, const Value& self) {
 Result<Value> count(const Call& call, const Value& self) {
   const std::string* part = call.string(0);
   if (part == nullptr || part->empty()) return call.fail("count accepts a string that is not empty");
+  TORCHETTE_TRY(call.evaluator.spend_on_search(self.text, *part));
   int64_t found = 0;
   for (size_t at = 0; (at = self.text.find(*part, at)) != std::string::npos; at += part->size()) ++found;
   return Value::of(found);
@@ -170,6 +176,7 @@ template <bool kFromRight>
 Result<Value> find(const Call& call, const Value& self) {
   const std::string* part = call.string(0);
   if (part == nullptr) return call.fail(call.name + " accepts a string");
+  TORCHETTE_TRY(call.evaluator.spend_on_search(self.text, *part));
   const size_t found = kFromRight ? self.text.rfind(*part) : self.text.find(*part);
   if (found == std::string::npos) return Value::of(int64_t{-1});
   return Value::of(characters(self.text.substr(0, found)).size());
@@ -211,29 +218,41 @@ constexpr Method kStringMethods[] = {
 // --- Dicts ---
 
 Result<Value> get(const Call& call, const Value& self) {
-  if (const Value* found = self.find(to_string(call.arguments[0]))) return *found;
+  const Result<std::string> key = call.evaluator.text_of(call.line, call.arguments[0]);
+  if (!key.ok()) return key.error();
+  if (const Value* found = self.find(*key)) return *found;
   return call.arguments.size() > 1 ? call.arguments[1] : Value::none();
 }
 
-Result<Value> keys(const Call&, const Value& self) {
+Result<Value> keys(const Call& call, const Value& self) {
   Value::List list;
+  TORCHETTE_TRY(spend_on_members(call, self));
   for (const auto& [key, value] : *self.dict) list.push_back(Value::of(key));
   return Value::of(std::move(list));
 }
 
-Result<Value> values(const Call&, const Value& self) {
+Result<Value> values(const Call& call, const Value& self) {
   Value::List list;
+  TORCHETTE_TRY(spend_on_members(call, self));
   for (const auto& [key, value] : *self.dict) list.push_back(value);
   return Value::of(std::move(list));
 }
 
-Result<Value> items(const Call&, const Value& self) { return Value::of(items_of_dict(self)); }
+Result<Value> items(const Call& call, const Value& self) {
+  TORCHETTE_TRY(spend_on_members(call, self));
+  return Value::of(items_of_dict(self));
+}
+
+/// An argument of loop.cycle() by the index of the iteration.
+Result<Value> cycle(const Call& call, const Value& self) {
+  const Value* const index = self.find("index0");
+  if (index == nullptr || !index->is_integer() || index->integer < 0) return call.unsupported("method");
+  return call.arguments[static_cast<size_t>(index->integer) % call.arguments.size()];
+}
 
 constexpr Method kDictMethods[] = {
-    {"get", "key default", get, 1},
-    {"items", "", items},
-    {"keys", "", keys},
-    {"values", "", values},
+    {"cycle", "*", cycle, 1}, {"get", "key default", get, 1}, {"items", "", items},
+    {"keys", "", keys},       {"values", "", values},
 };
 
 // --- Lists ---
@@ -271,6 +290,12 @@ const Method* find_method(const Method (&methods)[kCount], const Call& call) {
 }
 
 }  // namespace
+
+Error spend_on_members(const Call& call, const Value& dict) {
+  size_t work = 4 * dict.dict->size();
+  for (const auto& [key, value] : *dict.dict) work += (key.size() + value.text.size()) / 16;
+  return call.evaluator.spend(work);
+}
 
 Result<Value> call_method(const Call& call, const Value& self) {
   if (self.is(Kind::Undefined)) return call.fail(self.text + " is undefined");

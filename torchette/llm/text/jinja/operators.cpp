@@ -35,9 +35,14 @@ Value wrapped(uint64_t value) { return Value::of(static_cast<int64_t>(value)); }
 
 Result<Value> contains(const Operation& in) {
   const Value &item = in.a, &items = in.b;
-  if (items.is(Kind::Dict)) return Value::of(items.find(to_string(item)) != nullptr);
+  if (items.is(Kind::Dict)) {
+    const Result<std::string> key = in.evaluator.text_of(in.line, item);
+    if (!key.ok()) return key.error();
+    return Value::of(items.find(*key) != nullptr);
+  }
   if (items.is(Kind::String)) {
     if (!item.is(Kind::String)) return in.fail("the left operand of `in` must be a string for a string");
+    TORCHETTE_TRY(in.evaluator.spend_on_search(items.text, item.text));
     return Value::of(items.text.find(item.text) != std::string::npos);
   }
   if (!items.is(Kind::List)) return in.fail("the right operand of `in` has no items");
@@ -69,6 +74,14 @@ Result<Value> add(const Operation& sum) {
   return Value::of(a.as_double() + b.as_double());
 }
 
+Result<Value> concatenate(const Operation& sum) {
+  const Result<std::string> left = sum.evaluator.text_of(sum.line, sum.a);
+  if (!left.ok()) return left.error();
+  const Result<std::string> right = sum.evaluator.text_of(sum.line, sum.b);
+  if (!right.ok()) return right.error();
+  return Value::of(*left + *right);
+}
+
 Result<Value> subtract(const Operation& difference) {
   if (difference.are_integers()) return wrapped(difference.x() - difference.y());
   if (!difference.are_numbers()) return difference.mismatch();
@@ -78,6 +91,7 @@ Result<Value> subtract(const Operation& difference) {
 Result<Value> repeat(const Operation& product, const std::string& text, int64_t times) {
   const auto count = static_cast<uint64_t>(std::max<int64_t>(times, 0));
   if (count > kMaxRepeated || count * text.size() > kMaxRepeated) return product.fail("a string is too long");
+  TORCHETTE_TRY(product.evaluator.spend(count));
   std::string out;
   for (uint64_t i = 0; i < count; ++i) out += text;
   return Value::of(std::move(out));
@@ -140,7 +154,7 @@ Result<Value> apply_operator(Evaluator& evaluator, int line, Op op, const Value&
   const Operation operation{evaluator, line, op, a, b};
   switch (op) {
     case Op::Concat:
-      return Value::of(to_string(a) + to_string(b));
+      return concatenate(operation);
     case Op::Equal:
     case Op::NotEqual:
       return equal(operation);

@@ -52,11 +52,15 @@ class Parser {
   Result<NodePtr> if_block(int depth);
   Result<NodePtr> set_block(int depth);
   Result<NodePtr> macro_block(int depth);
+  Result<NodePtr> call_block(int depth);
+  Result<NodePtr> filter_block(int depth);
+  Result<NodePtr> with_block(int depth);
   Result<NodePtr> generation_block(int depth);
   Result<NodePtr> break_block(int) { return leave(Op::Break); }
   Result<NodePtr> continue_block(int) { return leave(Op::Continue); }
   Result<NodePtr> leave(Op op);
   Error parameters(Node* macro);
+  Error body(Node* parent, size_t child, std::string_view end, int depth);
   Error end_block();
   Error end_block(std::string_view word);
 
@@ -75,6 +79,7 @@ class Parser {
   Result<NodePtr> power();
   Result<NodePtr> filtered();
   Result<NodePtr> filter(NodePtr value);
+  Result<NodePtr> filters(NodePtr value);
   Result<NodePtr> test(NodePtr value);
   bool begins_test_argument() const;
   Result<NodePtr> unary();
@@ -180,13 +185,11 @@ struct Parser::Block {
 /// The block after a {%.
 Result<NodePtr> Parser::block(int depth) {
   static constexpr Block kBlocks[] = {
-      {"for", &Parser::for_block},
-      {"if", &Parser::if_block},
-      {"set", &Parser::set_block},
-      {"macro", &Parser::macro_block},
-      {"generation", &Parser::generation_block},
-      {"break", &Parser::break_block},
-      {"continue", &Parser::continue_block},
+      {"for", &Parser::for_block},     {"if", &Parser::if_block},
+      {"set", &Parser::set_block},     {"macro", &Parser::macro_block},
+      {"call", &Parser::call_block},   {"filter", &Parser::filter_block},
+      {"with", &Parser::with_block},   {"generation", &Parser::generation_block},
+      {"break", &Parser::break_block}, {"continue", &Parser::continue_block},
   };
   std::string word;
   TORCHETTE_TRY(read_name(&word));
@@ -258,11 +261,19 @@ Result<NodePtr> Parser::set_block(int depth) {
     return node;
   }
   if (node->op == Op::SetAll) return expected("=");
-  node->op = Op::SetBlock;
-  TORCHETTE_TRY(end_block());
-  TORCHETTE_TRY(append(node.get(), statements({"endset"}, depth)));
-  TORCHETTE_TRY(end_block("endset"));
+  NodePtr text = make(Op::Capture);
+  Node* const capture = text.get();
+  TORCHETTE_TRY(append(node.get(), skip_sign("|") ? filters(std::move(text)) : std::move(text)));
+  TORCHETTE_TRY(body(capture, 0, "endset", depth));
   return node;
+}
+
+/// The rest of the begin of a block, its statements, which become a child, and its end.
+Error Parser::body(Node* parent, size_t child, std::string_view end, int depth) {
+  TORCHETTE_TRY(end_block());
+  if (parent->children.size() == child) parent->children.emplace_back();
+  TORCHETTE_TRY(replace(&parent->children[child], statements({end}, depth)));
+  return end_block(end);
 }
 
 Result<NodePtr> Parser::macro_block(int depth) {
@@ -270,10 +281,49 @@ Result<NodePtr> Parser::macro_block(int depth) {
   TORCHETTE_TRY(read_name(&macro->name));
   macro->children.push_back(nullptr);
   TORCHETTE_TRY(parameters(macro.get()));
-  TORCHETTE_TRY(end_block());
-  TORCHETTE_TRY(replace(&macro->children[0], statements({"endmacro"}, depth)));
-  TORCHETTE_TRY(end_block("endmacro"));
+  const size_t begin = at_;
+  TORCHETTE_TRY(body(macro.get(), 0, "endmacro", depth));
+  macro->value = Value::of(std::any_of(tokens_.data() + begin, tokens_.data() + at_, [](const Token& token) {
+    return token.kind == Token::Kind::Name && token.text == "caller";
+  }));
   return macro;
+}
+
+/// Calls a macro that has the block as its macro `caller`.
+Result<NodePtr> Parser::call_block(int depth) {
+  NodePtr caller = make(Op::Caller), output = make(Op::Output);
+  caller->name = "caller";
+  caller->value = Value::of(false);
+  caller->children.push_back(nullptr);
+  if (is_sign("(")) TORCHETTE_TRY(parameters(caller.get()));
+  TORCHETTE_TRY(append(output.get(), expression()));
+  Node& call = *output->children[0];
+  if (call.op != Op::Call && call.op != Op::Method) return expected("a call");
+  TORCHETTE_TRY(body(caller.get(), 0, "endcall", depth));
+  call.names.push_back(caller->name);
+  call.children.push_back(std::move(caller));
+  return output;
+}
+
+Result<NodePtr> Parser::filter_block(int depth) {
+  NodePtr text = make(Op::Capture), output = make(Op::Output);
+  Node* const capture = text.get();
+  TORCHETTE_TRY(append(output.get(), filters(std::move(text))));
+  TORCHETTE_TRY(body(capture, 0, "endfilter", depth));
+  return output;
+}
+
+Result<NodePtr> Parser::with_block(int depth) {
+  NodePtr node = make(Op::With);
+  while (!is_kind(Token::Kind::BlockEnd)) {
+    if (!node->names.empty() && !skip_sign(",")) return expected(",");
+    node->names.emplace_back();
+    TORCHETTE_TRY(read_name(&node->names.back()));
+    if (!skip_sign("=")) return expected("=");
+    TORCHETTE_TRY(append(node.get(), expression()));
+  }
+  TORCHETTE_TRY(body(node.get(), node->names.size(), "endwith", depth));
+  return node;
 }
 
 Error Parser::parameters(Node* macro) {
@@ -420,6 +470,14 @@ Result<NodePtr> Parser::filtered() {
     if (!node.ok()) return node;
     *value = std::move(*node);
   }
+  return value;
+}
+
+/// Names of filters between | signs.
+Result<NodePtr> Parser::filters(NodePtr value) {
+  do {
+    TORCHETTE_TRY(replace(&value, filter(std::move(value))));
+  } while (skip_sign("|"));
   return value;
 }
 

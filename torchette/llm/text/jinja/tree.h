@@ -30,6 +30,8 @@ enum class Op : uint8_t {
   And,        // left, right; so are all operators below
   Or,
   Conditional,  // condition, value, [other value]
+  Capture,      // block: its text
+  Caller,       // as Macro: the macro of a call block
   Add,
   Subtract,
   Multiply,
@@ -46,15 +48,15 @@ enum class Op : uint8_t {
   GreaterEqual,
   In,
   // statements
-  Text,      // name: the text
-  Output,    // expression
-  For,       // names: loop variables; iterable, [condition], body, [body without items]
-  If,        // condition, block, condition, block, ..., [block]
-  Set,       // name, names: the attribute of a namespace; expression
-  SetBlock,  // as Set; block
-  SetAll,    // names; expression, a list of as many items
-  Block,     // statements
-  Macro,     // name; names: parameters; body, [default], one for each parameter
+  Text,    // name: the text
+  Output,  // expression
+  For,     // names: loop variables; iterable, [condition], body, [body without items]
+  If,      // condition, block, condition, block, ..., [block]
+  Set,     // name, names: the attribute of a namespace; expression
+  SetAll,  // names; expression, a list of as many items
+  Block,   // statements
+  With,    // names; an expression for each, body
+  Macro,  // name; names: parameters; value: whether it uses `caller`; body, [default], one for each parameter
   Break,
   Continue
 };

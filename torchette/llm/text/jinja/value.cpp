@@ -164,7 +164,7 @@ bool Value::is_true() const {
 }
 
 const Value* Value::find(std::string_view key) const {
-  if (kind != Kind::Dict) return nullptr;
+  if (dict == nullptr || kind == Kind::Macro) return nullptr;
   for (const auto& [name, value] : *dict)
     if (name == key) return &value;
   return nullptr;
@@ -199,6 +199,7 @@ bool is_equal(const Value& a, const Value& b, int64_t* work, int depth) {
   if (a.is(Kind::Dict)) {
     if (a.dict->size() != b.dict->size()) return false;
     for (const auto& [key, value] : *a.dict) {
+      *work -= static_cast<int64_t>(b.dict->size() / 4);
       const Value* other = b.find(key);
       if (other == nullptr || !is_equal(value, *other, work, depth + 1)) return false;
     }

@@ -25,8 +25,8 @@ struct Value {
   std::string text;     // String; the name of an Undefined value; the digits of a Float beyond int64
   // Copies share their items. Only a namespace changes after it was made.
   std::shared_ptr<List> list;
-  std::shared_ptr<Dict> dict;
-  bool is_tuple = false;  // of a List
+  std::shared_ptr<Dict> dict;  // also of a tuple with attributes, and the variables around a Caller
+  bool is_tuple = false;       // of a List
   const Node* macro = nullptr;
 
   Value() = default;
@@ -52,7 +52,7 @@ struct Value {
   double as_double() const { return kind == Kind::Float ? real : static_cast<double>(integer); }
   /// Python's bool().
   bool is_true() const;
-  /// The value of a dict's key. Null if there is no such key or the value is not a dict.
+  /// The value of a dict's key or of a tuple's attribute. Null if there is none.
   const Value* find(std::string_view key) const;
 };
 using Kind = Value::Kind;
