@@ -336,6 +336,11 @@ missing | missing is defined | 3 is odd | 4 is even | 'a' is string | 1 is numbe
 10 ** 2 | 2 ** 3 | abs | 2 ** -1 | 'a b c'.split(' ', 1) | 'a b c'.rsplit(' ', 1) | 'a.b.c'.rsplit('.') | 'a.b.c'.split(sep='.', maxsplit=1) | 'a\\nb\\r\\nc\\n'.splitlines() | 'a=b=c'.partition('=') | 'a=b=c'.rpartition('=')
 'a=b'.partition('x') | ', '.join(['a', 'b']) | 'banana'.count('an') | 'banana'.rfind('an') | 'x1'.removeprefix('x') | 'x1'.removesuffix('1') | '12'.isdigit() | 'ab'.isalpha() | ' '.isspace() | 'aaa'.replace('a', 'b', 2) | 'a'.upper(1)
 [1, 2, 1].count(1) | [1, 2].index(2) | {'a': 1}.get() | 'a'.startswith() | 'a\\x1b\\u200b\\xa0' ~ ['a\\x1b\\u200b\\xa0é'] | dict(a=1) | dict({'a': 1}, b=2) | 3 is ge 3 | 2 is le 1 | 2 is lt(3) | 3 is odd(1) | 3 is defined(1) | namespace(a=1).a
+' a  b c '.split(none, 1) | ' a  b c '.rsplit(none, 1) | ' a  b c '.split(none, 0) | 'a b'.split(none, 5) | ''.split(none, 1) | 'abc'.index('c') | 'abc'.index('d') | 'abca'.rindex('a')
+'ab'.ljust(4) ~ '|' | 'ab'.rjust(4, '0') | 'ab'.center(5, '*') | 'abc'.center(6, '*') | 'ä'.center(4, '.') | 'ab'.center(1) | '-5'.zfill(4) | '5'.zfill(3) | 'ab'.ljust('x') | 'ab'.ljust(4, 'xy')
+'%s is %d' % ('a', 5) | '%5.1f|%-5s|%05d' % (1.25, 'ä', 42) | '%s' % [1, 2] | '%s' % none | '%d%%' % 7.9 | '%x %X %o' % (255, 255, 8) | '%+d % d' % (1, 1) | '%e %g' % (12345.678, 0.0001) | '%r' % 'a' | '%.2s' % 'abc'
+'%s' % () | '%s %s' % 'a' | 'a' % 'b' | '%d' % 'a' | '%' % 1 | '%s' % (1, 2) | '%-08d|' % 5 | '%#x' % 10 | '%d' % true | '%s' % ('a',)
+[1, 'a'] * 2 | 2 * (1,) | [1] * 0 | [1] * -1 | [] * 1000000000 | 'ab' is lower | 'AB' is upper | 'Ab' is lower | '1' is lower | '' is upper | 5 is upper
 tools is none | tools is defined | tools is not none | documents is none | tools | documents is defined and documents is not none
 none is none | [] is iterable | {} is mapping | true is boolean | 1 is integer | 1.0 is float | 3 is eq 3 | 4 is divisibleby(2) | 3 is not none
 """
@@ -356,6 +361,7 @@ missing | default('d');'' | default('d');'' | default('d', true);none | default(
 {'b': 1, 'A': 2} | dictsort;{'b': 1, 'A': 2} | dictsort(true);{'b': 1, 'A': 2} | dictsort(by='value');{'b': 1, 'A': 2} | dictsort(reverse=true);[1, 3, 2] | max;[1, 3, 2] | min;['b', 'A'] | min;[1, 2.5] | sum;[{'a': 1}] | sum(attribute='a', start=2)
 'a\\nb\\n\\nc' | indent;'a\\nb\\n\\nc' | indent(2, true);'a\\n\\nc' | indent(width=3, blank=true);'a\\nb' | indent('> ');'<a href="x">&\\'' | escape;2.567 | round(2);2.5 | round;2.1 | round(method='ceil');2.9 | round(0, 'floor')
 'abc' | int;'abc' | int(5);'abc' | int(default=7);'1.9' | int;' 12 ' | int;'x' | float;'x' | float(1.5);'12abc' | int;1 | int(base=10);'x' | default;[1, 2] | join;[1, 2] | first(1);[] | last;
+[1, 2, 3, 4, 5] | batch(2) | list;[1, 2, 3] | batch(2, '-') | list;[] | batch(2) | list;'abc' | batch(2) | list;'%s, %s' | format('a', 1);'%.1f' | format(2.55);'x' | center(5);'x' | center | length;'%s' | format
 range(3) | list;range(1, 10, 4) | list;range(5, 0, -2) | list
 """
 CASES = [
@@ -504,6 +510,9 @@ HOSTILE = {
     "{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}": "InvalidArgument",
     "{% filter upper %}" * 5000 + "{% endfilter %}" * 5000: "InvalidExternalData",
     "{% with a = 1 %}" * 5000 + "{% endwith %}" * 5000: "InvalidExternalData",
+    "{{ '%99999d' % 1 }}": "InvalidArgument",
+    "{{ '%c' % 1 }}": "NotSupported",
+    "{{ [1] * 1000000000 }}": "OutOfResources",
     "{{ ''.__class__.__mro__ }}": "InvalidArgument",
     "\xff": "Ok",
 }
@@ -516,7 +525,7 @@ l | map('default', s) | list;l | selectattr('a') | list;l | groupby(0);l | sort;
 d.values();d | items;d | dictsort;dict(d);s[0];s[::2];s | length;s | list;s | trim;s | upper;s | indent;s | escape
 s | replace('a', 'b');s.replace('q', '');s.strip();s.split('q');s.split();s.splitlines();s.partition('q');s.rfind('q');s.count('q')
 s.startswith(l);s.isalpha();'q' in s;s in l;s == s + 'x';s < s;s is eq s;t in s;s.find(t);s.split(t);s.rpartition(t);s.join(l);'' * 1000000
-m(s);l | sum(start=s);namespace(d)
+m(s);l | sum(start=s);namespace(d);l * 5;s % s;s.index('q');s.center(9);s.zfill(9);s is lower;s | center;l | batch(2);[1] | batch(1000, s);'%s' % s
 """
 
 

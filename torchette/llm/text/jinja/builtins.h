@@ -44,6 +44,9 @@ Result<Value> apply_test(const Call& call, const Value& value);
 Result<Value> call_method(const Call& call, const Value& self);
 Result<Value> call_function(const Call& call);
 
+/// Python's `form % arguments`.
+Result<Value> percent_format(Evaluator& evaluator, int line, const std::string& form,
+                             const Value::List& arguments);
 /// Counts the work of a copy of a dict's members.
 Error spend_on_members(const Call& call, const Value& dict);
 /// A string with the first `count` occurrences of `from` replaced; all of them without a count.

@@ -177,6 +177,23 @@ Result<Value> indent(const Call& call, const Value& value) {
   return Value::of(std::move(out));
 }
 
+Result<Value> format(const Call& call, const Value& value) {
+  const Result<std::string> text = call.evaluator.text_of(call.line, value);
+  if (!text.ok()) return text.error();
+  if (!call.keywords.empty()) return call.evaluator.unsupported(call.line, "a keyword argument of format");
+  return percent_format(call.evaluator, call.line, *text, call.arguments);
+}
+
+Result<Value> center(const Call& call, const Value& value) {
+  const Value* width = call.argument(0, "width");
+  const bool has_width = width != nullptr && width->is_integer();
+  if (width != nullptr && (!has_width || width->integer > static_cast<int64_t>(kMaxRepeated)))
+    return call.fail("center accepts a width");
+  const Result<std::string> text = call.evaluator.text_of(call.line, value);
+  if (!text.ok()) return text.error();
+  return Value::of(padded(*text, has_width ? width->integer : 80, ' ', 1, 1));
+}
+
 /// The entities of HTML for its special characters.
 Result<Value> escape(const Call& call, const Value& value) {
   constexpr std::string_view kFrom = "&<>\"'";
@@ -204,6 +221,25 @@ Result<Value> to_case(const Call& call, const Value& value) {
 }
 
 // --- Dicts and lists ---
+
+/// Lists of `linecount` items. `fill_with` completes the last list.
+Result<Value> batch(const Call& call, const Value& value) {
+  const Value *count = call.argument(0, "linecount"), *fill = call.argument(1, "fill_with");
+  if (count == nullptr || !count->is_integer() || count->integer < 1)
+    return call.fail("batch accepts a positive integer");
+  const Result<Value::List> list = call.evaluator.items(call.line, value);
+  if (!list.ok()) return list.error();
+  const auto size = static_cast<size_t>(count->integer);
+  Value::List lines;
+  for (size_t at = 0; at < list->size();) {
+    Value::List line;
+    for (; line.size() < size && at < list->size(); ++at) line.push_back((*list)[at]);
+    for (; fill != nullptr && !fill->is(Kind::None) && line.size() < size; line.push_back(*fill))
+      TORCHETTE_TRY(call.evaluator.spend(kWorkOfItem + fill->text.size() / 16));
+    lines.push_back(Value::of(std::move(line)));
+  }
+  return Value::of(std::move(lines));
+}
 
 Result<Value> items(const Call& call, const Value& value) {
   if (value.is(Kind::Undefined)) return Value::of(Value::List());
@@ -489,7 +525,9 @@ struct Filter {
 
 constexpr Filter kFilters[] = {
     {"abs", "", absolute},
+    {"batch", "linecount fill_with", batch},
     {"capitalize", "", to_case<Case::Capitalize>},
+    {"center", "width", center},
     {"count", "", length},
     {"d", "default_value boolean", default_value},
     {"default", "default_value boolean", default_value},
@@ -498,6 +536,7 @@ constexpr Filter kFilters[] = {
     {"escape", "", escape},
     {"first", "", first},
     {"float", "default", real},
+    {"format", "*", format},
     {"groupby", "attribute default case_sensitive", groupby},
     {"indent", "width first blank", indent},
     {"int", "default base", integer},

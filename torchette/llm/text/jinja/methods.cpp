@@ -56,25 +56,23 @@ Result<Value> replace(const Call& call, const Value& self) {
   return replaced(call, self.text, *from, *to, call.argument(2, "count"));
 }
 
-Value::List split_at_spaces(const std::string& text) {
-  Value::List parts;
-  std::string part;
-  for (char32_t c : characters(text)) {
-    if (!is_space(c)) {
-      append_utf8(c, &part);
-    } else if (!part.empty()) {
-      parts.push_back(Value::of(part));
-      part.clear();
-    }
-  }
-  if (!part.empty()) parts.push_back(Value::of(part));
-  return parts;
-}
-
-Result<Value> split_at_whitespace(const Call& call, const Value& self, int64_t limit) {
-  if (limit >= 0) return call.evaluator.unsupported(call.line, "a split at whitespace with a maximum");
+/// The words of a string. After `limit` words from a side, the rest is one part.
+Result<Value> split_at_whitespace(const Call& call, const Value& self, int64_t limit, bool from_right) {
   TORCHETTE_TRY(call.evaluator.spend(self.text.size() * kWorkOfItem / 2));
-  return Value::of(split_at_spaces(self.text));
+  Text text = characters(self.text);
+  if (from_right) std::reverse(text.begin(), text.end());
+  Value::List parts;
+  for (size_t at = 0; at < text.size(); --limit) {
+    while (at < text.size() && is_space(text[at])) ++at;
+    size_t end = at;
+    while (end < text.size() && (limit == 0 || !is_space(text[end]))) ++end;
+    Text part = text.substr(at, end - at);
+    if (from_right) std::reverse(part.begin(), part.end());
+    if (!part.empty()) parts.push_back(Value::of(to_utf8(part)));
+    at = end;
+  }
+  if (from_right) std::reverse(parts.begin(), parts.end());
+  return Value::of(std::move(parts));
 }
 
 /// The parts of a string between separators, or between whitespace without one. `maxsplit` is the maximum of
@@ -85,7 +83,7 @@ Result<Value> split(const Call& call, const Value& self) {
   if (limit != nullptr && !limit->is_integer()) return call.fail("maxsplit must be an integer");
   int64_t splits_left = limit != nullptr ? limit->integer : -1;  // negative: no limit
   TORCHETTE_TRY(call.evaluator.spend(self.text.size()));
-  if (sep == nullptr || sep->is(Kind::None)) return split_at_whitespace(call, self, splits_left);
+  if (sep == nullptr || sep->is(Kind::None)) return split_at_whitespace(call, self, splits_left, kFromRight);
   if (!sep->is(Kind::String) || sep->text.empty())
     return call.fail("the separator of split must be a string, not empty");
   TORCHETTE_TRY(call.evaluator.spend_on_search(self.text, sep->text));
@@ -182,6 +180,33 @@ Result<Value> find(const Call& call, const Value& self) {
   return Value::of(characters(self.text.substr(0, found)).size());
 }
 
+/// As find, but a part that is absent is an error.
+template <bool kFromRight>
+Result<Value> position(const Call& call, const Value& self) {
+  Result<Value> found = find<kFromRight>(call, self);
+  if (found.ok() && found->integer < 0) return call.fail("the string does not have this part");
+  return found;
+}
+
+/// Fills a string to a width on one or both sides.
+template <int kLeft, int kRight>
+Result<Value> justify(const Call& call, const Value& self) {
+  const Value *width = call.argument(0, "width"), *fill = call.argument(1, "fillchar");
+  const bool has_fill = fill != nullptr && fill->is(Kind::String) && fill->text.size() == 1;
+  if (!width->is_integer() || width->integer > static_cast<int64_t>(kMaxRepeated) ||
+      (fill != nullptr && !has_fill))
+    return call.fail(call.name + " accepts a width and an ASCII character");
+  return Value::of(padded(self.text, width->integer, has_fill ? fill->text[0] : ' ', kLeft, kRight));
+}
+
+Result<Value> zfill(const Call& call, const Value& self) {
+  if (!call.arguments[0].is_integer() || call.arguments[0].integer > static_cast<int64_t>(kMaxRepeated))
+    return call.fail("zfill accepts a width");
+  const size_t sign = !self.text.empty() && (self.text[0] == '-' || self.text[0] == '+') ? 1 : 0;
+  const int64_t width = call.arguments[0].integer - static_cast<int64_t>(sign);
+  return Value::of(self.text.substr(0, sign) + padded(self.text.substr(sign), width, '0', 1, 0));
+}
+
 template <Case kTo>
 Result<Value> to_case(const Call& call, const Value& self) {
   TORCHETTE_TRY(call.evaluator.spend(kWorkOfCase * self.text.size()));
@@ -209,6 +234,12 @@ constexpr Method kStringMethods[] = {
     {"isdigit", "", are_all<mask(Category::Nd)>},
     {"isalpha", "", are_all<kLetters>},
     {"isspace", "", are_spaces},
+    {"index", "sub", position<false>, 1},
+    {"rindex", "sub", position<true>, 1},
+    {"ljust", "width fillchar", justify<0, 1>, 1},
+    {"rjust", "width fillchar", justify<1, 0>, 1},
+    {"center", "width fillchar", justify<1, 1>, 1},
+    {"zfill", "width", zfill, 1},
     {"upper", "", to_case<Case::Upper>},
     {"lower", "", to_case<Case::Lower>},
     {"capitalize", "", to_case<Case::Capitalize>},

@@ -97,11 +97,24 @@ Result<Value> repeat(const Operation& product, const std::string& text, int64_t 
   return Value::of(std::move(out));
 }
 
+Result<Value> repeat_items(const Operation& product, const Value& list, int64_t times) {
+  const auto count = static_cast<uint64_t>(std::max<int64_t>(times, 0));
+  Value::List items;
+  for (uint64_t i = 0; i < count && !list.list->empty(); ++i) {
+    TORCHETTE_TRY(product.evaluator.spend(kWorkOfItem * list.list->size()));
+    TORCHETTE_TRY(product.evaluator.spend_on(list));
+    items.insert(items.end(), list.list->begin(), list.list->end());
+  }
+  return list.is_tuple ? Value::tuple(std::move(items)) : Value::of(std::move(items));
+}
+
 Result<Value> multiply(const Operation& product) {
   const Value &a = product.a, &b = product.b;
   if (product.are_integers()) return wrapped(product.x() * product.y());
   if (a.is(Kind::String) && b.is_integer()) return repeat(product, a.text, b.integer);
   if (a.is_integer() && b.is(Kind::String)) return repeat(product, b.text, a.integer);
+  if (a.is(Kind::List) && b.is_integer()) return repeat_items(product, a, b.integer);
+  if (a.is_integer() && b.is(Kind::List)) return repeat_items(product, b, a.integer);
   if (!product.are_numbers()) return product.mismatch();
   return Value::of(a.as_double() * b.as_double());
 }
@@ -132,6 +145,9 @@ Result<Value> order(const Operation& comparison) {
 /// Quotients and remainders are rounded down, as in Python.
 Result<Value> divide(const Operation& division) {
   const Value &a = division.a, &b = division.b;
+  if (a.is(Kind::String) && division.op == Op::Modulo)
+    return percent_format(division.evaluator, division.line, a.text,
+                          b.is(Kind::List) && b.is_tuple ? *b.list : Value::List{b});
   if (!division.are_numbers()) return division.mismatch();
   const double p = a.as_double(), q = b.as_double();
   const bool is_floor = division.op == Op::FloorDivide;

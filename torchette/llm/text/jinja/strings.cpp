@@ -39,6 +39,14 @@ std::string replace(const std::string& text, const std::string& from, const std:
   return out + text.substr(at);
 }
 
+std::string padded(const std::string& text, int64_t width, char fill, int left, int right) {
+  const int64_t missing = width - static_cast<int64_t>(characters(text).size());
+  if (missing <= 0) return text;
+  const int64_t before = left == 0 ? 0 : right == 0 ? missing : missing / 2 + (missing & width & 1);
+  return std::string(static_cast<size_t>(before), fill) + text +
+         std::string(static_cast<size_t>(missing - before), fill);
+}
+
 std::string change_case(const std::string& text, Case to) {
   Text out;
   bool is_inside = false;  // of a word, or of the text for Capitalize

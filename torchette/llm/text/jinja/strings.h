@@ -17,6 +17,10 @@ std::string strip(const std::string& text, const std::string* set, bool left = t
 /// all characters.
 std::string replace(const std::string& text, const std::string& from, const std::string& to, int64_t count);
 
+/// The text with `fill` on both sides, to `width` characters. The parts of the sides are `left` and `right`;
+/// in the middle, Python's str.center() decides about an odd character.
+std::string padded(const std::string& text, int64_t width, char fill, int left, int right);
+
 enum class Case : uint8_t { Upper, Lower, Capitalize, Title };
 constexpr size_t kWorkOfCase = 8;  // steps for each byte; see append_upper()
 std::string change_case(const std::string& text, Case to);

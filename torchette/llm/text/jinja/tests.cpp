@@ -4,6 +4,8 @@
 #include <iterator>
 
 #include "torchette/llm/text/jinja/builtins.h"
+#include "torchette/llm/text/jinja/evaluator.h"
+#include "torchette/llm/text/jinja/strings.h"
 #include "torchette/runtime/result.h"
 
 namespace torchette::extension::llm::jinja {
@@ -11,6 +13,13 @@ namespace {
 
 bool is_sequence(const Value& value) {
   return value.is(Kind::List) || value.is(Kind::Dict) || value.is(Kind::String);
+}
+
+/// Whether a value's text has a letter with case, and all of them have the given case.
+bool is_cased(const Value& value, Case to) {
+  const std::string text = to_string(value);
+  return change_case(text, to) == text &&
+         change_case(text, to == Case::Upper ? Case::Lower : Case::Upper) != text;
 }
 
 struct Predicate {
@@ -29,6 +38,8 @@ constexpr Predicate kPredicates[] = {
     {"boolean", [](const Value& value) { return value.is(Kind::Bool); }},
     {"true", [](const Value& value) { return value.is(Kind::Bool) && value.integer != 0; }},
     {"false", [](const Value& value) { return value.is(Kind::Bool) && value.integer == 0; }},
+    {"lower", [](const Value& value) { return is_cased(value, Case::Lower); }},
+    {"upper", [](const Value& value) { return is_cased(value, Case::Upper); }},
     {"mapping", [](const Value& value) { return value.is(Kind::Dict); }},
     {"callable", [](const Value& value) { return value.is(Kind::Macro); }},
     {"sequence", is_sequence},
@@ -53,6 +64,11 @@ Result<Value> apply_test(const Call& call, const Value& value) {
   for (const Predicate& one : kPredicates) {
     if (one.name != call.name) continue;
     TORCHETTE_TRY(call.check("test", ""));
+    if (call.name == "lower" || call.name == "upper") {
+      const Result<std::string> text = call.evaluator.text_of(call.line, value);
+      if (!text.ok()) return text.error();
+      TORCHETTE_TRY(call.evaluator.spend(2 * kWorkOfCase * text->size()));
+    }
     return Value::of(one.holds(value));
   }
   if (value.is_integer() && (call.name == "even" || call.name == "odd")) {
