@@ -402,6 +402,10 @@ CASES = [
     "{{ [{'a': 'x'}, {'a': 'X'}, {'a': 'b'}] | groupby('a') }}", "{{ [{'a': 'x'}, {'a': 'X'}, {'a': 'b'}] | groupby('a', case_sensitive=true) | list }}",
     "{{ [{'a': 2}, {}] | groupby('a', default=1) }}", "{{ [{'a': 2}, {'a': 'x'}] | groupby('a') }}", "{{ [[1, 2], [0, 3], [1, 4]] | groupby(0) }}", "{{ [] | groupby('a') }}", "{{ [1] | groupby }}",
     "{% for x in [1, 2, 3] %}{{ loop.cycle('odd', 'even') }}{{ loop.depth }}{{ loop.depth0 }}{% endfor %}", "{% for x in [1] %}{{ loop.cycle() }}{% endfor %}",
+    "{% set tree = [{'n': 1, 'c': [{'n': 2, 'c': [{'n': 3, 'c': []}]}, {'n': 4, 'c': []}]}, {'n': 5, 'c': []}] %}{% for x in tree recursive %}{{ x.n }}:{{ loop.depth }}{{ loop.index }}({{ loop(x.c) }}){% endfor %}",
+    "{% for x in [[1, [2]], 3] recursive %}{% if x is iterable %}{{ loop(x) }}{% else %}{{ x }}{{ loop.depth0 }}{% endif %}{% else %}none{% endfor %}",
+    "{% for x in [[], [1]] if x recursive %}<{% if x is iterable %}{{ loop(x) }}{% endif %}>{% endfor %}", "{% for x in [1] recursive %}{{ loop() }}{% endfor %}", "{% for x in [1] %}{{ loop([]) }}{% endfor %}",
+    "{% for x in [1, 1, 2, 2, 1] %}{{ loop.changed(x) }}{{ loop.changed(x, 1) }}{% endfor %}", "{% for x in [1, 2] %}{{ loop.changed() }}{% endfor %}",
     "{{ undefined_name.attribute }}",
     "{{ 1 + 'a' }}",
     "{{ raise_exception('refused: ' + 'why') }}",
@@ -511,6 +515,10 @@ HOSTILE = {
     "{% filter upper %}" * 5000 + "{% endfilter %}" * 5000: "InvalidExternalData",
     "{% with a = 1 %}" * 5000 + "{% endwith %}" * 5000: "InvalidExternalData",
     "{{ '%99999d' % 1 }}": "InvalidArgument",
+    "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}": "InvalidArgument",
+    # values that contain themselves, which the leak detector sees
+    "{% for x in [1, 2] recursive %}{{ loop.changed(loop) }}{{ loop.changed(loop) }}{% endfor %}": "Ok",
+    "{% set n = namespace() %}{% set n.a = [n] %}{% macro m() %}{{ caller() }}{% endmacro %}{% call m() %}{% set n.b = n %}{% endcall %}": "Ok",
     "{{ '%c' % 1 }}": "NotSupported",
     "{{ [1] * 1000000000 }}": "OutOfResources",
     "{{ ''.__class__.__mro__ }}": "InvalidArgument",
@@ -521,18 +529,18 @@ HOSTILE = {
 # Expressions on a long string, a list of long strings and a dict of them.
 COSTLY = """
 l | first;l | last;l | list;l | reverse;l + l;l[::2];l | map('length') | list;l | map('upper') | list;l | select('string') | list
-l | map('default', s) | list;l | selectattr('a') | list;l | groupby(0);l | sort;l | unique;l | max;l | join;l | string;l | tojson;l ~ s
+l | map('default', s) | list;l | selectattr('a') | list;[[s]] | groupby(0);l | sort;l | unique;l | max;l | join;l | string;l | tojson;l ~ s
 d.values();d | items;d | dictsort;dict(d);s[0];s[::2];s | length;s | list;s | trim;s | upper;s | indent;s | escape
 s | replace('a', 'b');s.replace('q', '');s.strip();s.split('q');s.split();s.splitlines();s.partition('q');s.rfind('q');s.count('q')
 s.startswith(l);s.isalpha();'q' in s;s in l;s == s + 'x';s < s;s is eq s;t in s;s.find(t);s.split(t);s.rpartition(t);s.join(l);'' * 1000000
-m(s);l | sum(start=s);namespace(d);l * 5;s % s;s.index('q');s.center(9);s.zfill(9);s is lower;s | center;l | batch(2);[1] | batch(1000, s);'%s' % s
+m(s);l | sum(start=s);namespace(d);l * 5;s.rindex('b');s.center(9);s.zfill(9);s is lower;s | center;l | batch(2);[1] | batch(1000, s);'%s' % s
 """
 
 
 def test_work_on_long_strings_is_bounded() -> None:
     """Each template is a few hundred bytes. Without a charge for the bytes, each would copy or search terabytes."""
     values = "{% set s = 'ab ' * 100000 %}{% set t = s[150000:] ~ 'c' %}{% set l = [s, s, s, s, s, s, s, s, s, s] %}"
-    values += "{% set d = {'a': s, 'b': s, 'c': s} %}{% macro m(x) %}{% endmacro %}"
+    values += "{% set d = {'a': s, 'b': s, 'c': s} %}{% macro m(x) %}{{ caller is defined }}{% endmacro %}"
     loop = "{% for i in range(200000) %}{% set x = (EXPRESSION) is none %}{% endfor %}"
     expressions = [one for line in COSTLY.strip().splitlines() for one in line.split(";")]
     templates = [values + loop.replace("EXPRESSION", one) for one in expressions]
@@ -542,8 +550,8 @@ def test_work_on_long_strings_is_bounded() -> None:
         "{% for x in [s] %}{% call m() %}{% endcall %}{% endfor %}",
     )]  # fmt: skip
     rendered = render([(one.encode(), b"{}") for one in templates])
-    allowed = ("OutOfResources", "InvalidArgument")
-    assert [one for one, (error, _) in zip(templates, rendered, strict=True) if error not in allowed] == []
+    found = [(one, error) for one, (error, _) in zip(templates, rendered, strict=True)]
+    assert [(one, error) for one, error in found if error != "OutOfResources"] == []
 
 
 def test_what_is_wrong_or_harms_is_an_error() -> None:

@@ -14,6 +14,9 @@ namespace torchette::extension::llm::jinja {
 
 class Evaluator;
 
+/// The key of what a loop keeps between its iterations. It is not a name.
+constexpr char kStateOfLoop[] = " state";
+
 /// A call of a filter, test, method, function or macro.
 struct Call {
   Evaluator& evaluator;

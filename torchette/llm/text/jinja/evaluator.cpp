@@ -15,6 +15,15 @@ Error Evaluator::spend(size_t work) {
   return work_left_ >= 0 ? Error::Ok : exhausted("its work exceeds the limit");
 }
 
+Evaluator::~Evaluator() {
+  for (const auto& dict : changed_) dict->clear();
+}
+
+void Evaluator::change(const std::shared_ptr<Value::Dict>& dict, const std::string& key, Value value) {
+  if (value.is(Kind::List) || value.is(Kind::Dict) || value.is(Kind::Macro)) changed_.push_back(dict);
+  set_key(dict.get(), key, std::move(value));
+}
+
 Error Evaluator::spend_on(const Value& value) {
   size_t work = value.text.size() / 8;
   if (value.dict != nullptr) work += value.dict->size() / 4;
@@ -99,8 +108,11 @@ Error Evaluator::render(const Node& statement, std::string* out) {
       break;
     case Op::If:
       return render_if(statement, out);
-    case Op::For:
-      return render_loop(statement, out);
+    case Op::For: {
+      const Result<Value> iterable = evaluate(*statement.children[0]);
+      if (!iterable.ok()) return iterable.error();
+      return render_loop(statement, *iterable, 0, out);
+    }
     case Op::Set:
       TORCHETTE_TRY(render_set(statement));
       break;
@@ -159,7 +171,7 @@ Error Evaluator::render_set(const Node& node) {
   const Value* name_space = find(node.name);
   if (name_space == nullptr || !name_space->is(Kind::Dict))
     return fail(node.line, node.name + " is not a namespace");
-  set_key(name_space->dict.get(), node.names[0], std::move(*value));
+  change(name_space->dict, node.names[0], std::move(*value));
   return Error::Ok;
 }
 
@@ -177,29 +189,40 @@ Error Evaluator::render_with(const Node& node, std::string* out) {
   return Error::Ok;
 }
 
-Error Evaluator::render_loop(const Node& node, std::string* out) {
-  const Result<Value> iterable = evaluate(*node.children[0]);
-  if (!iterable.ok()) return iterable.error();
+namespace {
+
+/// The variable `loop` of an iteration.
+Value loop_of(const Value::List& list, size_t i) {
+  const size_t count = list.size();
+  return Value::of(Value::Dict{{"index", Value::of(i + 1)},
+                               {"index0", Value::of(i)},
+                               {"revindex", Value::of(count - i)},
+                               {"revindex0", Value::of(count - i - 1)},
+                               {"first", Value::of(i == 0)},
+                               {"last", Value::of(i + 1 == count)},
+                               {"length", Value::of(count)},
+                               {"previtem", i > 0 ? list[i - 1] : Value::undefined("previtem")},
+                               {"nextitem", i + 1 < count ? list[i + 1] : Value::undefined("nextitem")}});
+}
+
+}  // namespace
+
+/// `depth` counts the calls of a recursive loop.
+Error Evaluator::render_loop(const Node& node, const Value& iterable, int64_t depth, std::string* out) {
   scopes_.emplace_back();
-  const Result<Value::List> list = loop_items(node, *iterable);
+  const Result<Value::List> list = loop_items(node, iterable);
   if (!list.ok()) return list.error();
   const size_t count = list->size();
+  const Value state = Value::of(Value::Dict());
   for (size_t i = 0; i < count; ++i) {
     scopes_.back().clear();
-    TORCHETTE_TRY(spend_on((*list)[i]));  // copied three times: see below
+    TORCHETTE_TRY(spend_on((*list)[i]));  // copied three times: see loop_of()
     TORCHETTE_TRY(bind_names(node, (*list)[i]));
-    set("loop",
-        Value::of(Value::Dict{{"index", Value::of(i + 1)},
-                              {"index0", Value::of(i)},
-                              {"revindex", Value::of(count - i)},
-                              {"revindex0", Value::of(count - i - 1)},
-                              {"first", Value::of(i == 0)},
-                              {"last", Value::of(i + 1 == count)},
-                              {"length", Value::of(count)},
-                              {"depth", Value::of(int64_t{1})},  // a recursive loop is not supported
-                              {"depth0", Value::of(int64_t{0})},
-                              {"previtem", i > 0 ? (*list)[i - 1] : Value::undefined("previtem")},
-                              {"nextitem", i + 1 < count ? (*list)[i + 1] : Value::undefined("nextitem")}}));
+    Value loop = loop_of(*list, i);
+    loop.dict->insert(loop.dict->end(), {{"depth", Value::of(depth + 1)}, {"depth0", Value::of(depth)}});
+    loop.dict->emplace_back(kStateOfLoop, state);
+    if (node.value.is_true()) loop.macro = &node;
+    set("loop", std::move(loop));
     TORCHETTE_TRY(render(*node.children[2], out));
     const bool is_left = leave_ == Leave::Break;
     leave_ = Leave::No;
@@ -454,8 +477,21 @@ Result<Value> Evaluator::evaluate_call(const Node& node, const Value& callee) {
 
 Result<Value> Evaluator::call(const Call& call, const Value& callee) {
   if (callee.is(Kind::Macro)) return call_macro(call, callee);
+  if (callee.is(Kind::Dict) && callee.macro != nullptr) return call_loop(call, callee);
   if (!callee.is(Kind::Undefined)) return call.fail(call.name + " cannot be called");
   return call_function(call);
+}
+
+/// The text of a recursive loop over the argument.
+Result<Value> Evaluator::call_loop(const Call& call, const Value& loop) {
+  TORCHETTE_TRY(call.check("recursive loop", "iterable"));
+  if (call.arguments.empty()) return call.fail("a recursive loop requires an iterable");
+  if (++depth_ > kMaxDepth) return call.fail("calls of loops are nested too deeply");
+  const Value* const depth = loop.find("depth");
+  std::string text;
+  TORCHETTE_TRY(render_loop(*loop.macro, call.arguments[0], depth != nullptr ? depth->integer : 0, &text));
+  --depth_;
+  return Value::of(std::move(text));
 }
 
 /// The text of a macro. Its body sees global variables and its parameters; that of a Caller also sees the

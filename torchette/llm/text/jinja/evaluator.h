@@ -15,6 +15,9 @@ namespace torchette::extension::llm::jinja {
 class Evaluator {
  public:
   explicit Evaluator(Value::Dict variables) { scopes_.push_back(std::move(variables)); }
+  ~Evaluator();
+  Evaluator(const Evaluator&) = delete;
+  Evaluator& operator=(const Evaluator&) = delete;
 
   /// Appends the rendered text of a statement. Errors: InvalidArgument (the template fails with these
   /// values), NotSupported, OutOfResources.
@@ -25,6 +28,8 @@ class Evaluator {
   Error spend(size_t work);
   /// Counts the work on a value's bytes and items, but not on those of its items.
   Error spend_on(const Value& value);
+  /// Sets the value of a key in a dict, which other values may share.
+  void change(const std::shared_ptr<Value::Dict>& dict, const std::string& key, Value value);
   /// Counts the work of a search for a string in another one.
   Error spend_on_search(const std::string& text, const std::string& part);
   /// Python's str(). Errors: OutOfResources, InvalidArgument (it is too long).
@@ -50,7 +55,7 @@ class Evaluator {
   Error render_if(const Node& node, std::string* out);
   Error render_set(const Node& node);
   Error render_with(const Node& node, std::string* out);
-  Error render_loop(const Node& node, std::string* out);
+  Error render_loop(const Node& node, const Value& iterable, int64_t depth, std::string* out);
   Result<Value::List> loop_items(const Node& node, const Value& iterable);
   Error bind_names(const Node& node, const Value& item);
 
@@ -68,6 +73,7 @@ class Evaluator {
   Result<Value> evaluate_call(const Node& node, const Value& callee);
   Result<Value> negate(const Node& node, const Value& operand);
   Result<std::vector<Value>> evaluate_all(const Node& node, size_t first);
+  Result<Value> call_loop(const Call& call, const Value& loop);
   Result<Value> call_macro(const Call& call, const Value& callee);
   Result<Value::Dict> bind_parameters(const Call& call, const Node& macro);
 
@@ -77,7 +83,8 @@ class Evaluator {
   Error exhausted(const char* what);
 
   std::string message_;
-  std::vector<Value::Dict> scopes_;  // the innermost is last
+  std::vector<Value::Dict> scopes_;                    // the innermost is last
+  std::vector<std::shared_ptr<Value::Dict>> changed_;  // dicts that may contain themselves
   int64_t work_left_ = kMaxWork;
   int depth_ = 0;
   Leave leave_ = Leave::No;  // the loop that is left by break or continue

@@ -281,9 +281,23 @@ Result<Value> cycle(const Call& call, const Value& self) {
   return call.arguments[static_cast<size_t>(index->integer) % call.arguments.size()];
 }
 
+/// Whether the arguments of loop.changed() are not those of the last iteration.
+Result<Value> changed(const Call& call, const Value& self) {
+  const Value* const state = self.find(kStateOfLoop);
+  if (state == nullptr) return call.unsupported("method");
+  const Value now = Value::tuple(call.arguments);
+  if (const Value* const last = state->find(kStateOfLoop)) {
+    const Result<bool> same = call.evaluator.is_same(*last, now);
+    if (!same.ok()) return same.error();
+    if (*same) return Value::of(false);
+  }
+  call.evaluator.change(state->dict, kStateOfLoop, now);
+  return Value::of(true);
+}
+
 constexpr Method kDictMethods[] = {
-    {"cycle", "*", cycle, 1}, {"get", "key default", get, 1}, {"items", "", items},
-    {"keys", "", keys},       {"values", "", values},
+    {"changed", "*", changed}, {"cycle", "*", cycle, 1}, {"get", "key default", get, 1},
+    {"items", "", items},      {"keys", "", keys},       {"values", "", values},
 };
 
 // --- Lists ---

@@ -212,6 +212,7 @@ Result<NodePtr> Parser::for_block(int depth) {
   TORCHETTE_TRY(append(loop.get(), disjunction()));  // a conditional would consume the `if` of the loop
   loop->children.push_back(nullptr);
   if (skip_name("if")) TORCHETTE_TRY(replace(&loop->children[1], expression()));
+  loop->value = Value::of(skip_name("recursive"));
   TORCHETTE_TRY(end_block());
   TORCHETTE_TRY(append(loop.get(), statements({"endfor", "else"}, depth)));
   if (block_word() == "else") {

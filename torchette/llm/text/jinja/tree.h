@@ -50,7 +50,8 @@ enum class Op : uint8_t {
   // statements
   Text,    // name: the text
   Output,  // expression
-  For,     // names: loop variables; iterable, [condition], body, [body without items]
+  For,     // names: loop variables; value: whether it is recursive; iterable, [condition], body, [body
+           // without items]
   If,      // condition, block, condition, block, ..., [block]
   Set,     // name, names: the attribute of a namespace; expression
   SetAll,  // names; expression, a list of as many items

@@ -25,9 +25,9 @@ struct Value {
   std::string text;     // String; the name of an Undefined value; the digits of a Float beyond int64
   // Copies share their items. Only a namespace changes after it was made.
   std::shared_ptr<List> list;
-  std::shared_ptr<Dict> dict;  // also of a tuple with attributes, and the variables around a Caller
-  bool is_tuple = false;       // of a List
-  const Node* macro = nullptr;
+  std::shared_ptr<Dict> dict;   // also of a tuple with attributes, and the variables around a Caller
+  bool is_tuple = false;        // of a List
+  const Node* macro = nullptr;  // also of the variable `loop` of a recursive loop: the loop
 
   Value() = default;
   static Value undefined(std::string name);
