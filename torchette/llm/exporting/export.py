@@ -86,7 +86,7 @@ def export(
     Raises:
         UnsupportedError: its attention, a part of a GGUF file, or a field of generation_config.json is not supported.
         ExportError: `torch.export` cannot capture it; names the line of the model.
-        FormatError: a GGUF file is damaged.
+        FormatError: a GGUF file, the tokenizer or another file of the folder is damaged; names the file.
         ModelNotFoundError: there is no such folder or file.
         InputError: an unknown scheme, or invalid sizes.
     """
