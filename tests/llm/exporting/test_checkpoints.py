@@ -230,7 +230,7 @@ def test_experts_that_lie_apart(name: str, family: str, tmp_path: Path) -> None:
     safetensors.save_file({**whole, **floats}, tmp_path / "floats" / "model.safetensors")
     config = json.loads((tmp_path / "stored" / "config.json").read_text())
     (tmp_path / "stored" / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
-    ours, theirs = (_load(tmp_path / kind)[0].state_dict() for kind in ("stored", "floats"))
+    ours, theirs = (_load(tmp_path / kind, None)[0].state_dict() for kind in ("stored", "floats"))
     assert ours.keys() == theirs.keys()
     for one, tensor in theirs.items():
         assert torch.equal(ours[one], tensor), one
