@@ -19,6 +19,7 @@
 #include "torchette/llm/grammar/schema.h"
 #include "torchette/pybindings/bindings.h"
 #include "torchette/pybindings/faults.h"
+#include "torchette/pybindings/llm_text.h"
 
 namespace torchette::pybindings {
 namespace {
@@ -92,16 +93,9 @@ std::vector<std::string> strings_of(const nb::sequence& tokens) {
 }  // namespace
 
 void bind_llm_grammar(nb::module_& m) {
-  m.def("grammar_of", [](const std::string& schema) {
-    forget_log();
-    const nb::gil_scoped_release release;
-    return unwrap(grammar_of(schema));
-  });
-  m.def("grammar_of_pattern", [](const std::string& pattern) {
-    forget_log();
-    const nb::gil_scoped_release release;
-    return unwrap(grammar_of_pattern(pattern));
-  });
+  m.def("grammar_of", [](const std::string& schema) { return called([&] { return grammar_of(schema); }); });
+  m.def("grammar_of_pattern",
+        [](const std::string& pattern) { return called([&] { return grammar_of_pattern(pattern); }); });
   nb::class_<GrammarVocabulary>(m, "GrammarVocabulary")
       .def("__init__", [](GrammarVocabulary* self, const nb::sequence& tokens) {
         std::vector<std::string> strings = strings_of(tokens);
@@ -111,9 +105,7 @@ void bind_llm_grammar(nb::module_& m) {
   nb::class_<SharedGrammar>(m, "Grammar")
       .def("__init__",
            [](SharedGrammar* self, const std::string& text, const std::string& root) {
-             forget_log();
-             const nb::gil_scoped_release release;
-             new (self) SharedGrammar{unwrap(Grammar::parse(text, root)), {}};
+             new (self) SharedGrammar{called([&] { return Grammar::parse(text, root); }), {}};
            })
       .def_prop_ro("num_states", [](const SharedGrammar& self) { return self.grammar->num_states(); });
   nb::class_<Matcher>(m, "Matcher")

@@ -31,14 +31,6 @@ using namespace extension::llm;
 std::string_view view_of(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
-/// Calls a function of the library without the GIL. The text of its error has no older lines.
-template <typename Work>
-auto called(Work work) {
-  take_log();
-  nb::gil_scoped_release others_run;
-  return unwrap(work());
-}
-
 Json json_of(const std::string& text) {
   take_log();
   return unwrap(Json::parse(text, Json::kDeep));
