@@ -33,6 +33,7 @@ class Statistics(NamedTuple):
     reused_tokens: int
     """Tokens of the prompt that were in the KV cache."""
     answer_tokens: int
+    """With the token that ends the answer."""
     time_to_first_token: float
     """Seconds, with the prompt."""
     tokens_per_second: float
@@ -116,6 +117,6 @@ class Generation:
         rate = (len(times) - 2) / (times[-1] - times[1]) if len(times) > 2 and times[-1] > times[1] else 0.0
         stats = self._stats
         return Statistics(
-            stats["prompt_tokens"], stats["reused_tokens"], len(self.tokens), first, rate,
+            stats["prompt_tokens"], stats["reused_tokens"], stats["generated_tokens"], first, rate,
             self._memory, peak, stats["drafted_tokens"], stats["accepted_tokens"],
         )  # fmt: skip

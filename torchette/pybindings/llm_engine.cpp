@@ -272,6 +272,7 @@ class Runner {
     nb::dict found;
     found["prompt_tokens"] = stats.num_prompt_tokens;
     found["reused_tokens"] = stats.num_reused_tokens;
+    found["generated_tokens"] = stats.num_generated_tokens;
     found["drafted_tokens"] = stats.num_drafted_tokens;
     found["accepted_tokens"] = stats.num_accepted_tokens;
     found["finish_reason"] = stats.finish_reason;
