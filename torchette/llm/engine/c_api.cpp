@@ -128,6 +128,32 @@ void export_stats(const Stats& from, torchette_llm_stats_t* to) {
   std::memcpy(to, &stats, std::min(to->size, sizeof(stats)));
 }
 
+const char* text_or_empty(const char* text) { return text == nullptr ? "" : text; }
+
+/// Generates a whole answer: `answer` calls the runner.
+template <typename Answer>
+Error generate(torchette_llm_t* llm, const torchette_llm_config_t* config, torchette_llm_token_fn_t token,
+               void* user, torchette_llm_stats_t* stats, const Answer& answer) {
+  GenerationConfig ours;
+  TORCHETTE_TRY(import(config, &ours));
+  TORCHETTE_TRY(check_stats(stats));
+  IRunner::TokenCallback on_token;
+  if (token != nullptr)
+    on_token = [&](const std::string& piece) {
+      if (token(piece.c_str(), piece.size(), user) != 0) llm->runner->stop();
+    };
+  return answer(ours, on_token, IRunner::StatsCallback([&](const Stats& s) {
+                  if (stats != nullptr) export_stats(s, stats);
+                }));
+}
+
+Error import_for_steps(const torchette_llm_config_t* from, GenerationConfig* to) {
+  TORCHETTE_TRY(import(from, to));
+  TORCHETTE_CHECK(!to->echo, InvalidArgument,
+                  "echo passes the prompt to a callback: torchette_llm_generate() has it, steps do not");
+  return Error::Ok;
+}
+
 }  // namespace
 
 // The default of a C member, by type. Texts and lists are null.
@@ -181,17 +207,21 @@ torchette_error_t torchette_llm_generate(torchette_llm_t* llm, const char* promp
                                          void* user, torchette_llm_stats_t* stats) {
   TORCHETTE_GIVEN(llm);
   TORCHETTE_GIVEN(prompt);
-  GenerationConfig ours;
-  if (const Error error = import(config, &ours); error != Error::Ok) return code(error);
-  if (const Error error = check_stats(stats); error != Error::Ok) return code(error);
-  IRunner::TokenCallback on_token;
-  if (token != nullptr)
-    on_token = [&](const std::string& piece) {
-      if (token(piece.c_str(), piece.size(), user) != 0) llm->runner->stop();
-    };
-  return code(llm->runner->generate(prompt, ours, on_token, [&](const Stats& s) {
-    if (stats != nullptr) export_stats(s, stats);
-  }));
+  const auto continue_text = [&](const GenerationConfig& ours, const auto& on_token, const auto& on_stats) {
+    return llm->runner->generate(prompt, ours, on_token, on_stats);
+  };
+  return code(generate(llm, config, token, user, stats, continue_text));
+}
+
+torchette_error_t torchette_llm_chat(torchette_llm_t* llm, const char* messages, const char* options,
+                                     const torchette_llm_config_t* config, torchette_llm_token_fn_t token,
+                                     void* user, torchette_llm_stats_t* stats) {
+  TORCHETTE_GIVEN(llm);
+  TORCHETTE_GIVEN(messages);
+  const auto chat = [&](const GenerationConfig& ours, const auto& on_token, const auto& on_stats) {
+    return llm->runner->chat(messages, text_or_empty(options), ours, on_token, on_stats);
+  };
+  return code(generate(llm, config, token, user, stats, chat));
 }
 
 torchette_error_t torchette_llm_begin(torchette_llm_t* llm, const char* prompt,
@@ -199,7 +229,7 @@ torchette_error_t torchette_llm_begin(torchette_llm_t* llm, const char* prompt,
   TORCHETTE_GIVEN(llm);
   TORCHETTE_GIVEN(prompt);
   GenerationConfig ours;
-  const Error error = import(config, &ours);
+  const Error error = import_for_steps(config, &ours);
   return code(error == Error::Ok ? llm->runner->begin(prompt, ours) : error);
 }
 
@@ -208,9 +238,9 @@ torchette_error_t torchette_llm_begin_chat(torchette_llm_t* llm, const char* mes
   TORCHETTE_GIVEN(llm);
   TORCHETTE_GIVEN(messages);
   GenerationConfig ours;
-  const Error error = import(config, &ours);
+  const Error error = import_for_steps(config, &ours);
   if (error != Error::Ok) return code(error);
-  return code(llm->runner->begin_chat(messages, options == nullptr ? "{}" : options, ours));
+  return code(llm->runner->begin_chat(messages, text_or_empty(options), ours));
 }
 
 torchette_error_t torchette_llm_next(torchette_llm_t* llm, torchette_llm_piece_t* piece) {

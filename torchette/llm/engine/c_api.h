@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause
  * Language models for C, and for every language that can call C. The rules of torchette/extension/c_api.h
  * apply here too. The functions are in the library torchette_llm. Compiles as C99 and as C++.
+ *
+ * Texts that a program passes are UTF-8 and end at a zero byte; bytes that are not UTF-8 are an error,
+ * TORCHETTE_INVALID_ARGUMENT. JSON (messages, options, config.json) contains the character U+0000 as \u0000;
+ * a prompt cannot contain it. The layers of other languages refuse a text with U+0000 that the interface
+ * would cut. Texts that the library returns have a size and may contain zero bytes.
  */
 #ifndef TORCHETTE_EXTENSION_LLM_C_API_H
 #define TORCHETTE_EXTENSION_LLM_C_API_H
@@ -87,11 +92,17 @@ TORCHETTE_API torchette_error_t torchette_llm_generate(torchette_llm_t* llm, con
                                                        const torchette_llm_config_t* config,
                                                        torchette_llm_token_fn_t token, void* user,
                                                        torchette_llm_stats_t* stats);
-/* The same in steps: begin() starts an answer, and each next() returns the piece of one token, until the last
- * piece. begin_chat() renders `messages`, the whole conversation as a JSON list of {"role", "content"}, with
- * the chat template of the file, and runs only what is new. `options` is a JSON object, or null: "tools" and
+/* The same for `messages`, the whole conversation as a JSON list of {"role", "content"}: renders them with
+ * the chat template of the file and runs only what is new. `options` is a JSON object, or null: "tools" and
  * "tool_choice" in the form of OpenAI, and "template" with other variables of the template, such as
  * {"enable_thinking": false}. */
+TORCHETTE_API torchette_error_t torchette_llm_chat(torchette_llm_t* llm, const char* messages,
+                                                   const char* options, const torchette_llm_config_t* config,
+                                                   torchette_llm_token_fn_t token, void* user,
+                                                   torchette_llm_stats_t* stats);
+/* The same in steps: begin() or begin_chat() starts an answer, and each next() returns the piece of one
+ * token, until the last piece. Steps have no `echo` and no `warming`: a configuration with one of them is
+ * TORCHETTE_INVALID_ARGUMENT. */
 TORCHETTE_API torchette_error_t torchette_llm_begin(torchette_llm_t* llm, const char* prompt,
                                                     const torchette_llm_config_t* config);
 TORCHETTE_API torchette_error_t torchette_llm_begin_chat(torchette_llm_t* llm, const char* messages,

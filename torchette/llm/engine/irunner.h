@@ -31,7 +31,7 @@ struct GenerationConfig {
 #define TORCHETTE_OPTION(group, type, name, value, ...) option_type::type name = value;
 #include "torchette/llm/engine/options.def"
 
-  TokenConstraints constraints;  // of the model's generation_config.json
+  TokenConstraints constraints;  // of generation_config.json; TextLLMRunner sets them for every answer
 
   /// Returns the maximum of new tokens if `occupied` positions of the context are used.
   int32_t resolve_max_new_tokens(int32_t max_context_len, int32_t occupied) const {

@@ -31,6 +31,12 @@ void add_logprobs(const std::vector<float>& logits, uint64_t token, size_t count
   for (size_t i = 0; i < count; ++i) piece->top.push_back({order[i], logprob(order[i])});
 }
 
+/// The configuration of an answer in steps that generate_pieces() discards or not.
+GenerationConfig without_warming(GenerationConfig config) {
+  config.warming = false;
+  return config;
+}
+
 }  // namespace
 
 // --- Begin an answer ---
@@ -79,7 +85,11 @@ Result<std::unique_ptr<TextLLMRunner::Answer>> TextLLMRunner::prepare(const Gene
   GenerationConfig config = given;
   if (temperature_ != -1) config.temperature = temperature_;
   TORCHETTE_TRY(check(config));
-  if (config.constraints.end_tokens.empty()) config.constraints.end_tokens.assign(ends_.begin(), ends_.end());
+  TORCHETTE_CHECK(
+      !config.warming, InvalidArgument,
+      "warming discards a whole answer: generate() and chat() accept it, an answer in steps does not");
+  TORCHETTE_TRY(read_constraints());
+  config.constraints = *constraints_;
   if (!config.schema.empty()) {
     TORCHETTE_CHECK(config.grammar.empty(), InvalidArgument, "set grammar or schema, not both");
 #ifdef __wasm__  // keeps the program of a page small
@@ -390,14 +400,20 @@ Error TextLLMRunner::run_draft(const std::vector<uint64_t>& tokens) {
 
 Error TextLLMRunner::generate(const std::string& prompt, const GenerationConfig& config,
                               TokenCallback token_callback, StatsCallback stats_callback) {
-  TORCHETTE_TRY(begin(prompt, config));
+  TORCHETTE_TRY(begin(prompt, without_warming(config)));
   if (config.echo && token_callback && !config.warming && !prompt.empty()) token_callback(prompt);
   return generate_pieces(config, token_callback, stats_callback);
 }
 
 Error TextLLMRunner::generate(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config,
                               TokenCallback token_callback, StatsCallback stats_callback) {
-  TORCHETTE_TRY(begin(inputs, config));
+  TORCHETTE_TRY(begin(inputs, without_warming(config)));
+  return generate_pieces(config, token_callback, stats_callback);
+}
+
+Error TextLLMRunner::chat(std::string_view messages, std::string_view options, const GenerationConfig& config,
+                          const TokenCallback& token_callback, const StatsCallback& stats_callback) {
+  TORCHETTE_TRY(begin_chat(messages, options, without_warming(config)));
   return generate_pieces(config, token_callback, stats_callback);
 }
 

@@ -125,18 +125,29 @@ Error TextLLMRunner::load() {
   return Error::Ok;
 }
 
+Result<Json> TextLLMRunner::generation_json() const {
+  const Result<FreeableBuffer> bytes = named_data("generation_config.json");
+  if (!bytes.ok()) return Json();
+  return Json::parse({static_cast<const char*>(bytes->data()), bytes->size()});
+}
+
+Error TextLLMRunner::read_constraints() {
+  if (constraints_) return Error::Ok;
+  const Result<Json> json = generation_json();
+  if (!json.ok()) return json.error();
+  Result<TokenConstraints> constraints = TokenConstraints::from(*json);
+  if (!constraints.ok()) return constraints.error();
+  constraints->end_tokens.assign(ends_.begin(), ends_.end());
+  constraints_ = std::make_shared<const TokenConstraints>(std::move(*constraints));
+  return Error::Ok;
+}
+
 Result<GenerationConfig> TextLLMRunner::default_config() {
   TORCHETTE_TRY(load());
   GenerationConfig config;
   config.temperature = 0;
-  const Result<FreeableBuffer> bytes = named_data("generation_config.json");
-  if (!bytes.ok()) return config;
-  const Result<Json> json = Json::parse({static_cast<const char*>(bytes->data()), bytes->size()});
+  const Result<Json> json = generation_json();
   if (!json.ok()) return json.error();
-  Result<TokenConstraints> constraints = TokenConstraints::from(*json);
-  if (!constraints.ok()) return constraints.error();
-  config.constraints = std::move(*constraints);
-  config.constraints.end_tokens.assign(ends_.begin(), ends_.end());
   const Json& stops = (*json)["stop_strings"];
   if (stops.is_string()) config.stop.push_back(stops.text);
   for (const Json& text : stops.items)
@@ -350,6 +361,7 @@ Result<std::unique_ptr<TextLLMRunner>> TextLLMRunner::fork(bool with_state) {
   other->root_ = root_;
   other->tokenizer_ = tokenizer_;
   other->template_ = template_;
+  other->constraints_ = constraints_;
   other->vocabulary_ = vocabulary_;
   other->identity_ = identity_;
   other->adapter_ = adapter_;

@@ -61,8 +61,9 @@ class TextLLMRunner final : public IRunner {
   /// Generates an answer to `prompt`. `token_callback` receives the answer in pieces of complete characters.
   /// The answer ends at an end token or a stop string, after the maximum of new tokens, at stop(), or when
   /// the context is full. Errors: those of load(); NotFound (no tokenizer); InvalidArgument (no token, a
-  /// prompt that is not UTF-8, or an invalid configuration); OutOfResources (the prompt does not fit into the
-  /// context, which is unchanged).
+  /// prompt that is not UTF-8, or an invalid configuration); InvalidExternalData (generation_config.json of
+  /// the file has a member of another type); OutOfResources (the prompt does not fit into the context, which
+  /// is unchanged).
   Error generate(const std::string& prompt, const GenerationConfig& config, TokenCallback token_callback = {},
                  StatsCallback stats_callback = {}) override;
   /// The same for images, sound and text, in their order; `echo` has no effect. Models that encode a whole
@@ -72,7 +73,7 @@ class TextLLMRunner final : public IRunner {
                  TokenCallback token_callback = {}, StatsCallback stats_callback = {});
   /// The same in steps: begin() starts an answer to `prompt` without an echo, and each next() returns the
   /// piece of one token, until the last one. A new begin() ends an unfinished answer. Errors: as above;
-  /// next() also has InvalidState (there is no answer, or it has ended).
+  /// begin() also has InvalidArgument (`warming`), next() InvalidState (there is no answer, or it has ended).
   Error begin(const std::string& prompt, const GenerationConfig& config);
   Result<AnswerPiece> next();
   Error begin(const std::vector<MultimodalInput>& inputs, const GenerationConfig& config);
@@ -89,6 +90,9 @@ class TextLLMRunner final : public IRunner {
   Error begin_chat(std::string_view messages, const GenerationConfig& config) {
     return begin_chat(messages, {}, config);
   }
+  /// Generates the answer to messages. `echo` has no effect. Errors: those of begin_chat() and next().
+  Error chat(std::string_view messages, std::string_view options, const GenerationConfig& config,
+             const TokenCallback& token_callback = {}, const StatsCallback& stats_callback = {});
   /// The statistics of the answer so far.
   Stats stats() const;
   /// Appends a text to the context without an answer. Errors: as above.
@@ -147,8 +151,8 @@ class TextLLMRunner final : public IRunner {
   /// Null before load().
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   Module& module() { return *module_; }
-  /// The defaults of the file for its model (generation_config.json). Errors: those of load() and
-  /// Json::parse().
+  /// The defaults of the file for its options (generation_config.json). Fields that are not options, such as
+  /// suppress_tokens, apply to every answer. Errors: those of load() and Json::parse().
   Result<GenerationConfig> default_config();
   /// Renders messages, a JSON list of {"role": ..., "content": ...}, with the template of the file. `options`
   /// is a JSON object: tools, tool_choice, and template, further variables such as enable_thinking. Errors:
@@ -160,6 +164,8 @@ class TextLLMRunner final : public IRunner {
   struct Answer;
 
   Error read_metadata();
+  Result<Json> generation_json() const;  // generation_config.json; null if the file has none
+  Error read_constraints();
   Error load_model();
   Result<FreeableBuffer> named_data(const char* name) const;
   Result<std::string> render(std::string_view messages, std::string_view options, std::string* grammar);
@@ -217,6 +223,7 @@ class TextLLMRunner final : public IRunner {
   long load_start_ = 0, load_end_ = 0;
   std::unique_ptr<Answer> answer_;
   std::shared_ptr<const ChatFormat> template_;
+  std::shared_ptr<const TokenConstraints> constraints_;  // of generation_config.json, for every answer
   std::shared_ptr<const GrammarVocabulary> vocabulary_;  // made by the first grammar
   std::shared_ptr<Grammar> grammar_;                     // of the last answer with one
   std::string grammar_text_;
