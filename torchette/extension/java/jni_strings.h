@@ -7,6 +7,7 @@
 
 #include <jni.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,17 +38,26 @@ static char* put_character(char* to, uint32_t c) {
   return to;
 }
 
+static void throw_zero(JNIEnv* env, jsize index) {
+  const jclass type = (*env)->FindClass(env, "java/lang/IllegalArgumentException");
+  char message[80];
+  snprintf(message, sizeof(message), "a text has the character U+0000 at index %ld, which C cannot pass",
+           (long)index);
+  if (type != NULL) (*env)->ThrowNew(env, type, message);
+}
+
 /* Returns a string in UTF-8 with a zero after it, for free(). Returns null for a null string, or with an
- * exception. */
+ * exception: IllegalArgumentException if the string has U+0000, which would end it too early. */
 static char* utf8_of(JNIEnv* env, jstring string) {
   const jsize length = string == NULL ? 0 : (*env)->GetStringLength(env, string);
   const jchar* units = string == NULL ? NULL : (*env)->GetStringChars(env, string, NULL);
   char* bytes = units == NULL ? NULL : (char*)malloc((size_t)length * 3 + 1);
   char* end = bytes;
-  jsize i;
+  jsize i, zero = -1;
   if (units == NULL) return NULL;
   for (i = 0; bytes != NULL && i < length; ++i) {
     uint32_t c = units[i];
+    if (c == 0 && zero < 0) zero = i;
     if (c >= 0xD800 && c <= 0xDFFF) {
       const int is_pair = c <= 0xDBFF && i + 1 < length && units[i + 1] >= 0xDC00 && units[i + 1] <= 0xDFFF;
       c = is_pair ? 0x10000 + ((c - 0xD800) << 10) + (units[++i] - 0xDC00U) : REPLACEMENT;
@@ -55,11 +65,16 @@ static char* utf8_of(JNIEnv* env, jstring string) {
     end = put_character(end, c);
   }
   (*env)->ReleaseStringChars(env, string, units);
+  if (bytes != NULL && zero < 0) {
+    *end = 0;
+    return bytes;
+  }
   if (bytes == NULL)
     throw_no_memory(env);
   else
-    *end = 0;
-  return bytes;
+    throw_zero(env, zero);
+  free(bytes);
+  return NULL;
 }
 
 /* Reads a character of UTF-8 at `*at`, which becomes the index after it. Invalid bytes are REPLACEMENT. */

@@ -19,81 +19,108 @@ JNIEXPORT jint JNICALL JNI_OnLoad(JavaVM* machine, void* reserved) {
   return JNI_VERSION_1_6;
 }
 
+/* Sets `*text` to a string in UTF-8, for free(); null for a null string. Returns 0 if there is an exception.
+ */
+static int read_text(JNIEnv* env, jstring string, char** text) {
+  *text = utf8_of(env, string);
+  return *text != NULL || string == NULL;
+}
+
 NATIVE(jint, open)(JNIEnv* env, jclass type, jstring model, jstring tokenizer, jlongArray handle) {
   torchette_llm_t* llm = NULL;
-  char* path = utf8_of(env, model);
-  char* other = utf8_of(env, tokenizer);
-  const torchette_error_t error = torchette_llm_open(path, other, &llm);
-  const jlong opened = (jlong)(intptr_t)llm;
+  char *path = NULL, *other = NULL;
+  torchette_error_t error = TORCHETTE_OK;
   (void)type;
+  if (read_text(env, model, &path) && read_text(env, tokenizer, &other)) {
+    jlong opened;
+    error = torchette_llm_open(path, other, &llm);
+    opened = (jlong)(intptr_t)llm;
+    (*env)->SetLongArrayRegion(env, handle, 0, 1, &opened);
+  }
   free(path);
   free(other);
-  (*env)->SetLongArrayRegion(env, handle, 0, 1, &opened);
   return (jint)error;
 }
 
-/* Passes a text to a method of the callback. Returns 0 if there is an exception. */
-static int give(JNIEnv* env, jobject callback, jmethodID method, const char* text, size_t size) {
-  const jstring string = string_of_bytes(env, text, size);
-  if (string == NULL) return 0;
-  (*env)->CallVoidMethod(env, callback, method, string);
-  if ((*env)->ExceptionCheck(env)) return 0;
-  (*env)->DeleteLocalRef(env, string);
-  return 1;
+/* The callback of an answer. */
+typedef struct {
+  JNIEnv* env;
+  jobject callback;
+  jmethodID on_result, on_stats;
+  int has_exception;
+} listener_t;
+
+static int find_listener(JNIEnv* env, jobject callback, listener_t* listener) {
+  const jclass type = (*env)->GetObjectClass(env, callback);
+  listener->env = env;
+  listener->callback = callback;
+  listener->has_exception = 0;
+  listener->on_result = (*env)->GetMethodID(env, type, "onResult", "(Ljava/lang/String;)V");
+  if (listener->on_result == NULL) return 0;
+  listener->on_stats = (*env)->GetMethodID(env, type, "onStats", "(Ljava/lang/String;)V");
+  return listener->on_stats != NULL;
 }
 
-/* `chat` is null for a prompt; for messages, the options of torchette_llm_begin_chat(). */
+/* Passes a text to a method of the callback. */
+static void give(listener_t* listener, jmethodID method, const char* text, size_t size) {
+  JNIEnv* env = listener->env;
+  const jstring string = string_of_bytes(env, text, size);
+  if (string != NULL) (*env)->CallVoidMethod(env, listener->callback, method, string);
+  listener->has_exception = (*env)->ExceptionCheck(env);
+  if (!listener->has_exception) (*env)->DeleteLocalRef(env, string);
+}
+
+static int on_piece(const char* piece, size_t size, void* user) {
+  listener_t* listener = (listener_t*)user;
+  if (!listener->has_exception) give(listener, listener->on_result, piece, size);
+  return listener->has_exception;
+}
+
+static void give_stats(listener_t* listener, const torchette_llm_stats_t* stats) {
+  char line[400];
+  snprintf(line, sizeof(line),
+           "{\"prompt_tokens\":%lld,\"generated_tokens\":%lld,\"prompt_ms\":%lld,\"first_token_ms\":%lld,"
+           "\"total_ms\":%lld,\"drafted_tokens\":%lld,\"accepted_tokens\":%lld,\"finish_reason\":\"%s\"}",
+           (long long)stats->prompt_tokens, (long long)stats->generated_tokens, (long long)stats->prompt_ms,
+           (long long)stats->first_token_ms, (long long)stats->total_ms, (long long)stats->drafted_tokens,
+           (long long)stats->accepted_tokens, stats->finish_reason);
+  give(listener, listener->on_stats, line, strlen(line));
+}
+
+/* `chat` is null for a prompt; for messages, the options of torchette_llm_chat(). `options` are in JSON. */
 NATIVE(jint, answer)
-(JNIEnv* env, jclass type, jlong handle, jstring prompt, jstring chat, jstring options, jboolean echo,
- jboolean warming, jobject callback) {
-  jclass listener = (*env)->GetObjectClass(env, callback);
-  const jmethodID on_result = (*env)->GetMethodID(env, listener, "onResult", "(Ljava/lang/String;)V");
-  const jmethodID on_stats =
-      on_result == NULL ? NULL : (*env)->GetMethodID(env, listener, "onStats", "(Ljava/lang/String;)V");
+(JNIEnv* env, jclass type, jlong handle, jstring prompt, jstring chat, jstring options, jobject callback) {
+  listener_t listener;
   torchette_llm_config_t config;
-  torchette_llm_piece_t piece;
   torchette_llm_stats_t stats;
-  torchette_error_t error;
-  int continues = on_stats != NULL;
-  char* text = continues ? utf8_of(env, prompt) : NULL;
-  char* chat_options = text != NULL ? utf8_of(env, chat) : NULL;
-  char* json = text != NULL ? utf8_of(env, options) : NULL;
+  torchette_error_t error = TORCHETTE_OK;
+  char *text = NULL, *chat_options = NULL, *json = NULL;
   (void)type;
+  memset(&stats, 0, sizeof(stats));
+  stats.size = sizeof(stats);
   torchette_llm_config_init(&config, sizeof(config));
-  config.json = json;
-  error = !continues     ? TORCHETTE_OK
-          : chat == NULL ? torchette_llm_begin(llm_of(handle), text, &config)
-                         : torchette_llm_begin_chat(llm_of(handle), text, chat_options, &config);
-  if (error == TORCHETTE_OK && continues && echo && !warming)
-    continues = give(env, callback, on_result, text, strlen(text));
+  config.echo = 1; /* the default of LlmGenerationConfig */
+  if (find_listener(env, callback, &listener) && read_text(env, prompt, &text) &&
+      read_text(env, chat, &chat_options) && read_text(env, options, &json)) {
+    config.json = json;
+    error = chat == NULL ? torchette_llm_generate(llm_of(handle), text, &config, on_piece, &listener, &stats)
+                         : torchette_llm_chat(llm_of(handle), text, chat_options, &config, on_piece,
+                                              &listener, &stats);
+    /* an answer that is discarded has no statistics */
+    if (error == TORCHETTE_OK && !listener.has_exception && stats.finish_reason != NULL)
+      give_stats(&listener, &stats);
+  }
   free(json);
   free(chat_options);
   free(text);
-  memset(&piece, 0, sizeof(piece));
-  while (error == TORCHETTE_OK && continues && !piece.is_last) {
-    error = torchette_llm_next(llm_of(handle), &piece);
-    if (error == TORCHETTE_OK && piece.size > 0 && !warming)
-      continues = give(env, callback, on_result, piece.text, piece.size);
-  }
-  if (error == TORCHETTE_OK && continues && !warming) {
-    char line[400];
-    stats.size = sizeof(stats);
-    torchette_llm_stats(llm_of(handle), &stats);
-    snprintf(line, sizeof(line),
-             "{\"prompt_tokens\":%lld,\"generated_tokens\":%lld,\"prompt_ms\":%lld,\"first_token_ms\":%lld,"
-             "\"total_ms\":%lld,\"drafted_tokens\":%lld,\"accepted_tokens\":%lld,\"finish_reason\":\"%s\"}",
-             (long long)stats.prompt_tokens, (long long)stats.generated_tokens, (long long)stats.prompt_ms,
-             (long long)stats.first_token_ms, (long long)stats.total_ms, (long long)stats.drafted_tokens,
-             (long long)stats.accepted_tokens, stats.finish_reason);
-    give(env, callback, on_stats, line, strlen(line));
-  }
   return (jint)error;
 }
 
 NATIVE(jint, prefill)(JNIEnv* env, jclass type, jlong handle, jstring prompt) {
-  char* text = utf8_of(env, prompt);
-  const torchette_error_t error = torchette_llm_prefill(llm_of(handle), text);
+  char* text;
+  torchette_error_t error = TORCHETTE_OK;
   (void)type;
+  if (read_text(env, prompt, &text)) error = torchette_llm_prefill(llm_of(handle), text);
   free(text);
   return (jint)error;
 }
@@ -132,18 +159,20 @@ NATIVE(jint, prefillSound)
 }
 
 NATIVE(jint, state)(JNIEnv* env, jclass type, jlong handle, jstring path, jboolean saves) {
-  char* text = utf8_of(env, path);
-  const torchette_error_t error =
-      saves ? torchette_llm_save(llm_of(handle), text) : torchette_llm_load(llm_of(handle), text);
+  char* text;
+  torchette_error_t error = TORCHETTE_OK;
   (void)type;
+  if (read_text(env, path, &text))
+    error = saves ? torchette_llm_save(llm_of(handle), text) : torchette_llm_load(llm_of(handle), text);
   free(text);
   return (jint)error;
 }
 
 NATIVE(jint, adapt)(JNIEnv* env, jclass type, jlong handle, jstring path) {
-  char* text = utf8_of(env, path);
-  const torchette_error_t error = torchette_llm_set_adapter(llm_of(handle), text);
+  char* text;
+  torchette_error_t error = TORCHETTE_OK;
   (void)type;
+  if (read_text(env, path, &text)) error = torchette_llm_set_adapter(llm_of(handle), text);
   free(text);
   return (jint)error;
 }

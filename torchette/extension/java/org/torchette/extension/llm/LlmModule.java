@@ -55,9 +55,12 @@ public final class LlmModule implements AutoCloseable {
     return generate(prompt, LlmGenerationConfig.create().seqLen(seqLen).echo(echo).build(), callback);
   }
 
-  /** Returns 0, or the runtime's number of the error, which the callback also gets. An exception of the callback ends the answer. */
+  /**
+   * Returns 0, or the runtime's number of the error, which the callback also gets. An exception of the callback ends the answer. A
+   * prompt with the character U+0000 is an IllegalArgumentException, as is such a path; a surrogate without its pair becomes U+FFFD.
+   */
   public int generate(String prompt, LlmGenerationConfig config, LlmCallback callback) {
-    return begin(prompt, null, config, config.isEcho(), callback);
+    return answer(prompt, null, config, callback);
   }
 
   /** The answer to messages, a JSON list of {"role", "content"}: the whole conversation, in the chat template of the file. */
@@ -70,12 +73,12 @@ public final class LlmModule implements AutoCloseable {
    * chat template, such as {"enable_thinking": false}.
    */
   public int chat(String messages, String options, LlmGenerationConfig config, LlmCallback callback) {
-    return begin(messages, options, config, false, callback);
+    return answer(messages, options, config, callback);
   }
 
-  private synchronized int begin(String prompt, String chatOptions, LlmGenerationConfig config, boolean echo, LlmCallback callback) {
+  private synchronized int answer(String prompt, String chatOptions, LlmGenerationConfig config, LlmCallback callback) {
     int error = load();
-    if (error == 0) error = answer(handle, prompt, chatOptions, config.getJson(temperature), echo, config.isWarming(), callback);
+    if (error == 0) error = answer(handle, prompt, chatOptions, config.getJson(temperature), callback);
     if (error != 0) callback.onError(error, message());
     return error;
   }
@@ -166,8 +169,7 @@ public final class LlmModule implements AutoCloseable {
 
   private static native int open(String model, String tokenizer, long[] handle);
 
-  private static native int answer(
-      long handle, String prompt, String chatOptions, String options, boolean echo, boolean warming, LlmCallback callback);
+  private static native int answer(long handle, String prompt, String chatOptions, String options, LlmCallback callback);
 
   private static native int prefill(long handle, String prompt);
 
