@@ -220,7 +220,7 @@ def test_the_dtypes_of_javascript_are_those_of_the_schema():
 
 @pytest.mark.parametrize("module", ["torchette", "llm"])
 def test_the_types_name_what_the_module_has(module: str, tmp_path: Path) -> None:
-    """Classes, and their methods and properties."""
+    """Classes, and their methods and properties; functions."""
     web, page = ROOT / "torchette/build/web", ROOT / "torchette/llm/web"
     types = (web / f"{module}.d.ts").read_text(encoding="utf-8")
     declared = {
@@ -235,13 +235,15 @@ def test_the_types_name_what_the_module_has(module: str, tmp_path: Path) -> None
         import { Tensor, TorchetteError } from "./torchette.js";
         const own = (it) => [...Object.getOwnPropertyNames(it.prototype), ...Object.getOwnPropertyNames(it)];
         const made = { Tensor: new Tensor(new Float32Array(1)), TorchetteError: new TorchetteError("", "") };
-        const found = Object.entries(all).map(([name, it]) => [name, [...own(it), ...Object.keys(made[name] ?? {})]]);
-        console.log(JSON.stringify(Object.fromEntries(found)));"""
+        const found = Object.entries(all).filter(([, it]) => it.prototype).map(([name, it]) => [name, [...own(it), ...Object.keys(made[name] ?? {})]]);
+        const functions = Object.keys(all).filter((name) => !all[name].prototype);
+        console.log(JSON.stringify([Object.fromEntries(found), functions]));"""
     )
     printed = node("--input-type=module", "-e", script, cwd=tmp_path)
     always = {"constructor", "length", "name", "prototype"}
-    found = {name: set(members) - always for name, members in json.loads(printed).items()}
-    assert found == declared
+    classes, functions = json.loads(printed)
+    assert {name: set(members) - always for name, members in classes.items()} == declared
+    assert functions == re.findall(r"^export function (\w+)", types, re.M)
     assert {"load", "memory"} <= declared["Module" if module == "torchette" else "Llm"]
 
 

@@ -6,13 +6,16 @@ export interface GenerationOptions {
   [option: string]: number | boolean | string | object | null | undefined;
 }
 
-export interface ChatOptions extends GenerationOptions {
+/** What chat templates read in addition to messages. */
+export interface RenderOptions {
   /** Functions that the model may call, in the form of OpenAI. */
   tools?: readonly object[];
   toolChoice?: string | object;
   /** Other variables of the chat template, such as { enable_thinking: false }. */
   template?: Readonly<Record<string, unknown>>;
 }
+
+export type ChatOptions = GenerationOptions & RenderOptions;
 
 export interface Message {
   role: string;
@@ -74,7 +77,7 @@ export class Llm {
   readonly memory: number;
   generate(prompt: string | readonly number[], options?: GenerationOptions): AsyncGenerator<Piece, void, void>;
   chat(messages: readonly Message[], options?: ChatOptions): AsyncGenerator<Piece, void, void>;
-  render(messages: readonly Message[]): string;
+  render(messages: readonly Message[], options?: RenderOptions): string;
   encode(text: string, special?: boolean): number[];
   decode(tokens: readonly number[]): string;
   rewind(position?: number): void;

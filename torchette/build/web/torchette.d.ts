@@ -41,7 +41,7 @@ export interface Signature {
 
 export interface LoadOptions {
   /** Where torchette.wasm is, its bytes, or compiled; by default beside torchette.js. */
-  wasm?: string | URL | Response | ArrayBuffer | ArrayBufferView | WebAssembly.Module;
+  wasm?: string | URL | Response | Blob | ArrayBuffer | ArrayBufferView | WebAssembly.Module;
   /** What the runtime logs; level is D, I, E or F. */
   log?: (level: string, message: string) => void;
 }
@@ -49,7 +49,7 @@ export interface LoadOptions {
 /** A program. Not to be used while one of its calls is running, which in one thread cannot happen. */
 export class Module {
   private constructor();
-  static load(source: string | URL | Response | ArrayBuffer | ArrayBufferView, options?: LoadOptions): Promise<Module>;
+  static load(source: string | URL | Response | Blob | ArrayBuffer | ArrayBufferView, options?: LoadOptions): Promise<Module>;
   readonly methods: string[];
   inputs(method?: string): Signature[];
   outputs(method?: string): Signature[];
@@ -59,3 +59,9 @@ export class Module {
   forward(...inputs: Input[]): Value[];
   execute(method: string, ...inputs: Input[]): Value[];
 }
+
+/** Reads a source. progress: called during a download. */
+export function bytesOf(
+  source: string | URL | Response | Blob | ArrayBuffer | ArrayBufferView,
+  progress?: (bytes: number, total: number | null) => void,
+): Promise<Uint8Array>;

@@ -69,7 +69,7 @@ export class Module {
 
   /**
    * Fetches and opens a program.
-   * @param source a URL, a Response, or the bytes of a .pte file.
+   * @param source a URL, a Response, a Blob, or the bytes of a .pte file.
    * @param options wasm: where torchette.wasm is, or its bytes, or a compiled WebAssembly.Module; by default beside
    *   this file. log(level, message): what the runtime has to say, besides to throwing it.
    */
@@ -272,9 +272,11 @@ const LEAST = SIZES + 4 * MAX_DIM;
 const ORDER = LEAST + 4 * MAX_DIM;
 const DESCRIPTION = ORDER + MAX_DIM;
 
-async function bytesOf(source) {
+/** Returns the bytes of a source. progress(bytes, total): called during a download. */
+export async function bytesOf(source, progress = () => {}) {
   if (source instanceof ArrayBuffer) return new Uint8Array(source);
   if (ArrayBuffer.isView(source)) return new Uint8Array(source.buffer, source.byteOffset, source.byteLength);
+  if (source instanceof Blob) return new Uint8Array(await source.arrayBuffer());
   const url = source instanceof Response ? null : new URL(source, globalThis.location?.href ?? import.meta.url);
   if (url?.protocol === "file:") {
     // for Node.js alone: bundlers for browsers must not look for it, and leave a name that is computed
@@ -285,7 +287,21 @@ async function bytesOf(source) {
   }
   const response = url === null ? source : await fetch(url);
   if (!response.ok) throw new TorchetteError("AccessFailed", `${response.url}: ${response.status} ${response.statusText}`);
-  return new Uint8Array(await response.arrayBuffer());
+  const parts = [];
+  let size = 0;
+  for (const reader = response.body.getReader(); ; ) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    parts.push(value);
+    progress((size += value.length), Number(response.headers.get("Content-Length")) || null);
+  }
+  const bytes = new Uint8Array(size);
+  size = 0;
+  for (const part of parts) {
+    bytes.set(part, size);
+    size += part.length;
+  }
+  return bytes;
 }
 
 const compiled = new Map(); // by URL

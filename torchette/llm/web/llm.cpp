@@ -54,7 +54,9 @@ Result<GenerationConfig> config_of(std::string_view options) {
   if (!config.ok()) return config.error();
   config->echo = false;
   config->add_special_tokens = true;
-  if (const Error error = read_config(options, &*config); error != Error::Ok) return error;
+  TORCHETTE_TRY(read_config(options, &*config));
+  TORCHETTE_CHECK(!config->echo, InvalidArgument,
+                  "echo passes the prompt to a callback; the caller has the prompt");
   return config;
 }
 
@@ -145,9 +147,10 @@ TORCHETTE_WASM_EXPORT(decode) uint32_t export_decode(const char* tokens, size_t 
   result = json_string(*text);
   return 0;
 }
-/// Messages, a list of {"role", "content"}, as the file's template writes them.
-TORCHETTE_WASM_EXPORT(render) uint32_t export_render(const char* messages, size_t size) {
-  const Result<std::string> text = runner->render({messages, size});
+/// Messages, a list of {"role", "content"}, as the file's template writes them; `chat` as for begin_chat().
+TORCHETTE_WASM_EXPORT(render)
+uint32_t export_render(const char* messages, size_t size, const char* chat, size_t chat_size) {
+  const Result<std::string> text = runner->render({messages, size}, {chat, chat_size});
   if (!text.ok()) return code(text.error());
   result = json_string(*text);
   return 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // In: a language model in a .pte file, texts. Out: answers, piece by piece. Runs in browsers, workers and Node.js. Needs
 // torchette.js and torchette_llm.wasm, which `torchette build --target wasm32-browser --llm` writes to the same folder.
-import { TorchetteError } from "./torchette.js";
+import { TorchetteError, bytesOf } from "./torchette.js";
 
 const BAD_FILE = 8; // the result of WASI's functions for files: there are no files
 
@@ -117,9 +117,9 @@ export class Llm {
     }
   }
 
-  /** Returns the prompt that the chat template renders from messages. */
-  render(messages) {
-    return this.#with([json(messages)], this.#wasm.render);
+  /** Returns the prompt that the chat template renders from messages, with tools, toolChoice and template as for chat. */
+  render(messages, { tools, toolChoice, tool_choice = toolChoice, template } = {}) {
+    return this.#with([json(messages), json({ tools, tool_choice, template })], this.#wasm.render);
   }
   /** Returns the tokens of a text, with the tokens that begin every text if `special`. */
   encode(text, special = true) {
@@ -196,34 +196,3 @@ const turn = globalThis.setImmediate
         };
         port2.postMessage(null);
       });
-
-async function bytesOf(source, progress = () => {}) {
-  if (source instanceof ArrayBuffer) return new Uint8Array(source);
-  if (ArrayBuffer.isView(source)) return new Uint8Array(source.buffer, source.byteOffset, source.byteLength);
-  if (source instanceof Blob) return new Uint8Array(await source.arrayBuffer());
-  const url = source instanceof Response ? null : new URL(source, globalThis.location?.href ?? import.meta.url);
-  if (url?.protocol === "file:") {
-    // for Node.js alone: bundlers for browsers must not look for it, and leave a name that is computed
-    const { readFile } = await import(/* webpackIgnore: true */ /* @vite-ignore */ ["node:fs", "promises"].join("/"));
-    return readFile(url).catch((error) => {
-      throw new TorchetteError("AccessFailed", error.message);
-    });
-  }
-  const response = url === null ? source : await fetch(url);
-  if (!response.ok) throw new TorchetteError("AccessFailed", `${response.url}: ${response.status} ${response.statusText}`);
-  const parts = [];
-  let size = 0;
-  for (const reader = response.body.getReader(); ; ) {
-    const { done, value } = await reader.read();
-    if (done) break;
-    parts.push(value);
-    progress((size += value.length), Number(response.headers.get("Content-Length")) || null);
-  }
-  const bytes = new Uint8Array(size);
-  size = 0;
-  for (const part of parts) {
-    bytes.set(part, size);
-    size += part.length;
-  }
-  return bytes;
-}
