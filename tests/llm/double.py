@@ -148,9 +148,9 @@ def session(
     return Session(decoder)
 
 
-def program(more: Mapping[str, bytes] | None = None) -> bytes:
+def program(more: Mapping[str, bytes] | None = None, seed: int = 0) -> bytes:
     """A file of a language model of few numbers: what a step adds lies in a buffer, a row for each position. `more` are
-    further named data."""
+    further named data; `seed` is that of the weights."""
     import torch
 
     import torchette
@@ -159,7 +159,7 @@ def program(more: Mapping[str, bytes] | None = None) -> bytes:
     class Talker(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            generator = torch.Generator().manual_seed(0)
+            generator = torch.Generator().manual_seed(seed)
             self.register_buffer("embedding", torch.randn(SIZE, 16, generator=generator))
             self.register_buffer("head", torch.randn(16, SIZE, generator=generator) * 2)
             self.register_buffer("cache", torch.zeros(256, 16))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.building import BUILD, CC, ROOT, built, run
+from tests.building import BUILD, ROOT, built, run
 from tests.models import zoo
 
 torch = pytest.importorskip("torch")
@@ -20,6 +20,8 @@ _LIBRARY = zoo.declare_torchvision_operators()
 transformers = pytest.importorskip("transformers")
 hf = pytest.importorskip("tokenizers")
 llm = pytest.importorskip("torchette.llm")
+from tests.llm.languages.c_api import ON_TOKEN, Bias, Config, Piece, Stats  # noqa: E402
+from tests.llm.languages.java import compile_java  # noqa: E402
 from torchette.llm.options import OPTIONS as TABLE  # noqa: E402
 
 CONTEXT, CHUNK = 96, 8
@@ -658,56 +660,7 @@ def test_the_program(small: Small, tmp_path: Path) -> None:
     assert "InvalidProgram" in run(program, "--model", __file__, "--prompt", "x", status=1).stderr
 
 
-# --- The C interface --------------------------------------------------------------------------------------------------
-class Bias(ctypes.Structure):
-    _fields_ = [("token", ctypes.c_uint64), ("bias", ctypes.c_float)]
-
-
-C_TYPES: dict[str, Any] = {
-    "Flag": ctypes.c_int32,
-    "Integer": ctypes.c_int32,
-    "Seed": ctypes.c_uint64,
-    "Number": ctypes.c_float,
-    "Text": ctypes.c_char_p,
-    "Schema": ctypes.c_char_p,
-    "Texts": ctypes.POINTER(ctypes.c_char_p),
-    "Biases": ctypes.POINTER(Bias),
-}
-
-
-class Config(ctypes.Structure):
-    """torchette_llm_config_t, from the table of options."""
-
-    _fields_ = [("size", ctypes.c_size_t), ("json", ctypes.c_char_p)]
-    for option in TABLE:
-        _fields_.append((option.name, C_TYPES[option.type]))
-        if option.type in ("Texts", "Biases"):
-            _fields_.append((f"num_{option.name}", ctypes.c_size_t))
-
-
-class Piece(ctypes.Structure):
-    _fields_ = [
-        ("text", ctypes.c_char_p),
-        ("size", ctypes.c_size_t),
-        ("is_last", ctypes.c_int32),
-        ("token", ctypes.c_int64),
-        ("logprob", ctypes.c_float),
-        ("top_tokens", ctypes.POINTER(ctypes.c_uint64)),
-        ("top_logprobs", ctypes.POINTER(ctypes.c_float)),
-        ("num_top", ctypes.c_size_t),
-    ]
-
-
-class Stats(ctypes.Structure):
-    _fields_ = [
-        ("size", ctypes.c_size_t),
-        *((name, ctypes.c_int64) for name in ("prompt", "generated", "prompt_ms", "first_ms", "total_ms")),
-        ("reason", ctypes.c_char_p),
-        *((name, ctypes.c_int64) for name in ("drafted", "accepted")),
-    ]
-
-
-ON_TOKEN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+# --- The C interface and Java ---
 
 
 def test_the_c_interface(small: Small, tmp_path: Path) -> None:
@@ -841,42 +794,11 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
 
 @pytest.mark.gate
 def test_java(small: Small, tmp_path: Path) -> None:
-    from tests.extension.test_bindings import tool
-
-    javac, java = tool("javac", "default-jdk-headless"), tool("java", "default-jdk-headless")
-    built("torchette_llm_shared")
-    folder, home = ROOT / "torchette/extension/java", Path(javac).resolve().parents[1]
-    run(
-        *(
-            CC,
-            "-std=c99",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-fPIC",
-            "-shared",
-            "-fvisibility=hidden",
-            "-I",
-            home / "include",
-        ),
-        *("-I", home / "include/linux", "-I", ROOT, folder / "torchette_llm_jni.c"),
-        *("-o", tmp_path / "libtorchette_llm_jni.so", f"-L{BUILD}", "-ltorchette_llm", "-ltorchette"),
-        f"-Wl,-rpath,{BUILD}",
-    )
-    sources = sorted((folder / "org/torchette/extension/llm").glob("*.java"))
-    sources.append(Path(__file__).with_name("LlmModuleTest.java"))
-    run(javac, "-Xlint:all,-options", "-Werror", "--release", "8", "-d", tmp_path, *sources)
-    command = (
-        java,
-        "-Xcheck:jni",
-        f"-Djava.library.path={tmp_path}",
-        "-Dfile.encoding=UTF-8",
-        "-Dstdout.encoding=UTF-8",
-    )
+    command = compile_java(tmp_path, Path(__file__).with_name("LlmModuleTest.java"))
     copy = tmp_path / "m\N{GRINNING FACE}del.pte"
     copy.write_bytes(small.path.read_bytes())
     given = (small.path, PROMPT, tmp_path / "state", tmp_path)
-    printed = run(*command, "-cp", tmp_path, "LlmModuleTest", *given).stdout
+    printed = run(*command, "LlmModuleTest", *given).stdout
     assert Path(f"{copy}.state").exists()
     found = {name: text for name, _, text in (line.partition(": ") for line in printed.split("\n"))}
     said = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=12")[0]
