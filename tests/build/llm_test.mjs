@@ -26,7 +26,7 @@ const llm = await Llm.load(new Blob([bytes]));
 const options = { maxNewTokens: 40, ignoreEos: true };
 const result = { greedy: await all(llm.generate(prompt, options)), statistics: llm.statistics, context: llm.maxContext };
 llm.rewind();
-result.drawn = await all(llm.generate(prompt, { ...options, temperature: 1.2, topP: 0.9, seed: 3, minP: undefined, topK: null }));
+result.unset = await all(llm.generate(prompt, { ...options, minP: undefined, topK: null }));
 result.chat = await all(llm.chat(messages, { max_tokens: 9, tools: undefined }));
 result.rendered = llm.render(messages);
 result.encoded = llm.encode("Grüße 😀", false);
@@ -55,13 +55,8 @@ llm.rewind();
 result.biased = (await all(llm.generate(prompt, { ...options, logitBias: { [forbidden]: -Infinity } }))).tokens;
 result.again = await all(llm.generate(llm.encode(prompt), options));
 result.errors = {
-  option: await said(() => all(llm.generate(prompt, { top: 1 }))),
-  value: await said(() => all(llm.generate(prompt, { top_p: 2 }))),
   nan: await said(() => all(llm.generate(prompt, { topP: NaN }))),
-  twice: await said(() => all(llm.generate(prompt, { maxTokens: 1, max_new_tokens: 1 }))),
-  long: await said(() => all(llm.generate(prompt.repeat(40)))),
   position: await said(() => llm.rewind(-1)),
-  messages: await said(() => llm.render([{ role: "user" }])),
   file: await said(() => Llm.load(bytes.subarray(0, 100))),
   url: await said(() => Llm.load(new URL("nothing.pte", folder))),
   tokenizer: await said(() => Llm.load(bytes, { tokenizer: new TextEncoder().encode("{}") })),

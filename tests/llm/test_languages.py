@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.building import ROOT, built
+from tests.building import ROOT, built, run
 from tests.llm import double
 from tests.llm.languages.c_api import Conversation
 from tests.llm.languages.java import compile_java
@@ -353,6 +353,20 @@ def test_java(models: dict[str, Path], java: list[str | Path]) -> None:
     )
     assert half["text"].removeprefix("a\ufffdb") == whole["text"].removeprefix("a\ufffdb") != whole["text"]
     assert not half["thrown"]
+
+
+@pytest.mark.gate
+def test_the_guide_of_java(models: dict[str, Path], tmp_path: Path) -> None:
+    page = (ROOT / "docs/bindings.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```\n(try .*?)^```", page, re.M | re.S)
+    body = f"public static void main(String[] arguments) {{ {block} }}"
+    (tmp_path / "Guide.java").write_text(
+        f"import org.torchette.extension.llm.*; final class Guide {{ {body} }}"
+    )
+    (tmp_path / "chat.pte").write_bytes(models["plain"].read_bytes())
+    said = run(*compile_java(tmp_path, tmp_path / "Guide.java"), "Guide", cwd=tmp_path).stdout
+    options = {"max_tokens": 64, "temperature": 0.7, "top_p": 0.9, "seed": 1}
+    assert said == llm.Session(models["plain"]).chat(HELLO, **options).run().text
 
 
 # --- JavaScript -------------------------------------------------------------------------------------------------------

@@ -37,20 +37,9 @@ final class LlmModuleTest {
     List<String> lines = new ArrayList<>();
     LlmModule module = new LlmModule(arguments[0], null, -1);
     Heard heard = new Heard();
-    lines.add("answer: " + module.generate(arguments[1], config().build(), heard) + heard.text);
-    lines.add("stats: " + heard.stats);
-    module.resetContext();
-    heard = new Heard();
     heard.stops = module;
     lines.add("stopped: " + module.generate(arguments[1], config().maxNewTokens(50).build(), heard) + heard.stats);
     module.resetContext();
-    heard = new Heard();
-    lines.add("echo: " + module.generate("\ud83d\ude00", config().echo(true).maxNewTokens(1).build(), heard) + heard.text.substring(0, 2));
-    heard = new Heard();
-    String grammar = "{\"grammar\": \"root ::= \\\"yes\\\" | \\\"no\\\"\"}";
-    lines.add("grammar: " + module.generate("x", config().json(grammar).build(), heard) + heard.text);
-    heard = new Heard();
-    lines.add("option: " + module.generate("x", config().json("{\"top\": 1}").build(), heard) + " " + heard.error);
     heard = new Heard();
     lines.add("template: " + module.chat("[{\"role\": \"user\", \"content\": \"x\"}]", config().build(), heard) + " " + heard.error);
     heard = new Heard();
@@ -66,8 +55,6 @@ final class LlmModuleTest {
           .set("logitBias", java.util.Collections.singletonMap(599, Double.NEGATIVE_INFINITY)).build();
       lines.add("set: " + copy.generate(arguments[1], set, heard) + heard.text);
     }
-    heard = new Heard();
-    lines.add("twice: " + module.generate("x", config().set("max_tokens", 1).build(), heard) + " " + heard.error);
     LlmGenerationConfig plain = LlmGenerationConfig.create().build();
     lines.add("defaults: " + plain.isEcho() + " " + plain.getMaxNewTokens() + " " + plain.isWarming() + " " + plain.getSeqLen() + " "
         + plain.getTemperature() + " " + plain.getNumBos() + " " + plain.getNumEos());
@@ -88,6 +75,15 @@ final class LlmModuleTest {
     Heard more = new Heard();
     lines.add("state: " + saved + " " + module.loadState(path) + " " + module.loadState(arguments[0]) + " "
         + module.generate(" so", config().build(), more) + more.text);
+    for (String zero : new String[] {"load", "state", "adapter", "prefill"}) {
+      try (LlmModule bad = new LlmModule(zero.equals("load") ? "a\u0000b" : arguments[0], null, -1)) {
+        int code = zero.equals("load") ? bad.load() : zero.equals("state") ? bad.saveState(arguments[2] + "\u0000")
+            : zero.equals("adapter") ? bad.setAdapter("\u0000") : bad.prefillPrompt("\u0000");
+        lines.add("zero: " + code);
+      } catch (IllegalArgumentException error) {
+        lines.add(zero + " with zero: " + error.getMessage());
+      }
+    }
     try {
       module.generate("x", config().build(), piece -> {
         throw new IllegalArgumentException("mine");

@@ -732,10 +732,7 @@ def test_the_c_interface(small: Small, tmp_path: Path) -> None:
         assert stats.reason == b"stop" and stats.generated > 0
     assert library.torchette_llm_next(handle, ctypes.byref(piece)) == 0x2, "the answer has ended"
     assert library.torchette_llm_begin_chat(handle, b"[]", None, ctypes.byref(config)) == 0x20, "no template"
-    assert library.torchette_llm_begin_chat(handle, b"[]", b"[]", ctypes.byref(config)) == 0x12
-    config.json = b'{"top": 1}'
-    assert library.torchette_llm_begin(handle, b"x", ctypes.byref(config)) == 0x12
-    config.json = config.grammar = None
+    config.grammar = None
     # a schema, a state as a file, a draft
     config.schema = b'{"enum": ["maybe"]}'
     assert library.torchette_llm_begin(handle, b" so", ctypes.byref(config)) == 0
@@ -801,16 +798,14 @@ def test_java(small: Small, tmp_path: Path) -> None:
     printed = run(*command, "LlmModuleTest", *given).stdout
     assert Path(f"{copy}.state").exists()
     found = {name: text for name, _, text in (line.partition(": ") for line in printed.split("\n"))}
-    said = converse(small.path, f"generate\t{PROMPT}\tspecial=1\tnew=12")[0]
-    assert (
-        found["answer"] == "0" + said.answer.replace("\0", "") and '"finish_reason":"stop"' in found["stats"]
-    )
     assert (
         found["stopped"].startswith(f'0{{"prompt_tokens":{len(small.tokenizer.encode(PROMPT).ids)}')
         and '"finish_reason":"cancelled"' in found["stopped"]
     )
-    assert found["echo"] == "0\N{GRINNING FACE}" and found["grammar"] in ("0yes", "0no")
-    assert found["option"] == "18 18 there is no generation option top; did you mean stop"
+    assert all(
+        found[f"{where} with zero"].startswith("a text has the character U+0000 at index")
+        for where in ("load", "state", "adapter", "prefill")
+    )
     assert (
         found["emoji"]
         == "0 18 18 there is no generation option \N{GRINNING FACE}; options.def lists the options"
@@ -819,7 +814,6 @@ def test_java(small: Small, tmp_path: Path) -> None:
     line = f"generate\t{PROMPT}\tspecial=1\tnew=9\tseed=3\ttemperature=2"
     biased = converse(small.path, line + '\tjson={"logit_bias": {"599": -1e300}}')[0].answer
     assert found["set"] == "0" + biased.replace("\0", "")
-    assert found["twice"].startswith("18 18 maxNewTokens and max_tokens are the same generation option")
     assert found["defaults"] == " ".join(
         str(option.default).lower()
         for option in TABLE
