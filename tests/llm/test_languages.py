@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 llm = pytest.importorskip("torchette.llm")
 from torchette import cli  # noqa: E402
-from torchette.errors import TorchetteError  # noqa: E402
+from torchette.errors import InputError, TorchetteError  # noqa: E402
 
 HERE = Path(__file__).parent / "languages"
 ERRORS = ROOT / "torchette/runtime/error.h"
@@ -296,6 +296,28 @@ def test_cpp(models: dict[str, Path], mode: str) -> None:
     check("C++", mode, models, cpp, SPECIAL)
 
 
+def test_half_a_surrogate_pair_is_an_error_in_python(models: dict[str, Path]) -> None:
+    session = llm.Session(models["plain"])
+    for given in (
+        {"prompt": "a\ud800"},
+        {"prompt": session.encode("a"), "grammar": 'root ::= "\ud800"'},
+        {"prompt": "a", "schema": {"const": "\ud800"}},
+    ):
+        with pytest.raises(InputError, match="surrogate"):
+            session.generate(**given)
+    with pytest.raises(InputError, match="surrogate"):
+        session.chat([{"role": "user", "content": "\ud800"}])
+
+
+def test_bytes_that_are_no_text_are_an_error_in_c(models: dict[str, Path]) -> None:
+    conversation = Conversation(models["plain"])
+    assert conversation.call("begin", b"a\xffb", None) == conversation.call("prefill", b"\xff") == 0x12
+    for content in (b"\xff", rb"\ud800"):
+        messages = b'[{"role": "user", "content": "%s"}]' % content
+        assert conversation.call("chat", messages, None, None, None, None, None) == 0x24
+    conversation.close()
+
+
 def test_options_of_whole_answers(models: dict[str, Path]) -> None:
     check_whole("C++", models, cpp, echo=False)
     check_whole("C", models, c, echo=False)
@@ -406,10 +428,7 @@ def test_javascript(models: dict[str, Path], site: Path) -> None:
             assert ours[case.name]["prompt"] == session.render(
                 case.given, **names, **case.chat.get("template", {})
             )
-    half, whole = answers(
-        models["plain"],
-        requests(
-            [Case("", text, {"max_new_tokens": 5}) for text in ("a\ud800b", "a\ufffdb")], models, "steps", {}
-        ),
-    )
-    assert half["text"] == whole["text"] != ""
+    for given in (lambda text: text, lambda text: [{"role": "user", "content": text}]):
+        cases = [Case("", given(text), {"max_new_tokens": 5}) for text in ("a\ud800b", "a\ufffdb")]
+        half, whole = answers(models["plain"], requests(cases, models, "steps", {}))
+        assert half["text"] == whole["text"] != ""

@@ -2,10 +2,10 @@
  * Language models for C, and for every language that can call C. The rules of torchette/extension/c_api.h
  * apply here too. The functions are in the library torchette_llm. Compiles as C99 and as C++.
  *
- * Texts that a program passes are UTF-8 and end at a zero byte; bytes that are not UTF-8 are an error,
- * TORCHETTE_INVALID_ARGUMENT. JSON (messages, options, config.json) contains the character U+0000 as \u0000;
- * a prompt cannot contain it. The layers of other languages refuse a text with U+0000 that the interface
- * would cut. Texts that the library returns have a size and may contain zero bytes.
+ * Texts that a program passes are UTF-8 and end at a zero byte. Bytes that are not UTF-8, and half a
+ * surrogate pair in JSON, are an error. JSON (messages, options, config.json) contains the character U+0000
+ * as \u0000; a prompt cannot contain it. The layers of other languages refuse a text with U+0000 that the
+ * interface would cut. Texts that the library returns have a size and may contain zero bytes.
  */
 #ifndef TORCHETTE_EXTENSION_LLM_C_API_H
 #define TORCHETTE_EXTENSION_LLM_C_API_H

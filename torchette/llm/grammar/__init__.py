@@ -37,6 +37,7 @@ class Grammar:
         self.text = text
         binding = native.module()
         try:
+            text.encode()  # UnicodeEncodeError; the binding raises TypeError for a surrogate
             self._native = binding.llm.Grammar(text, root)
         except binding.Fault as fault:
             raise _error(fault, "bad-grammar") from None
@@ -135,6 +136,7 @@ def grammar_of(schema: object) -> str:
         raise InputError(f"the schema at #: it is not JSON: {error}", code="bad-schema") from None
     binding = native.module()
     try:
+        text.encode()
         result: str = binding.llm.grammar_of(text)
     except binding.Fault as fault:
         raise _error(fault, "bad-schema") from None
@@ -155,6 +157,7 @@ def grammar_of_pattern(pattern: str) -> str:
         InputError: code "bad-grammar": a grammar cannot express a part; names the part and its position.
     """
     try:
+        pattern.encode()
         result: str = _call(native.module().llm.grammar_of_pattern, pattern)
     except UnicodeEncodeError:
         raise InputError(

@@ -178,10 +178,16 @@ export class Llm {
   }
 }
 
-/** JSON of a value. -Infinity becomes a number that a float of C++ represents as -infinity; NaN becomes a text, which is refused. */
+/**
+ * JSON of a value. -Infinity becomes a number that a float of C++ represents as -infinity; NaN becomes a text, which is refused.
+ * Half a surrogate pair becomes U+FFFD, as in a prompt.
+ */
 function json(value) {
-  const finite = (_, item) => (typeof item !== "number" || Number.isFinite(item) ? item : item === -Infinity ? -1e300 : String(item));
-  return JSON.stringify(value, finite);
+  const valid = (_, item) => {
+    if (typeof item === "string") return new TextDecoder("utf-8", { ignoreBOM: true }).decode(new TextEncoder().encode(item));
+    return typeof item !== "number" || Number.isFinite(item) ? item : item === -Infinity ? -1e300 : String(item);
+  };
+  return JSON.stringify(value, valid);
 }
 
 /** Lets other tasks run. A timer would wait for milliseconds. */
