@@ -255,7 +255,7 @@ def test_a_numeric_option_of_sampling_has_three_places(option: options.Option) -
 
 def test_c99_reads_the_structure(tmp_path: Path) -> None:
     """Without warnings, with the size that ctypes computes from the same table."""
-    from tests.llm.engine.test_runner import Config
+    from tests.llm.languages.c_api import Config
 
     (tmp_path / "main.c").write_text(
         '#include <stdio.h>\n#include "torchette/llm/engine/c_api.h"\n'
