@@ -33,6 +33,7 @@ public final class ModuleTest {
     EValue x = EValue.from(Tensor.fromBlob(numbers, new long[] {2, 4}));
     said("file", () -> Module.load("none.pte"));
     said("null", () -> Module.load(null));
+    said("zero", () -> Module.load(arguments[0] + "\u0000.pte"));
     said("threads", () -> Module.load(arguments[0], Module.LOAD_MODE_MMAP, -1));
     said("data", () -> Module.load(arguments[0], Module.LOAD_MODE_FILE, 1, "none.ptd"));
     said("shape", () -> Tensor.fromBlob(numbers, new long[] {3, 3}));

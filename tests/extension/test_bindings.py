@@ -109,6 +109,7 @@ def test_java(digits: list[Path], counter: list[Path], rows: Path, jni: Path, tm
     shutil.copy(counter[0], counter[0].parent / "m\N{GRINNING FACE}del.pte")
     lines = check_said(run(*command, "ModuleTest", *counter, rows).stdout)
     assert "AccessFailed: \N{GRINNING FACE}/none.pte cannot be opened" in lines["emoji"]
+    assert lines["zero"].startswith("IllegalArgumentException|a text has the character U+0000 at index ")
     closed = {"closed", "closed methods", "closed metadata"}
     assert {lines[name] for name in closed} == {"IllegalStateException|the module is closed"}
     assert "WARNING" not in "".join(lines.values()), lines
