@@ -522,12 +522,40 @@ def test_options_belong_to_the_library() -> None:
 
 @ours
 def test_parts_of_a_call_are_told_under_their_kernels_names() -> None:
-    model, x = nn.Sequential(nn.Linear(8, 4), nn.Sigmoid()), torch.randn(3, 8)
+    model, x = nn.Sequential(nn.Linear(256, 128), nn.Sigmoid()), torch.randn(32, 256)
     method = Runtime.get().load_program(_lowered(model, x)).load_method("forward", tracing=True)
     method.execute([x])
-    told = [event for event in method.take_events() if event.in_delegate]
+    events = method.take_events()
+    told = [event for event in events if event.in_delegate]
     assert [event.name for event in told] == ["cpu::linear.out", "aten::sigmoid.out"]
     assert told[0].part is not None and told[0].part != told[1].part
+    (call,) = (event for event in events if event.name == "DELEGATE_CALL")
+    assert call.begin <= told[0].begin < told[0].end <= told[1].begin < told[1].end <= call.end
+
+
+@ours
+def test_views_and_images_of_a_graph_and_of_its_arguments() -> None:
+    """A view uses the memory of its tensor; of an argument in another order of dimensions it is a copy."""
+
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.mix = nn.ConvTranspose2d(3, 3, 2, 2), nn.Conv2d(3, 3, 1)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            inner = self.mix(x)
+            resized = [
+                nn.functional.interpolate(image, scale_factor=2, mode="bilinear", align_corners=True)
+                for image in (x, inner)
+            ]
+            return *resized, self.up(x), self.up(inner), x.reshape(-1, 12), inner.reshape(4, -1) + 1
+
+    model = Views().eval()
+    x = torch.randn(2, 3, 4, 6).to(memory_format=torch.channels_last)
+    method = Runtime.get().load_program(_lowered(model, x)).load_method("forward")
+    for _ in range(2):  # the second execution meets the sizes and addresses of the first
+        for found, expected in zip(method.execute([x]), model(x), strict=True):
+            torch.testing.assert_close(torch.as_tensor(found), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_every_kind_of_node_has_kernels_that_exist() -> None:
@@ -572,6 +600,9 @@ def test_a_build_for_a_file_takes_what_its_nodes_call(tmp_path: Path) -> None:
     chosen = selection.of_file(tmp_path / "model.pte")
     assert chosen.backends == {"XnnpackBackend"}
     assert chosen.operators >= {"cpu::convolution.out", "aten::tanh.out", "aten::permute_copy.out"}
+    view = _lowered(nn.Sequential(nn.Tanh(), nn.Flatten(), nn.Tanh()), torch.randn(1, 2, 5))
+    (tmp_path / "view.pte").write_bytes(view)
+    assert "executorch_prim::et_view.default" in selection.of_file(tmp_path / "view.pte").operators
     assert not chosen.operators & {"aten::bmm.out", "cpu::linear.out", "cpu::quantized_convolution.out"}
     assert delegates.operators("XnnpackBackend", memoryview(b"no payload")) == frozenset()
 

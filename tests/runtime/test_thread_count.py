@@ -86,7 +86,9 @@ def count_after_end(expected):
 """
 
 # The threads of the process beside those that it had, for each step. A process of its own: a pool may outlive its method.
-_PYTHON = _COUNT + """
+_PYTHON = (
+    _COUNT
+    + """
 import json, sys
 from torchette.runtime import Runtime
 
@@ -103,8 +105,11 @@ for step, general, own in (("default", None, None), ("own", None, 3), ("general"
     steps[step + " after"] = count_after_end(before) - before
 print(json.dumps(steps))
 """
+)
 
-_C = _COUNT + """
+_C = (
+    _COUNT
+    + """
 import ctypes, json, sys
 library = ctypes.CDLL(sys.argv[2])
 
@@ -125,6 +130,7 @@ for step, general, own in (("default", None, None), ("own", None, 3), ("general"
     steps[step + " after"] = count_after_end(before) - before
 print(json.dumps(steps))
 """
+)
 
 
 @pytest.mark.parametrize("door", ["python", "c"])

@@ -67,6 +67,8 @@ class BackendExecutionContext : public Context {
     if (temp_allocator_ != nullptr) release_ = reset_allocator;
     return temp_allocator_;
   }
+  /// Of the execution; null: the thread that calls is the only one.
+  Threads* threads() const { return threads_; }
   /// Null where the backend is used without a method.
   const char* get_method_name() const;
 

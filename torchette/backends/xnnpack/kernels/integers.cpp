@@ -3,7 +3,7 @@
 // weights of them.
 #include <cmath>
 
-#include "torchette/backends/xnnpack/kernels/program.h"
+#include "torchette/backends/xnnpack/kernels/graph_reader.h"
 
 namespace torchette {
 namespace xnnpack {
@@ -20,7 +20,7 @@ bool is_signed(const Slot& slot) { return slot.how.type != Type::xnn_datatype_qu
 
 }  // namespace
 
-Error Builder::quantization(const ValueRecord& record, Slot* slot) {
+Error GraphReader::quantization(const ValueRecord& record, Slot* slot) {
   using Q = fb::XNNQuantParams;
   Quantization& how = slot->how;
   const Table q = record.outer.table(fb::XNNQuantizedTensorValue::kQuantParams);
@@ -39,7 +39,7 @@ Error Builder::quantization(const ValueRecord& record, Slot* slot) {
   TORCHETTE_CHECK(slot->is_bytes() || is_constant != is_dynamic, NotSupported,
                   "value %u of XNNPACK's graph is computed in a type that is for constants, or reversely",
                   record.id);
-  const size_t rank = slot->impl.dim;
+  const size_t rank = slot->rank;
   if (is_one) {
     how.scale = q.get<float>(fb::PerTensorQuant::kScale);
     how.zero = q.get<int32_t>(fb::PerTensorQuant::kZeroPoint);
@@ -100,19 +100,19 @@ float scale_at(const Slot& slot, size_t channel, size_t group) {
 }
 
 int32_t whole_at(const Slot& slot, size_t i) {
-  switch (slot.impl.type) {
+  switch (slot.type) {
     case ScalarType::Char:
-      return static_cast<const int8_t*>(slot.impl.data)[i];
+      return static_cast<const int8_t*>(slot.data)[i];
     case ScalarType::Byte:
-      return static_cast<const uint8_t*>(slot.impl.data)[i];
+      return static_cast<const uint8_t*>(slot.data)[i];
     case ScalarType::Int:
-      return static_cast<const int32_t*>(slot.impl.data)[i];
+      return static_cast<const int32_t*>(slot.data)[i];
     default: {
       // two to a byte, the first below, with 8 added to each; a row begins with a byte
-      const auto last = static_cast<uint32_t>(slot.sizes[slot.impl.dim - 1]);
+      const auto last = static_cast<uint32_t>(slot.sizes[slot.rank - 1]);
       const auto row = last % 2 == 0 ? 0 : static_cast<uint32_t>(i) / last;
       const auto at = static_cast<uint32_t>(i) + row;  // with one number of padding behind each row before
-      return (static_cast<const uint8_t*>(slot.impl.data)[at / 2] >> (at % 2 * 4) & 15) - 8;
+      return (static_cast<const uint8_t*>(slot.data)[at / 2] >> (at % 2 * 4) & 15) - 8;
     }
   }
 }
@@ -135,34 +135,33 @@ int64_t high_of(const Slot& slot, const Limits& limits) {
 bool sums_are_whole(const Slot& in, const Slot& weights, const Slot* bias, const Slot& out,
                     uint32_t outputs_dim, uint64_t inputs) {
   const bool is_of_channels = weights.how.type == Type::xnn_datatype_qcint8;
-  return in.is_bytes() && out.is_bytes() && weights.is_constant && weights.impl.type == ScalarType::Char &&
+  return in.is_bytes() && out.is_bytes() && weights.is_constant() && weights.type == ScalarType::Char &&
          weights.how.zero == 0 && (!is_of_channels || weights.how.channel_dim == outputs_dim) &&
-         (bias == nullptr || (bias->is_constant && bias->impl.type == ScalarType::Int)) &&
+         (bias == nullptr || (bias->is_constant() && bias->type == ScalarType::Int)) &&
          inputs <= kMaxIntegerDepth;
 }
 
-Error Builder::floats(Slot** slot) {
+Error GraphReader::floats(Slot** slot) {
   Slot* const from = *slot;
   if (from == nullptr || from->is_float()) return Error::Ok;
   if (from->source != nullptr) {
     *slot = from->rounded;
     if (*slot != nullptr) return Error::Ok;
     *slot = from->rounded = temporary(sizes_of(from->source));  // ExecuTorch's images have torch's own
-    return call(nullptr, {value_of(from->source), int64_t{from->how.zero}, value_of(*slot)}, round_rows);
+    return call(kRoundRows, {from->source, int64_t{from->how.zero}, *slot});
   }
-  if (!from->is_constant) {
+  if (!from->is_constant()) {
     *slot = temporary(sizes_of(from));
-    return call("cpu::dequantize.out",
-                {value_of(from), double{from->how.scale}, int64_t{from->how.zero}, value_of(*slot)});
+    return call("cpu::dequantize.out", {from, double{from->how.scale}, int64_t{from->how.zero}, *slot});
   }
   *slot = stored(sizes_of(from));
   TORCHETTE_CHECK(*slot != nullptr, MemoryAllocationFailed, "no memory for a constant of XNNPACK's graph");
-  auto* const to = static_cast<float*>((*slot)->impl.data);
+  auto* const to = static_cast<float*>((*slot)->data);
   size_t inner = 1;  // elements from one channel to the next
-  for (size_t d = from->how.channel_dim + size_t{1}; d < from->impl.dim; ++d) inner *= size(from, d);
+  for (size_t d = from->how.channel_dim + size_t{1}; d < from->rank; ++d) inner *= size(from, d);
   const size_t channels = from->how.scales == nullptr ? 1 : size(from, from->how.channel_dim);
   const size_t of_group = from->how.group == 0 ? SIZE_MAX : from->how.group;
-  for (size_t i = 0; i < from->bound; ++i) {
+  for (size_t i = 0; i < from->numel; ++i) {
     const size_t channel = i / inner % channels;
     const size_t other = from->how.channel_dim == 0 ? i % inner : i / inner / channels;
     to[i] =
@@ -171,50 +170,49 @@ Error Builder::floats(Slot** slot) {
   return Error::Ok;
 }
 
-Error Builder::quantize_rows(const char* kernel, Slot* slot, Slot** quantized, Slot** row_scales) {
+Error GraphReader::quantize_rows(const char* kernel, Slot* slot, Slot** quantized, Slot** row_scales) {
   constexpr double kSteps = 255.0, kLeastScale = 1e-37;  // of a row of zeros
   if (slot->quantized == nullptr) {
     uint32_t sizes[kMostDims];
-    for (size_t d = 0; d < slot->impl.dim; ++d) sizes[d] = size(slot, d);
-    sizes[slot->impl.dim - 1] = 2;
+    for (size_t d = 0; d < slot->rank; ++d) sizes[d] = size(slot, d);
+    sizes[slot->rank - 1] = 2;
     slot->quantized = temporary(sizes_of(slot), ScalarType::Char);
-    slot->row_scales = temporary({sizes, slot->impl.dim});
-    TORCHETTE_TRY(
-        call(kernel, {value_of(slot->source), int64_t{INT8_MIN}, int64_t{INT8_MAX}, kSteps, kLeastScale,
-                      false, false, value_of(slot->quantized), value_of(slot->row_scales)}));
+    slot->row_scales = temporary({sizes, slot->rank});
+    TORCHETTE_TRY(call(kernel, {slot->source, int64_t{INT8_MIN}, int64_t{INT8_MAX}, kSteps, kLeastScale,
+                                false, false, slot->quantized, slot->row_scales}));
   }
   *quantized = slot->quantized;
   *row_scales = slot->row_scales;
   return Error::Ok;
 }
 
-Error Builder::result(Slot** slot) {
+Error GraphReader::result(Slot** slot) {
   if ((*slot)->is_float()) return Error::Ok;
   whole_ = *slot;
   *slot = rounded_ = temporary(sizes_of(whole_));
   return Error::Ok;
 }
 
-Error Builder::find(const Table& n, uint16_t slot, Slot** out, bool optional) {
+Error GraphReader::find(const Table& n, uint16_t slot, Slot** out, bool optional) {
   TORCHETTE_TRY(look(n, slot, out, optional));
   return floats(out);
 }
 
-Error Builder::make(const Table& n, uint16_t slot, Slot** out) {
+Error GraphReader::make(const Table& n, uint16_t slot, Slot** out) {
   TORCHETTE_TRY(claim(n, slot, out));
   return result(out);
 }
 
-Error Builder::one(const Table& n, uint16_t from, uint16_t to, Slot** in, Slot** out) {
+Error GraphReader::one(const Table& n, uint16_t from, uint16_t to, Slot** in, Slot** out) {
   TORCHETTE_TRY(look(n, from, in));
   TORCHETTE_TRY(claim(n, to, out));
   return tabulated(in, out);
 }
 
-Error Builder::tabulated(Slot** in, Slot** out) {
+Error GraphReader::tabulated(Slot** in, Slot** out) {
   static constexpr uint32_t kAll[] = {kBytes};
   const Slot& read = **in;
-  if (!read.is_bytes() || !(*out)->is_bytes() || read.bound <= kBytes) {
+  if (!read.is_bytes() || !(*out)->is_bytes() || read.numel <= kBytes) {
     TORCHETTE_TRY(floats(in));
     return result(out);
   }
@@ -225,7 +223,7 @@ Error Builder::tabulated(Slot** in, Slot** out) {
   TORCHETTE_CHECK(*in != nullptr, MemoryAllocationFailed, "no memory for a table of XNNPACK's graph");
   for (size_t i = 0; i < kBytes; ++i) {
     const auto whole = is_signed(read) ? static_cast<int8_t>(i) : static_cast<int32_t>(i);
-    static_cast<float*>((*in)->impl.data)[i] = static_cast<float>(whole - read.how.zero) * read.how.scale;
+    static_cast<float*>((*in)->data)[i] = static_cast<float>(whole - read.how.zero) * read.how.scale;
   }
   return Error::Ok;
 }
@@ -235,7 +233,7 @@ bool stand_for_the_same(const Slot& a, const Slot& b) {
          (a.is_bytes() && a.how.type == b.how.type && a.how.zero == b.how.zero && a.how.scale == b.how.scale);
 }
 
-Error Builder::moved(const Table& n, uint16_t from, uint16_t to, Slot** in, Slot** out) {
+Error GraphReader::moved(const Table& n, uint16_t from, uint16_t to, Slot** in, Slot** out) {
   TORCHETTE_TRY(look(n, from, in));
   TORCHETTE_TRY(claim(n, to, out));
   if (stand_for_the_same(**in, **out)) return Error::Ok;
@@ -243,27 +241,25 @@ Error Builder::moved(const Table& n, uint16_t from, uint16_t to, Slot** in, Slot
   return result(out);
 }
 
-Error Builder::round() {
+Error GraphReader::round() {
   if (whole_ == nullptr) return Error::Ok;
-  Slot* const table = looked_up_ == nullptr ? whole_ : temporary(sizes_of(rounded_), whole_->impl.type);
+  Slot* const table = looked_up_ == nullptr ? whole_ : temporary(sizes_of(rounded_), whole_->type);
   const Limits all = {-INFINITY, INFINITY};
-  TORCHETTE_TRY(
-      call("cpu::quantize.out", {value_of(rounded_), double{whole_->how.scale}, int64_t{whole_->how.zero},
-                                 low_of(*whole_, all), high_of(*whole_, all), value_of(table)}));
-  if (looked_up_ != nullptr)
-    TORCHETTE_TRY(call("cpu::lookup.out", {value_of(looked_up_), value_of(table), value_of(whole_)}));
+  TORCHETTE_TRY(call("cpu::quantize.out", {rounded_, double{whole_->how.scale}, int64_t{whole_->how.zero},
+                                           low_of(*whole_, all), high_of(*whole_, all), table}));
+  if (looked_up_ != nullptr) TORCHETTE_TRY(call("cpu::lookup.out", {looked_up_, table, whole_}));
   whole_ = rounded_ = looked_up_ = nullptr;
   return Error::Ok;
 }
 
-Slot* Builder::packed_integers(const Slot* weights, size_t groups, size_t outputs, size_t inputs,
-                               const size_t (&steps)[3], size_t unit, Span<const uint32_t> sizes, float* sums,
-                               size_t line) {
+Slot* GraphReader::packed_integers(const Slot* weights, size_t groups, size_t outputs, size_t inputs,
+                                   const size_t (&steps)[3], size_t unit, Span<const uint32_t> sizes,
+                                   float* sums, size_t line) {
   const bool in_halves = unit == kOctet;
   const size_t bytes = in_halves ? unit / 2 : unit;
   Slot* const slot = stored(sizes, in_halves ? ScalarType::Byte : ScalarType::Char);
   if (slot == nullptr) return nullptr;
-  auto* to = static_cast<uint8_t*>(slot->impl.data);
+  auto* to = static_cast<uint8_t*>(slot->data);
   for (size_t group = 0; group < groups; ++group)
     for (size_t panel = 0; panel < outputs; panel += kPanelWidth)
       for (size_t first = 0; first < inputs; first += unit)
@@ -284,14 +280,14 @@ Slot* Builder::packed_integers(const Slot* weights, size_t groups, size_t output
   return slot;
 }
 
-Error Builder::integer_weights(const Slot* in, const Slot* weights, const Slot* bias, const Slot* out,
-                               size_t groups, size_t outputs, size_t inputs, const size_t (&steps)[3],
-                               size_t unit, Span<const uint32_t> sizes, Slot** packed, Slot** terms) {
+Error GraphReader::integer_weights(const Slot* in, const Slot* weights, const Slot* bias, const Slot* out,
+                                   size_t groups, size_t outputs, size_t inputs, const size_t (&steps)[3],
+                                   size_t unit, Span<const uint32_t> sizes, Slot** packed, Slot** terms) {
   const size_t width = (outputs + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
   const uint32_t of_terms[] = {static_cast<uint32_t>(groups), 3, static_cast<uint32_t>(width)};
   *terms = stored(of_terms);
   TORCHETTE_CHECK(*terms != nullptr, MemoryAllocationFailed, "no memory for a layer of XNNPACK's graph");
-  auto* const sums = static_cast<float*>((*terms)->impl.data);
+  auto* const sums = static_cast<float*>((*terms)->data);
   memset(sums, 0, groups * 3 * width * sizeof(float));
   for (size_t group = 0; group < groups; ++group)
     for (size_t row = 0; row < outputs; ++row) {

@@ -2,7 +2,7 @@
 // Layers with weights, which are packed here, and pools.
 #include <cmath>
 
-#include "torchette/backends/xnnpack/kernels/program.h"
+#include "torchette/backends/xnnpack/kernels/graph_reader.h"
 
 namespace torchette {
 namespace xnnpack {
@@ -21,16 +21,15 @@ const char* activation_of(const Definition& d, Definition* rest) {
 /// Whether weights are whole numbers of 8 or 4 bits with a scale for each output, or groups that the kernel
 /// has.
 bool weights_are_whole(const Slot& weights, uint32_t outputs_dim) {
-  const bool in_halves = weights.impl.type == ScalarType::Bits4x2;
-  return weights.is_constant && weights.how.zero == 0 &&
-         (in_halves || weights.impl.type == ScalarType::Char) &&
+  const bool in_halves = weights.type == ScalarType::Bits4x2;
+  return weights.is_constant() && weights.how.zero == 0 && (in_halves || weights.type == ScalarType::Char) &&
          (weights.how.scales == nullptr || weights.how.channel_dim == outputs_dim) &&
          weights.how.group % kOctet == 0;
 }
 
 /// The sizes of a filter, all of which are checked against what is stored.
 Error check_filter(const Slot* filter, const uint64_t (&sizes)[4]) {
-  bool fits = filter->is_constant && filter->impl.dim == 4;
+  bool fits = filter->is_constant() && filter->rank == 4;
   for (size_t d = 0; fits && d < 4; ++d)
     fits = sizes[d] != 0 && sizes[d] == static_cast<uint64_t>(filter->sizes[d]);
   TORCHETTE_CHECK(fits, DelegateInvalidCompatibility, "a convolution's weights do not fit its numbers");
@@ -39,8 +38,8 @@ Error check_filter(const Slot* filter, const uint64_t (&sizes)[4]) {
 
 }  // namespace
 
-Slot* Builder::packed(const Slot* weights, size_t groups, size_t outputs, size_t inputs,
-                      const size_t (&steps)[3], Span<const uint32_t> sizes) {
+Slot* GraphReader::packed(const Slot* weights, size_t groups, size_t outputs, size_t inputs,
+                          const size_t (&steps)[3], Span<const uint32_t> sizes) {
   const size_t panels = (outputs + kPanelWidth - 1) / kPanelWidth;
   const uint64_t floats =
       uint64_t{groups} * panels * inputs * kPanelWidth;  // of weights that there are: no overflow
@@ -48,11 +47,11 @@ Slot* Builder::packed(const Slot* weights, size_t groups, size_t outputs, size_t
                  ? static_cast<float*>(memory_->allocate(static_cast<size_t>(floats) * sizeof(float), 64))
                  : nullptr;
   if (to == nullptr) {
-    full_ = true;
+    builder_.set_full();
     return nullptr;
   }
   Slot* const slot = constant(sizes, to);
-  const auto* const from = static_cast<const float*>(weights->impl.data);
+  const auto* const from = static_cast<const float*>(weights->data);
   for (size_t group = 0; group < groups; ++group)
     for (size_t panel = 0; panel < panels; ++panel)
       for (size_t i = 0; i < inputs; ++i)
@@ -63,23 +62,22 @@ Slot* Builder::packed(const Slot* weights, size_t groups, size_t outputs, size_t
   return slot;
 }
 
-Error Builder::vector(Slot* bias, uint64_t count, Slot** out) {
+Error GraphReader::vector(Slot* bias, uint64_t count, Slot** out) {
   *out = bias;
   if (bias == nullptr) return Error::Ok;
-  TORCHETTE_CHECK(bias->bound == count && count <= INT32_MAX, DelegateInvalidCompatibility,
+  TORCHETTE_CHECK(bias->numel == count && count <= INT32_MAX, DelegateInvalidCompatibility,
                   "a layer's bias does not fit its weights");
-  if (bias->impl.dim == 1 || !bias->is_constant) return Error::Ok;
+  if (bias->rank == 1 || !bias->is_constant()) return Error::Ok;
   const uint32_t sizes[] = {static_cast<uint32_t>(count)};
   *out = shown(bias, sizes);
   return Error::Ok;
 }
 
-Error Builder::with_border(const char* kernel, Slot* image, const uint32_t (&before)[2],
-                           const uint32_t (&behind)[2], bool is_own, double value, int64_t (&padding)[2],
-                           Slot** out) {
+Error GraphReader::with_border(const char* kernel, Slot* image, const uint32_t (&before)[2],
+                               const uint32_t (&behind)[2], bool is_own, double value, int64_t (&padding)[2],
+                               Slot** out) {
   *out = image;
-  TORCHETTE_CHECK(image->impl.dim == 4, DelegateInvalidCompatibility, "an image of %u dimensions",
-                  image->impl.dim);
+  TORCHETTE_CHECK(image->rank == 4, DelegateInvalidCompatibility, "an image of %u dimensions", image->rank);
   for (int d = 0; d < 2; ++d) padding[d] = before[d];
   if (is_own && before[0] == behind[0] && before[1] == behind[1]) return Error::Ok;
   const int64_t around[] = {0, 0, before[1], behind[1], before[0], behind[0]};
@@ -91,11 +89,11 @@ Error Builder::with_border(const char* kernel, Slot* image, const uint32_t (&bef
     sizes[d + 1] = static_cast<uint32_t>(wide);
     padding[d] = 0;
   }
-  *out = temporary(sizes, image->impl.type);
-  return call(kernel, {value_of(image), integers(around), value, value_of(*out)});
+  *out = temporary(sizes, image->type);
+  return call(kernel, {image, integers(around), value, *out});
 }
 
-Error Builder::convolution(const Definition& d) {
+Error GraphReader::convolution(const Definition& d) {
   using C = fb::XNNConv2d;
   const Table& n = d.n;
   const auto u = [&](uint16_t slot) { return n.get<uint32_t>(slot); };
@@ -125,10 +123,10 @@ Error Builder::convolution(const Definition& d) {
   TORCHETTE_TRY(with_border(d.kernels[2], in, {u(C::kPaddingTop), u(C::kPaddingLeft)},
                             {u(C::kPaddingBottom), u(C::kPaddingRight)}, true,
                             is_whole ? static_cast<double>(in->how.zero) : 0.0, padding, &in));
-  const Value stride = integers({{u(C::kSubsamplingHeight), u(C::kSubsamplingWidth)}});
-  const Value dilation = integers({{u(C::kDilationHeight), u(C::kDilationWidth)}});
+  const Entry* stride = integers({{u(C::kSubsamplingHeight), u(C::kSubsamplingWidth)}});
+  const Entry* dilation = integers({{u(C::kDilationHeight), u(C::kDilationWidth)}});
   Definition rest = d;
-  const Value activation = text(activation_of(d, &rest));
+  const Entry* activation = text(activation_of(d, &rest));
   const size_t taps = size_t{kh} * kw, depth = taps * static_cast<size_t>(gic),
                rows = static_cast<size_t>(goc), all = static_cast<size_t>(outputs);
   const auto panels = [](size_t count) {
@@ -138,53 +136,51 @@ Error Builder::convolution(const Definition& d) {
   if (is_whole) {
     const int64_t zero = numbers->how.zero, to_zero = out->how.zero;
     const int64_t low = low_of(*out, d.limits), high = high_of(*out, d.limits);
-    const Value kernel = integers({{kh, kw}});
+    const Entry* kernel = integers({{kh, kw}});
     Slot *weights, *terms;
     if (is_depthwise && taps <= kMaxDepthwiseTaps) {
       const size_t steps[] = {0, last ? 1 : taps, last ? all : 1};
       TORCHETTE_TRY(integer_weights(numbers, filter, bias, out, 1, all, taps, steps, 1,
                                     {{panels(all), static_cast<uint32_t>(taps), kPanelWidth}}, &weights,
                                     &terms));
-      return call(d.integers[1], {value_of(in), value_of(weights), value_of(terms), zero, kernel, stride,
-                                  integers(padding), dilation, to_zero, low, high, value_of(out)});
+      return call(d.integers[1], {in, weights, terms, zero, kernel, stride, integers(padding), dilation,
+                                  to_zero, low, high, out});
     }
     const size_t steps[] = {last ? rows : rows * depth, last ? 1 : depth, last ? all : 1};
     const auto quads = static_cast<uint32_t>((depth + kQuad - 1) / kQuad);
     TORCHETTE_TRY(integer_weights(
         numbers, filter, bias, out, static_cast<size_t>(groups), rows, depth, steps, kQuad,
         {{static_cast<uint32_t>(groups), panels(rows), quads, kPanelWidth, kQuad}}, &weights, &terms));
-    return call(d.integers[0],
-                {value_of(in), value_of(weights), value_of(terms), zero, kernel, stride, integers(padding),
-                 dilation, static_cast<int64_t>(outputs), to_zero, low, high, value_of(out)});
+    return call(d.integers[0], {in, weights, terms, zero, kernel, stride, integers(padding), dilation,
+                                static_cast<int64_t>(outputs), to_zero, low, high, out});
   }
   if (is_depthwise) {
     const size_t steps[] = {0, last ? 1 : taps, last ? all : 1};
     Slot* const weights = packed(filter, 1, all, taps, steps, {{panels(all), kh, kw, kPanelWidth}});
-    TORCHETTE_TRY(call(d.kernels[1], {value_of(in), value_of(weights), value_of(bias), Value(), stride,
-                                      integers(padding), dilation, activation, value_of(out)}));
+    TORCHETTE_TRY(call(
+        d.kernels[1], {in, weights, bias, Argument(), stride, integers(padding), dilation, activation, out}));
   } else {
     const size_t steps[] = {last ? rows : rows * depth, last ? 1 : depth, last ? all : 1};
     Slot* const weights = packed(
         filter, static_cast<size_t>(groups), rows, depth, steps,
         {{static_cast<uint32_t>(groups), panels(rows), kh, kw, static_cast<uint32_t>(gic), kPanelWidth}});
-    TORCHETTE_TRY(call(d.kernels[0],
-                       {value_of(in), value_of(weights), value_of(bias), Value(), stride, integers(padding),
-                        dilation, static_cast<int64_t>(outputs), activation, value_of(out)}));
+    TORCHETTE_TRY(call(d.kernels[0], {in, weights, bias, Argument(), stride, integers(padding), dilation,
+                                      static_cast<int64_t>(outputs), activation, out}));
   }
   return finish(rest, out);
 }
 
-Error Builder::channels_second(Slot* image, Slot** out) {
-  TORCHETTE_CHECK(image->impl.dim == 4, DelegateInvalidCompatibility, "an image of %u dimensions",
-                  image->impl.dim);
+Error GraphReader::channels_second(Slot* image, Slot** out) {
+  TORCHETTE_CHECK(image->rank == 4, DelegateInvalidCompatibility, "an image of %u dimensions", image->rank);
   const uint32_t sizes[] = {size(image, 0), size(image, 3), size(image, 1), size(image, 2)};
   static constexpr DimOrderType kChannelsLast[] = {0, 2, 3, 1};
   *out = shown(image, sizes, kChannelsLast);
-  return call(nullptr, {value_of(image), value_of(*out)}, show_permuted);
+  TORCHETTE_CHECK(*out != nullptr, MemoryAllocationFailed, "no memory for an image of XNNPACK's graph");
+  return Error::Ok;
 }
 
 /// By the kernel of torch's order, which takes images as they are: only the weights change places.
-Error Builder::transposed_convolution(const Definition& d) {
+Error GraphReader::transposed_convolution(const Definition& d) {
   using C = fb::XNNConvTranspose2d;
   const Table& n = d.n;
   const auto u = [&](uint16_t slot) { return n.get<uint32_t>(slot); };
@@ -201,9 +197,9 @@ Error Builder::transposed_convolution(const Definition& d) {
                   NotSupported,
                   "a transposed convolution with other paddings before than behind needs XNNPACK's library");
   // [groups, outputs, taps, inputs] -> [groups, inputs, outputs, taps]
-  auto* const moved = memory_->allocate_list<float>(filter->bound);
+  auto* const moved = memory_->allocate_list<float>(filter->numel);
   TORCHETTE_CHECK(moved != nullptr, MemoryAllocationFailed, "no memory for a filter of XNNPACK's graph");
-  const auto* const stored = static_cast<const float*>(filter->impl.data);
+  const auto* const stored = static_cast<const float*>(filter->data);
   const size_t taps = size_t{kh} * kw, inputs = static_cast<size_t>(gic), outputs = static_cast<size_t>(goc);
   float* place = moved;
   for (size_t group = 0; group < groups; ++group)
@@ -216,17 +212,18 @@ Error Builder::transposed_convolution(const Definition& d) {
   Slot* const weights = constant({{static_cast<uint32_t>(all), static_cast<uint32_t>(goc), kh, kw}}, moved);
   TORCHETTE_TRY(channels_second(in, &from));
   TORCHETTE_TRY(channels_second(out, &to));
-  const Value stride = integers({{u(C::kSubsamplingHeight), u(C::kSubsamplingWidth)}});
-  const Value padding = integers({{u(C::kPaddingTop), u(C::kPaddingLeft)}});
-  const Value dilation = integers({{u(C::kDilationHeight), u(C::kDilationWidth)}});
-  const Value adjustment = integers({{u(C::kAdjustmentHeight), u(C::kAdjustmentWidth)}});
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(from), value_of(weights), value_of(bias), stride, padding,
-                                    dilation, true, adjustment, static_cast<int64_t>(groups), value_of(to)}));
-  TORCHETTE_TRY(call(nullptr, {value_of(to), value_of(out)}, take_sizes));
+  TORCHETTE_TRY(call(kSameElements, {in, from}));
+  const Entry* stride = integers({{u(C::kSubsamplingHeight), u(C::kSubsamplingWidth)}});
+  const Entry* padding = integers({{u(C::kPaddingTop), u(C::kPaddingLeft)}});
+  const Entry* dilation = integers({{u(C::kDilationHeight), u(C::kDilationWidth)}});
+  const Entry* adjustment = integers({{u(C::kAdjustmentHeight), u(C::kAdjustmentWidth)}});
+  TORCHETTE_TRY(call(d.kernels[0], {from, weights, bias, stride, padding, dilation, true, adjustment,
+                                    static_cast<int64_t>(groups), to}));
+  TORCHETTE_TRY(call(kSameElements, {to, out}));
   return finish(d, out);
 }
 
-Error Builder::max_pool(const Definition& d) {
+Error GraphReader::max_pool(const Definition& d) {
   using P = fb::XNNMaxPooling2d;
   const auto u = [&](uint16_t slot) { return d.n.get<uint32_t>(slot); };
   Slot *in, *out;
@@ -239,14 +236,14 @@ Error Builder::max_pool(const Definition& d) {
   TORCHETTE_TRY(with_border(
       d.kernels[1], in, before, {u(P::kPaddingBottom), u(P::kPaddingRight)}, is_own,
       in->is_float() ? double{-kInfinity} : static_cast<double>(whole_of(*in, -kInfinity)), padding, &in));
-  const Value dilation = integers({{u(P::kDilationHeight), u(P::kDilationWidth)}});
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), integers({{window[0], window[1]}}),
+  const Entry* dilation = integers({{u(P::kDilationHeight), u(P::kDilationWidth)}});
+  TORCHETTE_TRY(call(d.kernels[0], {in, integers({{window[0], window[1]}}),
                                     integers({{u(P::kStrideHeight), u(P::kStrideWidth)}}), integers(padding),
-                                    dilation, false, value_of(out)}));
+                                    dilation, false, out}));
   return finish(d, out);
 }
 
-Error Builder::avg_pool(const Definition& d) {
+Error GraphReader::avg_pool(const Definition& d) {
   using P = fb::XNNAvgPooling2d;
   const auto u = [&](uint16_t slot) { return d.n.get<uint32_t>(slot); };
   Slot *in, *out;
@@ -256,14 +253,14 @@ Error Builder::avg_pool(const Definition& d) {
                   NotSupported,
                   "an average pool with other paddings before than behind needs XNNPACK's library");
   // what is padded is not counted
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), integers({{u(P::kPoolingHeight), u(P::kPoolingWidth)}}),
-                                    integers({{u(P::kStrideHeight), u(P::kStrideWidth)}}),
-                                    integers({{u(P::kPaddingTop), u(P::kPaddingLeft)}}), false, false,
-                                    Value(), value_of(out)}));
+  TORCHETTE_TRY(call(d.kernels[0],
+                     {in, integers({{u(P::kPoolingHeight), u(P::kPoolingWidth)}}),
+                      integers({{u(P::kStrideHeight), u(P::kStrideWidth)}}),
+                      integers({{u(P::kPaddingTop), u(P::kPaddingLeft)}}), false, false, Argument(), out}));
   return finish(d, out);
 }
 
-Error Builder::fully_connected(const Definition& d) {
+Error GraphReader::fully_connected(const Definition& d) {
   using F = fb::XNNFullyConnected;
   Slot *in, *filter, *bias, *out;
   TORCHETTE_TRY(look(d.n, F::kInput1Id, &in));
@@ -271,8 +268,8 @@ Error Builder::fully_connected(const Definition& d) {
   TORCHETTE_TRY(look(d.n, F::kBiasId, &bias, true));
   TORCHETTE_TRY(claim(d.n, F::kOutputId, &out));
   const size_t transposed = d.n.get<uint32_t>(F::kFlags) & kTransposed;
-  TORCHETTE_CHECK(filter->impl.dim == 2, DelegateInvalidCompatibility,
-                  "a linear layer's weights have %u dimensions", filter->impl.dim);
+  TORCHETTE_CHECK(filter->rank == 2, DelegateInvalidCompatibility,
+                  "a linear layer's weights have %u dimensions", filter->rank);
   const uint32_t outputs = size(filter, transposed), inputs = size(filter, 1 - transposed);
   const size_t steps[] = {0, transposed != 0 ? 1 : inputs, transposed != 0 ? outputs : 1};
   const auto panels = static_cast<uint32_t>((size_t{outputs} + kPanelWidth - 1) / kPanelWidth);
@@ -283,8 +280,8 @@ Error Builder::fully_connected(const Definition& d) {
                                   {{panels, (inputs + kQuad - 1) / kQuad, kPanelWidth, kQuad}}, &weights,
                                   &terms));
     return call(d.integers[0],
-                {value_of(in), value_of(weights), value_of(terms), int64_t{in->how.zero}, int64_t{outputs},
-                 int64_t{out->how.zero}, low_of(*out, d.limits), high_of(*out, d.limits), value_of(out)});
+                {in, weights, terms, int64_t{in->how.zero}, int64_t{outputs}, int64_t{out->how.zero},
+                 low_of(*out, d.limits), high_of(*out, d.limits), out});
   }
   const bool of_whole = weights_are_whole(*filter, static_cast<uint32_t>(transposed));
   const bool has_rows = of_whole && in->source != nullptr && in->how.zero == 1 && inputs <= kMaxIntegerDepth;
@@ -294,7 +291,7 @@ Error Builder::fully_connected(const Definition& d) {
   TORCHETTE_TRY(result(&out));
   TORCHETTE_TRY(vector(bias, outputs, &bias));
   if (of_whole) {
-    const bool in_halves = filter->impl.type == ScalarType::Bits4x2;
+    const bool in_halves = filter->type == ScalarType::Bits4x2;
     const uint32_t unit = in_halves ? kOctet : kQuad;
     const uint32_t groups = filter->how.group == 0 ? 1 : inputs / filter->how.group;
     Slot* const weights =
@@ -303,55 +300,52 @@ Error Builder::fully_connected(const Definition& d) {
     Slot* const scales = stored({{panels, groups, kPanelWidth}});
     TORCHETTE_CHECK(weights != nullptr && scales != nullptr, MemoryAllocationFailed,
                     "no memory for a layer of XNNPACK's graph");
-    for (size_t i = 0; i < scales->bound; ++i) {
+    for (size_t i = 0; i < scales->numel; ++i) {
       const size_t output = i / kPanelWidth / groups * kPanelWidth + i % kPanelWidth;
-      static_cast<float*>(scales->impl.data)[i] =
+      static_cast<float*>(scales->data)[i] =
           output < outputs ? scale_at(*filter, output, i / kPanelWidth % groups) : 0.0f;
     }
     Definition rest = d;
     if (has_rows) {
-      const Value activation = text(activation_of(d, &rest));
-      TORCHETTE_TRY(
-          call(d.integers[2], {value_of(in), value_of(row_scales), value_of(weights), value_of(scales),
-                               value_of(bias), Value(), int64_t{outputs}, activation, value_of(out)}));
+      const Entry* activation = text(activation_of(d, &rest));
+      TORCHETTE_TRY(call(d.integers[2], {in, row_scales, weights, scales, bias, Argument(), int64_t{outputs},
+                                         activation, out}));
     } else {
-      TORCHETTE_TRY(call(d.integers[1], {value_of(in), value_of(weights), value_of(scales), value_of(bias),
-                                         int64_t{outputs}, value_of(out)}));
+      TORCHETTE_TRY(call(d.integers[1], {in, weights, scales, bias, int64_t{outputs}, out}));
     }
     return finish(rest, out);
   }
   TORCHETTE_TRY(floats(&filter));
-  if (!filter->is_constant) {
+  if (!filter->is_constant()) {
     // what lies the other way around is read the other way around
     static constexpr DimOrderType kColumns[] = {1, 0};
     Slot* rows = filter;
     if (transposed != 0) {
       rows = shown(filter, {{outputs, inputs}}, kColumns);
-      TORCHETTE_TRY(call(nullptr, {value_of(filter), value_of(rows)}, show_permuted));
+      TORCHETTE_TRY(call(kSameElements, {filter, rows}));
     }
-    TORCHETTE_TRY(call(d.kernels[1], {value_of(in), value_of(rows), value_of(bias), value_of(out)}));
+    TORCHETTE_TRY(call(d.kernels[1], {in, rows, bias, out}));
     return finish(d, out);
   }
   Slot* const weights = packed(filter, 1, outputs, inputs, steps, {{panels, inputs, kPanelWidth}});
   Definition rest = d;
-  const Value activation = text(activation_of(d, &rest));
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), value_of(weights), value_of(bias), Value(),
-                                    int64_t{outputs}, activation, value_of(out)}));
+  const Entry* activation = text(activation_of(d, &rest));
+  TORCHETTE_TRY(call(d.kernels[0], {in, weights, bias, Argument(), int64_t{outputs}, activation, out}));
   return finish(rest, out);
 }
 
-Error Builder::product(const Definition& d) {
+Error GraphReader::product(const Definition& d) {
   using B = fb::XNNBatchMatrixMultiply;
   Slot *a, *b, *out;
   TORCHETTE_TRY(find(d.n, B::kInput1Id, &a));
   TORCHETTE_TRY(find(d.n, B::kInput2Id, &b));
   TORCHETTE_TRY(make(d.n, B::kOutputId, &out));
   const bool transposed = (d.n.get<uint32_t>(B::kFlags) & kTransposed) != 0;
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(a), value_of(b), transposed, value_of(out)}, multiply));
+  TORCHETTE_TRY(call(kMultiply, {a, b, transposed, out}));
   return finish(d, out);
 }
 
-Error Builder::attention(const Definition& d) {
+Error GraphReader::attention(const Definition& d) {
   using A = fb::XNNScaledDotProductAttention;
   Slot *query, *key, *value, *scale, *mask, *out;
   TORCHETTE_TRY(find(d.n, A::kQueryId, &query));
@@ -360,19 +354,19 @@ Error Builder::attention(const Definition& d) {
   TORCHETTE_TRY(find(d.n, A::kScaleId, &scale));
   TORCHETTE_TRY(find(d.n, A::kMaskId, &mask));
   TORCHETTE_TRY(make(d.n, A::kOutputId, &out));
-  const size_t rank = query->impl.dim;
-  TORCHETTE_CHECK(rank >= 3 && key->impl.dim == rank, DelegateInvalidCompatibility,
-                  "attention of queries of %zu dimensions to keys of %u", rank, key->impl.dim);
+  const size_t rank = query->rank;
+  TORCHETTE_CHECK(rank >= 3 && key->rank == rank, DelegateInvalidCompatibility,
+                  "attention of queries of %zu dimensions to keys of %u", rank, key->rank);
   uint32_t sizes[kMostDims];
   for (size_t i = 0; i < rank; ++i) sizes[i] = size(query, i);
   sizes[rank - 1] = size(key, rank - 2);
-  const Value scaled = value_of(temporary(sizes_of(query)));
-  const Value scores = value_of(temporary({sizes, rank})), masked = value_of(temporary({sizes, rank}));
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(query), value_of(scale), scaled}));
-  TORCHETTE_TRY(call(d.kernels[1], {scaled, value_of(key), true, scores}, multiply));
-  TORCHETTE_TRY(call(d.kernels[2], {scores, value_of(mask), int64_t{1}, masked}));
+  Slot* const scaled = temporary(sizes_of(query));
+  Slot *const scores = temporary({sizes, rank}), *const masked = temporary({sizes, rank});
+  TORCHETTE_TRY(call(d.kernels[0], {query, scale, scaled}));
+  TORCHETTE_TRY(call(kMultiply, {scaled, key, true, scores}));
+  TORCHETTE_TRY(call(d.kernels[2], {scores, mask, int64_t{1}, masked}));
   TORCHETTE_TRY(call(d.kernels[3], {masked, int64_t{-1}, false, scores}));
-  TORCHETTE_TRY(call(d.kernels[1], {scores, value_of(value), false, value_of(out)}, multiply));
+  TORCHETTE_TRY(call(kMultiply, {scores, value, false, out}));
   return finish(d, out);
 }
 

@@ -2,7 +2,7 @@
 // The kinds of nodes that a payload may have, and the kernels that each becomes.
 #include <cmath>
 
-#include "torchette/backends/xnnpack/kernels/program.h"
+#include "torchette/backends/xnnpack/kernels/graph_reader.h"
 
 namespace torchette {
 namespace xnnpack {
@@ -12,14 +12,14 @@ constexpr float kInfinity = INFINITY;
 
 }  // namespace
 
-Error Builder::node(const Table& entry) {
+Error GraphReader::node(const Table& entry) {
   struct Row {
     Node kind;
-    Error (Builder::*make)(const Definition&);
+    Error (GraphReader::*make)(const Definition&);
     const char* kernels[4];
   };
   static constexpr Row kRows[] = {
-#define TORCHETTE_XNNPACK_NODE(kind, make, define, code, ...) {Node::kind, &Builder::make, {__VA_ARGS__}},
+#define TORCHETTE_XNNPACK_NODE(kind, make, define, code, ...) {Node::kind, &GraphReader::make, {__VA_ARGS__}},
 #include "torchette/schema/xnnpack.def"
   };
   struct Integers {
@@ -31,7 +31,7 @@ Error Builder::node(const Table& entry) {
 #include "torchette/schema/xnnpack.def"
   };
   const auto kind = entry.get<Node>(fb::XNode::kXnodeUnionType);
-  debug_handle_ = entry.get<uint32_t>(fb::XNode::kDebugHandle);
+  builder_.set_debug_handle(entry.get<uint32_t>(fb::XNode::kDebugHandle));
   const char* const* integers = nullptr;
   for (const Integers& row : kIntegers)
     if (row.kind == kind) integers = row.kernels;
@@ -43,31 +43,30 @@ Error Builder::node(const Table& entry) {
   return Error::NotSupported;
 }
 
-Error Builder::finish(const Definition& d, Slot* out) {
+Error GraphReader::finish(const Definition& d, Slot* out) {
   const auto [low, high] = d.limits;
   if (low == -kInfinity && high == kInfinity) return Error::Ok;
   if (!out->is_float())
-    return call("aten::clamp.out",
-                {value_of(out), low_of(*out, d.limits), high_of(*out, d.limits), value_of(out)});
-  return call("aten::clamp.out", {value_of(out), low == -kInfinity ? Value() : Value(double{low}),
-                                  high == kInfinity ? Value() : Value(double{high}), value_of(out)});
+    return call("aten::clamp.out", {out, low_of(*out, d.limits), high_of(*out, d.limits), out});
+  return call("aten::clamp.out", {out, low == -kInfinity ? Argument() : Argument(double{low}),
+                                  high == kInfinity ? Argument() : Argument(double{high}), out});
 }
 
-Error Builder::unary(const Definition& d) {
+Error GraphReader::unary(const Definition& d) {
   using S = fb::XNNSigmoid;  // all of one operand have these slots
   Slot *in, *out;
   TORCHETTE_TRY(one(d.n, S::kInputId, S::kOutputId, &in, &out));
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), value_of(out)}));
+  TORCHETTE_TRY(call(d.kernels[0], {in, out}));
   return finish(d, out);
 }
 
-Error Builder::convert(const Definition& d) {
+Error GraphReader::convert(const Definition& d) {
   Slot *in, *out;
   TORCHETTE_TRY(look(d.n, fb::XNNConvert::kInputId, &in));
   TORCHETTE_TRY(claim(d.n, fb::XNNConvert::kOutputId, &out));
   if (out->how.type == fb::XNNDatatype::xnn_datatype_qdint8) {
     TORCHETTE_TRY(floats(&in));
-    out->source = out->shows = in;  // no memory, and nothing to do, before a node reads it
+    out->source = in;  // nothing to do before a node reads it
     return Error::Ok;
   }
   if (in->is_float() && out->is_bytes()) {
@@ -75,72 +74,70 @@ Error Builder::convert(const Definition& d) {
     rounded_ = in;
     return Error::Ok;
   }
-  if (in->is_bytes() && out->is_float() && !in->is_constant)
-    return call("cpu::dequantize.out",
-                {value_of(in), double{in->how.scale}, int64_t{in->how.zero}, value_of(out)});
+  if (in->is_bytes() && out->is_float() && !in->is_constant())
+    return call("cpu::dequantize.out", {in, double{in->how.scale}, int64_t{in->how.zero}, out});
   TORCHETTE_TRY(tabulated(&in, &out));
-  return call(d.kernels[0], {value_of(in), value_of(out)});
+  return call(d.kernels[0], {in, out});
 }
 
-Error Builder::copy(const Definition& d) {
+Error GraphReader::copy(const Definition& d) {
   Slot *in, *out;
   TORCHETTE_TRY(moved(d.n, fb::XNNCopy::kInputId, fb::XNNCopy::kOutputId, &in, &out));
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), value_of(out)}));
+  TORCHETTE_TRY(call(d.kernels[0], {in, out}));
   return finish(d, out);
 }
 
-Error Builder::square(const Definition& d) {
+Error GraphReader::square(const Definition& d) {
   Slot *in, *out;
   TORCHETTE_TRY(one(d.n, fb::XNNSquare::kInputId, fb::XNNSquare::kOutputId, &in, &out));
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), value_of(in), value_of(out)}));
+  TORCHETTE_TRY(call(d.kernels[0], {in, in, out}));
   return finish(d, out);
 }
 
-Error Builder::gelu(const Definition& d) {
+Error GraphReader::gelu(const Definition& d) {
   Slot *in, *out;
   TORCHETTE_TRY(one(d.n, fb::XNNGelu::kInputId, fb::XNNGelu::kOutputId, &in, &out));
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), text("none"), value_of(out)}));
+  TORCHETTE_TRY(call(d.kernels[0], {in, text("none"), out}));
   return finish(d, out);
 }
 
-Error Builder::clamp(const Definition& d) {
+Error GraphReader::clamp(const Definition& d) {
   Slot *in, *out;
   TORCHETTE_TRY(one(d.n, fb::XNNClamp::kInputId, fb::XNNClamp::kOutputId, &in, &out));
-  return call(d.kernels[0], {value_of(in), double{d.limits.low}, double{d.limits.high}, value_of(out)});
+  return call(d.kernels[0], {in, double{d.limits.low}, double{d.limits.high}, out});
 }
 
-Error Builder::leaky_relu(const Definition& d) {
+Error GraphReader::leaky_relu(const Definition& d) {
   using L = fb::XNNLeakyReLU;
   Slot *in, *out;
   TORCHETTE_TRY(one(d.n, L::kInputId, L::kOutputId, &in, &out));
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), double{d.n.get<float>(L::kNegativeSlope)}, value_of(out)}));
+  TORCHETTE_TRY(call(d.kernels[0], {in, double{d.n.get<float>(L::kNegativeSlope)}, out}));
   return finish(d, out);
 }
 
-Error Builder::elu(const Definition& d) {
+Error GraphReader::elu(const Definition& d) {
   Slot *in, *out;
   TORCHETTE_TRY(one(d.n, fb::XNNELU::kInputId, fb::XNNELU::kOutputId, &in, &out));
   const double alpha = d.n.get<float>(fb::XNNELU::kAlpha);
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), alpha, 1.0, 1.0, value_of(out)}));
+  TORCHETTE_TRY(call(d.kernels[0], {in, alpha, 1.0, 1.0, out}));
   return finish(d, out);
 }
 
 /// Of the same sizes, or whole numbers of which the second's are broadcast, the engine has a kernel.
-Error Builder::integer_binary(const Definition& d, Slot* a, Slot* b, Slot* out, bool* is_done) {
+Error GraphReader::integer_binary(const Definition& d, Slot* a, Slot* b, Slot* out, bool* is_done) {
   *is_done = d.integers != nullptr && a->is_bytes() && out->is_bytes() && a->how.type == b->how.type &&
-             a->impl.dim == b->impl.dim && a->impl.dim > 0;
+             a->rank == b->rank && a->rank > 0;
   const bool is_product = d.kind == Node::XNNMultiply;
-  for (size_t i = 0; *is_done && i < a->impl.dim; ++i)
+  for (size_t i = 0; *is_done && i < a->rank; ++i)
     *is_done = a->sizes[i] == b->sizes[i] || (is_product && b->sizes[i] == 1);
   if (!*is_done) return Error::Ok;
   const double sign = d.kind == Node::XNNSubtract ? -1.0 : 1.0;
-  return call(d.integers[0],
-              {value_of(a), value_of(b), double{a->how.scale}, int64_t{a->how.zero},
-               sign * double{b->how.scale}, int64_t{b->how.zero}, double{out->how.scale},
-               int64_t{out->how.zero}, low_of(*out, d.limits), high_of(*out, d.limits), value_of(out)});
+  return call(d.integers[0], {a, b, double{a->how.scale}, int64_t{a->how.zero}, sign * double{b->how.scale},
+                              int64_t{b->how.zero}, double{out->how.scale}, int64_t{out->how.zero},
+                              low_of(*out, d.limits), high_of(*out, d.limits), out});
 }
 
-Error Builder::binary(const Definition& d) {
+Error GraphReader::binary(const Definition& d) {
   Slot *a, *b, *out;
   TORCHETTE_TRY(look(d.n, fb::XNNAdd::kInput1Id, &a));
   TORCHETTE_TRY(look(d.n, fb::XNNAdd::kInput2Id, &b));
@@ -153,43 +150,42 @@ Error Builder::binary(const Definition& d) {
   TORCHETTE_TRY(floats(&b));
   TORCHETTE_TRY(result(&out));
   const bool is_sum = d.kind == Node::XNNAdd || d.kind == Node::XNNSubtract;
-  TORCHETTE_TRY(is_sum ? call(d.kernels[0], {value_of(a), value_of(b), int64_t{1}, value_of(out)})
-                       : call(d.kernels[0], {value_of(a), value_of(b), value_of(out)}));
+  TORCHETTE_TRY(is_sum ? call(d.kernels[0], {a, b, int64_t{1}, out}) : call(d.kernels[0], {a, b, out}));
   return finish(d, out);
 }
 
 /// x where it is positive, else x times the slope.
-Error Builder::prelu(const Definition& d) {
+Error GraphReader::prelu(const Definition& d) {
   Slot *in, *slope, *out;
   TORCHETTE_TRY(find(d.n, fb::XNNPReLU::kInput1Id, &in));
   TORCHETTE_TRY(find(d.n, fb::XNNPReLU::kInput2Id, &slope));
   TORCHETTE_TRY(make(d.n, fb::XNNPReLU::kOutputId, &out));
-  const Value part = value_of(temporary(sizes_of(in))), scaled = value_of(temporary(sizes_of(out)));
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), Value(), 0.0, part}));
-  TORCHETTE_TRY(call(d.kernels[1], {part, value_of(slope), scaled}));
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), 0.0, Value(), part}));
-  TORCHETTE_TRY(call(d.kernels[2], {part, scaled, int64_t{1}, value_of(out)}));
+  Slot *const part = temporary(sizes_of(in)), *const scaled = temporary(sizes_of(out));
+  TORCHETTE_TRY(call(d.kernels[0], {in, Argument(), 0.0, part}));
+  TORCHETTE_TRY(call(d.kernels[1], {part, slope, scaled}));
+  TORCHETTE_TRY(call(d.kernels[0], {in, 0.0, Argument(), part}));
+  TORCHETTE_TRY(call(d.kernels[2], {part, scaled, int64_t{1}, out}));
   return finish(d, out);
 }
 
-Error Builder::softmax(const Definition& d) {
+Error GraphReader::softmax(const Definition& d) {
   Slot *in, *out;
   TORCHETTE_TRY(find(d.n, fb::XNNSoftmax::kInputId, &in));
   TORCHETTE_TRY(make(d.n, fb::XNNSoftmax::kOutputId, &out));
-  return call(d.kernels[0], {value_of(in), int64_t{-1}, false, value_of(out)});
+  return call(d.kernels[0], {in, int64_t{-1}, false, out});
 }
 
-Error Builder::mean(const Definition& d) {
+Error GraphReader::mean(const Definition& d) {
   Slot *in, *out;
   TORCHETTE_TRY(find(d.n, fb::XNNGlobalAvgPooling2d::kInputId, &in));
   TORCHETTE_TRY(make(d.n, fb::XNNGlobalAvgPooling2d::kOutputId, &out));
-  TORCHETTE_CHECK(in->impl.dim == 4, DelegateInvalidCompatibility, "an image of %u dimensions", in->impl.dim);
+  TORCHETTE_CHECK(in->rank == 4, DelegateInvalidCompatibility, "an image of %u dimensions", in->rank);
   static constexpr int64_t kPixels[] = {1, 2};
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), integers(kPixels), true, Value(), value_of(out)}));
+  TORCHETTE_TRY(call(d.kernels[0], {in, integers(kPixels), true, Argument(), out}));
   return finish(d, out);
 }
 
-Error Builder::concatenate(const Definition& d) {
+Error GraphReader::concatenate(const Definition& d) {
   using C = fb::XNNConcatenate5;
   static constexpr uint16_t kInputs[] = {C::kInput1Id, C::kInput2Id, C::kInput3Id, C::kInput4Id,
                                          C::kInput5Id};
@@ -207,11 +203,11 @@ Error Builder::concatenate(const Definition& d) {
   for (size_t i = 0; i < count && !is_same; ++i) TORCHETTE_TRY(floats(&in[i]));
   if (!is_same) TORCHETTE_TRY(result(&out));
   const auto axis = static_cast<int32_t>(d.n.get<uint32_t>(C::kAxis));
-  TORCHETTE_TRY(call(d.kernels[0], {tensors(in, count), int64_t{axis}, value_of(out)}));
+  TORCHETTE_TRY(call(d.kernels[0], {tensors(in, count), int64_t{axis}, out}));
   return finish(d, out);
 }
 
-Error Builder::numbers(const Table& n, uint16_t slot, size_t expected, int64_t (&out)[kMostDims]) {
+Error GraphReader::numbers(const Table& n, uint16_t slot, size_t expected, int64_t (&out)[kMostDims]) {
   const Span<const uint32_t> given = n.vector<uint32_t>(slot);
   TORCHETTE_CHECK(given.size() == expected && expected <= kMostDims, DelegateInvalidCompatibility,
                   "a node has %zu numbers for %zu dimensions", given.size(), expected);
@@ -223,37 +219,45 @@ Error Builder::numbers(const Table& n, uint16_t slot, size_t expected, int64_t (
   return Error::Ok;
 }
 
-Error Builder::transpose(const Definition& d) {
+Error GraphReader::transpose(const Definition& d) {
   Slot *in, *out;
   int64_t order[kMostDims];
   TORCHETTE_TRY(moved(d.n, fb::XNNStaticTranspose::kInputId, fb::XNNStaticTranspose::kOutputId, &in, &out));
-  TORCHETTE_TRY(numbers(d.n, fb::XNNStaticTranspose::kPerm, in->impl.dim, order));
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), integers({order, in->impl.dim}), value_of(out)}));
+  TORCHETTE_TRY(numbers(d.n, fb::XNNStaticTranspose::kPerm, in->rank, order));
+  TORCHETTE_TRY(call(d.kernels[0], {in, integers({order, in->rank}), out}));
   return finish(d, out);
 }
 
-/// The same memory in other sizes, unless somebody else wants the result.
-Error Builder::reshape(const Definition& d) {
+/// A view, unless the caller or a limit wants the elements elsewhere.
+Error GraphReader::reshape(const Definition& d) {
   Slot *in, *out;
   int64_t sizes[kMostDims];
   TORCHETTE_TRY(moved(d.n, fb::XNNStaticReshape::kInputId, fb::XNNStaticReshape::kOutputId, &in, &out));
-  TORCHETTE_TRY(numbers(d.n, fb::XNNStaticReshape::kNewShape, out->impl.dim, sizes));
-  const bool is_free = !out->is_result && d.limits.low == -kInfinity && d.limits.high == kInfinity;
-  Slot* const view = is_free ? out : shown(in, sizes_of(out));
-  if (is_free) out->shows = in;
-  TORCHETTE_TRY(
-      call(nullptr, {value_of(in), integers({sizes, out->impl.dim}), value_of(view)}, show_reshaped));
-  if (is_free) return Error::Ok;
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(view), value_of(out)}));
+  TORCHETTE_TRY(numbers(d.n, fb::XNNStaticReshape::kNewShape, out->rank, sizes));
+  bool is_open = false;
+  for (size_t i = 0; i < out->rank; ++i) {
+    TORCHETTE_CHECK(sizes[i] != 0 || !is_open, DelegateInvalidCompatibility,
+                    "a reshape of XNNPACK's graph leaves two sizes open");
+    if (sizes[i] == 0) {  // what is left
+      sizes[i] = -1;
+      is_open = true;
+    }
+  }
+  const bool has_limits = d.limits.low != -kInfinity || d.limits.high != kInfinity;
+  if (out->role == Role::Planned && !has_limits && in->owner()->role != Role::Constant) {
+    out->role = Role::View;
+    out->base = in->owner();
+  }
+  TORCHETTE_TRY(call(d.kernels[0], {in, integers({sizes, out->rank}), out}));
   return finish(d, out);
 }
 
-Error Builder::slice(const Definition& d) {
+Error GraphReader::slice(const Definition& d) {
   using S = fb::XNNStaticSlice;
   Slot *in, *out;
   int64_t offsets[kMostDims], lengths[kMostDims];
   TORCHETTE_TRY(moved(d.n, S::kInputId, S::kOutputId, &in, &out));
-  const size_t rank = in->impl.dim;
+  const size_t rank = in->rank;
   TORCHETTE_TRY(numbers(d.n, S::kOffsets, rank, offsets));
   TORCHETTE_TRY(numbers(d.n, S::kSizes, rank, lengths));
   size_t cuts = 0;  // a length of 0 means all
@@ -261,26 +265,25 @@ Error Builder::slice(const Definition& d) {
     TORCHETTE_CHECK(lengths[i] != 0 || offsets[i] == 0, DelegateInvalidCompatibility, "a slice of nothing");
     cuts += lengths[i] != 0 && (offsets[i] != 0 || lengths[i] != in->sizes[i]);
   }
-  if (cuts == 0) TORCHETTE_TRY(call(d.kernels[1], {value_of(in), value_of(out)}));
+  if (cuts == 0) TORCHETTE_TRY(call(d.kernels[1], {in, out}));
   for (size_t i = 0; i < rank && cuts > 0; ++i) {
     if (lengths[i] == 0 || (offsets[i] == 0 && lengths[i] == in->sizes[i])) continue;
     uint32_t sizes[kMostDims];
     for (size_t j = 0; j < rank; ++j) sizes[j] = size(in, j);
     if (lengths[i] < in->sizes[i]) sizes[i] = static_cast<uint32_t>(lengths[i]);
-    Slot* const part = --cuts == 0 ? out : temporary({sizes, rank}, in->impl.type);
-    TORCHETTE_TRY(
-        call(d.kernels[0], {value_of(in), static_cast<int64_t>(i), offsets[i], lengths[i], value_of(part)}));
+    Slot* const part = --cuts == 0 ? out : temporary({sizes, rank}, in->type);
+    TORCHETTE_TRY(call(d.kernels[0], {in, static_cast<int64_t>(i), offsets[i], lengths[i], part}));
     in = part;
   }
   return finish(d, out);
 }
 
-Error Builder::pad(const Definition& d) {
+Error GraphReader::pad(const Definition& d) {
   using P = fb::XNNStaticConstantPad;
   Slot *in, *out;
   int64_t before[kMostDims], behind[kMostDims], around[2 * kMostDims];
   TORCHETTE_TRY(moved(d.n, P::kInputId, P::kOutputId, &in, &out));
-  const size_t rank = in->impl.dim;
+  const size_t rank = in->rank;
   TORCHETTE_TRY(numbers(d.n, P::kPrePaddings, rank, before));
   TORCHETTE_TRY(numbers(d.n, P::kPostPaddings, rank, behind));
   for (size_t i = 0; i < rank; ++i) {  // from the last dimension to the first
@@ -289,11 +292,11 @@ Error Builder::pad(const Definition& d) {
   }
   const double given = d.n.get<float>(P::kPaddingValue);
   const double value = in->is_float() ? given : static_cast<double>(whole_of(*in, given));
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(in), integers({around, 2 * rank}), value, value_of(out)}));
+  TORCHETTE_TRY(call(d.kernels[0], {in, integers({around, 2 * rank}), value, out}));
   return finish(d, out);
 }
 
-Error Builder::resize(const Definition& d) {
+Error GraphReader::resize(const Definition& d) {
   using R = fb::XNNStaticResizeBilinear2D;
   Slot *in, *out;
   TORCHETTE_TRY(find(d.n, R::kInputId, &in));
@@ -304,8 +307,9 @@ Error Builder::resize(const Definition& d) {
   Slot *from, *to;
   TORCHETTE_TRY(channels_second(in, &from));
   TORCHETTE_TRY(channels_second(out, &to));
-  TORCHETTE_TRY(call(d.kernels[0], {value_of(from), integers(sizes), aligned, Value(), value_of(to)}));
-  TORCHETTE_TRY(call(nullptr, {value_of(to), value_of(out)}, take_sizes));
+  TORCHETTE_TRY(call(kSameElements, {in, from}));
+  TORCHETTE_TRY(call(d.kernels[0], {from, integers(sizes), aligned, Argument(), to}));
+  TORCHETTE_TRY(call(kSameElements, {to, out}));
   return finish(d, out);
 }
 

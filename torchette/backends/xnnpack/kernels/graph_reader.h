@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a payload becomes where XNNPACK's library is absent: values, and calls of kernels on them. All of it
-// is in the method's memory.
+// GraphReader: turns a payload into a program of kernel calls, where XNNPACK's library is absent.
 #pragma once
 
+#include "torchette/backends/delegate/delegate_method.h"
 #include "torchette/backends/xnnpack/kernels/payload.h"
-#include "torchette/runtime/kernel_registry.h"
 
 namespace torchette {
 namespace xnnpack {
+
+using delegate::Argument;
+using delegate::Entry;
+using delegate::Role;
+using delegate::TensorValue;
 
 // The CPU engine's kernels, which get weights as they store them.
 #define TORCHETTE_CONSTANT(name, value) constexpr uint32_t name = value;
@@ -16,36 +20,29 @@ namespace xnnpack {
 /// What the whole numbers q of a value stand for: (q - zero) scale. Constants may have a scale for each index
 /// of a dimension, weights of 4 bits also one for each group of so many numbers along the other.
 struct Quantization {
-  fb::XNNDatatype type;  // fp32 for floats
-  float scale;
-  int32_t zero;
-  const void* scales;  // float32, of groups bfloat16; null where there is one
-  uint32_t channel_dim, group;
+  fb::XNNDatatype type = fb::XNNDatatype::xnn_datatype_fp32;  // of floats
+  float scale = 0;
+  int32_t zero = 0;
+  const void* scales = nullptr;  // float32, of groups bfloat16; null where there is one
+  uint32_t channel_dim = 0, group = 0;
 };
 
-/// A value: what kernels get of it, and where it is. `impl` is first, so that an argument leads here.
-struct Slot {
-  TensorImpl impl;
-  SizesType sizes[kMostDims];
-  StridesType strides[kMostDims];
-  size_t bound;           // elements that it may have
-  Slot* shows;            // whose memory this shows, in other sizes; null where it has some
-  Slot* next;             // of those that nodes write, in their order
-  Slot* above;            // while memory is planned: what lives behind this one
-  uint64_t offset, size;  // in the memory of values
-  uint32_t first, last;   // the nodes that use it: numbers from 1, 0 for none
-  uint32_t argument;      // its place among the delegate's, or kNothing
+/// A value of the payload, or one that a node needs besides.
+struct Slot : delegate::TensorValue {
+  uint32_t argument = kNothing;  // its place among the delegate's
   Quantization how;
-  Slot* source;      // of qdint8: floats that become whole numbers where a node reads them, in one of
-  Slot* quantized;   // these ways,
-  Slot* row_scales;  // with the scale and zero of each row,
-  Slot* rounded;     // or as floats again; null until then
-  bool is_constant, is_result, is_ready, is_present;
-  bool in_blob;          // a constant whose bytes stand in the delegate's own
+  Slot* source = nullptr;      // of qdint8: floats, which become integers where a node reads them, in one of
+  Slot* quantized = nullptr;   // these ways,
+  Slot* row_scales = nullptr;  // with the scale and zero of each row,
+  Slot* rounded = nullptr;     // or as floats again; null until then
+  bool is_ready = false, is_present = false;
+  bool in_blob = false;  // a constant whose bytes stand in the delegate's own
   FreeableBuffer bytes;  // of a constant that is named data
   FreeableBuffer scale_bytes;
 
-  bool is_float() const { return impl.type == ScalarType::Float && source == nullptr; }
+  bool is_constant() const { return role == delegate::Role::Constant; }
+  bool is_result() const { return role == delegate::Role::Output; }
+  bool is_float() const { return type == ScalarType::Float && source == nullptr; }
   /// Whether kernels take it: numbers of 8 bits with one scale.
   bool is_bytes() const {
     return how.type == fb::XNNDatatype::xnn_datatype_qint8 ||
@@ -53,59 +50,17 @@ struct Slot {
   }
 };
 
-struct Call;
-using Run = Error (*)(Context&, const Call&);
+/// A delegate that was loaded.
+struct Loaded {
+  delegate::DelegateMethod* method = nullptr;
+  Span<FreeableBuffer> constants;  // that the method reads
+  bool needs_bytes = false;        // whether constants stand in the processed bytes themselves
 
-/// A call of a kernel, or of what makes calls of it.
-struct Call {
-  Run run;
-  const Kernel* kernel;
-  Value* arguments;
-  Call* next;
-  const Slot* output;
-  uint32_t debug_handle;  // of the node
+  Loaded() = default;
+  Loaded(const Loaded&) = delete;
+  Loaded& operator=(const Loaded&) = delete;
+  ~Loaded();
 };
-
-/// A value that is a result of the program's, for a tracer that asks for those inside.
-struct Tap {
-  const Slot* slot;
-  uint32_t debug_handle;
-  uint8_t layout;  // as in the payload
-};
-
-struct Program {
-  Slot* slots = nullptr;  // the values of the payload
-  size_t slot_count = 0;
-  Slot** arguments = nullptr;
-  size_t argument_count = 0;
-  Call* calls = nullptr;
-  Span<Tap> taps;            // none where nobody asked at init
-  bool needs_bytes = false;  // whether constants stand in the processed bytes themselves
-
-  ~Program() {
-    for (size_t i = 0; i < slot_count; ++i) slots[i].~Slot();
-  }
-};
-
-/// Whether results inside are to be seen from outside.
-bool wants_taps(const EventTracer* tracer);
-/// Tells the tracer what a value is now, if it is one of the taps.
-void tell(const Program& program, const Slot* slot, BackendExecutionContext& context);
-
-/// Gives a tensor other memory. It loses its elements, so that its next sizes are held against the new
-/// capacity.
-inline void move_to(TensorImpl& impl, void* data, size_t capacity) {
-  impl.data = data;
-  impl.capacity = capacity;
-  if (impl.dim == 0) return;
-  impl.sizes[0] = 0;
-  impl.numel = 0;
-}
-
-/// Makes the calls. Errors: DelegateInvalidCompatibility (not a payload of this version, or damaged),
-/// NotSupported (what needs the library, or a kernel that this build left out), MemoryAllocationFailed, those
-/// of named data.
-Error read_program(const FreeableBuffer& processed, BackendInitContext& context, Program* out);
 
 /// A node of the payload.
 struct Definition {
@@ -116,22 +71,25 @@ struct Definition {
   Node kind;
 };
 
-class Builder {
+class GraphReader {
  public:
-  Builder(BackendInitContext& context, Program* out)
-      : memory_(context.get_runtime_allocator()),
-        named_(context.get_named_data_map()),
-        taps_(wants_taps(context.event_tracer())),
-        out_(*out) {}
+  explicit GraphReader(BackendInitContext& context)
+      : context_(context), memory_(context.get_runtime_allocator()), scratch_(*memory_), builder_(scratch_) {}
+  GraphReader(const GraphReader&) = delete;
+  GraphReader& operator=(const GraphReader&) = delete;
+  ~GraphReader();
 
-  Error build(const FreeableBuffer& processed);
+  /// Makes the calls, and loads the method. Errors: DelegateInvalidCompatibility (not a payload of this
+  /// version, or damaged), NotSupported (what needs the library, or a kernel that this build does not have),
+  /// MemoryAllocationFailed, those of named data.
+  Error load(const FreeableBuffer& processed, Loaded* out);
 
  private:
   Error value(const Table& entry);
   Error quantization(const ValueRecord& record, Slot* slot);
   Error node(const Table& entry);
-  Error place();
-  Error find_taps();
+  Error tap_results();
+  Error keep_constants(Loaded* out);
 
   /// The value that a node reads, which must be there; null where the node may go without it. Whole numbers
   /// as floats.
@@ -165,20 +123,18 @@ class Builder {
   Slot* stored(Span<const uint32_t> sizes, ScalarType type = ScalarType::Float);
   Error set(Slot* slot, Span<const uint32_t> sizes, ScalarType type);
   static Span<const uint32_t> sizes_of(const Slot* slot) {
-    return {reinterpret_cast<const uint32_t*>(slot->sizes), slot->impl.dim};  // none is negative
+    return {reinterpret_cast<const uint32_t*>(slot->sizes), slot->rank};  // none is negative
   }
   static uint32_t size(const Slot* slot, size_t d) { return static_cast<uint32_t>(slot->sizes[d]); }
 
-  // Arguments of calls. Where there is no memory, the next call says so.
-  static Value value_of(Slot* slot) { return slot == nullptr ? Value() : Value(Tensor(&slot->impl)); }
-  Value integers(Span<const int64_t> numbers);
-  Value tensors(Slot* const* slots, size_t count);
-  Value text(const char* words);
-
-  Error call(const char* kernel, std::initializer_list<Value> arguments, Run run = nullptr);
+  const Entry* integers(Span<const int64_t> numbers) { return builder_.integers(numbers); }
+  const Entry* tensors(Slot* const* slots, size_t count);
+  const Entry* text(const char* words) { return builder_.text(words); }
+  Error call(const char* kernel, std::initializer_list<Argument> arguments) {
+    return builder_.call(kernel, arguments);
+  }
   /// What ends a node: its limits.
   Error finish(const Definition& d, Slot* out);
-  void use(Slot* slot);
 
   // What the table of nodes names.
   Error unary(const Definition& d);
@@ -230,22 +186,19 @@ class Builder {
   /// A bias, if there is one, in one dimension of that many elements.
   Error vector(Slot* bias, uint64_t count, Slot** out);
   Error numbers(const Table& n, uint16_t slot, size_t expected, int64_t (&out)[kMostDims]);
-  /// The image with its channels as second dimension; in the same memory.
+  /// The image [N, H, W, C] as [N, C, H, W], in the same memory if that is planned.
   Error channels_second(Slot* image, Slot** out);
-
-  MemoryAllocator* memory_;
-  const NamedDataMap* named_;
-  bool taps_;
-  Program& out_;
+  BackendInitContext& context_;
+  MemoryAllocator* memory_;  // of the method
+  delegate::ScratchAllocator scratch_;
+  delegate::ProgramBuilder builder_;
   Payload payload_;
-  Call** end_ = nullptr;
-  uint32_t time_ = 0;  // the number of the node
-  uint32_t debug_handle_ = 0;
-  Slot *first_ = nullptr, **last_ = nullptr;  // those that need memory
-  bool full_ = false;
-  Slot* whole_ = nullptr;      // what the node writes, where that is whole numbers
-  Slot* rounded_ = nullptr;    // the floats that become these,
-  Slot* looked_up_ = nullptr;  // for all bytes, of which this value has some
+  Slot* slots_ = nullptr;  // the values of the payload
+  size_t slot_count_ = 0;
+  TensorValue** arguments_ = nullptr;  // of the delegate
+  Slot* whole_ = nullptr;              // what the node writes, where that is whole numbers
+  Slot* rounded_ = nullptr;            // the floats that become these,
+  Slot* looked_up_ = nullptr;          // for all bytes, of which this value has some
 };
 
 /// Whether equal elements of both mean the same to our kernels.
@@ -264,21 +217,16 @@ float scale_at(const Slot& slot, size_t channel, size_t group);
 bool sums_are_whole(const Slot& in, const Slot& weights, const Slot* bias, const Slot& out,
                     uint32_t outputs_dim, uint64_t inputs);
 
-extern const DimOrderType kNatural[kMostDims];
-
-// Calls of our own: what shows the memory of another value, and what makes several calls of one kernel.
-/// [value, sizes, value that shows it]: one size may be 0, what is left.
-Error show_reshaped(Context& context, const Call& call);
-/// [value, value that shows it with its dimensions in another order]
-Error show_permuted(Context& context, const Call& call);
-/// [value, value that it shows], when a kernel has given the former its sizes: the latter has them, too.
-Error take_sizes(Context& context, const Call& call);
+// Kernels of this backend.
+/// [x, out]: `out` has the elements of `x` in the order of memory, in dimensions of another order.
+inline constexpr char kSameElements[] = "xnnpack::same_elements.out";
 /// [a [*, M, K], b [*, K, N] or [*, N, K], whether b is the latter, out [*, M, N]]: leading sizes are
 /// broadcast.
-Error multiply(Context& context, const Call& call);
-/// [floats, how many of the last dimensions are a row, out]: each row's numbers become the nearest of 256
-/// that the row has evenly between its least and its greatest, and 0.
-Error round_rows(Context& context, const Call& call);
+inline constexpr char kMultiply[] = "xnnpack::multiply.out";
+/// [x, count of the last dimensions that are a row, out]: each row's numbers become the nearest of 256 that
+/// the row has evenly between its least and its greatest, and 0.
+inline constexpr char kRoundRows[] = "xnnpack::round_rows.out";
+Kernels own_kernels();
 
 }  // namespace xnnpack
 }  // namespace torchette

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Calls that are no kernel's own: they show memory in other sizes, or call one kernel several times.
+// Kernels of this backend: products of matrices that are broadcast, and rows as the library quantizes them.
 #include <cmath>
 
-#include "torchette/backends/xnnpack/kernels/program.h"
+#include "torchette/backends/xnnpack/kernels/graph_reader.h"
 
 namespace torchette {
 namespace xnnpack {
 namespace {
-
-TensorImpl& impl_of(const Call& call, size_t i) { return *call.arguments[i].to_tensor().unsafe_impl(); }
 
 /// A matrix, or some of them, in memory that somebody else checks.
 struct Matrices {
@@ -18,7 +16,7 @@ struct Matrices {
 
   /// [count, rows, columns]; transposed: the memory is [count, columns, rows].
   void set(float* data, size_t count, size_t rows, size_t columns, bool transposed) {
-    static constexpr DimOrderType kTransposed[] = {0, 2, 1};
+    static constexpr DimOrderType kRowMajor[] = {0, 1, 2}, kTransposed[] = {0, 2, 1};
     sizes[0] = static_cast<SizesType>(count);
     sizes[1] = static_cast<SizesType>(rows);
     sizes[2] = static_cast<SizesType>(columns);
@@ -29,7 +27,7 @@ struct Matrices {
     impl = {data,
             sizes,
             strides,
-            transposed ? kTransposed : kNatural,
+            transposed ? kTransposed : kRowMajor,
             numel,
             static_cast<int32_t>(numel),
             3,
@@ -38,8 +36,7 @@ struct Matrices {
   }
 };
 
-// Elements that are worth a thread.
-constexpr size_t kLeastElements = 1 << 14;
+constexpr size_t kLeastElements = 1 << 14;  // that are worth a thread
 
 /// The nearest whole number, ties to even, of one between -2^22 and 2^22.
 float nearest(float x) {
@@ -69,50 +66,21 @@ void round_row(const float* from, size_t length, float* to) {
   }
 }
 
-}  // namespace
-
-Error show_reshaped(Context&, const Call& call) {
-  const TensorImpl& from = impl_of(call, 0);
-  TensorImpl& to = impl_of(call, 2);
-  const Span<const int64_t> wanted = call.arguments[1].to_int_list();  // as many as `to` has dimensions
-  SizesType sizes[kMostDims];
-  size_t open = wanted.size();
-  int64_t known = 1;
-  for (size_t d = 0; d < wanted.size(); ++d) {
-    sizes[d] = static_cast<SizesType>(wanted[d]);
-    TORCHETTE_CHECK(wanted[d] != 0 || open == wanted.size(), InvalidArgument,
-                    "a reshape leaves two sizes of XNNPACK's graph open");
-    if (wanted[d] == 0)
-      open = d;
-    else
-      known = known > from.numel ? known : known * wanted[d];  // beyond it is wrong, however far
-  }
-  if (open < wanted.size()) sizes[open] = static_cast<SizesType>(from.numel / known);
-  TORCHETTE_CHECK(known * (open < wanted.size() ? sizes[open] : 1) == from.numel, InvalidArgument,
-                  "a reshape of %d elements of XNNPACK's graph to others", static_cast<int>(from.numel));
-  move_to(to, from.data, from.capacity);
-  return resize_tensor(Tensor(&to), {sizes, wanted.size()});
+/// If both are the same memory, as the plan wants it, nothing is copied.
+Error same_elements(Context&, const Tensor& x, Tensor& out) {
+  TORCHETTE_CHECK(x.dim() == out.dim(), InvalidArgument, "a tensor of %td dimensions becomes one of %td",
+                  x.dim(), out.dim());
+  SizesType sizes[delegate::kMaxRank];
+  const auto rank = static_cast<size_t>(x.dim());
+  for (size_t d = 0; d < rank; ++d) sizes[out.dim_order()[d]] = x.sizes()[x.dim_order()[d]];
+  TORCHETTE_TRY(resize_tensor(out, {sizes, rank}));
+  if (out.const_data_ptr() != x.const_data_ptr() && x.numel() != 0)
+    memcpy(out.mutable_data_ptr(), x.const_data_ptr(), x.nbytes());
+  return Error::Ok;
 }
 
-Error show_permuted(Context&, const Call& call) {
-  const TensorImpl& from = impl_of(call, 0);
-  TensorImpl& to = impl_of(call, 1);
-  SizesType sizes[kMostDims];
-  for (size_t d = 0; d < from.dim; ++d) sizes[to.dim_order[d]] = from.sizes[d];
-  move_to(to, from.data, from.capacity);
-  return resize_tensor(Tensor(&to), {sizes, from.dim});
-}
-
-Error take_sizes(Context&, const Call& call) {
-  const TensorImpl& from = impl_of(call, 0);
-  SizesType sizes[kMostDims];
-  for (size_t d = 0; d < from.dim; ++d) sizes[d] = from.sizes[from.dim_order[d]];
-  return resize_tensor(call.arguments[1].to_tensor(), {sizes, from.dim});
-}
-
-Error multiply(Context& context, const Call& call) {
-  const TensorImpl &a = impl_of(call, 0), &b = impl_of(call, 1), &out = impl_of(call, 3);
-  const bool transposed = call.arguments[2].to_bool();
+Error multiply(Context& context, const Tensor& first, const Tensor& second, bool transposed, Tensor& result) {
+  const TensorImpl &a = *first.unsafe_impl(), &b = *second.unsafe_impl(), &out = *result.unsafe_impl();
   TORCHETTE_CHECK(a.dim >= 2 && b.dim >= 2, InvalidArgument, "a product of matrices of %u and %u dimensions",
                   a.dim, b.dim);
   const auto from_end = [](const TensorImpl& t, size_t d) { return d < t.dim ? t.sizes[t.dim - 1 - d] : 1; };
@@ -122,7 +90,7 @@ Error multiply(Context& context, const Call& call) {
                   "a product of matrices of %d columns and %d rows", static_cast<int>(from_end(a, 0)),
                   static_cast<int>(from_end(b, transposed ? 0 : 1)));
   const size_t rank = a.dim > b.dim ? a.dim : b.dim;
-  SizesType sizes[kMostDims];
+  SizesType sizes[delegate::kMaxRank];
   size_t batches = 1;
   bool a_repeats = false, b_repeats = false;
   sizes[rank - 1] = static_cast<SizesType>(columns);
@@ -136,10 +104,12 @@ Error multiply(Context& context, const Call& call) {
     b_repeats |= y != sizes[rank - 1 - d];
     batches *= static_cast<size_t>(sizes[rank - 1 - d]);
   }
-  TORCHETTE_TRY(resize_tensor(Tensor(call.arguments[3].to_tensor()), {sizes, rank}));
+  TORCHETTE_TRY(resize_tensor(result, {sizes, rank}));
   auto* const x = static_cast<float*>(a.data);
   auto* const y = static_cast<float*>(b.data);
   auto* const z = static_cast<float*>(out.data);
+  const Kernel* const bmm = find_kernel("aten::bmm.out");
+  TORCHETTE_CHECK(bmm != nullptr, OperatorMissing, "there is no kernel aten::bmm.out");
   const auto product = [&](size_t count, float* left, size_t m, float* right, float* to) {
     static constexpr int32_t kIndices[] = {0, 1, 2};
     Matrices of[3];
@@ -147,7 +117,7 @@ Error multiply(Context& context, const Call& call) {
     of[1].set(right, count, depth, columns, transposed);
     of[2].set(to, count, m, columns, false);
     Value arguments[] = {Tensor(&of[0].impl), Tensor(&of[1].impl), Tensor(&of[2].impl)};
-    return call.kernel->function(context, {arguments, kIndices});
+    return bmm->function(context, {arguments, kIndices});
   };
   if (!a_repeats && !b_repeats) return product(batches, x, rows, y, z);
   if (!a_repeats && b.numel == static_cast<int32_t>(depth * columns))
@@ -170,10 +140,10 @@ Error multiply(Context& context, const Call& call) {
   return Error::Ok;
 }
 
-Error round_rows(Context& context, const Call& call) {
-  const TensorImpl &in = impl_of(call, 0), &out = impl_of(call, 2);
-  TORCHETTE_TRY(resize_tensor(Tensor(call.arguments[2].to_tensor()), {in.sizes, in.dim}));
-  const auto inner = static_cast<size_t>(call.arguments[1].to_int());  // at most as many as `out` has
+Error round_rows(Context& context, const Tensor& x, int64_t row_dims, Tensor& result) {
+  const TensorImpl &in = *x.unsafe_impl(), &out = *result.unsafe_impl();
+  TORCHETTE_TRY(resize_tensor(result, x.sizes()));
+  const auto inner = static_cast<size_t>(row_dims);  // at most as many as `x` has: GraphReader::quantization
   size_t length = 1;
   for (size_t d = in.dim - inner; d < in.dim; ++d) length *= static_cast<size_t>(in.sizes[d]);
   const auto count = static_cast<size_t>(in.numel);
@@ -185,6 +155,14 @@ Error round_rows(Context& context, const Call& call) {
                        });
   return Error::Ok;
 }
+
+constexpr Kernel kEntries[] = {kernel_entry<true, same_elements>(kSameElements),
+                               kernel_entry<true, multiply>(kMultiply),
+                               kernel_entry<true, round_rows>(kRoundRows)};
+
+}  // namespace
+
+Kernels own_kernels() { return kEntries; }
 
 }  // namespace xnnpack
 }  // namespace torchette

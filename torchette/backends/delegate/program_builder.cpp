@@ -1,0 +1,531 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "torchette/backends/delegate/program_builder.h"
+
+#include <cstring>
+#include <new>
+
+#include "torchette/runtime/platform.h"
+
+namespace torchette {
+namespace delegate {
+
+namespace fb = schema;
+
+namespace {
+
+constexpr size_t kAlignment = 64;  // of planned tensors
+constexpr DimOrderType kRowMajor[kMaxRank] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+}  // namespace
+
+Error TensorValue::set(Span<const uint32_t> new_sizes, ScalarType new_type) {
+  TORCHETTE_CHECK(new_sizes.size() <= kMaxRank, DelegateInvalidCompatibility,
+                  "a tensor of a payload has %zu dimensions, at most %zu are supported", new_sizes.size(),
+                  kMaxRank);
+  for (size_t d = 0; d < new_sizes.size(); ++d) {
+    TORCHETTE_CHECK(new_sizes[d] <= INT32_MAX, DelegateInvalidCompatibility,
+                    "dimension %zu of a payload's tensor has the size %u", d, new_sizes[d]);
+    sizes[d] = static_cast<SizesType>(new_sizes[d]);
+  }
+  StridesType strides[kMaxRank];
+  const Result<int32_t> count = dense_strides({sizes, new_sizes.size()}, kRowMajor, strides);
+  TORCHETTE_CHECK(count.ok(), DelegateInvalidCompatibility, "a payload's tensor has 2^31 elements or more");
+  numel = static_cast<size_t>(*count);
+  rank = static_cast<uint8_t>(new_sizes.size());
+  type = new_type;
+  return Error::Ok;
+}
+
+ScratchAllocator::~ScratchAllocator() {
+  while (blocks_ != nullptr) {
+    Block* const next = blocks_->next;
+    platform_free(blocks_);
+    blocks_ = next;
+  }
+}
+
+void* ScratchAllocator::allocate(size_t size, size_t alignment) {
+  constexpr size_t kBlockSize = size_t{1} << 16;
+  const auto padding = [&] { return (0 - reinterpret_cast<uintptr_t>(current_)) & (alignment - 1); };
+  if (size > SIZE_MAX / 2) return nullptr;
+  if (free_size() < size + alignment) {
+    const size_t needed = sizeof(Block) + size + alignment;
+    const size_t bytes = needed > kBlockSize ? needed : kBlockSize;
+    auto* const block = static_cast<uint8_t*>(platform_allocate(bytes));
+    if (block == nullptr) return other_.allocate(size, alignment);
+    blocks_ = new (block) Block{blocks_};
+    begin_ = block;
+    current_ = block + sizeof(Block);
+    end_ = block + bytes;
+  }
+  uint8_t* const result = current_ + padding();
+  current_ = result + size;
+  return result;
+}
+
+// --- Values
+
+Entry* ProgramBuilder::add(const Entry& entry) {
+  void* const memory = allocate<Entry>();
+  if (memory == nullptr) return nullptr;
+  auto* const added = new (memory) Entry(entry);
+  added->index = static_cast<int32_t>(value_count_++);
+  *last_value_ = added;
+  last_value_ = &added->next;
+  return added;
+}
+
+int32_t ProgramBuilder::index_of(TensorValue* tensor) {
+  if (tensor->index < 0) {
+    Entry entry;
+    entry.type = fb::KernelTypes::Tensor;
+    entry.tensor = tensor;
+    const Entry* const added = add(entry);
+    tensor->index = added == nullptr ? 0 : added->index;
+  }
+  return tensor->index;
+}
+
+int32_t ProgramBuilder::index_of(const Argument& argument) {
+  if (argument.entry_ != nullptr) return argument.entry_->index;
+  if (argument.type_ == fb::KernelTypes::Tensor) return index_of(argument.tensor_);
+  int32_t* cached = nullptr;
+  if (argument.type_ == fb::KernelTypes::NONE) cached = &none_;
+  if (argument.type_ == fb::KernelTypes::Int && argument.integer_ >= 0 && argument.integer_ < kMaxCached)
+    cached = &integers_[argument.integer_];
+  if (cached != nullptr && *cached != 0) return *cached - 1;
+  Entry entry;
+  entry.type = argument.type_;
+  entry.integer = argument.integer_;
+  entry.real = argument.real_;
+  const Entry* const added = add(entry);
+  if (added == nullptr) return 0;
+  if (cached != nullptr) *cached = added->index + 1;
+  return added->index;
+}
+
+const Entry* ProgramBuilder::integers(Span<const int64_t> numbers) {
+  auto* const items = allocate<int32_t>(numbers.size());
+  if (items == nullptr) return nullptr;
+  for (size_t i = 0; i < numbers.size(); ++i) items[i] = index_of(Argument(numbers[i]));
+  Entry entry;
+  entry.type = fb::KernelTypes::IntList;
+  entry.items = items;
+  entry.count = static_cast<uint32_t>(numbers.size());
+  return add(entry);
+}
+
+const Entry* ProgramBuilder::tensors(TensorValue* const* tensors, size_t count) {
+  auto* const items = allocate<int32_t>(count);
+  auto** const kept = allocate<TensorValue*>(count);
+  if (items == nullptr || kept == nullptr) return nullptr;
+  for (size_t i = 0; i < count; ++i) {
+    kept[i] = tensors[i];
+    items[i] = index_of(tensors[i]);
+  }
+  Entry entry;
+  entry.type = fb::KernelTypes::TensorList;
+  entry.items = items;
+  entry.tensors = kept;
+  entry.count = static_cast<uint32_t>(count);
+  return add(entry);
+}
+
+const Entry* ProgramBuilder::text(const char* text) {
+  Entry entry;
+  entry.type = fb::KernelTypes::String;
+  entry.text = text;
+  entry.count = static_cast<uint32_t>(strlen(text));
+  return add(entry);
+}
+
+// --- Calls
+
+Error ProgramBuilder::find(const char* name, uint32_t* op) {
+  const Kernel* const kernel = find_kernel(name);
+  TORCHETTE_CHECK(kernel != nullptr, NotSupported,
+                  "a payload needs the kernel %s, which this build does not have", name);
+  *op = 0;
+  for (const Operator* it = operators_; it != nullptr; it = it->next, ++*op)
+    if (it->kernel == kernel) return Error::Ok;
+  void* const memory = allocate<Operator>();
+  if (memory == nullptr) return Error::MemoryAllocationFailed;
+  auto* const added = new (memory) Operator{kernel, nullptr};
+  *last_operator_ = added;
+  last_operator_ = &added->next;
+  ++operator_count_;
+  return Error::Ok;
+}
+
+void ProgramBuilder::use(TensorValue* tensor) {
+  TensorValue& owner = *tensor->owner();
+  if (owner.first == 0) {
+    owner.first = static_cast<uint32_t>(call_count_);
+    if (owner.role == Role::Planned) {
+      *last_planned_ = &owner;
+      last_planned_ = &owner.next;
+    }
+  }
+  owner.last = static_cast<uint32_t>(call_count_);
+}
+
+Error ProgramBuilder::call(const char* kernel, std::initializer_list<Argument> arguments) {
+  uint32_t op;
+  TORCHETTE_TRY(find(kernel, &op));
+  ++call_count_;
+  auto* const indices = allocate<int32_t>(arguments.size());
+  void* const memory = allocate<Call>();
+  TORCHETTE_CHECK(!is_full_, MemoryAllocationFailed, "no memory for the nodes of a payload");
+  size_t count = 0;
+  TensorValue* output = nullptr;
+  for (const Argument& argument : arguments) {
+    indices[count++] = index_of(argument);
+    output = argument.tensor_;
+    if (argument.tensor_ != nullptr) use(argument.tensor_);
+    if (argument.entry_ != nullptr && argument.entry_->tensors != nullptr)
+      for (uint32_t i = 0; i < argument.entry_->count; ++i) use(argument.entry_->tensors[i]);
+  }
+  TORCHETTE_CHECK(!is_full_, MemoryAllocationFailed, "no memory for the nodes of a payload");
+  auto* const made = new (memory)
+      Call{op, static_cast<uint32_t>(count), indices, debug_handle_, TapLayout::None, 0, nullptr};
+  if (output != nullptr) output->writer = made;
+  *last_call_ = made;
+  last_call_ = &made->next;
+  return Error::Ok;
+}
+
+void ProgramBuilder::tap(const TensorValue* tensor, uint32_t handle, TapLayout layout) {
+  if (tensor->writer == nullptr) return;
+  tensor->writer->tap = layout;
+  tensor->writer->tap_handle = handle;
+}
+
+/// Each tensor gets the first place that is free while it lives. `living` is in the order of places.
+Error ProgramBuilder::plan() {
+  TensorValue* living = nullptr;
+  for (TensorValue* tensor = planned_; tensor != nullptr; tensor = tensor->next) {
+    const uint64_t bytes = uint64_t{tensor->numel} * element_size(tensor->type);
+    tensor->size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    TensorValue** link = &living;
+    while (*link != nullptr) {
+      const TensorValue& other = **link;
+      if (other.last < tensor->first) {
+        *link = other.above;
+        continue;
+      }
+      if (tensor->offset + tensor->size <= other.offset) break;
+      const uint64_t end = other.offset + other.size;
+      if (end > tensor->offset) tensor->offset = end;
+      link = &(*link)->above;
+    }
+    tensor->above = *link;
+    *link = tensor;
+    if (tensor->offset + tensor->size > planned_size_) planned_size_ = tensor->offset + tensor->size;
+  }
+  TORCHETTE_CHECK(planned_size_ <= SIZE_MAX / 2, MemoryAllocationFailed,
+                  "the values of a payload need %llu bytes", static_cast<unsigned long long>(planned_size_));
+  return Error::Ok;
+}
+
+// --- The file (torchette/schema/program.fbs)
+
+/// Writes a FlatBuffer from its start to its end; without memory it counts the bytes.
+class ProgramBuilder::Writer {
+ public:
+  explicit Writer(uint8_t* bytes) : bytes_(bytes) {}
+  size_t at() const { return at_; }
+
+  template <typename T>
+  void put(T value) {
+    set(at_, value);
+    at_ += sizeof(T);
+  }
+  template <typename T>
+  void set(size_t where, T value) {
+    if (bytes_ != nullptr) memcpy(bytes_ + where, &value, sizeof(T));
+  }
+  void put_bytes(const void* data, size_t size) {
+    if (bytes_ != nullptr && size != 0) memcpy(bytes_ + at_, data, size);
+    at_ += size;
+  }
+  /// Adds zeros until `behind` bytes from here is a multiple of `alignment`.
+  void align(size_t alignment, size_t behind = 0) {
+    while ((at_ + behind) % alignment != 0) put<uint8_t>(0);
+  }
+  /// Lets the field at `where` point to what is written next.
+  void refer(size_t where) { set(where, static_cast<uint32_t>(at_ - where)); }
+
+  struct Field {
+    uint16_t slot, at;  // of the vtable, of the table
+  };
+  size_t vtable(uint16_t size, std::initializer_list<Field> fields) {
+    const size_t place = at_;
+    uint16_t end = 4;
+    for (const Field& field : fields)
+      end = field.slot + 2 > end ? static_cast<uint16_t>(field.slot + 2) : end;
+    put(end);
+    put(size);
+    for (uint16_t slot = 4; slot < end; slot = static_cast<uint16_t>(slot + 2)) {
+      uint16_t found = 0;
+      for (const Field& field : fields)
+        if (field.slot == slot) found = field.at;
+      put(found);
+    }
+    return place;
+  }
+  /// Begins a table, whose fields the caller writes. Returns its place.
+  size_t table(size_t vtable) {
+    const size_t place = at_;
+    put(static_cast<int32_t>(place - vtable));
+    return place;
+  }
+  /// A vector of offsets that refer() sets. Returns the place of the first.
+  size_t offsets(size_t count) {
+    put(static_cast<uint32_t>(count));
+    const size_t first = at_;
+    for (size_t i = 0; i < count; ++i) put(uint32_t{0});
+    return first;
+  }
+  void string(const char* text, size_t size) {
+    put(static_cast<uint32_t>(size));
+    put_bytes(text, size);
+    put<uint8_t>(0);
+    align(4);
+  }
+
+ private:
+  uint8_t* bytes_;
+  size_t at_ = 0;
+};
+
+namespace {
+
+/// "aten::add.out" is the operator aten::add with the overload out.
+size_t name_size(const char* full_name) {
+  const char* const dot = strchr(full_name, '.');
+  return dot == nullptr ? strlen(full_name) : static_cast<size_t>(dot - full_name);
+}
+
+}  // namespace
+
+void name_of_constant(int32_t index, char (&name)[9]) {
+  for (size_t i = 0; i < 8; ++i)
+    name[i] = static_cast<char>('a' + (static_cast<uint32_t>(index) >> (28 - 4 * i) & 15));
+  name[8] = 0;
+}
+
+int32_t index_of_constant(const char* name) {
+  uint32_t index = 0;
+  for (size_t i = 0; i < 8 && name[i] >= 'a' && name[i] <= 'p'; ++i)
+    index = index << 4 | static_cast<uint32_t>(name[i] - 'a');
+  return static_cast<int32_t>(index);
+}
+
+void ProgramBuilder::emit(Writer& w, Span<TensorValue* const> inputs,
+                          Span<TensorValue* const> outputs) const {
+  const size_t to_root = w.at();
+  w.put(uint32_t{0});
+  w.put_bytes(fb::kFileIdentifier, 4);
+  using P = fb::ExecutionPlan;
+  using T = fb::Tensor;
+  const size_t of_program = w.vtable(8, {{fb::Program::kExecutionPlan, 4}});
+  const size_t of_plan = w.vtable(32, {{P::kName, 4},
+                                       {P::kValues, 8},
+                                       {P::kInputs, 12},
+                                       {P::kOutputs, 16},
+                                       {P::kChains, 20},
+                                       {P::kOperators, 24},
+                                       {P::kNonConstBufferSizes, 28}});
+  const size_t of_value = w.vtable(12, {{fb::EValue::kVal, 4}, {fb::EValue::kValType, 8}});
+  const size_t of_none = w.vtable(4, {});
+  const size_t of_number = w.vtable(12, {{fb::Int::kIntVal, 4}});  // and of a Double
+  const size_t of_one = w.vtable(8, {{fb::IntList::kItems, 4}});   // a Bool, a String, or a list
+  const size_t of_caller =
+      w.vtable(16, {{T::kSizes, 4}, {T::kDimOrder, 8}, {T::kScalarType, 12}, {T::kShapeDynamism, 13}});
+  const size_t of_planned = w.vtable(20, {{T::kSizes, 4},
+                                          {T::kDimOrder, 8},
+                                          {T::kScalarType, 12},
+                                          {T::kShapeDynamism, 13},
+                                          {T::kAllocationInfo, 16}});
+  const size_t of_constant = w.vtable(20, {{T::kSizes, 4},
+                                           {T::kDimOrder, 8},
+                                           {T::kScalarType, 12},
+                                           {T::kShapeDynamism, 13},
+                                           {T::kExtraTensorInfo, 16}});
+  using A = fb::AllocationDetails;
+  const size_t of_place =
+      w.vtable(16, {{A::kMemoryId, 4}, {A::kMemoryOffsetLow, 8}, {A::kMemoryOffsetHigh, 12}});
+  using X = fb::ExtraTensorInfo;
+  const size_t of_extra = w.vtable(12, {{X::kFullyQualifiedName, 4}, {X::kLocation, 8}});
+  const size_t of_operator = w.vtable(12, {{fb::Operator::kName, 4}, {fb::Operator::kOverload, 8}});
+  const size_t of_chain = w.vtable(8, {{fb::Chain::kInstructions, 4}});
+  const size_t of_instruction =
+      w.vtable(12, {{fb::Instruction::kInstrArgs, 4}, {fb::Instruction::kInstrArgsType, 8}});
+  const size_t of_call = w.vtable(12, {{fb::KernelCall::kOpIndex, 4}, {fb::KernelCall::kArgs, 8}});
+  w.align(4);
+
+  w.refer(to_root);
+  const size_t program = w.table(of_program);
+  w.put(uint32_t{0});
+  w.refer(program + 4);
+  const size_t to_plan = w.offsets(1);
+  w.refer(to_plan);
+  const size_t plan = w.table(of_plan);
+  for (size_t i = 0; i < 7; ++i) w.put(uint32_t{0});
+  w.refer(plan + 4);
+  w.string(kMethodName, strlen(kMethodName));
+  const auto put_indices = [&w](size_t where, Span<TensorValue* const> tensors) {
+    w.refer(where);
+    w.put(static_cast<uint32_t>(tensors.size()));
+    for (const TensorValue* tensor : tensors) w.put(tensor->index);
+  };
+  put_indices(plan + 12, inputs);
+  put_indices(plan + 16, outputs);
+
+  w.refer(plan + 8);
+  size_t to_value = w.offsets(value_count_);
+  for (const Entry* entry = values_; entry != nullptr; entry = entry->next, to_value += 4) {
+    w.refer(to_value);
+    if (entry->type == fb::KernelTypes::NONE) {
+      w.table(of_none);
+      continue;
+    }
+    const size_t value = w.table(of_value);
+    w.put(uint32_t{0});
+    w.put(static_cast<uint32_t>(entry->type));  // one byte, and padding
+    if (entry->type == fb::KernelTypes::Int || entry->type == fb::KernelTypes::Double) w.align(8, 4);
+    w.refer(value + 4);
+    switch (entry->type) {
+      case fb::KernelTypes::Int:
+        w.table(of_number);
+        w.put(entry->integer);
+        break;
+      case fb::KernelTypes::Double:
+        w.table(of_number);
+        w.put(entry->real);
+        break;
+      case fb::KernelTypes::Bool:
+        w.table(of_one);
+        w.put(static_cast<uint32_t>(entry->integer));
+        break;
+      case fb::KernelTypes::String:
+        w.table(of_one);
+        w.put(uint32_t{4});
+        w.string(entry->text, entry->count);
+        break;
+      case fb::KernelTypes::TensorList:
+        w.table(of_one);
+        w.put(uint32_t{4});
+        w.put(entry->count);
+        w.put_bytes(entry->items, entry->count * sizeof(int32_t));
+        break;
+      case fb::KernelTypes::IntList: {
+        const size_t list = w.table(of_one);
+        w.put(uint32_t{0});
+        w.align(8, 4);
+        w.refer(list + 4);
+        w.put(entry->count);
+        for (uint32_t i = 0; i < entry->count; ++i) w.put(int64_t{entry->items[i]});
+        break;
+      }
+      default: {
+        TensorValue& tensor = *entry->tensor;
+        const TensorValue& owner = *tensor.owner();
+        const bool is_constant = owner.role == Role::Constant, is_planned = owner.role == Role::Planned;
+        const size_t record = w.table(is_constant ? of_constant : is_planned ? of_planned : of_caller);
+        w.put(uint32_t{0});
+        w.put(uint32_t{0});
+        w.put(static_cast<uint8_t>(tensor.type));
+        w.put(static_cast<uint8_t>(is_constant ? TensorShapeDynamism::STATIC
+                                               : TensorShapeDynamism::DYNAMIC_BOUND));
+        w.put(uint16_t{0});
+        if (is_constant || is_planned) w.put(uint32_t{0});
+        if (is_planned) {
+          w.refer(record + 16);
+          w.table(of_place);
+          w.put(uint32_t{1});
+          w.put(static_cast<uint32_t>(owner.offset));
+          w.put(static_cast<uint32_t>(owner.offset >> 32));
+        }
+        if (is_constant) {
+          char name[9];
+          name_of_constant(entry->index, name);
+          w.refer(record + 16);
+          const size_t extra = w.table(of_extra);
+          w.put(uint32_t{0});
+          w.put(static_cast<uint32_t>(fb::TensorDataLocation::EXTERNAL));
+          w.refer(extra + 4);
+          w.string(name, 8);
+        }
+        w.refer(record + 4);
+        w.put(uint32_t{tensor.rank});
+        w.put_bytes(tensor.sizes, tensor.rank * sizeof(SizesType));
+        w.refer(record + 8);
+        w.put(uint32_t{tensor.rank});
+        w.put_bytes(tensor.dim_order == nullptr ? kRowMajor : tensor.dim_order, tensor.rank);
+        w.align(4);
+      }
+    }
+  }
+
+  w.refer(plan + 20);
+  const size_t to_chain = w.offsets(1);
+  w.refer(to_chain);
+  const size_t chain = w.table(of_chain);
+  w.put(uint32_t{0});
+  w.refer(chain + 4);
+  size_t to_instruction = w.offsets(call_count_);
+  for (const Call* call = calls_; call != nullptr; call = call->next, to_instruction += 4) {
+    w.refer(to_instruction);
+    w.table(of_instruction);
+    w.put(uint32_t{8});  // behind this field and the next
+    w.put(static_cast<uint32_t>(fb::InstructionArguments::KernelCall));
+    w.table(of_call);
+    w.put(call->op);
+    w.put(uint32_t{4});
+    w.put(call->count);
+    w.put_bytes(call->arguments, call->count * sizeof(int32_t));
+  }
+
+  w.refer(plan + 24);
+  size_t to_operator = w.offsets(operator_count_);
+  for (const Operator* it = operators_; it != nullptr; it = it->next, to_operator += 4) {
+    const char* const name = it->kernel->name;
+    const size_t size = name_size(name);
+    const char* const overload = name[size] == '.' ? name + size + 1 : "";
+    w.refer(to_operator);
+    const size_t record = w.table(of_operator);
+    w.put(uint32_t{0});
+    w.put(uint32_t{0});
+    w.refer(record + 4);
+    w.string(name, size);
+    w.refer(record + 8);
+    w.string(overload, strlen(overload));
+  }
+
+  w.align(8, 4);
+  w.refer(plan + 28);
+  w.put(uint32_t{2});
+  w.put(int64_t{0});
+  w.put(static_cast<int64_t>(planned_size_));
+}
+
+Error ProgramBuilder::write(MemoryAllocator& allocator, Span<TensorValue* const> inputs,
+                            Span<TensorValue* const> outputs, Span<const uint8_t>* program) {
+  for (TensorValue* tensor : inputs) index_of(tensor);
+  for (TensorValue* tensor : outputs) index_of(tensor);
+  TORCHETTE_CHECK(!is_full_, MemoryAllocationFailed, "no memory for the values of a payload");
+  TORCHETTE_TRY(plan());
+  Writer counter(nullptr);
+  emit(counter, inputs, outputs);
+  auto* const bytes = static_cast<uint8_t*>(allocator.allocate(counter.at(), 16));
+  TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for a program of %zu bytes",
+                  counter.at());
+  Writer writer(bytes);
+  emit(writer, inputs, outputs);
+  *program = {bytes, writer.at()};
+  return Error::Ok;
+}
+
+}  // namespace delegate
+}  // namespace torchette
