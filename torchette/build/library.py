@@ -201,7 +201,11 @@ def portable_backends() -> dict[str, tuple[Path, ...]]:
         text = "".join(source.read_text(encoding="utf-8") for source in sources)
         name = re.search(r'^Backend \w+\{"(\w+)"', text, re.M)
         if name and (len(sources) == 1 or sources[0].parent != folder):
-            found[name[1]] = sources
+            shared = PACKAGE / "backends" / "delegate"  # payloads as methods
+            uses_shared = "torchette/backends/delegate/" in "".join(
+                header.read_text(encoding="utf-8") for header in sources[0].parent.glob("*.h")
+            )
+            found[name[1]] = (*sources, *(sorted(shared.glob("*.cpp")) if uses_shared else ()))
     return found
 
 
