@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -149,9 +150,11 @@ def python_lines(path: Path, source: str | None = None) -> Iterator[Line]:
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             deferred |= {id(inner) for statement in node.body for inner in ast.walk(statement)}
-    by_name = "import_module" in source
+    by_name, file = "import_module" in source, path.relative_to(ROOT)
     for node in ast.walk(tree):
-        place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        if not isinstance(node, ast.Import | ast.ImportFrom | ast.Constant):
+            continue
+        place = f"{file}:{node.lineno}"
         for name in imported_names(node, module, path):
             target = name
             while target not in MODULES and "." in target:
@@ -164,7 +167,10 @@ def python_lines(path: Path, source: str | None = None) -> Iterator[Line]:
                 yield Line(module, target, place, True)
 
 
-LINES: list[Line] = [line for path in MODULES.values() for line in python_lines(path)]
+@functools.cache
+def all_lines() -> list[Line]:
+    """The imports of every module. Parsing them takes seconds, which only the process that runs these tests shall need."""
+    return [line for path in MODULES.values() for line in python_lines(path)]
 
 
 def entry_of(module: str, entries: Collection[str]) -> str | None:
@@ -261,11 +267,11 @@ def cpp_violation(source: str, target: str) -> str | None:
 
 
 def test_python_imports_go_down() -> None:
-    assert not python_violations(LINES), "\n".join(python_violations(LINES))
+    assert not python_violations(all_lines()), "\n".join(python_violations(all_lines()))
 
 
 def test_python_has_no_circle() -> None:
-    found = circle(python_edges(LINES))
+    found = circle(python_edges(all_lines()))
     assert found is None, " -> ".join(str(MODULES[name].relative_to(ROOT)) for name in found or ())
 
 
@@ -286,7 +292,7 @@ def test_the_architecture_page_has_these_rooms() -> None:
 
 
 def test_numpy_half_does_not_import_torch() -> None:
-    assert not torch_violations(LINES), "\n".join(torch_violations(LINES))
+    assert not torch_violations(all_lines()), "\n".join(torch_violations(all_lines()))
 
 
 def test_cpp_includes_go_down() -> None:
