@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.distribution"]
 PINNED_TORCH = "2.13.0"
 # What `torchette build` compiles in tests is kept with the checkout.
 os.environ.setdefault("TORCHETTE_CACHE", str(Path(__file__).resolve().parents[1] / ".torchette" / "cache"))
