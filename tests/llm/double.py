@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -112,6 +113,19 @@ def byte_characters() -> Iterator[tuple[int, str]]:
     others = map(chr, range(0x100, 0x200))
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     yield from ((byte, chr(byte) if byte in printable else next(others)) for byte in range(256))
+
+
+class HeldDecoder(FakeDecoder):
+    """In a step it waits, until it is let go: for tests of what another thread does meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__(context=4096)
+        self.is_in_step, self.may_go = threading.Event(), threading.Event()
+
+    def step(self, tokens: Sequence[int], start_pos: int) -> np.ndarray:
+        self.is_in_step.set()
+        self.may_go.wait(60)  # a test that fails does not let it go
+        return super().step(tokens, start_pos)
 
 
 def tokenizer_json() -> bytes:

@@ -10,13 +10,21 @@ import json
 import pickle
 import random
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.llm.double import BEGIN, END, FakeDecoder, log_softmax, probabilities, session, tokenizer_json
+from tests.llm.double import (
+    BEGIN,
+    END,
+    FakeDecoder,
+    HeldDecoder,
+    log_softmax,
+    probabilities,
+    session,
+    tokenizer_json,
+)
 from torchette.errors import ExecutionError, FormatError, InputError, InputTypeError
 from torchette.llm import Grammar, Session
 
@@ -428,20 +436,20 @@ def test_conversations_go_through_the_files_template():
 
 
 def test_two_threads_on_one_session_are_an_error_and_on_forks_are_not():
-    decoder = FakeDecoder(context=4096)
-    decoder.seconds = 0.2
+    decoder = HeldDecoder()
     made = session(decoder)
     answer = made.generate(PROMPT, ignore_end=True, max_tokens=3)
     other = made.fork()
     thread = threading.Thread(target=next, args=(answer,))
     thread.start()
-    time.sleep(0.05)
+    decoder.is_in_step.wait()
     with pytest.raises(ExecutionError, match="another thread uses this session") as caught:
         made.rewind(0)
     assert caught.value.code == "session-busy" and "fork" in str(caught.value)
     assert other.encode("a") == made.encode("a")  # functions of the tokenizer are for all threads
     expected = greedy(FakeDecoder(context=4096), PROMPT, 3)
     assert other.generate(PROMPT, ignore_end=True, max_tokens=3).run().tokens == expected
+    decoder.may_go.set()
     thread.join()
     answer.run()
     assert answer.tokens == expected
@@ -456,16 +464,16 @@ def test_a_session_is_not_copied():
 
 
 def test_a_draft_that_another_thread_uses_is_an_error():
-    decoder = FakeDecoder(context=4096)
-    decoder.seconds = 0.2
+    decoder = HeldDecoder()
     made, draft = session(FakeDecoder(context=4096)), session(decoder)
     thread = threading.Thread(target=draft.generate(PROMPT, ignore_end=True, max_tokens=2).run)
     thread.start()
-    time.sleep(0.05)
+    decoder.is_in_step.wait()
     with pytest.raises(ExecutionError, match="another thread uses this session"):
         made.generate(PROMPT, draft=draft, ignore_end=True, max_tokens=3).run()
     with pytest.raises(ExecutionError, match="another thread uses this session"):
         _ = draft.tokens
+    decoder.may_go.set()
     thread.join()
     answer = made.generate(PROMPT, draft=draft, ignore_end=True, max_tokens=3).run()
     assert answer.tokens == greedy(FakeDecoder(context=4096), PROMPT, 3)

@@ -78,8 +78,8 @@ def count():
     return len(os.listdir("/proc/self/task"))
 
 def count_after_end(expected):
-    # Linux lists a thread for a moment after its join: waits for at most 5 s.
-    deadline = time.monotonic() + 5
+    # Linux lists a thread for a moment after its join: waits for at most a minute.
+    deadline = time.monotonic() + 60
     while count() > expected and time.monotonic() < deadline:
         time.sleep(0.001)
     return count()

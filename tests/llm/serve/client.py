@@ -17,8 +17,10 @@ from torchette.llm.serve import Limits, Origins, Server
 from torchette.llm.session import Session
 
 LIMITS = Limits(
-    body_bytes=20_000, answer_tokens=40, waiting=2, seconds=5.0, socket_seconds=0.5, connections=12
+    body_bytes=20_000, answer_tokens=40, waiting=2, seconds=60.0, socket_seconds=60.0, connections=12
 )
+IMPATIENT = LIMITS._replace(socket_seconds=0.5)
+PATIENCE = 120  # seconds until a test fails, for what a loaded machine does slowly
 
 
 @contextlib.contextmanager
@@ -43,7 +45,7 @@ def ask(
     headers: dict[str, str] | None = None,
     method: str | None = None,
 ) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=PATIENCE)
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     connection.request(
         method or ("GET" if data is None else "POST"),
@@ -87,7 +89,7 @@ class Response(NamedTuple):
 @contextlib.contextmanager
 def connected(server: Server) -> Iterator[tuple[socket.socket, BinaryIO]]:
     with (
-        socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as connection,
+        socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE) as connection,
         connection.makefile("rb") as file,
     ):
         yield connection, file

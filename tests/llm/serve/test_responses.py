@@ -259,8 +259,8 @@ def test_what_does_not_work_is_refused_by_name(server, fields, param, reason):
 
 def test_an_error_in_a_stream_fails_the_response():
     decoder = FakeDecoder(context=100_000)
-    decoder.seconds = 0.05
-    with serving([session(decoder)], limits=LIMITS._replace(seconds=0.5, answer_tokens=10_000)) as server:
+    decoder.seconds = 0.2
+    with serving([session(decoder)], limits=LIMITS._replace(seconds=2.0, answer_tokens=10_000)) as server:
         asked = {"input": "x", "stream": True, "logit_bias": {"257": -100}}
         events = streamed(server, asked)
         assert events[-1]["type"] == "response.failed" and events[-1]["response"]["status"] == "failed"

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
@@ -18,7 +19,7 @@ import pytest
 
 from tests.build import chromium
 from tests.llm.double import END, FakeDecoder, session
-from tests.llm.serve.client import LIMITS, ask, events, openai_client, serving
+from tests.llm.serve.client import IMPATIENT, LIMITS, PATIENCE, ask, events, openai_client, serving
 from tests.llm.test_messages import ADD, TOOLS
 from torchette.cli import serve
 from torchette.errors import InputError
@@ -65,7 +66,7 @@ def lives(server: Server) -> None:
     expected = session(FakeDecoder(context=512)).generate("Hi", max_tokens=3).run()
     assert status == 200 and body["choices"][0]["text"] == expected.text
     with server.pool.turn:
-        assert server.pool.turn.wait_for(lambda: len(server.pool.free) == 2, 5)
+        assert server.pool.turn.wait_for(lambda: len(server.pool.free) == 2, PATIENCE)
 
 
 def test_models(server):
@@ -300,7 +301,7 @@ RAW = [
 def test_what_is_no_request_ends_its_own_connection_alone(server):
     rng = random.Random(0)
     for data in [*RAW, *(rng.randbytes(rng.randrange(200)) + b"\r\n\r\n" for _ in range(30))]:
-        with socket.create_connection(("127.0.0.1", server.server_port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE) as connection:
             try:
                 connection.sendall(data)
                 connection.shutdown(socket.SHUT_WR)
@@ -312,14 +313,18 @@ def test_what_is_no_request_ends_its_own_connection_alone(server):
 
 
 def test_clients_that_dawdle_or_leave_hold_nothing(server):
-    slow = [
-        socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(20)
-    ]  # more than it takes at once
-    slow[0].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
-    time.sleep(1.0)  # twice what a client has to say something
-    lives(server)
-    for one in slow:
-        one.close()
+    with serving([session(FakeDecoder())], limits=IMPATIENT) as impatient:
+        slow = [
+            socket.create_connection(("127.0.0.1", impatient.server_port)) for _ in range(20)
+        ]  # more than it takes at once
+        slow[0].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        for one in slow:
+            one.settimeout(PATIENCE)
+            with contextlib.suppress(ConnectionResetError):
+                while one.recv(1 << 16):  # until the server ends the connection
+                    pass
+            one.close()
+        assert ask(impatient, "/health")[0] == 200
     for _ in range(5):
         with socket.create_connection(("127.0.0.1", server.server_port)) as one:
             body = json.dumps({"prompt": "x", "max_tokens": 40, "stream": True}).encode()
@@ -453,7 +458,7 @@ def test_good_requests_with_a_wrong_part_are_answered(further):
 def test_too_long_and_too_many_are_told_so():
     decoder = FakeDecoder(context=100_000)
     decoder.seconds = 0.02
-    limits = Limits(seconds=1.0, waiting=1, answer_tokens=10_000)
+    limits = Limits(seconds=2.0, waiting=1, answer_tokens=10_000)
     with Server([session(decoder)], "slow", port=0, limits=limits) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -604,7 +609,7 @@ def test_what_may_be_a_call_is_held(text):
 
 
 def until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while not reached():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -626,7 +631,7 @@ def test_a_client_that_leaves_ends_its_answer():
             until(lambda: server.pool.waiting > 0)
         first.close()  # and the other one, too
         with server.pool.turn:
-            assert server.pool.turn.wait_for(lambda: server.pool.free and not server.pool.waiting, 20)
+            assert server.pool.turn.wait_for(lambda: server.pool.free and not server.pool.waiting, PATIENCE)
         assert ask(server, "/v1/completions", {"prompt": "x", "max_tokens": 2})[0] == 200
         assert decoder.fed < 5000
         server.shutdown()

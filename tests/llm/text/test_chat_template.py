@@ -418,7 +418,7 @@ CASES = [
 def render(pairs: list[tuple[bytes, bytes]], tree: str = "dev") -> list[tuple[str, bytes]]:
     given = b"".join(struct.pack("<I", len(part)) + part for pair in pairs for part in pair)
     done = subprocess.run(
-        [built("torchette_render", tree=tree)], input=given, capture_output=True, timeout=120
+        [built("torchette_render", tree=tree)], input=given, capture_output=True, timeout=600
     )
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
     lines = [line.split("|") for line in done.stdout.decode().splitlines()]
