@@ -25,7 +25,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from benchmarks import core_size
 from tests.building import CXX, LAUNCHER
 from tests.llm import double
 from tests.models import zoo
@@ -434,20 +433,6 @@ def test_the_table_of_boards_is_theirs() -> None:
 
     rows = {row[0].strip("`"): row[1:] for row in table("port-to-a-board.md", "| board | processor |")}
     assert rows == {it.name: [it.text, text(it.flash), text(it.ram)] for it in BOARDS.values()}
-
-
-@pytest.mark.parametrize("target", [core_size.HOST, core_size.CORTEX_M4], ids=lambda target: target.name)
-def test_the_size_of_the_core_is_measured(target: core_size.Target) -> None:
-    """docs/size.md repeats what `./dev size` prints with gcc 12."""
-    if target.missing:
-        pytest.skip(target.missing)
-    version = subprocess.run([target.compiler, "--version"], capture_output=True, text=True).stdout
-    if not re.search(r"\) 12\.", version):
-        pytest.skip(f"the page has the figures of gcc 12, not of {version.splitlines()[0]}")
-    row = next(row for row in table("size.md", "| | code |") if row[0].lower().startswith(target.name))
-    _, linked, _, _ = core_size.measure(target)
-    limits = target.text_budget, target.static_budget
-    assert row[1:] == [f"{n:,}" for n in (linked.text, limits[0], linked.data + linked.bss, limits[1])]
 
 
 def test_no_text_names_a_package_that_cannot_be_installed() -> None:

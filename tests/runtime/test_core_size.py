@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from benchmarks import core_size
+from tests.test_docs import table
 
 # Bytes of the core's code in the smallest program, by compiler. A change that needs more raises its number here, and so
 # is seen in the review; one that needs less lowers it.
@@ -30,14 +31,30 @@ def test_core_fits_its_budget(measured: tuple[core_size.Target, core_size.Measur
     assert core_size.fits(linked, target), linked
 
 
+def version_of(target: core_size.Target) -> str:
+    """The major version of its compiler; empty where it does not say one."""
+    said = subprocess.run([target.compiler, "--version"], capture_output=True, text=True).stdout
+    number = re.search(r"\) (\d+)\.", said)
+    return number[1] if number else ""
+
+
 def test_core_has_not_grown(measured: tuple[core_size.Target, core_size.Measured]) -> None:
     target, (_, linked, _, _) = measured
-    version = subprocess.run([target.compiler, "--version"], capture_output=True, text=True).stdout
-    number = re.search(r"\) (\d+)\.", version)
-    stored = STORED.get((target.name, number.group(1) if number else ""))
+    version = version_of(target)
+    stored = STORED.get((target.name, version))
     if stored is None:
-        pytest.skip(f"no size is stored for {version.splitlines()[0]}")
+        pytest.skip(f"no size is stored for version {version} of {target.compiler}")
     assert linked.text <= stored, "see `./dev size --symbols` for what has grown"
+
+
+def test_the_page_has_the_measured_size(measured: tuple[core_size.Target, core_size.Measured]) -> None:
+    """docs/size.md repeats what `./dev size` prints with gcc 12."""
+    target, (_, linked, _, _) = measured
+    if (version := version_of(target)) != "12":
+        pytest.skip(f"the page has the figures of gcc 12, not of version {version} of {target.compiler}")
+    row = next(row for row in table("size.md", "| | code |") if row[0].lower().startswith(target.name))
+    limits = target.text_budget, target.static_budget
+    assert row[1:] == [f"{n:,}" for n in (linked.text, limits[0], linked.data + linked.bss, limits[1])]
 
 
 def test_no_arithmetic_of_doubles_is_linked(measured: tuple[core_size.Target, core_size.Measured]) -> None:
