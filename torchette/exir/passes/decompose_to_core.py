@@ -32,7 +32,8 @@ def decompose_to_core(
     program: ExportedProgram, preserve: Iterable[torch._ops.OpOverload] = (), train_mode: bool = False
 ) -> ExportedProgram:
     """Rewrite every operator into core ATen ones, except those to preserve; mutations become outputs."""
-    table = dict(_table(len(torch._C._dispatch_get_all_op_names())))
+    operators = len(torch._C._dispatch_get_all_op_names())  # 3 ms
+    table = dict(_table(operators))
     if train_mode:
         table |= random_numbers.IN_TRAINING
     preserve = tuple(preserve)
@@ -44,7 +45,7 @@ def decompose_to_core(
     with warnings.catch_warnings():
         # torch warns about a call that torch itself makes.
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
-        with _no_garbage_collection(), _few_overrides():
+        with _no_garbage_collection(), _few_overrides(operators):
             program = program.run_decompositions(table)
     number(program)
     _parameters_as_state(program)
@@ -103,14 +104,14 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _few_overrides() -> Iterator[None]:
+def _few_overrides(operators: int) -> Iterator[None]:
     """For each call torch collects all composite operators of every namespace and overrides each, also with what it does
     anyway: two thirds of the time that a small model takes to compile. Only other rules than its own are overrides here."""
 
     def split(
         table: dict[Any, Callable[..., Any]],
     ) -> tuple[dict[Any, Callable[..., Any]], dict[Any, Callable[..., Any]]]:
-        composites = _composites(len(torch._C._dispatch_get_all_op_names()))
+        composites = _composites(operators)
         overrides = {op: table.get(op, _special_op_to_preserve_cia) for op in composites}
         overrides = {op: rule for op, rule in overrides.items() if not _is_own_rule(op, rule)}
         return overrides, {op: rule for op, rule in table.items() if op not in composites}
