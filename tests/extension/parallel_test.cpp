@@ -39,7 +39,7 @@ class MeetingBackend final : public BackendInterface {
     std::unique_lock<std::mutex> lock(mutex_);
     most = std::max(most, ++inside_);
     arrived_.notify_all();
-    arrived_.wait_for(lock, std::chrono::seconds(wanted > 1 ? 20 : 0), [this] { return most >= wanted; });
+    arrived_.wait_for(lock, std::chrono::seconds(wanted > 1 ? 120 : 0), [this] { return most >= wanted; });
     --inside_;
     if (fails) return Error::Internal;
     lock.unlock();
@@ -61,7 +61,7 @@ class MeetingBackend final : public BackendInterface {
     arrived_.notify_all();
     devices.emplace_back([=] {
       std::unique_lock<std::mutex> own(mutex_);
-      arrived_.wait_for(own, std::chrono::seconds(20), [this] { return most >= wanted; });
+      arrived_.wait_for(own, std::chrono::seconds(120), [this] { return most >= wanted; });
       --inside_;
       own.unlock();
       if (!fails) square(arguments);
