@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -117,6 +119,23 @@ def test_texts_are_stored_next_to_an_edge_program() -> None:
     file.seek(0)
     exir.load(file, extra_files=texts)
     assert texts == {"note": "grüezi"}
+
+
+def test_loaded_delegates_become_files_in_a_process_that_imported_load_only(tmp_path: Path) -> None:
+    exir.save(lowered(), tmp_path / "net.pt2")
+    code = (
+        "import sys\n"
+        "from torchette.exir import load\n"
+        "module = load(sys.argv[1]).graph_module.lowered_module_0\n"
+        "assert module.program().execution_plan[0].delegates[0].id == module.backend_id\n"
+        "sys.stdout.buffer.write(module.buffer())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "net.pt2")], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    back = exir.load(tmp_path / "net.pt2").graph_module.lowered_module_0
+    assert done.stdout == back.buffer()
 
 
 @pytest.mark.parametrize("name", ["captured", "edge", "delegate"])

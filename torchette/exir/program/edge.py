@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -31,9 +31,6 @@ from torchette.exir.program.describe import describe, html, method_named, signat
 from torchette.exir.program.executorch import ExecutorchProgramManager, warn_of_missing_kernels
 from torchette.format import pte
 from torchette.methods import by_method
-
-if TYPE_CHECKING:
-    from torchette.exir.etrecord import ETRecord
 
 
 def run(
@@ -114,7 +111,7 @@ class EdgeProgramManager:
         reports: Mapping[str, Report] | None = None,
         portable: Mapping[str, ExportedProgram] | None = None,
         targets: Mapping[str, Sequence[Partitioner]] | None = None,
-        etrecord: ETRecord | None = None,
+        etrecord: Any = None,
     ) -> None:
         self._targets = dict(targets or {})  # method -> partitioners that have `target_passes`
         self._programs = {name: to_edge_operators(p) for name, p in programs_by_method(edge_programs).items()}

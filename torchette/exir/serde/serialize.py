@@ -22,6 +22,7 @@ from torch._export.serde import serialize as torch_serde
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
+import torchette.exir.program.edge  # noqa: F401  sets LoweredBackendModule.to_executorch
 from torchette import compat
 from torchette.errors import FormatError, UnsupportedError
 from torchette.exir import control_flow
