@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import io
 import logging
@@ -420,6 +421,17 @@ def test_state_lasts_and_is_each_methods_own() -> None:
     with pytest.raises(KeyError):
         first.get_attribute("other")
     assert loaded.metadata("forward").attribute_tensor_meta(0).name == "state"
+
+
+@pytest.mark.parametrize("call", ["execute", "take_events", "reset", "get_attribute", "set_attribute"])
+def test_observers_that_call_their_own_method_are_refused(call: str) -> None:
+    method = Runtime.get().load_program(counter()).load_method("forward", tracing=True)
+    arguments = {"execute": ([ones(1)],), "get_attribute": ("state",), "set_attribute": ("state", ones(1))}
+    again = functools.partial(getattr(method, call), *arguments.get(call, ()))
+    with pytest.raises(ExecutionError, match="'forward' failed: its observer called it while it executes"):
+        method.execute([ones(1)], lambda value: again())
+    again()
+    assert len(method.execute([ones(1)])) == 1
 
 
 # ---- faults while executing ----

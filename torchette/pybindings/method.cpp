@@ -143,8 +143,7 @@ class LoadedMethod {
   /// of chain and index in it; empty for all.
   nb::list execute(nb::sequence given, nb::object observer,
                    const std::set<std::pair<int32_t, uint32_t>>& chosen) {
-    if (observing_ == std::this_thread::get_id())
-      throw std::runtime_error("the method executes already: its observer called it");
+    refuse_own_observer();
     const size_t count = nb::len(given);
     if (count != inputs_.size()) throw Fault{Fault::Kind::InputValue, Error::InvalidArgument, "count", count};
     std::deque<Argument> arguments(count);
@@ -221,9 +220,7 @@ class LoadedMethod {
   size_t dynamic_memory_peak() { return memory().dynamic_peak; }
 
   void reset() {
-    nb::gil_scoped_release release;
-    const std::unique_lock<std::recursive_mutex> turn = program_->turn();
-    const std::lock_guard<MethodMutex> lock(mutex_);
+    const Locks locks = lock();
     check(module_.reset(name_));
   }
 
@@ -253,11 +250,19 @@ class LoadedMethod {
     return program_->etdump();
   }
 
+  /// The observer runs while the method is locked, so a call from it would wait for itself.
+  void refuse_own_observer() const {
+    if (observing_ == std::this_thread::get_id())
+      throw Fault{Fault::Kind::Runtime, Error::InvalidState,
+                  "its observer called it while it executes; call it after execute() returns", 0};
+  }
+
   using Locks = std::pair<std::unique_lock<MethodMutex>, std::unique_lock<std::recursive_mutex>>;
 
   /// Waits without the interpreter's lock, which an observer of the running method may need. The program's
   /// lock is always taken first: an observer has it when it calls another method.
   Locks lock() {
+    refuse_own_observer();
     nb::gil_scoped_release release;
     std::unique_lock<std::recursive_mutex> turn = program_->turn();
     return {std::unique_lock<MethodMutex>(mutex_), std::move(turn)};

@@ -45,8 +45,8 @@ class Method:
                 if they have the layout of the method, and are converted otherwise. Other inputs are scalars, strings and
                 None.
             observer: called with each value that an instruction writes, when it is written. The value is not kept. An
-                exception of the observer ends the execution and is raised here. The observer must not call the method. The
-                method must have been loaded with ``tracing=True``.
+                exception of the observer ends the execution and is raised here. The observer must not call this method or
+                read its attributes and events. The method must have been loaded with ``tracing=True``.
             only: the instructions to observe, (chain, index in the chain); empty for all.
 
         Returns:
@@ -65,11 +65,15 @@ class Method:
             self._check_observer(observer)
             seen = observer
             arguments = (given, lambda *record: seen(_intermediate(*record)), set(only))
+        result: list[Any] = self._checked(self._method.execute, *arguments)
+        return result
+
+    def _checked(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a function of the native method. Raises the exception of torchette.errors for its Fault."""
         try:
-            result: list[Any] = self._method.execute(*arguments)
-            return result
+            return call(*arguments)
         except native.module().Fault as fault:
-            raise self._error(fault, given) from None
+            raise self._error(fault, arguments[0] if arguments else ()) from None
 
     def _check_observer(self, observer: object) -> None:
         if not callable(observer):
@@ -105,9 +109,15 @@ class Method:
 
     def take_events(self) -> list[Event]:
         """The events of loading and executing the method since the last call, in the order of their begin. Events are kept
-        until they are taken. Empty unless the method was loaded with ``tracing=True``."""
+        until they are taken. Empty unless the method was loaded with ``tracing=True``.
+
+        Raises:
+            ExecutionError: the observer of the running execution called it.
+        """
         events = []
-        for block, name, chain, instruction, in_delegate, part, begin, end in self._method.take_events():
+        for block, name, chain, instruction, in_delegate, part, begin, end in self._checked(
+            self._method.take_events
+        ):
             if chain < 0:
                 chain = instruction = None
             number = None if part < 0 else part
@@ -115,8 +125,12 @@ class Method:
         return events
 
     def get_attribute(self, name: str) -> Any:
-        """A copy of the named tensor inside the method, such as a buffer that it updates. KeyError if it does not exist."""
-        return self._method.attribute(name, False)
+        """A copy of the named tensor inside the method, such as a buffer that it updates. KeyError if it does not exist.
+
+        Raises:
+            ExecutionError: the observer of the running execution called it.
+        """
+        return self._checked(self._method.attribute, name, False)
 
     def set_attribute(self, name: str, value: object) -> None:
         """Copies the values of an array, of the form that `get_attribute` returns, to the named tensor. KeyError if it does
@@ -124,6 +138,7 @@ class Method:
 
         Raises:
             InputError: the array has another shape or dtype, or the tensor is a weight of a file.
+            ExecutionError: the observer of the running execution called it.
         """
         import numpy
 
@@ -136,7 +151,7 @@ class Method:
         if next(info.dtype_name for info in attributes if info.name == name) == "bfloat16":
             array = (array.view(numpy.uint32) >> 16).astype(numpy.uint16)
         try:
-            self._method.set_attribute(name, numpy.ascontiguousarray(array))
+            self._checked(self._method.set_attribute, name, numpy.ascontiguousarray(array))
         except ValueError as error:
             raise InputError(f"{name} cannot be set: {error}") from None
 
@@ -145,8 +160,12 @@ class Method:
         return self._method.output_in_place(checked_index("output", index, self._meta.num_outputs()))
 
     def reset(self) -> None:
-        """Resets the buffers that the method updates, on a device or here, to their values after loading."""
-        self._method.reset()
+        """Resets the buffers that the method updates, on a device or here, to their values after loading.
+
+        Raises:
+            ExecutionError: a backend cannot reset its state, or the observer of the running execution called it.
+        """
+        self._checked(self._method.reset)
 
     def cancel(self) -> None:
         """Ends the call of `execute` that runs in another thread, or else the next one, before its next instruction: that
