@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             model, made = Path(folder, f"{options.model}.pte"), Path(folder, "made")
             model.write_bytes(artifacts.our_file(options.model))
-            command = [sys.executable, "-m", "torchette.cli", "build", "--target", name, str(model)]
+            command = [sys.executable, "-m", "torchette", "build", "--target", name, str(model)]
             command += ["-o", str(made), *(["--compiler", options.compiler] if options.compiler else [])]
             zig = str(Path(folder, "zig"))
             environment = {

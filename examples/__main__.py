@@ -101,7 +101,7 @@ def rust(folder: Path) -> list[list[str | Path]]:
 
 def javascript(folder: Path) -> list[list[str | Path]]:
     model, package = folder / "digits.pte", folder / "node_modules" / "torchette"
-    build = ["-m", "torchette.cli", "build", "--target", "wasm32-browser", model, "-o", package]
+    build = ["-m", "torchette", "build", "--target", "wasm32-browser", model, "-o", package]
     copy = f"import shutil; shutil.copy({str(HERE / 'digits/digits.mjs')!r}, {str(folder)!r})"
     return [
         digits(folder),

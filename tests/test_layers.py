@@ -52,7 +52,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "extension": ("torchette.extension",),
     "compat": ("torchette.compat",),
     "surface": ("torchette.__init__",),
-    "cli": ("torchette.cli",),
+    "cli": ("torchette.__main__", "torchette.cli"),
 }
 FLOORS = {room: floor for floor, room in enumerate(ROOMS)}
 ROOM_OF = {name: room for room, names in ROOMS.items() for name in names}

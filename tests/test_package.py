@@ -145,7 +145,7 @@ def test_the_installed_package_builds_for_a_target(wheel: Path, tmp_path: Path) 
     more = ["--dtypes", "float32", "--optimize", "size", "-o", str(tmp_path / "made")]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run(
-        [sys.executable, "-m", "torchette.cli", *command, *more], capture_output=True, text=True,
+        [sys.executable, "-m", "torchette", *command, *more], capture_output=True, text=True,
         cwd=tmp_path, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -170,9 +170,9 @@ def test_the_installed_package_compiles_operators_and_models(wheel: Path, tmp_pa
     )
     script += "out = numpy.zeros(2, 'float32'); r.call_kernel('my::scale.out', [x, 3.0, out]); assert out[1] == 3; print(r)"
     for command in (
-        ["-m", "torchette.cli", "custom", "build", "my_op.cpp"],
+        ["-m", "torchette", "custom", "build", "my_op.cpp"],
         ["-c", script],
-        ["-m", "torchette.cli", "codegen", "net.pte", "-o", "generated"],
+        ["-m", "torchette", "codegen", "net.pte", "-o", "generated"],
     ):
         done = subprocess.run(
             [sys.executable, *command], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False

@@ -68,7 +68,7 @@ class Rounds(torch.nn.Module):
 torch.export.save(torch.export.export(Rounds(), (torch.ones(2),)), "rounds.pt2")
 """
     subprocess.run([sys.executable, "-c", code], check=True)
-    command = [sys.executable, "-m", "torchette.cli", "compile", "rounds.pt2", "--check"]
+    command = [sys.executable, "-m", "torchette", "compile", "rounds.pt2", "--check"]
     subprocess.run(command, check=True)
 
 

@@ -65,7 +65,7 @@ def test_a_failure_shows_and_a_missing_tool_skips(
 def test_they_run(names: str, tmp_path: Path) -> None:
     """The web page and the module for JavaScript have tests of their own: test_web_page.py and tests/build/test_web.py."""
     built("torchette_shared")
-    command = ("-m", "torchette.cli", "examples", "run", *names.split(), "--folder", tmp_path)
+    command = ("-m", "torchette", "examples", "run", *names.split(), "--folder", tmp_path)
     lines = run(sys.executable, *command, cwd=ROOT).stdout.splitlines()
     results = {line.split()[1].rstrip(":"): line for line in lines}
     assert names == "--all" or set(results) == set(names.split())

@@ -223,7 +223,7 @@ def test_the_command_compiles_a_folder_and_prints_no_warning(tmp_path: Any) -> N
     model.save_pretrained(tmp_path / "llama")
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "torchette.cli", "llm", "compile", "llama", "-o", "llama.pte"),
+            *(sys.executable, "-m", "torchette", "llm", "compile", "llama", "-o", "llama.pte"),
             *("--quantize", "4w", "--max-context", "32"),
         ],
         capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,

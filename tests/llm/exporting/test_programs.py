@@ -212,7 +212,7 @@ def test_a_prompt_goes_on_as_it_is(file, tmp_path, monkeypatch, capsys):
 
 
 def test_bytes_that_are_no_text_end_no_conversation(file):
-    command = [sys.executable, "-m", "torchette.cli", "chat", file, "--max-tokens", "2", "--draft", file]
+    command = [sys.executable, "-m", "torchette", "chat", file, "--max-tokens", "2", "--draft", file]
     done = subprocess.run(command, input=b"a\xff\xfeb\nHello\n", capture_output=True, check=False)
     assert done.returncode == 0 and done.stdout.count(b"\n") >= 2, done.stderr
 
@@ -261,7 +261,7 @@ def test_serve_serves_a_file_until_ctrl_c(file):
 
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
-        [sys.executable, "-m", "torchette.cli", "serve", file, "--port", "0", "--sessions", "2"],
+        [sys.executable, "-m", "torchette", "serve", file, "--port", "0", "--sessions", "2"],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, preexec_fn=hears_ctrl_c,
     ) as process:  # fmt: skip
         assert process.stdout is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `python -m torchette.cli`: the same as the console script.
+# `python -m torchette`: the same as the console script.
 
 from __future__ import annotations
 
