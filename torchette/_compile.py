@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from torchette import receipt
 from torchette.capture import DynamicShapes, as_train_mode, capture, pt2e
-from torchette.capture.calibration import RANDOM_REMARK, Call, calls_of, draw
+from torchette.capture.calibration import RANDOM_REMARK, Call, calls_of, check_calibration, draw
 from torchette.device import Device
 from torchette.errors import (
     CompileError,
@@ -47,9 +47,10 @@ from torchette.exir.graph import calls
 from torchette.exir.interface import specs_of
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.exir.ops import is_operator, kernel_name
-from torchette.exir.passes.quantize_io import quantize_io
-from torchette.exir.pipeline import Report
-from torchette.exir.program import ExecutorchProgramManager, transform_and_lower
+from torchette.exir.passes.quantize_io import check_io_dtype, quantize_io
+from torchette.exir.pipeline import Report, build
+from torchette.exir.program import ExecutorchProgramManager, check_constant_methods, transform_and_lower
+from torchette.exir.program.edge import partitioners_by_method
 from torchette.fit import fit
 from torchette.methods import by_method
 from torchette.model import Model
@@ -292,6 +293,9 @@ def compile(
         device or Device(),
     )
     methods = _methods(module, args, kwargs, dynamic_shapes)
+    config = _planned_for(device, config)
+    partitioners = partitioners_by_method(_partitioners(backend, methods), methods)
+    _check_choices(methods, partitioners, quantizer, calibration, io, constant_methods, edge, config)
     programs, observed = _captured(methods, quantizer, calibration, edge)
     if io is not None:
         programs, scales = _quantized_io(programs, io)
@@ -300,7 +304,9 @@ def compile(
         f"{name}_calibration": RANDOM_REMARK for name, (_, what) in observed.items() if what == RANDOM_REMARK
     }
     constant_methods = {**(constant_methods or {}), **remarks}
-    program, placed = _lowered(programs, backend, constant_methods, edge, config, device)
+    program, placed = _lowered(
+        programs, partitioners, constant_methods, edge, config, device, backend != "auto"
+    )
     model = CompiledModel(program, programs, placed)
     model.calibration = {name: what for name, (_, what) in observed.items()}
     if verify:
@@ -316,6 +322,30 @@ def _refuse_moved(moved: Mapping[str, Any]) -> None:
         raise InputTypeError(f"compile() has no argument {name!r} any more", hints=[_MOVED[name]])
 
 
+def _check_choices(
+    methods: Mapping[str, tuple[Any, ...]],
+    partitioners: Mapping[str, Sequence[Any]],
+    quantizer: Any,
+    calibration: Any,
+    io: str | None,
+    constant_methods: Mapping[str, Any] | None,
+    edge: EdgeCompileConfig,
+    config: ExecutorchBackendConfig,
+) -> None:
+    """Raises the errors that need only the arguments of `compile`, before the export, which may take minutes."""
+    if quantizer is not None:
+        pt2e.check_quantizers(quantizer if isinstance(quantizer, (list, tuple)) else [quantizer])
+    elif calibration is not None:
+        raise InputError("calibration is given, but no quantizer", hints=["quantizer=XNNPACKQuantizer()..."])
+    for given in by_method(calibration, methods, "calibration").values():
+        check_calibration(given)
+    if io is not None:
+        check_io_dtype(io)
+    check_constant_methods(constant_methods, methods)
+    for name in methods:
+        build(edge, config, method=name, partitioners=partitioners)
+
+
 def _captured(
     methods: Mapping[str, tuple[Any, ...]], quantizer: Any, calibration: Any, edge: EdgeCompileConfig
 ) -> tuple[dict[str, ExportedProgram], dict[str, tuple[int, str]]]:
@@ -323,10 +353,6 @@ def _captured(
     description."""
     programs = {name: _export(name, given, edge) for name, given in methods.items()}
     if quantizer is None:
-        if calibration is not None:
-            raise InputError(
-                "calibration is given, but no quantizer", hints=["quantizer=XNNPACKQuantizer()..."]
-            )
         return programs, {}
     if calibration is not None and not isinstance(calibration, (Mapping, str)):
         calibration = list(calibration)  # an iterator can be read only once
@@ -359,22 +385,21 @@ def _quantized_io(
 
 def _lowered(
     programs: Mapping[str, ExportedProgram],
-    backend: object,
+    partitioners: Mapping[str, list[Any]],
     constant_methods: Mapping[str, Any] | None,
     edge: EdgeCompileConfig,
     config: ExecutorchBackendConfig,
     device: Device,
+    warns_of_delegation: bool,
 ) -> tuple[ExecutorchProgramManager, dict[str, Delegation]]:
     """The finished program, and method name -> where its calls run."""
     try:
-        lowered = transform_and_lower(
-            programs, None, _partitioners(backend, programs), constant_methods, edge, False, False
-        )
+        lowered = transform_and_lower(programs, None, partitioners, constant_methods, edge, False, False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MissingKernelWarning)  # it is an error here
-            if backend == "auto":  # who asked for no backend is told by `report()` alone
+            if not warns_of_delegation:  # if the user chose no backend, only `report()` has the reasons
                 warnings.simplefilter("ignore", DelegationWarning)
-            program = fit(lowered, _planned_for(device, config), device)
+            program = fit(lowered, config, device)
         _check_kernels(program)
     except DialectError as error:
         raise as_train_mode(error) or error from None
@@ -445,12 +470,18 @@ def _planned_for(device: Device, config: ExecutorchBackendConfig) -> ExecutorchB
     return replace(config, memory_planning_pass=planner, dynamic_memory_planning_mode=mode)
 
 
-def _partitioners(backend: object, methods: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _partitioners(backend: object, methods: Iterable[str]) -> dict[str, list[Any]]:
     """Method name -> partitioners."""
     if isinstance(backend, Mapping):
-        return {name: _partitioners(given, {name: None})[name] for name, given in backend.items()}
-    given = list(backend) if isinstance(backend, (list, tuple)) else [backend]
-    return {method: [one for name in given for one in partitioners_of(name)] for method in methods}
+        given = by_method(backend, methods, "backend")
+        return {name: _partitioners(one, [name])[name] for name, one in given.items()}
+    names = list(backend) if isinstance(backend, (list, tuple)) else [backend]
+    return {method: [one for name in names for one in partitioners_of(name)] for method in methods}
+
+
+def check_backend(backend: object) -> None:
+    """Raises DelegationError or InputTypeError for a `backend` that `compile` does not accept for the method forward."""
+    partitioners_by_method(_partitioners(backend, ["forward"]), ["forward"])
 
 
 def partitioners_of(backend: object) -> list[Any]:

@@ -4,6 +4,7 @@ everything else runs as before."""
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.backends.xnnpack.payload import SCHEMA
 from torchette.errors import DelegationError, DelegationWarning, InputError, RuntimeLoadError
 from torchette.exir import to_edge, to_edge_transform_and_lower
-from torchette.exir.delegation.delegate import to_backend
+from torchette.exir.delegation.delegate import CompileSpec, to_backend
 from torchette.format import flatbuffer
 from torchette.runtime import Method, Runtime
 
@@ -143,6 +144,35 @@ def test_types_and_nodes_that_a_graph_cannot_have() -> None:
 
     assert "value 0 of XNNPACK's graph has type number 99" in _refused(changed(unknown_type))
     assert "77" in _refused(changed(unknown_value))
+
+
+@pytest.mark.parametrize("name", ["NullBackend", "XnnpackBackend", "VulkanBackend"])
+def test_unknown_compile_specs_are_named_with_the_known_ones(name: str) -> None:
+    program = to_edge(export(_Of(lambda x: x + x), (X,))).exported_program()
+    known = {"XnnpackBackend": "external_tag", "VulkanBackend": "force_fp16"}.get(name)
+    with pytest.raises(InputError) as error:
+        to_backend(name, program, [CompileSpec((known or "speed") + "s", b"1")])
+    assert error.value.code == "bad-backend-option"
+    meant = f"there is no {name} option '{known}s'; did you mean {known}?"
+    assert str(error.value).startswith(meant if known else f"there is no {name} option 'speeds'")
+    assert re.search(rf"its options: .*\b{known or 'none'}\b", str(error.value))
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "words"),
+    [
+        ("VulkanBackend", {"devise": ""}, "no option devise to set; it has device, cache_folder"),
+        ("VulkanBackend", {"device": 1}, "Vulkan's device is a string"),
+        ("VulkanBackend", {"device": "gpu7"}, 'or "none" (the processor), not "gpu7"'),
+        ("NullBackend", {"speed": 1}, "option speed of NullBackend: it has no such option"),
+        ("VulkanBacked", {"device": ""}, "there is no such backend; did you mean VulkanBackend?"),
+    ],
+)
+def test_options_that_a_backend_does_not_have(name: str, option: dict[str, object], words: str) -> None:
+    registry = Runtime.get().backend_registry
+    with pytest.raises(InputError, match=re.escape(words)) as error:
+        registry.set_option(name, **option)
+    assert error.value.code == "bad-backend-option"
 
 
 @of_the_library

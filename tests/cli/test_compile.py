@@ -250,7 +250,7 @@ def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
         (["compile", "model.py:Net", "--dynamic", "batch"], "write INPUT:DIM=NAME"),
         (["compile", "model.py:Net", "--dynamic", "0:7=n"], "no dimension 7 of input 0"),
         (["compile", "model.py:Net", "--dynamic", "0:0=n:9..2"], "9 is more than 2"),
-        (["compile", "model.py:Net", "--data-file", "else/where.ptd"], "is written beside"),
+        (["compile", "none.py:Net", "--data-file", "else/where.ptd"], "is written beside"),
         (
             ["compile", "model.py:Net", "--quantize", "int8", "--calibration", "none.npz"],
             "there is no file none.npz",
@@ -276,7 +276,8 @@ def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
             "random goes with no file",
         ),
         (["compile", "model.py:Net", "--quantize", "int7"], "no quantization scheme 'int7'"),
-        (["compile", "model.py:Net", "--budget", "rom=1K"], "it has ram, flash and target"),
+        (["compile", "none.py:Net", "--budget", "rom=1K"], "it has ram, flash and target"),
+        (["compile", "none.py:Net", "--report-page", "no/such/page.html"], "there is no folder no/such"),
         (["run", "none.pte"], "none.pte"),
         (["run", "model.py"], "pte"),
         (["run", "net.pte", "--method", "backward"], "it has forward"),
@@ -294,6 +295,20 @@ def test_mistakes_are_explained_in_the_first_line(
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error.splitlines()[0] and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (("--backend", "xnpack"), "there is no backend 'xnpack'"),
+        (("--disable", "fold_all"), "cannot disable fold_all"),
+    ],
+)
+def test_options_are_checked_before_the_model_is_loaded(
+    folder: Path, option: tuple[str, str], message: str, capsys: Capture
+) -> None:
+    assert main(["compile", "none.py:Net", *option]) == 1
+    assert message in capsys.readouterr().err.splitlines()[0]
 
 
 @pytest.mark.parametrize("shape", ["1x5", "4", "1x4:int64"])

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import torchette
-from torchette import errors
+from torchette import Device, errors
+from torchette.backends.xnnpack import XNNPACKQuantizer
 from torchette.exir import EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.dialects.page import page as dialects_page
+from torchette.exir.memory.plan_memory import MemoryPlanningPass
 
 ROOT = Path(__file__).parents[2]
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
@@ -444,6 +446,8 @@ def test_all_faults_of_a_stage_are_reported_together():
 
 # ---- arguments of compile, which are on no line of a model ----
 
+_PLANNED = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
+
 
 @pytest.mark.parametrize(
     ("given", "code", "words"),
@@ -461,11 +465,23 @@ def test_all_faults_of_a_stage_are_reported_together():
         ),
         ({"fit": True}, "bad-input-type", ["no argument 'fit' any more", "Device(ram=..., fit=True)"]),
         ({"backend": "tpu"}, "unknown-backend", ["there is no backend 'tpu'", "portable", "xnnpack"]),
+        ({"backend": {"back": "cpu"}}, "bad-input-type", ["backend is given for back", "methods: forward"]),
+        ({"backend": ["cpu", 3]}, "bad-input-type", ["expected a Partitioner, not 3"]),
         ({"calibration": [(X,)]}, "bad-input", ["no quantizer"]),
+        ({"quantizer": "int8"}, "bad-input-type", ["one of torchao's, not str"]),
+        ({"quantizer": XNNPACKQuantizer(), "calibration": {"back": [(X,)]}}, "bad-input-type", ["for back"]),
+        ({"quantizer": XNNPACKQuantizer(), "calibration": "all"}, "bad-input-type", ["the text 'all'"]),
+        ({"io": "int16"}, "bad-input", ["io='int16'", "io='int8'"]),
+        (
+            {"device": Device(arenas={"SRAM": 64}), "config": _PLANNED},
+            "bad-input",
+            ["arenas and a memory planning pass are both given"],
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_arguments_of_compile(given, code, words):
+def test_arguments_of_compile_are_refused_before_the_export(given, code, words, monkeypatch):
+    monkeypatch.setattr(torch.export, "export", lambda *_, **__: pytest.fail("the model was exported"))
     with pytest.raises(errors.TorchetteError) as caught:
         torchette.compile(**{"module": nn.ReLU().eval(), "args": (X,), **given})
     assert caught.value.code == code in documented_codes()

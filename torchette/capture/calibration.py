@@ -42,15 +42,20 @@ def calls_of(calibration: Iterable[Any] | str | None, example: Call) -> tuple[li
     """
     if calibration is None:
         return [example], "the example inputs"
+    check_calibration(calibration)
     if calibration == RANDOM:
         return random_calls(example), RANDOM_REMARK
-    if isinstance(calibration, str):
+    calls = [as_arguments(given) for given in calibration]
+    return calls, f"{len(calls)} input{'s' * (len(calls) != 1)}"
+
+
+def check_calibration(calibration: object) -> None:
+    """Raises InputTypeError for a text other than "random"."""
+    if isinstance(calibration, str) and calibration != RANDOM:
         raise InputTypeError(
             f"calibration is the text {calibration!r}",
             hints=["calibration=[(x,), ...]", "calibration='random'"],
         )
-    calls = [as_arguments(given) for given in calibration]
-    return calls, f"{len(calls)} input{'s' * (len(calls) != 1)}"
 
 
 def random_calls(example: Call) -> list[Call]:

@@ -18,6 +18,25 @@ from torchette.packages import quietly, require
 GraphPasses = Sequence[Callable[[GraphModule], GraphModule]] | None
 
 
+def check_quantizers(quantizers: Sequence[Any]) -> Any:
+    """Returns torchao's module of quantizers.
+
+    Raises:
+        MissingPackageError: torchao is not installed.
+        InputTypeError: a quantizer is none of torchao's.
+    """
+    kinds = require("torchao.quantization.pt2e.quantizer", "quantizing")
+    for one in quantizers:
+        if not isinstance(one, kinds.Quantizer):
+            raise InputTypeError(
+                f"a quantizer must be one of torchao's, not {type(one).__name__}",
+                hints=[
+                    "an instance of a class that derives from torchao.quantization.pt2e.quantizer.Quantizer"
+                ],
+            )
+    return kinds
+
+
 def quantize(
     graph: GraphModule,
     quantizers: Sequence[Any],
@@ -39,22 +58,14 @@ def quantize(
         pre_prepare, post_prepare, pre_convert, post_convert: graph module -> graph module, around the steps.
 
     Raises:
-        MissingPackageError: torchao is not installed.
-        InputTypeError: a quantizer is none of torchao's; a pass returns no graph module.
+        MissingPackageError, InputTypeError: as `check_quantizers`.
+        InputTypeError: a pass returns no graph module.
         InputError: `calibration` is empty.
         QuantizationError: code "not-calibrated": an observer has seen no value.
     """
     pt2e = require("torchao.quantization.pt2e", "quantizing")
     steps = require("torchao.quantization.pt2e.quantize_pt2e", "quantizing")
-    kinds = require("torchao.quantization.pt2e.quantizer", "quantizing")
-    for one in quantizers:
-        if not isinstance(one, kinds.Quantizer):
-            raise InputTypeError(
-                f"a quantizer must be one of torchao's, not {type(one).__name__}",
-                hints=[
-                    "an instance of a class that derives from torchao.quantization.pt2e.quantizer.Quantizer"
-                ],
-            )
+    kinds = check_quantizers(quantizers)
     quantizer = quantizers[0] if len(quantizers) == 1 else kinds.ComposableQuantizer(list(quantizers))
     prepare = steps.prepare_pt2e if train is None else steps.prepare_qat_pt2e
     graph = _through(graph, pre_prepare)

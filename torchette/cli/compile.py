@@ -41,7 +41,7 @@ from torchette.cli import _source as source
 from torchette.cli._console import note, print_json, print_rows, print_table, print_values
 from torchette.cli._parser import complete, output_argument
 from torchette.errors import did_you_mean, unknown_name
-from torchette.files import missing_file
+from torchette.files import check_target, missing_file
 from torchette.progress import Progress
 from torchette.quantization import RECIPES, SCHEMES, scheme_named, schemes_text
 from torchette.units import byte_text
@@ -262,29 +262,34 @@ def _compile(options: argparse.Namespace) -> int:
             "--check compares floats, and --io takes and gives none; --verify compares with the quantized model"
         )
     _check_calibration(options)
+    path = options.output or Path(f"{_stem(options.model)}.pte")
+    config, device = _config(options, path), _device(options)
+    _pipeline(options)  # refuses unknown backends and passes
+    if options.report_page:
+        check_target(options.report_page)
     found = source.load(options.model)
     example = source.tensors(found, options.inputs, seed=options.seed)
-    path = options.output or Path(f"{_stem(options.model)}.pte")
+    dynamic_shapes = _dynamic_shapes(options.dynamic, found.model, example)
     start = time.perf_counter()
     module, table = found.model, None
     quantizing: dict[str, Any] = {}
     if _is_whole(options):
-        module, quantizing = _observing(options, found.model, example)
+        module, quantizing = _observing(options, found.model, example, dynamic_shapes)
     elif not options.quantize:
         quantizing = {"calibration": _calibration(options)}
     else:
-        module, table = _quantized(options, found.model, example)
+        module, table = _quantized(options, found.model, example, dynamic_shapes)
     with Progress() as progress:
         model = torchette.compile(
             module,
             example,
-            dynamic_shapes=_dynamic_shapes(options.dynamic, found.model, example),
+            dynamic_shapes=dynamic_shapes,
             backend=options.backend or "auto",
             **quantizing,
             io=options.io,
             edge=_edge(options, progress),
-            config=_config(options, path),
-            device=_device(options),
+            config=config,
+            device=device,
             verify=options.verify,
         )
     model.save(path)
@@ -416,7 +421,10 @@ def _is_whole(options: argparse.Namespace) -> bool:
 
 
 def _observing(
-    options: argparse.Namespace, model: torch.nn.Module | ExportedProgram, example: tuple[Any, ...]
+    options: argparse.Namespace,
+    model: torch.nn.Module | ExportedProgram,
+    example: tuple[Any, ...],
+    dynamic_shapes: Any,
 ) -> tuple[Any, dict[str, Any]]:
     """The captured model, and what `torchette.compile` takes to quantize all of it."""
     from torchette.capture import capture
@@ -427,7 +435,7 @@ def _observing(
     torch = source.require_torch()
     program: Any = model
     if isinstance(model, torch.nn.Module):
-        program = capture(model, example, {}, _dynamic_shapes(options.dynamic, model, example), "forward")
+        program = capture(model, example, {}, dynamic_shapes, "forward")
     given = RANDOM if _is_random(options) else _calibration(options)
     calls, _ = calls_of(given, program.example_inputs or (example, {}))
     with torch.no_grad():
@@ -437,7 +445,9 @@ def _observing(
     return program, {"quantizer": quantizer, "calibration": given}
 
 
-def _quantized(options: argparse.Namespace, model: object, example: tuple[Any, ...]) -> tuple[Any, Any]:
+def _quantized(
+    options: argparse.Namespace, model: object, example: tuple[Any, ...], dynamic_shapes: Any
+) -> tuple[Any, Any]:
     """The model with integers in layers, and `torchette.quantize`'s table."""
     import torch
 
@@ -453,7 +463,7 @@ def _quantized(options: argparse.Namespace, model: object, example: tuple[Any, .
         options.quantize,
         max_drop=options.max_drop,
         resume=options.resume,
-        dynamic_shapes=_dynamic_shapes(options.dynamic, model, example),
+        dynamic_shapes=dynamic_shapes,
         backend=options.backend or "auto",
     )
 

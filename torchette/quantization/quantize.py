@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from torchette._compile import CompiledModel, compile
+from torchette._compile import CompiledModel, check_backend, compile
 from torchette.build.bare.counter import Counter
 from torchette.capture import DynamicShapes, capture
 from torchette.capture.calibration import calls_of
@@ -124,6 +124,7 @@ def quantize(
         raise InputError("there is no input to observe", hints=["calibration=[(x,), ...]"])
     require("torchao.quantization", "quantizing")
     counter = None if board is None else Counter(board)
+    check_backend(backend)
     of = {"recipe": recipe, "backend": _text(backend), **_facts(model, calls)}
     of |= {"machine": board} if board else {}
     with Progress() as progress, torch.no_grad():

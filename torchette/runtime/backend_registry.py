@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from torchette.errors import InputError, RuntimeLoadError
+from torchette.errors import InputError, RuntimeLoadError, did_you_mean
 from torchette.runtime import native
 
 
@@ -47,11 +47,14 @@ class BackendRegistry:
         try:
             return getattr(binding, function)(backend_name, key, *value)
         except binding.Fault as fault:
-            there = backend_name in self.registered_backend_names
-            why = "it has no such option, or not such a value" if there else "there is no such backend"
+            names = self.registered_backend_names
+            if backend_name in names:
+                why, hints = fault.args[2] or "it has no such option, or not such a value", []
+            else:
+                why, hints = "there is no such backend" + did_you_mean(backend_name, names), names
             raise InputError(
-                f"option {key} of {backend_name}: {fault.args[2] or why}",
-                hints=[f"backends that there are: {', '.join(self.registered_backend_names) or 'none'}"],
+                f"option {key} of {backend_name}: {why}",
+                hints=[f"backends that there are: {', '.join(hints)}"] if hints else [],
                 code="bad-backend-option",
             ) from None
 

@@ -28,6 +28,24 @@ _OVERRIDES = {"storage_type_override": VkStorageType, "memory_layout_override": 
 class VulkanBackend(BackendDetails):
     """Networks on whatever Vulkan finds. The payload has ExecuTorch's form."""
 
+    # ExecuTorch's options. The backend stores all tensors in buffers, so the options that choose between images and
+    # buffers change nothing.
+    option_names = frozenset(
+        [
+            "force_fp16",
+            "require_dynamic_shapes",
+            "skip_bool_tensors",
+            "downcast_64_bit",
+            "storage_type_override",
+            "memory_layout_override",
+            "texture_limits",
+            "small_texture_limits",
+            "buffer_limit",
+            "skip_tag_memory_metadata",
+            "skip_memory_planning",
+        ]
+    )
+
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
         """The payload of a program; its weights are named data.

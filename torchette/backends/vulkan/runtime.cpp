@@ -95,9 +95,12 @@ class VulkanBackend final : public BackendInterface {
     for (const BackendOption& option : options) {
       const auto* text = std::get_if<std::array<char, kMaxOptionValueLength>>(&option.value);
       const bool is_device = strcmp(option.key, "device") == 0;
-      if (!is_device && strcmp(option.key, "cache_folder") != 0) return Error::NotSupported;
-      if (text == nullptr) return Error::InvalidArgument;
-      if (is_device && text->front() != 0 && strcmp(text->data(), "none") != 0) return Error::InvalidArgument;
+      TORCHETTE_CHECK(is_device || strcmp(option.key, "cache_folder") == 0, NotSupported,
+                      "Vulkan has no option %.63s to set; it has device, cache_folder", option.key);
+      TORCHETTE_CHECK(text != nullptr, InvalidArgument, "Vulkan's %.63s is a string", option.key);
+      TORCHETTE_CHECK(!is_device || text->front() == 0 || strcmp(text->data(), "none") == 0, InvalidArgument,
+                      "Vulkan's device is \"\" (the best device) or \"none\" (the processor), not \"%.63s\"",
+                      text->data());
       if (is_device) asks_for_processor = text->front() != 0;
 #ifdef TORCHETTE_VULKAN_DEVICE
       if (!is_device) vulkan::set_cache_folder(text->data());
@@ -123,8 +126,11 @@ class VulkanBackend final : public BackendInterface {
         const vulkan::Counts it = device == nullptr ? vulkan::Counts() : device->counts();
         found = std::to_string(it.dispatches) + "," + std::to_string(it.barriers) + "," +
                 std::to_string(it.bytes);
-      } else
+      } else {
+        TORCHETTE_LOG(Error, "Vulkan has no option %.63s; it has device, cache_folder, quarantined, counts",
+                      option.key);
         return Error::NotSupported;
+      }
       std::array<char, kMaxOptionValueLength> text{};
       memcpy(text.data(), found.data(), std::min(found.size(), text.size() - 1));
       option.value = text;

@@ -86,17 +86,17 @@ def _data_file(node: Node) -> str | None:
 class XnnpackBackend(BackendDetails):
     """Float32 networks on Google's XNNPACK library. The payload is ExecuTorch's: either runtime runs it."""
 
+    option_names = frozenset([EXTERNAL_TAG])
+
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
         """The payload of a program; its weights are named data.
 
         Raises:
-            ValueError: a node that the library cannot run, a buffer that changes, or an option that this backend does not have.
+            ValueError: a node that the library cannot run, or a buffer that changes.
         """
         options = {spec.key: spec.value.decode() for spec in compile_specs}
-        external_tag = options.pop(EXTERNAL_TAG, None)
-        if options:
-            raise ValueError(f"the XNNPACK backend has no option {next(iter(options))!r}")
+        external_tag = options.get(EXTERNAL_TAG)
         if changes := written(edge_program):
             raise ValueError(f"it changes {', '.join(changes)}: the XNNPACK backend keeps no state")
         stored = dict(constants(edge_program))

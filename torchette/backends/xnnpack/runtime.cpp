@@ -240,7 +240,7 @@ class XnnpackBackend final : public BackendInterface {
         TORCHETTE_CHECK(on != nullptr, InvalidArgument, "XNNPACK's %s is true or false", kCache);
         caches_ = *on;
       } else {
-        TORCHETTE_LOG(Error, "XNNPACK has no option %.63s: %s, %s, %s", option.key, kThreads, kSharing,
+        TORCHETTE_LOG(Error, "XNNPACK has no option %.63s; it has %s, %s, %s", option.key, kThreads, kSharing,
                       kCache);
         return Error::InvalidArgument;
       }
@@ -261,7 +261,7 @@ class XnnpackBackend final : public BackendInterface {
       } else if (strcmp(option.key, kLibrary) == 0) {
         option.value = true;
       } else {
-        TORCHETTE_LOG(Error, "XNNPACK has no option %.63s: %s, %s, %s", option.key, kThreads, kSharing,
+        TORCHETTE_LOG(Error, "XNNPACK has no option %.63s; it has %s, %s, %s", option.key, kThreads, kSharing,
                       kCache);
         return Error::InvalidArgument;
       }

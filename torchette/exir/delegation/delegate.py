@@ -14,7 +14,7 @@ import copy
 import functools
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +31,7 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, PythonKeyTracer, track_tensor_tree
 
-from torchette.errors import DelegationError, unknown_name
+from torchette.errors import DelegationError, InputError, unknown_name
 from torchette.exir.arguments import checked
 from torchette.exir.delegation.named_data import NamedDataStoreOutput
 from torchette.exir.delegation.partition import TAG, Piece, pieces, program_of, replace_by_call
@@ -78,6 +78,9 @@ class PreprocessResult:
 class BackendDetails(ABC):
     """The half of a backend that works ahead of time. A direct subclass is known by its class's name."""
 
+    # The keys of compile specs that the backend accepts; None for any. Other keys are refused before `preprocess`.
+    option_names: frozenset[str] | None = None
+
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         nested = [b for b in cls.__bases__ if issubclass(b, BackendDetails) and b is not BackendDetails]
@@ -104,6 +107,18 @@ class BackendDetails(ABC):
             ]
             for method, parts in edge_programs.items()
         }
+
+
+def check_option_names(backend: type[BackendDetails], given: Iterable[str]) -> None:
+    """Raises InputError for the first name that is not an option of the backend; the error lists the options."""
+    known = backend.option_names
+    for name in given:
+        if known is not None and name not in known:
+            raise InputError(
+                unknown_name(f"{backend.__name__} option", name, sorted(known)),
+                hints=[f"its options: {', '.join(sorted(known)) or 'none'}"],
+                code="bad-backend-option",
+            )
 
 
 class DelegationSpec(NamedTuple):
@@ -611,6 +626,8 @@ def _preprocess(
     programs: dict[str, list[ExportedProgram]], backend_id: str, specs: dict[str, list[list[CompileSpec]]]
 ) -> dict[str, list[LoweredBackendModule]]:
     kind = backend(backend_id)
+    for spec in specs.values():
+        check_option_names(kind, (one.key for part in spec for one in part))
     for parts in programs.values():
         for part in parts:
             _number(part)

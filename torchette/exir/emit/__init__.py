@@ -101,6 +101,23 @@ def _training_methods(method: MethodEmitter) -> dict[str, Any]:
     return {f"__et_training_{what}_{method.name}": value for what, value in told.items()}
 
 
+def check_constant_method(name: str, value: object) -> None:
+    """Raises EmitError if a file cannot store the value of a constant method."""
+    for leaf in pytree.tree_leaves(value):
+        if not isinstance(leaf, torch.Tensor):
+            _constant_scalar(name, leaf)
+
+
+def _constant_scalar(name: str, value: object) -> Any:
+    try:
+        return scalar_record(plain(value, ""))
+    except Unsupported as problem:
+        raise EmitError(
+            f"constant method {name!r} cannot return {problem}",
+            hints=["return tensors, numbers, strings, None, or tuples, lists and dicts of them"],
+        ) from None
+
+
 def _constant_method(name: str, value: object, constants: Store) -> Any:
     """A method without instructions whose outputs are stored values."""
     values = []
@@ -110,13 +127,7 @@ def _constant_method(name: str, value: object, constants: Store) -> Any:
             spec = TensorSpec.from_tensor(leaf, const=True)
             record = tensor_record(spec, constants.add(leaf, spec.dim_order))
         else:
-            try:
-                record = scalar_record(plain(leaf, ""))
-            except Unsupported as problem:
-                raise EmitError(
-                    f"constant method {name!r} cannot return {problem}",
-                    hints=["return tensors, numbers, strings, None, or tuples, lists and dicts of them"],
-                ) from None
+            record = _constant_scalar(name, leaf)
         values.append(pte.EValue(record))
     return pte.ExecutionPlan(
         name=name,

@@ -95,6 +95,12 @@ def quantize_output(exported_program: ExportedProgram, output_index: int) -> Qua
     return args
 
 
+def check_io_dtype(dtype: str) -> None:
+    """Raises InputError for a dtype other than "int8" and "uint8"."""
+    if dtype not in ("int8", "uint8"):
+        raise InputError(f"io={dtype!r}: inputs and outputs have 8 bits", hints=["io='int8'", "io='uint8'"])
+
+
 def quantize_io(program: ExportedProgram, dtype: str, method: str) -> tuple[ExportedProgram, dict[str, Any]]:
     """A program that takes and returns all floats as whole numbers of 8 bits, and constant methods that say what they stand
     for; the given program stays as it is.
@@ -103,8 +109,7 @@ def quantize_io(program: ExportedProgram, dtype: str, method: str) -> tuple[Expo
         InputError: `dtype` is not "int8" or "uint8".
         QuantizationError: code "not-quantized", as for `quantize_input`.
     """
-    if dtype not in ("int8", "uint8"):
-        raise InputError(f"io={dtype!r}: inputs and outputs have 8 bits", hints=["io='int8'", "io='uint8'"])
+    check_io_dtype(dtype)
     wanted = getattr(torch, dtype)
     program, constants = copy_program(program), dict[str, Any]()
     for index, node in enumerate(_inputs(program)):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from torchette.exir.config import ExecutorchBackendConfig as ExecutorchBackendCo
 from torchette.exir.delegation import delegate
 from torchette.exir.delegation.explain import warn
 from torchette.exir.dialects._ops import to_edge_operators
+from torchette.exir.emit import check_constant_method
 from torchette.exir.graph import calls
 from torchette.exir.pipeline import TO_EDGE, Report
 from torchette.exir.program.edge import EdgeProgramManager as EdgeProgramManager
@@ -149,12 +150,7 @@ def _to_edge(
     warn_of_untested_torch()
     config = config or EdgeCompileConfig()
     named = programs_by_method(programs)
-    clash = sorted(set(named) & set(constant_methods or ()))
-    if clash:
-        raise InputTypeError(
-            f"{', '.join(clash)}: both a method and a constant method",
-            hints=["give the constant another name"],
-        )
+    check_constant_methods(constant_methods, named)
     reports = {name: Report() for name in named}
     lowered = run(named, TO_EDGE, reports, config, partitioners=partitioners, preserve=preserve)
     kept = replace(config, preserve_ops=[*config.preserve_ops, *preserve])
@@ -166,6 +162,23 @@ def _to_edge(
         edge._etrecord.add_exported_program(named)
         edge._etrecord.add_edge_dialect_program(edge)
     return edge
+
+
+def check_constant_methods(constant_methods: Mapping[str, Any] | None, methods: Iterable[str]) -> None:
+    """Checks the names and values of constant methods.
+
+    Raises:
+        InputTypeError: a constant method has the name of a method.
+        EmitError: a file cannot store the value of a constant method.
+    """
+    clash = sorted(set(methods) & set(constant_methods or ()))
+    if clash:
+        raise InputTypeError(
+            f"{', '.join(clash)}: both a method and a constant method",
+            hints=["give the constant another name"],
+        )
+    for name, value in (constant_methods or {}).items():
+        check_constant_method(name, value)
 
 
 def _new_etrecord() -> Any:

@@ -83,7 +83,7 @@ def programs_by_method(
     return dict(named)
 
 
-def partitioners_by_method(given: Partitioners, methods: Mapping[str, Any]) -> dict[str, list[Any]]:
+def partitioners_by_method(given: Partitioners, methods: Iterable[str]) -> dict[str, list[Any]]:
     """Method name -> partitioners, from any form that callers may pass."""
     found = {
         name: list(each) if isinstance(each, (list, tuple)) else [each]

@@ -14,12 +14,12 @@ from torch.fx import Node
 
 from torchette.backends.vulkan.operators import OPERATORS, name_of, why_not
 from torchette.backends.vulkan.preprocess import VulkanBackend
-from torchette.errors import InputError
 from torchette.exir.delegation.delegate import (
     CompileSpec,
     DelegationSpec,
     Partitioner,
     PartitionResult,
+    check_option_names,
     reject,
     tag_constant_data,
     tag_mutated_buffer,
@@ -29,22 +29,6 @@ from torchette.exir.delegation.partition import TAG
 from torchette.exir.graph import calls, constants
 from torchette.exir.ops import functional
 
-# Of the peer's options those that choose between its images and buffers change nothing here: all is in buffers.
-_OPTIONS = frozenset(
-    [
-        "force_fp16",
-        "require_dynamic_shapes",
-        "skip_bool_tensors",
-        "downcast_64_bit",
-        "storage_type_override",
-        "memory_layout_override",
-        "texture_limits",
-        "small_texture_limits",
-        "buffer_limit",
-        "skip_tag_memory_metadata",
-        "skip_memory_planning",
-    ]
-)
 _TO_RUNTIME = ("force_fp16", "storage_type_override", "memory_layout_override")
 
 
@@ -68,14 +52,11 @@ class VulkanPartitioner(Partitioner):
             nn_module_blocklist, nn_module_allowlist: the same for names of classes of modules.
 
         Raises:
-            InputError: an option that is none.
+            InputError: there is no such option.
         """
         super().__init__()
         options = dict(compile_options or {})
-        if unknown := sorted(options.keys() - _OPTIONS):
-            raise InputError(
-                f"the Vulkan backend has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}"
-            )
+        check_option_names(VulkanBackend, options)
         self._options = options
         self._blocked = {_plain(op) for op in operator_blocklist or ()}
         self._allowed = None if operator_allowlist is None else {_plain(op) for op in operator_allowlist}

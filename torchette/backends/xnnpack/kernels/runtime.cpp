@@ -39,11 +39,18 @@ class XnnpackBackend final : public BackendInterface {
 
   void destroy(DelegateHandle* handle) const override { static_cast<Loaded*>(handle)->~Loaded(); }
 
+  /// The options belong to XNNPACK's library.
+  Error set_option(BackendOptionContext&, const Span<BackendOption>& options) override {
+    TORCHETTE_CHECK(options.empty(), NotSupported, "without its library XNNPACK has no option %.63s to set",
+                    options[0].key);
+    return Error::Ok;
+  }
+
   /// "library": whether XNNPACK's library computes, which has the other options.
   Error get_option(BackendOptionContext&, Span<BackendOption>& options) override {
     for (BackendOption& option : options) {
       TORCHETTE_CHECK(strcmp(option.key, "library") == 0, InvalidArgument,
-                      "without its library XNNPACK has no option %.63s", option.key);
+                      "without its library XNNPACK has no option %.63s; it has library", option.key);
       option.value = false;
     }
     return Error::Ok;
