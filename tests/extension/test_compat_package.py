@@ -159,6 +159,41 @@ def test_selected_and_custom_kernels_in_cmake(installed: Path, tmp_path: Path) -
 
 
 @pytest.mark.gate
+def test_a_changed_selection_replaces_the_library(installed: Path, tmp_path: Path) -> None:  # noqa: F811
+    project = """
+cmake_minimum_required(VERSION 3.20)
+project(app LANGUAGES CXX)
+find_package(executorch REQUIRED)
+gen_selected_ops(LIB_NAME chosen ${SELECTION})
+add_executable(app main.cpp)
+target_link_libraries(app PRIVATE executorch extension_module extension_tensor)
+"""
+    expected = {
+        name: saved(net, tmp_path / f"{name}.pte")
+        for name, net in (("linear", torch.nn.Linear(3, 2)), ("tanh", torch.nn.Tanh()))
+    }
+    texts = {"CMakeLists.txt": project, "main.cpp": MAIN, "custom.yaml": CUSTOM}
+    folder = tmp_path / "project"
+    app = built_project(installed, folder, texts, "-DSELECTION=ROOT_OPS;aten::tanh.out")
+    for selection, there in (
+        ("", {"tanh"}),
+        ("ROOT_OPS;aten::linear.out", {"linear"}),
+        # The list has only operators of the project, so the program links the installed library, which has all kernels.
+        (f"OPS_SCHEMA_YAML;{folder / 'custom.yaml'}", {"linear", "tanh"}),
+    ):
+        if selection:
+            run("cmake", "-S", folder, "-B", folder / "build", f"-DSELECTION={selection}")
+            run("cmake", "--build", folder / "build")
+        for name, values in expected.items():
+            if name in there:
+                np.testing.assert_allclose(
+                    numbers(app, tmp_path / f"{name}.pte"), values, rtol=1e-5, atol=1e-6
+                )
+            else:
+                assert f"aten::{name}.out" in run(app, tmp_path / f"{name}.pte", status=0x14).stderr
+
+
+@pytest.mark.gate
 def test_calls_that_cannot_be_honoured_say_so(installed: Path, tmp_path: Path) -> None:  # noqa: F811
     start = "cmake_minimum_required(VERSION 3.20)\nproject(app LANGUAGES CXX)\nfind_package(executorch REQUIRED)\n"
     for number, (call, said) in enumerate(

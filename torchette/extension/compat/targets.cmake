@@ -91,7 +91,8 @@ function(gen_selected_ops)
   torchette_python(gen_selected_ops
     "from torchette import targets; from torchette.build import kernel_list, make
 chosen = kernel_list.selected(*(word.partition('=')[2] for word in sys.argv[2:]))
-if chosen.operators: make.make(targets.find('host'), chosen, Path(sys.argv[1]))"
+if chosen.operators: make.make(targets.find('host'), chosen, Path(sys.argv[1]))
+else: Path(sys.argv[1], 'lib', 'libtorchette.a').unlink(missing_ok=True)"
     ${folder} models=${models} operators=${operators} lists=${lists} dtypes=${GEN_DTYPE_SELECTIVE_BUILD})
   if(EXISTS ${folder}/lib/libtorchette.a)  # there is none if all operators are the project's own
     if(NOT TARGET torchette_selected)
