@@ -196,8 +196,9 @@ class Module {
   std::shared_ptr<MemoryAllocator> memory_allocator_;
   std::shared_ptr<MemoryAllocator> temp_allocator_;
   bool share_memory_arenas_;
-  size_t num_threads_ = 0;                       // 0: as many as the runtime is told
-  std::shared_ptr<SharedArenas> shared_arenas_;  // null if methods share no memory
+  size_t num_threads_ = 0;  // 0: as many as the runtime is told
+  // Null before share_state(), and before the first method is loaded if `share_memory_arenas_` is set.
+  std::shared_ptr<SharedArenas> shared_arenas_;
   std::unordered_map<std::string, std::unique_ptr<Loaded>> methods_;
 };
 
