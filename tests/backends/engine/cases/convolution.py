@@ -80,6 +80,8 @@ PLANAR: list[tuple[tuple[int, int, int], Sizes, Sizes, Sizes, Sizes, Sizes]] = [
     ((1, 2, 7), (9, 9), (3, 3), (1, 1), (2, 2), (2, 2)),
     ((2, 1, 18), (50,), (10,), (4,), (0,), (1,)),
     ((0, 3, 5), (5, 5), (3, 3), (1, 1), (0, 0), (1, 1)),
+    # The rows under a row of the result have 128 * 2**25 = 2**32 elements, which a 32-bit size_t cannot hold.
+    ((1, 128, 5), (2,), (2,), (2**24 - 1,), (2**24 - 1,), (1,)),
 ]
 
 
