@@ -43,6 +43,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         torch.manual_seed(zlib.crc32(item.nodeid.encode()))
 
 
+_DIRECTORIES = pytest.StashKey[dict[Path, pytest.Collector]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_directory(
+    path: Path, parent: pytest.Collector
+) -> Generator[None, pytest.Collector | None, pytest.Collector | None]:
+    """One node for each folder. With paths such as `tests/cli/test_a.py tests/test_b.py tests/cli/test_c.py` pytest 9.1
+    collects tests/ again for the second path, and its new node of tests/cli has not the fixtures of tests/cli/conftest.py."""
+    made = yield
+    return None if made is None else parent.stash.setdefault(_DIRECTORIES, {}).setdefault(path, made)
+
+
 def pytest_collection_finish() -> None:
     """Collects garbage less often. Traversing the imported modules again and again cost 11% of
     tests/backends/engine/test_patterns.py."""
