@@ -1148,3 +1148,73 @@ def test_an_operator_that_the_library_makes_of_limits_is_the_node_s_own() -> Non
     told = [event for event in method.take_events() if event.in_delegate]
     assert [event.name.split()[0] for event in told] == ["Binary", "Unary", "Binary"]
     assert all(event.part is not None for event in told) and told[0].part != told[2].part
+
+
+_FORK = """
+import os, sys, threading, time
+import numpy as np
+from torchette.errors import ExecutionError, RuntimeLoadError
+from torchette.runtime import Runtime
+
+path, sharing, threads, rounds = sys.argv[1], *map(int, sys.argv[2:])
+registry = Runtime.get().backend_registry
+registry.set_option("XnnpackBackend", num_threads=threads, workspace_sharing_mode=sharing)
+x = np.ones((256, 256), np.float32)
+program = Runtime.get().load_program(path)
+busy, idle = (program.load_method("forward") for _ in range(2))
+idle.execute([x])
+running = True
+
+def run():
+    while running:
+        busy.execute([x])
+
+def load():
+    while running:
+        Runtime.get().load_program(path).load_method("forward")
+
+workers = [threading.Thread(target=run), threading.Thread(target=load)]
+for worker in workers:
+    worker.start()
+outcomes = []
+for i in range(rounds):
+    time.sleep(0.01)
+    child = os.fork()
+    if child == 0:
+        try:
+            (idle if i % 2 else Runtime.get().load_program(path).load_method("forward")).execute([x])
+            del idle
+        except (ExecutionError, RuntimeLoadError) as error:
+            os._exit(3 if "forked" in str(error) else 4)
+        os._exit(0)
+    end = time.time() + 20
+    while (status := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        if time.time() > end:
+            os.kill(child, 9)
+        time.sleep(0.005)
+    outcomes.append(os.waitstatus_to_exitcode(status[1]))
+running = False
+for worker in workers:
+    worker.join()
+print(*outcomes)
+"""
+
+
+@of_the_library
+@pytest.mark.safety
+@pytest.mark.parametrize("sharing", [1, 2])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_forked_process_does_not_wait_for_methods_of_its_parent(
+    threads: int, sharing: int, tmp_path: Path
+) -> None:
+    """One thread of the parent executes a method, another loads methods. The child loads a method, or executes one that
+    shares the memory of the method that the parent executes."""
+    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256))
+    path = tmp_path / "model.pte"
+    _lower(model, (torch.ones(256, 256),)).to_executorch().save(str(path))
+    command = [sys.executable, "-W", "ignore", "-c", _FORK, path, str(sharing), str(threads), "20"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    outcomes = [int(one) for one in done.stdout.split()]
+    assert len(outcomes) == 20 and set(outcomes[::2]) == {0}
+    assert set(outcomes[1::2]) == {3} if threads == 2 else set(outcomes[1::2]) <= {0, 3}

@@ -66,11 +66,19 @@ struct {
   size_t size = 0;
 } spare;
 
+/// Locks `spare`. No other thread holds it while the process forks, so the child can lock it.
+std::unique_lock<std::mutex> lock_spare() {
+  static const int registered =
+      pthread_atfork([] { spare.mutex.lock(); }, [] { spare.mutex.unlock(); }, [] { spare.mutex.unlock(); });
+  (void)registered;
+  return std::unique_lock<std::mutex>(spare.mutex);
+}
+
 /// `*size` bytes, or more, which it then says, of which `used` are surely used; null where there are none.
 char* take(size_t* size, size_t used) {
   if (!is_large(*size)) return static_cast<char*>(allocate(nullptr, kAlignment, *size));
   {
-    const std::lock_guard<std::mutex> lock(spare.mutex);
+    const std::unique_lock<std::mutex> lock = lock_spare();
     if (spare.size >= *size) {
       *size = std::exchange(spare.size, 0);
       return spare.data;
@@ -88,7 +96,7 @@ void give(char* data, size_t size) {
 #ifdef MADV_FREE
   // The system may have the pages when it runs short of them.
   if (size <= kChunk && madvise(data, size, MADV_FREE) == 0) {
-    const std::lock_guard<std::mutex> lock(spare.mutex);
+    const std::unique_lock<std::mutex> lock = lock_spare();
     if (size > spare.size) {
       std::swap(data, spare.data);
       std::swap(size, spare.size);

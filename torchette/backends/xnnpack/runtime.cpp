@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The XNNPACK backend on the device: a payload becomes one of the library's runtimes at init, and runs on the
 // method's own tensors.
+#include <pthread.h>
 #include <pthreadpool.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -20,10 +22,47 @@ namespace {
 
 using xnnpack::External;
 
+/// A mutex that a child of fork() does not wait for if a thread of its parent holds it: the thread is not in
+/// the child, so it never unlocks the mutex.
+class ForkMutex {
+ public:
+  /// Returns false if a thread of the parent holds it.
+  bool lock() {
+    if (!mutex_.try_lock()) {
+      if (!was_used_here()) return false;
+      mutex_.lock();
+    }
+    process_ = getpid();
+    return true;
+  }
+  void unlock() { mutex_.unlock(); }
+  /// Whether this process made it or was the last to lock it.
+  bool was_used_here() const { return process_ == getpid(); }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<pid_t> process_{getpid()};
+};
+
+/// Holds a ForkMutex for as long as it lives, if the mutex can be locked.
+class ForkLock {
+ public:
+  explicit ForkLock(ForkMutex& mutex) : mutex_(mutex.lock() ? &mutex : nullptr) {}
+  ForkLock(const ForkLock&) = delete;
+  ForkLock& operator=(const ForkLock&) = delete;
+  ~ForkLock() {
+    if (mutex_ != nullptr) mutex_->unlock();
+  }
+  explicit operator bool() const { return mutex_ != nullptr; }
+
+ private:
+  ForkMutex* const mutex_;
+};
+
 /// Memory for values inside of graphs; whoever runs on it holds the lock.
 struct Workspace {
   xnn_workspace_t it = nullptr;
-  std::mutex mutex;
+  ForkMutex mutex;
   Workspace() = default;
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
@@ -35,10 +74,11 @@ struct Workspace {
 /// Packed weights of a program; whoever makes a runtime holds the lock.
 struct Weights {
   xnnpack::PackedWeights packed;
-  std::mutex mutex;
+  ForkMutex mutex;
 };
 
-/// The one object of its kind for a key, for as long as somebody holds it.
+/// The one object of its kind for a key, for as long as somebody holds it. A child of fork() makes new
+/// objects: threads of its parent may hold the mutexes of the parent's objects.
 template <class T>
 class Pool {
  public:
@@ -47,7 +87,7 @@ class Pool {
     for (auto it = known_.begin(); it != known_.end();)
       it = it->second.expired() ? known_.erase(it) : std::next(it);
     std::shared_ptr<T> found = known_[key].lock();
-    if (found == nullptr) known_[key] = found = std::make_shared<T>();
+    if (found == nullptr || !found->mutex.was_used_here()) known_[key] = found = std::make_shared<T>();
     return found;
   }
 
@@ -91,8 +131,8 @@ struct Handle {
   Handle& operator=(const Handle&) = delete;
   ~Handle() {
     if (runtime == nullptr) return;
-    const std::lock_guard<std::mutex> lock(workspace->mutex);
-    xnn_delete_runtime(runtime);
+    const ForkLock lock(workspace->mutex);
+    if (lock) xnn_delete_runtime(runtime);  // a child of fork() keeps it while it counts as running
   }
 };
 
@@ -116,6 +156,11 @@ std::vector<size_t> shape_of(const Tensor& tensor) {
 
 class XnnpackBackend final : public BackendInterface {
  public:
+  XnnpackBackend() {
+    // No other thread holds it while the process forks, so the child can lock it.
+    pthread_atfork([] { settings.lock(); }, [] { settings.unlock(); }, [] { settings.unlock(); });
+  }
+
   bool is_available() const override { return initialize(); }
 
   Result<DelegateHandle*> init(BackendInitContext& context, FreeableBuffer* processed,
@@ -146,7 +191,11 @@ class XnnpackBackend final : public BackendInterface {
                     "a process was forked from the one that loaded this method, and XNNPACK's threads stayed "
                     "there: load it "
                     "in the process that runs it, or use one thread");
-    const std::lock_guard<std::mutex> lock(handle.workspace->mutex);
+    const ForkLock lock(handle.workspace->mutex);
+    TORCHETTE_CHECK(
+        lock, InvalidState,
+        "a process was forked from the one that loaded this method while a method ran on XNNPACK's "
+        "memory that they share: load it in the process that runs it");
     const auto& inputs = handle.graph.inputs;
     const auto& outputs = handle.graph.outputs;
     TORCHETTE_CHECK(arguments.size() == inputs.size() + outputs.size(), InvalidArgument,
@@ -220,7 +269,7 @@ class XnnpackBackend final : public BackendInterface {
   /// delegate has memory of its own; 1, those of a program share it; 2, all. "weight_cache_enabled": whether
   /// weights that are packed alike are held once in a program. All of them are for what is loaded afterwards.
   Error set_option(BackendOptionContext&, const Span<BackendOption>& options) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(settings);
     for (const BackendOption& option : options) {
       const int* number = std::get_if<int>(&option.value);
       if (strcmp(option.key, kThreads) == 0) {
@@ -250,7 +299,7 @@ class XnnpackBackend final : public BackendInterface {
 
   /// Those, and "library": that it computes, not our kernels in its place.
   Error get_option(BackendOptionContext&, Span<BackendOption>& options) override {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(settings);
     for (BackendOption& option : options) {
       if (strcmp(option.key, kThreads) == 0) {
         option.value = wanted_threads();
@@ -281,20 +330,20 @@ class XnnpackBackend final : public BackendInterface {
     TORCHETTE_TRY(xnnpack::read_graph(processed, context.get_named_data_map(),
                                       wants_taps(context.event_tracer()), &handle->graph));
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const std::lock_guard<std::mutex> lock(settings);
       TORCHETTE_TRY(get_threads(wanted_threads(), &handle->threads));
       handle->weights = weights_.get(caches_ ? program : nullptr);
       const void* const sharers[] = {nullptr, program, &workspaces_};
       handle->workspace = workspaces_.get(sharers[sharing_]);
     }
-    const std::lock_guard<std::mutex> lock(handle->workspace->mutex);
+    const ForkLock lock(handle->workspace->mutex);  // of this process, so it locks; as the next one
     TORCHETTE_CHECK(handle->workspace->it != nullptr ||
                         xnn_create_workspace(&handle->workspace->it) == xnn_status_success,
                     MemoryAllocationFailed, "XNNPACK has no memory");
     xnn_status status = xnn_status_uninitialized;
     const bool traced = context.event_tracer() != nullptr;
     {
-      const std::lock_guard<std::mutex> packing(handle->weights->mutex);
+      const ForkLock packing(handle->weights->mutex);
       xnnpack::PackedWeights& packed = handle->weights->packed;
       const xnn_weights_cache_t cache =
           packed.open(handle->graph.identities, handle->graph.constant_bytes,
@@ -379,7 +428,7 @@ class XnnpackBackend final : public BackendInterface {
     return Error::Ok;
   }
 
-  mutable std::mutex mutex_;  // over all that follows
+  static inline std::mutex settings;  // over all that follows
   mutable Pool<Weights> weights_;
   mutable Pool<Workspace> workspaces_;
   mutable std::map<int, std::weak_ptr<ThreadPool>> threads_;  // by how many
