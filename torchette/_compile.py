@@ -480,8 +480,9 @@ def _partitioners(backend: object, methods: Iterable[str]) -> dict[str, list[Any
 
 
 def check_backend(backend: object) -> None:
-    """Raises DelegationError or InputTypeError for a `backend` that `compile` does not accept for the method forward."""
-    partitioners_by_method(_partitioners(backend, ["forward"]), ["forward"])
+    """Raises DelegationError or InputTypeError for a `backend` that `compile` does not accept for any methods."""
+    methods = list(backend) if isinstance(backend, Mapping) else ["forward"]
+    partitioners_by_method(_partitioners(backend, methods), methods)
 
 
 def partitioners_of(backend: object) -> list[Any]:

@@ -19,7 +19,7 @@ from torch import nn
 
 import torchette
 from tests.sweep import sweep
-from torchette.errors import InputError, InputTypeError, QuantizationError, TrainModeError
+from torchette.errors import DelegationError, InputError, InputTypeError, QuantizationError, TrainModeError
 from torchette.quantization import RECIPES, knapsack, quantize, recipes
 from torchette.quantization.table import Layer, Point, QuantizationTable
 
@@ -264,6 +264,7 @@ def test_limits_that_cannot_be_kept() -> None:
         ({"model": nn.Sequential(nn.Linear(64, 2), nn.Dropout()).train()}, TrainModeError, "training mode"),
         ({"model": _Sign().eval()}, InputError, "no tensor of floats"),
         ({"model": nn.ReLU().eval()}, QuantizationError, "fits no layer of ReLU"),
+        ({"model": nn.ReLU().eval(), "backend": "tpu"}, DelegationError, "there is no backend 'tpu'"),
     ],
 )
 def test_mistakes_are_named(change: dict[str, Any], kind: type[Exception], message: str) -> None:

@@ -20,6 +20,7 @@ from tests.llm import double, families
 from tests.models import zoo
 from tests.sweep import sweep
 from torchette.errors import (
+    DelegationError,
     InputError,
     MissingPackageError,
     ModelNotFoundError,
@@ -277,3 +278,5 @@ def test_wrong_arguments_are_named(tmp_path: Any) -> None:
         llm.export(small_llama(), max_context=0)
     with pytest.raises(ModelNotFoundError, match=r"no folder with a config\.json"):
         llm.export(tmp_path / "nothing")
+    with pytest.raises(DelegationError, match="there is no backend 'tpu'"):
+        llm.export(tmp_path / "nothing", backend="tpu")

@@ -18,7 +18,7 @@ import transformers
 from torch.export import Dim
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
-from torchette._compile import CompiledModel, compile
+from torchette._compile import CompiledModel, check_backend, compile
 from torchette.errors import FormatError, InputError, ModelNotFoundError, TorchetteError, UnsupportedError
 from torchette.exir.config import DynamicMemoryPlanningMode, EdgeCompileConfig, ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
@@ -89,6 +89,7 @@ def export(
         FormatError: a GGUF file, the tokenizer or another file of the folder is damaged; names the file.
         ModelNotFoundError: there is no such folder or file.
         InputError: an unknown scheme, or invalid sizes.
+        DelegationError: there is no such backend.
     """
     if quantize is not None:
         quantize = scheme_named(quantize, LLM_SCHEMES).name
@@ -96,6 +97,7 @@ def export(
         raise InputError(
             f"keys cannot be stored in {cache!r}", hints=[f"cache is one of: {', '.join(CACHES)}"]
         )
+    check_backend(backend)
     step = progress or (lambda stage, name: None)
     own_tokenizer = None if tokenizer is None else named_data.tokenizer_file(tokenizer)
     if isinstance(model, (str, os.PathLike)):
