@@ -325,8 +325,8 @@ def _refuse_moved(moved: Mapping[str, Any]) -> None:
 def _check_choices(
     methods: Mapping[str, tuple[Any, ...]],
     partitioners: Mapping[str, Sequence[Any]],
-    quantizer: Any,
-    calibration: Any,
+    quantizer: object,
+    calibration: object,
     io: str | None,
     constant_methods: Mapping[str, Any] | None,
     edge: EdgeCompileConfig,

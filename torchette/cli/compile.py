@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from torchette._compile import CompiledModel
+    from torchette.capture import DynamicShapes
     from torchette.quantization.table import QuantizationTable
 
 # What equal to eager means, for float32.
@@ -424,7 +425,7 @@ def _observing(
     options: argparse.Namespace,
     model: torch.nn.Module | ExportedProgram,
     example: tuple[Any, ...],
-    dynamic_shapes: Any,
+    dynamic_shapes: DynamicShapes,
 ) -> tuple[Any, dict[str, Any]]:
     """The captured model, and what `torchette.compile` takes to quantize all of it."""
     from torchette.capture import capture
@@ -446,7 +447,7 @@ def _observing(
 
 
 def _quantized(
-    options: argparse.Namespace, model: object, example: tuple[Any, ...], dynamic_shapes: Any
+    options: argparse.Namespace, model: object, example: tuple[Any, ...], dynamic_shapes: DynamicShapes
 ) -> tuple[Any, Any]:
     """The model with integers in layers, and `torchette.quantize`'s table."""
     import torch

@@ -65,15 +65,15 @@ class Method:
             self._check_observer(observer)
             seen = observer
             arguments = (given, lambda *record: seen(_intermediate(*record)), set(only))
-        result: list[Any] = self._checked(self._method.execute, *arguments)
+        result: list[Any] = self._checked(self._method.execute, *arguments, inputs=given)
         return result
 
-    def _checked(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _checked(self, call: Callable[..., Any], *arguments: object, inputs: Sequence[Any] = ()) -> Any:
         """Calls a function of the native method. Raises the exception of torchette.errors for its Fault."""
         try:
             return call(*arguments)
         except native.module().Fault as fault:
-            raise self._error(fault, arguments[0] if arguments else ()) from None
+            raise self._error(fault, inputs) from None
 
     def _check_observer(self, observer: object) -> None:
         if not callable(observer):
