@@ -107,7 +107,7 @@ def sampling_options(body: Mapping[str, Any], temperature: float) -> dict[str, A
     return options
 
 
-def _value(option: Option, name: str, value: Any) -> Any:
+def _value(option: Option, name: str, value: object) -> Any:
     """Returns the value of an option in the form of `Session.generate`."""
     if option.name == "top_k" and _is_one_of(value, (-1,)):
         return 0  # all tokens, as 0
