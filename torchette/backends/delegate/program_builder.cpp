@@ -321,56 +321,186 @@ int32_t index_of_constant(const char* name) {
   return static_cast<int32_t>(index);
 }
 
+/// The vtables of all tables, which come first.
+struct ProgramBuilder::Vtables {
+  explicit Vtables(Writer& w) {
+    using P = fb::ExecutionPlan;
+    using T = fb::Tensor;
+    using A = fb::AllocationDetails;
+    using X = fb::ExtraTensorInfo;
+    program = w.vtable(8, {{fb::Program::kExecutionPlan, 4}});
+    plan = w.vtable(32, {{P::kName, 4},
+                         {P::kValues, 8},
+                         {P::kInputs, 12},
+                         {P::kOutputs, 16},
+                         {P::kChains, 20},
+                         {P::kOperators, 24},
+                         {P::kNonConstBufferSizes, 28}});
+    value = w.vtable(12, {{fb::EValue::kVal, 4}, {fb::EValue::kValType, 8}});
+    none = w.vtable(4, {});
+    number = w.vtable(12, {{fb::Int::kIntVal, 4}});
+    one = w.vtable(8, {{fb::IntList::kItems, 4}});
+    caller = w.vtable(16, {{T::kSizes, 4}, {T::kDimOrder, 8}, {T::kScalarType, 12}, {T::kShapeDynamism, 13}});
+    planned = w.vtable(20, {{T::kSizes, 4},
+                            {T::kDimOrder, 8},
+                            {T::kScalarType, 12},
+                            {T::kShapeDynamism, 13},
+                            {T::kAllocationInfo, 16}});
+    constant = w.vtable(20, {{T::kSizes, 4},
+                             {T::kDimOrder, 8},
+                             {T::kScalarType, 12},
+                             {T::kShapeDynamism, 13},
+                             {T::kExtraTensorInfo, 16}});
+    place = w.vtable(16, {{A::kMemoryId, 4}, {A::kMemoryOffsetLow, 8}, {A::kMemoryOffsetHigh, 12}});
+    extra = w.vtable(12, {{X::kFullyQualifiedName, 4}, {X::kLocation, 8}});
+    op = w.vtable(12, {{fb::Operator::kName, 4}, {fb::Operator::kOverload, 8}});
+    chain = w.vtable(8, {{fb::Chain::kInstructions, 4}});
+    instruction = w.vtable(12, {{fb::Instruction::kInstrArgs, 4}, {fb::Instruction::kInstrArgsType, 8}});
+    call = w.vtable(12, {{fb::KernelCall::kOpIndex, 4}, {fb::KernelCall::kArgs, 8}});
+    w.align(4);
+  }
+
+  size_t program, plan, value, none, op, chain, instruction, call;
+  size_t number;                     // an Int or a Double
+  size_t one;                        // a Bool, a String or a list
+  size_t caller, planned, constant;  // a Tensor
+  size_t place, extra;
+};
+
+void ProgramBuilder::emit_tensor(Writer& w, const Vtables& of, const Entry& entry) {
+  const TensorValue& tensor = *entry.tensor;
+  const TensorValue& owner = *tensor.owner();
+  const bool is_constant = owner.role == Role::Constant, is_planned = owner.role == Role::Planned;
+  const size_t record = w.table(is_constant ? of.constant : is_planned ? of.planned : of.caller);
+  w.put(uint32_t{0});
+  w.put(uint32_t{0});
+  w.put(static_cast<uint8_t>(tensor.type));
+  w.put(static_cast<uint8_t>(is_constant ? TensorShapeDynamism::STATIC : TensorShapeDynamism::DYNAMIC_BOUND));
+  w.put(uint16_t{0});
+  if (is_constant || is_planned) w.put(uint32_t{0});
+  if (is_planned) {
+    w.refer(record + 16);
+    w.table(of.place);
+    w.put(uint32_t{1});
+    w.put(static_cast<uint32_t>(owner.offset));
+    w.put(static_cast<uint32_t>(owner.offset >> 32));
+  }
+  if (is_constant) {
+    char name[9];
+    name_of_constant(entry.index, name);
+    w.refer(record + 16);
+    const size_t extra = w.table(of.extra);
+    w.put(uint32_t{0});
+    w.put(static_cast<uint32_t>(fb::TensorDataLocation::EXTERNAL));
+    w.refer(extra + 4);
+    w.string(name, 8);
+  }
+  w.refer(record + 4);
+  w.put(uint32_t{tensor.rank});
+  w.put_bytes(tensor.sizes, tensor.rank * sizeof(SizesType));
+  w.refer(record + 8);
+  w.put(uint32_t{tensor.rank});
+  w.put_bytes(tensor.dim_order == nullptr ? kRowMajor : tensor.dim_order, tensor.rank);
+  w.align(4);
+}
+
+void ProgramBuilder::emit_value(Writer& w, const Vtables& of, const Entry& entry) {
+  if (entry.type == fb::KernelTypes::NONE) {
+    w.table(of.none);
+    return;
+  }
+  const size_t value = w.table(of.value);
+  w.put(uint32_t{0});
+  w.put(static_cast<uint32_t>(entry.type));  // one byte, and padding
+  if (entry.type == fb::KernelTypes::Int || entry.type == fb::KernelTypes::Double) w.align(8, 4);
+  w.refer(value + 4);
+  switch (entry.type) {
+    case fb::KernelTypes::Int:
+      w.table(of.number);
+      w.put(entry.integer);
+      break;
+    case fb::KernelTypes::Double:
+      w.table(of.number);
+      w.put(entry.real);
+      break;
+    case fb::KernelTypes::Bool:
+      w.table(of.one);
+      w.put(static_cast<uint32_t>(entry.integer));
+      break;
+    case fb::KernelTypes::String:
+      w.table(of.one);
+      w.put(uint32_t{4});
+      w.string(entry.text, entry.count);
+      break;
+    case fb::KernelTypes::TensorList:
+      w.table(of.one);
+      w.put(uint32_t{4});
+      w.put(entry.count);
+      w.put_bytes(entry.items, entry.count * sizeof(int32_t));
+      break;
+    case fb::KernelTypes::IntList: {
+      const size_t list = w.table(of.one);
+      w.put(uint32_t{0});
+      w.align(8, 4);
+      w.refer(list + 4);
+      w.put(entry.count);
+      for (uint32_t i = 0; i < entry.count; ++i) w.put(int64_t{entry.items[i]});
+      break;
+    }
+    default:
+      emit_tensor(w, of, entry);
+  }
+}
+
+void ProgramBuilder::emit_calls(Writer& w, const Vtables& of, size_t plan) const {
+  w.refer(plan + 20);
+  const size_t to_chain = w.offsets(1);
+  w.refer(to_chain);
+  const size_t chain = w.table(of.chain);
+  w.put(uint32_t{0});
+  w.refer(chain + 4);
+  size_t to_instruction = w.offsets(call_count_);
+  for (const Call* call = calls_; call != nullptr; call = call->next, to_instruction += 4) {
+    w.refer(to_instruction);
+    w.table(of.instruction);
+    w.put(uint32_t{8});  // behind this field and the next
+    w.put(static_cast<uint32_t>(fb::InstructionArguments::KernelCall));
+    w.table(of.call);
+    w.put(call->op);
+    w.put(uint32_t{4});
+    w.put(call->count);
+    w.put_bytes(call->arguments, call->count * sizeof(int32_t));
+  }
+  w.refer(plan + 24);
+  size_t to_operator = w.offsets(operator_count_);
+  for (const Operator* it = operators_; it != nullptr; it = it->next, to_operator += 4) {
+    const char* const name = it->kernel->name;
+    const size_t size = name_size(name);
+    const char* const overload = name[size] == '.' ? name + size + 1 : "";
+    w.refer(to_operator);
+    const size_t record = w.table(of.op);
+    w.put(uint32_t{0});
+    w.put(uint32_t{0});
+    w.refer(record + 4);
+    w.string(name, size);
+    w.refer(record + 8);
+    w.string(overload, strlen(overload));
+  }
+}
+
 void ProgramBuilder::emit(Writer& w, Span<TensorValue* const> inputs,
                           Span<TensorValue* const> outputs) const {
   const size_t to_root = w.at();
   w.put(uint32_t{0});
   w.put_bytes(fb::kFileIdentifier, 4);
-  using P = fb::ExecutionPlan;
-  using T = fb::Tensor;
-  const size_t of_program = w.vtable(8, {{fb::Program::kExecutionPlan, 4}});
-  const size_t of_plan = w.vtable(32, {{P::kName, 4},
-                                       {P::kValues, 8},
-                                       {P::kInputs, 12},
-                                       {P::kOutputs, 16},
-                                       {P::kChains, 20},
-                                       {P::kOperators, 24},
-                                       {P::kNonConstBufferSizes, 28}});
-  const size_t of_value = w.vtable(12, {{fb::EValue::kVal, 4}, {fb::EValue::kValType, 8}});
-  const size_t of_none = w.vtable(4, {});
-  const size_t of_number = w.vtable(12, {{fb::Int::kIntVal, 4}});  // and of a Double
-  const size_t of_one = w.vtable(8, {{fb::IntList::kItems, 4}});   // a Bool, a String, or a list
-  const size_t of_caller =
-      w.vtable(16, {{T::kSizes, 4}, {T::kDimOrder, 8}, {T::kScalarType, 12}, {T::kShapeDynamism, 13}});
-  const size_t of_planned = w.vtable(20, {{T::kSizes, 4},
-                                          {T::kDimOrder, 8},
-                                          {T::kScalarType, 12},
-                                          {T::kShapeDynamism, 13},
-                                          {T::kAllocationInfo, 16}});
-  const size_t of_constant = w.vtable(20, {{T::kSizes, 4},
-                                           {T::kDimOrder, 8},
-                                           {T::kScalarType, 12},
-                                           {T::kShapeDynamism, 13},
-                                           {T::kExtraTensorInfo, 16}});
-  using A = fb::AllocationDetails;
-  const size_t of_place =
-      w.vtable(16, {{A::kMemoryId, 4}, {A::kMemoryOffsetLow, 8}, {A::kMemoryOffsetHigh, 12}});
-  using X = fb::ExtraTensorInfo;
-  const size_t of_extra = w.vtable(12, {{X::kFullyQualifiedName, 4}, {X::kLocation, 8}});
-  const size_t of_operator = w.vtable(12, {{fb::Operator::kName, 4}, {fb::Operator::kOverload, 8}});
-  const size_t of_chain = w.vtable(8, {{fb::Chain::kInstructions, 4}});
-  const size_t of_instruction =
-      w.vtable(12, {{fb::Instruction::kInstrArgs, 4}, {fb::Instruction::kInstrArgsType, 8}});
-  const size_t of_call = w.vtable(12, {{fb::KernelCall::kOpIndex, 4}, {fb::KernelCall::kArgs, 8}});
-  w.align(4);
-
+  const Vtables of(w);
   w.refer(to_root);
-  const size_t program = w.table(of_program);
+  const size_t program = w.table(of.program);
   w.put(uint32_t{0});
   w.refer(program + 4);
   const size_t to_plan = w.offsets(1);
   w.refer(to_plan);
-  const size_t plan = w.table(of_plan);
+  const size_t plan = w.table(of.plan);
   for (size_t i = 0; i < 7; ++i) w.put(uint32_t{0});
   w.refer(plan + 4);
   w.string(kMethodName, strlen(kMethodName));
@@ -381,128 +511,13 @@ void ProgramBuilder::emit(Writer& w, Span<TensorValue* const> inputs,
   };
   put_indices(plan + 12, inputs);
   put_indices(plan + 16, outputs);
-
   w.refer(plan + 8);
   size_t to_value = w.offsets(value_count_);
   for (const Entry* entry = values_; entry != nullptr; entry = entry->next, to_value += 4) {
     w.refer(to_value);
-    if (entry->type == fb::KernelTypes::NONE) {
-      w.table(of_none);
-      continue;
-    }
-    const size_t value = w.table(of_value);
-    w.put(uint32_t{0});
-    w.put(static_cast<uint32_t>(entry->type));  // one byte, and padding
-    if (entry->type == fb::KernelTypes::Int || entry->type == fb::KernelTypes::Double) w.align(8, 4);
-    w.refer(value + 4);
-    switch (entry->type) {
-      case fb::KernelTypes::Int:
-        w.table(of_number);
-        w.put(entry->integer);
-        break;
-      case fb::KernelTypes::Double:
-        w.table(of_number);
-        w.put(entry->real);
-        break;
-      case fb::KernelTypes::Bool:
-        w.table(of_one);
-        w.put(static_cast<uint32_t>(entry->integer));
-        break;
-      case fb::KernelTypes::String:
-        w.table(of_one);
-        w.put(uint32_t{4});
-        w.string(entry->text, entry->count);
-        break;
-      case fb::KernelTypes::TensorList:
-        w.table(of_one);
-        w.put(uint32_t{4});
-        w.put(entry->count);
-        w.put_bytes(entry->items, entry->count * sizeof(int32_t));
-        break;
-      case fb::KernelTypes::IntList: {
-        const size_t list = w.table(of_one);
-        w.put(uint32_t{0});
-        w.align(8, 4);
-        w.refer(list + 4);
-        w.put(entry->count);
-        for (uint32_t i = 0; i < entry->count; ++i) w.put(int64_t{entry->items[i]});
-        break;
-      }
-      default: {
-        TensorValue& tensor = *entry->tensor;
-        const TensorValue& owner = *tensor.owner();
-        const bool is_constant = owner.role == Role::Constant, is_planned = owner.role == Role::Planned;
-        const size_t record = w.table(is_constant ? of_constant : is_planned ? of_planned : of_caller);
-        w.put(uint32_t{0});
-        w.put(uint32_t{0});
-        w.put(static_cast<uint8_t>(tensor.type));
-        w.put(static_cast<uint8_t>(is_constant ? TensorShapeDynamism::STATIC
-                                               : TensorShapeDynamism::DYNAMIC_BOUND));
-        w.put(uint16_t{0});
-        if (is_constant || is_planned) w.put(uint32_t{0});
-        if (is_planned) {
-          w.refer(record + 16);
-          w.table(of_place);
-          w.put(uint32_t{1});
-          w.put(static_cast<uint32_t>(owner.offset));
-          w.put(static_cast<uint32_t>(owner.offset >> 32));
-        }
-        if (is_constant) {
-          char name[9];
-          name_of_constant(entry->index, name);
-          w.refer(record + 16);
-          const size_t extra = w.table(of_extra);
-          w.put(uint32_t{0});
-          w.put(static_cast<uint32_t>(fb::TensorDataLocation::EXTERNAL));
-          w.refer(extra + 4);
-          w.string(name, 8);
-        }
-        w.refer(record + 4);
-        w.put(uint32_t{tensor.rank});
-        w.put_bytes(tensor.sizes, tensor.rank * sizeof(SizesType));
-        w.refer(record + 8);
-        w.put(uint32_t{tensor.rank});
-        w.put_bytes(tensor.dim_order == nullptr ? kRowMajor : tensor.dim_order, tensor.rank);
-        w.align(4);
-      }
-    }
+    emit_value(w, of, *entry);
   }
-
-  w.refer(plan + 20);
-  const size_t to_chain = w.offsets(1);
-  w.refer(to_chain);
-  const size_t chain = w.table(of_chain);
-  w.put(uint32_t{0});
-  w.refer(chain + 4);
-  size_t to_instruction = w.offsets(call_count_);
-  for (const Call* call = calls_; call != nullptr; call = call->next, to_instruction += 4) {
-    w.refer(to_instruction);
-    w.table(of_instruction);
-    w.put(uint32_t{8});  // behind this field and the next
-    w.put(static_cast<uint32_t>(fb::InstructionArguments::KernelCall));
-    w.table(of_call);
-    w.put(call->op);
-    w.put(uint32_t{4});
-    w.put(call->count);
-    w.put_bytes(call->arguments, call->count * sizeof(int32_t));
-  }
-
-  w.refer(plan + 24);
-  size_t to_operator = w.offsets(operator_count_);
-  for (const Operator* it = operators_; it != nullptr; it = it->next, to_operator += 4) {
-    const char* const name = it->kernel->name;
-    const size_t size = name_size(name);
-    const char* const overload = name[size] == '.' ? name + size + 1 : "";
-    w.refer(to_operator);
-    const size_t record = w.table(of_operator);
-    w.put(uint32_t{0});
-    w.put(uint32_t{0});
-    w.refer(record + 4);
-    w.string(name, size);
-    w.refer(record + 8);
-    w.string(overload, strlen(overload));
-  }
-
+  emit_calls(w, of, plan);
   w.align(8, 4);
   w.refer(plan + 28);
   w.put(uint32_t{2});

@@ -169,7 +169,11 @@ class ProgramBuilder {
   Error find(const char* kernel, uint32_t* op);
   void use(TensorValue* tensor);
   Error plan();
-  void emit(Writer& writer, Span<TensorValue* const> inputs, Span<TensorValue* const> outputs) const;
+  struct Vtables;
+  static void emit_tensor(Writer& w, const Vtables& of, const Entry& entry);
+  static void emit_value(Writer& w, const Vtables& of, const Entry& entry);
+  void emit_calls(Writer& w, const Vtables& of, size_t plan) const;
+  void emit(Writer& w, Span<TensorValue* const> inputs, Span<TensorValue* const> outputs) const;
 
   static constexpr int64_t kMaxCached = 16;  // integers less than this are stored once
 
