@@ -13,7 +13,8 @@ def test_folders_keep_their_fixtures_if_files_between_them_are_named(tmp_path: P
     tests = tmp_path / "tests"
     (tests / "inner").mkdir(parents=True)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
-    shutil.copy(Path(__file__).with_name("conftest.py"), tests)
+    for name in ("conftest.py", "distribution.py"):
+        shutil.copy(Path(__file__).with_name(name), tests)
     (tests / "inner" / "conftest.py").write_text(
         "import pytest\n\n@pytest.fixture\ndef one():\n    return 1\n"
     )

@@ -38,6 +38,7 @@ class Affine(torch.nn.Module):
 
 @pytest.fixture
 def model() -> Iterator[bytes]:
+    profile_blocks._blocks.clear()  # of other tests in this process
     yield bytes(torchette.compile(Affine(), (torch.ones(2, 2),), backend="portable"))
     profile_blocks._blocks.clear()
 

@@ -18,9 +18,7 @@ double Sampler::next_random() {
   return static_cast<double>((z ^ z >> 31) >> 11) * 0x1p-53;
 }
 
-Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<uint64_t>& history,
-                                        size_t answer, const std::vector<bool>* allowed) {
-  config_.constraints.add_biases(logits, history);
+void Sampler::penalize(Span<float> logits, const std::vector<uint64_t>& history, size_t answer) const {
   if (config_.repetition_penalty != 1) {
     std::vector<uint64_t> seen = history;
     std::sort(seen.begin(), seen.end());
@@ -37,6 +35,12 @@ Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<ui
       if (token < logits.size())
         logits[token] -= config_.presence_penalty + config_.frequency_penalty * static_cast<float>(count);
   }
+}
+
+Result<Sampler::Choice> Sampler::choose(Span<float> logits, const std::vector<uint64_t>& history,
+                                        size_t answer, const std::vector<bool>* allowed) {
+  config_.constraints.add_biases(logits, history);
+  penalize(logits, history, answer);
   for (const auto& [token, bias] : config_.logit_bias) {
     TORCHETTE_CHECK(token < logits.size(), InvalidArgument, "logit_bias: there is no token %llu of %zu",
                     static_cast<unsigned long long>(token), logits.size());

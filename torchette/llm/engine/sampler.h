@@ -33,6 +33,8 @@ class Sampler {
   bool accepts(const Choice& choice, const Choice& chance, uint64_t guess, uint64_t* instead);
 
  private:
+  /// Applies the penalties of the options to the logits of tokens in `history`.
+  void penalize(Span<float> logits, const std::vector<uint64_t>& history, size_t answer) const;
   double next_random();  // 0 <= x < 1
   uint64_t draw(const std::vector<double>& distribution);
 
