@@ -86,7 +86,7 @@ Error DelegateMethod::set_input(size_t i, const Value& argument) {
 
 Error DelegateMethod::set_output(size_t i, const Value& argument) {
   const Tensor own = method().get_output(i).to_tensor();
-  TORCHETTE_CHECK(argument.is_tensor(), InvalidArgument, "output %zu of a delegate is no tensor", i);
+  TORCHETTE_CHECK(argument.is_tensor(), InvalidArgument, "output %zu of a delegate is not a tensor", i);
   const Tensor given = argument.to_tensor();
   TORCHETTE_CHECK(given.dim() == own.dim() || is_scalar_for(given, own), InvalidArgument,
                   "output %zu of a delegate has %td dimensions, its graph has %td", i, given.dim(),
@@ -152,7 +152,7 @@ Result<bool> PartTracer::log_evalue(const EValue& value, LoggedEValueType) {
   const Tensor tensor = value.to_tensor();
   const auto handle = static_cast<DelegateDebugIntId>(part.tap_handle);
   if (part.tap == TapLayout::Same) return outer_->log_intermediate_output_delegate(nullptr, handle, tensor);
-  // Readers of traces take values for contiguous: channels go before rows and columns.
+  // Traces contain contiguous values: the channels move before the rows and columns.
   const TensorImpl& from = *tensor.unsafe_impl();
   const auto images = static_cast<size_t>(from.sizes[0]), channels = static_cast<size_t>(from.sizes[3]),
              pixels = static_cast<size_t>(from.sizes[1]) * static_cast<size_t>(from.sizes[2]);

@@ -42,7 +42,7 @@ class PartTracer final : public EventTracer {
     parts_ = parts;
     has_taps_ = has_taps;
   }
-  /// Takes the levels of the other tracer, which may change between executions.
+  /// Copies the levels of the other tracer, which may change between executions.
   void begin();
 
   void create_event_block(const char*) override {}
@@ -104,8 +104,8 @@ class DelegateMethod {
   static Result<DelegateMethod*> load(BackendInitContext& context, ProgramBuilder& builder,
                                       Span<TensorValue* const> inputs, Span<TensorValue* const> outputs);
   size_t num_inputs() const { return method().inputs_size(); }
-  /// Executes the method. `arguments` are its inputs, then its outputs. A tensor without dimensions may stand
-  /// for one with a single dimension of size 1. Errors: InvalidArgument, those of Method::execute().
+  /// Executes the method. `arguments` are its inputs, then its outputs. A tensor of rank 0 is accepted
+  /// for a tensor of the sizes [1]. Errors: InvalidArgument, those of Method::execute().
   Error execute(BackendExecutionContext& context, Span<Value*> arguments);
   Error reset() { return method().reset(); }
 

@@ -200,7 +200,7 @@ void ProgramBuilder::tap(const TensorValue* tensor, uint32_t handle, TapLayout l
   tensor->writer->tap_handle = handle;
 }
 
-/// Each tensor gets the first place that is free while it lives. `living` is in the order of places.
+/// Each tensor gets the lowest offset that is free during its lifetime. `living` is sorted by offset.
 Error ProgramBuilder::plan() {
   TensorValue* living = nullptr;
   for (TensorValue* tensor = planned_; tensor != nullptr; tensor = tensor->next) {
@@ -252,7 +252,7 @@ class ProgramBuilder::Writer {
   void align(size_t alignment, size_t behind = 0) {
     while ((at_ + behind) % alignment != 0) put<uint8_t>(0);
   }
-  /// Lets the field at `where` point to what is written next.
+  /// Sets the offset field at `where` to the current position.
   void refer(size_t where) { set(where, static_cast<uint32_t>(at_ - where)); }
 
   struct Field {
@@ -273,7 +273,7 @@ class ProgramBuilder::Writer {
     }
     return place;
   }
-  /// Begins a table, whose fields the caller writes. Returns its place.
+  /// Begins a table; the caller writes the fields. Returns its position.
   size_t table(size_t vtable) {
     const size_t place = at_;
     put(static_cast<int32_t>(place - vtable));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// ProgramBuilder: writes a program with one method. A backend whose library or device is absent turns its
-// payload into such a program, which the runtime loads, verifies, executes and profiles like one from a file.
+// ProgramBuilder: writes a program with one method. A backend without its library or device turns its payload
+// into such a program; the runtime verifies, loads, executes and profiles it like a program from a file.
 #pragma once
 
 #include "torchette/runtime/kernel_registry.h"
@@ -13,7 +13,7 @@ namespace delegate {
 constexpr size_t kMaxRank = 8;
 constexpr char kMethodName[] = "forward";
 
-/// Where a tensor has its elements.
+/// The memory of a tensor.
 enum class Role : uint8_t {
   Planned,   // in memory that the builder plans
   View,      // in the memory of another tensor, `base`
@@ -38,13 +38,13 @@ struct TensorValue {
   int32_t index = -1;            // in the value table; -1 until a call or the signature names it
   uint32_t first = 0, last = 0;  // the calls that use it, counted from 1
   uint64_t offset = 0, size = 0;
-  Call* writer = nullptr;        // the last call whose result it is
+  Call* writer = nullptr;        // the last call with this tensor as result
   TensorValue* next = nullptr;   // of the planned tensors, in the order of their first uses
-  TensorValue* above = nullptr;  // while memory is planned: the next living tensor
+  TensorValue* above = nullptr;  // during planning: the next tensor by offset
 
   /// Sets sizes and type. Error: DelegateInvalidCompatibility (2^31 elements or more).
   Error set(Span<const uint32_t> new_sizes, ScalarType new_type);
-  /// The tensor whose memory this one uses.
+  /// The tensor with the memory of this one.
   TensorValue* owner() { return role == Role::View ? base : this; }
   const TensorValue* owner() const { return role == Role::View ? base : this; }
 };
@@ -125,7 +125,7 @@ class ProgramBuilder {
   /// What follows comes from a node of the payload with this handle.
   void set_debug_handle(uint32_t handle) { debug_handle_ = handle; }
 
-  // Lists. Null if there is no memory; the next call then fails with MemoryAllocationFailed.
+  // Lists. Null if memory is exhausted; the next call then fails with MemoryAllocationFailed.
   const Entry* integers(Span<const int64_t> numbers);
   const Entry* tensors(TensorValue* const* tensors, size_t count);
   const Entry* text(const char* text);
