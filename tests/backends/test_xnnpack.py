@@ -337,7 +337,7 @@ def test_networks_of_any_batch_are_one_call(name: str) -> None:
         _same(method, model, torch.randn(batch, *image.shape[1:]))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float16, marks=of_the_library)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("kind", ["none", "mask", "numbers", "causal"])
 def test_attention_with_masks_is_one_call(kind: str, dtype: torch.dtype) -> None:
     query, key, value = (torch.randn(2, 3, 5, 8, dtype=dtype) for _ in range(3))
@@ -652,7 +652,6 @@ HALVES = {
 }  # fmt: skip
 
 
-@of_the_library
 @pytest.mark.parametrize("name", HALVES)
 def test_half_precision_here_and_there(name: str) -> None:
     torch.manual_seed(0)
@@ -668,7 +667,6 @@ def test_half_precision_here_and_there(name: str) -> None:
     torch.testing.assert_close(theirs, got, rtol=2e-2, atol=2e-3)
 
 
-@of_the_library
 def test_half_precision_that_the_peer_lowered() -> None:
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner as Theirs

@@ -18,7 +18,7 @@ import torchette
 from tests.backends.xnnpack_cases import HAS_LIBRARY
 from torchette.backends.xnnpack import XnnpackBackend, XnnpackPartitioner, configs
 from torchette.backends.xnnpack.operators import OPERATORS
-from torchette.backends.xnnpack.payload import DYNAMIC, FP32, NONE, Element, Payload
+from torchette.backends.xnnpack.payload import DYNAMIC, FLOATS, FP32, NONE, Element, Payload
 from torchette.backends.xnnpack.payload import T as RECORDS
 from torchette.build import delegates, kernels, selection
 from torchette.compat.partitioners import AllNodePartitioner
@@ -500,16 +500,44 @@ def _lowered(model: nn.Module, x: torch.Tensor, **config: bool):
 
 
 @ours
-def test_what_needs_the_library_is_refused_by_name_and_falls_back() -> None:
+def test_what_needs_the_library_is_refused_by_name_and_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    model, x = nn.Sequential(nn.Linear(8, 4), nn.Sigmoid()).half(), torch.randn(3, 8).half()
-    with pytest.raises(RuntimeLoadError, match="of type fp16, which needs XNNPACK's library") as refused:
+    model, x = nn.Sequential(nn.Tanh(), nn.Sigmoid()), torch.randn(3, 8)
+    monkeypatch.setitem(FLOATS, torch.float32, Element("bf16"))  # what no partitioner of ours writes
+    with pytest.raises(RuntimeLoadError, match="of type bf16, which needs XNNPACK's library") as refused:
         Runtime.get().load_program(_lowered(model, x)).load_method("forward")
     assert "./dev xnnpack" in str(refused.value) and "portable_fallback=True" in str(refused.value)
     program = Runtime.get().load_program(_lowered(model, x, portable_fallback=True))
     with pytest.warns(RuntimeWarning, match="portable"):
         method = program.load_method("forward")
     torch.testing.assert_close(torch.as_tensor(method.execute([x])[0]), model(x), rtol=1e-2, atol=1e-3)
+
+
+@ours
+def test_float16_is_computed_in_float32(tmp_path: Path) -> None:
+    """Values inside are float32: a sum that leaves float16 and comes back is exact. A result is read again."""
+
+    class Sums(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            y = self.mix(x)
+            return y, torch.tanh(y), x.reshape(-1) * 4096 * 64 * (1 / 4096)
+
+    torch.manual_seed(0)
+    model, x = Sums().half(), torch.randn(3, 8).half()
+    file = _lowered(model, x)
+    got = [torch.as_tensor(it) for it in Runtime.get().load_program(file).load_method("forward").execute([x])]
+    assert all(it.dtype is torch.float16 for it in got)
+    wide = model.float()(x.float())
+    for mine, expected in zip(got[:2], wide[:2], strict=True):
+        torch.testing.assert_close(mine.float(), expected, rtol=1e-3, atol=1e-3)
+    assert torch.equal(got[2], x.reshape(-1) * 64)
+    (tmp_path / "model.pte").write_bytes(file)
+    chosen = selection.of_file(tmp_path / "model.pte")
+    assert "aten::_to_copy.out" in chosen.operators and chosen.dtypes >= {"float16", "float32"}
 
 
 @ours

@@ -10,7 +10,10 @@ from torchette.format import flatbuffer
 from torchette.format.schema import load
 from torchette.schema.xnnpack import INTEGER_KERNELS, KERNELS
 
+DTYPES = {"XnnpackBackend": frozenset({"float32"})}
+"""The dtypes with which a backend's kernels compute, besides those of its arguments."""
 _LIMITS = "aten::clamp.out"  # of results, as schema/xnnpack.def says
+_CONVERSION = "aten::_to_copy.out"  # of float16 to float32 and back
 _BETWEEN = [
     "cpu::quantize.out",
     "cpu::dequantize.out",
@@ -32,6 +35,8 @@ def operators(backend: str, payload: memoryview) -> frozenset[str]:
         return frozenset()
     kinds = {type(node.xnode_union).__name__ for node in graph.xnodes}
     called, tables = [_LIMITS], [KERNELS]
+    if any(_is_half(value.xvalue_union) for value in graph.xvalues):
+        called.append(_CONVERSION)
     if any(hasattr(value.xvalue_union, "quant_params") for value in graph.xvalues):
         called += _BETWEEN
         tables.append(INTEGER_KERNELS)
@@ -39,3 +44,9 @@ def operators(backend: str, payload: memoryview) -> frozenset[str]:
         for table in tables:
             called += table.get(kind, ())
     return frozenset(called)
+
+
+def _is_half(value: object) -> bool:
+    """Whether a value of an XNNPACK graph is of float16."""
+    types = load(PACKAGE / "schema" / "xnnpack.fbs").types["XNNDatatype"]
+    return bool(getattr(value, "datatype", None) == types["xnn_datatype_fp16"])

@@ -83,13 +83,16 @@ def of_file(path: str | Path) -> Selection:
     """
     file = pte.load_file(path)
     program = file.program
-    operators, dtypes, backends = set(), set(), set()
+    operators: set[str] = set()
+    dtypes: set[str] = set()
+    backends: set[str] = set()
     names = {int(pte.SCHEMA.types["ScalarType"][name]): torch_name for torch_name, name in DTYPES.items()}
     for plan in program.execution_plan:
         operators |= {f"{op.name}.{op.overload}" if op.overload else op.name for op in plan.operators}
         for delegate in plan.delegates:
             backends.add(delegate.id)
             operators |= delegates.operators(delegate.id, file.delegate(delegate))
+            dtypes |= delegates.DTYPES.get(delegate.id, frozenset())
         for value in plan.values:
             kind = type(value.val).__name__
             if kind == "Tensor":

@@ -118,7 +118,7 @@ Error GraphReader::value(const Table& entry) {
   };
   static constexpr Type kTypes[] = {
       {"", ScalarType::Undefined, false},      {"fp32", ScalarType::Float, false},
-      {"fp16", ScalarType::Undefined, false},  {"qint8", ScalarType::Char, true},
+      {"fp16", ScalarType::Half, false},       {"qint8", ScalarType::Char, true},
       {"quint8", ScalarType::Byte, true},      {"qint32", ScalarType::Int, true},
       {"qcint8", ScalarType::Char, true},      {"qcint32", ScalarType::Int, true},
       {"qcint4", ScalarType::Bits4x2, true},   {"qdint8", ScalarType::Float, true},
@@ -128,13 +128,16 @@ Error GraphReader::value(const Table& entry) {
   const Type& held = kTypes[type];
   TORCHETTE_CHECK(held.held != ScalarType::Undefined, NotSupported,
                   "value %u of XNNPACK's graph is of type %s, which needs XNNPACK's library; our kernels run "
-                  "fp32 and quantized numbers of 8 and 4 bits",
+                  "fp32, fp16 and quantized numbers of 8 and 4 bits",
                   record.id, held.name);
   TORCHETTE_CHECK(record.quantized == held.is_quantized, DelegateInvalidCompatibility,
                   "value %u of type %s has scales or lacks them", record.id, held.name);
   Slot& slot = slots_[record.id];
   TORCHETTE_CHECK(!slot.is_present, DelegateInvalidCompatibility, "value %u is defined twice", record.id);
-  TORCHETTE_TRY(slot.set(record.dims, held.held));
+  // kernels compute in float32; arguments and constants are converted
+  const bool is_inside = !record.is_argument() && record.constant == 0;
+  const bool is_half = held.held == ScalarType::Half;
+  TORCHETTE_TRY(slot.set(record.dims, is_half && is_inside ? ScalarType::Float : held.held));
   slot.how.type = record.type;
   if (record.quantized) TORCHETTE_TRY(quantization(record, &slot));
   slot.is_present = true;

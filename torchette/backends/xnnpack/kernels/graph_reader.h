@@ -101,6 +101,8 @@ class GraphReader {
   Error look(const Table& n, uint16_t slot, Slot** out, bool optional = false);
   Error claim(const Table& n, uint16_t slot, Slot** out);
   Error floats(Slot** slot);
+  /// The same for a value of float16: a constant is converted now, an argument by a call.
+  Error widen(Slot** slot);
   Error result(Slot** slot);
   /// Both values of a node with one operand: a function of numbers. Of bytes to bytes it is a table, and what
   /// the node computes are the results for all bytes.
@@ -217,6 +219,8 @@ float scale_at(const Slot& slot, size_t channel, size_t group);
 bool sums_are_whole(const Slot& in, const Slot& weights, const Slot* bias, const Slot& out,
                     uint32_t outputs_dim, uint64_t inputs);
 
+/// [x, non_blocking, memory_format, out] converts between float32 and float16.
+inline constexpr char kConvert[] = "aten::_to_copy.out";
 // Kernels of this backend.
 /// [x, out]: `out` has the elements of `x` in the order of memory, in dimensions of another order.
 inline constexpr char kSameElements[] = "xnnpack::same_elements.out";

@@ -150,6 +150,7 @@ Error GraphReader::floats(Slot** slot) {
     *slot = from->rounded = temporary(sizes_of(from->source));  // ExecuTorch's images have torch's own
     return call(kRoundRows, {from->source, int64_t{from->how.zero}, *slot});
   }
+  if (from->type == ScalarType::Half) return widen(slot);
   if (!from->is_constant()) {
     *slot = temporary(sizes_of(from));
     return call("cpu::dequantize.out", {from, double{from->how.scale}, int64_t{from->how.zero}, *slot});
@@ -167,6 +168,22 @@ Error GraphReader::floats(Slot** slot) {
     to[i] =
         static_cast<float>(whole_at(*from, i) - from->how.zero) * scale_at(*from, channel, other / of_group);
   }
+  return Error::Ok;
+}
+
+Error GraphReader::widen(Slot** slot) {
+  Slot* const from = *slot;
+  *slot = from->rounded;
+  if (*slot != nullptr) return Error::Ok;
+  if (!from->is_constant()) {
+    *slot = temporary(sizes_of(from));
+    return call(kConvert, {from, false, Argument(), *slot});
+  }
+  *slot = from->rounded = stored(sizes_of(from));
+  TORCHETTE_CHECK(*slot != nullptr, MemoryAllocationFailed, "no memory for a constant of XNNPACK's graph");
+  const auto* const halves = static_cast<const Half*>(from->data);
+  for (size_t i = 0; i < from->numel; ++i)
+    static_cast<float*>((*slot)->data)[i] = static_cast<float>(halves[i]);
   return Error::Ok;
 }
 
@@ -243,6 +260,11 @@ Error GraphReader::moved(const Table& n, uint16_t from, uint16_t to, Slot** in, 
 
 Error GraphReader::round() {
   if (whole_ == nullptr) return Error::Ok;
+  if (whole_->type == ScalarType::Half) {
+    TORCHETTE_TRY(call(kConvert, {rounded_, false, Argument(), whole_}));
+    whole_ = rounded_ = nullptr;
+    return Error::Ok;
+  }
   Slot* const table = looked_up_ == nullptr ? whole_ : temporary(sizes_of(rounded_), whole_->type);
   const Limits all = {-INFINITY, INFINITY};
   TORCHETTE_TRY(call("cpu::quantize.out", {rounded_, double{whole_->how.scale}, int64_t{whole_->how.zero},
