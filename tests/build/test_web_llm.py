@@ -79,7 +79,7 @@ def test_the_page_has_what_it_names(folder: Path) -> None:
             assert (folder / named).exists(), (name, named)
     ids = set(re.findall(r'id="(\w+)"', (folder / "index.html").read_text()))
     assert set(re.findall(r'find\("(\w+)"\)', (folder / "chat.js").read_text())) <= ids
-    assert (folder / "torchette_llm.wasm").stat().st_size < 950_000
+    assert (folder / "torchette_llm.wasm").stat().st_size < 1_000_000
 
 
 def test_the_guides_script_runs(folder: Path) -> None:
