@@ -58,17 +58,18 @@ Error GraphReader::load(const FreeableBuffer& processed, Loaded* out) {
   return Error::Ok;
 }
 
-/// A constant that has been packed is not read by the method.
+/// The method does not read a constant that has been packed.
 Error GraphReader::keep_constants(Loaded* out) {
   size_t count = 0;
-  for (size_t i = 0; i < slot_count_; ++i) count += slots_[i].index >= 0 && slots_[i].bytes.data() != nullptr;
+  const auto is_read = [](const Slot& slot) { return slot.index >= 0 || slot.is_shown; };
+  for (size_t i = 0; i < slot_count_; ++i) count += is_read(slots_[i]) && slots_[i].bytes.data() != nullptr;
   auto* const kept = memory_->allocate_list<FreeableBuffer>(count);
   TORCHETTE_CHECK(kept != nullptr, MemoryAllocationFailed, "no memory for %zu constants of XNNPACK's graph",
                   count);
   count = 0;
   for (size_t i = 0; i < slot_count_; ++i) {
     Slot& slot = slots_[i];
-    if (slot.index < 0) continue;
+    if (!is_read(slot)) continue;
     out->needs_bytes |= slot.in_blob;
     if (slot.bytes.data() != nullptr) new (kept + count++) FreeableBuffer(std::move(slot.bytes));
   }
@@ -230,6 +231,7 @@ Slot* GraphReader::shown(Slot* other, Span<const uint32_t> sizes, const DimOrder
   } else if (owner->role == Role::Constant) {
     slot->role = Role::Constant;
     slot->data = owner->data;
+    static_cast<Slot*>(owner)->is_shown = true;
   }
   return slot;
 }

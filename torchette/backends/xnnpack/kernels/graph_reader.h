@@ -36,8 +36,9 @@ struct Slot : delegate::TensorValue {
   Slot* row_scales = nullptr;  // with the scale and zero of each row,
   Slot* rounded = nullptr;     // or as floats again; null until then
   bool is_ready = false, is_present = false;
-  bool in_blob = false;  // a constant whose bytes stand in the delegate's own
-  FreeableBuffer bytes;  // of a constant that is named data
+  bool is_shown = false;  // a constant that another value shows in other sizes
+  bool in_blob = false;   // a constant whose bytes stand in the delegate's own
+  FreeableBuffer bytes;   // of a constant that is named data
   FreeableBuffer scale_bytes;
 
   bool is_constant() const { return role == delegate::Role::Constant; }
