@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the Markdown pages of the tree, and generated ones. Out: a folder of HTML that a browser shows without a network: navigation,
-# search, highlighted code; beside them the files that pages link to.
+# Writes the Markdown pages of the tree, and generated ones, as a folder of HTML that needs no network: menu, search, highlighted
+# code. The files that pages link to are copied.
 """python docs/site/build.py FOLDER [GENERATED.md ...]"""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pygments.util import ClassNotFound
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
-# Pages that docs/index.md does not name one by one, by folder; in the menu below those that it does.
-GROUPS = {
+# The sections of the menu after those of docs/index.md, with the folders whose other pages they list.
+FOLDERS = {
     "Generated": "build/docs",
     "Parts": "torchette",
     "Measurements": "benchmarks",
@@ -41,12 +41,12 @@ def pages() -> list[Path]:
 
 
 def anchor(heading: str) -> str:
-    """Of a heading's Markdown, as code hosts make it."""
+    """Returns the anchor that code hosts give to a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 class Section(NamedTuple):
-    """A heading and the text below it, as the search knows them."""
+    """An entry of the search: a heading, its address, and the text below it."""
 
     title: str
     address: str
@@ -57,11 +57,11 @@ class Page:
     """One page, parsed.
 
     Attributes:
-        target: its file, relative to the site.
-        title: its first heading.
-        headings: (anchor, words) of those of the second level.
-        sections: for the search.
-        linked: files of the tree that it leads to.
+        target: the HTML file, relative to the site.
+        title: the first heading.
+        headings: (anchor, text) of each heading of the second level.
+        sections: the entries of the search.
+        linked: the files of the tree that the page links to.
     """
 
     def __init__(self, path: Path, target: str, targets: dict[Path, str]) -> None:
@@ -102,12 +102,12 @@ class Page:
         self.body = _parser().renderer.render(tokens, _parser().options, {})
 
     def _address(self, link: str) -> str:
-        """Of what a link of the page leads to, from the page."""
+        """Returns the address of a link's target, relative to the page."""
         path, _, rest = link.partition("#")
         if not path or re.match(r"[a-z]+:", link):
             return link
         there = (self.path.parent / path).resolve()
-        if there.is_dir():  # the first page of it
+        if there.is_dir():  # the first page of the folder
             there = next((page for page in sorted(there.glob("*.md")) if page in self._targets), there)
         if there not in self._targets:
             self.linked.add(there)
@@ -116,19 +116,19 @@ class Page:
 
 
 def file_target(path: Path) -> str:
-    """Where a linked file of the tree is shown."""
+    """Returns the file of the site that shows a linked file of the tree."""
     name = path.relative_to(ROOT).as_posix()
     return name if lexer_of(path) is None else f"{name}.html"
 
 
 def relative(target: str, here: str) -> str:
-    """The way from one file of the site to another."""
+    """Returns the relative address from one file of the site to another."""
     return os.path.relpath(target, os.path.dirname(here) or ".").replace(os.sep, "/")
 
 
 def lexer_of(path: Path) -> Lexer | None:
-    """None for a file that is not a source: a notebook, a licence, an image."""
-    if path.suffix in ("", ".ipynb", ".png"):
+    """Returns None for a file that is no source code: a notebook, a licence, an image."""
+    if path.suffix in ("", ".ipynb", ".png", ".svg"):
         return None
     known = {".fbs": "c", ".def": "c++", ".txt": "text"}
     if path.suffix in known:
@@ -142,7 +142,7 @@ def _parser() -> MarkdownIt:
         try:
             lexer = get_lexer_by_name(language or "text")
         except ClassNotFound as error:
-            raise SystemExit(f"{language!r}, the language of a code block, is none that is known") from error
+            raise SystemExit(f"{language!r}, the language of a code block, is unknown") from error
         return highlight(text, lexer, HtmlFormatter(nowrap=True))
 
     parser = MarkdownIt("commonmark", {"html": True, "highlight": code}).enable("table")
@@ -152,7 +152,7 @@ def _parser() -> MarkdownIt:
 
 
 def target_of(path: Path, generated: Sequence[Path]) -> str:
-    """The HTML of a page: the README is the first one."""
+    """Returns the HTML file of a page. The README becomes index.html."""
     if path == ROOT / "README.md":
         return "index.html"
     if path in generated:
@@ -160,45 +160,53 @@ def target_of(path: Path, generated: Sequence[Path]) -> str:
     return path.relative_to(ROOT).with_suffix(".html").as_posix()
 
 
-def menu(found: dict[Path, Page]) -> list[tuple[str, list[Page]]]:
-    """The groups of the navigation: what docs/index.md names in its order, then the rest by folder."""
+def menu(found: dict[Path, Page]) -> dict[str, list[Page]]:
+    """The navigation: pages by section.
+
+    The sections of docs/index.md come first, each with the pages that it links to. Pages that the index does not link to follow
+    by folder, or come first if they are in none of `FOLDERS`.
+    """
     index = ROOT / "docs" / "index.md"
-    first = [found[ROOT / "README.md"], found[index]]
-    for link in re.findall(r"\]\(([\w./-]+\.md)", index.read_text(encoding="utf-8")):
-        page = found.get((index.parent / link).resolve())
-        if page is not None and page not in first:
-            first.append(page)
-    left = [page for page in found.values() if page not in first]
-    groups = [("Torchette", first)]
-    for name, folder in GROUPS.items():
-        chosen = [page for page in left if page.path.is_relative_to(ROOT / folder)]
-        groups.append((name, chosen))
-        left = [page for page in left if page not in chosen]
-    groups[0][1].extend(left)
-    return groups
+    left = {path: page for path, page in found.items() if path not in (ROOT / "README.md", index)}
+    sections: dict[str, list[Page]] = {"Torchette": [found[ROOT / "README.md"], found[index]]}
+    name = "Torchette"
+    for line in index.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            name = line[3:]
+        for link in re.findall(r"\]\(([\w./-]+\.md)", line):
+            if page := left.pop((index.parent / link).resolve(), None):
+                sections.setdefault(name, []).append(page)
+    for name, folder in FOLDERS.items():
+        chosen = [path for path in left if path.is_relative_to(ROOT / folder)]
+        sections.setdefault(name, []).extend(left.pop(path) for path in chosen)
+    sections["Torchette"] += left.values()
+    return {name: members for name, members in sections.items() if members}
 
 
-def framed(
-    here: str, title: str, body: str, groups: Sequence[tuple[str, list[Page]]], page: Page | None
-) -> str:
-    """A whole page."""
+def navigation(here: str, sections: dict[str, list[Page]], page: Page | None) -> str:
+    """The HTML of the menu; the section of `page` is open."""
     lines = []
-    for name, members in groups:
-        inside = page in members
-        lines.append(
-            f"<details{' open' if inside or name == 'Torchette' else ''}><summary>{name}</summary><ul>"
-        )
+    for name, members in sections.items():
+        is_open = page in members or name == "Torchette"
+        lines.append(f"<details{' open' if is_open else ''}><summary>{name}</summary><ul>")
         for member in members:
             current = ' aria-current="page"' if member is page else ""
             address = relative(member.target, here)
-            lines.append(f'<li><a href="{address}"{current}>{html.escape(member.title)}</a>')
-            if member is page and member.headings:
-                parts = (
-                    f'<li><a href="#{id}">{html.escape(words)}</a></li>' for id, words in member.headings
-                )
-                lines.append(f"<ul>{''.join(parts)}</ul>")
-            lines.append("</li>")
+            lines.append(f'<li><a href="{address}"{current}>{html.escape(member.title)}</a></li>')
         lines.append("</ul></details>")
+    return "\n".join(lines)
+
+
+def contents(page: Page | None) -> str:
+    """The HTML of "On this page": the headings of the second level, or nothing if there are fewer than two."""
+    if page is None or len(page.headings) < 2:
+        return ""
+    items = "\n".join(f'<li><a href="#{name}">{html.escape(words)}</a></li>' for name, words in page.headings)
+    return f'<aside aria-label="On this page"><p>On this page</p><ul>\n{items}\n</ul></aside>\n'
+
+
+def framed(here: str, title: str, body: str, sections: dict[str, list[Page]], page: Page | None) -> str:
+    """The whole HTML document of a page."""
     top = relative(".", here)
     return f"""<!doctype html>
 <html lang="en">
@@ -210,24 +218,24 @@ def framed(
 <link rel="stylesheet" href="{top}/page.css">
 </head>
 <body data-top="{top}">
-<a class="skip" href="#content">To the text</a>
+<a class="skip" href="#content">Skip to the text</a>
 <nav aria-label="Pages">
 <p><a class="name" href="{relative("index.html", here)}">Torchette</a></p>
 <input id="search" type="search" placeholder="Search  /" aria-label="Search" autocomplete="off">
 <ol id="found" hidden></ol>
-{"".join(lines)}
+{navigation(here, sections, page)}
 </nav>
 <main id="content">
 {body}</main>
-<script src="{top}/index.js" defer></script>
-<script src="{top}/search.js" defer></script>
+{contents(page)}<script src="{top}/index.js" defer></script>
+<script src="{top}/page.js" defer></script>
 </body>
 </html>
 """
 
 
 def sources(linked: Sequence[Path]) -> Iterator[tuple[str, Path, str | None]]:
-    """(file of the site, file of the tree, its HTML; None for one that is copied) of the files that pages lead to."""
+    """Yields (file of the site, file of the tree, HTML) of each linked file; the HTML is None for a file that is copied."""
     for path in linked:
         lexer = lexer_of(path)
         code = None
@@ -238,20 +246,20 @@ def sources(linked: Sequence[Path]) -> Iterator[tuple[str, Path, str | None]]:
 
 
 def build(folder: Path, generated: Sequence[Path] = ()) -> list[Path]:
-    """Writes the site anew; the HTML files that it has."""
+    """Replaces the folder with the site and returns its HTML files."""
     targets = {path: target_of(path, generated) for path in [*pages(), *generated]}
     found = {path: Page(path, target, targets) for path, target in targets.items()}
-    groups = [(name, members) for name, members in menu(found) if members]
+    sections = menu(found)
     shutil.rmtree(folder, ignore_errors=True)
     written = {
-        page.target: framed(page.target, page.title, page.body, groups, page) for page in found.values()
+        page.target: framed(page.target, page.title, page.body, sections, page) for page in found.values()
     }
     for target, path, code in sources(sorted(set().union(*(page.linked for page in found.values())))):
         if code is None:
             (folder / target).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, folder / target)
         else:
-            written[target] = framed(target, path.name, code, groups, None)
+            written[target] = framed(target, path.name, code, sections, None)
     for target, text in written.items():
         (folder / target).parent.mkdir(parents=True, exist_ok=True)
         (folder / target).write_text(text, encoding="utf-8")
@@ -259,7 +267,7 @@ def build(folder: Path, generated: Sequence[Path] = ()) -> list[Path]:
     (folder / "index.js").write_text(
         f"const INDEX = {json.dumps(index, ensure_ascii=False)};\n", encoding="utf-8"
     )
-    for name in ("page.css", "search.js"):
+    for name in ("page.css", "page.js"):
         shutil.copy(HERE / name, folder)
     return [folder / target for target in written]
 

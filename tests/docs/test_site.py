@@ -9,6 +9,7 @@ import os
 import re
 import runpy
 import shutil
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,9 @@ def test_every_page_is_there_and_in_the_menu(builder: dict[str, Any], site: Path
     menu = set(re.findall(r'href="([^"#]+)"', first[first.index("<nav") : first.index("</nav>")]))
     pages = {builder["target_of"](page, []) for page in builder["pages"]()} | {"generated/operators.html"}
     assert len(pages) > 50 and menu == pages
+    sections = re.findall(r"<summary>(.+?)</summary>", first)
+    headings = re.findall(r"^## (.+)$", (ROOT / "docs/index.md").read_text(encoding="utf-8"), re.M)
+    assert sections == ["Torchette", *headings, "Parts", "Decisions"]
     assert all((site / page).exists() for page in pages)
 
 
@@ -83,17 +87,27 @@ def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site: Path) -
             known = there.is_file() and (not anchor or anchor in seen[there].anchors)
             if not known:
                 wrong.append((page, link))
-        loaded = {Path(link).name for link in its.loaded if not link.endswith(".png")}
-        assert loaded == {"data:,", "page.css", "index.js", "search.js"}
+        loaded = {Path(link).name for link in its.loaded if not link.endswith((".png", ".svg"))}
+        assert loaded == {"data:,", "page.css", "index.js", "page.js"}
     assert not wrong, wrong
-    styles = (site / "page.css").read_text() + (site / "search.js").read_text()
+    styles = (site / "page.css").read_text() + (site / "page.js").read_text()
     assert not re.search(r"url\(|@import|https?:|fetch\(", styles)
 
 
 def test_images_are_small_and_copied(site: Path) -> None:
-    images = [*site.rglob("*.png")]
-    assert {image.name for image in images} == {"report-graph.png", "report-time.png"}
+    images = [*site.rglob("*.png"), *site.rglob("*.svg")]
+    assert {image.name for image in images} == {"pipeline.svg", "report-graph.png", "report-time.png"}
     assert all(image.stat().st_size < 100_000 for image in images)
+
+
+def test_the_pipeline_is_what_its_command_writes() -> None:
+    run(sys.executable, ROOT / "docs/site/pipeline.py", "--check")
+
+
+def test_headings_are_listed_on_the_page(site: Path) -> None:
+    text = (site / "docs/quantize.html").read_text(encoding="utf-8")
+    aside = text[text.index("<aside") : text.index("</aside>")]
+    assert re.findall(r'href="#([\w-]+)"', aside) == re.findall(r'<h2 id="([\w-]+)"', text)
 
 
 def test_code_is_coloured(site: Path) -> None:
@@ -124,10 +138,10 @@ def test_the_search_finds(site: Path, tmp_path: Path) -> None:
           replaceChildren(...all) { this.children = all; }});
         const parts = {search: element("input"), found: element("ol")};
         globalThis.document = {body: element("body"), getElementById: (id) => parts[id], createElement: element,
-          addEventListener() {}, querySelector: () => null};
+          addEventListener() {}, querySelector: () => null, querySelectorAll: () => []};
         """
         + (site / "index.js").read_text(encoding="utf-8")
-        + (site / "search.js").read_text(encoding="utf-8")
+        + (site / "page.js").read_text(encoding="utf-8")
         + """
         for (const words of process.argv.slice(2)) {
           parts.search.value = words;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: INDEX, rows of page, heading, address, text; what is typed. Out: a list of the headings that have all of the words, those
-// with words in the title first.
+// The search and the copy buttons. The search reads INDEX (rows of page, heading, address, text) and lists the headings whose
+// section contains all typed words; matches in the title come first.
 "use strict";
 
 const box = document.getElementById("search");
 const list = document.getElementById("found");
 const top_ = document.body.dataset.top;
-const MOST = 20;
+const MAX_RESULTS = 20;
 const lowered = INDEX.map(([page, heading, , text]) => [`${page} ${heading}`.toLowerCase(), text.toLowerCase()]);
 
 function score(words, title, text) {
@@ -19,7 +19,7 @@ function score(words, title, text) {
   return sum;
 }
 
-// The words around the first one found, as text.
+// Returns the text around the first match of `word`.
 function excerpt(text, word) {
   const at = Math.max(0, text.toLowerCase().indexOf(word));
   const start = Math.max(0, at - 40);
@@ -33,7 +33,7 @@ function show() {
         .map(([title, text], place) => [score(words, title, text), place])
         .filter(([value]) => value)
         .sort((a, b) => b[0] - a[0] || a[1] - b[1])
-        .slice(0, MOST)
+        .slice(0, MAX_RESULTS)
     : [];
   list.replaceChildren(
     ...found.map(([, place]) => {
@@ -47,7 +47,7 @@ function show() {
     }),
   );
   list.hidden = !words.length;
-  if (words.length && !found.length) list.textContent = "Nothing has all of these words.";
+  if (words.length && !found.length) list.textContent = "No section contains all of these words.";
 }
 
 box.addEventListener("input", show);
@@ -63,3 +63,23 @@ document.addEventListener("keydown", (event) => {
   }
 });
 document.querySelector("[aria-current]")?.scrollIntoView({ block: "center" });
+
+for (const block of document.querySelectorAll("main pre")) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "copy";
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(block.querySelector("code").textContent);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Not allowed";
+    }
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
+  const frame = document.createElement("div");
+  frame.className = "code";
+  block.replaceWith(frame);
+  frame.append(block, button);
+}
