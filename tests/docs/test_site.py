@@ -152,7 +152,7 @@ def test_the_search_finds(site: Path, tmp_path: Path) -> None:
     )
     found = [
         json.loads(line)
-        for line in run(node, page, "glossary", "LARGE few", "no-such-word").stdout.splitlines()
+        for line in run(node, page, "glossary", "OUTLIERS results", "no-such-word").stdout.splitlines()
     ]
     assert found[0][0].startswith("../docs/glossary.html#") and "../docs/quantize.html" in str(found[1])
     assert found[2] == []
