@@ -39,5 +39,5 @@ def test_the_page_lists_all_names() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \|([^|]*)\|", (ROOT / "docs/quantize.md").read_text(), re.MULTILINE)
     listed = {name: tuple(re.findall(r"`([\w-]+)`", aliases)) for name, aliases in rows}
     assert listed == {name: scheme.aliases for name, scheme in SCHEMES.items()}
-    rows = re.findall(r'^\| `"([\w-]+)"` \|', (ROOT / "docs/llm.md").read_text(), re.MULTILINE)
+    rows = re.findall(r'^\| `"([\w-]+)"` \|', (ROOT / "docs/llm-compile.md").read_text(), re.MULTILINE)
     assert {*LLM_SCHEMES} <= {*rows}

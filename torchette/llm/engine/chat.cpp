@@ -136,7 +136,7 @@ Result<ChatFormat> ChatFormat::make(std::string source, std::string tool_source,
 
 namespace {
 
-/// The texts of special tokens in a file of the form that docs/llm.md defines.
+/// Returns the texts of special tokens in a file with the form of docs/llm-program.md.
 Result<Json> special_tokens(const std::string& file) {
   const Result<Json> map = Json::parse(file);
   if (!map.ok()) return map.error();
