@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# docs/llm-cpp.md, done as it says: the installed package, a project in CMake, a program in C, `torchette build --llm`.
+# Runs docs/llm-cpp.md and docs/llm-c.md: the installed package, a CMake project, a program in C, `torchette build --llm`.
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from torchette import cli
 
 
 def block(language: str) -> str:
-    text = (ROOT / "docs" / "llm-cpp.md").read_text(encoding="utf-8")
+    """Returns the first block in a language; the page of C has the one in C."""
+    text = (ROOT / "docs" / f"llm-{'c' if language == 'c' else 'cpp'}.md").read_text(encoding="utf-8")
     found = re.search(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
     assert found is not None
     return found[1]

@@ -71,7 +71,7 @@ class Tokenizer {
 };
 
 /// Of tokenizer.json. A model of the type "File" has a file of another format as `bytes`, in base64; see
-/// docs/llm-cpp.md.
+/// docs/llm-media.md.
 class HFTokenizer final : public Tokenizer {
  public:
   Error load_bytes(std::string_view bytes) override;
