@@ -84,7 +84,7 @@ def tools_without_python(folder: Path) -> str:
 
 @pytest.mark.slow
 def test_a_plain_build_and_ctest_need_no_python(tmp_path: Path) -> None:
-    """docs/cpp.md: CMake with nothing but a compiler; the C++ tests run as they stand."""
+    """docs/cpp-build.md: CMake with nothing but a compiler; the C++ tests run as they stand."""
     path = tools_without_python(tmp_path / "bin")
     if shutil.which("ctest", path=path) is None or shutil.which("c++", path=path) is None:
         pytest.skip("the system has no CMake and C++ compiler")
