@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The guides of docs/cpp.md, docs/c.md and docs/quantize.md, done as they say: an installed package, a project of five lines, a program in C.
+# The guides of docs/cpp.md, docs/c.md and docs/quantization-details.md, done as they say: an installed package, a project of five lines, a program in C.
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def test_the_c_guide(installed: Path, two_methods: Path, tmp_path: Path) -> None
 
 
 def test_bytes_of_a_sensor(installed: Path, tmp_path: Path) -> None:
-    """The program of docs/quantize.md gives the floats that the model with floats outside gives."""
+    """The program of docs/quantization-details.md gives the floats that the model with floats outside gives."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("torchao")
     import torchette
     from torchette.quantization.recipes import quantizer_of
 
-    (tmp_path / "run.cpp").write_text(block("quantize.md", "cpp"))
+    (tmp_path / "run.cpp").write_text(block("quantization-details.md", "cpp"))
     flags = (
         "-std=c++17",
         "-I",
