@@ -25,4 +25,4 @@ def test_a_loader_that_decrypts_has_15_lines() -> None:
     """The one of the guide, which the C++ test above runs."""
     source = (ROOT / "tests/extension/extension_test.cpp").read_text(encoding="utf-8")
     loader = re.search(r"^class XorDataLoader.*?^};\n", source, re.MULTILINE | re.DOTALL)[0]
-    assert loader in (ROOT / "docs/cpp.md").read_text(encoding="utf-8") and loader.count("\n") <= 15
+    assert loader in (ROOT / "docs/cpp-core.md").read_text(encoding="utf-8") and loader.count("\n") <= 15
