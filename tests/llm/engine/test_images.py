@@ -129,7 +129,7 @@ def test_answers_are_the_models_own(name: str) -> None:
     with pytest.raises(InputError, match="1 tokens of images for 2 images"):
         session.generate([1, IMAGE], images=list(images.numpy()))
     with pytest.raises(
-        InputError, match=r"image 0 is \[1, 3, 16, 16\], the model takes numbers of shape \[1, 3, 32, 32\]"
+        InputError, match=r"image 0 is \[1, 3, 16, 16\], the model accepts shape \[1, 3, 32, 32\]"
     ):
         session.generate([1, IMAGE], images=[np.zeros((3, 16, 16), np.float32)])
 

@@ -136,7 +136,7 @@ def test_answers_are_the_models_own(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="an image must be"):
         session.generate([3], images=[np.zeros(5)], **first_media)
     if name == "t5":
-        with pytest.raises(InputError, match="the encoder takes 1 to 280"):
+        with pytest.raises(InputError, match="the encoder accepts 1 to 280"):
             session.generate([5] * 281)
 
 

@@ -10,7 +10,7 @@
 
 namespace torchette::extension::llm {
 
-Result<std::vector<double>> facts(Module& module, const char* name) {
+Result<std::vector<double>> metadata(Module& module, const char* name) {
   std::vector<double> found;
   const Result<std::unordered_set<std::string>> names = module.method_names();
   if (!names.ok()) return names.error();
@@ -30,8 +30,8 @@ Result<std::vector<double>> facts(Module& module, const char* name) {
   return found;
 }
 
-Error fact(Module& module, const char* name, int64_t otherwise, int64_t* out) {
-  const Result<std::vector<double>> found = facts(module, name);
+Error metadata_value(Module& module, const char* name, int64_t otherwise, int64_t* out) {
+  const Result<std::vector<double>> found = metadata(module, name);
   if (!found.ok()) return found.error();
   *out = found->empty() ? otherwise : truncate((*found)[0]);
   return Error::Ok;

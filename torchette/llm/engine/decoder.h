@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Decoder: what a runner runs. In: tokens and where they stand. Out: logits of what follows them; keys and
-// values of all positions stay. What a prompt has beside tokens gets numbers beyond the vocabulary that come
-// from its content, so that a runner compares, keeps and forgets it like tokens.
+// Decoder: computes the logits of the next token from tokens and their positions, and stores keys and values
+// of all positions. Images and sounds of a prompt get ids greater than every token, which are hashes of their
+// content, so a runner compares, keeps and drops them like tokens.
 #pragma once
 
 #include <atomic>
@@ -15,22 +15,22 @@
 
 namespace torchette::extension::llm {
 
-/// The numbers that a method returns which takes nothing; none where there is no such method. Errors: those
-/// of Module::execute().
-Result<std::vector<double>> facts(Module& module, const char* name);
+/// Returns the outputs of a constant method (one without inputs), or nothing if the program has no such
+/// method. Errors: those of Module::execute().
+Result<std::vector<double>> metadata(Module& module, const char* name);
 
-/// Sets `*out` to the first of facts(), or to `otherwise` if there is none. Errors: as above.
-Error fact(Module& module, const char* name, int64_t otherwise, int64_t* out);
+/// Sets `*out` to the first value of metadata(), or to `otherwise` if there is none. Errors: as above.
+Error metadata_value(Module& module, const char* name, int64_t otherwise, int64_t* out);
 
 class Decoder {
  public:
-  /// The last rows of float32; they may be changed, and last until the next step.
+  /// The last rows, float32. The caller may change them; they are valid until the next step.
   struct Logits {
     float* data = nullptr;
     size_t rows = 0, size = 0;
     float* last() const { return data + (rows - 1) * size; }
   };
-  /// A piece of a conversation's state, in place.
+  /// A tensor of a conversation's state, not copied.
   struct Part {
     std::string name;
     ScalarType type;
@@ -40,50 +40,51 @@ class Decoder {
   };
   struct Prompt {
     std::vector<uint64_t> tokens;
-    bool is_whole = false;  // nothing can stand before it
+    bool is_whole = false;  // no other tokens can precede it
   };
 
-  /// The one for this program's methods: `text_decoder` beside an encoder, or `forward`. Errors: NotSupported
-  /// (they are not those of a language model), those of Module::load_method().
+  /// Returns the decoder for the program's methods: `text_decoder` with an encoder, or `forward`. Errors:
+  /// NotSupported (the program is not a language model), those of Module::load_method().
   static Result<std::unique_ptr<Decoder>> make(std::shared_ptr<Module> module, size_t max_context);
   virtual ~Decoder() = default;
 
-  /// Runs tokens[begin, end), which stand where they are in `tokens`; logits of the last or of all of them.
+  /// Computes tokens[begin, end) at these positions. Returns the logits of the last token or of all of them.
   virtual Result<Logits> step(const std::vector<uint64_t>& tokens, size_t begin, size_t end);
-  /// Where a step that begins there ends at the latest.
+  /// Returns the last possible end of a step that starts at `begin`.
   virtual size_t until(const std::vector<uint64_t>& tokens, size_t begin) const;
-  /// A prompt whose texts are tokens already. Errors: InvalidArgument (what the model does not take).
+  /// Returns the tokens of a prompt with encoded texts. Errors: InvalidArgument (the model does not accept an
+  /// input).
   virtual Result<Prompt> place(const std::vector<MultimodalInput>& inputs);
-  /// The state by name; empty where the program has no names for it. restored() is to follow a change.
+  /// Returns the state by name, or nothing if the program does not name it. Call restored() after a change.
   virtual Result<std::vector<Part>> state();
   virtual Error restored() { return Error::Ok; }
-  /// What a prompt may have.
+  /// The kind of input that a prompt may contain.
   enum class Reads : uint8_t { Tokens, Images, Audio, Text };
   virtual Reads reads() const { return Reads::Tokens; }
   /// The token of an image in chat templates; UINT64_MAX if the model reads no images.
   virtual uint64_t image_placeholder() const { return UINT64_MAX; }
-  /// Whether tokens beyond the vocabulary may stand for something.
+  /// Whether ids beyond the vocabulary represent images or sounds.
   virtual bool has_media() const { return false; }
-  /// A decoder with a separate state, which is not initialized, on `module`.
+  /// Returns a decoder on `module` with a separate, uninitialized state.
   virtual Result<std::unique_ptr<Decoder>> on(std::shared_ptr<Module> module) const;
   /// Ends the current step with an error. May be called from any thread.
   virtual void cancel();
   /// Undoes a cancel() that came after the end of a step.
   virtual void undo_cancel();
-  /// The memory of the methods in bytes, without weights.
+  /// Returns the memory of the methods in bytes, without weights.
   virtual Result<size_t> memory();
 
   size_t vocab_size() const { return vocab_size_; }
   size_t max_tokens() const { return max_tokens_; }
   size_t max_context() const { return max_context_; }
-  /// The tensors that an adapter has, and the elements of each.
+  /// The tensors of an adapter with their element counts.
   using Adapter = std::vector<std::pair<std::string, size_t>>;
   static Result<Adapter> adapter_of(const Program& program);
 
  protected:
   Decoder(std::shared_ptr<Module> module, const char* method, size_t max_context)
       : module_(std::move(module)), method_(method), max_context_(max_context) {}
-  /// Reads what the decoding method takes: `num_inputs` of them or one more.
+  /// Reads the signature of the decoding method, which must have `num_inputs` inputs or one more.
   Error load(size_t num_inputs);
   Result<Tensor> execute(const char* method, const std::vector<TensorPtr>& inputs);
   Result<Logits> logits_of(const Result<Tensor>& tensor) const;

@@ -13,18 +13,18 @@
 namespace torchette::extension::llm {
 namespace {
 
-constexpr size_t kMost =
-    64;  // things beside text that are kept, so that a context that slides can be run again
-constexpr int kRowBits = 16;  // of a number beyond the vocabulary, those that count rows
+/// The number of images and sounds that a decoder keeps, so that it can recompute a context that slides.
+constexpr size_t kMaxMedia = 64;
+constexpr int kRowBits = 16;  // the low bits of an id, which are the row
 
-/// What a number beyond the vocabulary stands for.
+/// An image, sound or text for an encoder. Its id is greater than every token.
 struct Media {
-  uint64_t number = 0;
+  uint64_t id = 0;
   std::vector<SizesType> sizes;  // of the encoder's input
-  std::vector<float> values;     // the input, or
-  std::vector<int64_t> tokens;   // that of an encoder of texts
-  uint64_t first = 0;            // the token that stands at its place
-  std::vector<float> rows;       // what an encoder of images made of it
+  std::vector<float> values;     // the encoder's input, if it is not text
+  std::vector<int64_t> tokens;   // the encoder's input, if it is text
+  uint64_t first = 0;            // the decoder's first token
+  std::vector<float> rows;       // the result of an image encoder
 };
 
 class MediaDecoder : public Decoder {
@@ -42,18 +42,18 @@ class MediaDecoder : public Decoder {
     if (!meta.ok()) return meta.error();
     const Result<TensorInfo> in = meta->input_tensor_meta(0), out = meta->output_tensor_meta(0);
     TORCHETTE_CHECK(meta->num_inputs() == 1 && in.ok() && out.ok(), NotSupported,
-                    "%s does not take one tensor and give one", encoder_);
+                    "%s must have one input and one output, both tensors", encoder_);
     sizes_.assign(in->sizes().begin(), in->sizes().end());
     result_.assign(out->sizes().begin(), out->sizes().end());
     is_dynamic_ = in->shape_dynamism() != TensorShapeDynamism::STATIC;
     reads_text_ = sizes_.size() == 2 && in->scalar_type() == ScalarType::Long;
     TORCHETTE_CHECK(reads_text_ || in->scalar_type() == ScalarType::Float, NotSupported,
-                    "%s takes neither tokens nor numbers of float32", encoder_);
+                    "the input of %s must be tokens or float32", encoder_);
     return Error::Ok;
   }
 
-  /// The input of these sizes, ones put before them.
-  Result<Media> fitting(std::vector<float> values, std::vector<int64_t> sizes, const char* what) const {
+  /// Returns an encoder input. Sizes of 1 are prepended up to the encoder's rank.
+  Result<Media> encoder_input(std::vector<float> values, std::vector<int64_t> sizes, const char* what) const {
     Media media;
     while (sizes.size() < sizes_.size()) sizes.insert(sizes.begin(), 1);
     bool fits = sizes.size() == sizes_.size();
@@ -63,18 +63,18 @@ class MediaDecoder : public Decoder {
       media.sizes.push_back(static_cast<SizesType>(sizes[i]));
       count *= fits ? static_cast<size_t>(sizes[i]) : 0;
     }
-    std::string given, wanted;
+    std::string given, expected;
     for (int64_t n : sizes) given += (given.empty() ? "" : ", ") + std::to_string(n);
-    for (SizesType n : sizes_) wanted += (wanted.empty() ? "" : ", ") + std::to_string(n);
+    for (SizesType n : sizes_) expected += (expected.empty() ? "" : ", ") + std::to_string(n);
     TORCHETTE_CHECK(fits && count == values.size(), InvalidArgument,
-                    "%s is [%s], the model takes numbers of shape [%s]", what, given.c_str(), wanted.c_str());
+                    "%s has the shape [%s], the model accepts [%s]", what, given.c_str(), expected.c_str());
     for (float value : values)
-      TORCHETTE_CHECK(std::isfinite(value), InvalidArgument, "%s has what is no number", what);
+      TORCHETTE_CHECK(std::isfinite(value), InvalidArgument, "%s contains NaN or infinity", what);
     media.values = std::move(values);
     return media;
   }
 
-  /// Keeps it under the number that comes of its content; those that follow are its rows.
+  /// Stores the input and returns its id, a hash of the content. The following ids are its rows.
   uint64_t keep(Media media) {
     std::vector<uint8_t> content(media.sizes.size() * 8 + media.values.size() * 4 + media.tokens.size() * 8);
     uint8_t* to = content.data();
@@ -86,23 +86,23 @@ class MediaDecoder : public Decoder {
     add(sizes.data(), sizes.size() * 8);
     add(media.values.data(), media.values.size() * 4);
     add(media.tokens.data(), media.tokens.size() * 8);
-    media.number =
+    media.id =
         vocab_size_ + ((xxh64(content.data(), content.size()) & ((uint64_t{1} << 40) - 1)) << kRowBits);
     for (auto one = known_.begin(); one != known_.end(); ++one)
-      if (one->number == media.number) {
+      if (one->id == media.id) {
         media.rows = std::move(one->rows);
         known_.erase(one);
         break;
       }
     known_.push_back(std::move(media));
-    if (known_.size() > kMost) known_.pop_front();
-    return known_.back().number;
+    if (known_.size() > kMaxMedia) known_.pop_front();
+    return known_.back().id;
   }
 
-  Result<Media*> meant(uint64_t number) {
+  Result<Media*> find(uint64_t id) {
     for (Media& one : known_)
-      if (one.number == number) return &one;
-    TORCHETTE_LOG(Error, "what the prompt was made of is not here any more: give the prompt again");
+      if (one.id == id) return &one;
+    TORCHETTE_LOG(Error, "an image or sound of the prompt is no longer stored: provide the prompt again");
     return Error::InvalidState;
   }
 
@@ -113,23 +113,23 @@ class MediaDecoder : public Decoder {
   }
 
   const char* encoder_;
-  std::vector<SizesType> sizes_, result_;  // of what the encoder takes and gives
+  std::vector<SizesType> sizes_, result_;  // of the encoder's input and output
   bool is_dynamic_ = false, reads_text_ = false;
   std::list<Media> known_;
 };
 
-/// With the method `encoder`, whose result `text_decoder` takes beside tokens.
+/// A decoder that attends to the result of the method `encoder`: an input of `text_decoder`.
 class CrossDecoder final : public MediaDecoder {
  public:
   static Result<std::unique_ptr<Decoder>> make(std::shared_ptr<Module> module, size_t max_context) {
     std::unique_ptr<CrossDecoder> made(new CrossDecoder(std::move(module), "encoder", max_context));
     TORCHETTE_TRY(made->load_encoder(3));
     for (const char* name : {"get_bos_id", "decoder_start_token_id"}) {
-      const Result<std::vector<double>> start = facts(*made->module_, name);
+      const Result<std::vector<double>> start = metadata(*made->module_, name);
       if (!start.ok()) return start.error();
       if (!start->empty() && start->front() >= 0) made->start_ = static_cast<uint64_t>(start->front());
     }
-    const Result<std::vector<double>> step = facts(*made->module_, "audio_step");
+    const Result<std::vector<double>> step = metadata(*made->module_, "audio_step");
     if (!step.ok()) return step.error();
     if (step->size() == 2 && (*step)[0] >= 1 && (*step)[1] >= 0) {
       made->audio_step_ = static_cast<size_t>((*step)[0]);
@@ -155,15 +155,17 @@ class CrossDecoder final : public MediaDecoder {
         continue;
       }
       TORCHETTE_CHECK(!input.is_image() && !reads_text_ && sound == nullptr, InvalidArgument,
-                      "this model reads %s, and nothing else", reads_text_ ? "text" : "one piece of sound");
+                      "this model reads only %s", reads_text_ ? "text" : "one sound");
       sound = &input;
     }
-    if (reads_text_ ? tokens.empty() : sound == nullptr)  // the answer goes on behind them
+    if (reads_text_
+            ? tokens.empty()
+            : sound == nullptr)  // the encoder's input is unchanged, so these tokens continue the answer
       return Prompt{tokens, false};
     Media media;
     if (reads_text_) {
       TORCHETTE_CHECK(tokens.size() <= static_cast<size_t>(sizes_[1]), OutOfResources,
-                      "the prompt has %zu tokens, the encoder takes 1 to %d", tokens.size(),
+                      "the prompt has %zu tokens, the encoder accepts 1 to %d", tokens.size(),
                       static_cast<int>(sizes_[1]));
       media.sizes = {1, static_cast<SizesType>(tokens.size())};
       media.tokens.assign(tokens.begin(), tokens.end());
@@ -186,7 +188,7 @@ class CrossDecoder final : public MediaDecoder {
       TORCHETTE_CHECK(tokens[0] >= vocab_size_, InvalidArgument, "this model answers to %s first",
                       reads_text_ ? "a text" : "sound");
       const bool is_read = current_[1] == static_cast<int64_t>(tokens[0]);
-      const Result<Media*> media = is_read && reads_text_ ? nullptr : meant(tokens[0]);
+      const Result<Media*> media = is_read && reads_text_ ? nullptr : find(tokens[0]);
       if (!media.ok()) return media.error();
       chunk[0] = static_cast<int64_t>(*media == nullptr ? start_ : (*media)->first);
       if (!is_read) {
@@ -208,7 +210,7 @@ class CrossDecoder final : public MediaDecoder {
                   from_blob(&position, {1}, ScalarType::Long)}));
   }
 
-  /// With what the encoder has said, in as many rows as there can be.
+  /// Adds the encoder's result, padded to the maximum number of rows.
   Result<std::vector<Part>> state() override {
     Result<std::vector<Part>> parts = Decoder::state();
     if (!parts.ok() || parts->empty()) return parts;
@@ -257,44 +259,44 @@ class CrossDecoder final : public MediaDecoder {
   Result<Media> hear(const MultimodalInput& input) const {
     if (input.is_audio()) {
       const Audio& audio = input.get_audio();
-      return fitting(audio.get_float_data(),
-                     {audio.get_batch_size(), audio.get_n_bins(), audio.get_n_frames()}, "audio");
+      return encoder_input(audio.get_float_data(),
+                           {audio.get_batch_size(), audio.get_n_bins(), audio.get_n_frames()}, "audio");
     }
     const RawAudio& raw = input.get_raw_audio();
     TORCHETTE_CHECK(raw.batch_size == 1 && raw.n_channels == 1 && raw.n_samples > 0 &&
                         raw.data.size() == static_cast<size_t>(raw.n_samples) * sizeof(float),
-                    InvalidArgument,
-                    "sound is to be one channel of float32, with as many samples as it says");
+                    InvalidArgument, "sound must be one channel of float32 with n_samples samples");
     std::vector<float> samples(static_cast<size_t>(raw.n_samples));
     std::memcpy(samples.data(), raw.data.data(), raw.data.size());
     for (float sample : samples)
-      TORCHETTE_CHECK(std::isfinite(sample), InvalidArgument, "the sound has what is no number");
+      TORCHETTE_CHECK(std::isfinite(sample), InvalidArgument, "the sound contains NaN or infinity");
     if (sizes_.size() == 3) {
       const size_t longest = static_cast<size_t>(sizes_[2]) * kSamplesPerFrame;
       TORCHETTE_CHECK(samples.size() <= longest, InvalidArgument,
-                      "audio has %.1f s, the model takes at most %.1f s; divide it into parts",
+                      "audio has %.1f s, the model accepts at most %.1f s; split it",
                       static_cast<double>(samples.size()) / kSampleRate,
                       static_cast<double>(longest) / kSampleRate);
-      return fitting(log_mel(samples.data(), samples.size(), static_cast<size_t>(sizes_[1]),
-                             static_cast<size_t>(sizes_[2])),
-                     {1, sizes_[1], sizes_[2]}, "audio");
+      return encoder_input(log_mel(samples.data(), samples.size(), static_cast<size_t>(sizes_[1]),
+                                   static_cast<size_t>(sizes_[2])),
+                           {1, sizes_[1], sizes_[2]}, "audio");
     }
     if (audio_step_ > 0) {
       const size_t size = samples.size(), rest = audio_rest_;
       samples.resize(std::min(size, (size > rest ? (size - rest) / audio_step_ * audio_step_ : 0) + rest));
     }
     const auto size = static_cast<int64_t>(samples.size());
-    return fitting(std::move(samples), {size}, "audio");
+    return encoder_input(std::move(samples), {size}, "audio");
   }
 
   std::vector<SizesType> bound_;
   std::vector<float> encoded_, padded_;
-  int64_t current_[2] = {1, -1};  // rows of `encoded_`, and of which number
+  int64_t current_[2] = {1, -1};  // the number of rows of `encoded_`, and the id of its input
   uint64_t start_ = 0;
-  size_t audio_step_ = 0, audio_rest_ = 0;  // of lengths, and what is left over
+  size_t audio_step_ = 0, audio_rest_ = 0;  // valid lengths are audio_step_ * n + audio_rest_
 };
 
-/// With the methods `vision_encoder` and `token_embedding`, whose rows `text_decoder` takes.
+/// A decoder with the methods `vision_encoder` and `token_embedding`: their rows are the input of
+/// `text_decoder`.
 class ImageDecoder final : public MediaDecoder {
  public:
   static Result<std::unique_ptr<Decoder>> make(std::shared_ptr<Module> module, size_t max_context) {
@@ -302,24 +304,25 @@ class ImageDecoder final : public MediaDecoder {
     TORCHETTE_TRY(made->load_encoder(2));
     TORCHETTE_TRY(made->module_->load_method("token_embedding"));
     for (auto [name, to] : {std::pair{"image_mean", &made->mean_}, {"image_std", &made->std_}}) {
-      const Result<std::vector<double>> found = facts(*made->module_, name);
+      const Result<std::vector<double>> found = metadata(*made->module_, name);
       if (!found.ok()) return found.error();
       if (found->size() == 3) *to = *found;
     }
     TORCHETTE_TRY(made->read_image_tokens());
     TORCHETTE_CHECK(made->sizes_.size() == 4 && made->result_.size() == 3 && made->result_[1] > 0,
-                    NotSupported, "vision_encoder does not make rows of an image");
+                    NotSupported, "vision_encoder must return rows for one image");
     made->count_ = static_cast<size_t>(made->result_[1]);
     made->in_blocks_ = made->num_inputs_ == 3;
     TORCHETTE_CHECK(!made->in_blocks_ || made->count_ <= made->max_tokens_, NotSupported,
-                    "an image has %zu rows, a step takes %zu", made->count_, made->max_tokens_);
+                    "an image has %zu rows, a step accepts %zu", made->count_, made->max_tokens_);
     return std::unique_ptr<Decoder>(std::move(made));
   }
 
   Reads reads() const override { return Reads::Images; }
   uint64_t image_placeholder() const override { return placeholder_; }
 
-  /// Images take the places of image tokens in the prompt, or stand between its parts if it has none.
+  /// Images replace the image tokens of the prompt. A prompt without image tokens contains them between its
+  /// parts.
   Result<Prompt> place(const std::vector<MultimodalInput>& inputs) override {
     const auto is_image_token = [&](uint64_t token) { return token == token_ || token == placeholder_; };
     std::vector<uint64_t> tokens, rows, between;
@@ -378,7 +381,7 @@ class ImageDecoder final : public MediaDecoder {
     for (size_t i = 0; i < count; ++i) {
       const uint64_t token = tokens[begin + i];
       if (token < vocab_size_) continue;
-      const Result<Media*> media = meant(token - row_of(token));
+      const Result<Media*> media = find(token - row_of(token));
       if (!media.ok()) return media.error();
       if ((*media)->rows.empty()) {
         const Result<Tensor> seen = encode(**media);
@@ -395,7 +398,7 @@ class ImageDecoder final : public MediaDecoder {
         from_blob(rows.data(), {1, static_cast<SizesType>(count), static_cast<SizesType>(width)},
                   ScalarType::Float),
         from_blob(&position, {1}, ScalarType::Long)};
-    std::vector<int64_t> seen;  // of each row, the first and the last that it sees beside those before it
+    std::vector<int64_t> seen;  // for each row, the first and last row of its image, to which it attends
     for (size_t i = begin; i < end && in_blocks_; ++i) {
       const auto own = static_cast<int64_t>(i);
       const int64_t first = tokens[i] < vocab_size_ ? own : own - static_cast<int64_t>(row_of(tokens[i]));
@@ -407,7 +410,7 @@ class ImageDecoder final : public MediaDecoder {
     return logits_of(execute(method_, inputs));
   }
 
-  /// Images that see themselves are not divided.
+  /// Does not split an image that attends to itself as a whole.
   size_t until(const std::vector<uint64_t>& tokens, size_t begin) const override {
     const size_t end = Decoder::until(tokens, begin);
     if (!in_blocks_ || end == tokens.size() || tokens[end] < vocab_size_) return end;
@@ -425,11 +428,11 @@ class ImageDecoder final : public MediaDecoder {
 
   Error read_image_tokens() {
     int64_t image = -1, placeholder = -1;
-    TORCHETTE_TRY(fact(*module_, "image_token_id", -1, &image));
-    TORCHETTE_TRY(fact(*module_, "image_placeholder", image, &placeholder));
+    TORCHETTE_TRY(metadata_value(*module_, "image_token_id", -1, &image));
+    TORCHETTE_TRY(metadata_value(*module_, "image_placeholder", image, &placeholder));
     if (image >= 0) token_ = static_cast<uint64_t>(image);
     if (placeholder >= 0) placeholder_ = static_cast<uint64_t>(placeholder);
-    const Result<std::vector<double>> around = facts(*module_, "image_prompt");
+    const Result<std::vector<double>> around = metadata(*module_, "image_prompt");
     if (!around.ok()) return around.error();
     for (double token : *around) around_.push_back(token < 0 ? 0 : static_cast<uint64_t>(token));
     if (around_.empty()) around_.push_back(token_);
@@ -447,16 +450,16 @@ class ImageDecoder final : public MediaDecoder {
                     static_cast<int>(image.channels()));
     const auto height = static_cast<size_t>(sizes_[2]), width = static_cast<size_t>(sizes_[3]);
     Result<Media> media =
-        image.is_uint8()
-            ? fitting(pixels(image, height, width, mean_, std_), {3, sizes_[2], sizes_[3]}, name.c_str())
-            : fitting(image.get_float_data(), {image.channels(), image.height(), image.width()},
-                      name.c_str());
+        image.is_uint8() ? encoder_input(pixels(image, height, width, mean_, std_), {3, sizes_[2], sizes_[3]},
+                                         name.c_str())
+                         : encoder_input(image.get_float_data(),
+                                         {image.channels(), image.height(), image.width()}, name.c_str());
     if (!media.ok()) return media.error();
     return keep(std::move(*media));
   }
 
-  /// Replaces placeholders by the tokens around an image that the model was trained with, unless the prompt
-  /// has them.
+  /// Replaces placeholders by the image's tokens and the surrounding tokens of the model's training, unless
+  /// the prompt contains them.
   std::vector<uint64_t> wrapped(std::vector<uint64_t> tokens) const {
     if (std::search(tokens.begin(), tokens.end(), around_.begin(), around_.end()) != tokens.end())
       return tokens;
@@ -475,9 +478,9 @@ class ImageDecoder final : public MediaDecoder {
   std::vector<double> mean_ = {0.5, 0.5, 0.5}, std_ = {0.5, 0.5, 0.5};
   uint64_t token_ = UINT64_MAX;        // the token of an image in the model
   uint64_t placeholder_ = UINT64_MAX;  // the token of an image in chat templates
-  std::vector<uint64_t> around_;       // `token_` with the tokens around it
-  size_t count_ = 0;                   // rows of an image
-  bool in_blocks_ = false;             // they see each other
+  std::vector<uint64_t> around_;       // the image tokens with the surrounding tokens
+  size_t count_ = 0;                   // rows per image
+  bool in_blocks_ = false;             // the rows of an image attend to each other
 };
 
 }  // namespace

@@ -25,12 +25,12 @@ Result<FreeableBuffer> TextLLMRunner::named_data(const char* name) const {
 
 Error TextLLMRunner::read_metadata() {
   int64_t uses_cache = 1, begin = -1, end = -1, longest = 128;
-  TORCHETTE_TRY(fact(*module_, "use_kv_cache", 1, &uses_cache));
-  TORCHETTE_TRY(fact(*module_, "get_max_seq_len", 128, &longest));
-  TORCHETTE_TRY(fact(*module_, "get_max_context_len", longest, &max_context_));
-  TORCHETTE_TRY(fact(*module_, "get_bos_id", -1, &begin));
-  TORCHETTE_TRY(fact(*module_, "get_eos_id", -1, &end));
-  const Result<std::vector<double>> listed = facts(*module_, "get_eos_ids");
+  TORCHETTE_TRY(metadata_value(*module_, "use_kv_cache", 1, &uses_cache));
+  TORCHETTE_TRY(metadata_value(*module_, "get_max_seq_len", 128, &longest));
+  TORCHETTE_TRY(metadata_value(*module_, "get_max_context_len", longest, &max_context_));
+  TORCHETTE_TRY(metadata_value(*module_, "get_bos_id", -1, &begin));
+  TORCHETTE_TRY(metadata_value(*module_, "get_eos_id", -1, &end));
+  const Result<std::vector<double>> listed = metadata(*module_, "get_eos_ids");
   if (!listed.ok()) return listed.error();
   std::vector<int64_t> ends;
   for (double one : *listed) ends.push_back(truncate(one));
