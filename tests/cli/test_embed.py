@@ -273,6 +273,6 @@ def test_tensors_without_a_greatest_size_want_a_number(
     torchette.compile(Rows().eval(), (torch.ones(4, 8),), dynamic_shapes=sizes).save("net.pte")
     assert main(["embed", "net.pte", "-o", "made", "--target", "cortex-m4", "--temp", "0"]) == 2
     text = capsys.readouterr().err
-    assert "tensors without a greatest size" in text and "--dynamic" in text
+    assert "tensors without a maximum size" in text and "--dynamic" in text
     assert main(["embed", "net.pte", "-o", "made", "--temp", "0", "--dynamic", "4096"]) == 0
     assert "#define NET_FORWARD_DYNAMIC_SIZE 4096" in Path("made/net.h").read_text()

@@ -42,14 +42,14 @@ def contents(program: bytes) -> bytes:
     return BundledProgram(program, [MethodTestSuite("forward", cases)]).serialize()
 
 
-def test_outputs_are_held_against_the_case(contents: bytes, tmp_path: Path) -> None:
+def test_outputs_are_compared_with_the_case(contents: bytes, tmp_path: Path) -> None:
     (tmp_path / "net.bpte").write_bytes(contents)
     bundle = load_bundled_program(tmp_path / "net.bpte")
     module = Module(bundle.program)
     outputs = module.verify_result_with_bundled_expected_output(bundle, "forward", 0)
     assert torch.equal(outputs[0], INPUTS[0].t() * 2) and outputs[1].tolist() == [False, True]
     with pytest.raises(
-        ExecutionError, match=r"case 1 .*output 0 differs in 2 of 6 elements, by 1 at most"
+        ExecutionError, match=r"case 1 .*output 0 differs in 2 of 6 elements; largest difference 1"
     ) as caught:
         module.verify_result_with_bundled_expected_output(bundle, "forward", 1)
     assert caught.value.code == "output-differs"
@@ -68,16 +68,16 @@ def test_a_bundle_verifies_itself(contents: bytes) -> None:
     bundle.verify_result_with_bundled_expected_output("forward", 1, atol=1.1)
 
 
-def test_what_is_wrong_is_named(contents: bytes, program: bytes, tmp_path: Path) -> None:
+def test_errors_name_the_problem(contents: bytes, program: bytes, tmp_path: Path) -> None:
     bundle = BundledModule(contents)
     module = Module(program)
-    with pytest.raises(InputError, match="has 3 cases of method 'forward', there is no number 3"):
+    with pytest.raises(InputError, match="has 3 cases for method 'forward'; index 3 is out of range"):
         module.load_bundled_input(bundle, "forward", 3)
-    with pytest.raises(InputError, match="has 0 cases of method 'other'"):
+    with pytest.raises(InputError, match="has 0 cases for method 'other'"):
         bundle.case("other", 0)
     with pytest.raises(InputError, match="case 2 of method 'forward' has no expected outputs"):
         module.verify_result_with_bundled_expected_output(bundle, "forward", 2)
-    with pytest.raises(InputError, match="case 0 of method 'forward' has 1 input, the method takes 2"):
+    with pytest.raises(InputError, match="case 0 of method 'forward' has 1 input, expected 2"):
         BundledProgram(program, [MethodTestSuite("forward", [MethodTestCase(INPUTS[:1])])])
     with pytest.raises(InputError, match="one program"):
         BundledProgram(program, [], tmp_path / "net.pte")

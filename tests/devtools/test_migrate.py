@@ -56,7 +56,7 @@ def test_weights_inside_the_program_become_a_segment(
 
     assert cli.main(["migrate", str(path), "-o", str(migrated)]) == 0
     said = capsys.readouterr().out
-    assert "weights are inside the program" in said and "no header" in said
+    assert "weights were inside the program" in said and "no header" in said
     assert forms(pte.load_file(migrated)) == []
     for old, wanted, found in zip(
         *map(results, (path.read_bytes(), new, migrated.read_bytes())), strict=True

@@ -72,7 +72,7 @@ def test_a_runner_that_fails_is_named(bundle: Path, runner: str, tmp_path: Path)
     noisy = [sys.executable, "-c", "print('booting ...')"]
     assert "something else prints there" in validate(bundle, noisy)[0].problem
     slow = [sys.executable, "-c", "import time; time.sleep(9)"]
-    assert "no answer within 0.2 s" in validate(bundle, slow, timeout=0.2)[0].problem
+    assert "no result within 0.2 s" in validate(bundle, slow, timeout=0.2)[0].problem
     with pytest.raises(ExecutionError, match="cannot be started"):
         validate(bundle, [str(tmp_path / "nothing")])
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tools for the development machine: they read files, never call the compiler, and import neither torch nor rich.
+"""Tools for the development machine. They read files, do not call the compiler, and import neither torch nor rich.
 
-The names that ExecuTorch has in its `devtools` are here too, each imported when it is first used.
+The package also exports the names of ExecuTorch's `devtools`. Each is imported on first use.
 """
 
 from __future__ import annotations

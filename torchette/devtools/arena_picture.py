@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the tensors of a planned memory, with places and lifetimes. Out: a picture of them, time to the right and addresses
-# upwards, for a terminal or as a self-contained SVG.
-"""Pictures of planned memory over time, from `torchette.devtools.device_memory.tenants`."""
+# In: the tensors in planned memory, with offsets and lifetimes. Out: a diagram, with time to the right and addresses upwards,
+# as text for a terminal or as a self-contained SVG.
+"""Diagrams of planned memory over time, from `torchette.devtools.device_memory.tenants`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ FREE = "·"
 
 
 def letters(tenants: Sequence[Tenant]) -> list[str]:
-    """The letter of each tensor in `text`: in order, starting again after the last letter."""
+    """Returns the letter of each tensor in `text`, in order; letters repeat after the last one."""
     return [_LETTERS[i % len(_LETTERS)] for i in range(len(tenants))]
 
 
 def text(tenants: Sequence[Tenant], nbytes: int, steps: int, *, width: int = 72, height: int = 12) -> str:
-    """One memory as lines of letters.
+    """Returns one memory as lines of letters.
 
     Args:
-        tenants: the tensors of this memory.
+        tenants: the tensors in this memory.
         nbytes: its size.
-        steps: the number of instructions.
-        width, height: the maximum of columns (time) and lines (addresses).
+        steps: number of instructions.
+        width: maximum number of columns (time).
+        height: maximum number of lines (addresses).
     """
     columns, lines = max(1, min(width, steps)), max(1, min(height, nbytes))
     grid = [[FREE] * columns for _ in range(lines)]
@@ -40,7 +41,7 @@ def text(tenants: Sequence[Tenant], nbytes: int, steps: int, *, width: int = 72,
             for column in range(columns):
                 start, end = column * steps // columns, (column + 1) * steps // columns
                 width_here = min(end, tenant.last + 1) - max(start, tenant.first)
-                # a cell has the letter of the tensor with the largest part of it
+                # A cell shows the tensor that covers most of it.
                 if width_here > 0 and height_here * width_here > area[line][column]:
                     area[line][column] = height_here * width_here
                     grid[line][column] = letter
@@ -54,12 +55,12 @@ def text(tenants: Sequence[Tenant], nbytes: int, steps: int, *, width: int = 72,
 
 
 def svg(title: str, memories: Sequence[tuple[str, Sequence[Tenant], int]], steps: int) -> str:
-    """All memories of a method, one above the other; each tensor is a box that shows its name under the pointer.
+    """Returns an SVG of all memories of a method, from top to bottom. Each tensor is a box with its name as tooltip.
 
     Args:
-        title: a line above the picture.
-        memories: a name, the tensors and the bytes of each memory.
-        steps: the number of instructions.
+        title: line above the diagram.
+        memories: name, tensors and bytes of each memory.
+        steps: number of instructions.
     """
     width, height, left, top = 960, 360, 110, 48
     parts: list[str] = []
@@ -75,7 +76,7 @@ def svg(title: str, memories: Sequence[tuple[str, Sequence[Tenant], int]], steps
             colour = f"hsl({i * 47 % 360} 55% {65 + i % 3 * 6}%)"
             about = (
                 f"%{tenant.value} {tenant.text}\n{tenant.nbytes:,} bytes at {tenant.offset:,}\n"
-                f"instructions {tenant.first} to {tenant.last}, made by {tenant.maker}"
+                f"instructions {tenant.first} to {tenant.last}, written by {tenant.maker}"
             )
             parts.append(
                 f'<rect x="{x:.2f}" y="{bottom - h:.2f}" width="{w:.2f}" height="{h:.2f}" fill="{colour}">'

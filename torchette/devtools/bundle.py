@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a program, inputs, and the outputs that eager computes for them. Out: one file with all of that (.bpte); and for
-# such a file, whether the runtime computes these outputs. The names are ExecuTorch's.
-"""Programs that contain their own test.
+# In: a program, inputs, and the outputs that eager computes for them. Out: one file with all three (.bpte). Also: checks
+# whether the runtime computes these outputs. The names are ExecuTorch's names.
+"""Bundled programs: program files that contain their own test cases.
 
 >>> suites = [MethodTestSuite("forward", [MethodTestCase((x,), (model(x),))])]
 >>> Path("net.bpte").write_bytes(BundledProgram(program, suites).serialize())
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from torchette.runtime import Method, Program
 
 _NUMBERS = {bool: ("Bool", "bool_val"), int: ("Int", "int_val"), float: ("Double", "double_val")}
-_VERSION = 0  # of the format
+_VERSION = 0  # version of the format
 
 
 class MethodTestCase:
     """Inputs of a method and its expected outputs.
 
     Args:
-        inputs: torch tensors and numbers, in any tree.
-        expected_outputs: likewise; None for a case that only runs.
+        inputs: a pytree of torch tensors and scalars.
+        expected_outputs: a pytree of torch tensors and scalars; None for a case that only runs.
     """
 
     def __init__(self, inputs: object, expected_outputs: object = None) -> None:
@@ -51,7 +51,7 @@ class MethodTestCase:
 
 @dataclass
 class MethodTestSuite:
-    """The cases of one method."""
+    """The test cases of one method."""
 
     method_name: str
     test_cases: Sequence[MethodTestCase]
@@ -63,16 +63,21 @@ class _Finished(Protocol):
 
 
 class BundledProgram:
-    """A program and its cases.
+    """A program and its test cases.
 
     Args:
-        executorch_program: an object with the program's bytes as ``buffer``, or the bytes.
-        method_test_suites: the cases.
-        pte_file_path: the program's file, instead of the first argument.
+        executorch_program: the program's bytes, or an object with the bytes as ``buffer``.
+        method_test_suites: the test cases.
+        pte_file_path: path of the program, instead of the first argument.
 
     Raises:
-        InputError: there is no program, or two; a case has another number of inputs than its method takes.
-        InputTypeError: a value is neither a tensor nor a number.
+        InputError: both or neither of the program arguments are passed, or the number of inputs of a case differs from
+            that of its method.
+        InputTypeError: a value is neither a tensor nor a scalar.
+
+    Example:
+        >>> suites = [MethodTestSuite("forward", [MethodTestCase((x,), (model(x),))])]
+        >>> Path("net.bpte").write_bytes(BundledProgram(program, suites).serialize())
     """
 
     def __init__(
@@ -82,7 +87,7 @@ class BundledProgram:
         pte_file_path: str | os.PathLike[str] | None = None,
     ) -> None:
         if (executorch_program is None) == (pte_file_path is None):
-            raise InputError("a bundle has one program: give executorch_program or pte_file_path")
+            raise InputError("a bundle contains one program: pass either executorch_program or pte_file_path")
         self.executorch_program = executorch_program
         self.method_test_suites = sorted(method_test_suites, key=lambda suite: suite.method_name)
         given: Any = getattr(executorch_program, "buffer", executorch_program)
@@ -93,11 +98,11 @@ class BundledProgram:
             for i, case in enumerate(suite.test_cases):
                 if len(case.inputs) != takes:
                     raise InputError(
-                        f"case {i} of method {suite.method_name!r} has {counted(len(case.inputs), 'input')}, the method takes {takes}"
+                        f"case {i} of method {suite.method_name!r} has {counted(len(case.inputs), 'input')}, expected {takes}"
                     )
 
     def serialize_to_schema(self) -> Any:
-        """The record of the .bpte file, of `torchette.format.bundled`."""
+        """Returns the record of the .bpte file (`torchette.format.bundled`)."""
         suites = [
             bundled.BundledMethodTestSuite(
                 suite.method_name,
@@ -114,33 +119,33 @@ class BundledProgram:
         return bundled.BundledProgram(_VERSION, suites, self._bytes)
 
     def serialize(self) -> bytes:
-        """The bytes of the .bpte file."""
+        """Returns the bytes of the .bpte file."""
         return bundled.write(self.serialize_to_schema())
 
 
 def serialize_from_bundled_program_to_flatbuffer(bundled_program: BundledProgram) -> bytes:
-    """The bytes of the .bpte file."""
+    """Returns the bytes of the .bpte file."""
     return bundled_program.serialize()
 
 
 def deserialize_from_flatbuffer_to_bundled_program(flatbuffer: bytes) -> Any:
-    """The record of a .bpte file, of `torchette.format.bundled`. Raises FormatError."""
+    """Returns the record of a .bpte file (`torchette.format.bundled`). Raises FormatError if it is damaged."""
     return bundled.read(flatbuffer)
 
 
 def _stored(value: object) -> Any:
-    """The record of a value."""
+    """Returns the record of a value."""
     for kind, (name, field) in _NUMBERS.items():
         if type(value) is kind:
             return bundled.Value(getattr(bundled, name)(**{field: value}))
     import torch
 
     if not isinstance(value, torch.Tensor):
-        raise InputTypeError(f"a case has tensors and numbers, not {type(value).__name__}")
+        raise InputTypeError(f"a case can contain tensors and scalars, not {type(value).__name__}")
     dtype = str(value.dtype).removeprefix("torch.")
     name = {torch_name: name for name, torch_name in DTYPES.items()}.get(dtype, dtype.upper())
     if name not in bundled.ScalarType.__members__:
-        raise InputTypeError(f"a case cannot have a tensor of {dtype}")
+        raise InputTypeError(f"a case cannot contain a tensor of dtype {dtype}")
     order = sorted(range(value.dim()), key=lambda d: -value.stride()[d])
     in_memory = value.detach().cpu().permute(order).contiguous()
     data = in_memory.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
@@ -149,7 +154,7 @@ def _stored(value: object) -> Any:
 
 
 def _read(record: Record) -> Any:
-    """The value of a record: a tensor or a number. Raises FormatError."""
+    """Returns the value of a record: a tensor or a scalar. Raises FormatError if it is damaged."""
     value = record.val
     for name, field in _NUMBERS.values():
         if type(value).__name__ == name:
@@ -159,7 +164,9 @@ def _read(record: Record) -> Any:
     sizes, order = list(value.sizes or ()), list(value.dim_order or range(len(value.sizes or ())))
     dtype = getattr(torch, DTYPES.get(value.scalar_type.name, value.scalar_type.name.lower()), None)
     if dtype is None or sorted(order) != list(range(len(sizes))) or min(sizes, default=0) < 0:
-        raise FormatError("a tensor of the bundle has an unknown dtype, or no sizes and order that fit")
+        raise FormatError(
+            "a tensor of the bundle has an unknown dtype, or sizes and dim order that do not match"
+        )
     if len(value.data or b"") != math.prod(sizes) * dtype.itemsize:
         raise FormatError(f"a tensor of the bundle has {len(value.data or b'')} bytes for {sizes} of {dtype}")
     flat = torch.frombuffer(bytearray(value.data), dtype=dtype) if value.data else torch.empty(0, dtype=dtype)
@@ -167,7 +174,7 @@ def _read(record: Record) -> Any:
 
 
 class BundledModule:
-    """A .bpte file that has been read."""
+    """A .bpte file that was read."""
 
     def __init__(self, data: bytes) -> None:
         self._record = bundled.read(data)
@@ -175,21 +182,21 @@ class BundledModule:
 
     @property
     def program(self) -> bytes:
-        """The .pte file inside."""
+        """The bytes of the .pte file that the bundle contains."""
         return bytes(self._record.program or b"")
 
     def case(self, method_name: str, testset_idx: int) -> tuple[list[Any], list[Any]]:
-        """Inputs and expected outputs of a case: torch tensors and numbers.
+        """Returns the inputs and expected outputs of a case: torch tensors and scalars.
 
         Raises:
-            InputError: there is no such case.
-            FormatError: it is damaged.
+            InputError: the bundle has no such case.
+            FormatError: the case is damaged.
         """
         suites = {suite.method_name: suite.test_cases for suite in self._record.method_test_suites or ()}
         cases = suites.get(method_name) or ()
         if not 0 <= testset_idx < len(cases):
             raise InputError(
-                f"the bundle has {counted(len(cases), 'case')} of method {method_name!r}, there is no number {testset_idx}"
+                f"the bundle has {counted(len(cases), 'case')} for method {method_name!r}; index {testset_idx} is out of range"
             )
         case = cases[testset_idx]
         return [_read(v) for v in case.inputs or ()], [_read(v) for v in case.expected_outputs or ()]
@@ -197,7 +204,7 @@ class BundledModule:
     def verify_result_with_bundled_expected_output(
         self, method_name: str, testset_idx: int, rtol: float = 1e-5, atol: float = 1e-8
     ) -> list[Any]:
-        """Runs a case on the program inside and returns its outputs. Raises as the function of `Module`."""
+        """Runs a case of the bundle's program, like the function of `Module`. Returns the outputs."""
         if self._module is None:
             self._module = Module(self.program)
         return self._module.verify_result_with_bundled_expected_output(
@@ -206,11 +213,11 @@ class BundledModule:
 
 
 class Module:
-    """A program with the interface of ExecuTorch's Python bindings: a method is loaded when it is first called.
+    """A program with the interface of ExecuTorch's Python bindings. A method is loaded on its first call.
 
     Args:
-        program: a path or the bytes of a .pte file.
-        options: those of `torchette.runtime.Runtime.load_program`.
+        program: path or bytes of a .pte file.
+        options: options of `torchette.runtime.Runtime.load_program`.
     """
 
     def __init__(self, program: bytes | str | os.PathLike[str], **options: Any) -> None:
@@ -221,28 +228,34 @@ class Module:
         self._inputs: dict[str, list[Any]] = {}
 
     def method_names(self) -> list[str]:
-        """The names of its methods."""
+        """Returns the sorted names of the methods."""
         return sorted(self._program.method_names)
 
     def method_meta(self, method_name: str) -> MethodMeta:
-        """The signature and the memory of a method."""
+        """Returns the signature and memory of a method."""
         return self._program.metadata(method_name)
 
     def run_method(self, method_name: str, inputs: object = (), clone_outputs: bool = True) -> list[Any]:
         """Runs a method.
 
         Args:
-            inputs: one value per input; anything but a list or a tuple is the only input. `plan_execute` uses them again.
-            clone_outputs: of no effect: outputs are always freshly owned. They are numpy's where an input is, else torch's.
+            method_name: name of the method.
+            inputs: a list or tuple with one value per input; any other object is the only input. `plan_execute` reuses
+                them.
+            clone_outputs: no effect; the caller always owns the outputs.
 
-        Raises as `torchette.runtime.Method.execute`.
+        Returns:
+            The outputs; numpy arrays if an input is one, else torch tensors.
+
+        Raises:
+            InputError, ExecutionError: as for `torchette.runtime.Method.execute`.
         """
         del clone_outputs
         self._inputs[method_name] = given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
         return run(self.method(method_name), given)
 
     def method(self, name: str) -> Any:
-        """A method of the runtime, loaded. Raises as `torchette.runtime.Program.load_method`."""
+        """Returns a loaded method of the runtime. Raises as `torchette.runtime.Program.load_method`."""
         if name not in self._methods:
             self._methods[name] = load_method(self._program, name)
         return self._methods[name]
@@ -254,25 +267,27 @@ class Module:
     __call__ = forward
 
     def has_etdump(self) -> bool:
-        """Whether it was loaded with ``enable_etdump=True``."""
+        """Whether the program was loaded with ``enable_etdump=True``."""
         return self._program.has_etdump()
 
     def write_etdump_result_to_file(
         self, path: str | os.PathLike[str], debug_buffer_path: str | os.PathLike[str] | None = None
     ) -> None:
-        """As `torchette.runtime.Program.write_etdump_result_to_file`."""
+        """Writes the ETDump, as `torchette.runtime.Program.write_etdump_result_to_file`."""
         self._program.write_etdump_result_to_file(path, debug_buffer_path)
 
     def load_bundled_input(self, bundle: BundledModule, method_name: str, testset_idx: int) -> None:
-        """Keeps the inputs of a case for `plan_execute`. InputError: there is no such case."""
+        """Stores the inputs of a case for `plan_execute`. Raises InputError if the bundle has no such case."""
         self._inputs[method_name] = bundle.case(method_name, testset_idx)[0]
         if self.has_etdump():
             self._program.set_bundled_input_index(testset_idx)
 
     def plan_execute(self, method_name: str, clone_outputs: bool = True) -> list[Any]:
-        """Runs a method with the inputs of its last call, or those that `load_bundled_input` has loaded since.
+        """Runs a method with the inputs of its last call, or of the last `load_bundled_input` if that is later.
 
-        Raises as `torchette.runtime.Method.execute`, and InputError if a method with inputs has none yet.
+        Raises:
+            InputError: a method with inputs has none yet.
+            ExecutionError: as for `torchette.runtime.Method.execute`.
         """
         count = self.method_meta(method_name).num_inputs()
         if count and method_name not in self._inputs:
@@ -290,11 +305,21 @@ class Module:
         rtol: float = 1e-5,
         atol: float = 1e-8,
     ) -> list[Any]:
-        """Runs a case and returns its outputs.
+        """Runs a case and compares its outputs.
+
+        Args:
+            bundle: the bundle that contains the case.
+            method_name: name of the method.
+            testset_idx: index of the case.
+            rtol: relative tolerance.
+            atol: absolute tolerance.
+
+        Returns:
+            The outputs.
 
         Raises:
-            InputError: there is no such case, or it has no expectations.
-            ExecutionError: an output differs: |output - expected| > atol + rtol * |expected|.
+            InputError: the bundle has no such case, or the case has no expected outputs.
+            ExecutionError: an element of an output has |output - expected| > atol + rtol * |expected|.
         """
         expected = bundle.case(method_name, testset_idx)[1]
         what = f"case {testset_idx} of method {method_name!r}"
@@ -317,7 +342,7 @@ def load_method(program: Program, name: str) -> Method:
 
 
 def run(method: Method, inputs: object) -> list[Any]:
-    """A method of the runtime, run as `Module.run_method` says."""
+    """Runs a method of the runtime, like `Module.run_method`."""
     import numpy
 
     given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
@@ -328,7 +353,7 @@ def run(method: Method, inputs: object) -> list[Any]:
 
 
 def torch_s(values: list[Any]) -> list[Any]:
-    """Values with tensors of torch's in the place of arrays."""
+    """Returns the values with torch tensors instead of arrays."""
     import numpy
 
     if not any(isinstance(value, numpy.ndarray) for value in values):
@@ -339,26 +364,31 @@ def torch_s(values: list[Any]) -> list[Any]:
 
 
 def _difference(output: Any, expected: Any, rtol: float, atol: float) -> str:
-    """How an output differs; empty if it does not."""
+    """Returns a description of the difference; empty if the output matches."""
     import torch
 
     if not isinstance(expected, torch.Tensor):
         close = math.isclose(output, expected, rel_tol=rtol, abs_tol=atol) or output == expected
-        return "" if close else f"is {output}, not {expected}"
+        return "" if close else f"is {output}, expected {expected}"
     found = torch.as_tensor(output)
     if found.dtype != expected.dtype or found.shape != expected.shape:
-        return f"is {found.dtype} {list(found.shape)}, not {expected.dtype} {list(expected.shape)}"
+        return f"is {found.dtype} {list(found.shape)}, expected {expected.dtype} {list(expected.shape)}"
     wide = torch.complex128 if expected.is_complex() else torch.float64
     found, expected = found.to(wide), expected.to(wide)
     apart = ~torch.isclose(found, expected, rtol, atol, equal_nan=True)
     if not apart.any():
         return ""
     greatest = (found - expected).abs()[apart].max().item()
-    return f"differs in {int(apart.sum())} of {apart.numel()} elements, by {greatest:.6g} at most (rtol {rtol}, atol {atol})"
+    return f"differs in {int(apart.sum())} of {apart.numel()} elements; largest difference {greatest:.6g} (rtol {rtol}, atol {atol})"
 
 
 def load_bundled_program(path: str | os.PathLike[str]) -> BundledModule:
-    """A .bpte file. Raises ModelNotFoundError, FormatError."""
+    """Reads a .bpte file.
+
+    Raises:
+        ModelNotFoundError: the file does not exist.
+        FormatError: the file is damaged.
+    """
     if not Path(path).is_file():
         raise missing_file(path)
     return BundledModule(Path(path).read_bytes())

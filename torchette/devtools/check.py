@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file, and the figures of an earlier one. Out: what has grown beyond its tolerance, and where in the model.
+# In: a .pte file, and the measurements of an earlier file. Out: the figures that exceed their tolerance, with details.
 """Budgets for continuous integration: `facts` measures a file, `grown` compares two measurements.
 
 >>> last = json.loads(Path("last.json").read_text())
@@ -25,32 +25,34 @@ from torchette.errors import FormatError, InputError
 from torchette.format import bundled, pte, receipt
 from torchette.runtime import Program, Runtime
 
-FORMAT = 1  # of the facts
+FORMAT = 1  # version of the dictionary that `facts` returns
 
-# How much each kind of figure may grow by default.
+# Default tolerance of each kind of figure.
 TOLERANCES = {
-    "file": 0.0,  # parts of the earlier size
-    "arena": 0.0,  # parts of the earlier size
-    "time": 0.05,  # of the whole time, added to the earlier share of an operator
-    "error": 0.1,  # parts of the earlier largest difference
+    "file": 0.0,  # relative to the earlier size
+    "arena": 0.0,  # relative to the earlier size
+    "time": 0.05,  # absolute: added to the operator's earlier share of the total time
+    "error": 0.1,  # relative to the earlier maximum difference
 }
-_ROUNDING = 1e-6  # by which an error may always grow
-_NAMED = 5  # how many places a growth names
+_ROUNDING = 1e-6  # absolute tolerance of an error, in addition to the relative one
+_NAMED = 5  # maximum number of details per growth
 
 
 @dataclass(frozen=True)
 class Growth:
-    """A figure that is larger than it may be."""
+    """A figure that exceeds its tolerance."""
 
     kind: str  # file, arena, time, error
-    name: str  # of what has grown: the file, a method's planned memory, an operator, an output
+    name: str  # the file, a method's planned memory, an operator, or an output
     before: float
     after: float
     allowed: float
-    where: list[tuple[str, float, float]] = field(default_factory=list)  # name, before, after; the most first
+    where: list[tuple[str, float, float]] = field(
+        default_factory=list
+    )  # name, before, after; largest growth first
 
     def to_dict(self) -> dict[str, Any]:
-        """The growth as plain values."""
+        """Returns the fields as plain values."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -73,14 +75,22 @@ def facts(
     cases: str | Path | None = None,
     times: Mapping[str, Mapping[str, float]] | None = None,
 ) -> dict[str, Any]:
-    """The figures of a file, as JSON holds them.
+    """Measures a .pte file.
 
     Args:
-        source: a .pte file.
-        cases: a .bpte file whose cases the methods are run on, for errors; by default the errors in the file's receipt.
-        times: what `shares` says of each method, by name.
+        source: path of a .pte file.
+        cases: path of a .bpte file. The methods run on its cases to measure the errors. By default, the errors come
+            from the receipt in the file.
+        times: result of `shares` for each method, by method name.
 
-    Raises ModelNotFoundError, FormatError; with `cases` what loading and executing raise.
+    Returns:
+        A dictionary that can be written as JSON, for `grown`.
+
+    Raises:
+        ModelNotFoundError: a file does not exist.
+        FormatError: a file is damaged.
+        InputError: `cases` contains cases of a method that the program does not have.
+        ExecutionError: a method fails; only with `cases`.
     """
     file = pte.load_file(source)
     found = size.sizes(file)
@@ -96,7 +106,7 @@ def facts(
 
 
 def _arena(method: MethodInfo) -> dict[str, Any]:
-    """Bytes of a method's planned memory, and what is in it when most of it is needed."""
+    """Returns the size of a method's planned memory, and the live tensors at its peak."""
     tenants = device_memory.tenants(method)
     instants = {tenant.first for tenant in tenants}
 
@@ -114,7 +124,7 @@ def _arena(method: MethodInfo) -> dict[str, Any]:
 
 
 def _errors_of(known: Mapping[str, Any] | None) -> dict[str, float]:
-    """The largest difference of each output over all inputs that a receipt tells of."""
+    """Returns the maximum difference of each output over all cases in a receipt."""
     found: dict[str, float] = {}
     try:
         for case in (known or {}).get("compared", ()):
@@ -122,7 +132,7 @@ def _errors_of(known: Mapping[str, Any] | None) -> dict[str, float]:
                 name = f"{case['method']}, output {output['output']}"
                 found[name] = max(found.get(name, 0.0), float(output["max_abs"]))
     except (TypeError, KeyError, AttributeError, ValueError):
-        return {}  # a receipt of another maker
+        return {}  # a receipt that another tool wrote
     return found
 
 
@@ -132,7 +142,9 @@ def _errors_of_cases(source: str | Path, cases: str | Path) -> dict[str, float]:
     found: dict[str, float] = {}
     for suite in record.method_test_suites or ():
         if suite.method_name not in program.method_names:
-            raise InputError(f"{source} has no method {suite.method_name!r}, which {cases} has cases of")
+            raise InputError(
+                f"{source} has no method {suite.method_name!r}, but {cases} contains cases for it"
+            )
         method = program.load_method(suite.method_name)
         for case in suite.test_cases or ():
             method.reset()
@@ -151,11 +163,25 @@ def _difference(output: np.ndarray, wanted: np.ndarray) -> float:
 def shares(
     program: Program, method: MethodInfo, inputs: Sequence[Any], runs: int, threads: int | None = None
 ) -> dict[str, float]:
-    """Each operator's share of a method's time: the median of the runs, added up by name; `threads` as for
-    `Program.load_method`. ValueError: no runs."""
+    """Measures each operator's share of a method's time.
+
+    Args:
+        program: the loaded program.
+        method: description of the method.
+        inputs: inputs of `Method.execute`.
+        runs: number of measured runs, after one run that is not measured.
+        threads: as for `Program.load_method`.
+
+    Returns:
+        The share by operator name: the median times of the operator's instructions, divided by the sum over all
+        operators.
+
+    Raises:
+        ValueError: `runs` is less than 1.
+    """
     loaded = program.load_method(method.name, threads=threads, tracing=True)
     if runs < 1:
-        raise ValueError("there must be at least one run")
+        raise ValueError(f"runs must be at least 1, got {runs}")
     loaded.execute(inputs)
     loaded.take_events()
     for _ in range(runs):
@@ -170,14 +196,22 @@ def shares(
 def grown(
     last: Mapping[str, Any], now: Mapping[str, Any], tolerances: Mapping[str, float] | None = None
 ) -> list[Growth]:
-    """What has grown beyond its tolerance (`TOLERANCES`, or those given in their place).
+    """Returns the figures that grew beyond their tolerance.
 
-    What only one side has measured, such as times, is not compared. Raises FormatError: `last` is not what `facts` gives.
+    A figure that only one side contains, such as a time, is not compared.
+
+    Args:
+        last: the earlier result of `facts`.
+        now: the current result of `facts`.
+        tolerances: replacements for entries of `TOLERANCES`.
+
+    Raises:
+        FormatError: `last` is not a result of `facts`, or another version wrote it.
     """
     allow = {**TOLERANCES, **(tolerances or {})}
     try:
         if last["format"] != FORMAT:
-            raise FormatError(f"the figures are of format {last['format']!r}, this version writes {FORMAT}")
+            raise FormatError(f"the figures have format {last['format']!r}, expected {FORMAT}")
         return [
             *_file_growth(last, now, allow["file"]),
             *_arena_growth(last["arenas"], now["arenas"], allow["arena"]),
@@ -186,7 +220,8 @@ def grown(
         ]
     except (KeyError, TypeError, AttributeError) as error:
         raise FormatError(
-            f"these are no figures of `torchette check`: {error!r}", hints=["write them with --save"]
+            f"the file does not contain figures of `torchette check`: {error!r}",
+            hints=["write them with --save"],
         ) from None
 
 

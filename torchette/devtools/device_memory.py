@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file and the device that it is for. Out: how many bytes of each memory its methods need there, exact, and
-# when each tensor lies where. Nothing is executed except, for temp memory, kernels on zeros.
-"""The memory bill of a .pte file: `bills` gives one for each method.
+# In: a .pte file and its target device. Out: the exact bytes of each memory that its methods require there, and the lifetime
+# and offset of each tensor. Only the temp memory is measured by execution: kernels run on zeros.
+"""Memory requirements of a .pte file: `bills` returns one bill per method.
 
-The caller gives the runtime all memory, in four pools, so the needs of a method are known ahead of time:
+The caller provides all memory of the runtime in four pools, so the requirements are known ahead of time:
 
-* planned: one pool for each memory id; tensors lie where the compiler's plan put them
+* planned: one pool per memory id; the compiler's memory plan assigns the offsets
 * method: the runtime's own structures, which loading allocates in the order below
 * temp: kernels' scratch memory, freed after each instruction
 * constants: weights, read in place from the file
@@ -32,7 +32,7 @@ from torchette.targets import LANES, Processor, processor
 
 
 def size_of(layout: str, pointer: int) -> tuple[int, int]:
-    """Bytes and alignment of a structure with pointers of `pointer` bytes and numbers aligned to their size."""
+    """Returns bytes and alignment of a structure with `pointer`-byte pointers and naturally aligned members."""
     end, greatest = 0, 1
     for member in layout:
         size = pointer if member == "P" else int(member)
@@ -45,7 +45,7 @@ def _align(size: int, alignment: int) -> int:
 
 
 class _Bump:
-    """Counts like the runtime's MemoryAllocator on a pool that starts at a multiple of any alignment."""
+    """Counts bytes like the runtime's MemoryAllocator, on a pool with maximum alignment."""
 
     def __init__(self, pointer: int) -> None:
         self.used = 0
@@ -66,10 +66,9 @@ def _stands_outside(record: Record) -> bool:
 
 
 def method_bytes(plan: Record, pointer: int) -> int:
-    """Bytes of the method allocator that loading takes, without what the backends of delegates take.
+    """Returns the bytes that loading allocates from the method allocator, without those of delegates' backends.
 
-    Repeats in Python the allocations of `Method::Loading` in C++; tests/models/test_heapless.py compares one
-    against the other.
+    Repeats the allocations of `Method::Loading` (C++) in Python; tests/models/test_heapless.py compares the two.
 
     Args:
         plan: an ExecutionPlan record.
@@ -81,7 +80,7 @@ def method_bytes(plan: Record, pointer: int) -> int:
     memory.take("P", len(plan.non_const_buffer_sizes) - 1 if plan.non_const_buffer_sizes else 0)
     memory.take("Method::Input", len(plan.inputs))
     unbacked = set()
-    shared: Any = None  # the last static tensor: an equal neighbour uses its strides
+    shared: Any = None  # layout of the last static tensor; the next tensor shares its strides if equal
     for index, value in enumerate(plan.values):
         record, kind = value.val, type(value.val).__name__
         if kind in ("String", "DoubleList", "BoolList"):
@@ -90,7 +89,7 @@ def method_bytes(plan: Record, pointer: int) -> int:
             memory.take("BoxedList")
             memory.raw(len(record.items) * size_of(_GATHERED[kind], pointer)[0], 8)
         elif kind == "Tensor":
-            # a tensor that allocates memory while the method runs has a pointer to its allocator
+            # A tensor that allocates memory during execution has a pointer to its allocator.
             placed = record.allocation_info or record.data_buffer_idx or _stands_outside(record)
             owned = _takes_memory(plan, index)
             memory.take(LAYOUTS["TensorImpl"] + "P" * owned)
@@ -123,7 +122,7 @@ def method_bytes(plan: Record, pointer: int) -> int:
     return memory.used
 
 
-# What an element of a list becomes when a kernel reads it.
+# Type that a kernel reads for an element of a list.
 _GATHERED = {
     "IntList": "8",
     "TensorList": LAYOUTS["Tensor"],
@@ -131,11 +130,11 @@ _GATHERED = {
 }
 
 
-# ---- memory of tensors whose size only the run knows ----
+# ---- memory of tensors with sizes that are only known during execution ----
 
 
 def _takes_memory(plan: Record, index: int) -> bool:
-    """Whether a value is a tensor without memory that allocates it while the method runs, as loading decides it."""
+    """Whether a value is a tensor without memory that allocates it during execution, as decided by loading."""
     record = plan.values[index].val
     return (
         type(record).__name__ == "Tensor"
@@ -146,23 +145,23 @@ def _takes_memory(plan: Record, index: int) -> bool:
 
 
 def dynamic_bytes(plan: Record) -> int | None:
-    """Bytes of a `FreeListAllocator` (torchette/extension/free_list_allocator.h) with which the method runs at its largest sizes.
+    """Returns the bytes of a `FreeListAllocator` (torchette/extension/free_list_allocator.h) for the maximum sizes.
 
-    Simulates the allocator, instruction by instruction, for a first run and for a second one that finds the results of the
-    first still allocated. Loops are simulated once, since each turn allocates and frees the same.
+    Simulates the allocator, instruction by instruction, for a first run and for later runs, in which the results of the
+    previous run are still allocated. Loops are simulated once, because each iteration allocates and frees the same.
 
     Returns:
-        0 if no tensor allocates memory while the method runs; None if one of them has no greatest size.
+        0 if no tensor allocates memory during execution; None if such a tensor has no maximum size.
     """
-    unit = 16  # of the allocator: sizes are multiples of it, and each piece has a header of this size
-    taken: dict[int, tuple[int, int]] = {}  # value -> begin and end of its piece
+    unit = 16  # allocation granularity, and size of the header of each block
+    taken: dict[int, tuple[int, int]] = {}  # value -> begin and end of its block
     most = 0
     owned = {index: value.val for index, value in enumerate(plan.values) if _takes_memory(plan, index)}
     owned = {
         i: tensor for i, tensor in owned.items() if not (tensor.allocation_info or tensor.data_buffer_idx)
     }
     sizes = {index: pte.tensor_nbytes(tensor) for index, tensor in owned.items()}
-    if 0 in sizes.values():  # stands for a size without a bound
+    if 0 in sizes.values():  # 0 means that the size has no bound
         return None
     for _ in range(3):
         written: set[int] = set()
@@ -192,12 +191,12 @@ def dynamic_bytes(plan: Record) -> int | None:
 
 @dataclass
 class Temp:
-    """Scratch memory of a method's kernels in bytes: the most that one instruction uses at once.
+    """Scratch memory of a method's kernels in bytes: the maximum over its instructions.
 
-    With `most` no request is refused. Some kernels have a slower way that needs less: with `least` all of them
-    run; with one byte less, `instruction` fails. `unknown` lists the operators whose need depends on more than the
-    file says (numbers computed on the device), or that this build has no kernel for. If `varies`, sizes vary, and the
-    figures are those of the largest ones.
+    With `most` bytes, every request succeeds. Some kernels have a slower implementation that requires less: with `least`
+    bytes, all kernels run; with one byte less, `instruction` fails. `unknown` lists operators with a requirement that
+    depends on values computed at run time, or without a kernel in this build. If `varies`, sizes are dynamic, and the
+    figures are those of the maximum sizes.
     """
 
     most: int
@@ -208,11 +207,11 @@ class Temp:
 
 
 def temp_bytes(plan: Record, level: str) -> Temp:
-    """Runs every distinct kernel call on zeros, all sizes at their upper bounds and all masks true, and measures it.
+    """Measures every distinct kernel call on zeros, with sizes at their upper bounds and all masks true.
 
     Args:
         plan: an ExecutionPlan record.
-        level: the instruction-set level of the kernels, as `torchette.runtime.kernel_levels` names them.
+        level: instruction set level of the kernels, one of `torchette.runtime.kernel_levels`.
     """
     from torchette import runtime
 
@@ -228,7 +227,7 @@ def temp_bytes(plan: Record, level: str) -> Temp:
             operator = plan.operators[call.op_index]
             name = f"{operator.name}.{operator.overload}" if operator.overload else operator.name
             if name.startswith("executorch_prim::"):
-                continue  # numbers and pointers
+                continue  # they compute scalars and pointers and need no scratch memory
             arguments = [_argument(plan.values, value) for value in call.args]
             key = f"{name}{arguments}"
             if key not in seen:
@@ -253,7 +252,7 @@ def _varies(values: list[Any], index: int) -> bool:
 
 
 def _argument(values: list[Any], index: int) -> Any:
-    """A value as `torchette.runtime.scratch_bytes` takes it."""
+    """Converts a value to an argument of `torchette.runtime.scratch_bytes`."""
     if index == -1:
         return None
     record = values[index].val
@@ -272,19 +271,19 @@ def _argument(values: list[Any], index: int) -> Any:
 
 @dataclass
 class Bill:
-    """The bytes that one method needs on a target. The pools of RAM are `planned`, `method` and `temp`.
+    """The bytes that one method requires on a target. The pools in RAM are `planned`, `method` and `temp`.
 
-    Pools start at multiples of 64 (temp), 16 (planned) and 8 (method). `method` includes what backends take of it only if
-    they run on this machine: loading the method finds it, and `backends_counted` says so. What a backend's library
-    takes from the heap is in no pool. `temp` is None if the target's kernels do not run on this machine.
+    Pools are aligned to 64 (temp), 16 (planned) and 8 (method) bytes. `method` includes the memory of backends only if
+    they run on this machine, so that loading can measure it; `backends_counted` tells whether it does. Heap memory of a
+    backend's library is in no pool. `temp` is None if the target's kernels do not run on this machine.
     """
 
     method_name: str
     target: str
-    planned: list[int]  # of memory ids 1, 2, ...
+    planned: list[int]  # bytes of memory ids 1, 2, ...
     method: int
     temp: Temp | None
-    lent_inputs: int  # bytes in the caller's memory, at the upper bounds
+    lent_inputs: int  # bytes in the caller's memory, at the maximum sizes
     lent_outputs: int
     constants: int  # in the file, read in place
     backends: list[str]
@@ -293,7 +292,7 @@ class Bill:
 
     @property
     def ram(self) -> int:
-        """Planned, method, temp and dynamic memory together, as far as they are known."""
+        """Sum of planned, method, temp and dynamic memory, as far as known."""
         return sum(self.planned) + self.method + (self.temp.most if self.temp else 0) + (self.dynamic or 0)
 
     def __str__(self) -> str:
@@ -303,40 +302,38 @@ class Bill:
         return notebook.tables([self.table()])
 
     def table(self) -> Table:
-        """The rows with their title."""
+        """Returns the rows with a title."""
         title = f"{self.method_name}, {self.target}: bytes of each memory"
         return Table(title, ("memory", "bytes", ""), list(self.rows()))
 
     def to_dict(self) -> dict[str, Any]:
-        """The bill as dicts, lists, strings, numbers and None."""
+        """Returns dicts, lists, strings, numbers and None."""
         return {**dataclasses.asdict(self), "ram": self.ram}
 
     def rows(self) -> list[tuple[str, int | str, str]]:
-        """What, how many bytes, and a remark."""
+        """Returns rows of memory, bytes and remark."""
         rows: list[tuple[str, int | str, str]] = [
             (f"planned {index}", size, "tensors") for index, size in enumerate(self.planned, 1)
         ]
         names = ", ".join(sorted(set(self.backends)))
         counted = "with" if self.backends_counted else "without"
-        beside = f", {counted} the structures of {names}" if names else ""
-        rows.append(("method", self.method, f"the runtime's structures{beside}"))
+        backends = f", {counted} the structures of {names}" if names else ""
+        rows.append(("method", self.method, f"the runtime's structures{backends}"))
         if self.temp is None:
             rows.append(("temp", "unknown", "this machine cannot run the target's kernels"))
         else:
-            remark = "kernels' scratch memory" + (" at the largest sizes" if self.temp.varies else "")
+            remark = "kernels' scratch memory" + (" at the maximum sizes" if self.temp.varies else "")
             if self.temp.least < self.temp.most:
-                remark += f"; runs slower from {self.temp.least:,} bytes on"
+                remark += f"; {self.temp.least:,} bytes suffice for slower kernels"
             if self.temp.unknown:
-                remark += f"; without {', '.join(self.temp.unknown)}, whose need is known when they run"
+                remark += f"; without {', '.join(self.temp.unknown)} (known at run time)"
             rows.append(("temp", self.temp.most, remark))
         if self.dynamic is None:
-            rows.append(
-                ("dynamic", "unknown", "tensors without a greatest size take it while the method runs")
-            )
+            rows.append(("dynamic", "unknown", "tensors without a maximum size allocate it at run time"))
         elif self.dynamic:
-            rows.append(("dynamic", self.dynamic, "tensors, while the method runs, at the largest sizes"))
+            rows.append(("dynamic", self.dynamic, "tensors allocated at run time, at the maximum sizes"))
         left = [name for name, size in (("temp", self.temp), ("dynamic", self.dynamic)) if size is None]
-        rows.append(("RAM", self.ram, "all of the above" + (f" but {' and '.join(left)}" if left else "")))
+        rows.append(("RAM", self.ram, "all of the above" + (f" except {' and '.join(left)}" if left else "")))
         if self.lent_inputs or self.lent_outputs:
             rows.append(("inputs", self.lent_inputs, "in the caller's own memory"))
             rows.append(("outputs", self.lent_outputs, "in the caller's own memory"))
@@ -347,17 +344,18 @@ class Bill:
 def bills(
     source: str | Path | bytes | pte.PteFile, target: str = "native", *, temp: bool = True
 ) -> list[Bill]:
-    """The bill of each method of a .pte file.
+    """Returns the bill of each method of a .pte file.
 
     Args:
-        source: a path, the file's bytes, or a file that has been read.
+        source: path, bytes, or a file that was already read.
         target: see `processor_of`.
-        temp: also find the temporary memory, which runs each kernel once on zeros.
+        temp: also measure the temp memory, which runs each kernel once on zeros.
 
     Raises:
-        FormatError, ModelNotFoundError: there is no such program.
-        InputError: there is no such target.
-        NativeModuleError: temp memory or the target "native" is asked for, and the runtime is not built.
+        ModelNotFoundError: the file does not exist.
+        FormatError: the file is damaged.
+        InputError: the target is unknown.
+        NativeModuleError: the runtime is not built, and `temp` or the target "native" requires it.
     """
     if isinstance(source, (str, Path)):
         source = pte.load_file(source)
@@ -367,7 +365,7 @@ def bills(
 
 
 def processor_of(target: str) -> Processor:
-    """Returns the processor of a target: of this machine for "native" and "host", otherwise `torchette.targets.processor`."""
+    """Returns the processor of a target: this machine for "native" and "host", else `torchette.targets.processor`."""
     if target not in ("native", "host"):
         return processor(target)
     from torchette import runtime
@@ -412,7 +410,7 @@ def _bill(file: pte.PteFile, plan: Record, target: Processor, with_temp: bool) -
 
 
 def _loaded_bytes(file: pte.PteFile, plan: Record) -> int | None:
-    """What loading the method takes of its pool on this machine; None if a backend is missing or refuses."""
+    """Returns the bytes that loading allocates on this machine; None if a backend is missing or loading fails."""
     from torchette import runtime
 
     known = runtime.Runtime.get().backend_registry
@@ -433,11 +431,11 @@ def _temp(plan: Record, target: Processor) -> Temp | None:
     return None
 
 
-# ---- who lives when and where ----
+# ---- lifetimes and offsets of tensors ----
 
 
 class Tenant(NamedTuple):
-    """A tensor in planned memory: bytes [offset, offset + nbytes) of `memory_id` while instructions first..last run."""
+    """A tensor that occupies [offset, offset + nbytes) of `memory_id` during instructions first..last."""
 
     value: int
     text: str
@@ -446,20 +444,20 @@ class Tenant(NamedTuple):
     nbytes: int
     first: int
     last: int
-    maker: str  # the operator that writes it first, or "input", "state"
+    maker: str  # the operator that writes it first, "input", or "state"
 
 
 def _overlap(a: TensorInfo, b: TensorInfo) -> bool:
-    """Whether both use the same byte of planned memory."""
+    """Whether the tensors share a byte of planned memory."""
     start, other = a.memory_offset or 0, b.memory_offset or 0
     return a.memory_id == b.memory_id and start < other + b.nbytes and other < start + a.nbytes
 
 
 def tenants(method: MethodInfo) -> list[Tenant]:
-    """The tensors of a method in planned memory, in order of birth. Time counts instructions.
+    """Returns the tensors in planned memory, ordered by the start of their lifetime. Time counts instructions.
 
-    Inputs live from the start, outputs to the end, and state throughout. State has stored initial bytes, or is read before
-    anything writes it. A tensor that a loop shares with its surroundings lives as long as the loop.
+    Inputs live from the start, outputs until the end, and state throughout. State is a tensor that has stored initial bytes
+    or is read before anything writes it. A tensor that is live across a loop boundary lives as long as the loop.
     """
     count = len(method.instructions)
     first: dict[int, int] = {}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file and a target. Out: C sources with the program in constant memory, and static pools of exactly the
-# bytes that its methods need there.
-"""A .pte file as C: `embed` writes NAME.h, NAME.c and NAME.hpp.
+# In: a .pte file and a target. Out: C sources with the program in constant memory, and static pools of exactly the sizes that
+# its methods require there.
+"""Converts a .pte file to C: `embed` writes NAME.h, NAME.c and NAME.hpp.
 
-The C files are C99 and C++17, and know nothing of the runtime. The .hpp file makes the runtime's allocators of the pools.
+The .h and .c files are C99 and C++17 and do not depend on the runtime. The .hpp file defines allocators for the pools.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torchette.devtools.device_memory import Bill, bills
 from torchette.errors import InputError
 from torchette.format import pte
 
-# Where pools and the program start, in bytes.
+# Alignment of pools and of the program, in bytes.
 ALIGNMENT = {"program": 16, "planned": 16, "method": 16, "temp": 64, "dynamic": 16}
 
 
@@ -31,26 +31,27 @@ def embed(
     sections: Mapping[str, str] | None = None,
     incbin: bool = False,
 ) -> list[Path]:
-    """Writes the sources of a program.
+    """Writes the C sources of a program.
 
     Args:
-        source: a .pte file.
-        folder: created if it does not exist.
-        name: of the files and the first part of every symbol; by default that of the .pte file.
+        source: path of a .pte file.
+        folder: folder for the sources; created if it does not exist.
+        name: base name of the files and prefix of every symbol; by default that of the .pte file.
         target: see `torchette.targets.processor`.
-        temp: bytes of the temp pool; "most", with which kernels always get memory, or "least", with which they
+        temp: bytes of the temp pool; "most", with which every scratch request succeeds, or "least", with which all kernels
             still run.
-        dynamic: bytes of the pool of tensors whose size is known only at run time; None for their largest size.
+        dynamic: bytes of the pool of tensors with sizes that are known only at run time; None for the maximum sizes.
         sections: pool (program, method, temp, dynamic, planned_1, planned_2, ...) -> section of the linker script.
-        incbin: let the assembler read the program from a copy of the file, for programs of many megabytes. Needs a GNU
+        incbin: let the assembler read the program from a copy of the file, for programs of many megabytes. Requires a GNU
             assembler for ELF.
 
     Returns:
-        The files that were written.
+        The paths of the written files.
 
     Raises:
-        FormatError, ModelNotFoundError: there is no such program.
-        InputError: unknown target, a section for an unknown pool, or the temp or dynamic memory is not known.
+        ModelNotFoundError: the file does not exist.
+        FormatError: the file is damaged.
+        InputError: the target or the pool of a section is unknown, or the temp or dynamic memory cannot be determined.
     """
     source, folder = Path(source), Path(folder)
     file = pte.load_file(source)
@@ -62,9 +63,7 @@ def embed(
     pools |= {"dynamic" for _, bill in methods if bill.dynamic != 0}
     pools |= {f"planned_{i}" for _, bill in methods for i in range(1, 1 + len(bill.planned))}
     if unknown := (sections or {}).keys() - pools:
-        raise InputError(
-            f"there is no pool {sorted(unknown)[0]!r}", hints=[f"the pools are {', '.join(sorted(pools))}"]
-        )
+        raise InputError(f"unknown pool {sorted(unknown)[0]!r}", hints=[f"pools: {', '.join(sorted(pools))}"])
     writer = _Writer(prefix, dict(sections or {}), len(file.buffer))
     for method, bill in methods:
         writer.add(method, bill, _temp(bill, temp), _dynamic(bill, dynamic))
@@ -84,13 +83,13 @@ def embed(
 
 
 def identifier(text: str) -> str:
-    """The text as a name in C."""
+    """Returns the text as a C identifier."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
     return name if name[:1].isalpha() else f"m{name}"
 
 
 def distinct_names(file: pte.PteFile) -> list[str]:
-    """The methods' names as identifiers."""
+    """Returns a distinct C identifier for each method."""
     names: list[str] = []
     for plan in file.program.execution_plan:
         name = identifier(plan.name)
@@ -105,11 +104,11 @@ def _temp(bill: Bill, temp: str | int) -> int:
         reason = (
             f"this machine cannot run the kernels of {bill.target}"
             if bill.temp is None
-            else f"that of {', '.join(bill.temp.unknown)} depends on the data"
+            else f"the scratch memory of {', '.join(bill.temp.unknown)} depends on the data"
         )
         raise InputError(
             f"the temp memory of method {bill.method_name!r} is not known: {reason}",
-            hints=["give the bytes of the temp pool: --temp 100000"],
+            hints=["set the bytes of the temp pool: --temp 100000"],
         )
     return bill.temp.least if temp == "least" else bill.temp.most
 
@@ -117,10 +116,10 @@ def _temp(bill: Bill, temp: str | int) -> int:
 def _dynamic(bill: Bill, dynamic: int | None) -> int:
     if bill.dynamic is None and dynamic is None:
         raise InputError(
-            f"method {bill.method_name!r} has tensors without a greatest size, which allocate memory while it runs",
+            f"method {bill.method_name!r} has tensors without a maximum size, which allocate memory at run time",
             hints=[
-                "give the bytes that they may use together: --dynamic 100000",
-                "or give their sizes a range when you compile the model: Dim('n', max=128)",
+                "set the bytes of their pool: --dynamic 100000",
+                "or set a maximum size when you compile the model: Dim('n', max=128)",
             ],
         )
     if bill.dynamic == 0:
@@ -135,12 +134,12 @@ class _Writer:
         self._prefix = prefix
         self._sections = sections
         self._program_size = program_size
-        # of each method: symbol, pool, bytes, what is added to them
+        # method -> symbol, pool, bytes, and a macro with additional bytes
         self._pools: dict[str, list[tuple[str, str, int, str]]] = {}
         self._methods: list[tuple[str, Bill]] = []
 
     def add(self, method: str, bill: Bill, temp: int, dynamic: int) -> None:
-        """The pools of a method."""
+        """Adds the pools of a method."""
         symbol = f"{self._prefix}_{method}"
         more = f"{symbol.upper()}_BACKEND_SIZE" if bill.backends else ""
         self._pools[method] = [
@@ -155,14 +154,17 @@ class _Writer:
         guard = f"{self._prefix.upper()}_H"
         lines = [f"#ifndef {guard}", f"#define {guard}", "", "#include <stdint.h>", ""]
         lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
-        lines += ["/* The program. It is used in place, and constants are read from here. */"]
+        lines += ["/* The program. It is used in place; constants are read from here. */"]
         lines += self._declaration(f"{self._prefix}_program", self._program_size, "", "const ")
         for method, bill in self._methods:
             symbol = f"{self._prefix}_{method}".upper()
-            lines += ["", f"/* The memory of method {method}, to the byte. */"]
+            lines += ["", f"/* The exact memory of method {method}. */"]
             if bill.backends:
                 lines += [f"#ifndef {symbol}_BACKEND_SIZE"]
-                lines += [f"#define {symbol}_BACKEND_SIZE 0 /* what the method's backends take */", "#endif"]
+                lines += [
+                    f"#define {symbol}_BACKEND_SIZE 0 /* bytes that the method's backends allocate */",
+                    "#endif",
+                ]
             lines += [f"#define {symbol}_PLANNED_COUNT {len(bill.planned)}"]
             for pool, _, size, more in self._pools[method]:
                 lines += self._declaration(pool, size, more, "")
@@ -175,7 +177,7 @@ class _Writer:
         return [f"#define {macro} {value}", f"extern {const}uint8_t {symbol}[{_extent(macro, size, more)}];"]
 
     def source(self, program: memoryview | None) -> str:
-        """The definitions; without those of the program if it is None."""
+        """Returns the definitions; without the program if `program` is None."""
         lines = [f'#include "{self._prefix}.h"', ""]
         lines += ["#if defined(_MSC_VER) && !defined(__clang__)"]
         lines += ["#define ALIGNED(bytes) __declspec(align(bytes))", "#else"]
@@ -196,7 +198,7 @@ class _Writer:
         return f"{where}ALIGNED({ALIGNMENT[pool.partition('_')[0]]}) "
 
     def assembler(self) -> str:
-        """The program as a file that the assembler reads."""
+        """Returns the assembler source that includes the program file."""
         symbol, section = f"{self._prefix}_program", self._sections.get("program", ".rodata")
         return (
             f'    .section {section}, "a"\n    .balign {ALIGNMENT["program"]}\n    .global {symbol}\n{symbol}:\n'
@@ -205,7 +207,7 @@ class _Writer:
         )
 
     def cpp(self) -> str:
-        """The runtime's objects over the pools."""
+        """Returns the C++ header with the runtime's allocators over the pools."""
         prefix = self._prefix
         lines = ["#pragma once", "", f'#include "{prefix}.h"']
         lines += [
@@ -231,7 +233,10 @@ class _Writer:
                 f"{{{symbol}_planned_{i}, {symbol.upper()}_PLANNED_{i}_SIZE}}"
                 for i in range(1, 1 + len(bill.planned))
             )
-            lines += ["", f"/// The memory of method {method}; one at a time may use the pools."]
+            lines += [
+                "",
+                f"/// The memory of method {method}; only one instance at a time may use the pools.",
+            ]
             lines += [f"struct {method}_memory {{"]
             lines += [f"  torchette::Span<uint8_t> buffers[{max(1, len(bill.planned))}] = {{{spans}}};"]
             for pool in ("method", "temp"):
@@ -247,5 +252,5 @@ class _Writer:
 
 
 def _extent(macro: str, size: int, more: str) -> str:
-    """C has no arrays without elements."""
+    """Returns the number of array elements, at least 1: C has no empty arrays."""
     return macro if size or more else f"{macro} + 1"

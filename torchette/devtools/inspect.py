@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is inside a .pte file: `describe` turns one, ours or ExecuTorch's, into plain dataclasses.
+"""Reads .pte files of Torchette or ExecuTorch: `describe` returns their content as plain dataclasses.
 
 `Description.to_dict` is their JSON form, which `json_schema` describes; `Description.tables` is their text form.
 """
@@ -32,7 +32,7 @@ _LISTS_OF_VALUES = ("int_list", "tensor_list", "optional_tensor_list")  # their 
 
 @dataclass
 class TensorInfo:
-    """A tensor; sizes are upper bounds where `dynamism` is `dynamic_bound`, and so is `nbytes`."""
+    """A tensor. If `dynamism` is `dynamic_bound`, `sizes` and `nbytes` are upper bounds."""
 
     dtype: str  # torch's name
     sizes: list[int]
@@ -43,12 +43,12 @@ class TensorInfo:
     memory_id: int | None
     memory_offset: int | None  # bytes
     data: int | None  # index of the constant or of the initial bytes
-    name: str | None  # fully qualified, where stored
-    ranges: list[int]  # of an input with dynamic sizes: the least and the greatest size of each dimension
+    name: str | None  # fully qualified name, if stored
+    ranges: list[int]  # minimum and maximum of each dimension; only for inputs with dynamic sizes
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
-        """The least and the greatest size of each dimension; `torchette.schema.NO_BOUND` if there is none."""
+        """The minimum and maximum of each dimension; the maximum is `torchette.schema.NO_BOUND` if there is none."""
         if len(self.ranges) == 2 * len(self.sizes):
             return list(zip(self.ranges[::2], self.ranges[1::2], strict=True))
         return [(size if self.dynamism == "static" else 0, size) for size in self.sizes]
@@ -63,7 +63,7 @@ class TensorInfo:
 
     @property
     def place(self) -> str:
-        """Where its bytes are: `@1+64` is byte 64 of planned buffer 1."""
+        """Location of its bytes: `@1+64` is byte 64 of planned buffer 1."""
         planned = f"@{self.memory_id}+{self.memory_offset}"
         return {
             "constant": f"constant {self.data}",
@@ -74,7 +74,7 @@ class TensorInfo:
 
 @dataclass
 class ValueInfo:
-    """A value of a method: a tensor, or what `value` holds (an index list for `kind` `*_list` of values)."""
+    """A value of a method: a tensor, or a Python value. A `*_list` of values contains their indices."""
 
     index: int
     kind: str  # tensor, int, bool, double, string, null, int_list, double_list, bool_list, tensor_list, ...
@@ -84,7 +84,7 @@ class ValueInfo:
 
 @dataclass
 class QuantInfo:
-    """What whole numbers q stand for: (q - zero_point) scale, of quant_min <= q <= quant_max."""
+    """Affine quantization: real = (q - zero_point) * scale, with quant_min <= q <= quant_max."""
 
     scale: float
     zero_point: int
@@ -94,16 +94,16 @@ class QuantInfo:
 
 @dataclass
 class PortInfo:
-    """An input or output: the value at `index`, and its name (an argument's, or its path in the structure)."""
+    """An input or output. `name` is an argument's name, or its path in the input or output tree."""
 
     name: str
     index: int
-    text: str  # dtype and sizes, or the kind of a value that is no tensor
-    quant: QuantInfo | None = None  # what its whole numbers stand for, if the file says so
+    text: str  # dtype and sizes, or the kind of a value that is not a tensor
+    quant: QuantInfo | None = None  # quantization parameters of an integer port, if stored
 
     @property
     def type_text(self) -> str:
-        """The text, and what its numbers stand for."""
+        """`text` and the quantization parameters."""
         return (
             f"{self.text} of {self.quant.scale:.6g} (q - {self.quant.zero_point})"
             if self.quant
@@ -123,7 +123,7 @@ class FrameInfo:
 
 @dataclass
 class PartInfo:
-    """A node that a delegate was made of."""
+    """A source node of a delegate."""
 
     handle: int  # its debug handle
     module: str
@@ -142,9 +142,9 @@ class InstructionInfo:
     outputs: list[int]
     destination: int | None  # of a jump
     source: list[FrameInfo]  # outermost first; empty if not stored
-    module: str = ""  # the path of the module that it comes from; empty at the top, or if not stored
-    module_type: str = ""  # its class
-    parts: list[PartInfo] = field(default_factory=list)  # of a delegate, if stored
+    module: str = ""  # path of the source module; empty for the root module, or if not stored
+    module_type: str = ""  # class of that module
+    parts: list[PartInfo] = field(default_factory=list)  # source nodes of a delegate, if stored
 
 
 @dataclass
@@ -159,7 +159,7 @@ class DelegateInfo:
 
 @dataclass
 class BufferInfo:
-    """Memory that the caller gives to a method; planned tensors refer to it by `id`."""
+    """Memory that the caller provides to a method; planned tensors refer to it by `id`."""
 
     id: int
     nbytes: int
@@ -168,41 +168,41 @@ class BufferInfo:
 
 @dataclass
 class MethodInfo:
-    """One method: its signature, and what it does in order."""
+    """One method: its signature, and its instructions in execution order."""
 
     name: str
     inputs: list[PortInfo]
     outputs: list[PortInfo]
     planned_buffers: list[BufferInfo]
-    operators: dict[str, int]  # number of calls by operator, most often called first
+    operators: dict[str, int]  # number of calls by operator, most frequent first
     delegates: list[DelegateInfo]
     instructions: list[InstructionInfo]
-    chains: list[int]  # which of them each chain begins with
+    chains: list[int]  # index of the first instruction of each chain
     values: list[ValueInfo]
     input_tree: str | None
     output_tree: str | None
 
     def reads(self, index: int) -> bool:
-        """Whether an instruction or a list reads a value. A number that nothing reads was fixed when the model was exported."""
+        """Whether an instruction or a list reads a value. A scalar that nothing reads was fixed at export."""
         lists = (it.value for it in self.values if it.kind in _LISTS_OF_VALUES)
         return any(index in each for each in (*(it.inputs for it in self.instructions), *lists))
 
     @property
     def returns_constant(self) -> bool:
-        """Whether it takes nothing, computes nothing and gives one value."""
+        """Whether the method has no inputs and no instructions, and returns one value."""
         return not self.inputs and not self.instructions and len(self.outputs) == 1
 
 
 @dataclass
 class ConstantInfo:
-    """Stored bytes of tensors: a constant's, or the initial ones of a planned tensor (`kind` is `initial`)."""
+    """Stored bytes of tensors: of a constant, or the initial bytes of a planned tensor (`kind` is `initial`)."""
 
     kind: str
     index: int
     dtype: str
     sizes: list[int]
     nbytes: int
-    uses: int  # tensors that share it
+    uses: int  # number of tensors that share it
     names: list[str]
 
 
@@ -224,7 +224,7 @@ class Table(NamedTuple):
     rows: list[tuple[Any, ...]]
 
     def to_csv(self) -> str:
-        """The table as CSV, the columns' names first."""
+        """Returns the table as CSV, starting with the column names."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.columns)
@@ -232,7 +232,7 @@ class Table(NamedTuple):
         return text.getvalue()
 
     def to_dataframe(self) -> Any:
-        """The table as a pandas DataFrame. MissingPackageError: pandas is not installed."""
+        """Returns a pandas DataFrame. Raises MissingPackageError if pandas is not installed."""
         return pandas().DataFrame(self.rows, columns=list(self.columns))
 
     def __str__(self) -> str:
@@ -246,13 +246,15 @@ class Table(NamedTuple):
 
 
 def pandas() -> Any:
-    """Returns the package. Raises MissingPackageError if it is not installed."""
-    return require("pandas", "a DataFrame", ["to_dict, and printing a result as a table, need no pandas"])
+    """Returns the pandas package. Raises MissingPackageError if it is not installed."""
+    return require(
+        "pandas", "a DataFrame", ["to_dict, and printing a result as a table, do not require pandas"]
+    )
 
 
 @dataclass
 class Description:
-    """A .pte file."""
+    """The content of a .pte file."""
 
     nbytes: int
     version: int
@@ -261,20 +263,20 @@ class Description:
     constants: list[ConstantInfo]
     segments: list[SegmentInfo]
     named_data: dict[str, int] = field(default_factory=dict)  # bytes by name
-    provenance: dict[str, Any] | None = None  # what the receipt says, unchecked
+    provenance: dict[str, Any] | None = None  # content of the receipt, not verified
 
     def to_dict(self) -> dict[str, Any]:
-        """The description as dicts, lists, strings, numbers and None. Infinite numbers and NaN are strings."""
+        """Returns dicts, lists, strings, numbers and None. Infinities and NaN are strings."""
         return dataclasses.asdict(self)
 
     def to_json(self, indent: int | None = None) -> str:
-        """The description as JSON text that validates against `json_schema()`."""
+        """Returns JSON text that validates against `json_schema()`."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def tables(self, *, brief: bool = False) -> Iterator[Table]:
-        """The description for people; `brief` leaves out single instructions and constants."""
+        """Yields the description as tables; `brief` omits individual instructions and constants."""
         for title, columns, rows in self._tables(brief):
-            # names come from the file, which may contain control characters for a terminal
+            # Names come from the file and can contain terminal control characters.
             yield Table(printable(title), columns, [tuple(map(printable, row)) for row in rows])
 
     def _tables(self, brief: bool) -> Iterator[Table]:
@@ -305,10 +307,12 @@ class Description:
         return "\n\n".join(map(str, self.tables()))
 
     def data(self, what: str = "instructions") -> Table:
-        """A table with a row for each of the "instructions", "values" or "constants", for CSV and pandas: numbers are
-        numbers and nothing is left out. ValueError for another word."""
+        """Returns a table with a row per item, for CSV and pandas: numeric cells, nothing omitted.
+
+        Raises ValueError if `what` is not "instructions", "values" or "constants".
+        """
         if what not in ("instructions", "values", "constants"):
-            raise ValueError(f"there is no table {what!r}; there are instructions, values and constants")
+            raise ValueError(f"no table {what!r}; expected instructions, values or constants")
         if what == "instructions":
             columns: tuple[str, ...] = (
                 "method",
@@ -357,7 +361,7 @@ class Description:
         return Table(what, columns, rows)
 
     def to_dataframe(self, what: str = "instructions") -> Any:
-        """`data` as a pandas DataFrame. MissingPackageError: pandas is not installed."""
+        """Returns `data` as a pandas DataFrame. Raises MissingPackageError if pandas is not installed."""
         return self.data(what).to_dataframe()
 
     def _repr_html_(self) -> str:
@@ -365,7 +369,15 @@ class Description:
 
 
 def describe(source: str | Path | bytes | pte.PteFile) -> Description:
-    """Describes a .pte file, given as path, bytes or as already read. Raises FormatError, ModelNotFoundError."""
+    """Describes a .pte file of Torchette or ExecuTorch.
+
+    Args:
+        source: path, bytes, or a file that was already read.
+
+    Raises:
+        ModelNotFoundError: the file does not exist.
+        FormatError: the file is damaged.
+    """
     if isinstance(source, (str, Path)):
         file = pte.load_file(source)
     else:
@@ -436,7 +448,7 @@ def _method(file: pte.PteFile, plan: Record) -> MethodInfo:
 
 
 def _find_scales(methods: list[MethodInfo]) -> None:
-    """What whole numbers of inputs and outputs stand for is told by methods that return a constant."""
+    """Sets the quantization parameters of inputs and outputs, which constant methods return."""
     constants = {m.name: m.values[m.outputs[0].index].value for m in methods if m.returns_constant}
     for method in methods:
         prefixes = [f"{method.name}_", *([""] if method.name == "forward" else [])]
@@ -464,7 +476,7 @@ def _value(index: int, record: Record) -> ValueInfo:
 
 
 def _finite(value: object) -> Any:
-    """JSON has no infinities and no NaN."""
+    """Returns infinities and NaN, which JSON does not have, as strings."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -498,21 +510,21 @@ def _ports(
     try:
         paths = list(_leaf_paths(json.loads(tree)[1])) if tree else []
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-        paths = []  # the text is optional: a file without a readable one is still valid
+        paths = []  # The tree is optional: a file with an unreadable one is still valid.
     if len(paths) != len(indices):
         paths = [(0, i) if name is _input_name else (i,) for i in range(len(indices))]
     ports = []
     for path, index in zip(paths, indices, strict=True):
         tensor = values[index].tensor
         text = str(tensor) if tensor else values[index].kind
-        # a stored name is one word, so inside a structure the path says more
+        # A stored name is a single word, so the path is more specific inside a structure.
         stored = tensor.name if tensor and name is _input_name and len(path) == 2 else None
         ports.append(PortInfo(stored or name(path), index, text))
     return ports
 
 
 def _leaf_paths(tree: dict[str, Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path to each leaf of a pytree in torch's JSON form: dictionary keys and indices."""
+    """Yields the path to each leaf of a pytree in torch's JSON form: dictionary keys and indices."""
     if tree["type"] is None:
         yield path
         return
@@ -527,7 +539,7 @@ def _leaf_paths(tree: dict[str, Any], path: tuple[Any, ...] = ()) -> Iterator[tu
 
 
 def _input_name(path: tuple[Any, ...]) -> str:
-    """The tree holds the positional arguments, then the keyword arguments."""
+    """Formats a path in the input tree, which contains the positional arguments, then the keyword arguments."""
     keyword, *rest = path
     return (str(rest.pop(0)) if keyword else "args") + "".join(f"[{key!r}]" for key in rest)
 
@@ -562,7 +574,7 @@ def _instruction(
 
 
 def operator_names(plan: Record) -> list[list[str]]:
-    """The operator of each instruction of each chain of a method, as `InstructionInfo.op` has it."""
+    """Returns the operator of each instruction of each chain, in the form of `InstructionInfo.op`."""
     return [[_operator_name(plan, each.instr_args) for each in chain.instructions] for chain in plan.chains]
 
 
@@ -578,9 +590,9 @@ def _operator_name(plan: Record, call: Record) -> str:
 
 
 def _origins(frames: Record | None) -> list[tuple[int, str, str, list[FrameInfo]]]:
-    """Debug handle, module, its class and lines: of each part of a delegate, and last those of the instruction itself.
+    """Returns debug handle, module, its class and lines of each part of a delegate, then those of the instruction.
 
-    A frame without a file is a module, and opens the lines that follow it (torchette/schema/program.fbs).
+    A frame without a file is a module; the lines after it belong to it (torchette/schema/program.fbs).
     """
     found: list[tuple[int, str, str, list[FrameInfo]]] = []
     for frame in frames.items if frames else ():
@@ -594,9 +606,9 @@ def _origins(frames: Record | None) -> list[tuple[int, str, str, list[FrameInfo]
 
 
 def _split_arguments(values: list[ValueInfo], args: list[int]) -> tuple[list[int], list[int]]:
-    """Splits a kernel's arguments in inputs and outputs.
+    """Splits a kernel's arguments into inputs and outputs.
 
-    The last argument is what the kernel returns: an output, or the list of all of them. Out arguments come before it.
+    The last argument is the return value: an output, or the list of all outputs. The out arguments precede it.
     """
     if not args:
         return [], []
@@ -611,7 +623,7 @@ def _split_arguments(values: list[ValueInfo], args: list[int]) -> tuple[list[int
 def _find_delegate_outputs(
     instructions: list[InstructionInfo], values: list[ValueInfo], written: set[int]
 ) -> None:
-    """Splits the delegates' arguments: the file does not mark the outputs, but nothing has written them before the call."""
+    """Splits the arguments of delegates. The file does not mark outputs; they are those that nothing wrote before."""
     for item in instructions:
         if item.kind == "delegate":
             for position, index in enumerate(item.inputs):
@@ -665,7 +677,7 @@ def _segments(file: pte.PteFile) -> list[SegmentInfo]:
 
 
 def _bytes_by_use(file: pte.PteFile, segments: list[SegmentInfo]) -> dict[str, int]:
-    """Bytes of the file by purpose; the rest is padding."""
+    """Returns the bytes of the file by purpose; bytes of no other purpose are padding."""
     program = file.program
     inline = Counter(
         weights=sum(len(item.storage) for item in program.constant_buffer),
@@ -713,18 +725,18 @@ def _instruction_row(method: MethodInfo, item: InstructionInfo) -> tuple[Any, ..
 
 
 def source_line(frames: list[FrameInfo]) -> str:
-    """The innermost line that is not torch's own."""
+    """Returns the innermost line outside torch; "" if there are no frames."""
     if not frames:
         return ""
     own = [frame for frame in frames if "/site-packages/torch/" not in frame.file]
     frame = (own or frames)[-1]
-    # A name that the compiler has shortened is shown whole; of another machine's path, the file.
+    # Relative names were shortened by the compiler and are kept. Absolute paths belong to another machine.
     name = Path(frame.file).name if Path(frame.file).is_absolute() else frame.file
     return f"{name}:{frame.line}"
 
 
 def _argument(values: list[ValueInfo], index: int) -> str:
-    """A value as an instruction shows it: tensors with number, type and place, other values as they are."""
+    """Formats a value as an argument: a tensor as index, type and location; other values as literals."""
     if index == -1:
         return "None"
     value = values[index]
@@ -744,14 +756,14 @@ def _plain_cell(value: object) -> Any:
 
 
 def printable(cell: object) -> Any:
-    """A text from a file without what would control a terminal; anything else as it is."""
+    """Escapes characters that control a terminal; returns other objects unchanged."""
     if not isinstance(cell, str) or cell.isprintable():
         return cell
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cell)
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of `Description.to_json`, made from the dataclasses."""
+    """Returns the JSON Schema (draft 2020-12) of `Description.to_json`, generated from the dataclasses."""
     definitions: dict[str, Any] = {}
     root = _json_type(Description, definitions)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": definitions}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A method, inputs and a choice of instructions come in; what these have written goes out, one value after the other, so that
-# memory stays bounded. Needs only numpy.
-"""Intermediate values of a method: `chosen` for the instructions that a text names, `intermediates` for what they write."""
+# In: a method, inputs and selected instructions. Out: the values that these write, in sequence, so that memory is bounded.
+# Requires only numpy.
+"""Intermediate values of a method: `chosen` selects instructions, `intermediates` observes the values that they write."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from torchette.runtime import Intermediate, Method
 
 
 class Value(NamedTuple):
-    """What an instruction has written.
+    """A value that an instruction wrote.
 
     Attributes:
-        instruction: as `torchette inspect` numbers them; `info` describes it.
-        output: which of the values that it writes; among those of a delegate that its backend shows: which of them.
-        step: how many instructions ran before it; turns of a loop count.
-        part: the backend's number of the value inside of the delegate; None for what the instruction itself writes.
-        name: the backend's name of it.
-        value: an array or tensor, a number, or a list of these.
+        instruction: index of the instruction, as in `torchette inspect`.
+        info: description of the instruction.
+        output: index among the values that the instruction writes, or among those that its delegate's backend reports.
+        step: number of instructions that ran before it, including loop iterations.
+        part: the backend's number for a value inside the delegate; None for a value that the instruction writes.
+        name: the backend's name for the value.
+        value: an array or tensor, a scalar, or a list of these.
     """
 
     instruction: int
@@ -37,7 +38,7 @@ class Value(NamedTuple):
 
 
 def names_of(info: InstructionInfo, more: Iterable[str] = ()) -> list[str]:
-    """What an instruction can be chosen by: its number, operator, line, and module path or other names where known."""
+    """Returns the names that select an instruction: index, operator, line, module path and others, if known."""
     line = source_line(info.source)
     module = getattr(info, "module", "")
     return [
@@ -48,16 +49,17 @@ def names_of(info: InstructionInfo, more: Iterable[str] = ()) -> list[str]:
 def chosen(
     method: MethodInfo, patterns: Sequence[str], more: Mapping[int, Sequence[str]] | None = None
 ) -> list[InstructionInfo]:
-    """The instructions that match any of the patterns; all of them where there are none.
+    """Returns the instructions that match any of the patterns; all instructions if there are no patterns.
 
     Args:
-        patterns: a number or a range of them (``3``, ``3-9``), or text with ``*`` and ``?`` for an operator
-            (``aten::mm*``), a line of the model (``model.py:12``), a module path (``layers.1.*``, which is the module
-            ``layers.1``, too), or any of `more`.
-        more: further names by instruction, such as those of the compiler's nodes.
+        method: description of the method.
+        patterns: an index or a range of indices (``3``, ``3-9``), or text with ``*`` and ``?`` that matches an operator
+            (``aten::mm*``), a line of the model (``model.py:12``), a module path (``layers.1.*``, which also matches
+            the module ``layers.1``), or any of `more`.
+        more: additional names by index of the instruction, such as names of the compiler's nodes.
 
     Raises:
-        InputError: nothing matches; lists what there is.
+        InputError: a pattern matches nothing. The error lists the names.
     """
     found: dict[int, InstructionInfo] = {}
     for pattern in patterns or ["*"]:
@@ -72,7 +74,7 @@ def chosen(
                 f"no instruction of method {method.name!r} matches {pattern!r}",
                 where=[", ".join(list(dict.fromkeys(known))[:24])],
                 hints=[
-                    "a number or range, an operator, a line of the model, or the path of a module, with * and ?"
+                    "use an index or range, an operator, a line of the model, or a module path, with * and ?"
                 ],
             )
         found.update((it.index, it) for it in matching)
@@ -94,8 +96,21 @@ def intermediates(
     observer: Callable[[Value], None],
     instructions: Collection[InstructionInfo] = (),
 ) -> list[Any]:
-    """Runs a method that was loaded with ``tracing=True``, and calls `observer` with each value that one of these
-    instructions, or any, writes. Returns the outputs. Raises as `Method.execute` does."""
+    """Runs a method and calls `observer` with each value that the instructions write.
+
+    Args:
+        method: a method loaded with ``tracing=True``.
+        info: its description.
+        inputs: inputs of `Method.execute`.
+        observer: function that accepts a `Value`.
+        instructions: the instructions to observe; all if empty.
+
+    Returns:
+        The outputs of the method.
+
+    Raises:
+        InputError, ExecutionError: as for `Method.execute`.
+    """
     places = {}
     for it in instructions or info.instructions:
         chain = max(number for number, start in enumerate(info.chains) if start <= it.index)

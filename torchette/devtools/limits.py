@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: this processor. Out: how fast it can compute and read, which is measured once and kept in the user's cache folder.
-"""What a processor can do: `limits`, which `torchette profile` holds the operators of a model against."""
+# In: this processor. Out: its arithmetic and memory throughput, measured once and stored in the user's cache folder.
+"""Roofline of the processor: `limits`. `torchette profile` compares operators with it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from torchette.cache import cache_folder
 from torchette.files import replacing
 from torchette.runtime import native
 
-# Seconds that each of the rates is measured for, and that one round of it takes at least: so short that other processes leave
-# some of them alone.
+# Seconds for which each rate is measured, and minimum seconds of one round. Rounds are short so that other processes
+# interrupt only some of them.
 _SECONDS, _ROUND = 0.1, 0.0005
-# Bytes of an L2 cache where the system does not say, and the most that are read to see the main memory's speed.
-_L2, _MOST = 256 << 10, 512 << 20
+# Default bytes of an L2 cache if the system reports none, and maximum bytes of the buffer that measures main memory.
+_L2, _MAX_BYTES = 256 << 10, 512 << 20
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Store:
 
     Attributes:
         name: L2, L3 or memory.
-        nbytes: what it holds, of all threads together; None for the main memory.
-        rate: bytes a second that the threads together read from it.
+        nbytes: capacity for all threads together; None for the main memory.
+        rate: read throughput of all threads together, in bytes per second.
     """
 
     name: str
@@ -49,14 +49,14 @@ class Store:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a processor can do with some threads.
+    """Throughput of a processor with a given number of threads.
 
     Attributes:
         processor: its name.
-        level: of its instruction sets, as `torchette.runtime.kernel_level` says.
-        threads: how many work at once.
-        arithmetic: float32 operations a second; a multiply-add is two.
-        stores: from the nearest to the farthest.
+        level: instruction set level, as returned by `torchette.runtime.kernel_level`.
+        threads: number of concurrent threads.
+        arithmetic: float32 operations per second; a multiply-add counts as two.
+        stores: caches and memory, nearest first.
     """
 
     processor: str
@@ -66,7 +66,7 @@ class Limits:
     stores: tuple[Store, ...]
 
     def store_of(self, nbytes: int) -> Store:
-        """The nearest store that holds so many bytes."""
+        """Returns the nearest store with a capacity of at least `nbytes`."""
         return next(it for it in self.stores if it.nbytes is None or nbytes <= it.nbytes)
 
     def __str__(self) -> str:
@@ -74,15 +74,19 @@ class Limits:
         return f"{self.arithmetic / 1e9:.3g} GFLOP/s of float32; GB/s: {', '.join(rates)}"
 
     def sentence(self) -> str:
-        """The limits with the number of threads that reach them."""
+        """Returns the limits with the number of threads that reach them."""
         return f"{self.threads} thread{'s' * (self.threads > 1)} can do {self}"
 
 
 def limits(threads: int = 1, *, again: bool = False) -> Limits:
-    """What this processor can do, at the level of instruction sets that the kernels use.
+    """Returns the limits of this processor, for the instruction set level that the kernels use.
 
-    The first call of a user, or of a version of Torchette, measures that in half a second; `again` does so at any time. A
-    cache folder that cannot be written is left alone.
+    The first call measures for about half a second and stores the result in the user's cache folder. If the folder is
+    not writable, each call measures.
+
+    Args:
+        threads: number of threads.
+        again: measure again even if a stored result exists.
 
     Raises:
         NativeModuleError: the runtime is not built.
@@ -99,7 +103,7 @@ def limits(threads: int = 1, *, again: bool = False) -> Limits:
 
 
 def _limits(record: Any) -> Limits | None:
-    """What was stored; None where it is something else."""
+    """Returns a stored result; None if the record is not valid."""
     try:
         stores = tuple(Store(**it) for it in record["stores"])
         found = Limits(**{**record, "stores": stores})
@@ -129,20 +133,23 @@ def _write(path: Path, known: dict[str, Any]) -> None:
 # ---- measuring ----
 
 
-_Done = tuple[int, float, float]  # how much, when it began, when it ended
+_Done = tuple[int, float, float]  # amount of work, start time, end time
 
 
 def _measure(threads: int) -> Limits:
     module = native.module()
     near = (_cache_bytes(2) or _L2) * threads
     far = _cache_bytes(3) or 0
-    size = min(max(4 * far, 8 * near, 64 << 20), _MOST)
+    size = min(max(4 * far, 8 * near, 64 << 20), _MAX_BYTES)
     data: Any = np.ones(size // 4, np.float32)
     with ThreadPoolExecutor(threads) as pool:
 
         def rate(work: Callable[[int, int], _Done], shared: bool = False) -> float:
-            """The best rate of all threads, each of which does `work(thread, rounds)`. What they share is timed from the first
-            start to the last end; else each has its own time, so that a busy machine disturbs less."""
+            """Returns the maximum rate of all threads together; each thread runs `work(thread, rounds)`.
+
+            If the threads share the resource, the time is from the first start to the last end. Otherwise each thread
+            is timed separately, so that other processes disturb the result less.
+            """
             least = 4 * _ROUND if shared else _ROUND
             rounds, best, end = 1, 0.0, time.perf_counter() + _SECONDS
             while not best or time.perf_counter() < end:
@@ -157,14 +164,14 @@ def _measure(threads: int) -> Limits:
             return best
 
         def reading(nbytes: int, shared: bool = False) -> float:
-            """Each thread reads its part of so many bytes."""
+            """Measures reads of `nbytes` bytes, split over the threads."""
             parts = np.array_split(data[: nbytes // 4], threads)
             return rate(lambda thread, rounds: module.read(parts[thread], rounds), shared)
 
         pieces = itertools.cycle(np.array_split(data, size // (1 << 20)))
 
         def passing(_: int, rounds: int) -> _Done:
-            """What no cache holds any more: the threads go through the whole together, piece by piece."""
+            """Reads the whole buffer in pieces that the threads share; the buffer is larger than every cache."""
             done = [module.read(next(pieces), 1) for _ in range(rounds)]
             return sum(it[0] for it in done), done[0][1], done[-1][2]
 
@@ -177,7 +184,7 @@ def _measure(threads: int) -> Limits:
 
 
 def _cache_bytes(level: int) -> int | None:
-    """Bytes of a cache of the processor, of one core's if each has its own; None where the system does not say."""
+    """Returns the bytes of a processor cache (per core if it is private); None if the system reports none."""
     for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         facts = [
             (folder / name).read_text().strip()
@@ -203,13 +210,13 @@ def _sysctl(name: str) -> int | None:
 
 
 def cpu_name() -> str:
-    """The processor's own name, such as ``AMD EPYC 9B45``."""
+    """Returns the name of the processor, such as ``AMD EPYC 9B45``."""
     return cpu_facts().get("model name") or platform.processor() or platform.machine()
 
 
 @functools.cache
 def cpu_facts() -> dict[str, str]:
-    """What Linux says of the first processor, by name."""
+    """Returns the fields that Linux reports for the first processor; empty on other systems."""
     path = Path("/proc/cpuinfo")
     if not path.exists():
         return {}

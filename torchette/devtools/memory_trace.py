@@ -20,28 +20,31 @@ def generate_memory_trace(
     enable_memory_offsets: bool = False,
     method_name: str = "forward",
 ) -> None:
-    """Writes when each tensor lies in planned memory, and how many bytes live.
+    """Writes the planned memory of a method over time as a Chrome trace.
 
     Args:
-        executorch_program_manager: what `to_executorch` returned; or a .pte file, by path or as bytes.
-        chrome_trace_filename: the JSON file to write. A microsecond there is an instruction; a process is a memory id.
-        enable_memory_offsets: each row is an address; otherwise there are as few rows as possible.
-        method_name: of the method.
+        executorch_program_manager: result of `to_executorch`; or a .pte file as path or bytes.
+        chrome_trace_filename: the JSON file to write. One microsecond is one instruction; a process is a memory id.
+        enable_memory_offsets: use the memory offset as the row. Otherwise the number of rows is minimal.
+        method_name: name of the method.
 
     Raises:
-        InputError: there is no such method.
-        OSError, FormatError: the file cannot be written, or the program not read.
+        InputError: the program has no such method.
+        FormatError: the program cannot be read.
+        OSError: the file cannot be written.
     """
     source: Any = getattr(executorch_program_manager, "buffer", executorch_program_manager)
     methods = {method.name: method for method in describe(source).methods}
     if method_name not in methods:
-        raise InputError(f"there is no method {method_name!r}", hints=[f"there are {', '.join(methods)}"])
+        raise InputError(
+            f"the program has no method {method_name!r}", hints=[f"methods: {', '.join(methods)}"]
+        )
     events = trace_events(methods[method_name], enable_memory_offsets)
     Path(chrome_trace_filename).write_text(json.dumps({"traceEvents": events}, indent=1))
 
 
 def trace_events(method: MethodInfo, by_offset: bool = False) -> list[dict[str, Any]]:
-    """The trace's events: a slice for each tensor, and the bytes that live as a counter."""
+    """Returns the trace events: a slice for each tensor, and a counter of the live bytes."""
     events: list[dict[str, Any]] = []
     everyone = tenants(method)
     for buffer in method.planned_buffers:
@@ -70,7 +73,7 @@ def trace_events(method: MethodInfo, by_offset: bool = False) -> list[dict[str, 
 
 
 def _rows(here: list[Tenant], by_offset: bool) -> list[int]:
-    """A row for each tensor, so that none overlap in time; in order of birth, or by address."""
+    """Returns a row for each tensor: its offset, or the first row that is free, so that no two overlap in time."""
     if by_offset:
         return [tenant.offset for tenant in here]
     ends: list[int] = []
@@ -83,7 +86,7 @@ def _rows(here: list[Tenant], by_offset: bool) -> list[int]:
 
 
 def _covered(living: Iterable[Any]) -> int:
-    """Bytes that at least one tensor uses; shared bytes count once."""
+    """Returns the number of bytes that at least one tensor uses; shared bytes count once."""
     total = end = 0
     for start, stop in sorted((tenant.offset, tenant.offset + tenant.nbytes) for tenant in living):
         total += max(0, stop - max(start, end))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file of any release, ours or ExecuTorch's. Out: the same program in the form that this release writes.
-"""Brings a program file into the newest form; no model and no compiler is needed."""
+# In: a .pte file of any version of Torchette or ExecuTorch. Out: the same program in the current form.
+"""Converts a program file to the current form, without the model and the compiler."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from torchette.format import pte
 
 
 def migrate(path: str | Path, output: str | Path | None = None) -> tuple[pte.Pte, list[str]]:
-    """The program in the newest form, and what is of an older one, a line each; where there is nothing, as it was.
-
-    Results stay the same, bit for bit. Raises what `torchette.format.pte.load_file` does.
+    """Converts a program to the current form. Its results stay bitwise equal.
 
     Args:
-        output: a file to write it to, whole or not at all.
+        path: the .pte file.
+        output: file to write the program to, atomically.
+
+    Returns:
+        The program, and one line for each outdated form that it had. A program without any is unchanged.
+
+    Raises:
+        ModelNotFoundError: the file does not exist.
+        FormatError: the file is damaged.
     """
     program, old = _newest(pte.load_file(path))
     if output is not None:
@@ -49,13 +55,15 @@ def _newest(file: pte.PteFile) -> tuple[pte.Pte, list[str]]:
 
 
 def forms(file: pte.PteFile) -> list[str]:
-    """What a file has in an older form than this release writes."""
+    """Returns a line for each form in the file that is older than the current one."""
     program = file.program
     found = {
-        "weights are inside the program, which a loader must read and copy; now they are a segment": any(
+        "weights were inside the program, which a loader must read and copy; now they are a segment": any(
             len(buffer.storage) for buffer in program.constant_buffer
         ),
-        "data of backends are inside the program; now they are segments": bool(program.backend_delegate_data),
-        "there is no header that says where the program ends": not file.has_header,
+        "payloads of delegates were inside the program; now they are segments": bool(
+            program.backend_delegate_data
+        ),
+        "there was no header with the size of the program": not file.has_header,
     }
     return [form for form, is_old in found.items() if is_old]

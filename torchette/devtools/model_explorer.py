@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file. Out: JSON that Google's Model Explorer opens: a graph for each method, with modules as layers.
-"""Graphs for Model Explorer. Its fields: label and graphs of a collection; id, nodes and groupNodeAttributes of a graph; id,
+# In: a .pte file. Out: JSON for Google's Model Explorer: a graph for each method, with modules as layers.
+"""Graphs for Model Explorer. Fields: label and graphs of a collection; id, nodes and groupNodeAttributes of a graph; id,
 label, namespace ("a/b/c"), attrs, incomingEdges, inputsMetadata and outputsMetadata of a node."""
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ def write(
     """Writes the graphs of a program as one JSON file.
 
     Args:
-        source: the path of a .pte file, or a file that has been read.
-        path: the JSON file; a file of that name is replaced.
-        name: what the collection is called; by default the file's name.
-        times: by method, its profile or operations (`torchette.devtools.report.write_report`).
+        source: path of a .pte file, or a file that was already read.
+        path: the JSON file; an existing file is replaced.
+        name: label of the collection; by default the name of the file.
+        times: profile or operations by method (`torchette.devtools.report.write_report`).
 
     Raises:
-        FormatError, ModelNotFoundError: there is no such program.
+        ModelNotFoundError: the file does not exist.
+        FormatError: the file is damaged.
     """
     file = source if isinstance(source, pte.PteFile) else pte.load_file(Path(source))
     if name is None:
@@ -43,7 +44,7 @@ def write(
 
 
 def collection(file: pte.PteFile, name: str, times: Mapping[str, Times] | None = None) -> dict[str, Any]:
-    """The graph collection as Model Explorer's JSON has it."""
+    """Returns the graph collection in Model Explorer's JSON form."""
     known = contents(file, name, times=times, source_folders=())
     graphs = [_graph(method, known["texts"]) for method in known["methods"]]
     for graph in graphs:
@@ -102,7 +103,7 @@ def _graph(method: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
 def _pairs(
     method: dict[str, Any], record: dict[str, Any], index: int, texts: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """What is said about a node."""
+    """Returns the attributes of a node as keys and values."""
     found = []
     if "at" in record:
         found.append(("instruction", str(record["at"])))

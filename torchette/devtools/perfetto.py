@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the events of a method's executions. Out: the bytes of a trace that Perfetto opens.
+# In: the events of a method's executions. Out: a trace in Perfetto's binary format.
 """Traces in Perfetto's own format: protobuf messages of perfetto.protos.Trace, TrackEvents on one track.
 
-The fields used, by their numbers: Trace.packet 1; TracePacket.timestamp 8, trusted_packet_sequence_id 10, track_event 11,
+The fields used, with their field numbers: Trace.packet 1; TracePacket.timestamp 8, trusted_packet_sequence_id 10, track_event 11,
 sequence_flags 13, track_descriptor 60; TrackDescriptor.uuid 1, name 2; TrackEvent.debug_annotations 4, type 9,
 track_uuid 11, categories 22, name 23; DebugAnnotation.int_value 4, string_value 6, name 10.
 """
@@ -16,22 +16,22 @@ from torchette.devtools.profile import instruction, origin
 from torchette.devtools.work import work
 from torchette.runtime import Event
 
-_BEGIN, _END = 1, 2  # of TrackEvent.type
+_BEGIN, _END = 1, 2  # values of TrackEvent.type
 _TRACK, _SEQUENCE = 1, 1
 
 
 def trace(method: MethodInfo, events: Sequence[Event], name: str = "") -> bytes:
-    """The trace of the events, loading included, in nanoseconds since the first of them.
+    """Returns the trace of all events, including loading. Times are nanoseconds since the first event.
 
     Args:
-        method: what `describe` says about the plan that ran.
-        events: as `Method.take_events` gives them.
-        name: of the track, such as the file's.
+        method: description of the method, from `describe`.
+        events: events, from `Method.take_events`.
+        name: prefix of the track's name, such as the name of the file.
     """
     start = min((event.begin for event in events), default=0)
     title = f"{name}: {method.name}" if name else method.name
     packets = [_packet(_number(13, 1) + _message(60, _number(1, _TRACK) + _text(2, title)))]
-    open_: list[int] = []  # ends of the events around the next one
+    open_: list[int] = []  # end times of the enclosing events
 
     def close(until: int | None) -> None:
         while open_ and (until is None or open_[-1] <= until):
@@ -39,7 +39,7 @@ def trace(method: MethodInfo, events: Sequence[Event], name: str = "") -> bytes:
 
     for event in events:
         close(event.begin)
-        # one that lasts longer than what is around it, by the clock's grain, ends with it
+        # The clock's resolution can make an event end after its enclosing event: clamp it.
         end = min(event.end, open_[-1]) if open_ else event.end
         packets.append(_event(event.begin - start, _number(9, _BEGIN) + _about(method, event)))
         open_.append(max(end, event.begin))
@@ -76,7 +76,7 @@ def _packet(fields: bytes) -> bytes:
     return _message(1, fields + _number(10, _SEQUENCE))
 
 
-# ---- protobuf's wire format: a field is its number and type, then a number of 7 bits a byte or bytes after their count ----
+# ---- protobuf wire format: a field is a tag (number and type), then a varint, or a length and bytes ----
 
 
 def _varint(value: int) -> bytes:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the records of a program, or a graph. Out: text for people, by ExecuTorch's names (executorch.exir.print_program).
-"""`print_program`: the instructions of a program, one a line."""
+# In: the records of a program, or a graph. Out: text, with ExecuTorch's function names (executorch.exir.print_program).
+"""`print_program`: prints the instructions of a program, one per line."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ def print_program(
     mark_dynamic_shape_tensor: bool = False,
     out: IO[str] | None = None,
 ) -> None:
-    """Print the instructions of all methods of a program.
+    """Prints the instructions of all methods of a program.
 
     Args:
-        program: its record, such as ``ExecutorchProgramManager.executorch_program``.
-        show_meminfo: with each tensor's place: memory id and byte.
-        mark_dynamic_shape_tensor: with "at most" or "unbounded" where sizes vary.
+        program: the program's record, such as ``ExecutorchProgramManager.executorch_program``.
+        show_meminfo: print the memory id and offset of each tensor.
+        mark_dynamic_shape_tensor: print "at most" or "unbounded" for dynamic shapes.
+        out: stream to write to; standard output by default.
     """
     out = out or sys.stdout
     for plan in program.execution_plan:
@@ -75,12 +76,12 @@ def _value(value: Record, place: bool, dynamism: bool) -> str:
 
 
 def pretty_print(obj: object, indent: int = 0, out: IO[str] | None = None) -> None:
-    """Print a record with all that is in it."""
+    """Prints a record with all of its fields."""
     pprint.pprint(obj, stream=out, indent=max(1, indent))
 
 
 def add_cursor_to_graph(graph: Graph, finding_node: Node) -> str:
-    """A graph as text, with an arrow at a node."""
+    """Returns a graph as text, with an arrow at a node."""
     lines = []
     for node in graph.nodes:
         text = node.format_node() or f"return {node.args[0]}"
@@ -89,7 +90,7 @@ def add_cursor_to_graph(graph: Graph, finding_node: Node) -> str:
 
 
 def inspect_node(graph: Graph, node: Node) -> str:
-    """The same, and the lines of the model that the node comes from."""
+    """Returns the text of `add_cursor_to_graph`, and the stack trace of the model code that created the node."""
     trace = node.meta.get("stack_trace")
     return add_cursor_to_graph(graph, node) + (
         f"\nTraceback (most recent call last):\n{trace}" if trace else ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the events of a method's executions, and the program. Out: how long each operation takes, how close that is to what the
-# processor can do, and the same over time as a Chrome trace or an ETDump.
-"""The time of each operation of a method: `profile` runs it, `operations` reads events, `trace_events` makes a trace for
-chrome://tracing, `etdump_of` a dump for Inspectors; torchette/devtools/perfetto.py makes a trace for Perfetto."""
+# In: the events of a method's executions, and the program. Out: the time of each operation, its fraction of the processor's
+# limits, and the events as a Chrome trace or an ETDump.
+"""Time of each operation of a method: `profile` runs the method, `operations` reads events. `trace_events` writes a Chrome
+trace, `etdump_of` an ETDump for Inspectors, and torchette/devtools/perfetto.py a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -27,41 +27,39 @@ from torchette.units import counted
 
 @dataclass(frozen=True)
 class Operation:
-    """An instruction, or a part of a delegate, over all executions that were recorded."""
+    """An instruction, or a part of a delegate, over all recorded executions."""
 
-    name: str  # of a kernel, a backend, a part of a backend (after its name), or an action of the method
-    instruction: int | None  # as `torchette inspect` numbers them; None for the method itself
-    part: int | None  # the backend's number for it
-    source: str  # the line of the model, if the file has it
-    times: list[float]  # seconds of each execution, without parts that have their own row
-    calls: int  # in all executions together
-    work: Work | None = None  # of one call, where it is known
+    name: str  # kernel, backend, "backend: part", or action of the method
+    instruction: int | None  # index, as in `torchette inspect`; None for the method itself
+    part: int | None  # the backend's number of the part
+    source: str  # line of the model, if stored
+    times: list[float]  # seconds per execution, without nested parts, which have their own rows
+    calls: int  # in all executions
+    work: Work | None = None  # cost of one call, if known
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a method's executions goes; prints as a table, in a notebook too."""
+    """Times of a method's executions. Prints as a table, also in a notebook."""
 
-    title: str  # the file and the method
+    title: str  # file and method
     runs: int
-    operations: list[Operation]  # in the order of their first start
-    events: list[Event]  # of all executions, those to warm up and loading first
-    limits: Limits | None = None  # of the processor, with the threads that the method has
-    nbytes: int = (
-        0  # weights and planned memory of the method: the store that holds them is what operators read from
-    )
+    operations: list[Operation]  # in order of their first start
+    events: list[Event]  # of loading, warm-up and all executions
+    limits: Limits | None = None  # of the processor, with the method's number of threads
+    nbytes: int = 0  # weights and planned memory of the method; selects the store that operators read from
 
     @property
     def store(self) -> Store | None:
-        """What the method's bytes come from, execution after execution."""
+        """The store that holds all bytes of the method between executions."""
         return self.limits.store_of(self.nbytes) if self.limits else None
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each operation, the slowest first: times are in seconds, `share` is the part of all medians.
+        """Returns a row for each operation, slowest first.
 
-        `operations` and `bytes` are those of an execution (`torchette.devtools.work`), `flops` and `rate` the same a second,
-        `of_peak` and `of_bandwidth` their parts of what the processor can do, and `bound` names the larger one. What is not
-        known is None.
+        Times are in seconds; `share` is the fraction of the sum of all medians. `operations` and `bytes` are per execution
+        (`torchette.devtools.work`), `flops` and `rate` are per second. `of_peak` and `of_bandwidth` are fractions of the
+        processor's limits, and `bound` names the larger fraction. Unknown values are None.
         """
         rows = [self.row(it) for it in self.operations]
         total = sum(row["p50"] for row in rows)
@@ -70,7 +68,7 @@ class Profile:
         return sorted(rows, key=lambda row: -row["p50"])
 
     def row(self, it: Operation) -> dict[str, Any]:
-        """The row of one operation, without its share."""
+        """Returns the row of one operation, without its share."""
         times, calls = quantiles(it.times), it.calls / self.runs
         seconds = times["p50"]
         made, nbytes = it.work or (None, None)
@@ -94,7 +92,7 @@ class Profile:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """The profile as dicts, lists, strings, numbers and None."""
+        """Returns dicts, lists, strings, numbers and None."""
         return {
             "title": self.title,
             "runs": self.runs,
@@ -104,7 +102,7 @@ class Profile:
         }
 
     def table(self) -> Table:
-        """The rows for people."""
+        """Returns the rows as formatted text."""
         rows = self.rows()
         total = sum(row["p50"] for row in rows)
         again = any(row["calls"] != 1 for row in rows)
@@ -128,7 +126,7 @@ class Profile:
         return Table(title, tuple(name for name, _ in columns), cells)
 
     def data(self) -> Table:
-        """The rows as numbers, for CSV and pandas."""
+        """Returns the rows with numeric cells, for CSV and pandas."""
         rows = self.rows()
         names = (
             *("name", "instruction", "part", "source", "calls", "p10", "p50", "p90", "min", "share"),
@@ -137,7 +135,7 @@ class Profile:
         return Table(self.title, names, [tuple(row[name] for name in names) for row in rows])
 
     def to_dataframe(self) -> Any:
-        """The rows as a pandas DataFrame. ImportError: pandas is not installed."""
+        """Returns the rows as a pandas DataFrame. Raises MissingPackageError if pandas is not installed."""
         return self.data().to_dataframe()
 
     def __str__(self) -> str:
@@ -157,15 +155,19 @@ def profile(
     name: str = "",
     threads: int | None = None,
 ) -> Profile:
-    """Runs a method and says where its time goes.
+    """Runs a method and measures the time of its operations.
 
     Args:
-        method: loaded with ``tracing=True``.
-        info: what `describe` says about the plan that it runs (`MethodMeta.plan_name`).
-        inputs: as `Method.execute` takes them.
-        runs: executions that count; `warm_up` more come first.
-        name: of the file, for the title.
-        threads: that the method was loaded with; by default those of `Runtime.num_threads`.
+        method: a method loaded with ``tracing=True``.
+        info: description of the plan that it runs (`MethodMeta.plan_name`), from `describe`.
+        inputs: inputs of `Method.execute`.
+        runs: number of measured executions.
+        warm_up: number of executions before them.
+        name: name of the file, for the title.
+        threads: number of threads of the method; `Runtime.num_threads` by default.
+
+    Raises:
+        InputError, ExecutionError: as for `Method.execute`.
     """
     for _ in range(warm_up):
         method.execute(inputs)
@@ -180,7 +182,7 @@ def profile(
 
 
 def _sizes(method: Method, info: MethodInfo, inputs: Sequence[Any]) -> dict[int, tuple[int, ...]]:
-    """Of the values whose shapes the file does not fix, as these inputs make them."""
+    """Returns the sizes of values with dynamic shapes, by index, for these inputs."""
     if all(it.tensor is None or it.tensor.dynamism == "static" for it in info.values):
         return {}
     found = {
@@ -188,7 +190,7 @@ def _sizes(method: Method, info: MethodInfo, inputs: Sequence[Any]) -> dict[int,
         for port, given in zip(info.inputs, inputs, strict=False)
         if hasattr(given, "shape")
     }
-    step, nth = -1, 0  # value of the instruction
+    step, nth = -1, 0  # index of the value among the instruction's outputs
 
     def see(seen: Intermediate) -> None:
         nonlocal step, nth
@@ -203,7 +205,7 @@ def _sizes(method: Method, info: MethodInfo, inputs: Sequence[Any]) -> dict[int,
 
 
 def _nbytes(method: MethodInfo) -> int:
-    """The stored tensors and the planned memory of a method."""
+    """Returns the bytes of a method's stored tensors and planned memory."""
     stored = {
         it.tensor.data or it.tensor.name: it.tensor.nbytes
         for it in method.values
@@ -213,13 +215,13 @@ def _nbytes(method: MethodInfo) -> int:
 
 
 def quantiles(times: Sequence[float]) -> dict[str, float]:
-    """The 10th, 50th and 90th percentile of the runs, and the shortest."""
+    """Returns the 10th, 50th and 90th percentile and the minimum of the runs."""
     p10, p50, p90 = map(float, np.percentile(times, [10, 50, 90]))
     return {"p10": p10, "p50": p50, "p90": p90, "min": min(times)}
 
 
 def milliseconds(seconds: float) -> str:
-    """``0.00123`` -> ``1.23 ms``; below a tenth of a millisecond in microseconds."""
+    """Formats a time: ``0.00123`` is ``1.23 ms``; below 0.1 ms in microseconds."""
     return f"{seconds * 1e6:.1f} µs" if seconds < 1e-4 else f"{seconds * 1e3:.2f} ms"
 
 
@@ -238,12 +240,17 @@ def _place(instruction: int | None, part: int | None) -> str:
 def operations(
     method: MethodInfo, events: Iterable[Event], sizes: Mapping[int, Sequence[int]] | None = None
 ) -> list[Operation]:
-    """Each operation once, in the order of their first start. Loading is left out. `sizes` has those of values whose shapes the
-    file does not fix."""
+    """Returns one entry per operation, in order of the first start. Loading is excluded.
+
+    Args:
+        method: description of the method.
+        events: events of traced executions.
+        sizes: sizes by index of the value, for values with dynamic shapes.
+    """
     times: dict[Any, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     calls: dict[Any, int] = defaultdict(int)
     blocks = set()
-    nth = 0  # part of the current call
+    nth = 0  # index of the part in the current call
     for event, own in _own_times(event for event in events if event.block > 0):
         nth = nth + 1 if event.in_delegate else 0
         key = (event.chain, event.instruction, event.in_delegate, nth, event.name, event.part)
@@ -267,17 +274,17 @@ def operations(
 
 
 def instruction(method: MethodInfo, chain: int, place: int) -> InstructionInfo:
-    """The instruction that an event belongs to."""
+    """Returns the instruction of an event."""
     return method.instructions[method.chains[chain] + place]
 
 
 def origin(info: InstructionInfo, part: int | None) -> InstructionInfo | PartInfo:
-    """Where an event comes from: the node of the delegate that has this debug handle, else the instruction."""
+    """Returns the delegate's source node with the debug handle `part`, else the instruction."""
     return next((it for it in info.parts if it.handle == part), info)
 
 
 def _own_times(events: Iterable[Event]) -> Iterator[tuple[Event, int]]:
-    """Each event with its nanoseconds outside nested events, in the order of their start."""
+    """Yields each event with its nanoseconds outside nested events, in order of their start."""
     listed = list(events)
     own = [event.end - event.begin for event in listed]
     around: list[int] = []
@@ -295,16 +302,16 @@ def _holds(outer: Event, inner: Event) -> bool:
         return False
     if inner.chain is None or outer.chain is None:
         return outer.chain is None
-    # an instruction contains only its own parts; parts contain parts that end before them
+    # An instruction contains only its own parts; a part contains parts that end before it.
     same = (outer.chain, outer.instruction) == (inner.chain, inner.instruction) and inner.in_delegate
     return same and (not outer.in_delegate or outer.end >= inner.end > inner.begin >= outer.begin)
 
 
 def events_of(dump: Record, method: MethodInfo) -> list[Event]:
-    """The events of an ETDump record (`torchette.format.etdump`), ours or ExecuTorch's, as `Method.take_events` has them.
+    """Converts an ETDump record (`torchette.format.etdump`) of Torchette or ExecuTorch to events.
 
     Raises:
-        FormatError: an event belongs to an instruction that the method has not: the dump is of another program or method.
+        FormatError: the method does not have an event's instruction: the dump belongs to another program or method.
     """
     found = []
     block = 0
@@ -312,7 +319,7 @@ def events_of(dump: Record, method: MethodInfo) -> list[Event]:
         executes = run.name == "Execute"
         block += executes
         timed = [it.profile_event for it in run.events if it.profile_event is not None]
-        # ExecuTorch times the kernel inside of its call: one of them is enough
+        # ExecuTorch also times the kernel inside its call; keep one of the two events.
         kernels = {
             (it.chain_index, it.instruction_id) for it in timed if (it.name or "").startswith("native_call_")
         }
@@ -323,8 +330,8 @@ def events_of(dump: Record, method: MethodInfo) -> list[Event]:
             at_all = it.chain_index >= 0 and it.instruction_id >= 0
             if at_all and not _has(method, *place):
                 raise FormatError(
-                    f"The dump has instruction {it.instruction_id} of chain {it.chain_index}, method {method.name!r} has not",
-                    hints=["use the program and the method that the dump is of"],
+                    f"The dump refers to instruction {it.instruction_id} of chain {it.chain_index}, which method {method.name!r} does not have",
+                    hints=["use the program and the method that wrote the dump"],
                 )
             part = it.delegate_debug_id_int
             inside = part >= 0 or bool(it.delegate_debug_id_str)
@@ -340,7 +347,7 @@ def events_of(dump: Record, method: MethodInfo) -> list[Event]:
                     max(it.start_time, it.end_time),
                 )
             )
-    # what is around comes before what is inside of it
+    # Enclosing events precede nested events.
     return sorted(found, key=lambda it: (it.block, it.begin, it.chain is not None, it.in_delegate, -it.end))
 
 
@@ -350,7 +357,7 @@ def _has(method: MethodInfo, chain: int, place: int) -> bool:
 
 
 def trace_events(method: MethodInfo, events: Sequence[Event]) -> list[dict[str, Any]]:
-    """The events of a Chrome trace, loading included: microseconds since the first of them."""
+    """Returns the events of a Chrome trace, including loading. Times are microseconds since the first event."""
     start = min((event.begin for event in events), default=0)
     found = []
     for event in events:
@@ -379,8 +386,10 @@ def trace_events(method: MethodInfo, events: Sequence[Event]) -> list[dict[str, 
 
 
 def etdump_of(events: Iterable[Event]) -> Any:
-    """The ETDump record of the events, a run for loading and one for each execution; `torchette.format.etdump.dumps`
-    makes a file of it. In each run, what ended first comes first, as the runtime writes it."""
+    """Returns the ETDump record of the events: one run for loading, and one per execution.
+
+    `torchette.format.etdump.dumps` serializes it. The events of a run are ordered by their end, as the runtime writes them.
+    """
     runs: dict[int, list[Event]] = defaultdict(list)
     for event in events:
         runs[event.block].append(event)

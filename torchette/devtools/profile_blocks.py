@@ -5,7 +5,7 @@
 
 A dump is a sequence of blocks. The records of a block are little-endian and aligned to 8 bytes:
 
-    header      name (32 bytes), version, capacity and number of events, of allocators, and of allocations
+    header      name (32 bytes), version, capacity and count of events, of allocators, and of allocations
     events      name (32 bytes), chain (int32, -1 outside of instructions), instruction (uint32), begin, end (uint64)
     allocators  name (32 bytes), identifier (uint64)
     allocations allocator, bytes (uint32)
@@ -28,14 +28,14 @@ _blocks: list[tuple[str, list[Event]]] = []  # of this process; nothing is recor
 
 
 def create_profile_block(name: str) -> None:
-    """Begins a block. An empty block before it is replaced."""
+    """Begins a block. If the current block is empty, the new block replaces it."""
     if _blocks and not _blocks[-1][1]:
         _blocks.pop()
     _blocks.append((name, []))
 
 
 def reset_profile_results() -> None:
-    """Forgets all events. The name of the current block stays."""
+    """Removes all events, and all blocks except the current one."""
     del _blocks[:-1]
     for _, events in _blocks:
         events.clear()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: two .pte files. Out: what differs between them, row by row; no row where they do the same with the same weights.
-"""What differs between two .pte files: `compare` for all of it.
+# In: two .pte files. Out: one row per difference; no rows if they execute the same instructions with the same weights.
+"""Differences between two .pte files: `compare`.
 
-Instructions are aligned by their operators, as lines of text are, and the weights of aligned instructions are compared: a
-weight needs no name, and one more layer is not a difference of all layers behind it.
+Instructions are aligned by their operators, like lines of text. The weights of aligned instructions are compared. Weights
+need no names, and an inserted layer does not make the layers after it differ.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torchette.devtools.size import members, sizes
 from torchette.devtools.validate import largest_difference
 from torchette.format import pte, receipt
 
-# What rows are about, in their order.
+# Kinds of rows, in their order.
 KINDS = (
     "method",
     "signature",
@@ -46,24 +46,22 @@ KINDS = (
     "size",
     "bytes",
 )
-_AUTOJUNK = 2000  # instructions, from where on frequent operators no longer anchor the alignment
+_AUTOJUNK = 2000  # number of instructions above which frequent operators no longer anchor the alignment
 
 
 @dataclass(frozen=True)
 class Row:
-    """A difference; what one side lacks is None."""
+    """A difference. A side that lacks the item is None."""
 
     kind: str  # one of `KINDS`
-    name: str  # of what differs
+    name: str  # the item that differs
     a: Any
     b: Any
-    more: Mapping[str, float] = field(
-        default_factory=dict
-    )  # numbers about it, such as the largest difference
+    more: Mapping[str, float] = field(default_factory=dict)  # details, such as the largest difference
 
     @property
     def text(self) -> str:
-        """`more` for people."""
+        """`more` as text."""
         return ", ".join(f"{name} {value:,}" if value == int(value) else f"{name} {value:.3g}"
                          for name, value in self.more.items() if np.isfinite(value)) or (
             "not finite" if self.more else "")  # fmt: skip
@@ -71,7 +69,7 @@ class Row:
 
 @dataclass
 class Differences:
-    """What differs between two files."""
+    """The differences between two files."""
 
     a: str
     b: str
@@ -79,18 +77,18 @@ class Differences:
 
     @property
     def equal(self) -> bool:
-        """Whether nothing differs."""
+        """Whether there are no differences."""
         return not self.rows
 
     def to_dict(self) -> dict[str, Any]:
-        """`equal`, the names of the files and the rows as plain values. Numbers that are not finite are strings."""
+        """Returns `equal`, the file names and the rows as plain values. Values that are not finite are strings."""
         rows = [asdict(row) for row in self.rows]
         for row in rows:
             row["more"] = {k: v if np.isfinite(v) else str(v) for k, v in row["more"].items()}
         return {"a": self.a, "b": self.b, "equal": self.equal, "differences": rows}
 
     def tables(self) -> Iterator[Table]:
-        """A table for each kind of difference."""
+        """Yields a table for each kind of difference."""
         for kind in KINDS:
             rows: list[tuple[Any, ...]] = [
                 (row.name, *("-" if side is None else side for side in (row.a, row.b)), row.text)
@@ -124,9 +122,18 @@ class _Side:
 
 
 def compare(a: str | Path | bytes, b: str | Path | bytes) -> Differences:
-    """What differs between two .pte files, each given as a path or as bytes; of Torchette or of ExecuTorch.
+    """Compares two .pte files of Torchette or ExecuTorch.
 
-    Raises ModelNotFoundError, FormatError.
+    Args:
+        a: path or bytes of the first file.
+        b: path or bytes of the second file.
+
+    Returns:
+        The differences, sorted by kind.
+
+    Raises:
+        ModelNotFoundError: a file does not exist.
+        FormatError: a file is damaged.
     """
     names = [str(side) if isinstance(side, (str, Path)) else name for side, name in ((a, "A"), (b, "B"))]
     left, right = _Side.of(a), _Side.of(b)
@@ -159,7 +166,7 @@ def _entries(
     prefix: str = "",
     show: Callable[[Any], Any] = lambda value: value,
 ) -> Iterator[Row]:
-    """A row for each key whose values differ."""
+    """Yields a row for each key with different values."""
     a, b = sides
     for key in dict.fromkeys((*a, *b)):
         if key not in a or key not in b or a[key] != b[key]:
@@ -199,7 +206,7 @@ def _sequence(instructions: list[InstructionInfo]) -> str | None:
 
 
 def _aligned(a: MethodInfo, b: MethodInfo) -> Iterator[tuple[str, int, int, int, int]]:
-    """What `difflib` calls opcodes, of the operators."""
+    """Yields `difflib` opcodes that align the operators."""
     ours, theirs = ([item.op for item in method.instructions] for method in (a, b))
     if ours == theirs:
         yield "equal", 0, len(ours), 0, len(theirs)
@@ -250,7 +257,7 @@ def _instruction_rows(
 
 
 def _plain(method: MethodInfo, index: int) -> Any:
-    """What a value that is no tensor holds; a list of integers holds the indices of theirs."""
+    """Returns the value of an argument that is not a tensor. A list of integers stores indices of its items."""
     value = method.values[index]
     return [method.values[item].value for item in value.value] if value.kind == "int_list" else value.value
 
@@ -276,7 +283,7 @@ def _value_rows(
 
 
 def _distance(a: memoryview, b: memoryview, dtype: str) -> dict[str, float]:
-    """How far two stored tensors are apart."""
+    """Returns the figures that describe how far two stored tensors differ."""
     one, other = _numbers(a, dtype), _numbers(b, dtype)
     apart = (one != other) & ~(np.isnan(one) & np.isnan(other))
     return {
@@ -288,7 +295,7 @@ def _distance(a: memoryview, b: memoryview, dtype: str) -> dict[str, float]:
 
 
 def _numbers(data: memoryview, dtype: str) -> np.ndarray:
-    """The elements as float64; the bytes, where numpy has no such dtype."""
+    """Returns the elements as float64; the bytes, if numpy has no such dtype."""
     if dtype == "bfloat16":
         return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").astype(np.float64)
     try:
@@ -298,9 +305,9 @@ def _numbers(data: memoryview, dtype: str) -> np.ndarray:
 
 
 def _first_byte(a: memoryview, b: memoryview) -> Row:
-    """For files that differ in nothing that has a name, such as the order of tables."""
+    """Returns the first byte that differs, for files that are otherwise equal, such as in the order of tables."""
     shared = min(len(a), len(b))
     differs = np.flatnonzero(np.frombuffer(a[:shared], np.uint8) != np.frombuffer(b[:shared], np.uint8))
     at = int(differs[0]) if len(differs) else shared
     one, other = (bytes(side[at : at + 8]).hex(" ") for side in (a, b))
-    return Row("bytes", f"from byte {at:,} on", one, other)
+    return Row("bytes", f"from byte {at:,}", one, other)

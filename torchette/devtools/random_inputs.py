@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the signature of a method in a file. Out: random inputs with its shapes and dtypes. Needs only numpy.
+# In: the signature of a method in a file. Out: random inputs with its shapes and dtypes. Requires only numpy.
 """Random inputs for a method: `random_inputs`, `random_array`, `input_texts`."""
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from torchette.schema import NO_BOUND
 # The size of a dimension without an upper bound, if its lower bound is not larger.
 _UNBOUNDED_SIZE = 16
 
-# Values of symbolic numbers.
+# Values of symbolic scalars.
 _NUMBERS = {"int": 1, "double": 1.0, "bool": True}
 
 
 def random_inputs(info: MethodInfo, seed: int = 0) -> list[Any]:
     """Returns a random value for each input of a method, as `Method.execute` accepts them.
 
-    Dynamic dimensions have their maximum size, or 16 if there is no maximum. Numbers that were fixed when the model was
-    exported have the value in the file; symbolic numbers are 1.
+    Dynamic dimensions have their maximum size, or 16 if there is no maximum. Scalars that were fixed at export have the
+    value in the file; symbolic scalars are 1.
 
     Args:
-        info: what `describe` says of the method.
-        seed: of the random values.
+        info: description of the method, from `describe`.
+        seed: seed of the random values.
 
     Raises:
-        InputError: an input has a type for which no value can be made.
+        InputError: an input has a type for which no random value can be generated.
         MissingPackageError: an input is bfloat16, and torch is not installed.
     """
     random = np.random.default_rng(seed)
@@ -40,12 +40,12 @@ def random_inputs(info: MethodInfo, seed: int = 0) -> list[Any]:
 
 
 def random_array(shape: Sequence[int], dtype: str, random: np.random.Generator) -> Any:
-    """Returns normal noise for floats, and 0 or 1 for integers and booleans: an index that is nearly always in range.
+    """Returns normal noise for floats, and 0 or 1 for integers and booleans, which are valid indices in nearly all models.
 
-    The result is an array of numpy; a tensor of torch for bfloat16, which numpy does not have.
+    The result is a numpy array; for bfloat16, which numpy does not have, it is a torch tensor.
     """
     if dtype == "bfloat16":
-        torch = require("torch", "an input of bfloat16")
+        torch = require("torch", "a bfloat16 input")
         return torch.from_numpy(random.standard_normal(tuple(shape))).to(torch.bfloat16)
     kind = np.dtype(dtype)
     if kind.kind == "f":
@@ -66,7 +66,7 @@ def _random_value(info: MethodInfo, value: ValueInfo, name: str, random: np.rand
     if value.tensor is None:
         if value.kind in (*_NUMBERS, "string", "null"):
             return _NUMBERS.get(value.kind, value.value) if info.reads(value.index) else value.value
-        raise InputError(f"no random value can be made for input {name}, a {value.kind}")
+        raise InputError(f"cannot generate a random value for input {name}: its type is {value.kind}")
     sizes = [
         max(least, _UNBOUNDED_SIZE) if most == NO_BOUND else size
         for size, (least, most) in zip(value.tensor.sizes, value.tensor.bounds, strict=True)
@@ -75,5 +75,5 @@ def _random_value(info: MethodInfo, value: ValueInfo, name: str, random: np.rand
         return random_array(sizes, value.tensor.dtype, random)
     except TypeError:
         raise InputError(
-            f"no random value can be made for input {name}: numpy has no {value.tensor.dtype}"
+            f"cannot generate a random value for input {name}: numpy has no dtype {value.tensor.dtype}"
         ) from None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte or .ptd file. Out: what each of its bytes is for; the sizes sum to the file's.
-"""Where the bytes of a file go: `sizes` divides a file into pieces, `Sizes.by` adds them up by one of their properties.
+# In: a .pte or .ptd file. Out: the purpose of each of its bytes; the sizes sum to the size of the file.
+"""Sizes of the parts of a file: `sizes` divides a file into pieces, `Sizes.by` sums the pieces by a property.
 
 >>> sizes("net.pte").by("dtype")
 {'float32': 13987328, '(instructions)': 1204, ...}
@@ -35,12 +35,13 @@ from torchette.files import file_error
 from torchette.format import flatbuffer, ptd, pte, receipt
 from torchette.format.schema import Schema
 
-# What `Sizes.by` adds up by.
+# Properties that `Sizes.by` accepts.
 PROPERTIES = ("part", "tensor", "module", "dtype", "operator", "delegate")
 
-_EXTENDED = (b"eh00", b"FH01")  # what an extended header begins with; its length follows
+_EXTENDED = (b"eh00", b"FH01")  # magic of an extended header; the length follows
 
-# The tables of the program by what they are for; all others describe methods.
+
+# The part that each FlatBuffers table of the program belongs to; other tables are part "methods".
 _PARTS = {
     "header": "Program DataSegment SubsegmentOffsets NamedData FlatTensor",
     "instructions": "Chain Instruction KernelCall DelegateCall MoveCall JumpFalseCall FreeCall",
@@ -53,48 +54,53 @@ _PART_OF = {table: part for part, tables in _PARTS.items() for table in tables.s
 
 @dataclass(frozen=True)
 class Piece:
-    """Bytes of a file with one purpose. A property that it has not is empty."""
+    """Bytes of a file with one purpose. A property that does not apply is empty."""
 
     nbytes: int
     part: str  # header, methods, instructions, values, source lines, weights, delegates, named data, padding, ...
-    tensor: str = ""  # its name, or the number of the stored constant
+    tensor: str = ""  # name, or the index of the stored constant
     dtype: str = ""
     module: str = (
-        ""  # the path of the module that a weight belongs to; without names, the line that first uses it
+        ""  # path of the module that a weight belongs to; without names, the line that first uses it
     )
-    operator: str = ""  # the first one that uses a weight, or the delegate's backend
-    delegate: str = ""  # method, number and backend
+    operator: str = ""  # the first operator that uses a weight, or the delegate's backend
+    delegate: str = ""  # method, index and backend
 
 
 @dataclass
 class Sizes:
-    """A file in pieces, which together are the whole file."""
+    """A file divided into pieces that do not overlap and cover the whole file."""
 
     nbytes: int
     pieces: list[Piece] = field(default_factory=list)
 
     def by(self, what: str) -> dict[str, int]:
-        """Bytes by a property of the pieces, one of `PROPERTIES`, the most first; they sum to `nbytes`. Pieces without the
-        property are added up by part, in brackets."""
+        """Returns the bytes by a property, largest first; they sum to `nbytes`.
+
+        Pieces without the property are summed by part; their key is the part in parentheses.
+
+        Args:
+            what: one of `PROPERTIES`.
+        """
         found: Counter[str] = Counter()
         for piece in self.pieces:
             found[getattr(piece, what) or f"({piece.part})"] += piece.nbytes
         return dict(found.most_common())
 
     def table(self, what: str = "part", top: int | None = None) -> Table:
-        """The sizes for people, the largest `top` of them."""
+        """Returns a table of the sizes; with `top`, of the `top` largest."""
         rows: list[tuple[Any, ...]] = [
             (name, size, f"{size / self.nbytes:.1%}" if self.nbytes else "")
             for name, size in self.by(what).items()
         ]
         if top is not None and len(rows) > top:
-            rest = sum(size for _, size, _ in rows[top:])
+            remaining = sum(size for _, size, _ in rows[top:])
             left_out = f"… {len(rows) - top} more rows; --top {len(rows)} shows all"
-            rows[top:] = [(left_out, rest, f"{rest / self.nbytes:.1%}")]
+            rows[top:] = [(left_out, remaining, f"{remaining / self.nbytes:.1%}")]
         return Table(f"{self.nbytes:,} bytes by {what}", (what, "bytes", "share"), rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """`nbytes`, the sums by every property, and the pieces, as plain values."""
+        """Returns `nbytes`, the sums by each property, and the pieces, as plain values."""
         return {
             "nbytes": self.nbytes,
             **{f"by_{what}": self.by(what) for what in PROPERTIES},
@@ -109,9 +115,17 @@ class Sizes:
 
 
 def sizes(source: str | Path | bytes | pte.PteFile) -> Sizes:
-    """Divides a .pte or .ptd file, ours or ExecuTorch's, given as path, bytes or as already read, into pieces.
+    """Divides a .pte or .ptd file of Torchette or ExecuTorch into pieces.
 
-    Raises ModelNotFoundError, FormatError.
+    Args:
+        source: path, bytes, or a file that was already read.
+
+    Returns:
+        The pieces, which cover the whole file.
+
+    Raises:
+        ModelNotFoundError: the file does not exist.
+        FormatError: the file is damaged.
     """
     if isinstance(source, (str, Path)):
         try:
@@ -127,7 +141,7 @@ def sizes(source: str | Path | bytes | pte.PteFile) -> Sizes:
     return _tiled(source.buffer, places(source), _tables(pte.SCHEMA, source.buffer[: source.program_size]))
 
 
-# A claim of bytes: where they start, and the piece. Of overlapping ones the first claim counts.
+# A claim: the offset of the first byte, and the piece. If claims overlap, the first one owns the bytes.
 _Claim = tuple[int, Piece]
 
 
@@ -152,7 +166,7 @@ def _sizes_of_data(view: memoryview) -> Sizes:
 
 
 def _tiled(view: memoryview, content: Iterable[_Claim], tables: Iterable[_Claim]) -> Sizes:
-    """The pieces of the whole file: content first, then the tables around it, and padding for the rest."""
+    """Assigns each byte of the file to a claim: contents first, then tables; the remaining bytes are padding."""
     size = len(view)
     claims = [*content, *tables, (0, Piece(size, "padding"))]
     edges = sorted({edge for start, piece in claims for edge in (start, min(start + piece.nbytes, size))})
@@ -171,7 +185,7 @@ def _tiled(view: memoryview, content: Iterable[_Claim], tables: Iterable[_Claim]
 
 
 def _start(part: memoryview, whole: memoryview) -> int:
-    """Where the bytes of `part`, a view of `whole` that is not empty, start in it."""
+    """Returns the offset of `part` in `whole`. `part` is a view of `whole` that is not empty."""
     address = [np.frombuffer(view, np.uint8).__array_interface__["data"][0] for view in (part, whole)]
     result: int = address[0] - address[1]
     return result
@@ -185,7 +199,7 @@ def _tables(schema: Schema, view: memoryview) -> Iterator[_Claim]:
 
 
 def places(file: pte.PteFile) -> Iterator[_Claim]:
-    """What is stored for tensors, delegates and by name: where in the file it starts, and the piece."""
+    """Yields a claim for each stored tensor, delegate, and named data item."""
     description = describe(file)
     users = {method.name: _first_users(method) for method in description.methods}
     methods = {method.name: method for method in description.methods}
@@ -245,12 +259,12 @@ def places(file: pte.PteFile) -> Iterator[_Claim]:
 
 
 def _stored_name(kind: str, index: int) -> str:
-    """The name of a stored tensor that has none in the file."""
+    """Returns a name for a stored tensor that has no name in the file."""
     return f"{'weight' if kind == 'constant' else kind} {index}"
 
 
 def _delegated(file: pte.PteFile, description: Description) -> dict[str, Piece]:
-    """By name, the weights that XNNPACK's delegates read, with what the first node that does so says of them."""
+    """Returns the weights that XNNPACK delegates read, by name, described by the first node that reads them."""
     found: dict[str, Piece] = {}
     named = file.named()
     for plan, method in zip(file.program.execution_plan, description.methods, strict=True):
@@ -261,7 +275,7 @@ def _delegated(file: pte.PteFile, description: Description) -> dict[str, Piece]:
             try:
                 graph = xnnpack_graph.read(file.delegate(plan.delegates[call.delegate_index]), named)
             except (FormatError, IndexError, struct.error):
-                continue  # damaged; its weights have their names alone
+                continue  # damaged; its weights are described by their names only
             modules = {part.handle: part.module for part in instruction.parts}
             delegate = f"{plan.name}: {instruction.op} {call.delegate_index}"
             for node in graph.nodes:
@@ -275,7 +289,7 @@ def _delegated(file: pte.PteFile, description: Description) -> dict[str, Piece]:
 
 
 def _first_users(method: MethodInfo) -> dict[tuple[str, int], InstructionInfo]:
-    """For each stored tensor that the method uses, its first instruction that does."""
+    """Maps each stored tensor that the method uses to the first instruction that uses it."""
     found: dict[tuple[str, int], InstructionInfo] = {}
     for instruction in method.instructions:
         for index in members(method, instruction.inputs):
@@ -287,7 +301,7 @@ def _first_users(method: MethodInfo) -> dict[tuple[str, int], InstructionInfo]:
 
 
 def members(method: MethodInfo, indices: Iterable[int]) -> Iterator[int]:
-    """The values with these indices; of a list of tensors its items."""
+    """Yields these indices of values; a list of tensors is replaced by its items."""
     for index in indices:
         if index < 0:
             continue
@@ -299,7 +313,7 @@ def members(method: MethodInfo, indices: Iterable[int]) -> Iterator[int]:
 
 
 def _place(method: MethodInfo | None, instruction: InstructionInfo | None) -> str:
-    """The module that an instruction comes from, or else the line of the model, if the file has it."""
+    """Returns the module path of an instruction, or else its source line, or "" if the file contains neither."""
     if method is None or instruction is None:
         return ""
     return instruction.module or source_line(instruction.source)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a bundled program, and a command that runs executor_runner somewhere. Out: how far what it computes there is from
-# what the bundle expects. The comparison is made here, so that the device needs nothing but the runner.
+# In: a bundled program, and a command that runs executor_runner, possibly on another machine. Out: the differences between the
+# outputs and those that the bundle expects. They are compared here, so that the device needs only the runner.
 """Run the cases of a bundled program through any command: `validate`.
 
-The command gets the runner's options behind it. The outputs come back over its standard output as .npy files; with `copy`
-the bundle goes in over its standard input, so that nothing has to be stored on the device.
+The runner's options are appended to the command. The runner writes the outputs to its standard output as .npy files. With
+`copy`, it reads the bundle from its standard input, so that nothing needs to be stored on the device.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COLUMNS = ("method", "case", "output", "elements", "mismatches", "largest differ
 
 @dataclass(frozen=True)
 class OutputResult:
-    """One output of a case, compared; or a case that failed, with `output` None."""
+    """Comparison of one output of a case; `output` is None if the case failed."""
 
     method: str
     case: int
@@ -45,7 +45,7 @@ class OutputResult:
     elements: int
     mismatches: int
     largest_difference: float
-    problem: str  # empty where the output fits
+    problem: str  # empty if the output matches
 
     @property
     def fits(self) -> bool:
@@ -53,14 +53,14 @@ class OutputResult:
         return not self.problem
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain values; a difference that is not finite is a string."""
+        """Returns the result as plain values; a difference that is not finite is a string."""
         found = asdict(self) | {"fits": self.fits}
         if not math.isfinite(self.largest_difference):
             found["largest_difference"] = str(self.largest_difference)
         return found
 
     def row(self) -> tuple[Any, ...]:
-        """Cells for the columns `COLUMNS`."""
+        """Returns the cells for `COLUMNS`."""
         output = "" if self.output is None else str(self.output)
         difference = f"{self.largest_difference:.3g}"
         status = "fits" if self.fits else self.problem
@@ -81,17 +81,19 @@ def validate(
 
     Args:
         path: the .bpte file.
-        command: what runs executor_runner, such as ``["ssh", "pi", "./executor_runner"]``.
+        command: command that runs executor_runner, such as ``["ssh", "pi", "./executor_runner"]``.
         copy: send the bundle over the command's standard input.
-        there: the file's path for the runner, where that is another one.
-        rtol, atol: an element fits where |output - expected| <= atol + rtol * |expected|.
+        there: path of the file on the runner's machine, if it differs from `path`.
+        rtol: relative tolerance.
+        atol: absolute tolerance. An element matches if |output - expected| <= atol + rtol * |expected|.
         timeout: seconds for one case.
 
     Returns:
-        A result for each output of each case; one for the whole case where it failed.
+        A result for each output of each case; a single result for a case that failed.
 
     Raises:
-        ModelNotFoundError, FormatError: there is no such file, or it is no bundled program.
+        ModelNotFoundError: the file does not exist.
+        FormatError: the file is not a bundled program.
         ExecutionError: the command cannot be started.
     """
     if not Path(path).is_file():
@@ -115,7 +117,7 @@ def validate(
 
 
 class _Failed(Exception):
-    """A case did not yield outputs; the text says why."""
+    """A case that produced no outputs; the message is the reason."""
 
 
 def _run(command: list[str], data: bytes | None, timeout: float) -> list[np.ndarray]:
@@ -124,23 +126,23 @@ def _run(command: list[str], data: bytes | None, timeout: float) -> list[np.ndar
     except OSError as error:
         raise ExecutionError(
             f"the command {command[0]!r} cannot be started: {error.strerror or error}",
-            hints=["--on is what stands in front of the runner; --runner says where that is"],
+            hints=["--on is the command prefix, such as 'ssh pi'; --runner is the path of the runner"],
         ) from None
     except subprocess.TimeoutExpired:
-        raise _Failed(f"no answer within {timeout:g} s") from None
+        raise _Failed(f"no result within {timeout:g} s") from None
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
-        raise _Failed(f"exit code {done.returncode}: {lines[-1] if lines else 'it says nothing'}")
+        raise _Failed(f"exit code {done.returncode}: {lines[-1] if lines else 'no error message'}")
     try:
         return list(_arrays(io.BytesIO(done.stdout)))
     except (ValueError, EOFError, OSError):
         raise _Failed(
-            "its standard output is not the runner's: something else prints there, or the runner is an older one"
+            "its standard output is not a list of .npy files: another program prints there, or the runner is too old"
         ) from None
 
 
 def _arrays(stream: io.BytesIO) -> Iterator[np.ndarray]:
-    """What `np.save` has written, one after the other. Raises ValueError, EOFError, OSError for anything else."""
+    """Yields consecutive arrays that `np.save` wrote. Raises ValueError, EOFError or OSError for other data."""
     size = len(stream.getvalue())
     while stream.tell() < size:
         yield np.load(stream, allow_pickle=False)
@@ -158,7 +160,7 @@ def _compared(
         return
     for index, (output, wanted) in enumerate(zip(outputs, expected, strict=True)):
         if output.dtype != wanted.dtype or output.shape != wanted.shape:
-            problem = f"{output.dtype}{list(output.shape)}, not {wanted.dtype}{list(wanted.shape)}"
+            problem = f"{output.dtype}{list(output.shape)}, expected {wanted.dtype}{list(wanted.shape)}"
             yield OutputResult(method, case, index, wanted.size, wanted.size, math.nan, problem)
             continue
         apart = ~np.isclose(output.astype(np.float64), wanted.astype(np.float64), rtol, atol, equal_nan=True)
@@ -168,7 +170,7 @@ def _compared(
 
 
 def largest_difference(one: np.ndarray, other: np.ndarray) -> float:
-    """Between two elements of arrays of one shape; infinite where one alone is not a number, 0 where both are."""
+    """Returns the maximum absolute difference of two arrays of one shape. NaN equals NaN; NaN against a number is infinite."""
     left: np.ndarray = one.astype(np.float64)
     right: np.ndarray = other.astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -177,13 +179,13 @@ def largest_difference(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def argument(record: Record) -> Any:
-    """A value of the bundle as a method takes it: an array or a number. Raises FormatError."""
+    """Returns a value of the bundle as a method accepts it: an array or a scalar. Raises FormatError if damaged."""
     found = value(record)
     return found.item() if type(record.val).__name__ in _NUMBERS else found
 
 
 def value(record: Record) -> np.ndarray:
-    """The array of a value of the bundle; a number has no dimensions. Raises FormatError."""
+    """Returns a value of the bundle as an array; a scalar has no dimensions. Raises FormatError if damaged."""
     stored = record.val
     if type(stored).__name__ in _NUMBERS:
         field, dtype = _NUMBERS[type(stored).__name__]

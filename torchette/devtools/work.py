@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: an instruction of a file, and the shapes of its tensors. Out: the operations that it makes and the bytes that it moves.
-"""`work`: how much an instruction has to do. The table of formulas is `FORMULAS`."""
+# In: an instruction of a file, and the shapes of its tensors. Out: the operations it executes and the bytes it moves.
+"""`work`: the cost of an instruction. `FORMULAS` contains the formula of each operator."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torchette.devtools.inspect import InstructionInfo, MethodInfo, TensorInfo
 
 
 class Work(NamedTuple):
-    """Of one call. Weights, inputs and results are counted once each, however often a kernel reads them.
+    """Cost of one call. Each weight, input and result counts once, even if the kernel reads it repeatedly.
 
     Attributes:
-        operations: on floating-point numbers; a multiply-add is two. None where no formula is known.
-        nbytes: read and written.
+        operations: floating-point operations; a multiply-add counts as two. None if the operator has no formula.
+        nbytes: bytes read and written.
     """
 
     operations: int | None
@@ -33,32 +33,32 @@ class _Call:
         self._values, self._item, self._known = method.values, item, sizes or {}
 
     def sizes(self, position: int) -> tuple[int, ...]:
-        """Of a tensor among the arguments."""
+        """Returns the sizes of a tensor argument."""
         return self._sizes(self._item.inputs[position])
 
     def sizes_of_list(self, position: int) -> list[tuple[int, ...]]:
-        """Of each tensor in a list among the arguments."""
+        """Returns the sizes of each tensor in a list argument."""
         return [self._sizes(index) for index in self._tensors([self._item.inputs[position]])]
 
     @property
     def result(self) -> tuple[int, ...]:
-        """The sizes of the first result."""
+        """Sizes of the first result."""
         return self._sizes(next(self._tensors(self._item.outputs)))
 
     @property
     def is_floating(self) -> bool:
-        """Whether the first result has floating-point numbers."""
+        """Whether the first result has a floating-point dtype."""
         return "float" in self._tensor(next(self._tensors(self._item.outputs))).dtype
 
     def argument(self, position: int) -> Any:
-        """A number, a text, or a list of numbers."""
+        """Returns a scalar, a string, or a list of integers."""
         value = self._values[self._item.inputs[position]]
         if value.kind == "int_list":
             return [self._values[index].value for index in value.value]
         return value.value
 
     def moved(self, op: str) -> int:
-        """Bytes of all its tensors; of an input that is read in part, as many as of the result."""
+        """Returns the bytes of all tensors. A partly read input counts at most as many bytes as the result."""
         results = sum(map(self._nbytes, dict.fromkeys(self._tensors(self._item.outputs))))
         given = [self._nbytes(index) for index in dict.fromkeys(self._tensors(self._item.inputs))]
         return results + sum(min(nbytes, results) if op in _PARTLY_READ else nbytes for nbytes in given)
@@ -92,29 +92,29 @@ class _Call:
 
 
 class _UnknownShape(Exception):
-    """A tensor has another shape in each execution."""
+    """The shape of a tensor is only known during execution."""
 
 
 # ---- formulas ----
 
 
 def _arithmetic(call: _Call) -> int:
-    """One for each element, where these are no whole numbers."""
+    """One operation per element; none for integers."""
     return math.prod(call.result) if call.is_floating else 0
 
 
 def _product(position: int) -> Callable[[_Call], int]:
-    """A matrix product: each result is a row of this argument times a column."""
+    """Matmul: each result element is the dot product of a row of this argument with a column."""
     return lambda call: 2 * math.prod(call.result) * call.sizes(position)[-1]
 
 
 def _each(operations: int) -> Callable[[_Call], int]:
-    """So many for each element of the result."""
+    """A fixed number of operations for each element of the result."""
     return lambda call: operations * math.prod(call.result)
 
 
 def _window(call: _Call) -> int:
-    """One for each element under a window, which is the second argument."""
+    """One operation for each element under the window; the second argument is the window."""
     kernel = call.argument(1)
     rank = len(call.result) - 2
     result: int = math.prod(call.result) * math.prod(kernel * rank if len(kernel) == 1 else kernel)
@@ -122,7 +122,7 @@ def _window(call: _Call) -> int:
 
 
 def _filters(more: int) -> Callable[[_Call], int]:
-    """A multiply-add for each result and each place of a packed filter; a cut one has no dimension of panels."""
+    """A multiply-add for each result and each element of a packed filter; depthwise filters lack the panel dimension."""
 
     def count(call: _Call) -> int:
         filters = call.sizes(1)
@@ -137,14 +137,14 @@ def _convolution(call: _Call) -> int:
 
 
 def _transposed(call: _Call) -> int:
-    """A multiply-add for each element of the image, each place of the filter and each output of its group."""
+    """A multiply-add for each input element, each filter element and each output channel of its group."""
     groups, *kernel = call.sizes(1)[:-3]
     result: int = 2 * math.prod(call.sizes(0)) * math.prod(kernel) * call.argument(8) // groups
     return result
 
 
 def _recurrent(gates: int) -> Callable[[_Call], int]:
-    """The products of both weights, in each step; what the gates do with them is little."""
+    """The matmuls with both weights in each step; the cost of the gates is negligible."""
 
     def count(call: _Call) -> int:
         return 2 * gates * math.prod(call.result) * (call.sizes(0)[-1] + call.result[-1])
@@ -153,7 +153,7 @@ def _recurrent(gates: int) -> Callable[[_Call], int]:
 
 
 def _chain(call: _Call) -> int:
-    """One for each instruction of the program and each element of the shape in which it is computed."""
+    """One operation for each instruction of the chain's program and each element of the broadcast shape."""
     words = re.findall(r"\b(?![icnv]\d+\b)\w+", call.argument(3))
     shapes = [*call.sizes_of_list(0), *call.sizes_of_list(1)]
     return len(words) * math.prod(_broadcast(shapes))
@@ -166,14 +166,14 @@ def _broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _resize(call: _Call) -> int:
-    """A multiply-add for each pixel under a result, which lies between 2 or 4 in each direction."""
+    """A multiply-add for each source pixel of a result: 2 (linear) or 4 (cubic) per direction."""
     near = {"linear": 2, "cubic": 4}.get(call.argument(3), 0)
     result: int = 2 * math.prod(call.result) * near ** (len(call.result) - 2)
     return result
 
 
 def _attention(call: _Call) -> int:
-    """Two products; of a causal one, the half that is seen."""
+    """Two matmuls; if causal, only the unmasked half."""
     batch, rows, heads, depth = call.sizes(0)
     columns = call.sizes(1)[2 if call.argument(6) else 1]
     scores = rows * columns
@@ -182,7 +182,8 @@ def _attention(call: _Call) -> int:
     return 2 * batch * heads * scores * (depth + call.sizes(2)[-1])
 
 
-# Operator without its overload -> operations of a call. Weights of `cpu` are packed: torchette/backends/engine/pack.py.
+# Operator without its overload -> operations of a call. Weights of `cpu` operators are packed
+# (torchette/backends/engine/pack.py).
 FORMULAS: dict[str, Callable[[_Call], int]] = {
     "aten::mm": _product(0),
     "aten::bmm": _product(0),
@@ -201,7 +202,7 @@ FORMULAS: dict[str, Callable[[_Call], int]] = {
     "cpu::resize": _resize,
     "cpu::attention": _attention,
     "cpu::rotary": _each(3),
-    # mean 1, variance 3, and the result with weight and bias 4
+    # mean 1, variance 3, result with weight and bias 4
     "aten::native_layer_norm": _each(8),
     "aten::native_group_norm": _each(8),
     "cpu::group_norm": _each(8),
@@ -212,32 +213,32 @@ FORMULAS: dict[str, Callable[[_Call], int]] = {
     "cpu::max_pool": _window,
     "cpu::avg_pool": _window,
     "cpu::adaptive_avg_pool": lambda call: math.prod(call.sizes(0)),
-    # the largest, differences, exponentials, their sum, and the share of each
+    # maximum, differences, exponentials, their sum, and the quotients
     "aten::_softmax": _each(5),
     **{f"aten::{name}": _arithmetic for name in ("add", "sub", "mul", "div")},
 }
 
-# What reads no more of an input than it writes.
+# Operators that read at most as many input bytes as they write.
 _PARTLY_READ = frozenset(
     f"aten::{name}"
     for name in ("embedding", "index", "index_select", "gather", "slice_copy", "select_copy", "split_copy")
 )
-# What moves nothing.
+# Operators that move no data.
 _NO_WORK = frozenset({"executorch_prim::et_view"})
 
 
 def work(
     method: MethodInfo, item: InstructionInfo, sizes: Mapping[int, Sequence[int]] | None = None
 ) -> Work | None:
-    """How much an instruction does.
+    """Computes the cost of an instruction.
 
     Args:
-        method: the one that it is of.
+        method: the method that contains the instruction.
         item: the instruction.
-        sizes: by number, the sizes of values that have others than the file says, or whose sizes it does not say.
+        sizes: sizes by index of the value; they replace those in the file. Required for dynamic shapes.
 
     Returns:
-        None of what is no kernel or moves nothing, and where a shape is not known.
+        The cost. None if the instruction is not a kernel call, moves no data, or uses a tensor with unknown shape.
     """
     name = item.op.partition(".")[0]
     if item.kind != "kernel" or name in _NO_WORK:
@@ -252,5 +253,9 @@ def work(
     formula = FORMULAS.get(name)
     try:
         return Work(formula(call) if formula else None, nbytes)
-    except (IndexError, TypeError, ValueError):  # the file is another's, and its arguments are not as ours
+    except (
+        IndexError,
+        TypeError,
+        ValueError,
+    ):  # another compiler wrote the file; the arguments differ from ours
         return Work(None, nbytes)

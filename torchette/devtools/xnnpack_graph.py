@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the bytes that a program gives to the XNNPACK backend. Out: the nodes and values of the graph in them.
-"""What is inside a delegate of XNNPACK, ours or ExecuTorch's; the format is `torchette/schema/xnnpack.fbs`."""
+# In: the payload of an XNNPACK delegate. Out: the nodes and values of its graph.
+"""Reads the graph in an XNNPACK delegate of Torchette or ExecuTorch; the format is `torchette/schema/xnnpack.fbs`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from torchette.format import flatbuffer
 from torchette.format.schema import Record, Schema, load
 
 BACKEND = "XnnpackBackend"
-_NONE = 0xFFFFFFFF  # an id that names nothing
-_HEADER = struct.Struct("<4x4sHII")  # magic, its own length, offset and size of the graph
+_NONE = 0xFFFFFFFF  # the id of no value
+_HEADER = struct.Struct("<4x4sHII")  # magic, length of the header, offset and size of the graph
 
-# By the name of the format's datatype: what the elements are for people, and their bits.
+# XNNPACK datatype -> dtype and bits of an element.
 _TYPES = {
     "fp32": ("float32", 32),
     "fp16": ("float16", 16),
@@ -42,34 +42,34 @@ _TYPES = {
 
 @dataclass
 class Quantization:
-    """What integers stand for: `q` is `(q - zero_point) * scale`."""
+    """Affine quantization: real = (q - zero_point) * scale."""
 
-    scheme: str  # per tensor, per channel, per group, per row when it runs
-    scales: list[float]  # empty where the file does not say
+    scheme: str  # per tensor, per channel, per group, or per row when it runs (dynamic)
+    scales: list[float]  # empty if the file contains none
     zero_points: list[int]
     axis: int | None = None
-    group: int | None = None  # elements of a group
+    group: int | None = None  # elements per group
 
 
 @dataclass
 class DelegateValue:
-    """A tensor inside of a delegate."""
+    """A tensor inside a delegate."""
 
     number: int
     dtype: str
     sizes: list[int]
     nbytes: int
     constant: str | None  # the name of its stored bytes, or "inline"
-    argument: int | None  # its place among the delegate's arguments
+    argument: int | None  # index among the delegate's arguments
     quantization: Quantization | None
 
 
 @dataclass
 class DelegateNode:
-    """An operator inside of a delegate; `inputs` and `outputs` are numbers of values."""
+    """An operator inside a delegate; `inputs` and `outputs` are numbers of values."""
 
     op: str
-    handle: int  # the debug handle of what it comes from
+    handle: int  # debug handle of the source node
     inputs: list[int]
     outputs: list[int]
     settings: dict[str, Any] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class DelegateNode:
 
 @dataclass
 class DelegateGraph:
-    """The nodes in the order in which they run, and the values by number."""
+    """The nodes in execution order, and the values by number."""
 
     nodes: list[DelegateNode]
     values: dict[int, DelegateValue]
@@ -89,14 +89,14 @@ def _schema() -> Schema:
 
 
 def read(payload: memoryview, named: Mapping[str, memoryview]) -> DelegateGraph:
-    """The graph in a delegate's bytes.
+    """Decodes the graph in a delegate's payload.
 
     Args:
         payload: the delegate's bytes.
-        named: the program's named data, where constants are.
+        named: the program's named data, which contains the constants.
 
     Raises:
-        FormatError: these are no bytes for XNNPACK, or they are damaged.
+        FormatError: the payload is not an XNNPACK graph, or it is damaged.
     """
     view = memoryview(payload)
     constants = view[len(view) :]
@@ -104,14 +104,16 @@ def read(payload: memoryview, named: Mapping[str, memoryview]) -> DelegateGraph:
         _, _, start, size = _HEADER.unpack_from(view)
         behind, more = struct.unpack_from("<IQ", view, _HEADER.size)
         if start + size > len(view) or behind + more > len(view):
-            raise FormatError("the header of the XNNPACK delegate names bytes behind its end")
+            raise FormatError(
+                "the header of the XNNPACK delegate refers to bytes after the end of the payload"
+            )
         constants, view = view[behind : behind + more], view[start : start + size]
     if bytes(view[4:6]) != b"XN":
-        raise FormatError("the delegate's bytes are no graph for XNNPACK")
+        raise FormatError("the delegate's payload is not an XNNPACK graph")
     graph = flatbuffer.decode(_schema(), view)
 
     def scales(parameters: Record) -> list[float]:
-        """Stored beside the graph, or in it."""
+        """Returns the scales, which are stored in the record, in the constant data, or in the program's named data."""
         if parameters.scale:
             return list(parameters.scale)
         index = parameters.scale_buffer_idx
@@ -186,7 +188,7 @@ def _node(record: Record, values: Mapping[int, DelegateValue]) -> DelegateNode:
                 node.settings[item.name] = given
         elif given != _NONE and given in values:
             (node.outputs if item.name.startswith("output") else node.inputs).append(given)
-    if node.op.startswith("Concatenate"):  # the record has room for five
+    if node.op.startswith("Concatenate"):  # the record always has five input fields
         del node.inputs[int(node.op[len("Concatenate") :]) :]
     limits = record.output_min_max
     if limits is not None and (math.isfinite(limits.output_min) or math.isfinite(limits.output_max)):
