@@ -79,12 +79,12 @@ def test_diff_takes_inputs_and_dynamic_bounds_from_the_file(capsys: pytest.Captu
     """The line in the README, for a model without example inputs."""
     assert main(["diff", "model.py:Net", "net.pte"]) == 0
     done = capsys.readouterr()
-    assert done.out.startswith("nothing departs: ") and "least shape" not in done.out
+    assert done.out.startswith("nothing departs: ") and "minimum shape" not in done.out
     assert "random inputs with the shapes in net.pte: x float32[8, 4], mask float32[8]" in done.err
     assert main(["diff", "model.py:Net", "net.pte", "--json", "--seed", "3"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["random_inputs"] == ["x float32[8, 4]", "mask float32[8]"]
-    assert found["inputs"]["random inputs"] == found["inputs"]["least shape"] == "compared"
+    assert found["inputs"]["random inputs"] == found["inputs"]["minimum shape"] == "compared"
 
 
 @pytest.mark.usefixtures("folder")

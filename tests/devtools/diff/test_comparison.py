@@ -69,7 +69,7 @@ def test_the_corners_of_dynamic_shapes_are_compared() -> None:
     shapes = ({0: torch.export.Dim("n", min=2, max=9)},)
     result = compare(Dynamic().eval(), None, (torch.randn(3, 6),), dynamic_shapes=shapes)
     assert result.equal, result.summary()
-    assert {"least shape", "greatest shape", "infinity", "zeros"} <= {
+    assert {"minimum shape", "maximum shape", "infinity", "zeros"} <= {
         name for name, said in result.inputs.items() if said == "compared"
     }
 
@@ -101,7 +101,7 @@ def test_a_model_gets_random_inputs_and_dynamic_bounds_of_its_file() -> None:
     result = compare(model, data)
     assert result.equal, result.summary()
     assert result.random_inputs == ["x float32[9, 4]", "scale['by'] float32[9, 4]"]
-    assert result.inputs["random inputs"] == result.inputs["least shape"] == "compared"
+    assert result.inputs["random inputs"] == result.inputs["minimum shape"] == "compared"
     assert not compare(model, data, (x,), kwargs={"scale": scale}, search=False).random_inputs
 
 
@@ -150,16 +150,16 @@ def test_weights_in_another_file(tmp_path: Path) -> None:
     assert result.equal and result.operators[0].verdict == "ok"
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_invalid_arguments_raise(tmp_path: Path) -> None:
     module = nn.Linear(4, 4).eval()
     data = bytes(torchette.compile(module, (torch.ones(1, 4),)))
-    with pytest.raises(InputError, match="nothing to compare"):
+    with pytest.raises(InputError, match="no model and no file"):
         compare()
     with pytest.raises(InputError, match="no method 'encode'"):
         compare(file=data, method="encode")
     with pytest.raises(InputError, match="takes 1 input "):
         compare(file=data, inputs=())
-    with pytest.raises(InputError, match="needs inputs"):
+    with pytest.raises(InputError, match="requires inputs"):
         compare(module)
     with pytest.raises(InputError, match="is a tensor"):
         compare(module, data, torch.ones(1, 4))

@@ -94,14 +94,14 @@ def test_the_command_compares_there(data: bytes, tmp_path: Path, capsys: pytest.
     assert cli.main([*words[:-2], "--no-search", "--data-file", "weights.ptd"]) == 2
 
 
-def test_what_goes_wrong_there_is_said(data: bytes) -> None:
+def test_errors_on_the_device_are_reported(data: bytes) -> None:
     with pytest.raises(TargetError, match="cannot be started"):
         Remote(data, "forward", ["/nowhere/ssh"]).execute([X], print)
-    with pytest.raises(TargetError, match="ended with 255: no route"):
+    with pytest.raises(TargetError, match="exited with code 255: no route"):
         Remote(data, "forward", ["sh", "-c", "echo no route >&2; exit 255", "-"]).execute([X], print)
-    with pytest.raises(TargetError, match="no ETDump into"):
+    with pytest.raises(TargetError, match="did not write an ETDump to"):
         Remote(data, "forward", ["true"]).execute([X], print)
-    with pytest.raises(TargetError, match="not the runner's"):
+    with pytest.raises(TargetError, match="is not an ETDump of executor_runner"):
         Remote(data, "forward", ["echo", "hello"], copy=True).execute([X], print)
     with pytest.raises(ExecutionError, match="no such method"):
         Remote(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A model, a file, or both come in, and inputs; which operator departs first goes out. torch and the compiler are imported
-# when it is asked.
-"""Which operator of a file departs first, where in the model, and why.
+# In: a model, a file, or both, and inputs. Out: the first operator that departs. torch and the compiler are imported on the
+# first call of `compare`.
+"""Finds the first operator of a file that departs from torch or from the model, its source line, and the cause.
 
 >>> from torchette.devtools.diff import compare
 >>> print(compare(model, "model.pte", inputs))
@@ -36,33 +36,37 @@ def compare(
     seed: int = 0,
     progress: Callable[[str, str], None] = lambda stage, step: None,
 ) -> DiffResult:
-    """Compares a file with torch, instruction by instruction, and with the model that it was made of.
+    """Compares a file with torch, instruction by instruction, and with the model that it was compiled from.
 
-    Every instruction runs on the runtime, and torch's operator runs on the very values that it has read: a fault is named
-    where it arises. What rounding can do to an operator is measured, and is no fault. With a model, each instruction is also
-    held against what this compiler makes of the model, and that against eager.
+    Each instruction runs on the runtime. torch's operator runs on the same input values, so that a fault is reported where
+    it occurs. The error that rounding can cause is measured for each operator and is not a fault. With a model, each
+    instruction is also compared with this compiler's graph of the model, and that graph with eager.
 
     Args:
-        model: the module, an ExportedProgram of it, or what `torchette.compile` returned, which is then not compiled
-            again; None compares the file with torch alone.
-        file: a .pte file, its path or its bytes; by default what this compiler makes of the model.
-        inputs: positional arguments of the model; by default those of an ExportedProgram, or random values with the shapes
-            and dtypes in the file, dynamic dimensions at their maximum. Other ranges, zeros, infinities and the corners of
-            dynamic shapes are tried besides, unless `search` is False.
-        method: of the file; by default ``forward``, or the only one.
-        kwargs: arguments of the model by name.
-        dynamic_shapes, backend: as for `torchette.compile`; by default the bounds and the backends that the file names.
-        stages: whether the compiler's stages are held against eager, too.
+        model: the module, its ExportedProgram, or the result of `torchette.compile`, which is not compiled again. None
+            compares the file only with torch.
+        file: a .pte file as path or bytes; by default, the model is compiled.
+        inputs: positional arguments of the model. By default those of an ExportedProgram, or random values with the shapes
+            and dtypes in the file, with dynamic dimensions at their maximum.
+        method: name of the file's method; by default ``forward``, or the only method.
+        kwargs: keyword arguments of the model.
+        dynamic_shapes: as for `torchette.compile`; by default the bounds in the file.
+        backend: as for `torchette.compile`; by default the backends in the file.
+        search: also compare other input ranges, zeros, infinities and the corners of dynamic shapes.
+        stages: also compare the compiler's stages with eager.
         data_files: .ptd files with weights of the file.
-        device: what executes the file: by default the runtime in this process.
-        seed: of random inputs.
-        progress: called with (stage, step) before each execution.
+        device: executes the file; by default the runtime in this process.
+        seed: seed of random inputs.
+        progress: function that is called with (stage, step) before each execution.
+
+    Returns:
+        The result; `DiffResult.first` is the first fault in execution order.
 
     Raises:
-        InputError: there is neither a model nor a file, a model without inputs and without a file, no such method, or the
-            inputs do not fit.
-        FormatError: the file is no program.
-        RuntimeLoadError: this runtime cannot load it.
+        InputError: neither a model nor a file is passed, a model is passed without inputs and file, the file has no such
+            method, or the inputs do not match the method.
+        FormatError: the file is not a program, or it is damaged.
+        RuntimeLoadError: this runtime cannot load the file.
         CompileError: the model cannot be compiled.
     """
     from torchette.devtools.diff.comparison import Comparison

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What a user compares comes in; the walk through the file, the model beside it and the stages from eager to the device go
-# together here.
-"""`Comparison`: everything that `compare` does, in order."""
+# In: the arguments of `compare`. Runs the walk through the file, the comparison with the model, and the stages from eager to
+# the device.
+"""`Comparison`: implements `compare`."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
     from torchette.devtools.diff.walk import Device
     from torchette.runtime import Program
 
-# A whole model amplifies what its operators round.
+# Factor for the rounding error of a whole model, which amplifies the errors of its operators.
 _DEPTH = 64.0
 
-# Decibels. Results as far apart as this are no rounding, whichever pass it was.
+# Decibels. A lower signal-to-noise ratio cannot be caused by rounding.
 _FAR = 40.0
 
-# The backends that a delegate's name in the file leads to.
+# Backend id in a file -> backend that the compiler lowers to.
 _FOLDERS = {"XnnpackBackend": "xnnpack", "NullBackend": "null"}
 
 
 class Comparison:
-    """One file, and perhaps its model; see `torchette.devtools.diff.compare` for the arguments."""
+    """One comparison of a file, with or without its model; see `torchette.devtools.diff.compare` for the arguments."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Comparison:
         progress: Callable[[str, str], None] = lambda stage, step: None,
     ) -> None:
         if model is None and file is None:
-            raise InputError("there is nothing to compare", hints=["give a model, a file or both"])
+            raise InputError("no model and no file to compare", hints=["pass a model, a file or both"])
         self._reference: _compile.CompiledModel | None = None
         if isinstance(model, _compile.CompiledModel):
             file, self._reference = bytes(model) if file is None else file, model
@@ -88,7 +88,7 @@ class Comparison:
         stages: bool = True,
         seed: int = 0,
     ) -> DiffResult:
-        """Compares on these inputs, or on random ones of `seed`, and with `search` on others."""
+        """Compares on these inputs, or on random inputs if they are None, and with `search` on further inputs."""
         args, kwargs = self._arguments(inputs, kwargs)
         compiled = self.compiled(args, kwargs) if self._given_file is None else None
         file = self._file(compiled)
@@ -130,15 +130,15 @@ class Comparison:
         walk.faults.sort(key=lambda fault: (fault.instruction is None, fault.instruction or 0))
         return result
 
-    # ---- what is compared ----
+    # ---- the sides of the comparison ----
 
     def _arguments(
         self, inputs: Sequence[Any] | None, kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any] | None, Mapping[str, Any]]:
-        """The arguments that are given, or those of an exported program; None: the file says what to make up."""
+        """Returns the passed arguments or those of an exported program; None for random inputs from the file."""
         if inputs is not None:
             if isinstance(inputs, Tensor):
-                raise InputError("inputs is a tensor", hints=["give a tuple of the model's arguments: (x,)"])
+                raise InputError("inputs is a tensor", hints=["pass a tuple of the model's arguments: (x,)"])
             return tuple(torch.as_tensor(v) if hasattr(v, "__dlpack__") else v for v in inputs), kwargs
         if isinstance(self._model, ExportedProgram) and self._model.example_inputs is not None and not kwargs:
             args, kwargs = self._model.example_inputs
@@ -146,7 +146,7 @@ class Comparison:
         if kwargs:
             return (), kwargs
         if self._given_file is None:
-            raise InputError("a model without a file needs inputs", hints=["compare(model, file, (x,))"])
+            raise InputError("a model without a file requires inputs", hints=["compare(model, file, (x,))"])
         return None, kwargs
 
     def compiled(
@@ -155,8 +155,10 @@ class Comparison:
         kwargs: Mapping[str, Any],
         file: MethodInfo | None = None,
     ) -> _compile.CompiledModel:
-        """What this compiler makes of the model, lowered to what a method of a file runs on, with the dynamic shapes of its
-        signature; without, to the default."""
+        """Compiles the model for the backends of the file's method, with the dynamic shapes of its signature.
+
+        Without a method, uses the default backend.
+        """
         default = _compile.AUTO if file is None else _lowered_to(file)
         if file is not None and self._dynamic_shapes is None and isinstance(self._model, torch.nn.Module):
             self._dynamic_shapes = _dynamic_shapes(self._model, file, tuple(args or ()), dict(kwargs))
@@ -186,7 +188,9 @@ class Comparison:
         default = "forward" if "forward" in names or len(names) != 1 else names[0]
         name = self._given_method or default
         if name not in names:
-            raise InputError(f"the file has no method {name!r}; it has {', '.join(sorted(names)) or 'none'}")
+            raise InputError(
+                f"the file has no method {name!r}; its methods: {', '.join(sorted(names)) or 'none'}"
+            )
         return name
 
     def _program(self, file: pte.PteFile) -> Program:
@@ -217,16 +221,16 @@ class Comparison:
             side.start(flat)
         try:
             outputs = walk.run(device, flat, name, side.follow if side is not None else None)
-        except TorchetteError as error:  # a shape or a value that the method refuses
+        except TorchetteError as error:  # the method does not accept this shape or value
             if name == self._name:
                 raise
-            result.inputs[name] = f"refused: {error.message}"
+            result.inputs[name] = f"not accepted: {error.message}"
             return None
         if outputs is None and name != self._name:
             reason = walk.faults[-1].reason
             if side is None or not self._model_runs(side, flat):
                 del walk.faults[before:]
-                result.inputs[name] = f"refused: {reason}"
+                result.inputs[name] = f"not accepted: {reason}"
                 return None
         result.inputs[name] = "compared" if outputs is not None else "failed"
         if side is not None:
@@ -237,7 +241,7 @@ class Comparison:
     def _model_runs(side: ModelSide, flat: list[Any]) -> bool:
         try:
             _flat_results(side.program, flat)
-        except Exception:  # the model refuses these inputs as the file does
+        except Exception:  # the model fails on these inputs as well
             return False
         return True
 
@@ -246,7 +250,7 @@ class Comparison:
     def _stages(
         self, side: ModelSide, flat: list[Any], outputs: list[Any] | None, result: DiffResult
     ) -> None:
-        """Eager, what torch.export captured, core, Edge, planned, and the file; each against eager."""
+        """Compares each stage with eager: torch.export, core, Edge, planned, and the file."""
         captured = self._captured
         eager, given = self._eager(captured, flat)
         expected = eager(given)
@@ -264,7 +268,7 @@ class Comparison:
         for name, values in stages:
             try:
                 found = values()
-            except Exception:  # a stage that torch cannot evaluate is left out, the others stay
+            except Exception:  # torch cannot evaluate this stage; skip it
                 continue
             result.stages.append(StageRow(name, self._name, _worst(found, expected)))
             if name not in ("ATen", "planned"):
@@ -280,7 +284,7 @@ class Comparison:
     def _eager(
         self, captured: ExportedProgram, flat: list[Any]
     ) -> tuple[Callable[[list[Any]], list[Any]], list[Any]]:
-        """The model in eager mode as a function of inputs and weights, and these: both are rounded."""
+        """Returns the eager model as a function of inputs and weights, and these values. Both are perturbed."""
         module = self._model if isinstance(self._model, torch.nn.Module) else captured.module()
         weights: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
         weights |= {name: value for name, value in module.named_buffers() if value.is_floating_point()}
@@ -310,8 +314,10 @@ class Comparison:
         result.faults.append(fault)
 
     def _pass_at_fault(self, verdict: Verdict, flat: list[Any], side: ModelSide) -> Fault | None:
-        """Compiles again, and compares the graph before and after each pass. None where no pass changes the results, and
-        they are close: then many operators round a little differently."""
+        """Returns the fault of the pass that changed the results. Compiles again with a comparison after each pass.
+
+        Returns None if no pass changed them and the results are close: then the rounding of many operators adds up.
+        """
         args, kwargs = pytree.tree_unflatten(list(flat), side.program.call_spec.in_spec)
         if self._reference is not None:
             self._lowered_to = self._backend or _lowered_to(side.info)
@@ -335,7 +341,7 @@ class Comparison:
     # ---- delegates ----
 
     def _look_into_delegates(self, side: ModelSide, walk: Walk, flat: list[Any]) -> None:
-        """Names the operator inside of a delegate that departs."""
+        """Replaces faults of delegates by faults of the operator inside that departs."""
         for number, fault in enumerate(walk.faults):
             node = (
                 side.node(fault.instruction)
@@ -365,16 +371,16 @@ class Comparison:
 
 
 def _lowered_to(file: MethodInfo) -> list[str] | str:
-    """The backends that a method runs on, by their folders.
+    """Returns the backends that a method uses, as names for the compiler.
 
     Raises:
-        InputError: it calls one that has none.
+        InputError: the compiler does not know how to lower to one of the backends.
     """
     names = list(dict.fromkeys(each.backend for each in file.delegates))
     unknown = [name for name in names if name not in _FOLDERS]
     if unknown:
         raise InputError(
-            f"the file calls {', '.join(unknown)}, and it is not known how to lower to it",
+            f"the compiler does not know how to lower to {', '.join(unknown)}, which the file uses",
             hints=["compare(..., backend=MyPartitioner())"],
         )
     engine = any(each.op.startswith("cpu::") for each in file.instructions)
@@ -398,7 +404,7 @@ def _worst(found: Sequence[Any], expected: Sequence[Any]) -> Numbers:
 
 
 def _output(ours: object, theirs: object) -> Numbers | None:
-    """How far an output is off; None for what is no tensor of that shape."""
+    """Returns the difference of an output; None if the outputs are not tensors of one shape."""
     if not isinstance(ours, Tensor) or not isinstance(theirs, Tensor):
         return None
     ours = torch.view_as_real(ours.resolve_conj()) if ours.is_complex() else ours
@@ -408,8 +414,7 @@ def _output(ours: object, theirs: object) -> Numbers | None:
 def _dynamic_shapes(
     model: torch.nn.Module, file: MethodInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> DynamicShapes:
-    """The dynamic dimensions and symbolic numbers of a method's inputs, as `torch.export.export` accepts them; None: there
-    are none."""
+    """Returns the dynamic shapes of a method's inputs in the form of `torch.export.export`; None if all are static."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
     if len(leaves) != len(file.inputs):
         return None
@@ -424,7 +429,7 @@ def _dynamic_shapes(
 
 
 def _dynamic_shape(file: MethodInfo, value: ValueInfo) -> Any:
-    """The dynamic shape of an input; None: it is static."""
+    """Returns the dynamic shape of an input; None if it is static."""
     if value.tensor is None:
         return torch.export.Dim.AUTO if value.kind == "int" and file.reads(value.index) else None
     dims = {

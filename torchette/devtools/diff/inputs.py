@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The inputs of a user come in, more of them go out: where faults hide that the first ones do not show.
-"""`searched`: inputs at the edges of what a method takes."""
+# In: inputs of a method. Out: more inputs, for faults that the first inputs do not reveal.
+"""`searched` yields inputs at the limits of the values and shapes that a method accepts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import Tensor
 
 from torchette.runtime import MethodMeta
 
-# A dimension without an upper bound is tried at this size.
+# Maximum size for a dimension without an upper bound.
 _LARGE = 64
 
 
 def searched(meta: MethodMeta, given: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
-    """(name, inputs): other ranges, saturation, zeros, infinities, and the corners of dynamic shapes.
+    """Yields (name, inputs): other ranges, saturation, zeros, infinities, and the corners of dynamic shapes.
 
-    Integers keep the range of those that were given: an index must stay one.
+    Integers keep the range of the original inputs, because they can be indices.
     """
     base = [torch.as_tensor(value) if hasattr(value, "__dlpack__") else value for value in given]
     floats = [value for value in base if isinstance(value, Tensor) and value.is_floating_point()]
-    whole = [
+    integers = [
         value
         for value in base
         if isinstance(value, Tensor) and not value.is_floating_point() and value.dtype != torch.bool
@@ -51,14 +51,14 @@ def searched(meta: MethodMeta, given: Sequence[Any]) -> Iterator[tuple[str, list
         }
         for name, change in ways.items():
             yield name, [change(v) if isinstance(v, Tensor) and v.is_floating_point() else v for v in base]
-    if whole:
+    if integers:
         changes: dict[str, Callable[[Tensor], Tensor]] = {
             "lowest": lambda x: torch.full_like(x, int(x.min())) if x.numel() else x,
             "highest": lambda x: torch.full_like(x, int(x.max())) if x.numel() else x,
             "reversed": lambda x: x.flatten().flip(0).reshape(x.shape),
         }
         for name, change in changes.items():
-            yield name, [change(v) if any(v is item for item in whole) else v for v in base]
+            yield name, [change(v) if any(v is item for item in integers) else v for v in base]
     yield from _corners(meta, base)
 
 
@@ -76,7 +76,7 @@ def _corners(meta: MethodMeta, base: Sequence[Any]) -> Iterator[tuple[str, list[
         ranges.append(info.ranges if info is not None else ())
     if not any(least != most for each in ranges for least, most in each):
         return
-    for name, choose in (("least shape", min), ("greatest shape", max)):
+    for name, choose in (("minimum shape", min), ("maximum shape", max)):
         changed = []
         for value, bounds in zip(base, ranges, strict=True):
             for dim, (least, most) in enumerate(bounds):
@@ -87,7 +87,7 @@ def _corners(meta: MethodMeta, base: Sequence[Any]) -> Iterator[tuple[str, list[
 
 
 def _resized(x: Tensor, dim: int, size: int) -> Tensor:
-    """The tensor with another size of a dimension, its elements repeated."""
+    """Returns the tensor with another size of a dimension; its elements are repeated."""
     if x.shape[dim] == 0:
         return x.new_zeros([size if d == dim else n for d, n in enumerate(x.shape)])
     return x.index_select(dim, torch.arange(size) % x.shape[dim]).contiguous()

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Two results of one operator on the same inputs come in; numbers about their difference go out, and whether rounding can
-# explain it. What rounding can do is measured, not assumed: the operator is run again, in float64, on inputs that are off
-# by one rounding.
-"""`measure`: how far two tensors are apart. `judge`: whether that is a fault."""
+# In: two results of one operator on the same inputs. Out: metrics of their difference, and whether rounding explains it.
+# The effect of rounding is measured: the operator runs again, in float64, on inputs that are perturbed by one rounding.
+"""`measure` computes the difference of two tensors; `judge` decides whether it is a fault."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from torchette.devtools.diff.operators import tensors
 
-# How many roundings of its own result, and of its inputs, an implementation may be off.
+# Allowed error in roundings: of the result (OWN), and of the inputs (INPUTS).
 OWN, INPUTS = 8, 32
 
 _TINY = 5e-324
@@ -26,13 +25,13 @@ Run = Callable[[list[Any]], list[Any]]
 
 @dataclass(frozen=True)
 class Numbers:
-    """How far a tensor is from what it should be.
+    """Metrics of the difference between a tensor and its expected value.
 
     Attributes:
-        max_abs: the largest difference of two elements; infinite where one of them is no number.
-        snr: signal to noise in decibels, 10 log10(sum of squares / sum of squared differences); infinite where equal.
-        cosine: of the angle between the two as vectors.
-        ulp: the largest difference in units in the last place of the element that should be there.
+        max_abs: maximum absolute difference; infinite if an element is NaN in only one tensor.
+        snr: signal-to-noise ratio in decibels, 10 log10(sum of squares / sum of squared differences); infinite if equal.
+        cosine: cosine similarity of the flattened tensors.
+        ulp: maximum difference in units in the last place of the expected element.
     """
 
     max_abs: float
@@ -41,7 +40,7 @@ class Numbers:
     ulp: float
 
     def worse(self, other: Numbers) -> Numbers:
-        """The worse of each number."""
+        """Returns the worse value of each metric."""
         return Numbers(
             max(self.max_abs, other.max_abs),
             min(self.snr, other.snr),
@@ -54,7 +53,7 @@ EQUAL = Numbers(0.0, math.inf, 1.0, 0.0)
 
 
 def measure(actual: Tensor, expected: Tensor) -> Numbers:
-    """The difference of two tensors of one shape; elements that are the same infinity or both NaN do not differ."""
+    """Compares two tensors of one shape. Equal infinities are equal, and so are two NaNs."""
     if actual.numel() == 0:
         return EQUAL
     dtype = actual.dtype
@@ -87,17 +86,17 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _last_place(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The distance of two neighbours of a dtype near each element."""
-    facts = torch.finfo(dtype)
+    """Returns the distance between adjacent values of a dtype near each element."""
+    info = torch.finfo(dtype)
     return (
-        torch.clamp(torch.exp2(torch.floor(torch.log2(x.abs().clamp(min=facts.tiny)))), max=facts.max)
-        * facts.eps
+        torch.clamp(torch.exp2(torch.floor(torch.log2(x.abs().clamp(min=info.tiny)))), max=info.max)
+        * info.eps
     )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether results depart, what was expected, and the numbers of the worst of them."""
+    """Whether results depart, the reason, and the metrics of the worst result."""
 
     departs: bool
     reason: str
@@ -105,13 +104,16 @@ class Verdict:
 
 
 def judge(actual: Sequence[Any], run: Run, inputs: Sequence[Any], growth: float = 1.0) -> Verdict:
-    """Compares what a kernel has written with what `run` yields on the same inputs.
+    """Compares the results of a kernel with those of `run` on the same inputs.
 
     Args:
-        actual: the kernel's results: tensors, numbers, or None for what is not compared.
-        run: computes the results from inputs, whose floats may be float64 instead.
-        inputs: tensors and other values, as the kernel has read them.
-        growth: how many times more a long sum may be off than a single rounding; see `growth_of`.
+        actual: the kernel's results: tensors, scalars, or None for values that are not compared.
+        run: computes the expected results from inputs, which can be float64 instead of their own dtype.
+        inputs: tensors and other values that the kernel read.
+        growth: factor by which the error of long sums can exceed a single rounding; see `growth_of`.
+
+    Raises:
+        NoReference: torch cannot run the operator on these inputs.
     """
     failure: Exception | None = None
     actual = _flat(actual)
@@ -121,7 +123,7 @@ def judge(actual: Sequence[Any], run: Run, inputs: Sequence[Any], growth: float 
 
     try:
         native: list[Any] | None = compute(list(inputs))
-    except Exception as error:  # torch lacks some kernels of 16 bits
+    except Exception as error:  # torch lacks some 16-bit kernels
         native, failure = None, error
     if native is not None and _equal(actual, native):
         return Verdict(False, "", EQUAL)
@@ -129,7 +131,7 @@ def judge(actual: Sequence[Any], run: Run, inputs: Sequence[Any], growth: float 
     if native is None and wide is None:
         raise NoReference(str(failure)) from failure
     worst = Verdict(False, "", EQUAL)
-    shaken: list[list[Any]] | None = None
+    perturbed: list[list[Any]] | None = None
     infinite = not all(bool(item.isfinite().all()) for item in tensors(inputs))
     best: list[Any] = wide or native or []
     for number, given in enumerate(actual):
@@ -140,23 +142,23 @@ def judge(actual: Sequence[Any], run: Run, inputs: Sequence[Any], growth: float 
         if not isinstance(given, Tensor):
             if not _same_number(given, rounded):
                 return Verdict(
-                    True, f"is {given}, should be {rounded}", Numbers(math.inf, -math.inf, 0.0, math.inf)
+                    True, f"is {given}, expected {rounded}", Numbers(math.inf, -math.inf, 0.0, math.inf)
                 )
             continue
         exact = exact if isinstance(exact, Tensor) else torch.as_tensor(exact)
         rounded = rounded if isinstance(rounded, Tensor) else torch.as_tensor(rounded)
         if given.shape != exact.shape:
-            text = f"has the shape {list(given.shape)}, should have {list(exact.shape)}"
+            text = f"has shape {list(given.shape)}, expected {list(exact.shape)}"
             return Verdict(True, text, Numbers(math.inf, -math.inf, 0.0, math.inf))
         if torch.equal(given, rounded.to(given.dtype)):
             continue
-        if shaken is None:
-            shaken = [
+        if perturbed is None:
+            perturbed = [
                 found
-                for found in (_try(compute, _shake(inputs, seed, wide is not None)) for seed in (1, 2))
+                for found in (_try(compute, _perturb(inputs, seed, wide is not None)) for seed in (1, 2))
                 if found is not None
             ]
-        verdict = _one(given, rounded, exact, [found[number] for found in shaken or ()], growth, infinite)
+        verdict = _one(given, rounded, exact, [found[number] for found in perturbed or ()], growth, infinite)
         if verdict.departs:
             return verdict
         worst = Verdict(False, "", worst.numbers.worse(verdict.numbers))
@@ -164,16 +166,16 @@ def judge(actual: Sequence[Any], run: Run, inputs: Sequence[Any], growth: float 
 
 
 class NoReference(Exception):
-    """There is nothing to compare with: torch cannot run the operator on these inputs."""
+    """torch cannot run the operator on these inputs."""
 
 
 def _one(
-    given: Tensor, rounded: Tensor, exact: Tensor, shaken: list[Tensor], growth: float, infinite: bool
+    given: Tensor, rounded: Tensor, exact: Tensor, perturbed: list[Tensor], growth: float, infinite: bool
 ) -> Verdict:
     a, e, r = _wide(given), _wide(exact), _wide(rounded)
     numbers = measure(given, rounded)
     response = torch.zeros_like(e)
-    for other in map(_wide, shaken):
+    for other in map(_wide, perturbed):
         same = (other == e) | (other.isnan() & e.isnan())
         change = torch.nan_to_num((other - e).abs(), nan=math.inf, posinf=math.inf)
         response = torch.maximum(response, torch.where(same, 0.0, change))
@@ -183,36 +185,38 @@ def _one(
         if not bool(wrong.any()):
             return Verdict(False, "", numbers)
         return Verdict(True, f"{int(wrong.sum())} of {a.numel()} elements differ", numbers)
-    facts = torch.finfo(given.dtype)
+    info = torch.finfo(given.dtype)
     kind = (a.isnan() != r.isnan()) | (a.isinf() != r.isinf()) | (a.isinf() & (a != r))
-    if infinite:  # an infinity that goes in may come out as one or as NaN
+    if infinite:  # an infinite input can produce an infinity or NaN
         kind = a.isfinite() != r.isfinite()
     agreed = (e.isnan() == r.isnan()) & (e.isinf() == r.isinf()) & (e.isfinite() | (e == r) | e.isnan())
-    odd = kind & agreed & (response != math.inf) & ~(finite & (e.abs() > 0.9 * facts.max))
+    odd = kind & agreed & (response != math.inf) & ~(finite & (e.abs() > 0.9 * info.max))
     if bool(odd.any()):
         at = int(odd.flatten().nonzero()[0])
-        text = f"{int(odd.sum())} of {a.numel()} elements are of another kind, such as {a.flatten()[at]} for {r.flatten()[at]}"
+        text = f"{int(odd.sum())} of {a.numel()} elements are finite, infinite or NaN unlike expected, such as {a.flatten()[at]} instead of {r.flatten()[at]}"
         return Verdict(True, text, numbers)
-    settled = response[response.isfinite() & finite]
-    typical = float(settled.square().mean().sqrt()) if settled.numel() else 0.0
+    finite_response = response[response.isfinite() & finite]
+    typical = float(finite_response.square().mean().sqrt()) if finite_response.numel() else 0.0
     theirs = (r - e).abs()[finite]
     most = float(theirs.max()) if theirs.numel() else 0.0
-    allowed = facts.eps * OWN * e.abs() + growth * INPUTS * (response + typical) + 4 * most + 2 * facts.tiny
+    allowed = info.eps * OWN * e.abs() + growth * INPUTS * (response + typical) + 4 * most + 2 * info.tiny
     beyond = ((a - e).abs() > allowed) & finite & a.isfinite()
     if not bool(beyond.any()):
         return Verdict(False, "", numbers)
     excess = torch.where(beyond, (a - e).abs() / allowed, torch.zeros_like(a))
     at = int(excess.argmax())
     text = (
-        f"{int(beyond.sum())} of {a.numel()} elements are off by more than rounding can be, one by "
-        f"{excess.flatten()[at]:.3g} times that: {a.flatten()[at]:.6g} for {e.flatten()[at]:.6g}"
+        f"{int(beyond.sum())} of {a.numel()} elements exceed the rounding error, the worst by a factor of "
+        f"{excess.flatten()[at]:.3g}: {a.flatten()[at]:.6g} instead of {e.flatten()[at]:.6g}"
     )
     return Verdict(True, text, numbers)
 
 
 def growth_of(inputs: Sequence[Any], outputs: Sequence[Any], pointwise: bool) -> float:
-    """How much more than one rounding a result may be off that sums many terms: the root of their number, estimated
-    from the sizes of what goes in and out."""
+    """Estimates the factor by which the error of a sum exceeds one rounding: the square root of its number of terms.
+
+    The number of terms is estimated from the sizes of inputs and outputs.
+    """
     sizes = sorted((item.numel() for item in tensors(inputs) if item.is_floating_point()), reverse=True)
     out = max((item.numel() for item in tensors(outputs)), default=0)
     if pointwise or not sizes or not out:
@@ -222,7 +226,7 @@ def growth_of(inputs: Sequence[Any], outputs: Sequence[Any], pointwise: bool) ->
 
 
 def _flat(values: Sequence[Any]) -> list[Any]:
-    """Lists of tensors taken apart."""
+    """Returns the items of nested lists."""
     found: list[Any] = []
     for value in values:
         found += _flat(value) if isinstance(value, (list, tuple)) else [value]
@@ -260,7 +264,7 @@ def _same_number(a: object, b: object) -> bool:
 
 
 def _widened(value: object) -> Any:
-    """Floats as float64, also those in lists."""
+    """Returns floating-point tensors as float64, also in lists."""
     if isinstance(value, Tensor):
         if value.is_complex():
             return value.to(torch.complex128)
@@ -270,13 +274,13 @@ def _widened(value: object) -> Any:
     return value
 
 
-def _shake(inputs: Sequence[Any], seed: int, wide: bool) -> list[Any]:
-    """The inputs, as float64 if `wide`, each element off by one rounding of its own dtype, up or down at random."""
+def _perturb(inputs: Sequence[Any], seed: int, wide: bool) -> list[Any]:
+    """Perturbs each input element by one rounding of its dtype, up or down at random; returns float64 if `wide`."""
     generator = torch.Generator().manual_seed(seed)
 
-    def shaken(value: object) -> Any:
+    def perturbed(value: object) -> Any:
         if isinstance(value, (list, tuple)):
-            return [shaken(item) for item in value]
+            return [perturbed(item) for item in value]
         if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
             return value
         exact = _widened(value)
@@ -284,11 +288,11 @@ def _shake(inputs: Sequence[Any], seed: int, wide: bool) -> list[Any]:
         moved = exact * (1 + signs * torch.finfo(value.dtype).eps)
         return moved if wide else moved.to(value.dtype)
 
-    return [shaken(value) for value in inputs]
+    return [perturbed(value) for value in inputs]
 
 
 def _try(run: Run, inputs: list[Any]) -> list[Any] | None:
     try:
         return run(inputs)
-    except Exception:  # torch may have no such kernel for float64
+    except Exception:  # torch may lack a float64 kernel
         return None

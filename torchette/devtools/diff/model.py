@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The compiler's graph of a model comes in, and the steps of a file's execution. Each instruction is held against the node
-# that it should be, on the values that the file has computed: a wrong weight, argument, layout, plan or rewrite is named
-# at its instruction.
-"""`ModelSide`: what a model asks of each instruction of a file."""
+# In: the compiler's graph of a model, and the executed instructions of a file. Each instruction is compared with its node in
+# the graph, on the values that the file computed, so that a wrong weight, argument, layout, memory plan or rewrite is
+# reported at its instruction.
+"""`ModelSide`: the expected result of each instruction of a file, according to a model."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from torchette.exir.program import ExecutorchProgramManager
 from torchette.format import pte
 from torchette.format.schema import Record
 
-# How much more than one rounding a few operators in a row may be off.
+# Factor by which the error of several consecutive operators can exceed one rounding.
 _CHAIN = 64.0
 
 _QUANTIZED = ("quantize", "dequantize")
-# Constants of such names are scales and zero points, where quantization is spelled out.
+# Constants with these words in their names are scales and zero points.
 _PARAMETERS = ("quantize", "scale", "zero_point")
 
 
 class ModelSide:
-    """A compiled model, beside a walk through a file that was made of the same model, perhaps by others."""
+    """A compiled model, and the `Walk` through a file of the same model, which another compiler may have written."""
 
     def __init__(self, manager: ExecutorchProgramManager, method: str, walk: Walk) -> None:
         self.manager, self._walk = manager, walk
@@ -52,13 +52,12 @@ class ModelSide:
         self.walk_of_model = Walk(self._file, self._plan, self.info)
         self._memory = self.walk_of_model.memory
         self._pairs, self.extra, self.missing = align(walk.method, self.info)
-        self._theirs = {
-            theirs: ours for ours, theirs in self._pairs.items()
-        }  # the model's instruction -> the file's
+        # the model's instruction -> the file's instruction
+        self._theirs = {theirs: ours for ours, theirs in self._pairs.items()}
         self._value_map = self._map_values()
         self._model_value = {ours: theirs for theirs, ours in self._value_map.items()}
         self._check_weights = self._same_model()
-        self.departing_inputs: dict[int, list[Any]] = {}  # of delegates that depart
+        self.departing_inputs: dict[int, list[Any]] = {}  # by instruction, for delegates that depart
         self._interface = GraphInterface.of(self.program.graph_module, self.program.graph_signature)
         self._constant_nodes = self._interface.constants
         self._names = {
@@ -77,15 +76,15 @@ class ModelSide:
                 row.node, row.module = called.name, module_path(called)
                 row.source = row.source or _line(called)
 
-    # ---- which node is which instruction ----
+    # ---- correspondence of nodes and instructions ----
 
     def node(self, instruction: int) -> Node | None:
-        """The node that an instruction of the file should be; None for one that the model does not have."""
+        """Returns the node that corresponds to an instruction of the file; None if the model has none."""
         theirs = self._pairs.get(instruction)
         return None if theirs is None else self._nodes[theirs]
 
     def _map_values(self) -> dict[int, int]:
-        """The model's values -> the file's, by the instructions that use both."""
+        """Maps the model's values to the file's values, through the instructions that use both."""
         found: dict[int, int] = {}
         for ours, theirs in self._pairs.items():
             mine, other = self._walk.records[ours], self.walk_of_model.records[theirs]
@@ -97,7 +96,7 @@ class ModelSide:
         return found
 
     def _same_model(self) -> bool:
-        """Whether half of the constants are the model's, bit for bit: then each that is not is a fault."""
+        """Whether at least half of the constants equal the model's bitwise; then each other constant is a fault."""
         same = other = 0
         for ours, theirs in self._pairs.items():
             for a, b in self._constants(ours, theirs):
@@ -106,7 +105,7 @@ class ModelSide:
         return same >= other
 
     def _constants(self, ours: int, theirs: int) -> list[tuple[int, int]]:
-        """Stored tensors that an instruction of the file reads, and those that it should read."""
+        """Returns pairs of the stored tensors that an instruction of the file reads, and those of the model."""
         args, wanted = (
             arguments_of(self._walk.records[ours]),
             arguments_of(self.walk_of_model.records[theirs]),
@@ -123,7 +122,7 @@ class ModelSide:
     # ---- one execution ----
 
     def start(self, inputs: Sequence[Any]) -> None:
-        """Begins an execution on these inputs."""
+        """Starts an execution on these inputs."""
         self._env: dict[Node, Any] = {}
         self._evaluator = _Evaluator(self.program.graph_module, garbage_collect_values=False)
         self._evaluator.env = self._env
@@ -137,16 +136,15 @@ class ModelSide:
             value = stored.detach() if stored is not None else next(given, None)
             value = torch.as_tensor(value) if hasattr(value, "__dlpack__") else value
             if isinstance(value, Tensor) and node not in self._constant_nodes:
-                value = value.clone()  # it may be written to
+                value = value.clone()  # the graph may write to it
             self._env[node] = value
         self._done = 0
-        self._reference: set[Node] = set()  # nodes whose values the file did not compute
-        self._extra_writes: dict[
-            int, int
-        ] = {}  # the file's values -> the instruction, which the model does not have
+        self._reference: set[Node] = set()  # nodes that the file did not compute
+        # file value -> the instruction that wrote it, if the model has no such instruction
+        self._extra_writes: dict[int, int] = {}
 
     def follow(self, step: Step) -> None:
-        """Takes the next instruction of the file."""
+        """Processes the next instruction of the file."""
         index = step.info.index
         node = self.node(index)
         if node is None:
@@ -160,12 +158,12 @@ class ModelSide:
             return
         self._advance(self._main[node])
         if self._done > self._main[node]:
-            return  # it has come out of order
+            return  # the instruction is out of order
         self._check(step, node)
         self._done = self._main[node] + 1
 
     def finish(self, outputs: Sequence[Any] | None) -> None:
-        """Ends an execution: what the file lacks at its end is found in its outputs."""
+        """Ends an execution: compares the outputs, which reveals instructions that are missing at the end of the file."""
         if outputs is None:
             return
         self._advance(len(self._order))
@@ -192,19 +190,19 @@ class ModelSide:
                 self._walk.add(self._blame(node, [], verdict, text))
 
     def _advance(self, until: int) -> None:
-        """Evaluates what lies before a node and that no instruction of the file was held against."""
+        """Evaluates the nodes before `until` that were not compared with an instruction."""
         while self._done < until:
             node = self._order[self._done]
             self._done += 1
             if node in self._env or not is_comparable(node.meta.get("functional", node.target)):
-                continue  # what `empty` yields, say, is unknown, and what needs it is not judged
+                continue  # results such as that of `empty` are undefined; their users are not judged
             found = self._taken_from_file(node)
             if found is not None:
                 self._env[node] = found
                 continue
             try:
                 self._env[node] = self._evaluator.run_node(node)
-            except Exception:  # what it needs is missing: what needs it is left out, too
+            except Exception:  # an input is missing; the users of this node are skipped as well
                 continue
             if (node.op == "call_function" and self._is_computed(node)) or any(
                 each in self._reference for each in node.all_input_nodes
@@ -215,7 +213,7 @@ class ModelSide:
         return node in self._instructions
 
     def _taken_from_file(self, node: Node) -> Any:
-        """What control flow yields, which is many instructions: as it lies in the file's memory."""
+        """Returns the results of control flow, which is many instructions, from the file's simulated memory."""
         if control_flow.form(node) is None:
             return None
         found = self._values.get(node)
@@ -283,7 +281,7 @@ class ModelSide:
         if delegate:
             self._walk.enter(row, verdict)
         if step.departs:
-            pass  # the kernel's fault, which is known
+            pass  # the kernel's fault was already added
         elif verdict.departs:
             if delegate:
                 self.departing_inputs[step.info.index] = [
@@ -311,7 +309,7 @@ class ModelSide:
             node.kwargs = kwargs
 
     def _delegate(self, node: Node) -> tuple[Any, ...]:
-        """What the operators of a delegate yield, in the floats of its inputs."""
+        """Runs the operators of a delegate, in the floating-point dtype of its inputs."""
         lowered = self._env[node_arg(node)]
         values = [self._env[each] if isinstance(each, Node) else each for each in node.args[1:]]
         return delegate_results(lowered.original_module, values)
@@ -320,10 +318,10 @@ class ModelSide:
         several = isinstance(node.meta.get("spec"), tuple) or isinstance(wanted, tuple)
         self._env[node] = tuple(actual) if several or len(actual) > 1 else actual[0]
 
-    # ---- whose fault ----
+    # ---- cause of a fault ----
 
     def _compare_constants(self, step: Step, theirs: int) -> None:
-        """Names a constant that is not the model's, however small its effect."""
+        """Reports a constant that differs from the model's, even if its effect is small."""
         row = self._walk.rows[step.info.index]
         for a, b in self._constants(step.info.index, theirs):
             found = self._different_constant(a, b)
@@ -353,7 +351,7 @@ class ModelSide:
         if list(x.dim_order) != list(y.dim_order):
             return (
                 "layout",
-                f"a constant has the dim order {list(x.dim_order)}, should have {list(y.dim_order)}",
+                f"a constant has dim order {list(x.dim_order)}, expected {list(y.dim_order)}",
             )
         is_parameter = any(word in self._names.get(b, "") for word in _PARAMETERS)
         return "quantization" if is_parameter else "weight", _difference_text(one, two)
@@ -364,7 +362,7 @@ class ModelSide:
         return "quantization" if quantized and kind in ("pass", "weight") else kind
 
     def _blame(self, node: Node, steps: list[Step], verdict: Verdict, reason: str) -> Fault:
-        """The fault of a node whose value departs: its own, or of what the file has or lacks before it."""
+        """Returns the fault of a node that departs, or of an extra or missing instruction before it."""
         name = self._walk.name
         if steps:
             step = steps[0]
@@ -372,7 +370,9 @@ class ModelSide:
             extra = self._extra_source(step)
             if extra is not None:
                 other = self._walk.rows[extra]
-                text = f"the model has no such operator there; what reads it, {row.operator}, {reason}"
+                text = (
+                    f"the model has no such operator there; {row.operator}, which reads its result, {reason}"
+                )
                 return Fault("pass", other.operator, extra, other.source, text, name, verdict.numbers)
         lacking = self._lacking(node)
         if lacking is not None and (not steps or lacking is not node):
@@ -398,7 +398,7 @@ class ModelSide:
         )
 
     def _extra_source(self, step: Step) -> int | None:
-        """The instruction that the model does not have and that an argument comes from."""
+        """Returns the instruction that wrote an argument, if the model does not have that instruction."""
         memory = self._walk.memory
         for index in arguments_of(self._walk.records[step.info.index]):
             for member in memory.members(index) if index >= 0 else ():
@@ -411,7 +411,7 @@ class ModelSide:
         return None
 
     def _lacking(self, node: Node) -> Node | None:
-        """The nearest operator before a node, or the node, that the file has no instruction for."""
+        """Returns the node or its nearest predecessor for which the file has no instruction."""
         stack, seen = [node], set()
         while stack:
             each = stack.pop(0)
@@ -424,7 +424,7 @@ class ModelSide:
         return None
 
     def _kind(self, step: Step, node: Node) -> tuple[str, str]:
-        """What is different between an instruction and what it should be."""
+        """Returns the kind of difference between an instruction and its expected form, and a description."""
         ours, theirs = step.info.index, self._pairs[step.info.index]
         if is_delegate_call(node):
             return "backend", ""
@@ -446,20 +446,20 @@ class ModelSide:
 
     def _different(self, step: Step, a: int, b: int) -> tuple[str, str] | None:
         if a < 0 or b < 0:
-            return None if a == b else ("pass", "one of them is None")
+            return None if a == b else ("pass", "only one of the arguments is None")
         if not isinstance(a, int):
             return None
         file, model = self._walk.memory, self._memory
         x, y = file.record(a), model.record(b)
         if type(x) is not type(y):
-            return "pass", f"is {type(x).__name__}, should be {type(y).__name__}"
+            return "pass", f"is {type(x).__name__}, expected {type(y).__name__}"
         if isinstance(x, pte.Tensor):
             if file.is_constant(a) and model.is_constant(b):
                 found = self._different_constant(a, b)
                 if found is not None:
                     return found
             if list(x.dim_order) != list(y.dim_order):
-                return "layout", f"has the dim order {list(x.dim_order)}, should have {list(y.dim_order)}"
+                return "layout", f"has dim order {list(x.dim_order)}, expected {list(y.dim_order)}"
             source = step.sources.get(a)
             base = None if source is None else self._model_value.get(source.value)
             if (
@@ -474,11 +474,11 @@ class ModelSide:
                 if here != there:
                     return (
                         "plan",
-                        f"begins {here} bytes behind what was last written there, should begin {there} behind",
+                        f"starts {here} bytes after the last value that was written there, expected {there}",
                     )
             mapped = self._value_map.get(b)
             if mapped is not None and mapped != a:
-                return "pass", f"is value %{a}, should be %{mapped}"
+                return "pass", f"is value %{a}, expected %{mapped}"
             return None
         if isinstance(x, (pte.IntList, pte.TensorList, pte.OptionalTensorList)):
             for one, two in zip(x.items, y.items, strict=False):
@@ -488,13 +488,13 @@ class ModelSide:
             return (
                 None
                 if len(x.items) == len(y.items)
-                else ("pass", f"has {len(x.items)} items, should have {len(y.items)}")
+                else ("pass", f"has {len(x.items)} items, expected {len(y.items)}")
             )
-        return None if x == y else ("pass", f"is {_plain(x)}, should be {_plain(y)}")
+        return None if x == y else ("pass", f"is {_plain(x)}, expected {_plain(y)}")
 
 
 def align(file: MethodInfo, model: MethodInfo) -> tuple[dict[int, int], list[int], list[int]]:
-    """Which instruction of a file is which of a model's: (pairs, instructions of the file alone, of the model alone)."""
+    """Aligns the instructions of a file and a model: (pairs, only in the file, only in the model)."""
     lined = any(it.source for it in file.instructions)
     ours, theirs = ([_key(info, it, lined) for it in info.instructions] for info in (file, model))
     if ours == theirs:
@@ -510,7 +510,7 @@ def align(file: MethodInfo, model: MethodInfo) -> tuple[dict[int, int], list[int
 
 
 def _key(method: MethodInfo, it: InstructionInfo, lined: bool) -> tuple[Any, ...]:
-    """What tells an instruction from others: what it calls, where in the model, and what it yields."""
+    """Returns the operator, source line and output types, which identify an instruction."""
     shapes = []
     for index in it.outputs:
         value = method.values[index]
@@ -521,7 +521,7 @@ def _key(method: MethodInfo, it: InstructionInfo, lined: bool) -> tuple[Any, ...
 def delegate_results(
     program: ExportedProgram, values: Sequence[Any], env: dict[Node, Any] | None = None
 ) -> tuple[Any, ...]:
-    """What a program yields on flat inputs, in their floats; `env` receives the value of each node."""
+    """Runs a program on flat inputs, in their floating-point dtype; stores the value of each node in `env`."""
     wide = any(isinstance(value, Tensor) and value.dtype == torch.float64 for value in values)
     given = iter(values)
     inputs = []
@@ -539,7 +539,7 @@ def delegate_results(
 
 
 def module_path(node: Node) -> str:
-    """The path of the innermost module that a node comes from, such as ``layers.1.attention``."""
+    """Returns the path of a node's innermost module, such as ``layers.1.attention``."""
     modules = node.meta.get("nn_module_stack")
     return str(list(modules.values())[-1][0] or "") if modules else ""
 
@@ -567,13 +567,13 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 
 def _difference_text(a: Tensor, b: Tensor) -> str:
     if a.shape != b.shape:
-        return f"a constant of shape {list(a.shape)}, should be {list(b.shape)}"
+        return f"a constant has shape {list(a.shape)}, expected {list(b.shape)}"
     wrong = (a != b) & ~((a != a) & (b != b))
     count = int(wrong.sum())
     if not count:
         return "a constant differs in the sign of a zero"
     at = int(wrong.flatten().nonzero()[0])
-    return f"{count} of {a.numel()} elements of a constant differ, the first is {a.flatten()[at]:.6g} for {b.flatten()[at]:.6g}"
+    return f"{count} of {a.numel()} elements of a constant differ; the first is {a.flatten()[at]:.6g} instead of {b.flatten()[at]:.6g}"
 
 
 def _plain(record: Record) -> Any:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A file and its model come in; the node and module of each instruction go out, and what delegates compute inside.
-"""`Named`: what the compiler knows of a file that the file does not say itself."""
+# In: a file and its model. Out: node and module of each instruction, and intermediate values of delegates.
+"""`Named`: the compiler's names for the instructions of a file."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class Named:
-    """The compiler's names of a file's instructions, and its delegates.
+    """The compiler's names for a file's instructions and delegates.
 
     Attributes:
-        names: instruction -> name of its node, path of its module.
+        names: instruction -> name of its node, and path of its module.
         modules: instruction -> path of its module.
     """
 
@@ -57,7 +57,7 @@ class Named:
         return getattr(owner(node), str(node_arg(node).target))
 
     def _inside_names(self, node: torch.fx.Node) -> list[str]:
-        """Of a delegate: the nodes and modules in it, by which it is chosen, too."""
+        """Returns the names of nodes and modules inside a delegate, by which the delegate can also be selected."""
         if not is_delegate_call(node):
             return []
         inside = tappable(self._lowered(node))
@@ -70,7 +70,7 @@ class Named:
         instructions: Sequence[InstructionInfo],
         patterns: Sequence[str],
     ) -> Iterator[tuple[dict[str, Any], Any]]:
-        """(description, value) of the nodes that match, inside of the delegates among these instructions."""
+        """Yields (description, value) of the matching nodes inside the delegates among these instructions."""
         wanted = {
             it.index: it
             for it in instructions
@@ -102,7 +102,7 @@ class Named:
     def _delegate_inputs(
         self, method: MethodInfo, inputs: Sequence[Any], wanted: dict[int, Any]
     ) -> dict[int, list[Any]]:
-        """What each delegate is given, in this execution."""
+        """Returns the inputs of each delegate in this execution."""
         from torchette.devtools.diff.walk import Walk
         from torchette.format import pte
 
@@ -132,7 +132,7 @@ def _values(
 ) -> dict[torch.fx.Node, Any]:
     try:
         return tapped(lowered, given, nodes)[1]
-    except TorchetteError:  # a backend may refuse some of the values as outputs
+    except TorchetteError:  # the backend may not accept some of the values as outputs
         if len(nodes) < 2:
             return {}
     half = len(nodes) // 2

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# An instruction of a file comes in, torch's own operator on the same arguments goes out: the same program with ATen's
-# kernels, one instruction at a time.
-"""`reference`: what torch computes where the file calls a kernel."""
+# In: an instruction of a file. Out: torch's operator on the same arguments.
+"""`reference` returns the torch computation that corresponds to a kernel call of a file."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from torchette.exir import ops
 from torchette.exir.emit.calls import PRIMITIVES
 
-# Results that are right in more than one way: the order of equal elements, the signs of vectors.
+# Operators with more than one correct result, such as the order of equal elements or the sign of vectors.
 _AMBIGUOUS = frozenset(
     {
         "topk", "sort", "mode", "kthvalue", "median", "nanmedian", "_linalg_eigh", "_linalg_svd", "geqrf", "ormqr", "eig",
@@ -28,12 +27,12 @@ _NUMBERS: dict[str, Callable[..., Any]] = {name: function for function, name in 
 
 
 class Reference(NamedTuple):
-    """Torch's side of an instruction.
+    """The torch computation of an instruction.
 
     Attributes:
-        run: computes what the kernel writes, in its order, from the kernel's arguments without out arguments.
-        reads: positions of these arguments in the instruction's; None: all but the last.
-        pointwise: whether an element of the result depends on one element of each input.
+        run: computes the values that the kernel writes, in its order, from the kernel's arguments without out arguments.
+        reads: positions of these arguments among the instruction's arguments; None for all but the last.
+        pointwise: whether each result element depends on one element of each input.
     """
 
     run: Callable[[list[Any]], list[Any]]
@@ -42,11 +41,12 @@ class Reference(NamedTuple):
 
 
 def reference(name: str, overload: str, outputs: Sequence[Any]) -> Reference | None:
-    """Torch's side of a kernel call; None where there is none, or where more than one result is right.
+    """Returns the torch computation of a kernel call; None if there is none, or if more than one result is correct.
 
     Args:
-        name, overload: as in the file, such as ``aten::add`` and ``out``.
-        outputs: what the kernel has written: out arguments are made of that shape and dtype.
+        name: operator name in the file, such as ``aten::add``.
+        overload: overload name in the file, such as ``out``.
+        outputs: the values that the kernel wrote; out arguments are created with their shapes and dtypes.
     """
     namespace, _, plain = name.partition("::")
     if namespace == "executorch_prim":
@@ -85,7 +85,7 @@ def reference(name: str, overload: str, outputs: Sequence[Any]) -> Reference | N
 
 
 def is_comparable(op: object) -> bool:
-    """Whether an operator's results follow from its arguments, and are right in one way only."""
+    """Whether an operator's results are determined by its arguments."""
     if not ops.is_operator(op):
         return True
     name = op._schema.name.partition("::")[2]
@@ -94,14 +94,14 @@ def is_comparable(op: object) -> bool:
 
 @functools.cache
 def operator(name: str, overload: str) -> Any:
-    """Torch's overload of that name in the file; None where torch knows none."""
+    """Returns torch's overload for the name in the file; None if torch has none."""
     namespace, _, plain = name.partition("::")
     packet = getattr(getattr(torch.ops, _NAMESPACES.get(namespace, namespace)), plain, None)
     return getattr(packet, overload or "default", None)
 
 
 def tensors(values: Iterable[Any]) -> list[Tensor]:
-    """Those in nested lists, in order."""
+    """Returns the tensors in nested lists, in order."""
     found = []
     for value in values:
         if isinstance(value, Tensor):

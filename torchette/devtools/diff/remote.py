@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A file and a command that runs executor_runner come in. The runner executes the method on inputs in a bundle, and its
-# ETDump brings back every value that an instruction has written.
-"""`Remote`: a device that a command reaches, for `compare(device=...)`."""
+# In: a file, and a command that runs executor_runner. The runner executes the method on inputs from a bundle. Its ETDump
+# contains every value that an instruction wrote.
+"""`Remote`: executes a method through a command, for `compare(device=...)`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from torchette.runtime import Intermediate
 
 
 class Remote:
-    """A method of a file, where a command runs it. Each execution is a process, so state always starts anew.
+    """Executes a method of a file through a command. Each execution is a separate process with initial state.
 
     Args:
         program: the bytes of the .pte file.
-        method: its name.
-        command: what runs executor_runner, such as ``["qemu-aarch64", "build/arm/executor_runner"]``.
-        copy: the device has no files of this machine: the program goes over the command's standard input, and what it has
-            computed comes back over its standard output, in a second execution.
+        method: name of the method.
+        command: command that runs executor_runner, such as ``["qemu-aarch64", "build/arm/executor_runner"]``.
+        copy: use if the device cannot access this machine's files. The program is sent over standard input. Dump and values
+            come from standard output of two executions.
         timeout: seconds for one execution.
     """
 
@@ -44,14 +44,21 @@ class Remote:
         self._command, self._copy, self._timeout = list(command), copy, timeout
 
     def reset(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: each execution starts from the initial state."""
 
     def execute(self, inputs: Sequence[Any], observer: Callable[[Intermediate], None]) -> list[Any]:
-        """The outputs; `observer` is called with each value, in the order in which they were written.
+        """Executes the method.
+
+        Args:
+            inputs: inputs of the method.
+            observer: function that is called with each value, in the order of the writes.
+
+        Returns:
+            The outputs.
 
         Raises:
-            ExecutionError: the method fails there.
-            TargetError: the command cannot be run, or what comes back is no dump of this method.
+            ExecutionError: the method fails on the device.
+            TargetError: the command cannot be run, or its output is not a dump of this method.
         """
         suite = MethodTestSuite(self._method, [MethodTestCase(list(inputs))])
         bundle = BundledProgram(self._program, [suite]).serialize()
@@ -60,10 +67,10 @@ class Remote:
             return list(_shown(etdump.load(dump), memoryview(values), observer))
         except FormatError as error:
             raise TargetError(
-                f"what {self._command[0]} gave back is not the runner's: {error.message}",
+                f"the output of {self._command[0]} is not an ETDump of executor_runner: {error.message}",
                 hints=[
-                    "nothing else may print to its standard output",
-                    "the runner there may be an older one",
+                    "no other program may print to standard output",
+                    "the runner on the device may be too old",
                 ],
             ) from None
 
@@ -76,8 +83,8 @@ class Remote:
                 return (folder / "net.etdp").read_bytes(), (folder / "values.bin").read_bytes()
             except FileNotFoundError:
                 raise TargetError(
-                    f"{self._command[0]} has written no ETDump into {name}",
-                    hints=["copy=True, or --copy, for a device that does not see this machine's files"],
+                    f"{self._command[0]} did not write an ETDump to {name}",
+                    hints=["use copy=True, or --copy, if the device cannot access this machine's files"],
                 ) from None
 
     def _over_pipes(self, bundle: bytes) -> tuple[bytes, bytes]:
@@ -100,23 +107,23 @@ class Remote:
                 f"the command {self._command[0]!r} cannot be started: {error.strerror or error}"
             ) from None
         except subprocess.TimeoutExpired:
-            raise TargetError(f"{self._command[0]} gave no answer within {self._timeout:g} s") from None
+            raise TargetError(f"{self._command[0]} did not finish within {self._timeout:g} s") from None
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines()
             said = next((line for line in reversed(lines) if line.startswith("executor_runner: ")), "")
             if done.returncode == 1 and said:
                 raise ExecutionError(f"{self._command[0]}: {said}")
-            text = said or (lines[-1] if lines else "it says nothing")
-            raise TargetError(f"{self._command[0]} ended with {done.returncode}: {text}")
+            text = said or (lines[-1] if lines else "no error message")
+            raise TargetError(f"{self._command[0]} exited with code {done.returncode}: {text}")
         return done.stdout
 
 
 def _shown(dump: Record, values: memoryview, observer: Callable[[Intermediate], None]) -> Iterator[Any]:
-    """Shows the values of the last execution; yields the outputs."""
+    """Passes the values of the last execution to `observer`; yields the outputs."""
     runs = [run for run in dump.run_data or () if run.name == "Execute"]
     if not runs:
-        raise FormatError("the dump has no execution")
-    step = 0  # an instruction's own values follow its time, those inside of it stand before
+        raise FormatError("the dump contains no execution")
+    step = 0  # an instruction's values follow its time event; values inside its delegate precede it
     for event in runs[-1].events or ():
         timed, seen = event.profile_event, event.debug_event
         if timed is not None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What a comparison has found, as data.
-"""`DiffResult`: the operators of a file with how far each departs, the faults, and the stages from eager to the device."""
+# The results of a comparison, as data.
+"""`DiffResult`: the difference of each operator of a file, the faults, and the stages from eager to the device."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from torchette.units import counted
 
 KINDS = {
     "kernel": "the runtime's kernel and torch's operator differ on the same inputs",
-    "backend": "the backend and the operators that it was given differ on the same inputs",
-    "pass": "the compiler made another program of the model",
-    "weight": "a stored constant is not the model's",
-    "layout": "the bytes of a tensor are read in another order than they were written",
-    "plan": "a result was written over a value that is still needed",
-    "quantization": "a scale or zero point is not the model's",
-    "export": "torch.export captured another program than the module",
-    "run": "the method does not run",
+    "backend": "the backend and the operators that were delegated to it differ on the same inputs",
+    "pass": "the compiler changed the result of the model",
+    "weight": "a stored constant differs from the model's constant",
+    "layout": "a tensor is read with another dim order than it was written with",
+    "plan": "an instruction overwrites a value that is still needed",
+    "quantization": "a scale or zero point differs from the model's value",
+    "export": "the program that torch.export captured differs from the module",
+    "run": "the method fails",
 }
 
 
 @dataclass
 class Fault:
-    """Where results depart.
+    """A location at which results depart.
 
     Attributes:
         kind: a key of `KINDS`.
-        operator: as in the file; or the operator that the file lacks.
-        instruction: as `torchette inspect` numbers them; None where the file has none for it.
-        source: the line of the model.
-        module: the path of the module in the model, where it is known.
-        node: the name of the node in the compiler's graph, where it is known.
-        reason: what is wrong.
-        inputs: on which of the inputs it was found.
-        numbers: how far the result is off.
+        operator: the operator in the file, or the operator that the file lacks.
+        instruction: index, as in `torchette inspect`; None if the file has no such instruction.
+        source: line of the model.
+        module: path of the module in the model, if known.
+        node: name of the node in the compiler's graph, if known.
+        reason: description of the difference.
+        inputs: name of the inputs for which the fault was found.
+        numbers: metrics of the difference.
     """
 
     kind: str
@@ -54,13 +54,13 @@ class Fault:
 
     def __str__(self) -> str:
         at = "" if self.instruction is None else f"instruction {self.instruction}, "
-        places = " in ".join(text for text in (self.source, self.module) if text)
-        return f"{at}{self.operator}{f' at {places}' if places else ''}: {KINDS[self.kind]}: {self.reason} (on {self.inputs})"
+        location = " in ".join(text for text in (self.source, self.module) if text)
+        return f"{at}{self.operator}{f' at {location}' if location else ''}: {KINDS[self.kind]}: {self.reason} (on {self.inputs})"
 
 
 @dataclass
 class OperatorRow:
-    """An instruction, over all inputs and turns of loops: its worst numbers against torch on the same inputs."""
+    """An instruction over all inputs and loop iterations: its largest difference from torch on the same inputs."""
 
     instruction: int
     operator: str
@@ -74,7 +74,7 @@ class OperatorRow:
 
 @dataclass
 class StageRow:
-    """The results of a stage against eager's: numbers of the worst output."""
+    """The results of a stage compared with eager: metrics of the worst output."""
 
     stage: str
     inputs: str
@@ -83,35 +83,31 @@ class StageRow:
 
 @dataclass
 class DiffResult:
-    """What `compare` has found. Prints as a table."""
+    """Result of `compare`. Prints as a table."""
 
     method: str
     faults: list[Fault] = field(default_factory=list)
     operators: list[OperatorRow] = field(default_factory=list)
     stages: list[StageRow] = field(default_factory=list)
-    outputs: list[Numbers | None] = field(
-        default_factory=list
-    )  # of the file against eager, on the given inputs
-    inputs: dict[str, str] = field(default_factory=dict)  # name -> "compared", or why not
-    random_inputs: list[str] = field(
-        default_factory=list
-    )  # name and type of each random input; empty if they are given
+    outputs: list[Numbers | None] = field(default_factory=list)  # file against eager, on the first inputs
+    inputs: dict[str, str] = field(default_factory=dict)  # name -> "compared", or the reason why not
+    random_inputs: list[str] = field(default_factory=list)  # name and type of each random input
 
     @property
     def equal(self) -> bool:
-        """Whether nothing departs."""
+        """Whether there are no faults."""
         return not self.faults
 
     @property
     def first(self) -> Fault | None:
-        """The first operator that departs, in the order of execution."""
+        """The first fault in execution order."""
         return self.faults[0] if self.faults else None
 
     def facts(self, seed: int | None = None) -> dict[str, Any]:
-        """What a receipt says of this comparison: errors of the outputs, what was tried, and what is an exception.
+        """Returns the entries for a receipt: errors of the outputs, the compared inputs, and exceptions.
 
         Args:
-            seed: of the inputs, where they were made up.
+            seed: seed of the inputs; None if the user passed them.
         """
         outputs = [
             {"output": index, "max_abs": it.max_abs, "snr_db": it.snr if math.isfinite(it.snr) else None}
@@ -134,18 +130,18 @@ class DiffResult:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Dicts, lists, strings, numbers and None; infinite numbers are strings."""
+        """Returns dicts, lists, strings, numbers and None; values that are not finite are strings."""
         found = {"equal": self.equal, **asdict(self)}
         result: dict[str, Any] = _finite(found)
         return result
 
     def tables(self) -> list[Table]:
-        """For people."""
+        """Returns the stages and the operators as tables."""
         found: list[Table] = []
         if self.stages:
             stages: list[tuple[Any, ...]] = [(it.stage, it.inputs, *_cells(it.numbers)) for it in self.stages]
             found.append(
-                Table("results of each stage, against eager", ("stage", "inputs", *_COLUMNS), stages)
+                Table("results of each stage, compared with eager", ("stage", "inputs", *_COLUMNS), stages)
             )
         with_model = any(row.against_model for row in self.operators)
         rows: list[list[Any]] = []
@@ -174,12 +170,12 @@ class DiffResult:
         if not any(row.module for row in self.operators):
             columns.remove("module")
             rows = [[*row[:-2], row[-1]] for row in rows]
-        title = f"{self.method}: operators on the inputs that each had"
+        title = f"{self.method}: operators, each on its actual inputs"
         found.append(Table(title, tuple(columns), [tuple(row) for row in rows]))
         return found
 
     def summary(self) -> str:
-        """One line, or one for each fault."""
+        """Returns one line if there are no faults, else one line per fault."""
         compared = sum(text == "compared" for text in self.inputs.values())
         judged = sum(row.verdict in ("ok", "departs") for row in self.operators)
         if self.equal:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The plan of a method and what its instructions wrote come in; what each value holds at any time goes out, byte for byte
-# as on the device: values that share memory share it here.
-"""`SimulatedMemory`: the values of a method while it runs, as torch tensors."""
+# In: the memory plan of a method, and the values that its instructions wrote. Out: the content of each value at any time.
+# Values share memory here exactly as on the device.
+"""`SimulatedMemory`: the values of a method during its execution, as torch tensors."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _TORCH = {dtype.schema_name: getattr(torch, dtype.torch_name, None) for dtype in
 
 
 class Overwritten(NamedTuple):
-    """A value that is read after something else was written over it."""
+    """A value that is read after another value overwrote it."""
 
     value: int
     by: int  # the instruction
 
 
 class Source(NamedTuple):
-    """Whose bytes a view shows."""
+    """The last write to the bytes of a view."""
 
     value: int
     instruction: int
@@ -50,7 +50,7 @@ class _Write(NamedTuple):
 
 
 class SimulatedMemory:
-    """What the values of one method hold."""
+    """The contents of a method's values."""
 
     def __init__(self, file: pte.PteFile, plan: Record, external: Mapping[str, Any] | None = None) -> None:
         self._plan = plan
@@ -59,7 +59,7 @@ class SimulatedMemory:
         self._arenas = [torch.zeros(size, dtype=torch.uint8) for size in plan.non_const_buffer_sizes]
         self._own: dict[int, Any] = {}
         self._shapes: dict[int, tuple[int, ...]] = {}
-        self._written: dict[int, tuple[int, Tensor]] = {}  # step, and what was written
+        self._written: dict[int, tuple[int, Tensor]] = {}  # step, and the written tensor
         self._writes: list[_Write] = []
         for index, record in enumerate(self._records):
             if not isinstance(record, pte.Tensor):
@@ -68,8 +68,8 @@ class SimulatedMemory:
             if extra and extra.location == pte.TensorDataLocation.EXTERNAL:
                 if external is None or extra.fully_qualified_name not in external:
                     raise UnsupportedError(
-                        f"the weight {extra.fully_qualified_name!r} is in another file",
-                        hints=["name the data files: data_files=['weights.ptd']"],
+                        f"the weight {extra.fully_qualified_name!r} is in a data file that was not passed",
+                        hints=["pass the data files: data_files=['weights.ptd']"],
                     )
                 self._own[index] = self._tensor(record, external[extra.fully_qualified_name])
             elif record.data_buffer_idx and not record.allocation_info:
@@ -82,7 +82,7 @@ class SimulatedMemory:
         self.reset()
 
     def reset(self) -> None:
-        """As after loading."""
+        """Restores the state after loading."""
         self._own = dict(self._constants)
         self._shapes.clear()
         self._written.clear()
@@ -94,7 +94,7 @@ class SimulatedMemory:
             self._arenas[memory][start : start + len(data)] = data
 
     def record(self, index: int) -> Any:
-        """A value's record in the file."""
+        """Returns the record of a value in the file."""
         return self._records[index]
 
     def is_constant(self, index: int) -> bool:
@@ -102,22 +102,22 @@ class SimulatedMemory:
         return index in self._constants
 
     def constant(self, index: int) -> Tensor:
-        """Such a tensor."""
+        """Returns a stored tensor that nothing writes."""
         result: Tensor = self._constants[index]
         return result
 
     def _tensor(self, record: Record, data: Buffer) -> Tensor:
-        """A tensor over stored bytes, as its dim order says."""
+        """Returns a tensor over stored bytes, in the dim order of the record."""
         flat = _bytes(data, pte.tensor_nbytes(record))
         return _arranged(flat, dtype_of(record), tuple(record.sizes), record.dim_order)
 
     def place(self, index: int) -> tuple[int, int]:
-        """Planned buffer and byte of a value that has a place."""
+        """Returns planned buffer and offset of a planned value."""
         info = self._records[index].allocation_info
         return info.memory_id, info.memory_offset_low + (info.memory_offset_high << 32)
 
     def is_planned(self, index: int) -> bool:
-        """Whether a value has a place in planned memory."""
+        """Whether a value is in planned memory."""
         record = self._records[index]
         return isinstance(record, pte.Tensor) and record.allocation_info is not None
 
@@ -126,11 +126,11 @@ class SimulatedMemory:
         return isinstance(self._records[index], (pte.TensorList, pte.OptionalTensorList))
 
     def members(self, index: int) -> list[int]:
-        """The values of a list of tensors, or the value alone."""
+        """Returns the values in a list of tensors, or the value itself."""
         return list(self._records[index].items) if self.is_list(index) else [index]
 
     def read(self, index: int) -> Any:
-        """What a value holds now: a tensor (not to be changed), a number, a string, None, or a list of these."""
+        """Returns the current content of a value: a tensor (read-only), a scalar, a string, None, or a list of these."""
         if index == -1:
             return None
         record = self._records[index]
@@ -156,13 +156,13 @@ class SimulatedMemory:
         shape = self._shapes.get(index, tuple(record.sizes))
         dtype = dtype_of(record)
         if record.allocation_info is None:
-            return torch.zeros(shape, dtype=dtype)  # nobody has written it
+            return torch.zeros(shape, dtype=dtype)  # it was not written yet
         memory, start = self.place(index)
         size = math.prod(shape) * dtype.itemsize
         return _arranged(self._arenas[memory][start : start + size].clone(), dtype, shape, record.dim_order)
 
     def overwritten(self, index: int) -> Overwritten | None:
-        """Whether what a value was given is not what it holds, because something else was written over it."""
+        """Returns the instruction that changed the content of a value after its last write, if any."""
         known = self._written.get(index)
         if known is None or not self.is_planned(index):
             return None
@@ -179,7 +179,7 @@ class SimulatedMemory:
         return None
 
     def source(self, index: int) -> Source | None:
-        """What was last written to the bytes of a value that no instruction writes by its own name: a view."""
+        """Returns the last write to the bytes of a value that is only written through other values, such as a view."""
         if not self.is_planned(index) or index in self._written:
             return None
         memory, start = self.place(index)
@@ -188,7 +188,7 @@ class SimulatedMemory:
         return None if found is None else Source(found.value, found.instruction)
 
     def write(self, index: int, value: object, step: int, instruction: int) -> None:
-        """Enters what an instruction has written to a value."""
+        """Records a value that an instruction wrote."""
         record = self._records[index]
         if isinstance(value, (list, tuple)):
             for item, each in zip(self.members(index), value, strict=True):
@@ -209,13 +209,13 @@ class SimulatedMemory:
         self._written[index] = (step, value)
         self._writes.append(_Write(step, instruction, index, memory, start, end))
 
-    def same_place(self, a: int, b: int) -> bool:
-        """Whether two values lie in the same bytes, as what is written in place does."""
+    def has_same_location(self, a: int, b: int) -> bool:
+        """Whether two values have the same memory id and offset, like a value that is updated in place."""
         return self.is_planned(a) and self.is_planned(b) and self.place(a) == self.place(b)
 
 
 def dtype_of(record: Record) -> torch.dtype:
-    """Torch's dtype of a Tensor record. UnsupportedError where it has none."""
+    """Returns torch's dtype of a Tensor record. Raises UnsupportedError if torch has none."""
     found = _TORCH.get(record.scalar_type.name)
     if found is None:
         raise UnsupportedError(f"torch has no dtype {record.scalar_type.name.lower()}")
@@ -224,7 +224,7 @@ def dtype_of(record: Record) -> torch.dtype:
 
 
 def _bytes(data: Buffer, size: int) -> Tensor:
-    """A copy of stored bytes; what the file lacks is zero."""
+    """Returns a copy of stored bytes, padded with zeros to `size`."""
     found = torch.zeros(size, dtype=torch.uint8)
     given = bytes(memoryview(data)[:size])
     if given:
@@ -240,5 +240,5 @@ def _arranged(flat: Tensor, dtype: torch.dtype, shape: tuple[int, ...], dim_orde
 
 
 def _raw(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor, in row-major order."""
+    """Returns the bytes of a tensor, in row-major order."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A part of a model that a backend took comes in, and the inputs that it had. It is lowered again with values from inside as
-# further outputs, and run: so one sees into any backend, and needs nothing of it.
-"""`tapped`: what a delegate computes on the way. `first_departing`: the operator inside that departs."""
+# In: a subgraph that a backend lowered, and its inputs. Out: intermediate values. The subgraph is lowered again with its
+# intermediate values as additional outputs. This works for any backend without its support.
+"""`tapped` returns intermediate values of a delegate; `first_departing` returns its first operator that departs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from torchette.runtime import Runtime
 
 
 class Inside(NamedTuple):
-    """An operator of a delegate that departs."""
+    """An operator inside a delegate that departs."""
 
     node: Node
     verdict: Verdict
 
 
 def tappable(lowered: LoweredBackendModule) -> list[Node]:
-    """The nodes inside whose values can be had: calls that yield one tensor."""
+    """Returns the nodes with values that can be tapped: calls that return one tensor."""
     graph = lowered.original_module.graph
     return [
         node
@@ -43,11 +43,11 @@ def tappable(lowered: LoweredBackendModule) -> list[Node]:
 def tapped(
     lowered: LoweredBackendModule, inputs: Sequence[Any], nodes: Iterable[Node]
 ) -> tuple[list[Any], dict[Node, Any]]:
-    """What a delegate yields on these inputs, and what the nodes inside it do.
+    """Runs a delegate on inputs, and returns its outputs and the values of the nodes inside it.
 
     Raises:
-        DelegationError: the backend does not take the part with these outputs.
-        RuntimeLoadError, ExecutionError: it does not run so.
+        DelegationError: the backend does not accept the subgraph with these outputs.
+        RuntimeLoadError, ExecutionError: the subgraph cannot be executed with these outputs.
     """
     wanted = list(nodes)
     program = copy_program(lowered.original_module)
@@ -75,10 +75,11 @@ def tapped(
 
 
 def first_departing(lowered: LoweredBackendModule, inputs: Sequence[Any]) -> Inside | None:
-    """The first operator inside that departs, on the values that the backend has computed; None where none is seen to.
+    """Returns the first operator inside a delegate that departs, or None.
 
-    All values are tapped at once. What a backend does between them, it may not do then: where nothing departs so, they are
-    tapped one by one, and each is held against what torch computes from the inputs of the delegate.
+    First, all values are tapped in one execution, and each operator is judged on the values that the backend computed.
+    Additional outputs can prevent a backend from fusing operators. If no operator departs, each value is therefore tapped
+    in a separate execution and compared with torch's value, computed from the delegate's inputs.
     """
     nodes = tappable(lowered)
     try:

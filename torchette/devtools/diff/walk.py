@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A file and inputs come in. The runtime executes it and shows each value; torch's operator runs on the very values that the
-# kernel has read. So a fault is named where it arises, and not where it is amplified.
-"""`Walk`: a method's execution, one instruction after the other, beside torch."""
+# In: a file and inputs. Out: faults. The runtime executes the file and reports each value; torch's operator runs on the same
+# values that the kernel read, so that a fault is reported at its origin.
+"""`Walk`: executes a method and compares each instruction with torch."""
 
 from __future__ import annotations
 
@@ -24,25 +24,27 @@ from torchette.units import wrong_count
 
 
 class Device(Protocol):
-    """What executes a method and shows what each instruction writes: a `torchette.runtime.Method` loaded with tracing."""
+    """Executes a method and reports the values that each instruction writes, like a traced `torchette.runtime.Method`."""
 
     def execute(self, inputs: Sequence[Any], observer: Callable[[Intermediate], None]) -> list[Any]:
-        """The outputs; `observer` is called as `Method.execute` does."""
+        """Returns the outputs; calls `observer` like `Method.execute`."""
 
     def reset(self) -> None:
-        """Gives state its first values."""
+        """Resets state to its initial values."""
 
 
 class Step(NamedTuple):
-    """An instruction that has run.
+    """An instruction that ran.
 
     Attributes:
-        reads: the values of its arguments, as they were before it, by position; None where it only writes.
-        written: indices of the values that it has written, in the kernel's order.
-        values: what it has written there.
-        parts: what a backend has shown of its own, by its number and name.
-        sources: of the arguments that are views: what was last written there.
-        overwritten: the instruction that wrote over one of the arguments before.
+        info: description of the instruction.
+        number: number of instructions that ran before it.
+        reads: argument values before the execution, by position; None for arguments that are only written.
+        written: indices of the values that it wrote, in the kernel's order.
+        values: the written values.
+        parts: number, name and value of values inside a delegate that the backend reported.
+        sources: for arguments that are views, the last write to their bytes.
+        overwritten: set if an earlier instruction overwrote an argument.
         departs: whether it departs from torch on the same inputs.
     """
 
@@ -79,13 +81,19 @@ class Walk:
     def run(
         self, device: Device, inputs: Sequence[Any], name: str, follow: Callable[[Step], None] | None = None
     ) -> list[Any] | None:
-        """Executes the method on inputs, called `name` in faults; `follow` is called after each instruction.
+        """Executes the method.
+
+        Args:
+            device: executes the method.
+            inputs: inputs of the method.
+            name: name of the inputs in faults.
+            follow: function that is called after each instruction.
 
         Returns:
-            The outputs, or None where the method fails; its state starts anew each time.
+            The outputs, or None if the method fails. Each call starts from the initial state.
 
         Raises:
-            InputError: the inputs do not fit.
+            InputError: the inputs do not match the method.
         """
         self.memory.reset()
         self.name, self._follow = name, follow
@@ -95,7 +103,7 @@ class Walk:
         self._group: list[Intermediate] = []
         device.reset()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's own, about out tensors that it resizes
+            warnings.simplefilter("ignore")  # torch warns when it resizes an out tensor
             try:
                 outputs = device.execute(list(inputs), self._observe)
                 self._finish()
@@ -118,7 +126,7 @@ class Walk:
         self._group.append(seen)
 
     def _finish(self) -> None:
-        """The instruction whose values have come in."""
+        """Compares the instruction of the collected values."""
         group, self._group = self._group, []
         if not group:
             return
@@ -132,7 +140,7 @@ class Walk:
         args = arguments_of(record)
         positions = self.positions_written(info, args, len(values))
         if len(positions) != len(values):
-            return  # of a kernel that this runtime does not know: nothing can be said
+            return  # this runtime does not have the kernel's signature
         reads: list[Any] = [
             None if at in positions and not self._updates(info, at) else self.memory.read(index)
             for at, index in enumerate(args)
@@ -160,7 +168,7 @@ class Walk:
             self._follow(step)
 
     def positions_written(self, info: InstructionInfo, args: list[int], count: int) -> list[int]:
-        """The positions of the arguments that an instruction writes, as the runtime shows them."""
+        """Returns the positions of the arguments that an instruction writes, in the order that the runtime reports."""
         if info.kind == "kernel":
             codes = self._signatures.get(info.op, "").replace("?", "")
             last = len(codes) - 1
@@ -168,7 +176,7 @@ class Walk:
         return list(range(len(args) - count, len(args)))
 
     def _updates(self, info: InstructionInfo, at: int) -> bool:
-        """Whether an argument that is written is read, too, as `self` of ``copy_``."""
+        """Whether a written argument is also read, like `self` of ``copy_``."""
         return info.kind == "kernel" and at == 0
 
     def _overwritten(self, info: InstructionInfo, args: list[int], positions: list[int]) -> Any:
@@ -180,9 +188,9 @@ class Walk:
                 found = self.memory.overwritten(member) if member >= 0 else None
                 if found is None or found.by < 0:
                     continue
-                # what a loop carries is written in place, by another name
+                # A loop-carried value is updated in place under another value index.
                 if in_loop and any(
-                    self.memory.same_place(member, other)
+                    self.memory.has_same_location(member, other)
                     for other in self._results(found.by)
                     if other != member
                 ):
@@ -244,7 +252,7 @@ class Walk:
 
     @staticmethod
     def enter(row: OperatorRow, verdict: Verdict) -> None:
-        """Adds what was found out about an instruction to its row."""
+        """Adds a verdict to the row of an instruction."""
         row.numbers = row.numbers.worse(verdict.numbers)
         if verdict.departs:
             row.verdict = "departs"
@@ -252,13 +260,13 @@ class Walk:
             row.verdict = "ok"
 
     def add(self, fault: Fault) -> None:
-        """Enters a fault, once for an instruction and kind."""
+        """Adds a fault unless the instruction already has one of this kind."""
         if not any((f.kind, f.instruction) == (fault.kind, fault.instruction) for f in self.faults):
             self.faults.append(fault)
 
 
 def arguments_of(record: Record) -> list[int]:
-    """The indices of the values that an instruction's record names, in its order."""
+    """Returns the indices of an instruction's arguments, in the order of its record."""
     if isinstance(record, (pte.KernelCall, pte.DelegateCall)):
         return list(record.args)
     if isinstance(record, pte.MoveCall):
@@ -273,7 +281,7 @@ def _tensor(value: object) -> Any:
 
 
 def checked_inputs(method: MethodInfo, inputs: Sequence[Any]) -> list[Any]:
-    """The inputs as the runtime takes them. InputError where their number is another."""
+    """Returns the inputs in the form that the runtime accepts. Raises InputError if their number is wrong."""
     if len(inputs) != len(method.inputs):
         wanted = [f"{port.name}: {port.text}" for port in method.inputs]
         raise InputError(wrong_count(f"method {method.name!r}", wanted, len(inputs)))
