@@ -128,7 +128,7 @@ def test_scales_clocks_and_converters() -> None:
     again = dump(etdump.RunData("Execute", -1, [], [timed("aten::add.out", 0, 2**32 - MS, MS)]))
     assert raw(again)[0] == [2]
     back = dump(etdump.RunData("Execute", -1, [], [timed("aten::add.out", 0, 2**40, 1)]))
-    with pytest.raises(FormatError, match="before its start"):
+    with pytest.raises(FormatError, match="before it starts"):
         raw(back)
 
 
@@ -199,7 +199,7 @@ def test_dataframes_have_the_peer_s_columns() -> None:
 
 def test_what_a_parser_must_return() -> None:
     inspector = Inspector(etdump_data=THREE, delegate_metadata_parser=lambda given: 5)  # type: ignore[arg-type, return-value]
-    with pytest.raises(InputTypeError, match="returned a int"):
+    with pytest.raises(InputTypeError, match="returned int"):
         inspector.print_data_tabular(io.StringIO(), include_delegate_debug_data=True)
 
 
@@ -239,14 +239,14 @@ def test_values_come_from_the_debug_buffer() -> None:
 @pytest.mark.parametrize(
     ("operators", "message"),
     [
-        ([["aten::add.out"]], "DELEGATE_CALL at instruction 1, the method has 1"),
-        ([["aten::mul.out", "Acme"]], "aten::add.out at instruction 0, where the method has aten::mul.out"),
+        ([["aten::add.out"]], "DELEGATE_CALL at instruction 1, but the method has 1 instruction"),
+        ([["aten::mul.out", "Acme"]], "aten::add.out at instruction 0, but the method has aten::mul.out there"),
         ([["aten::add.out", "aten::relu.out"]], "DELEGATE_CALL at instruction 1, where"),
         ([], "chain 0"),
     ],
 )
 def test_a_record_of_another_program_is_refused(operators: Any, message: str) -> None:
-    with pytest.raises(InputError, match="dump is not of method 'forward' of this record") as caught:
+    with pytest.raises(InputError, match="dump does not match method 'forward' of this record") as caught:
         Inspector(etdump_data=THREE, etrecord=record({"forward": operators}))
     assert message in str(caught.value) and caught.value.code == "other-program"
 
@@ -271,7 +271,7 @@ def test_a_record_without_operators_is_refused_by_names_and_numbers() -> None:
     with pytest.raises(InputError, match="none of the 1 kernels"):
         Inspector(etdump_data=other, etrecord=record())
     longer = dump(run(0, MS, timed("native_call_add.out", 9, 0, 5)))
-    with pytest.raises(InputError, match="instruction 9, the record ends with 1"):
+    with pytest.raises(InputError, match="instruction 9, but the record ends with 1"):
         Inspector(etdump_data=longer, etrecord=record())
 
 

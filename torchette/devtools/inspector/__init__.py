@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the dump of a device, and where there is one the record of the program that ran. Out: what each operation took and
-# gave, and which line of the model it comes from. The names are ExecuTorch's.
-"""Inspector: what ran on a device, how long each operation took, and where it comes from.
+# In: an ETDump, and optionally the record of the program that ran. Out: time, values and source line of each operation. The
+# names are ExecuTorch's names.
+"""Inspector: the operations that ran on a device, their times, and their locations in the model.
 
 >>> inspector = Inspector(etdump_path="net.etdp", etrecord="net.etrecord")
 >>> inspector.print_data_tabular()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: two lists of outputs. Out: for each pair how far apart they are, by several measures.
-"""`compare_results`, as ExecuTorch has it."""
+# In: two lists of outputs. Out: their differences, by several metrics.
+"""`compare_results`, with ExecuTorch's signature."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ def compare_results(
     metrics: Sequence[str] | None = None,
     plot: bool = False,
 ) -> dict[str, list[float | None]]:
-    """How far outputs are from those that they should be; printed, or plotted into files of the current folder.
+    """Compares outputs with reference outputs, and prints the metrics or plots them to files in the current folder.
 
     Args:
-        reference_output, run_output: tensors or arrays; pairs of anything else count as None.
-        metrics: of "snr" (decibels; the larger, the closer), "mse" and "cosine_similarity"; by default all.
-        plot: draw each into `<metric>_output_plot.png`; needs matplotlib.
+        reference_output: the expected tensors or arrays. The result for a value of another type is None.
+        run_output: the actual tensors or arrays.
+        metrics: some of "snr" (decibels; larger is closer), "mse" and "cosine_similarity"; by default all.
+        plot: draw each metric to `<metric>_output_plot.png`; requires matplotlib.
 
     Returns:
-        metric -> a value for each pair, rounded to two places.
+        metric -> a value for each pair, rounded to two decimals.
 
     Raises:
-        InputError: a metric that is none of them, another number of outputs, or tensors of other sizes.
-        MissingPackageError: `plot` without matplotlib.
+        InputError: a metric is unknown, or the numbers of outputs or their sizes differ.
+        MissingPackageError: `plot` is set and matplotlib is not installed.
     """
     unknown = sorted(set(metrics or ()) - set(_METRICS))
     if unknown:
-        raise InputError(f"no metric {unknown[0]!r}", hints=[f"metrics: {', '.join(_METRICS)}"])
+        raise InputError(f"unknown metric {unknown[0]!r}", hints=[f"metrics: {', '.join(_METRICS)}"])
     if len(reference_output) != len(run_output):
         raise InputError(
-            f"{counted(len(run_output), 'output')} cannot be compared with {len(reference_output)}"
+            f"{counted(len(run_output), 'output')} cannot be compared with {len(reference_output)} reference outputs"
         )
     results = {
         name: [
@@ -67,21 +68,19 @@ def _measured(
     if not (is_tensor(expected) and is_tensor(given)):
         return None
     if tuple(expected.shape) != tuple(given.shape):
-        raise InputError(
-            f"output {index} has the sizes {list(given.shape)}, the reference {list(expected.shape)}"
-        )
+        raise InputError(f"output {index} has sizes {list(given.shape)}, expected {list(expected.shape)}")
     with np.errstate(divide="ignore", invalid="ignore"):
         return round(float(measure(as_float64(expected), as_float64(given))), 2)
 
 
 def signal_to_noise(expected: np.ndarray, given: np.ndarray) -> float:
-    """Decibels; infinite where nothing differs."""
+    """Returns the signal-to-noise ratio in decibels; infinite if the arrays are equal."""
     result: float = 10 * np.log10(np.mean(expected**2) / np.mean((expected - given) ** 2))
     return result
 
 
 def mean_square(expected: np.ndarray, given: np.ndarray) -> float:
-    """The mean of the squares of the differences."""
+    """Returns the mean squared difference."""
     return float(np.mean((expected - given) ** 2))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the runs of a dump. Out: runs of a kind together, and in them each operation once with its time in every run.
-# Fields and columns are ExecuTorch's; those after `start_time` are ours.
-"""`Event` and `EventBlock`: what a device did, operation by operation."""
+# In: the runs of a dump. Out: groups of equal runs, and in each group every operation with its time in every run. Fields and
+# columns are ExecuTorch's; those after `start_time` are additions.
+"""`Event` and `EventBlock`: the operations that a device executed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torchette.units import counted
 
 
 class TimeScale(Enum):
-    """A unit of time; cycles cannot be turned into another."""
+    """A unit of time. Cycles cannot be converted to other units."""
 
     NS = "ns"
     US = "us"
@@ -34,36 +34,36 @@ class TimeScale(Enum):
 
 
 _PER_SECOND = {TimeScale.NS: 10**9, TimeScale.US: 10**6, TimeScale.MS: 10**3, TimeScale.S: 1}
-# What the runtime says of itself: it comes from no line of the model.
+# Events of the runtime itself; they do not belong to a line of the model.
 FRAMEWORK_EVENTS = ("Method::init", "Program::load_method", "Method::execute")
-# ExecuTorch's runtime says so around each kernel, whose own event is inside.
+# Event of ExecuTorch's runtime that encloses the event of each kernel.
 AROUND_A_KERNEL = "OPERATOR_CALL"
-_LONGEST_LIST = 5  # of operators in a cell
+_LONGEST_LIST = 5  # number of operators in a cell from which on the cell is abbreviated
 
 Converter = Callable[[int | str, int | float], int | float]
 MetadataParser = Callable[[list[Any]], dict[str, Any]]
 
 
 def ticks_per_unit(source: TimeScale, target: TimeScale) -> float:
-    """By what a time in one unit is divided to be in the other. Raises InputError: only one of them is cycles."""
+    """Returns the divisor that converts `source` to `target`. Raises InputError if only one of them is cycles."""
     if TimeScale.CYCLES in (source, target):
         if source is not target:
             raise InputError(
-                "cycles cannot be turned into seconds", hints=["give both time scales as cycles"]
+                "cycles cannot be converted to seconds", hints=["set both time scales to cycles"]
             )
         return 1.0
     return _PER_SECOND[source] / _PER_SECOND[target]
 
 
 class PerfData:
-    """The times of an operation, one for each run."""
+    """Times of an operation, one per run."""
 
     def __init__(self, raw: list[float]) -> None:
         self.raw = raw
 
     @property
     def p10(self) -> float:
-        """The tenth percentile."""
+        """The 10th percentile."""
         return float(np.percentile(self.raw, 10))
 
     @property
@@ -73,7 +73,7 @@ class PerfData:
 
     @property
     def p90(self) -> float:
-        """The ninetieth percentile."""
+        """The 90th percentile."""
         return float(np.percentile(self.raw, 90))
 
     @property
@@ -83,16 +83,16 @@ class PerfData:
 
     @property
     def min(self) -> float:
-        """The least."""
+        """The minimum."""
         return min(self.raw)
 
     @property
     def max(self) -> float:
-        """The greatest."""
+        """The maximum."""
         return max(self.raw)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of that by name."""
+        """Returns the times and statistics by name."""
         return {"raw": self.raw, **{name: getattr(self, name) for name in _STATISTICS}}
 
     def __repr__(self) -> str:
@@ -107,17 +107,17 @@ class Event:
     """An operation of a method, or a part of a delegate.
 
     Attributes:
-        name: of the kernel, of an action of the method, or a delegate's identifier of a part of it.
-        perf_data: its times; None where only values were logged.
+        name: name of the kernel, of the method's action, or the delegate's identifier of the part.
+        perf_data: its times; None if only values were logged.
         op_types: the operators that it computes, such as `aten.linear.default`.
-        delegate_debug_identifier: the delegate's number or name of the part; None outside of delegates.
-        debug_handles: of the captured calls that it computes.
-        num_outputs: of a delegate's call.
-        stack_traces: node of the recorded graph -> stack trace; without a record the instruction -> its line.
-        module_hierarchy: node -> the modules that it stands in: key -> (path, type), the outermost first.
+        delegate_debug_identifier: the delegate's number or name of the part; None outside delegates.
+        debug_handles: debug handles of the captured calls that it computes.
+        num_outputs: number of outputs of a delegate call.
+        stack_traces: node of the recorded graph -> stack trace; without a record, instruction -> its line.
+        module_hierarchy: node -> enclosing modules: key -> (path, type), outermost first.
         is_delegated_op: whether it is a part of a delegate.
-        delegate_backend_name: the backend.
-        debug_data: the values that it gave: numbers, torch tensors (arrays without torch), lists of those.
+        delegate_backend_name: name of the backend.
+        debug_data: the values that it returned: scalars, torch tensors (arrays without torch), or lists of these.
     """
 
     name: str
@@ -132,33 +132,33 @@ class Event:
     delegate_backend_name: str | None = None
     _delegate_debug_metadatas: list[Any] = field(default_factory=list)
     debug_data: list[Any] = field(default_factory=list)
-    part_name: str = ""  # the delegate's own name for the part
-    _instruction_id: int | None = None  # in its chain
+    part_name: str = ""  # the delegate's name of the part
+    _instruction_id: int | None = None  # index in its chain
     _chain: int = 0
-    _number: int | None = None  # of the instruction, as `torchette inspect` numbers them
+    _number: int | None = None  # index of the instruction, as in `torchette inspect`
     _delegate_metadata_parser: MetadataParser | None = None
     _start_time: list[int] | None = None
 
     @property
     def instruction(self) -> int | None:
-        """The number of its instruction, as `torchette inspect` shows it; None for events of the method itself."""
+        """Index of its instruction, as in `torchette inspect`; None for events of the method itself."""
         return self._number
 
     @property
     def start_time(self) -> list[int] | None:
-        """When it started in each run, in ticks of the device's clock."""
+        """Start in each run, in ticks of the device's clock."""
         return self._start_time
 
     @property
     def delegate_debug_metadatas(self) -> Any:
-        """What the delegate has added, one piece for each run; a dict where a parser was given."""
+        """Metadata that the delegate added, one item per run; a dict if a parser is set."""
         if self._delegate_metadata_parser is None or not self._delegate_debug_metadatas:
             return self._delegate_debug_metadatas
         return self._delegate_metadata_parser(self._delegate_debug_metadatas)
 
     @property
     def raw_delegate_debug_metadatas(self) -> list[Any]:
-        """What the delegate has added, as it came."""
+        """Metadata that the delegate added, without parsing."""
         return self._delegate_debug_metadatas
 
     @property
@@ -169,13 +169,13 @@ class Event:
 
     @property
     def source(self) -> str:
-        """The line of the model, as `model.py:12`; of several the first, and how many more."""
+        """Line of the model, such as `model.py:12`; of several lines, the first one and the number of others."""
         lines = list(dict.fromkeys(filter(None, (_line(trace) for trace in self.stack_traces.values()))))
         return "" if not lines else lines[0] if len(lines) == 1 else f"{lines[0]} and {len(lines) - 1} more"
 
     @property
     def module(self) -> str:
-        """The path of the module in the model, such as `layers.0.attention`; the common one of several."""
+        """Path of the module in the model, such as `layers.0.attention`; the common prefix of several."""
         paths = [_paths(stack)[-1] for stack in self.module_hierarchy.values() if stack]
         if not paths:
             return ""
@@ -184,7 +184,7 @@ class Event:
         return ".".join(names[0] for names in same)
 
     def is_in_module(self, name: str) -> bool:
-        """Whether a module that it stands in has this in its key or its path."""
+        """Whether the key or path of an enclosing module contains this text."""
         return any(
             name in key or name in path
             for stack in self.module_hierarchy.values()
@@ -192,7 +192,7 @@ class Event:
         )
 
     def asdict(self, _units: str = "") -> dict[str, Any]:
-        """Its row of a table; `_units` ends the names of columns with times."""
+        """Returns its row in a table; `_units` is appended to the names of time columns."""
         types = self.op_types
         if len(types) >= _LONGEST_LIST:
             types = [types[0], types[1], f"… {types[-1]} ({len(types)} total)"]
@@ -218,21 +218,22 @@ class Event:
     to_dict = asdict
 
     def to_dataframe(self, _units: str = "") -> Any:
-        """A pandas.DataFrame of one row. Raises MissingPackageError."""
+        """Returns a pandas.DataFrame with one row. Raises MissingPackageError if pandas is not installed."""
         return Table([self.asdict(_units)]).to_dataframe()
 
 
 @dataclass
 class EventBlock:
-    """Runs of the same kind: loading a method, or executing it in the same way.
+    """A group of equal runs: loads of a method, or executions with the same events.
 
     Attributes:
-        name: "Default" for loading, "Execute".
-        events: each operation once, in the order of its first start.
-        source_time_scale, target_time_scale: the device's unit, and that of the times here.
-        bundled_input_index: which case of a bundled program ran; None for other inputs.
+        name: "Default" for loading, "Execute" for execution.
+        events: each operation once, in order of the first start.
+        source_time_scale: unit of the device's clock.
+        target_time_scale: unit of the times in this object.
+        bundled_input_index: index of the bundled program's case; None for other inputs.
         run_output: the outputs of the method.
-        reference_output: what they should be, by the record.
+        reference_output: the expected outputs, from the record.
         allocations: (allocator, bytes) of each allocation in the first run.
     """
 
@@ -246,7 +247,7 @@ class EventBlock:
     allocations: list[tuple[str, int]] = field(default_factory=list)
 
     def table(self, include_units: bool = False, include_delegate_debug_data: bool = False) -> Table:
-        """A row for each event."""
+        """Returns a row for each event."""
         units = f" ({self.target_time_scale.value})" if include_units else ""
         rows = [{"event_block_name": self.name, **event.asdict(units)} for event in self.events]
         if include_delegate_debug_data:
@@ -256,7 +257,7 @@ class EventBlock:
         return Table(rows, columns)
 
     def to_dict(self) -> dict[str, Any]:
-        """Its name, and its events as dicts."""
+        """Returns the name, and the events as dicts."""
         return {
             "name": self.name,
             "time_scale": self.target_time_scale.value,
@@ -265,7 +266,7 @@ class EventBlock:
         }
 
     def to_dataframe(self, include_units: bool = False, include_delegate_debug_data: bool = False) -> Any:
-        """A pandas.DataFrame with a row for each event. Raises MissingPackageError."""
+        """Returns a pandas.DataFrame with a row for each event. Raises MissingPackageError if pandas is not installed."""
         return self.table(include_units, include_delegate_debug_data).to_dataframe()
 
     def __str__(self) -> str:
@@ -280,8 +281,8 @@ def _metadata_columns(found: object) -> dict[str, Any]:
     if isinstance(found, Mapping):
         return dict(found)
     raise InputTypeError(
-        f"delegate_metadata_parser returned a {type(found).__name__}",
-        hints=["it returns a dict: column -> value"],
+        f"delegate_metadata_parser returned {type(found).__name__}, expected a dict",
+        hints=["return a dict: column -> value"],
     )
 
 
@@ -290,19 +291,19 @@ def _metadata_columns(found: object) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Key:
-    """What makes an event the same in all runs."""
+    """Identity of an event in all runs."""
 
     chain: int
     instruction: int | None
-    number: int | None  # the delegate's
+    number: int | None  # the delegate's number of the part
     text: str | None
     name: str
-    logged: str | None  # the name of the values' event
+    logged: str | None  # name of the event with the values
 
 
 @dataclass
 class _Gathered:
-    """What runs say about one key."""
+    """Times and values of one key in all runs."""
 
     times: list[float] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
@@ -319,11 +320,11 @@ def event_blocks(
     metadata_parser: MetadataParser | None,
     converter: Converter | None,
 ) -> list[EventBlock]:
-    """The runs of a dump. Values are read where there is a buffer.
+    """Groups the runs of a dump. Values are read only if there is a buffer.
 
     Raises:
-        InputError: cycles are to become seconds.
-        FormatError: times or values make no sense.
+        InputError: only one time scale is cycles.
+        FormatError: times or values are not valid.
     """
     scale = ticks_per_unit(source, target)
     converter = converter or (lambda name, time: time / scale)
@@ -344,7 +345,8 @@ def event_blocks(
             changed |= _gather(gathered[key], key, profiled, logged, buffer, scale, converter)
         if changed:
             warnings.warn(
-                f"runs of {block.name!r} gave different values; those of the first are shown", stacklevel=3
+                f"runs of {block.name!r} have different values; the values of the first run are shown",
+                stacklevel=3,
             )
     for block, gathered in groups.values():
         block.events = [_event(key, found, metadata_parser) for key, found in gathered.items()]
@@ -352,13 +354,13 @@ def event_blocks(
 
 
 def _entries(run: Record) -> dict[_Key, tuple[list[Any], list[Any]]]:
-    """Key -> its times and its values, in the order of first appearance. An instruction in a loop has several of each."""
+    """Returns times and values by key, in order of the first appearance. An instruction in a loop has several of each."""
     places: dict[tuple[int, int | None, int | None, str | None], tuple[list[Any], list[Any]]] = {}
     for event in run.events:
         found = event.profile_event or event.debug_event
         if found is None or (event.debug_event is not None and is_output(found.debug_entry)):
             continue
-        # What is outside of any chain is the method's own; -1 is a great number where the field has no sign.
+        # Events outside any chain belong to the method. Their index -1 reads as 2**32 - 1 if the field is unsigned.
         in_chain = 0 <= found.chain_index < 2**31 and found.instruction_id >= 0
         place = (
             found.chain_index if in_chain else 0,
@@ -386,7 +388,7 @@ def _gather(
     scale: float,
     converter: Converter,
 ) -> bool:
-    """Adds what one run says; whether its values differ from those before."""
+    """Adds the times and values of one run; returns whether the values differ from those of earlier runs."""
     if profiled:
         delegated = key.number is not None or key.text is not None
         times = [
@@ -412,19 +414,19 @@ def _gather(
 
 
 def _elapsed(start: float, end: float, key: _Key) -> float:
-    """A clock of 32 bits may have begun again in between."""
+    """Returns the time between two readings of a clock; a 32-bit clock may have wrapped around."""
     if end >= start:
         return end - start
     if start >= 2**32:
         raise FormatError(
-            f"{_name(key) or 'an event'}, instruction {key.instruction}, ends at {end}, before its start at {start}",
+            f"{_name(key) or 'an event'}, instruction {key.instruction}, ends at {end}, before it starts at {start}",
             hints=["the clock of the device must not go back"],
         )
     return end + 2**32 - start
 
 
 def _name(key: _Key) -> str:
-    """A delegate's part is named after its identifier."""
+    """Returns the name of an event; a delegate's part is named after its identifier."""
     identifier = key.number if key.number is not None else key.text
     return key.name or key.logged or "" if identifier is None else str(identifier)
 
@@ -463,7 +465,7 @@ def _allocations(run: Record) -> list[tuple[str, int]]:
 
 
 def has_tensors(dump: Record) -> bool:
-    """Whether values of a dump are in a debug buffer."""
+    """Whether a dump has values that are stored in a debug buffer."""
     return any(
         event.debug_event is not None and event.debug_event.debug_entry.val.name in ("Tensor", "TensorList")
         for run in dump.run_data
@@ -471,7 +473,7 @@ def has_tensors(dump: Record) -> bool:
     )
 
 
-# ---- places ----
+# ---- locations in the model ----
 
 _FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]+)(?:\n\s*(?P<code>[^\n]*))?'
@@ -488,7 +490,7 @@ def _frames(trace: str | None) -> Iterator[FrameInfo]:
 
 
 def trace_text(frames: Sequence[FrameInfo]) -> str:
-    """Lines of a file's instruction as torch writes stack traces."""
+    """Formats the source lines of an instruction like a stack trace of torch."""
     return "\n".join(
         f'File "{frame.file}", line {frame.line}, in {frame.function}'
         + (f"\n    {frame.code}" if frame.code else "")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a dump, a debug buffer, and the record or the file of the program that ran. Out: the events, each with its place in
-# the model; and, where torch and a record are there, how far each value is from the model's own.
+# In: a dump, a debug buffer, and the record or the file of the program that ran. Out: the events with their locations in the
+# model. With a record and torch, also the difference of each value from the model's value.
 """`Inspector`, with ExecuTorch's names."""
 
 from __future__ import annotations
@@ -38,42 +38,49 @@ from torchette.errors import (
 )
 from torchette.exir.etrecord import EDGE_PROGRAM, ETRecord, parse_etrecord
 from torchette.format import etdump
+from torchette.units import counted
 
 _log = logging.getLogger("torchette")
-# What the tables for people leave out.
+# Columns that are omitted from printed tables.
 _NOT_PRINTED = ("raw", "delegate_debug_identifier", "stack_traces", "module_hierarchy", "debug_data")
-# What an event of an instruction that calls no kernel is called -> the instruction.
+# Name of the event of an instruction that is not a kernel call -> kind of the instruction.
 _ACTIONS = {"JF_CALL": "jump_false", "MOVE_CALL": "move", "FREE_CALL": "free"}
-_KERNEL_PREFIX = "native_call_"  # of ExecuTorch's kernels, before `add.out`
+_KERNEL_PREFIX = "native_call_"  # prefix of ExecuTorch's kernel names, such as `add.out`
 
 
 class Inspector:
-    """What ran, from a dump.
+    """The events in an ETDump, with their locations in the model.
 
     Args:
-        etdump_path, etdump_data: the dump, as a file or as bytes; one of them.
+        etdump_path: path of the dump.
+        etdump_data: bytes of the dump, instead of `etdump_path`.
         etrecord: the record of the program that ran, or its path.
-        source_time_scale: the unit of the device's clock; the runtime's own is nanoseconds.
-        target_time_scale: the unit of the times here.
-        debug_buffer_path, debug_buffer: the elements of the tensors that were logged, as a file or as bytes.
-        delegate_metadata_parser: makes a dict of the pieces that a delegate adds to its events.
-        delegate_time_scale_converter: takes a delegate's event and a time of its clock, and gives it in the target's unit; by
-            default both clocks have the same unit.
-        enable_module_hierarchy: taken for ExecuTorch's sake: events always have their modules.
-        reference_graph_name: which graph of the record events are found in.
-        program: the .pte file that ran, as path or bytes: without a record it leads to the lines of the model, if it has
-            them. ExecuTorch has no such argument.
-        method: the method that ran; by default the one that the dump fits.
+        source_time_scale: unit of the device's clock; this runtime uses nanoseconds.
+        target_time_scale: unit of the times in this object.
+        debug_buffer_path: path of the file with the elements of logged tensors.
+        delegate_metadata_parser: function that converts the metadata that a delegate added to its events to a dict.
+        delegate_time_scale_converter: function that converts a delegate's event and a time of its clock to the target unit;
+            by default, both clocks have the same unit.
+        enable_module_hierarchy: no effect; events always have their modules.
+        reference_graph_name: name of the graph in the record that events refer to.
+        debug_buffer: elements of logged tensors as bytes, instead of `debug_buffer_path`.
+        program: the .pte file that ran, as path or bytes. Without a record, it provides source lines and modules. ExecuTorch
+            has no such argument.
+        method: the method that ran; by default the method that matches the dump.
 
     Attributes:
-        event_blocks: runs of the same kind together.
+        event_blocks: groups of equal runs.
         method: the method that ran.
 
     Raises:
-        ModelNotFoundError: there is no such file.
-        FormatError: a file is damaged or something else, or the debug buffer is another run's.
-        InputError: no dump or two; the dump is of another program or another method than the record or the file; only one
-            time scale is cycles.
+        ModelNotFoundError: a file does not exist.
+        FormatError: a file is damaged or has another format, or the debug buffer belongs to another run.
+        InputError: none or both of the dump arguments are passed, the dump does not match the program, the record or the
+            method, or only one time scale is cycles.
+
+    Example:
+        >>> inspector = Inspector(etdump_path="net.etdp", program="net.pte")
+        >>> inspector.print_data_tabular()
     """
 
     def __init__(
@@ -95,9 +102,9 @@ class Inspector:
     ) -> None:
         del enable_module_hierarchy
         if (etdump_path is None) == (etdump_data is None):
-            raise InputError("give one dump: etdump_path or etdump_data")
+            raise InputError("pass exactly one dump: etdump_path or etdump_data")
         if debug_buffer_path is not None and debug_buffer is not None:
-            raise InputError("give one debug buffer: debug_buffer_path or debug_buffer")
+            raise InputError("pass only one debug buffer: debug_buffer_path or debug_buffer")
         ticks_per_unit(source_time_scale, target_time_scale)
         self._etrecord = _record(etrecord)
         self._description = _description(program)
@@ -108,7 +115,7 @@ class Inspector:
         buffer = _buffer(debug_buffer_path, debug_buffer)
         if buffer is None and has_tensors(dump):
             warnings.warn(
-                "the dump has tensors, but there is no debug buffer with their elements (debug_buffer_path)",
+                "the dump contains tensors, but no debug buffer with their elements was passed (debug_buffer_path)",
                 stacklevel=2,
             )
         self.event_blocks: list[EventBlock] = event_blocks(
@@ -128,10 +135,10 @@ class Inspector:
             self._add_graph()
             self._add_references()
 
-    # ---- which program ran ----
+    # ---- the program that ran ----
 
     def _operators(self) -> dict[str, list[list[str]]]:
-        """Method -> the operators of each chain, as far as the file or the record says so."""
+        """Maps each method to the operators of each chain, as far as the file or the record contains them."""
         if self._description is not None:
             found = {}
             for method in self._description.methods:
@@ -151,7 +158,7 @@ class Inspector:
         ]
         if wanted is not None:
             if (operators or recorded) and wanted not in methods:
-                raise InputError(f"there is no method {wanted!r}", hints=[f"methods: {', '.join(methods)}"])
+                raise InputError(f"no method {wanted!r}", hints=[f"methods: {', '.join(methods)}"])
             methods = [wanted]
         methods.sort(key=lambda name: name != "forward")
         problems = {
@@ -164,29 +171,31 @@ class Inspector:
         name, problem = next(iter(problems.items()))
         what = "file" if self._description is not None else "record"
         raise InputError(
-            f"the dump is not of method {name!r} of this {what}: {problem}",
-            hints=[f"give the {what} of the program that ran"],
+            f"the dump does not match method {name!r} of this {what}: {problem}",
+            hints=[f"pass the {what} of the program that ran"],
             code="other-program",
         )
 
     def _misfit(self, chains: list[list[str]]) -> str | None:
-        """What an event says that no instruction of a method does; None if they all fit."""
+        """Returns why an event does not match the instructions of a method; None if all events match."""
         for event in self._events():
             if event._instruction_id is None:
                 continue
             place = f"{event.name or 'a value'} at instruction {event._instruction_id}"
             if event._chain >= len(chains):
-                return f"{place} is in chain {event._chain}, the method has {len(chains)}"
+                return (
+                    f"{place} is in chain {event._chain}, but the method has {counted(len(chains), 'chain')}"
+                )
             operators = chains[event._chain]
             if event._instruction_id >= len(operators):
-                return f"{place}, the method has {len(operators)}"
+                return f"{place}, but the method has {counted(len(operators), 'instruction')}"
             op = operators[event._instruction_id]
             if not _fits(event, op):
-                return f"{place}, where the method has {op}"
+                return f"{place}, but the method has {op} there"
         return None
 
     def _recorded_misfit(self, method: str) -> str | None:
-        """The same for a record without operators: its instructions, and the names of what they compute."""
+        """Like `_misfit`, for a record without operators: compares instruction indices and kernel names."""
         record = self._etrecord
         handles = record._debug_handle_map if record is not None else None
         if record is None or not handles or method not in handles:
@@ -207,13 +216,13 @@ class Inspector:
             if number is None:
                 continue
             if event.is_delegated_op is False and number > max(numbers, default=-1) + 1:
-                return f"{event.name} is at instruction {number}, the record ends with {max(numbers, default=-1)}"
+                return f"{event.name} is at instruction {number}, but the record ends with {max(numbers, default=-1)}"
             base = _kernel(event.name)
             if base is not None and bases.get(number):
                 fits = _base(base) in bases[number]
                 same, different = same + fits, different + (not fits)
         if different and not same:
-            return f"none of the {different} kernels is the recorded one"
+            return f"none of the {counted(different, 'kernel')} matches the record"
         return None
 
     def _has_graph(self, method: str) -> bool:
@@ -223,7 +232,7 @@ class Inspector:
     def _events(self) -> list[Event]:
         return [event for block in self.event_blocks for event in block.events]
 
-    # ---- where it comes from ----
+    # ---- locations in the model ----
 
     def _number(self) -> None:
         chains = self._operators().get(self.method)
@@ -233,7 +242,7 @@ class Inspector:
                 event._number = sum(map(len, before)) + event._instruction_id
 
     def _add_lines(self) -> None:
-        """The operators, lines and modules that the .pte file has."""
+        """Sets the operators, lines and modules of events from the .pte file."""
         assert self._description is not None
         method = next(item for item in self._description.methods if item.name == self.method)
         for event in self._events():
@@ -253,7 +262,7 @@ class Inspector:
                 event.module_hierarchy = {name: {origin.module: (origin.module, origin.module_type)}}
 
     def _add_graph(self) -> None:
-        """What the record has on each event."""
+        """Sets the handles, nodes and modules of events from the record."""
         record = self._etrecord
         assert record is not None
         handles = _numbered(record._debug_handle_map, self.method)
@@ -294,17 +303,17 @@ class Inspector:
     # ---- tables ----
 
     def table(self, include_units: bool = True, include_delegate_debug_data: bool = False) -> Table:
-        """A row for each event of each block, without pandas."""
+        """Returns a row for each event of each block, without pandas."""
         tables = [block.table(include_units, include_delegate_debug_data) for block in self.event_blocks]
         columns = list(dict.fromkeys(column for table in tables for column in table.columns))
         return Table([row for table in tables for row in table], columns)
 
     def to_dict(self) -> dict[str, Any]:
-        """The method, and its blocks as dicts."""
+        """Returns the method and its blocks as dicts."""
         return {"method": self.method, "event_blocks": [block.to_dict() for block in self.event_blocks]}
 
     def to_dataframe(self, include_units: bool = True, include_delegate_debug_data: bool = False) -> Any:
-        """A pandas.DataFrame with a row for each event of each block. Raises MissingPackageError."""
+        """Returns a pandas.DataFrame with a row for each event. Raises MissingPackageError if pandas is not installed."""
         return self.table(include_units, include_delegate_debug_data).to_dataframe()
 
     def _printed(self, include_units: bool, include_delegate_debug_data: bool) -> Table:
@@ -320,7 +329,7 @@ class Inspector:
         include_units: bool = True,
         include_delegate_debug_data: bool = False,
     ) -> None:
-        """Print the events, to standard output by default."""
+        """Prints the events, to standard output by default."""
         print(self._printed(include_units, include_delegate_debug_data), file=file or sys.stdout)
 
     def save_data_to_tsv(
@@ -329,7 +338,7 @@ class Inspector:
         include_units: bool = True,
         include_delegate_debug_data: bool = False,
     ) -> None:
-        """Write the events as tab-separated values, to an open file or a path."""
+        """Writes the events as tab-separated values to an open file or a path."""
         table = self._printed(include_units, include_delegate_debug_data)
         if isinstance(file, (str, os.PathLike)):
             with open(file, "w", encoding="utf-8") as opened:
@@ -343,19 +352,21 @@ class Inspector:
     def _repr_html_(self) -> str:
         return self._printed(True, False)._repr_html_()
 
-    # ---- questions ----
+    # ---- queries ----
 
     def find_total_for_module(self, module_name: str) -> float:
-        """The mean time, in the target's unit, of all that runs in modules with this in their name or path.
+        """Returns the mean time, in the target unit, of all events in modules with this text in their name or path.
 
-        A delegate's call counts where its parts have no events of their own. Raises InputError where no event is known
-        to be in a module: that needs a record or the program.
+        A delegate call counts only if its parts have no separate events.
+
+        Raises:
+            InputError: no event has a module; pass a record or the program.
         """
         events = [event for event in self._events() if event.name != AROUND_A_KERNEL]
         if not any(event.module_hierarchy for event in events):
             raise InputError(
-                "no event is known to be in a module",
-                hints=["Inspector(..., program='net.pte') or etrecord= knows them"],
+                "the modules of the events are not known",
+                hints=["Inspector(..., program='net.pte'), or etrecord="],
             )
         total = 0.0
         for block in self.event_blocks:
@@ -365,14 +376,14 @@ class Inspector:
                 if event.is_delegated_op and event.module_hierarchy
             }
             for event in block.events:
-                whole = not event.is_delegated_op and (event._chain, event._instruction_id) in with_parts
-                counts = event.name != AROUND_A_KERNEL and not whole and event.perf_data is not None
+                is_split = not event.is_delegated_op and (event._chain, event._instruction_id) in with_parts
+                counts = event.name != AROUND_A_KERNEL and not is_split and event.perf_data is not None
                 if counts and event.perf_data is not None and event.is_in_module(module_name):
                     total += event.perf_data.avg
         return total
 
     def get_op_list(self, event_block: str, show_delegated_ops: bool | None = True) -> dict[str, list[Event]]:
-        """Operator -> its events, of the blocks of that name."""
+        """Returns the events of each operator in blocks with this name."""
         found: dict[str, list[Event]] = {}
         for block in self.event_blocks:
             for event in block.events if block.name == event_block else ():
@@ -382,9 +393,9 @@ class Inspector:
         return found
 
     def get_exported_program(self, graph: str | None = None) -> Any:
-        """A program of the record, by default the one in the Edge dialect; None where there is no record."""
+        """Returns a program of the record, by default the Edge program; None if there is no record."""
         if self._etrecord is None:
-            _log.warning("exported programs are in an ETRecord, and this Inspector has none")
+            _log.warning("this Inspector has no ETRecord, which contains the exported programs")
             return None
         return self._etrecord.program(graph or EDGE_PROGRAM, self.method)
 
@@ -394,27 +405,29 @@ class Inspector:
         disable_debug_handle_valdiation: bool = False,
         reference_graph: str | None = None,
     ) -> Any:
-        """How far each value that the device has logged is from what a recorded graph computes for the same inputs.
+        """Compares each value that the device logged with the value that a recorded graph computes for the same inputs.
 
         Args:
             distance: "MSE", "L1" or "SNR", or a `NumericalComparatorBase`.
-            disable_debug_handle_valdiation: taken for ExecuTorch's sake: calls that cannot be told apart are left out.
-            reference_graph: "exported_program", "edge_dialect_exported_program" or the name of a graph that was added; by
-                default what was captured, if the record has it.
+            disable_debug_handle_valdiation: no effect; calls that cannot be distinguished are omitted.
+            reference_graph: "exported_program", "edge_dialect_exported_program" or the name of an added graph; by default
+                the captured program, if the record contains it.
 
         Returns:
-            A pandas.DataFrame, or a `Table` where pandas is not installed, with a row for each instruction in the order of
-            execution: aot_ops, aot_intermediate_output, runtime_ops, runtime_intermediate_output, gap (a number for each
-            result), not_comparable, stacktraces, module, source. If the device computes a value in another form, such as
-            another layout, the gap is NaN and not_comparable has the reason; otherwise not_comparable is empty.
+            A pandas.DataFrame, or a `Table` if pandas is not installed, with a row for each instruction in execution order.
+            The columns are aot_ops, aot_intermediate_output, runtime_ops, runtime_intermediate_output, gap (a number per
+            result), not_comparable, stacktraces, module and source. If the device computes a value in another form, such
+            as another layout, gap is NaN and not_comparable contains the reason; otherwise not_comparable is empty.
 
         Raises:
-            InputError: there is no record, it has no inputs or no such graph, or the dump has no values.
+            InputError: there is no record, the record has no inputs or no such graph, or the dump contains no values.
             MissingPackageError: torch is not installed.
         """
         del disable_debug_handle_valdiation
         if self._etrecord is None:
-            raise InputError("a numeric gap needs a record", hints=["Inspector(..., etrecord=...)"])
+            raise InputError(
+                "calculate_numeric_gap requires a record", hints=["Inspector(..., etrecord=...)"]
+            )
         from torchette.devtools.inspector.numeric_gap import numeric_gap
 
         found = numeric_gap(self, self._etrecord, distance, reference_graph)
@@ -425,13 +438,13 @@ class Inspector:
         return found.to_dataframe()
 
     def get_vgf_neural_statistics(self) -> list[dict[str, Any]]:
-        """Not there: nothing here makes VGF files."""
-        raise UnsupportedError("there is no VGF backend, so there are no statistics of one")
+        """Not supported: there is no VGF backend. Raises UnsupportedError."""
+        raise UnsupportedError("VGF statistics are not supported: there is no VGF backend")
 
     def write_tensorboard_artifact(self, path: str) -> None:
-        """Not there, and nothing in ExecuTorch."""
+        """Not supported, and without effect in ExecuTorch. Raises UnsupportedError."""
         raise UnsupportedError(
-            "nothing is written for TensorBoard",
+            "TensorBoard artifacts are not supported",
             hints=["save_data_to_tsv(path)", "torchette profile --trace FILE"],
         )
 
@@ -461,7 +474,7 @@ def _buffer(
     try:
         return memoryview(Path(path).read_bytes())
     except FileNotFoundError:
-        raise ModelNotFoundError(f"There is no debug buffer {os.fspath(path)!r}") from None
+        raise ModelNotFoundError(f"The debug buffer {os.fspath(path)!r} does not exist") from None
 
 
 def _fits(event: Event, op: str) -> bool:
@@ -475,26 +488,26 @@ def _fits(event: Event, op: str) -> bool:
 
 
 def _kernel(name: str) -> str | None:
-    """The kernel that an event is named after, None for other names."""
+    """Returns the kernel that an event is named after; None for other names."""
     if name.startswith(_KERNEL_PREFIX):
         return name.removeprefix(_KERNEL_PREFIX)
     return name if "::" in name and name not in FRAMEWORK_EVENTS else None
 
 
 def _base(op: str) -> str:
-    """`aten::add.out`, `aten.add.Tensor`, `add.out` -> `add`."""
+    """Returns the base name of an operator: `aten::add.out`, `aten.add.Tensor` and `add.out` -> `add`."""
     name = op.rpartition("::")[2]
     parts = name.split(".")
     return parts[1] if len(parts) > 2 else parts[0]
 
 
 def _numbered(found: Mapping[str, Any] | None, method: str) -> dict[int, Any]:
-    """Instruction -> what a map of the record has: the keys are texts in a file."""
+    """Returns the entries of a method by instruction. In a file, the keys are strings."""
     return {int(number): value for number, value in ((found or {}).get(method) or {}).items()}
 
 
 def _in_delegate(handles: Mapping[Any, Any], identifier: int | str | None) -> Any:
-    """The debug handles of a delegate's part, by its number or name; or by a part of its name."""
+    """Returns the debug handles of a delegate's part with this number or name, or with a name that contains the key."""
     for key in (identifier, str(identifier)):
         if key in handles:
             return handles[key]

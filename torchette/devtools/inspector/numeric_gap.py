@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the values that a device has logged, and a recorded graph with inputs. The graph runs here, and what each of its calls
-# gives is held against the device's value with the same debug handle. Out: a table in the order of execution.
-"""Which operation departs first: the device against a recorded graph."""
+# In: the values that a device logged, and a recorded graph with inputs. The graph runs on this machine, and the result of each
+# call is compared with the device's value that has the same debug handle. Out: a table in execution order.
+"""Compares the values of a device with those of a recorded graph, to find the operation that departs first."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class Blocks(Protocol):
-    """An Inspector: its method and its events."""
+    """The interface of an Inspector that this file uses: its method and its events."""
 
     method: str
     event_blocks: list[EventBlock]
 
 
 def numeric_gap(inspector: Blocks, record: ETRecord, distance: object, reference_graph: str | None) -> Table:
-    """The table of `Inspector.calculate_numeric_gap`, which says what is raised."""
+    """Returns the table of `Inspector.calculate_numeric_gap`, and raises the same errors."""
     measure = comparator(distance, inspector)
     require("torch", "calculate_numeric_gap, which runs the recorded graph,")
     module, graph_name = _reference(record, inspector.method, reference_graph)
@@ -53,17 +53,17 @@ def numeric_gap(inspector: Blocks, record: ETRecord, distance: object, reference
             incomparable.append(_incomparable(handle, node, ours, event, logged))
     if not pairs and not incomparable:
         raise InputError(
-            f"no value that the device has logged belongs to a call of {graph_name!r}",
+            f"none of the logged values belongs to a call of {graph_name!r}",
             hints=[
                 "log values: load_program(path, enable_etdump=True, debug_buffer_size=...)",
-                "give the debug buffer: Inspector(..., debug_buffer_path=...)",
+                "pass the debug buffer: Inspector(..., debug_buffer_path=...)",
             ],
         )
     names: dict[tuple[int, ...], list[str]] = {}
     for node in nodes:
         names.setdefault((node.meta["debug_handle"],), []).append(node.name)
     table = measure.compare(pairs, names, runtime_names)
-    if not isinstance(table, Table):  # a comparator of the user's own
+    if not isinstance(table, Table):  # the user's comparator returned another type
         return table
     table = _with_incomparable(table, incomparable, nodes)
     by_name = {node.name: node for node in nodes}
@@ -93,7 +93,7 @@ def _corresponding(logged: Sequence[Any], ours: Any) -> Any:
 def _incomparable(
     handle: tuple[int, ...], node: Node, ours: object, event: Event, logged: Sequence[Any]
 ) -> dict[str, Any]:
-    """Returns the row of a call if the device computes its value in another form: in another layout, or as parts."""
+    """Returns the row of a call with a value that the device computes in another layout, or in parts."""
     sizes = [_sizes(value) for value in (ours if isinstance(ours, tuple) else (ours,))]
     theirs = [_sizes(value) for value in logged]
     return {
@@ -122,7 +122,7 @@ def _with_incomparable(table: Table, incomparable: list[dict[str, Any]], nodes: 
 
 
 def _reference(record: ETRecord, method: str, wanted: str | None) -> tuple[Any, str]:
-    """The graph to hold against, with debug handles on its nodes."""
+    """Returns the graph to compare with, with debug handles on its nodes, and its name."""
     candidates = [wanted] if wanted is not None else [EXPORTED_PROGRAM, EDGE_PROGRAM]
     for name in candidates:
         is_exported = name == EXPORTED_PROGRAM
@@ -141,7 +141,7 @@ def _reference(record: ETRecord, method: str, wanted: str | None) -> tuple[Any, 
 
 
 def _carry_back(program: ExportedProgram, record: ETRecord, method: str) -> None:
-    """Files of ExecuTorch have the handles in the Edge program alone, whose nodes name the captured ones."""
+    """Copies debug handles to the captured program. ExecuTorch's files have handles only in the Edge program."""
     handles: dict[str, int] = {}
     for node in record.program(EDGE_PROGRAM, method).graph.nodes:
         history, handle = node.meta.get("from_node"), node.meta.get("debug_handle")
@@ -160,7 +160,7 @@ def _inputs(record: ETRecord, method: str) -> list[Any]:
     given = record._representative_inputs
     if given is None:
         raise InputError(
-            "the record has no representative inputs: those that the device was given",
+            "the record has no representative inputs; they must be the inputs of the device",
             hints=[
                 "etrecord.update_representative_inputs(inputs)",
                 "generate_etrecord(..., bundled_program)",
@@ -171,7 +171,7 @@ def _inputs(record: ETRecord, method: str) -> list[Any]:
 
 
 def _run(module: GraphModule, inputs: Sequence[Any]) -> dict[Any, Any]:
-    """Call of the graph -> what it gave, in order."""
+    """Returns the result of each call of the graph, in order."""
     import torch
     from torch.fx import Interpreter
 
@@ -184,10 +184,10 @@ def _run(module: GraphModule, inputs: Sequence[Any]) -> dict[Any, Any]:
                 found[n] = torch.utils._pytree.tree_map(_kept, result)
             return result
 
-    takes = sum(node.op == "placeholder" for node in module.graph.nodes)
-    if takes != len(inputs):
+    count = sum(node.op == "placeholder" for node in module.graph.nodes)
+    if count != len(inputs):
         raise InputError(
-            f"the recorded graph takes {counted(takes, 'input')}, the record has {len(inputs)}",
+            f"the recorded graph requires {counted(count, 'input')}, but the record has {len(inputs)}",
             hints=["etrecord.update_representative_inputs(inputs)"],
         )
     with torch.no_grad():
@@ -196,12 +196,12 @@ def _run(module: GraphModule, inputs: Sequence[Any]) -> dict[Any, Any]:
 
 
 def _kept(value: object) -> Any:
-    """A later call may write into it."""
+    """Returns a copy of a tensor, because a later call may write to it."""
     return value.detach().clone() if hasattr(value, "detach") else value
 
 
 def _matches(inspector: Blocks, nodes: Sequence[Any]) -> list[tuple[Event, Any, list[Any]]]:
-    """(event, the node whose value it computed, the values that it logged), in the order of execution."""
+    """Returns (event, the node that it computed, the values that it logged), in execution order."""
     order = {node: index for index, node in enumerate(nodes)}
     by_handle: dict[int, list[Any]] = {}
     for node in nodes:
@@ -215,7 +215,8 @@ def _matches(inspector: Blocks, nodes: Sequence[Any]) -> list[tuple[Event, Any, 
             continue
         covered.sort(key=order.__getitem__)
         if event.num_outputs == 1 or event.is_delegated_op:
-            # Of several calls in one instruction the last gives the value; of several instructions for one call, too.
+            # If an instruction covers several calls, it returns the value of the last one. If several instructions
+            # compute one call, the last one has its value.
             found[covered[-1]] = (event, values)
             continue
         results = _results(covered)
@@ -226,13 +227,13 @@ def _matches(inspector: Blocks, nodes: Sequence[Any]) -> list[tuple[Event, Any, 
 
 
 def _results(covered: Sequence[Any]) -> list[Any]:
-    """The calls of a delegate whose values others read, in order."""
+    """Returns the calls of a delegate with results that are used outside it, in order."""
     inside = set(covered)
     return [node for node in covered if any(user not in inside for user in _readers(node))]
 
 
 def _readers(node: Node) -> list[Any]:
-    """Who reads a call's value, or an element of it."""
+    """Returns the nodes that read a call's result, or an element of it."""
     found: list[Node] = []
     for user in node.users:
         found += _readers(user) if user.target is operator.getitem else [user]
@@ -249,7 +250,7 @@ def _flat(values: Sequence[Any]) -> list[Any]:
 
 
 def _one_of(values: Sequence[Any], like: object) -> Any:
-    """Returns the value that corresponds to the result of a call, in the sizes of that result; None if none does."""
+    """Returns the value that corresponds to the result of a call, in the shape of that result; None if none does."""
     if not is_tensor(like) or (len(values) == 1 and not is_tensor(values[0])):
         return values[0]
     same: list[Any] = [value for value in values if is_tensor(value) and _is_view(value.shape, like.shape)]
@@ -258,7 +259,9 @@ def _one_of(values: Sequence[Any], like: object) -> Any:
 
 
 def _is_view(sizes: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether dimensions of one shape are merged in the other: the elements have one order, and a view has no instruction.
-    Another layout of an image has neither form."""
+    """Whether one shape results from merging dimensions of the other, like a view, which has no instruction.
+
+    A permuted layout, such as channels last, does not match.
+    """
     one, other = ({*itertools.accumulate(shape, operator.mul)} | {1} for shape in (sizes, others))
     return max(one) == max(other) and (one <= other or other <= one)

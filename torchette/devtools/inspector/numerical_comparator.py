@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: pairs of values, of a recorded graph and of the device. Out: a table with a distance for each pair.
-"""`NumericalComparatorBase` and the three that are there: mean square error, sum of differences, signal to noise."""
+"""`NumericalComparatorBase` and its implementations: mean squared error, L1 distance, signal-to-noise ratio."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchette.devtools.inspector.table import Table
 from torchette.devtools.inspector.values import as_float64
 from torchette.errors import InputError, InputTypeError
 
-__path__: list[str] = []  # in ExecuTorch this is a package; torchette.compat serves what is in it
+__path__: list[str] = []  # in ExecuTorch this is a package; torchette.compat provides its modules
 
 DebugHandle = tuple[int, ...]
 # (handles, the graph's value) -> (handles, the device's value)
@@ -23,10 +23,10 @@ IntermediateOutputMapping = dict[tuple[DebugHandle, Any], tuple[DebugHandle, Any
 
 
 class NumericalComparatorBase(ABC):
-    """A distance of your own: derive from it, and give it to `Inspector.calculate_numeric_gap`.
+    """Base class of distances for `Inspector.calculate_numeric_gap`.
 
     Args:
-        inspector: the one that asks; it sets itself if this is None.
+        inspector: the calling Inspector; it is set on use if it is None.
     """
 
     def __init__(self, inspector: object = None) -> None:
@@ -34,7 +34,7 @@ class NumericalComparatorBase(ABC):
 
     @property
     def inspector(self) -> Any:
-        """The Inspector that asks."""
+        """The calling Inspector."""
         return self._inspector
 
     @inspector.setter
@@ -42,12 +42,12 @@ class NumericalComparatorBase(ABC):
         self._inspector = value
 
     def preprocessing(self, mapping: IntermediateOutputMapping) -> IntermediateOutputMapping:
-        """What is to be compared, instead of the values as they are: in another layout, for example."""
+        """Returns the pairs to compare, for example in another layout. By default returns `mapping`."""
         return mapping
 
     @abstractmethod
     def element_compare(self, a: object, b: object) -> float:
-        """The distance of a graph's tensor or number and the device's."""
+        """Returns the distance between a value of the graph and a value of the device: tensors or scalars."""
 
     def compare(
         self,
@@ -55,10 +55,11 @@ class NumericalComparatorBase(ABC):
         aot_debug_handle_to_op_names: Mapping[DebugHandle, Sequence[str]],
         runtime_debug_handle_to_op_names: Mapping[DebugHandle, Sequence[str]],
     ) -> Table:
-        """A row for each pair, in their order.
+        """Returns a table with a row for each pair, in order.
 
         Raises:
-            InputTypeError, InputError: `preprocessing` returned something else than pairs, or values that cannot be compared.
+            InputTypeError: `preprocessing` did not return a dict.
+            InputError: `preprocessing` returned an invalid pair, or values cannot be compared.
         """
         rows = []
         for (aot_handles, aot), (handles, runtime) in _pairs(self.preprocessing(mapping)):
@@ -81,13 +82,13 @@ class NumericalComparatorBase(ABC):
         if ours is None and theirs is None:
             return [self.element_compare(aot, runtime)]
         if ours is None or theirs is None or len(ours) != len(theirs):
-            raise InputError(f"the values of debug handles {handles} are not as many on both sides")
+            raise InputError(f"the numbers of values of debug handles {handles} differ")
         return [self.element_compare(*pair) for pair in zip(ours, theirs, strict=True)]
 
 
 def _pairs(mapping: object) -> Iterator[Any]:
     if not isinstance(mapping, Mapping):
-        raise InputTypeError(f"preprocessing() returned a {type(mapping).__name__}, not a dict of pairs")
+        raise InputTypeError(f"preprocessing() returned {type(mapping).__name__}, expected a dict of pairs")
     for pair in mapping.items():
         for side in pair:
             pair_of_two = isinstance(side, tuple) and len(side) == 2
@@ -97,8 +98,8 @@ def _pairs(mapping: object) -> Iterator[Any]:
                 or not all(isinstance(h, int) for h in side[0])
             ):
                 raise InputError(
-                    f"preprocessing() returned {side!r:.200}",
-                    hints=["(debug handles as a tuple of ints, value)"],
+                    f"preprocessing() returned an invalid side of a pair: {side!r:.200}",
+                    hints=["expected (debug handles as a tuple of ints, value)"],
                 )
         yield pair
 
@@ -109,7 +110,7 @@ def _names(handles: DebugHandle, names: Mapping[DebugHandle, Sequence[str]]) -> 
 
 
 def _float64(value: object) -> np.ndarray:
-    """NaN counts as 0: where both sides have it they are equal."""
+    """Returns a float64 array with NaN replaced by 0, so that NaN equals NaN."""
     array = as_float64(value)
     return np.nan_to_num(array) if np.isnan(array).any() else array
 
@@ -126,33 +127,38 @@ def _both(a: object, b: object) -> tuple[np.ndarray, np.ndarray]:
 
 
 class MSEComparator(NumericalComparatorBase):
-    """The mean of the squares of the differences."""
+    """Mean squared error."""
 
     def element_compare(self, a: object, b: object) -> float:
-        """The distance; 0 for equal values."""
+        """Returns the distance; 0 for equal values."""
         return float(mean_square(*_both(a, b)))
 
 
 class L1Comparator(NumericalComparatorBase):
-    """The sum of the absolute differences."""
+    """Sum of the absolute differences."""
 
     def element_compare(self, a: object, b: object) -> float:
-        """The distance; 0 for equal values."""
+        """Returns the distance; 0 for equal values."""
         one, other = _both(a, b)
         return float(np.abs(one - other).sum())
 
 
 class SNRComparator(NumericalComparatorBase):
-    """The ratio of signal to noise in decibels."""
+    """Signal-to-noise ratio in decibels."""
 
     def element_compare(self, a: object, b: object) -> float:
-        """The ratio; the greater, the closer, infinite for equal values."""
+        """Returns the ratio: larger is closer, infinite for equal values."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return float(signal_to_noise(*_both(a, b)))
 
 
 def comparator(distance: object, inspector: object) -> NumericalComparatorBase:
-    """The comparator of a name, or the user's own. Raises InputError, InputTypeError."""
+    """Returns the comparator with a name, or the user's comparator.
+
+    Raises:
+        InputTypeError: `distance` is neither a name nor a comparator.
+        InputError: the name is unknown.
+    """
     if isinstance(distance, NumericalComparatorBase):
         if distance.inspector is None:
             distance.inspector = inspector
@@ -160,10 +166,10 @@ def comparator(distance: object, inspector: object) -> NumericalComparatorBase:
     known: dict[str, Any] = {"MSE": MSEComparator, "L1": L1Comparator, "SNR": SNRComparator}
     if not isinstance(distance, str):
         raise InputTypeError(
-            f"distance: expected a name or a NumericalComparatorBase, not {type(distance).__name__}"
+            f"distance: expected a name or a NumericalComparatorBase, got {type(distance).__name__}"
         )
     kind = known.get(distance.strip().upper())
     if kind is None:
-        raise InputError(f"no distance {distance!r}", hints=[f"distances: {', '.join(known)}"])
+        raise InputError(f"unknown distance {distance!r}", hints=[f"distances: {', '.join(known)}"])
     result: NumericalComparatorBase = kind(inspector)
     return result

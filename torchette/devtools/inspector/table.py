@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: rows with the same columns. Out: text, tab-separated values, or a DataFrame where pandas is installed.
-"""A table that needs no pandas."""
+# In: rows with the same columns. Out: text, tab-separated values, or a DataFrame if pandas is installed.
+"""A table that does not require pandas."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from torchette import notebook
 from torchette.devtools import inspect
 from torchette.units import counted
 
-_WIDEST = 60  # characters of a cell as text
+_WIDEST = 60  # maximum number of characters of a cell
 
 
 class Table:
     """Rows with named columns.
 
     Args:
-        rows: column -> value; the first row has all columns, unless `columns` names them.
+        rows: column -> value.
+        columns: names of the columns; by default those of the first row.
     """
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> None:
@@ -32,21 +33,21 @@ class Table:
         return iter(self.rows)
 
     def __getitem__(self, column: str) -> list[Any]:
-        """A column."""
+        """Returns the values of a column. Raises KeyError if there is no such column."""
         if column not in self.columns:
-            raise KeyError(f"no column {column!r}; there are {', '.join(self.columns)}")
+            raise KeyError(f"no column {column!r}; columns: {', '.join(self.columns)}")
         return [row[column] for row in self.rows]
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Column -> its values."""
+        """Returns the values of each column."""
         return {column: self[column] for column in self.columns}
 
     def to_dataframe(self) -> Any:
-        """A pandas.DataFrame. Raises MissingPackageError where pandas is not installed."""
+        """Returns a pandas.DataFrame. Raises MissingPackageError if pandas is not installed."""
         return inspect.pandas().DataFrame(self.rows, columns=self.columns)
 
     def write_tsv(self, file: IO[str]) -> None:
-        """Write tab-separated values; the first column is the number of the row."""
+        """Writes tab-separated values; the first column is the index of the row."""
         file.write("\t".join(["", *self.columns]) + "\n")
         for number, row in enumerate(self.rows):
             cells = ["" if value is None else _one_line(value) for value in row.values()]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a value's record of a dump, and the debug buffer that has the elements of tensors. Out: the value: a number, a torch
-# tensor, or an array where torch is not installed.
-"""The values that a device has logged."""
+# In: the record of a value in a dump, and the debug buffer with the elements of tensors. Out: the value: a scalar, a torch
+# tensor, or an array if torch is not installed.
+"""Reads the values that a device logged."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _NUMBERS = {
 
 
 def read_value(record: Record, buffer: memoryview | None) -> Any:
-    """A number, a tensor, a list of tensors, or None. Raises FormatError for a tensor that the buffer does not have.
+    """Returns a scalar, a tensor, a list of tensors, or None. Without a buffer, tensors are None.
 
-    Without a buffer there are no tensors: they are None.
+    Raises FormatError if a tensor is outside the buffer or has a dtype that neither torch nor numpy has.
     """
     kind = record.val.name
     if kind in _NUMBERS:
@@ -47,18 +47,18 @@ def is_output(record: Record) -> bool:
 
 
 def as_float64(value: object) -> np.ndarray:
-    """A tensor, an array or a number as an array of float64."""
-    if hasattr(value, "detach"):  # numpy knows no bfloat16 of torch's
+    """Returns a tensor, an array or a scalar as a float64 array."""
+    if hasattr(value, "detach"):  # numpy does not support torch's bfloat16
         value = value.detach().cpu().double().numpy()
     return np.asarray(value, dtype=np.float64)
 
 
 class TensorLike(Protocol):
-    """A tensor of torch's or an array."""
+    """A torch tensor or a numpy array."""
 
     @property
     def shape(self) -> Sequence[int]:
-        """The sizes."""
+        """The sizes of the dimensions."""
 
     @property
     def dtype(self) -> object:
@@ -66,12 +66,12 @@ class TensorLike(Protocol):
 
 
 def is_tensor(value: object) -> TypeGuard[TensorLike]:
-    """Whether a value is a tensor of torch's or an array."""
+    """Whether a value is a torch tensor or a numpy array."""
     return hasattr(value, "dtype") and hasattr(value, "shape")
 
 
 def equal(one: object, other: object) -> bool:
-    """Whether two values that were logged are the same, NaN included."""
+    """Whether two logged values are equal; NaN equals NaN."""
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(equal, one, other))
     if is_tensor(one) and is_tensor(other):
@@ -87,11 +87,11 @@ def _tensor(record: Record, buffer: memoryview | None) -> Any:
     name = _TORCH_NAMES.get(record.scalar_type.name)
     dtype = None if name is None else np.dtype("uint16") if name == "bfloat16" else _numpy(name)
     if dtype is None:
-        raise FormatError(f"a logged tensor is of {record.scalar_type.name}, which cannot be shown")
+        raise FormatError(f"a logged tensor has dtype {record.scalar_type.name}, which is not supported")
     sizes = [int(size) for size in record.sizes]
     strides = [int(stride) for stride in record.strides] or _contiguous(sizes)
     count = math.prod(sizes)
-    # elements from the first to the last
+    # number of elements from the first to the last one in memory
     span = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if count else 0
     end = record.offset + span * dtype.itemsize
     # ExecuTorch writes offset -1 for a tensor without elements
@@ -99,15 +99,15 @@ def _tensor(record: Record, buffer: memoryview | None) -> Any:
         record.offset < 0 or min(strides, default=0) < 0 or max(end, count * dtype.itemsize) > len(buffer)
     ):
         raise FormatError(
-            f"a logged tensor is at bytes {record.offset} to {end} of the debug buffer, which has {len(buffer)}",
-            hints=["give the debug buffer of the same run as the dump, whole"],
+            f"a logged tensor has bytes {record.offset} to {end} of the debug buffer, which has {len(buffer)} bytes",
+            hints=["pass the complete debug buffer of the run that wrote the dump"],
         )
     flat = np.frombuffer(buffer, dtype, count=span, offset=record.offset) if span else np.empty(0, dtype)
     if span:
         array = np.lib.stride_tricks.as_strided(flat, sizes, [stride * dtype.itemsize for stride in strides])
     else:
         array = flat.reshape(sizes)
-    array = np.array(array)  # owned, and whole
+    array = np.array(array)  # a contiguous copy
     if importlib.util.find_spec("torch") is None:
         return (array.astype(np.uint32) << 16).view(np.float32) if name == "bfloat16" else array
     import torch

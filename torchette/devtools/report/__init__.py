@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file. Out: one HTML page that shows it and asks for nothing else: style, script and contents are in it.
-"""The report of a program: `write_report` makes a page that any browser opens, offline."""
+# In: a .pte file. Out: a self-contained HTML page with style, script and data.
+"""The report of a program: `write_report` writes a page that any browser opens, offline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchette.devtools.report.contents import Times, contents
 from torchette.format import pte
 
 _HERE = Path(__file__).parent
-# A folder in a checkout, packed where it is installed.
+# A folder in a checkout; a zip file in an installed package.
 _PAGE = _HERE / "page" if (_HERE / "page").is_dir() else zipfile.Path(_HERE / "page.zip")
 _SCRIPTS = ("program.js", "layout.js", "graph.js", "views.js", "app.js")
 
@@ -36,17 +36,21 @@ def write_report(
     """Writes the report of a program as one HTML file.
 
     Args:
-        source: the path of a .pte file, its bytes, or a file that has been read.
-        path: the page; a file of that name is replaced.
-        name: what the page calls the program; by default the name of its file.
-        times: by method, its profile (`torchette.devtools.profile.profile`); or its operations
-            (`torchette.devtools.profile.operations`), if another machine ran it: the page has no limits of a processor then.
-        placements: by method, why its calls run where they do (`EdgeProgramManager.delegation`).
-        source_folders: where the model's Python files are, whose lines the page shows. By default the current folder and
-            the folders that Python imports from; no file outside of them is read.
+        source: path, bytes, or a file that was already read.
+        path: path of the page; an existing file is replaced.
+        name: name of the program on the page; by default the name of its file.
+        times: profile of each method (`torchette.devtools.profile.profile`), or its operations
+            (`torchette.devtools.profile.operations`) if another machine ran it; then the page has no processor limits.
+        placements: by method, the backend of each call and the reason (`EdgeProgramManager.delegation`).
+        source_folders: folders of the model's Python files; the page shows their lines. By default the current folder and
+            Python's import path. Files outside these folders are not read.
+
+    Returns:
+        The path of the page.
 
     Raises:
-        FormatError, ModelNotFoundError: there is no such program.
+        ModelNotFoundError: the file does not exist.
+        FormatError: the file is damaged.
     """
     if isinstance(source, (str, os.PathLike)):
         name = name or Path(source).name
@@ -61,9 +65,9 @@ def write_report(
 
 
 def page(known: Mapping[str, Any]) -> str:
-    """The page that shows what `contents` has found."""
+    """Returns the HTML page for the result of `contents`."""
     script = "(() => {\n" + "\n".join((_PAGE / it).read_text(encoding="utf-8") for it in _SCRIPTS) + "})();\n"
-    # The page asks for nothing, and runs no script but its own: names in a file cannot become one.
+    # The page loads nothing and runs only its own script, so that names in a file cannot run code.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
     data = json.dumps(known, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -71,7 +75,7 @@ def page(known: Mapping[str, Any]) -> str:
         "policy": policy,
         "title": html.escape(f"{known['name']}: report"),
         "style": (_PAGE / "style.css").read_text(encoding="utf-8"),
-        # "<" ends no script and opens no comment inside of JSON's strings when it is written so
+        # Escaping "<" prevents JSON strings from ending the script or opening a comment.
         "contents": data.replace("<", "\\u003c"),
         "script": script,
     }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file, and what was measured or explained about it. Out: all that the page shows, as plain lists and numbers.
-"""What a report says about a program: nodes, who reads what from whom, times, places, sizes."""
+# In: a .pte file, and measurements and explanations of it. Out: the data of the page, as plain lists and values.
+"""The data of a report: nodes, edges, times, memory and sizes of a program."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from torchette.errors import FormatError, TorchetteError
 from torchette.format import pte
 from torchette.format.schema import Record
 
-LINES_AROUND = 4  # of a line of the model that a node comes from
+LINES_AROUND = 4  # lines before and after the source line of a node
 _LONGEST_LINE = 240  # characters
-_LARGEST_SOURCE = 4 << 20  # bytes; a larger file is no source of a model
-_DEEPEST = 64  # modules inside of each other
-_SCALES = 4  # that are shown, of many
+_LARGEST_SOURCE = 4 << 20  # bytes; larger files are not read
+_DEEPEST = 64  # nested modules
+_SCALES = 4  # number of scales that are shown
 
-# What was measured of a method: with the limits of the processor if it was profiled here.
+# Measurements of a method. A Profile also contains the limits of the processor.
 Times = Profile | Sequence[Operation]
 
 
 class Texts:
-    """Texts by number, each once."""
+    """Interned strings, by index."""
 
     def __init__(self) -> None:
         self.listed: list[str] = []
         self._numbers: dict[str, int] = {}
 
     def __call__(self, text: str) -> int:
-        """The number of a text."""
+        """Returns the index of a string."""
         number = self._numbers.setdefault(text, len(self.listed))
         if number == len(self.listed):
             self.listed.append(text)
@@ -56,14 +56,14 @@ def contents(
     placements: Mapping[str, Any] | None = None,
     source_folders: Iterable[str | Path] | None = None,
 ) -> dict[str, Any]:
-    """What the page is made of, as JSON has it.
+    """Returns the data of the page, as JSON values.
 
     Args:
         file: the program.
-        name: its name, for people.
+        name: display name of the program.
         times: by method, a profile; or its operations, if the processor that ran them is unknown.
-        placements: by method the `Delegation` with which it was compiled (`EdgeProgramManager.delegation`).
-        source_folders: where the model's Python files are; by default the current folder and where Python imports from.
+        placements: by method, the `Delegation` with which it was compiled (`EdgeProgramManager.delegation`).
+        source_folders: folders of the model's Python files; by default the current folder and Python's import path.
     """
     texts, about = Texts(), describe(file)
     sources = _Sources(source_folders)
@@ -91,9 +91,9 @@ def contents(
 
 
 def _bills(file: pte.PteFile) -> dict[str, list[tuple[str, int | str, str]]]:
-    """The rows of each method's memory bill; none where the runtime is not built."""
+    """Returns the rows of each method's memory bill; empty if the runtime is not built."""
     try:
-        found = bills(file, temp=False)  # no kernel of an unknown file runs for a page about it
+        found = bills(file, temp=False)  # a report must not run kernels of an untrusted file
     except TorchetteError:
         return {}
     about = "scratch memory of the kernels; `torchette memory` measures it"
@@ -106,7 +106,7 @@ def _bills(file: pte.PteFile) -> dict[str, list[tuple[str, int | str, str]]]:
 
 
 class _Sources:
-    """Lines of the model by number, and their text where the files are here."""
+    """Indexed source lines of the model, and their text if the files exist on this machine."""
 
     def __init__(self, folders: Iterable[str | Path] | None) -> None:
         self._folders = [
@@ -117,7 +117,7 @@ class _Sources:
         self.listed: list[tuple[str, int, str, str]] = []
 
     def number(self, frames: Sequence[FrameInfo]) -> int:
-        """The number of the innermost line that is not torch's; -1 if there is none."""
+        """Returns the index of the innermost line outside torch; -1 if there is none."""
         own = [frame for frame in frames if "/site-packages/torch/" not in frame.file] or frames
         if not own:
             return -1
@@ -130,7 +130,7 @@ class _Sources:
         return self._numbers[key]
 
     def texts(self) -> dict[str, dict[int, str]]:
-        """Of each file that is found, the lines around those that were asked for."""
+        """Returns, for each file that was found, the text around its used lines."""
         found: dict[str, dict[int, str]] = {}
         for name, numbers in self._used.items():
             path = self._find(name)
@@ -149,7 +149,7 @@ class _Sources:
         return found
 
     def _find(self, name: str) -> Path | None:
-        """A Python file below one of the folders: a program from elsewhere must not choose what the page shows."""
+        """Returns a Python file below one of the folders. An untrusted program must not select other files."""
         if not name.endswith(".py") or "\0" in name:
             return None
         for folder in self._folders:
@@ -160,7 +160,7 @@ class _Sources:
 
 
 class _Writers:
-    """Who wrote which bytes last, in one memory: disjoint ranges in order, each with all that may have."""
+    """The last writers of each byte of a memory: sorted, disjoint ranges with the set of possible writers."""
 
     def __init__(self, ranges: Iterable[tuple[int, int, frozenset[int]]] = ()) -> None:
         self._ranges = list(ranges)  # start, end, nodes
@@ -184,7 +184,7 @@ class _Writers:
         return frozenset().union(*(owners for _, _, owners in self._ranges[low:high]))
 
     def merged(self, other: _Writers) -> _Writers:
-        """What either may have written."""
+        """Returns the union of possible writers."""
         edges = sorted({edge for it in (*self._ranges, *other._ranges) for edge in it[:2]})
         parts = [
             (low, high, self.read(low, high) | other.read(low, high))
@@ -203,7 +203,7 @@ class _Writers:
 
 
 class _State:
-    """Who wrote what last: by memory, and by value where it is in none."""
+    """The last writers of each planned memory, and of each value outside planned memory."""
 
     def __init__(self) -> None:
         self.memories: dict[int, _Writers] = {}
@@ -226,7 +226,7 @@ class _State:
 
 
 class _Method:
-    """The nodes of one method: its inputs, instructions, what is in its delegates, its outputs."""
+    """The nodes of one method: inputs, instructions, contents of delegates, and outputs."""
 
     def __init__(
         self,
@@ -272,8 +272,11 @@ class _Method:
         }
 
     def times(self, measured: Times) -> dict[str, Any]:
-        """Median seconds by node; by node the operations and bytes per second, their shares of the processor's limits, and the
-        limit that is nearer; the seconds that belong to no node; the number of executions; the limits."""
+        """Returns the measurements by node.
+
+        `times` are median seconds. `rates` are operations and bytes per second, their fractions of the processor's limits,
+        and the limit that is nearer. `rest` are times that belong to no node.
+        """
         if not isinstance(measured, Profile):
             runs = max((len(it.times) for it in measured), default=1)
             measured = Profile("", runs, list(measured), [])
@@ -302,7 +305,10 @@ class _Method:
         }
 
     def placements(self, delegation: Any) -> list[list[Any]]:
-        """A row for each call of the Edge program: node, operator, line, backend, reasons, multiply-adds, share of the cost."""
+        """Returns a row for each call of the Edge program.
+
+        A row contains node, operator, line, backend, reasons, multiply-adds, and share of the cost.
+        """
         return [
             [
                 it.node,
@@ -323,7 +329,7 @@ class _Method:
         for port in method.inputs:
             node = self._add("input", port.name, outputs=[port.index])
             self._write(port.index, node)
-        waiting: dict[int, _State] = {}  # at destinations of jumps
+        waiting: dict[int, _State] = {}  # states by destination of jumps
         reached = True
         for item in method.instructions:
             if item.index in waiting:
@@ -358,7 +364,7 @@ class _Method:
                 reached = not (condition.kind == "bool" and condition.value is False)  # else it always jumps
                 if item.destination <= item.index:
                     self._again(self._node_of[item.destination])
-                    # what leaves the loop may have been through it
+                    # A path that leaves the loop can have executed its body.
                     waiting = {to: state.merged(self._state) for to, state in waiting.items()}
                 elif item.destination in waiting:
                     waiting[item.destination] = waiting[item.destination].merged(self._state)
@@ -396,7 +402,7 @@ class _Method:
         return len(self._nodes) - 1
 
     def _value(self, index: int) -> list[Any]:
-        """Text, bytes, place and name of a tensor; the text alone of anything else."""
+        """Returns text, bytes, location and name of a tensor; for other values only the text."""
         value = self._method.values[index]
         tensor = value.tensor
         if tensor is None:
@@ -413,7 +419,7 @@ class _Method:
         return row
 
     def _flat(self, indices: Iterable[int]) -> list[int]:
-        """Tensors, those of lists one by one."""
+        """Returns tensors; lists of tensors are replaced by their items."""
         found = []
         for index in indices:
             if index < 0:
@@ -425,7 +431,7 @@ class _Method:
                 found += [item for item in value.value if item >= 0]
         return found
 
-    # ---- who reads what from whom ----
+    # ---- edges between nodes ----
 
     def _range(self, index: int) -> tuple[int, int, int] | None:
         tensor = self._method.values[index].tensor if index < len(self._method.values) else None
@@ -441,7 +447,7 @@ class _Method:
             self._state.memories.setdefault(place[0], _Writers()).write(place[1], place[2], node)
 
     def _read(self, index: int, node: int) -> None:
-        """An edge from each node that wrote some of the bytes: views and parts of a tensor have numbers of their own."""
+        """Adds an edge from each node that wrote some of the bytes. Views of a tensor have separate value indices."""
         place = self._range(index)
         if place is None:
             found = self._state.values.get(index, frozenset())
@@ -451,7 +457,7 @@ class _Method:
         self._edges += [(origin, node, index) for origin in found if origin != node]
 
     def _again(self, first: int) -> None:
-        """A loop's second turn: its nodes read what the first turn wrote."""
+        """Repeats a loop, so that its nodes read values that the first iteration wrote."""
         opened = {it["parent"] for it in self._nodes if "parent" in it}
         for node in range(first, len(self._nodes)):
             if node not in opened:
@@ -463,7 +469,7 @@ class _Method:
     # ---- delegates ----
 
     def _delegate(self, item: InstructionInfo, node: int) -> bool:
-        """Adds what is inside of a delegate, if its backend's format is known."""
+        """Adds the nodes inside a delegate if the format of its backend is known."""
         index = self._plan_delegate(item)
         if index is None:
             return False
@@ -494,7 +500,7 @@ class _Method:
                 if value.quantization is not None:
                     self._quantization(numbers[number], value.quantization, value.dtype, value.sizes, node)
             inner = [(it.op, it.handle, it.inputs, it.outputs, it.settings) for it in graph.nodes]
-        else:  # the nodes that it was made of, without their tensors
+        else:  # the source nodes, without their tensors
             inner = [(part.module_type or "node", part.handle, [], [], {}) for part in item.parts]
             if not inner:
                 return False
@@ -524,7 +530,7 @@ class _Method:
         return bool(written)
 
     def _plan_delegate(self, item: InstructionInfo) -> int | None:
-        """The number of the delegate that an instruction calls."""
+        """Returns the index of the delegate that an instruction calls."""
         for start, chain in zip(self._method.chains, self._plan.chains, strict=True):
             if start <= item.index < start + len(chain.instructions):
                 result: int | None = chain.instructions[item.index - start].instr_args.delegate_index
@@ -559,7 +565,7 @@ class _Method:
         )
 
     def _find_quantization(self, item: InstructionInfo, node: int) -> None:
-        """The scales that stand among the arguments of quantize and dequantize."""
+        """Adds the scales among the arguments of quantize and dequantize operators."""
         name = item.op.rpartition("::")[2].partition(".")[0]
         if not name.startswith(("quantize_per", "dequantize_per")) or len(item.inputs) < 3:
             return
@@ -585,7 +591,7 @@ class _Method:
         self._quantization(coded, found, tensor.dtype, tensor.sizes, node)
 
     def _numbers(self, index: int) -> list[Any]:
-        """The elements of a constant."""
+        """Returns the elements of a constant."""
         import numpy as np
 
         tensor = self._method.values[index].tensor
@@ -604,7 +610,7 @@ def _plain(value: object) -> str:
 
 
 def _common(paths: Sequence[str]) -> str:
-    """The innermost module that all are in."""
+    """Returns the innermost module that contains all paths."""
     parts = [path.split(".") for path in paths]
     shared: list[str] = []
     for names in zip(*parts):
@@ -615,7 +621,7 @@ def _common(paths: Sequence[str]) -> str:
 
 
 def _short(place: str) -> str:
-    """`/home/me/nets/model.py:7, in forward: y = x` without the folders."""
+    """Removes the folders from a location: `/home/me/nets/model.py:7, in forward: y = x` -> `model.py:7, ...`."""
     path, colon, rest = place.partition(":")
     return f"{os.path.basename(path)}{colon}{rest}" if path.startswith("/") else place
 
@@ -628,7 +634,7 @@ def _rounded(number: float | None) -> float | None:
 
 
 def sizes(file: pte.PteFile, texts: Texts) -> list[list[Any]]:
-    """Each part of the file: kind, name, module, bytes, dtype. They sum to the file."""
+    """Returns kind, name, module, bytes and dtype of each part of the file; the bytes sum to its size."""
     found: Counter[tuple[str, str, str, str]] = Counter()
     for piece in size.sizes(file).pieces:
         found[piece.part, piece.tensor or piece.delegate or piece.part, piece.module, piece.dtype] += (
