@@ -241,7 +241,7 @@ def test_values_come_from_the_debug_buffer() -> None:
     [
         ([["aten::add.out"]], "DELEGATE_CALL at instruction 1, but the method has 1 instruction"),
         ([["aten::mul.out", "Acme"]], "aten::add.out at instruction 0, but the method has aten::mul.out there"),
-        ([["aten::add.out", "aten::relu.out"]], "DELEGATE_CALL at instruction 1, where"),
+        ([["aten::add.out", "aten::relu.out"]], "DELEGATE_CALL at instruction 1, but the method has aten::relu.out there"),
         ([], "chain 0"),
     ],
 )
@@ -268,7 +268,7 @@ def test_the_method_is_found() -> None:
 def test_a_record_without_operators_is_refused_by_names_and_numbers() -> None:
     """As ExecuTorch writes them."""
     other = dump(etdump.RunData("Execute", -1, [], [timed("native_call_mul.out", 0, 0, 5)]))
-    with pytest.raises(InputError, match="none of the 1 kernels"):
+    with pytest.raises(InputError, match="none of the names of 1 kernel"):
         Inspector(etdump_data=other, etrecord=record())
     longer = dump(run(0, MS, timed("native_call_add.out", 9, 0, 5)))
     with pytest.raises(InputError, match="instruction 9, but the record ends with 1"):
@@ -292,7 +292,7 @@ def test_wrong_arguments_are_named(tmp_path: Any) -> None:
         Inspector(etdump_data=THREE[:-1])
     inspector = Inspector(etdump_data=THREE)
     assert inspector.get_exported_program() is None
-    with pytest.raises(InputError, match="needs a record"):
+    with pytest.raises(InputError, match="requires a record"):
         inspector.calculate_numeric_gap("MSE")
     for call in (inspector.get_vgf_neural_statistics, lambda: inspector.write_tensorboard_artifact("x")):
         with pytest.raises(UnsupportedError):

@@ -222,7 +222,7 @@ class Inspector:
                 fits = _base(base) in bases[number]
                 same, different = same + fits, different + (not fits)
         if different and not same:
-            return f"none of the {counted(different, 'kernel')} matches the record"
+            return f"none of the names of {counted(different, 'kernel')} matches the record"
         return None
 
     def _has_graph(self, method: str) -> bool:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The page itself: views behind tabs, search, keys, light and dark.
+// The page: tabs, search, keys, light and dark theme.
 
 const TABS = [["overview", "Overview"], ["graph", "Graph"], ["memory", "Memory"], ["time", "Time"], ["size", "Size"], ["quantization", "Quantization"], ["placement", "Placement"]];
 const KEYS = [["/", "Search"], ["1", "to", "7", "Views"], ["↑", "↓", "Next node, node before"], ["→", "←", "Open, close; into and out of a group"], ["Enter", "Open or close the group"], ["f", "The whole graph"], ["+", "−", "Zoom"], ["t", "Light or dark"], ["Esc", "Back"]];
@@ -32,7 +32,7 @@ class App {
     for (const dialog of document.querySelectorAll("dialog")) dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
     this.search = new Search(this);
     let theme = null;
-    try { theme = localStorage.getItem("torchette-theme"); } catch { /* no storage for this file */ }
+    try { theme = localStorage.getItem("torchette-theme"); } catch { /* the browser has no storage for this file */ }
     if (theme) document.documentElement.dataset.theme = theme;
     this.show(location.hash.slice(1));
   }
@@ -57,7 +57,7 @@ class App {
     if (view !== "graph") main.focus({ preventScroll: true });
     else this.graph.canvas.focus({ preventScroll: true });
   }
-  /** To a node of the graph. */
+  /** Shows a node in the graph. */
   go(id) {
     const item = this.program.byId.get(id);
     if (!item) return;
@@ -72,7 +72,7 @@ class App {
     const now = document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
     const next = now === "dark" ? "light" : "dark";
     document.documentElement.dataset.theme = next;
-    try { localStorage.setItem("torchette-theme", next); } catch { /* no storage for this file */ }
+    try { localStorage.setItem("torchette-theme", next); } catch { /* the browser has no storage for this file */ }
     this.redraw?.();
   }
   tip(event, html) {
@@ -128,7 +128,7 @@ class Search {
     $("query").select();
     this.find();
   }
-  /** What is searched in: of each node its operator, module, tensors' names and types, and line. */
+  /** Search index: operator, module, line, and names and types of tensors of each node. */
   index() {
     const program = this.app.program;
     if (this.of === program) return this.entries;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The graph: the outline on the left, the picture, and what is known about the selected node on the right.
+// The graph view: the outline on the left, the drawing, and the details of the selected node on the right.
 
 const pen = document.createElement("canvas").getContext("2d");
 const widths = new Map();
@@ -25,7 +25,7 @@ class Graph {
 
   get program() { return this.app.program; }
 
-  /** Draws itself into the page. */
+  /** Draws the view into the page. */
   show(main) {
     main.innerHTML = `<section class="graph" id="graph">
       <div class="outline" id="outline" role="tree" aria-label="Modules"></div>
@@ -83,7 +83,7 @@ class Graph {
     if (item.open) for (const kid of item.kids) this._absolute(kid, x + kid.x, y + kid.y);
   }
 
-  /** Only what is near the window is drawn. */
+  /** Draws only the boxes near the visible area. */
   draw(anew = false) {
     const world = $("world");
     if (!world) return;
@@ -163,7 +163,7 @@ class Graph {
     return share ? `color-mix(in srgb, var(--accent) ${Math.round(8 + 74 * Math.pow(share, .45))}%, var(--raised))` : "var(--raised)";
   }
 
-  /** Curves from the selected node to those that it reads from and that read from it, whichever groups they are in. */
+  /** Draws curves from the selected node to its producers and consumers in all groups. */
   _lights() {
     const item = this.selected;
     if (!item) return "";
@@ -185,7 +185,7 @@ class Graph {
     return parts.join("");
   }
 
-  // ---- the window ----
+  // ---- visible area ----
 
   fit(really = true) {
     if (!really) { this.draw(true); return; }
@@ -221,14 +221,14 @@ class Graph {
     this.y = low - (item.ay + Math.min(item.h, h / this.scale - 80) / 2) * this.scale;
     this.draw();
   }
-  /** Moves as little as makes the box visible. */
+  /** Scrolls by the minimum that makes the box visible. */
   reveal(item) {
     const { clientWidth: w, clientHeight: h } = this.canvas;
     const left = item.ax * this.scale + this.x, top = item.ay * this.scale + this.y;
     if (left < 20 || top < 20 || left + Math.min(item.w, 200) * this.scale > w - 20 || top + Math.min(item.h, 60) * this.scale > h - 50) this.centre(item);
   }
 
-  // ---- opening, choosing ----
+  // ---- opening and selecting ----
 
   toggle(item, open = !item.open) {
     if (!isGroup(item) || !item.parent || item.open === open) return;
@@ -240,7 +240,7 @@ class Graph {
     if (path.includes(item) && this.selected !== item) this.select(item);
     this._outlineOpen(item, open);
   }
-  /** The box that was clicked stays under the pointer. */
+  /** Scrolls so that the clicked box stays under the pointer. */
   relayoutAround(item, [ax, ay]) {
     liftEdges(this.program);
     layoutGroup(this.program.root, (it, title) => this.measure(it, title));
@@ -332,7 +332,7 @@ class Graph {
     $("colours").innerHTML = choices.map(([key, label]) => `<button data-colour="${key}" aria-pressed="${key === this.colour}">${label}</button>`).join("");
   }
 
-  // ---- what the user does ----
+  // ---- user input ----
 
   _listen() {
     const canvas = this.canvas;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Places for the boxes of a group: layers from the top down, few crossings, straight edges. Inside an open group its own
-// boxes are placed first, so that the group is one box outside.
+// Positions of the boxes in a group: layers from top to bottom, few crossings, straight edges. The content of an open group
+// is positioned first; outside, the group is one box.
 
 const GAP_X = 26, GAP_Y = 34, PAD = 18, HEAD = 34, THREAD = 12, FAR = 9;
 
-/** Which boxes of a level each edge joins. Fills `level` (edges between kids) and the kids' `entry` and `exit`. */
+/** Lifts each edge to the visible boxes that it connects. Sets `level` (edges between kids) and the kids' `entry` and `exit`. */
 function liftEdges(program) {
   const shown = new Set();
   const reset = (item) => {
@@ -28,7 +28,7 @@ function liftEdges(program) {
   }
 }
 
-/** Gives each kid of an open group x and y (from the group's corner), and the group w and h and its `lines`. */
+/** Sets x and y of each kid of an open group (relative to the group), and w, h and `lines` of the group. */
 function layoutGroup(group, measure) {
   const kids = group.kids;
   for (const kid of kids) {
@@ -44,7 +44,7 @@ function layoutGroup(group, measure) {
     return { a, b, back, count };
   }).filter(({ a, b }) => a !== b);
 
-  // Layers: kids are in the order in which they run, and edges go forward in it.
+  // Layers: kids are in execution order, and edges point forward.
   const layer = kids.map(() => 0);
   kids.forEach((kid, a) => { kid.fed = behind[a].length > 0; kid.feeds = ahead[a].length > 0; });
   kids.forEach((_, a) => ahead[a].forEach((b) => { layer[b] = Math.max(layer[b], layer[a] + 1); }));
@@ -52,7 +52,7 @@ function layoutGroup(group, measure) {
     if (!behind[a].length && ahead[a].length) layer[a] = Math.min(...ahead[a].map((b) => layer[b])) - 1;
   }
   const alone = kids.map((_, a) => a).filter((a) => !ahead[a].length && !behind[a].length);
-  if (alone.length > 1) {  // nothing says an order: rows
+  if (alone.length > 1) {  // kids without edges are arranged in rows
     const columns = Math.max(1, Math.ceil(Math.sqrt(alone.length * 1.2)));
     const deepest = alone.length === kids.length ? 0 : Math.max(...layer) + 1;
     alone.forEach((a, i) => { layer[a] = deepest + Math.floor(i / columns); });
@@ -83,7 +83,7 @@ function layoutGroup(group, measure) {
     chains.push({ chain, edge });
   }
 
-  // Order within the rows: each cell goes to the middle of its neighbours, down and up a few times.
+  // Order within the rows: sort cells by the mean position of their neighbours, alternately down and up.
   const number = (row) => row.forEach((it, i) => { it.i = i; });
   rows.forEach(number);
   const middle = (list, own) => list.length ? list.reduce((sum, it) => sum + it.i, 0) / list.length : own;
@@ -96,14 +96,14 @@ function layoutGroup(group, measure) {
     }
   }
 
-  // Places along the row: as near to the middle of the neighbours as the order and the gaps allow.
+  // Positions in the row: as close to the mean of the neighbours as the order and the gaps permit.
   for (const row of rows) {
     let x = 0;
     for (const it of row) { it.x = x + it.w / 2; x += it.w + gap(it); }
     row.forEach((it) => { it.x -= x / 2; });
   }
   const settle = (row, wanted) => {
-    const blocks = [];  // least squares under an order: neighbours that collide move as one
+    const blocks = [];  // isotonic regression: colliding neighbours are merged into a block
     let offset = 0;
     row.forEach((it, i) => {
       if (i) offset += row[i - 1].w / 2 + gap(row[i - 1]) + it.w / 2;
@@ -120,7 +120,7 @@ function layoutGroup(group, measure) {
       for (let i = block.first; i < end; i++) row[i].x = block.sum / block.weight + row[i].offset;
     });
   };
-  // Boxes stand below boxes, and what passes by goes around them.
+  // Boxes are aligned with boxes; edges that span several layers are routed around them.
   const mean = (list, own) => {
     const boxes = list.filter((it) => it.kid), counted = boxes.length ? boxes : list;
     return counted.length ? counted.reduce((sum, it) => sum + it.x, 0) / counted.length : own;
@@ -156,7 +156,7 @@ function layoutGroup(group, measure) {
 
 function gap(it) { return it.kid ? GAP_X : 6; }
 
-/** Through the threads of an edge, vertical at each box. */
+/** Returns the curve through the cells of an edge, vertical at each box. */
 function curve(chain) {
   const first = chain[0], last = chain.at(-1);
   let x = spread(first, first.down, chain[1]), y = first.bottom, d = `M${x.toFixed(1)} ${y.toFixed(1)}`;
@@ -171,7 +171,7 @@ function curve(chain) {
   }
   return { d, x, y };
 }
-/** Edges of one box leave side by side, in the order of where they go. */
+/** Returns the x of an edge at a box; the edges of a box are spread in the order of their targets. */
 function spread(box, others, other) {
   if (others.length < 2) return box.x;
   const order = [...others].sort((a, b) => a.x - b.x);

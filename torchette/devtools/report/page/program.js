@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the page knows: nodes with their module tree, who reads from whom, times and sizes of each.
+// The data of the page: nodes with their module tree, edges, times and sizes.
 "use strict";
 
 const KINDS = [
@@ -7,7 +7,7 @@ const KINDS = [
   ["activation", "Activation, softmax"], ["arithmetic", "Arithmetic"], ["reduce", "Reduction, pooling"], ["shape", "Shape, copy"],
   ["lookup", "Lookup"], ["quantize", "Quantization"], ["control", "Control"], ["delegate", "Delegate"],
 ];
-// The first pattern that fits says what kind of operator it is.
+// The first matching pattern determines the kind of an operator.
 const PATTERNS = [
   ["quantize", /quant|^convert$/i],
   ["attention", /attention|sdpa/i],
@@ -19,13 +19,13 @@ const PATTERNS = [
   ["shape", /view|reshape|permute|transpose|copy|clone|cat|stack|slice|select|expand|squeeze|pad|split|repeat|flip|unfold|arange|full|zeros|ones|resize|empty|^to$/i],
   ["control", /^(move|jump_false|free)$|executorch_prim|sym_size|item/i],
 ];
-const CHUNK = 90;  // more nodes than that in one place go into groups of steps
+const CHUNK = 90;  // more nodes than this in one group are split into groups of steps
 
 const $ = (id) => document.getElementById(id);
 const escape = (text) => String(text).replace(/[&<>"']/g, (c) => `&#${c.charCodeAt(0)};`);
-/** A sentence of the compiler or the tools as HTML: `name` in it is code. */
+/** Converts a message to HTML; text in backticks becomes code. */
 const prose = (text) => escape(text).replace(/`+([^`]+)`+/g, "<code>$1</code>");
-/** A module's path as HTML, which a narrow column breaks after a dot. */
+/** Converts a module path to HTML that can wrap after a dot. */
 const breakable = (path) => escape(path).replace(/[.]/g, "$&<wbr>");
 
 function bytes(count) {
@@ -45,13 +45,13 @@ const plural = (count, word) => `${whole(count)} ${word}${count === 1 ? "" : "s"
 
 const billions = (number) => number ? String(+(number / 1e9).toPrecision(3)) : "";
 const kindName = (family) => KINDS.find(([key]) => key === family)?.[1] || family;
-/** What the colours mean, of those that appear. */
+/** Legend of the colours that appear. */
 function kindLegend(families) {
   const shown = new Set(families);
   return `<ul class="kinds" aria-label="Colours">${KINDS.filter(([key]) => shown.has(key)).map(([key, name]) => `<li><i class="dot" style="--c:var(--${key})"></i>${name}</li>`).join("")}</ul>`;
 }
 
-/** `aten::convolution.out` -> `convolution`: what people call it. */
+/** `aten::convolution.out` -> `convolution`: the short name. */
 function shortName(op) {
   return op.replace(/^.*::/, "").replace(/\.[\w.]*$/, "").replace(/^_+|_+$/g, "") || op;
 }
@@ -63,7 +63,7 @@ function kindOf(node, op) {
   for (const [kind, pattern] of PATTERNS) if (pattern.test(name)) return kind;
   return "arithmetic";
 }
-/** Of a kernel: those of the CPU engine begin with its namespace. */
+/** The implementation of a kernel; names of the CPU engine begin with `cpu::`. */
 const kernelsOf = (node) => node.name.startsWith("cpu::") ? "CPU engine" : "portable kernels";
 function backendName(name) { return name.replace(/Backend$/, "").replace(/^Xnnpack$/, "XNNPACK"); }
 
@@ -78,7 +78,7 @@ class Program {
     this.nodes = record.nodes;
     this.profiled = !!record.times;
     this.times = record.times || {};
-    this.readers = record.nodes.map(() => []);  // of each node: [edge, node]
+    this.readers = record.nodes.map(() => []);  // by node: [edge, node]
     this.writers = record.nodes.map(() => []);
     this.edges = [];
     for (let i = 0; i < record.edges.length; i += 3) {
@@ -109,7 +109,7 @@ class Program {
     return line ? `${line.file.split("/").slice(-2).join("/")}:${line.line}` : "";
   }
 
-  /** The line in a table: its file's name alone, the path in the tooltip. */
+  /** The source line as a table cell: file name and line, with the path as tooltip. */
   lineCell(node) {
     const line = this.line(node.source);
     return line ? `<span class="soft" style="white-space:nowrap" title="${escape(line.file)}:${line.line}">${escape(line.file.split("/").pop())}:${line.line}</span>` : "";
@@ -135,7 +135,7 @@ class Program {
     });
   }
 
-  /** Modules, and delegates inside of them, as groups. */
+  /** Builds groups for modules and for the delegates in them. */
   _tree() {
     const types = new Map();
     for (const node of this.nodes) if (node.path && node.type !== undefined) types.set(node.path, this.texts[node.type]);
@@ -192,7 +192,7 @@ class Program {
       this.byId.set(item.id, item);
       item.depth = depth;
       const own = item.node;
-      // "3" says little: the name of the list that it is in comes before it
+      // prefix a module such as "3" with the name of its list
       if ((item.kind === "module" || item.what) && /^\d/.test(item.label) && item.parent?.path) item.label = `${item.parent.path.split(".").pop()}.${item.label}`;
       item.order = own ? own.index : Infinity;
       item.time = own ? own.time : 0;
@@ -214,7 +214,7 @@ class Program {
     this.paths = this.byNode.map((leaf) => ancestors(leaf));
   }
 
-  /** A module with nothing but a module or a node in it is one with it; many nodes in one place become groups of steps. */
+  /** Merges a module with its only child, and splits large groups into groups of steps. */
   _squeeze(item) {
     item.kids.forEach((kid) => this._squeeze(kid));
     item.kids = item.kids.map((kid) => {
@@ -247,7 +247,7 @@ class Program {
     }
   }
 
-  /** The compiler's reasons, for the nodes that they are about: the same operator of the same line, in order. */
+  /** Assigns the compiler's reasons to nodes with the same operator and source line, in order. */
   _place() {
     this.reasonOf = new Map();
     const waiting = new Map();
@@ -266,7 +266,7 @@ class Program {
     this.nodeOf = new Map([...this.reasonOf].map(([node, row]) => [row, node]));
   }
 
-  /** Opens what is small enough to be read at once. */
+  /** Opens groups that are small enough to be readable. */
   openSome() {
     let shown = this.root.kids.length;
     const queue = this.root.kids.filter(isGroup);

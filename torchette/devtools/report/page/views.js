@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The other views: overview, memory, time, size, quantization, placement. Each is a function that draws into `main`.
+// The other views: overview, memory, time, size, quantization, placement. Each is a function that draws to `main`.
 
 const COLOURS = { weights: "matrix", delegates: "delegate", instructions: "arithmetic", methods: "activation", values: "reduce", "source lines": "quantize", receipt: "attention", "initial values": "norm", "named data": "lookup", padding: "shape", "unused segments": "shape" };
 const useColour = (use) => `var(--${COLOURS[use] || "control"})`;
@@ -7,7 +7,7 @@ const command = (app, options) => `<code>torchette report ${escape(app.contents.
 
 function sum(list, of) { return list.reduce((total, it) => total + of(it), 0); }
 
-/** Bytes of the file by use, the most first. */
+/** Bytes of the file by use, largest first. */
 function usesOf(contents) {
   const found = new Map();
   for (const [use, , , size] of contents.sizes) found.set(use, (found.get(use) || 0) + size);
@@ -21,7 +21,7 @@ function bars(rows) {
   return `<div class="bars">${rows.map((row) => `<${row.go ? `button data-go="${row.go}"` : 'div class="row"'}><span class="name"><i class="dot" style="--c:var(--${row.family || "control"})"></i><span>${escape(row.name)}</span></span><span class="meter"><i style="width:${(100 * row.value / most).toFixed(1)}%;--c:var(--${row.family || "accent"})"></i></span><span class="value">${row.text}</span></${row.go ? "button" : "div"}>`).join("")}</div>`;
 }
 
-/** A table whose columns sort. Columns: [title, number?, cell(row), key(row)]. */
+/** A sortable table. Columns: [title, number?, cell(row), key(row)]. */
 class Rows {
   constructor(host, columns, rows, { go = null, sort = null, most = 100 } = {}) {
     Object.assign(this, { host, columns, rows, go, most });
@@ -50,7 +50,7 @@ class Rows {
       const go = this.go?.(row);
       return `<tr${go ? ` data-go="${go}" tabindex="0"` : ""}>${this.columns.map(([, number, cell]) => `<td${number ? ' class="n"' : ""}>${cell(row)}</td>`).join("")}</tr>`;
     }).join("");
-    this.host.innerHTML = `<table><thead><tr>${head}</tr></thead><tbody>${body}</tbody></table>${rows.length ? "" : '<p class="empty">Nothing fits.</p>'}${rows.length > shown.length ? `<button class="more">Show more of ${whole(rows.length)} rows</button>` : ""}`;
+    this.host.innerHTML = `<table><thead><tr>${head}</tr></thead><tbody>${body}</tbody></table>${rows.length ? "" : '<p class="empty">No row matches.</p>'}${rows.length > shown.length ? `<button class="more">Show more of ${whole(rows.length)} rows</button>` : ""}`;
   }
 }
 
@@ -96,14 +96,14 @@ const Views = {
     const bill = record.bill || [];
     const largest = [...record.tenants].sort((a, b) => b[3] - a[3]);
     main.innerHTML = `<div class="page">
-      <div><h1>Memory</h1><p class="lead">${record.tenants.length ? "Each block is a tensor: from left to right the instructions from its first to its last use, from bottom to top its bytes in the planned buffer. The colour is the kind of the operator that makes it; a darker area is shared by two tensors, such as the input and the result of an operator that works in place." : "Planned memory holds the tensors between the instructions of a method, at offsets that the compiler has chosen."}</p></div>
-      ${record.tenants.length ? record.buffers.filter((it) => record.tenants.some((t) => t[1] === it[0])).map(([id, size, device]) => `<section class="card wide"><header><h2>Buffer ${id}${device === "cpu" ? "" : ` on ${escape(device)}`}</h2><span class="faint num">${whole(size)} bytes</span></header><div class="map-label"><span>Bytes in use</span><span id="now-${id}" class="num"></span></div><div class="picture"><canvas data-curve="${id}" height="70" style="height:70px"></canvas></div><div class="map-label" style="margin-top:14px"><span>Tensors</span><span class="faint">click a block to see its operator</span></div><div class="picture"><canvas data-map="${id}" height="340" style="height:340px"></canvas></div><div class="axis"><span>instruction 0</span><span>${Math.max(0, record.instructions - 1)}</span></div>${kindLegend(record.tenants.filter((it) => it[1] === id).map((it) => familyOf(program, it)))}</section>`).join("") : '<section class="card"><p class="empty">No tensor of this method is in planned memory: inputs and outputs are in memory of the caller, weights in the file, and tensors inside of a delegate in memory of its backend.</p></section>'}
+      <div><h1>Memory</h1><p class="lead">${record.tenants.length ? "Each block is a tensor: from left to right the instructions from its first to its last use, from bottom to top its bytes in the planned buffer. The colour is the kind of the operator that writes it. A darker area is shared by two tensors, such as the input and the result of an in-place operator." : "Planned memory holds the tensors between the instructions of a method, at offsets that the compiler has chosen."}</p></div>
+      ${record.tenants.length ? record.buffers.filter((it) => record.tenants.some((t) => t[1] === it[0])).map(([id, size, device]) => `<section class="card wide"><header><h2>Buffer ${id}${device === "cpu" ? "" : ` on ${escape(device)}`}</h2><span class="faint num">${whole(size)} bytes</span></header><div class="map-label"><span>Bytes in use</span><span id="now-${id}" class="num"></span></div><div class="picture"><canvas data-curve="${id}" height="70" style="height:70px"></canvas></div><div class="map-label" style="margin-top:14px"><span>Tensors</span><span class="faint">click a block to see its operator</span></div><div class="picture"><canvas data-map="${id}" height="340" style="height:340px"></canvas></div><div class="axis"><span>instruction 0</span><span>${Math.max(0, record.instructions - 1)}</span></div>${kindLegend(record.tenants.filter((it) => it[1] === id).map((it) => familyOf(program, it)))}</section>`).join("") : '<section class="card"><p class="empty">No tensor of this method is in planned memory: inputs and outputs are in memory of the caller, weights in the file, and tensors inside a delegate in memory of its backend.</p></section>'}
       ${bill.length ? `<section class="card"><header><h2>Memory of the method on this machine, in bytes</h2></header><div class="scroll"><table><tbody>${bill.map(([what, size, about]) => `<tr><td class="tight">${escape(what)}</td><td class="n">${typeof size === "number" ? whole(size) : escape(size)}</td><td class="soft">${prose(about)}</td></tr>`).join("")}</tbody></table></div></section>` : ""}
       ${largest.length ? '<section class="card"><header><h2>Tensors</h2></header><div class="scroll" id="tenants"></div></section>' : ""}</div>`;
     if (largest.length) {
       new Rows($("tenants"), [
         ["Tensor", 0, (it) => `<code>${escape(program.value(it[0]).text)}</code> ${program.value(it[0]).name ? `<span class="faint">${escape(program.value(it[0]).name)}</span>` : ""}`, (it) => program.value(it[0]).text],
-        ["Made by", 0, (it) => escape(shortName(program.text(it[6]))), (it) => program.text(it[6])],
+        ["Written by", 0, (it) => escape(shortName(program.text(it[6]))), (it) => program.text(it[6])],
         ["Bytes", 1, (it) => whole(it[3]), (it) => it[3]],
         ["Offset", 1, (it) => whole(it[2]), (it) => it[2]],
         ["Instructions", 1, (it) => `${it[4]} to ${it[5]}`, (it) => it[4]],
@@ -117,7 +117,7 @@ const Views = {
     const { program } = app, record = program.record;
     if (!program.profiled) {
       const rows = operatorRows(program);
-      main.innerHTML = `<div class="page"><div><h1>Time</h1><p class="lead">No time was measured for this report: these are the numbers of calls. ${command(app, "--profile 50")} runs the program and adds the time of each node and the fraction of the processor’s limits that it reaches. ${command(app, "--etdump device.etdp")} adds the times of another machine.</p></div><section class="card"><header><h2>Calls of each operator</h2></header>${kindLegend(rows.map((it) => it.family))}<div class="scroll" id="rows"></div></section></div>`;
+      main.innerHTML = `<div class="page"><div><h1>Time</h1><p class="lead">This report contains no times, only call counts. ${command(app, "--profile 50")} runs the program and adds the time of each node and the fraction of the processor’s limits that it reaches. ${command(app, "--etdump device.etdp")} adds times from another machine.</p></div><section class="card"><header><h2>Calls of each operator</h2></header>${kindLegend(rows.map((it) => it.family))}<div class="scroll" id="rows"></div></section></div>`;
       new Rows($("rows"), [
         ["Operator", 0, (it) => `<span class="dot" style="--c:var(--${it.family});display:inline-block;margin-right:8px"></span>${escape(it.full)}`, (it) => it.full],
         ["Runs on", 0, (it) => escape(it.on), (it) => it.on],
@@ -125,7 +125,7 @@ const Views = {
       ], rows, { sort: [2, -1] });
       return;
     }
-    // The columns of `torchette profile`, if some node has a value there.
+    // The columns of `torchette profile` that are not empty.
     const limited = [
       ["GFLOP/s", 1, (it) => billions(it.flops), (it) => it.flops || 0],
       ["Peak", 1, (it) => it.ofPeak ? percent(it.ofPeak) : "", (it) => it.ofPeak || 0],
@@ -134,7 +134,7 @@ const Views = {
       ["Bound", 0, (it) => it.bound ? `<span class="badge">${escape(it.bound)}</span>` : "", (it) => it.bound || ""],
     ].filter(([, , , key]) => program.nodes.some(key));
     const rest = sum(record.rest, ([, time]) => time);
-    main.innerHTML = `<div class="page"><div><h1>Time</h1><p class="lead">${seconds(program.total)} an execution: the median of ${plural(record.runs, "run")}, ${record.limits ? `on ${escape(record.processor)}` : "as the dump of a device has them"}.${rest ? ` ${seconds(rest)} of it is in no operator.` : ""}</p>${limited.length ? `<p class="lead">${record.limits ? `${escape(record.limits)}. <b>Peak</b> and <b>${escape(record.store)}</b> are the shares of the processor’s arithmetic and of the bandwidth of ${record.store === "memory" ? "the main memory" : `the ${escape(record.store)} cache`}, which holds the tensors of this method; <b>Bound</b> is the nearer limit. ` : ""}An operator without these numbers has no formula for its work.</p>` : `<p class="lead">The shares of the processor’s limits are missing: the operations and bytes of nodes inside of a delegate are not known.</p>`}</div>
+    main.innerHTML = `<div class="page"><div><h1>Time</h1><p class="lead">${seconds(program.total)} an execution: the median of ${plural(record.runs, "run")}, ${record.limits ? `on ${escape(record.processor)}` : "from the dump of a device"}.${rest ? ` ${seconds(rest)} are outside operators.` : ""}</p>${limited.length ? `<p class="lead">${record.limits ? `${escape(record.limits)}. <b>Peak</b> and <b>${escape(record.store)}</b> are the shares of the processor’s arithmetic and of the bandwidth of ${record.store === "memory" ? "the main memory" : `the ${escape(record.store)} cache`}, which holds the tensors of this method; <b>Bound</b> is the nearer limit. ` : ""}These values are empty for operators without a cost formula.</p>` : `<p class="lead">The fractions of the processor’s limits are missing, because the cost of nodes inside a delegate is not known.</p>`}</div>
       <section class="card"><header style="flex-wrap:wrap"><div class="segmented" role="group" id="by"><button data-by="nodes">Nodes</button><button data-by="operators">Operators</button><button data-by="modules">Modules</button></div><div class="tools"><input id="filter" type="search" placeholder="Filter" aria-label="Filter"></div></header>${kindLegend(program.nodes.filter((it) => it.time).map((it) => it.family))}<div class="scroll" id="rows"></div></section></div>`;
     const share = (it) => `<div class="share"><div class="meter"><i style="width:${(100 * it.time / program.total).toFixed(1)}%"></i></div><span>${percent(it.time / program.total)}</span></div>`;
     const name = (it) => `<span style="display:flex;gap:8px;align-items:baseline"><i class="dot" style="--c:var(--${it.family})"></i>${escape(it.name)}</span>`;
@@ -180,7 +180,7 @@ const Views = {
   size(app, main) {
     const { contents } = app;
     const rows = contents.sizes.map(([kind, name, module, size, dtype]) => ({ kind, name: contents.texts[name], module: contents.texts[module], size, dtype: contents.texts[dtype] }));
-    main.innerHTML = `<div class="page"><div><h1>Size</h1><p class="lead">${whole(contents.nbytes)} bytes, all of them here: the rows sum to the file.</p></div>
+    main.innerHTML = `<div class="page"><div><h1>Size</h1><p class="lead">${whole(contents.nbytes)} bytes. The rows sum to the size of the file.</p></div>
       <section class="card"><header><h2>By module</h2><span class="faint" id="where"></span></header><div class="treemap" id="treemap"></div></section>
       <section class="card"><header><h2>By use</h2><span class="faint">the colours of the map above</span></header>${stackAndLegend(usesOf(contents), contents.nbytes)}</section>
       <section class="card"><header><h2>Parts</h2><div class="tools"><input id="filter" type="search" placeholder="Filter" aria-label="Filter"></div></header><div class="scroll" id="rows"></div></section></div>`;
@@ -209,7 +209,7 @@ const Views = {
 
   quantization(app, main) {
     const { program } = app, rows = program.record.quantized;
-    main.innerHTML = `<div class="page"><div><h1>Quantization</h1><p class="lead">${rows.length ? `${plural(rows.length, "tensor")} hold integers. The value of an integer q is (q − zero point) × scale.` : "Scales and zero points of the tensors that hold integers. The value of an integer q is (q − zero point) × scale."}</p></div><section class="card">${rows.length ? '<div class="scroll" id="rows"></div>' : '<p class="empty">No tensor of this method is quantized. <code>torchette compile model.py:Net --quantize int8 -o net.pte</code> makes a program that computes with integers.</p>'}</section></div>`;
+    main.innerHTML = `<div class="page"><div><h1>Quantization</h1><p class="lead">${rows.length ? `${plural(rows.length, "tensor")} contain integers. The value of an integer q is (q − zero point) × scale.` : "Scales and zero points of tensors that contain integers. The value of an integer q is (q − zero point) × scale."}</p></div><section class="card">${rows.length ? '<div class="scroll" id="rows"></div>' : '<p class="empty">No tensor of this method is quantized. <code>torchette compile model.py:Net --quantize int8 -o net.pte</code> compiles a program with integer arithmetic.</p>'}</section></div>`;
     if (!rows.length) return;
     const short = (scale) => scale && scale < 1e-3 ? scale.toExponential(3) : String(+scale.toPrecision(4));
     const scales = (it) => it.count > 1 ? `${short(it.range[0])} to ${short(it.range[1])} <span class="faint">${whole(it.count)} scales</span>` : it.scales.length ? short(it.scales[0]) : '<span class="faint">when it runs</span>';
@@ -237,7 +237,7 @@ const Views = {
     const explained = record.placements;
     main.innerHTML = `<div class="page"><div><h1>Placement</h1><p class="lead">${explained ? "The backend or the kernels that run each call of the model, and the reasons of the compiler." : "The backend or the kernels that run each node."}</p></div>
       <section class="card"><div class="stack">${list.map(([name, count]) => `<i style="--c:${colour(name)};flex:${count}"></i>`).join("")}</div><ul class="legend">${list.map(([name, count]) => `<li><i class="dot" style="--c:${colour(name)}"></i>${escape(name)}<span class="value">${plural(count, "node")}</span><span class="share">${percent(count / total)}</span></li>`).join("")}</ul></section>
-      ${explained ? "" : '<section class="card"><p class="soft">The reasons are known while the model is compiled: <code>torchette compile model.py:Net --report-page report.html</code>, or <code>write_report(..., placements={"forward": edge.delegation()})</code>.</p></section>'}
+      ${explained ? "" : '<section class="card"><p class="soft">The compiler records the reasons: <code>torchette compile model.py:Net --report-page report.html</code>, or <code>write_report(..., placements={"forward": edge.delegation()})</code>.</p></section>'}
       <section class="card"><header style="flex-wrap:wrap"><h2>${explained ? "Calls" : "Nodes"}</h2><div class="tools"><input id="filter" type="search" placeholder="Filter" aria-label="Filter"></div></header><div class="scroll" id="rows"></div></section></div>`;
     const badge = (name, own = "kernels") => name ? `<span class="badge hot">${escape(backendName(name))}</span>` : `<span class="badge">${own}</span>`;
     const table = explained ? new Rows($("rows"), [
@@ -281,13 +281,13 @@ function nodeOfValue(program, value) {
   return found === undefined ? null : `n${found}`;
 }
 
-/** The kind of the operator that makes a planned tensor. */
+/** The kind of the operator that writes a planned tensor. */
 function familyOf(program, tenant) {
   const owner = nodeOfValue(program, tenant[0]);
   return owner ? program.byId.get(owner).node.family : "control";
 }
 
-// ---- pictures of memory ----
+// ---- diagrams of memory ----
 
 function paint(canvas, height) {
   const ratio = window.devicePixelRatio || 1, width = canvas.clientWidth;
@@ -297,20 +297,20 @@ function paint(canvas, height) {
   pencil.scale(ratio, ratio);
   return [pencil, width];
 }
-/** A variable of the style sheet as a canvas takes it. */
+/** Returns the value of a style sheet variable as a canvas colour. */
 function colour(name) {
   const probe = colour.probe ||= document.body.appendChild(Object.assign(document.createElement("i"), { hidden: true }));
   probe.style.color = `var(--${name})`;
   return getComputedStyle(probe).color;
 }
-/** Bytes that are in use at each instruction; of one buffer, or of all for 0. */
+/** Bytes in use at each instruction, in one buffer or, for 0, in all. */
 function liveBytes(program, id) {
   const count = Math.max(1, program.record.instructions);
   const marks = [];
   for (let i = 0; i < count; i++) marks.push([]);
   const change = new Float64Array(count + 1);
   const places = program.record.tenants.filter((it) => !id || it[1] === id);
-  // Tensors that share bytes count once: the union of their ranges, which changes only where one begins or ends.
+  // Tensors that share bytes count once: the union of their ranges, which changes only at the start or end of a lifetime.
   const begins = Array.from({ length: count + 1 }, () => []), ends = Array.from({ length: count + 1 }, () => []);
   places.forEach((it, i) => { begins[it[4]].push(i); ends[Math.min(count, it[5] + 1)].push(i); });
   const alive = new Set(), live = [];
@@ -381,7 +381,7 @@ class MemoryMap {
     this.canvas.style.cursor = this.over ? "pointer" : "crosshair";
     if (this.over) {
       const value = this.program.value(this.over[0]);
-      this.app.tip(event, `<code>${escape(value.text)}</code><small>${value.name ? `${escape(value.name)} · ` : ""}%${value.index}, made by ${escape(shortName(this.program.text(this.over[6])))}</small><small>${whole(this.over[3])} bytes at ${whole(this.over[2])}, instructions ${this.over[4]} to ${this.over[5]}</small>`);
+      this.app.tip(event, `<code>${escape(value.text)}</code><small>${value.name ? `${escape(value.name)} · ` : ""}%${value.index}, written by ${escape(shortName(this.program.text(this.over[6])))}</small><small>${whole(this.over[3])} bytes at ${whole(this.over[2])}, instructions ${this.over[4]} to ${this.over[5]}</small>`);
     } else this.app.tip(null);
     this.draw();
   }
@@ -420,7 +420,7 @@ class MemoryMap {
   }
 }
 
-// ---- the map of sizes ----
+// ---- treemap of sizes ----
 
 function sizeTree(rows) {
   const make = (label, path, parent) => ({ label, path, parent, size: 0, kids: new Map(), colour: "" });
@@ -455,7 +455,7 @@ function sizeTree(rows) {
   for (const kid of root.kids.values()) kid.parent = root;
   return root;
 }
-/** Rectangles as square as they can be, the largest first; those of a module inside of its own. */
+/** Squarified treemap, largest first; the rectangles of a module are inside its rectangle. */
 function drawTreemap(host, item, total) {
   const shown = [], parts = [];
   fill(item, 0, 0, host.clientWidth, host.clientHeight);
