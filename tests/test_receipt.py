@@ -337,7 +337,7 @@ def test_verify_and_inspect_print_it(
     path.write_bytes(signed)
     assert cli.main(["verify", str(path)]) == 0
     text = capsys.readouterr().out
-    assert "is as its receipt says" in text and "inputs of seed 2" in text
+    assert "matches its receipt" in text and "inputs of seed 2" in text
     assert cli.main(["inspect", str(path)]) == 0
     assert "provenance" in (text := capsys.readouterr().out) and "forward on the example inputs" in text
     damaged = bytearray(signed)

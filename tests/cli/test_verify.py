@@ -50,8 +50,8 @@ def test_lower_compiles_up_to_the_dialect(folder: Path) -> None:
     ("arguments", "message"),
     [
         (["nowhere.py:Net"], "there is no file nowhere.py"),
-        (["model.py"], "which model of model.py? Name one: model.py:Net, model.py:NoInputs"),
-        (["model.py:Nix"], "has no 'Nix'; it has torch, Net"),
+        (["model.py"], "model.py does not name a model; use model.py:Net, model.py:NoInputs"),
+        (["model.py:Nix"], "has no 'Nix'; it defines torch, Net"),
         (["model.py:number"], "is a int"),
         (["model.py:broken"], "model.py:31: ValueError: no weights here"),
         (["no_such_package:Net"], "No module named 'no_such_package'"),

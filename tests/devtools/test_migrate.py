@@ -64,7 +64,7 @@ def test_weights_inside_the_program_become_a_segment(
         assert torch.equal(old, wanted) and torch.equal(found, wanted)
 
     assert cli.main(["migrate", str(migrated)]) == 0
-    assert "is in the newest form" in capsys.readouterr().out
+    assert "is in the current form" in capsys.readouterr().out
     assert bytes(migrate(migrated)[0]) == migrated.read_bytes()
 
 

@@ -158,5 +158,5 @@ def test_a_new_backend_builds_and_conforms(installed: Path, tmp_path: Path) -> N
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder)
     said = run(*command, cwd=tmp_path, env=paths).stdout
     assert "passed" in said and "failed" not in said
-    assert cli.main(["backend", "new", "acme_npu", "-o", str(tmp_path)]) == 2, "it is there already"
+    assert cli.main(["backend", "new", "acme_npu", "-o", str(tmp_path)]) == 2, "the folder already exists"
     assert cli.main(["backend", "new", "Not-A-Name", "-o", str(tmp_path)]) == 2

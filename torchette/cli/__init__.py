@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a command line. Out: an exit code, see docs/command-line.md.
-# Every module of this folder without a leading underscore is a verb: its docstring is its help, `arguments(parser)`
-# declares its options or its own commands (`_parser.command`), `run(options)` does the work and returns the exit code.
-"""Compile PyTorch models to .pte files, look into them, run and time them
+# Every module in this folder without a leading underscore is a verb: its docstring is its help, `arguments(parser)`
+# declares its options or commands (`_parser.command`), and `run(options)` does the work and returns the exit code.
+"""Compile PyTorch models to .pte files, inspect, run and profile them
 
 examples:
   torchette compile model.py:Net --inputs 1x3x224x224 -o net.pte
   torchette run net.pte
   torchette run --help                        the options of a command, with examples
-  torchette doctor                            what is installed, and what is missing
+  torchette doctor                            installed and missing components
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DONE, CHECK_FAILED = 0, 1
 
 
 class _CMakePrefix(argparse.Action):
-    """Prints what CMAKE_PREFIX_PATH needs: the package's installed folder."""
+    """Prints the value for CMAKE_PREFIX_PATH: the folder of the installed package."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(nargs=0, **more)
@@ -49,7 +49,7 @@ class _CMakePrefix(argparse.Action):
 
 
 def verbs() -> list[str]:
-    """Names of the verbs, sorted: the modules of this folder, with hyphens."""
+    """Returns the sorted names of the verbs: the modules of this folder, with hyphens."""
     names = (module.name for module in pkgutil.iter_modules(__path__))
     return sorted(name.replace("_", "-") for name in names if not name.startswith("_"))
 
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command line (by default the process's own) and returns its exit code."""
+    """Runs a command line, by default that of the process, and returns its exit code."""
     options = _parser().parse_args(argv)
     try:
         with _plain_warnings(options.prog):
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return result
     except BrokenPipeError:
-        # The reader, such as `head`, closed the pipe. Python's own flush at exit must not fail either.
+        # The reader, such as `head`, closed the pipe. Python's flush at exit must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
     except (TorchetteError, OSError) as error:
@@ -92,16 +92,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def executor_runner() -> NoReturn:
-    """Becomes the program executor_runner of the installed package, with the process's own arguments."""
+    """Replaces the process with executor_runner of the installed package, with the same arguments."""
     program = Path(torchette.__file__).parent / "bin" / "executor_runner"
     if not program.exists():
-        sys.exit(f"executor_runner: {program} is missing: ./dev setup builds it as build/dev/executor_runner")
+        sys.exit(
+            f"executor_runner: {program} does not exist; ./dev setup builds it as build/dev/executor_runner"
+        )
     os.execv(program, ["executor_runner", *sys.argv[1:]])
 
 
 @contextmanager
 def _plain_warnings(prog: str) -> Iterator[None]:
-    """Prints warnings without the line of Python that they come from, unless the user wants tracebacks."""
+    """Prints warnings without their source line, unless the user requested tracebacks."""
     original = warnings.formatwarning
 
     def text(message: Warning | str, category: type[Warning], *_: object, **__: object) -> str:

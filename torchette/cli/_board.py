@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a command line. Out: the board of an image, with the memories, stack and scratch memory that the options give.
+# In: a command line. Out: a board with the memories, stack and scratch memory of the options.
 """The options of verbs that build images for boards."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DEFAULT = "mps2-an386"
 def arguments(parser: argparse._ActionsContainer) -> None:
     """Declares the options for the board of an image."""
     parser.add_argument(
-        "--board", help="what it runs on (default: one with the target's processor, mps2-an386)"
+        "--board", help="the board (default: a board with the target's processor, mps2-an386)"
     )
     parser.add_argument("--flash", metavar="SIZE[@ADDRESS]", help="the flash of your board, if it differs")
     parser.add_argument("--ram", metavar="SIZE[@ADDRESS]", help="the RAM of your board, if it differs")
@@ -30,13 +30,13 @@ def arguments(parser: argparse._ActionsContainer) -> None:
 
 
 def chosen(options: argparse.Namespace, default: str) -> tuple[Board, int, str | int]:
-    """The board with the memories of the options, the bytes of the stack, and those of the temp pool."""
+    """Returns the board with the memories of the options, and the bytes of the stack and of the temp pool."""
     board = boards.find(options.board or default)
     if options.flash:
         board = dataclasses.replace(board, flash=boards.region(options.flash, board.flash.origin))
     if options.ram:
         board = dataclasses.replace(board, ram=boards.region(options.ram, board.ram.origin))
     if not options.temp.isdigit() and options.temp not in ("most", "least"):
-        raise UsageError(f"--temp is a number of bytes, most or least, not {options.temp!r}")
+        raise UsageError(f"--temp must be a number of bytes, most or least, got {options.temp!r}")
     temp = int(options.temp) if options.temp.isdigit() else options.temp
     return board, boards.region(options.stack).size if options.stack else board.stack, temp

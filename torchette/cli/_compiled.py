@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a language model as the user names it. Out: its program; of a folder or a GGUF file, one that is compiled once and cached.
+# In: the user's path of a language model. Out: a program; a folder or a GGUF file is compiled once and cached.
 """`program_of`: the .pte file of a language model."""
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from torchette.progress import Progress
 
 
 def program_of(model: Path, tokenizer: Path | None = None) -> Path:
-    """Returns a program's path as it is; for a folder or a GGUF file, the path of its program in the cache.
+    """Returns the path of a program. For a folder or a GGUF file, returns the path of its program in the cache.
 
-    A program is compiled if the cache does not have it, with the options' defaults of `torchette llm compile`. It is compiled again
-    if a file of the model has another size or time, or Torchette another version. `tokenizer` replaces the tokenizer of the model.
+    A program is compiled with the default options of `torchette llm compile` if the cache does not contain it, or if the size
+    or time of a file of the model, or the version of Torchette, has changed.
+
+    Args:
+        model: a program, a folder or a GGUF file.
+        tokenizer: replaces the tokenizer of the model.
 
     Raises:
-        TorchetteError: as `torchette.llm.export`; the hints have the command that compiles the model.
+        TorchetteError: as `torchette.llm.export`; the hints contain the command that compiles the model.
     """
     if not model.is_dir() and model.suffix.lower() != ".gguf":
         return model
@@ -46,7 +50,7 @@ def program_of(model: Path, tokenizer: Path | None = None) -> Path:
 
 
 def _name(model: Path) -> str:
-    """The name of a folder, or of a file without its suffix."""
+    """Returns the name of a folder, or of a file without its suffix."""
     return model.resolve().name if model.is_dir() else model.stem
 
 
@@ -58,7 +62,7 @@ def _compile(model: Path, tokenizer: Path | None, output: Path) -> None:
     from torchette import llm
 
     command = f"torchette llm compile {model} -o {_name(model)}.pte"
-    note(f"compiling {model} once, to {output}; smaller and faster: {command} --quantize 8da4w")
+    note(f"compiling {model} once, to {output}; for a smaller and faster model: {command} --quantize 8da4w")
     try:
         with Progress() as progress:
             program = llm.export(model, tokenizer=tokenizer, progress=progress)
@@ -67,6 +71,6 @@ def _compile(model: Path, tokenizer: Path | None, output: Path) -> None:
     except TorchetteError as error:
         error.hints = (
             *error.hints,
-            f"`{command}` compiles the model, with options that change how (--help lists them)",
+            f"`{command}` compiles the model, with further options (see --help)",
         )
         raise

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: tables and values. Out: text for a terminal; rich draws it if it is installed and the output is a
-# terminal. Otherwise plain aligned columns.
-"""Functions with which the verbs print."""
+# In: tables and values. Out: text for a terminal. If rich is installed and the output is a terminal, rich formats it;
+# otherwise, columns are aligned with spaces.
+"""Output functions of the verbs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def print_json(value: object) -> None:
 
 
 def _rich_console() -> Any | None:
-    """A rich console if rich is installed and standard output is a terminal."""
+    """Returns a rich console if rich is installed and standard output is a terminal."""
     if not sys.stdout.isatty():
         return None
     try:
@@ -30,7 +30,7 @@ def _rich_console() -> Any | None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "") -> None:
-    """Prints a table; numbers are right-aligned, everything else left-aligned."""
+    """Prints a table; numeric columns are right-aligned, other columns left-aligned."""
     numeric = [all(isinstance(row[i], (int, float)) for row in rows) for i in range(len(columns))]
     texts = [[_cell(value) for value in row] for row in rows]
     console = _rich_console()
@@ -60,7 +60,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title:
 def print_rows(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], top: int | None, *, title: str = ""
 ) -> None:
-    """Prints the first `top` rows of a table (None: all), and the number of the rows that are left out."""
+    """Prints the first `top` rows of a table (None: all), and the number of omitted rows."""
     print_table(columns, rows[:top], title=title)
     if top is not None and len(rows) > top:
         left_out = len(rows) - top
@@ -76,7 +76,7 @@ def _cell(value: object) -> str:
 
 
 def statistics(array: np.ndarray) -> dict[str, Any]:
-    """Returns the columns of an array in tables: min, mean and max of its finite elements, and how many others it has."""
+    """Returns min, mean and max of the finite elements of an array, and the number of other elements."""
     finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
     numbers = finite.astype("float64") if finite.size and array.dtype.kind in "fiub" else None
     columns: dict[str, Any] = {
@@ -94,5 +94,5 @@ def print_values(pairs: Sequence[tuple[str, Any]]) -> None:
 
 
 def note(text: str) -> None:
-    """Prints a line for the user to standard error, apart from the result."""
+    """Prints a message for the user to standard error, separate from the result."""
     print(text, file=sys.stderr)

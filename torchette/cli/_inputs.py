@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: what the user writes for an input (a shape and dtype, or a file), or the signature of a method. Out: numpy arrays.
-# Needs only numpy, so that `torchette run` works without torch.
-"""Inputs for a model: from text, from files, or generated."""
+# In: the user's text for an input (a shape and dtype, or a file). Out: numpy arrays. Requires only numpy, so that
+# `torchette run` works without torch.
+"""Creates inputs for a model from text, from files, or at random."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ SHORT = {it.short_name: it.torch_name for it in DTYPES if it.computed}
 
 
 def from_texts(texts: Iterable[str], *, seed: int = 0) -> list[Any]:
-    """Arrays for what the user wrote, in that order.
+    """Returns arrays for the user's texts, in order.
 
     Raises:
-        UsageError: a text that is neither a shape nor a readable file.
+        UsageError: a text is neither a shape nor a readable file.
     """
     random = np.random.default_rng(seed)
     arrays: list[Any] = []
@@ -41,7 +41,7 @@ def from_texts(texts: Iterable[str], *, seed: int = 0) -> list[Any]:
 
 
 def from_file(path: Path) -> list[np.ndarray]:
-    """The array of a ``.npy`` file, or the arrays of a ``.npz`` file in the order in which they were saved."""
+    """Returns the array of a ``.npy`` file, or the arrays of a ``.npz`` file in the order in which they were saved."""
     try:
         loaded: Any = np.load(path, allow_pickle=False)
     except (ValueError, EOFError):
@@ -59,6 +59,6 @@ def _spec(text: str) -> tuple[tuple[int, ...], str]:
     dtype = SHORT.get(match[2] or "f32", match[2] or "float32")
     if dtype not in SHORT.values():
         near = did_you_mean(dtype, SHORT.values())
-        raise UsageError(f"{text!r}: no dtype {dtype!r}; there are {', '.join(SHORT.values())}{near}")
+        raise UsageError(f"{text!r}: no dtype {dtype!r}; dtypes: {', '.join(SHORT.values())}{near}")
     shape = () if match[1] == "scalar" else tuple(map(int, match[1].split("x")))
     return shape, dtype

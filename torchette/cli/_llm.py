@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the options that verbs of language models share. Out: a session, and checked generation options.
+# In: the options shared by the verbs of language models. Out: a session, and checked generation options.
 """Sessions and generation options of language models."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torchette.llm.options import OPTIONS, Option, checked
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the model and how it is loaded."""
+    """Declares the model and the options for loading it."""
     parser.add_argument(
         "file",
         metavar="MODEL",
@@ -34,23 +34,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE.ptd",
         action="append",
         default=[],
-        help="weights that the file has not; may be repeated",
+        help="weights of the file that are stored separately; may be repeated",
     )
     _method.threads_argument(parser)
 
 
 def draft_argument(parser: argparse.ArgumentParser) -> None:
-    """Declares a model that proposes tokens."""
+    """Declares a draft model for speculative decoding."""
     parser.add_argument(
         "--draft",
         metavar="SMALL.pte",
         type=Path,
-        help="a small model with the same tokens, which proposes some; answers stay the same",
+        help="a small model with the same vocabulary that proposes tokens; the answers do not change",
     )
 
 
 def option_arguments(parser: argparse.ArgumentParser, *groups: str) -> None:
-    """Declares the generation options of some groups of engine/options.def. `given_options` reads them."""
+    """Declares the generation options of these groups in engine/options.def. `given_options` reads them."""
     for option in OPTIONS:
         if option.group in groups:
             names = [f"--{name.replace('_', '-')}" for name in option.spellings]
@@ -62,7 +62,7 @@ def option_arguments(parser: argparse.ArgumentParser, *groups: str) -> None:
 
 
 def _values(option: Option) -> dict[str, Any]:
-    """How argparse reads the values of an option."""
+    """Returns the arguments of `add_argument` for the values of an option."""
     if option.type == "Flag":
         return {"action": argparse.BooleanOptionalAction}
     if option.type == "Texts":
@@ -76,7 +76,7 @@ def _values(option: Option) -> dict[str, Any]:
         try:
             return option.checked(float(text) if option.type == "Number" else int(text))
         except (InputError, ValueError):
-            raise argparse.ArgumentTypeError(f"it must be {option.accepted_values}, not {text!r}") from None
+            raise argparse.ArgumentTypeError(f"must be {option.accepted_values}, got {text!r}") from None
 
     return {"metavar": "X" if option.type == "Number" else "N", "type": value}
 
@@ -86,14 +86,14 @@ def _bias(text: str) -> tuple[int, float]:
     try:
         return int(token), float(bias)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"it must be TOKEN=X, such as 17=-2.5, not {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be TOKEN=X, such as 17=-2.5, got {text!r}") from None
 
 
 def given_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Returns the generation options that the user gave, as `torchette.llm.options.checked` does.
+    """Returns the generation options that the user set, checked by `torchette.llm.options.checked`.
 
     Raises:
-        UsageError: the file of a schema is not JSON.
+        UsageError: the file of a schema is not JSON, or a text file is not UTF-8.
     """
     given: dict[str, Any] = {}
     for option in OPTIONS:
@@ -106,7 +106,7 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
             try:
                 value = value.read_text(encoding="utf-8")
             except UnicodeDecodeError as error:
-                raise UsageError(f"{value} is not text in UTF-8: {error}") from None
+                raise UsageError(f"{value} is not UTF-8 text: {error}") from None
         elif option.type == "Schema":
             try:
                 value = json.loads(value.read_bytes())
@@ -117,7 +117,7 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def session(options: argparse.Namespace, adapter: str | Path | None = None) -> Any:
-    """A session of the model. Raises as `torchette.llm.Session` does."""
+    """Returns a session of the model. Raises as `torchette.llm.Session`."""
     from torchette.llm.session import Session
 
     return Session(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file, a method's name and what the user wrote for its inputs. Out: the loaded method and its inputs.
-"""Methods of compiled models, ready to call."""
+# In: a .pte file, the name of a method and the user's text for its inputs. Out: the loaded method and its inputs.
+"""Loads methods of compiled models, with inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchette.units import wrong_count
 
 
 class Chosen(NamedTuple):
-    """A method of a file, its signature in the file, and a value for each of its inputs."""
+    """A method of a file, its description, and a value for each of its inputs."""
 
     path: Path
     info: MethodInfo
@@ -28,7 +28,7 @@ class Chosen(NamedTuple):
 
 
 def threads_argument(parser: argparse.ArgumentParser) -> None:
-    """Declares the number of threads, which `Program.load_method` takes."""
+    """Declares the number of threads for `Program.load_method`."""
     parser.add_argument(
         "--threads", metavar="N", type=int, help="threads that run a method (default: the physical cores)"
     )
@@ -46,11 +46,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def choose(options: argparse.Namespace, example: Sequence[Any] | None = None) -> Chosen:
-    """The method and the inputs that the options name; without --inputs those of `example`, or random ones.
+    """Returns the method and the inputs that the options select; without --inputs those of `example`, or random ones.
 
     Raises:
-        UsageError: there is no such method, or not one input for each that it takes.
-        FormatError: the file is no program.
+        UsageError: there is no such method, or the number of inputs is wrong.
+        FormatError: the file is not a program.
     """
     info = named(describe(options.file).methods, options)
     if options.inputs is None and example is None:
@@ -68,7 +68,7 @@ def choose(options: argparse.Namespace, example: Sequence[Any] | None = None) ->
 
 
 def named(methods: list[MethodInfo], options: argparse.Namespace) -> MethodInfo:
-    """The method that the options name. UsageError: there is none."""
+    """Returns the method that the options name. Raises UsageError if there is no such method."""
     known = {method.name: method for method in methods}
     name = options.method or (next(iter(known)) if len(known) == 1 else "forward")
     if name not in known:
@@ -78,12 +78,12 @@ def named(methods: list[MethodInfo], options: argparse.Namespace) -> MethodInfo:
 
 
 def load(chosen: Chosen, *, tracing: bool = False, aten: bool = False) -> Any:
-    """The method, loaded by the runtime, perhaps to tell where its time goes, or on torch's kernels.
+    """Loads a method, optionally with tracing, or in ATen mode.
 
     Raises:
         NativeModuleError: the runtime is not built.
-        MissingPackageError, BuildError: ATen mode cannot be compiled here.
-        RuntimeLoadError: the runtime refuses the file.
+        MissingPackageError, BuildError: ATen mode cannot be compiled on this machine.
+        RuntimeLoadError: the runtime cannot load the file.
     """
     from torchette.runtime import Runtime
 
@@ -92,5 +92,5 @@ def load(chosen: Chosen, *, tracing: bool = False, aten: bool = False) -> Any:
 
 
 def note_random(path: Path | None, inputs: Iterable[str]) -> None:
-    """Says that inputs are random, with their names and types."""
-    note(f"random inputs with the shapes in {path}: {', '.join(inputs)}; --inputs sets others")
+    """Prints that inputs are random, with their names and types."""
+    note(f"random inputs with the shapes in {path}: {', '.join(inputs)}; use --inputs to set them")

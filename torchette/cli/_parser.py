@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The parsers of the command line: their help fits the terminal, and their errors name the argument and the help to read.
+# The parsers of the command line. Help fits the terminal; errors name the argument and the help page.
 """`Parser`, `command`, `output_argument` and `error_text`."""
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ UNUSABLE = 2
 
 
 def error_text(prog: str, error: TorchetteError) -> str:
-    """An error as the command line prints it: the command, the code, the text, and the page about it."""
+    """Returns an error as the command line prints it: the command, the code, the text, and the page about it."""
     page = f"{prog} --help" if isinstance(error, UsageError) else error.page
     return f"{prog}: [{error.code}] {error}\nsee {page}"
 
 
 def complete(action: argparse.Action, words: Sequence[str]) -> None:
-    """Sets the words that a shell offers for an argument that `argparse` does not restrict to choices."""
+    """Sets the words that a shell completes for an argument without `choices`."""
     action.completions = words  # type: ignore[attr-defined]
 
 
 def output_argument(parser: argparse.ArgumentParser, metavar: str, text: str, required: bool = False) -> None:
-    """Adds -o, --output: a file to write. The command line checks its folder before the command works."""
+    """Adds -o, --output: a file to write. Its folder is checked before the command runs."""
     parser.add_argument("-o", "--output", metavar=metavar, type=Path, required=required, help=text)
     parser.set_defaults(writes_file=True)
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps paragraphs at the terminal's width. Examples and other indented blocks stay as they are."""
+    """Wraps paragraphs at the width of the terminal. Examples and other indented blocks are not changed."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         blocks = []
@@ -57,7 +57,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser with errors that suggest the nearest name. Without a command it prints its help, if it has commands."""
+    """An argument parser that suggests the nearest name in errors. If it has commands and none is given, prints its help."""
 
     def __init__(self, prog: str, description: str | None) -> None:
         super().__init__(prog, description=description, formatter_class=HelpFormatter, allow_abbrev=False)
@@ -68,7 +68,7 @@ class Parser(argparse.ArgumentParser):
             self.print_help()
             self.exit()
         found, extras = super().parse_known_args(args, namespace)
-        if extras:  # checked here, since the error must name the help of this command
+        if extras:  # checked here so that the error refers to the help of this command
             self.error(self._unexpected(extras))
         return found, extras
 
@@ -101,11 +101,14 @@ def command(
     """Adds a command.
 
     Args:
-        commands: the result of `add_subparsers`.
-        name: its name.
-        text: its help: a summary of one line, a description, and "examples:" with indented commands.
-        run: does the work of the parsed options and returns the exit code. None: the command has commands.
-        aliases: its other names.
+        commands: result of `add_subparsers`.
+        name: name of the command.
+        text: help of the command: a one-line summary, a description, and "examples:" with indented commands.
+        run: function that runs the command and returns the exit code; None if the command has subcommands.
+        aliases: other names of the command.
+
+    Returns:
+        The parser of the command.
     """
     parser = commands.add_parser(
         name, aliases=aliases, help=text.strip().splitlines()[0], description=text.strip()

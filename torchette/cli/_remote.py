@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How a command names the device that a program runs on: the options `--on`, `--runner`, `--copy` and `--timeout`."""
+"""The options for a command that runs a program on a device: `--on`, `--runner`, `--copy` and `--timeout`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,26 @@ from torchette.cli import UsageError
 
 
 def arguments(parser: argparse.ArgumentParser, what: str) -> None:
-    """Adds the options; `what` goes over the standard input with --copy."""
+    """Adds the options; `what` is the data that --copy sends over standard input."""
     parser.add_argument(
-        "--on", metavar="COMMAND", default="", help="what runs a program there (default: nothing)"
+        "--on",
+        metavar="COMMAND",
+        default="",
+        help="prefix of commands that run on the device (default: none)",
     )
     parser.add_argument(
-        "--runner", metavar="PATH", help="executor_runner there (default: with --on its name alone)"
+        "--runner",
+        metavar="PATH",
+        help="path of executor_runner on the device (default: with --on, executor_runner)",
     )
-    parser.add_argument("--copy", action="store_true", help=f"send {what} over the standard input")
-    parser.add_argument("--timeout", type=float, default=300, metavar="SECONDS", help="for one run (300)")
+    parser.add_argument("--copy", action="store_true", help=f"send {what} over standard input")
+    parser.add_argument(
+        "--timeout", type=float, default=300, metavar="SECONDS", help="time limit of one run (300)"
+    )
 
 
 def command(options: argparse.Namespace) -> list[str]:
-    """The words in front of the runner's options."""
+    """Returns the command without the options of the runner."""
     try:
         prefix = shlex.split(options.on)
     except ValueError as error:
@@ -33,7 +40,7 @@ def command(options: argparse.Namespace) -> list[str]:
 
 
 def _own_runner() -> str:
-    """That of the installed package, or of the checkout."""
+    """Returns the runner of the installed package, or of the checkout."""
     package = Path(torchette.__file__).parent
     for program in (
         package / "bin" / "executor_runner",
@@ -42,5 +49,5 @@ def _own_runner() -> str:
         if program.exists():
             return str(program)
     raise UsageError(
-        "this installation has no executor_runner; --runner says where one is, ./dev setup builds it"
+        "this installation has no executor_runner; pass its path with --runner, or build it with ./dev setup"
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: what the user calls a model: an attribute of a .py file, an importable name, or a saved .pt2. Out: the module or
-# exported program, and its example inputs. Imports torch, and says so if it is not installed.
+# In: the user's name for a model: an attribute of a .py file, an importable name, or a saved .pt2. Out: the module or
+# exported program, and its example inputs. Requires torch.
 """Finds the model that the user names."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HELP = (
 
 
 class Source(NamedTuple):
-    """A model, and the example inputs of its author (positional)."""
+    """A model, and the positional example inputs that its author provides."""
 
     model: Any  # torch.nn.Module or torch.export.ExportedProgram
     inputs: tuple[Any, ...] | None
@@ -42,19 +42,19 @@ def require_torch() -> Any:
 
 
 def load(text: str) -> Source:
-    """Finds the model that the user named.
+    """Loads the model with the user's name for it.
 
     Raises:
-        ModelNotFoundError: there is no such file.
-        UsageError: there is no such name, it is no model, or the user's code raised; in one line, with the user's file
-            and line number.
+        ModelNotFoundError: the file does not exist.
+        UsageError: there is no such name, it is not a model, or the user's code raised an exception. The message is one
+            line with the user's file and line number.
     """
     torch = require_torch()
     if text.endswith(".pt2"):
         return Source(_exported(Path(text)), None)
     place, colon, name = text.rpartition(":")
     if text.endswith(".py"):
-        raise UsageError(f"which model of {text}? Name one: {_models_of(text)}")
+        raise UsageError(f"{text} does not name a model; use {_models_of(text)}")
     if not colon or not place or not name:
         hints = [f"`torchette run {text}` runs a compiled model"] if text.endswith(".pte") else []
         raise UsageError(f"{text!r} is not {HELP}", hints=hints)
@@ -63,7 +63,7 @@ def load(text: str) -> Source:
     for part in name.split("."):
         if not hasattr(value, part):
             raise UsageError(
-                f"{place} has no {name!r}; it has {_names_of(module)}{did_you_mean(part, vars(value))}"
+                f"{place} has no {name!r}; it defines {_names_of(module)}{did_you_mean(part, vars(value))}"
             )
         value = getattr(value, part)
     inputs = None
@@ -75,8 +75,8 @@ def load(text: str) -> Source:
         if isinstance(value, tuple) and len(value) == 2:
             value, inputs = value
         if not isinstance(value, torch.nn.Module):
-            raise UsageError(f"{text}() returned a {type(value).__name__}, not a torch.nn.Module")
-        if made_here:  # nobody else could call eval()
+            raise UsageError(f"{text}() returned {type(value).__name__}, expected a torch.nn.Module")
+        if made_here:  # the caller has no other opportunity to call eval()
             value.eval()
     if inputs is None:
         inputs = getattr(value, "example_inputs", getattr(module, "example_inputs", None))
@@ -86,8 +86,14 @@ def load(text: str) -> Source:
 
 
 def exported(text: str, inputs: Sequence[str] | None, *, seed: int = 0) -> Any:
-    """The exported program of what the user named: a saved one as it is, a module captured as the compiler does, on the
-    inputs that the user wrote or its author gave. Raises ExportError: torch.export refuses the module."""
+    """Returns the exported program of the named model.
+
+    A saved program is returned unchanged. A module is captured like the compiler does, on the inputs that the user passed
+    or its author provides.
+
+    Raises:
+        ExportError: torch.export cannot capture the module.
+    """
     torch = require_torch()
     model, _ = found = load(text)
     if not isinstance(model, torch.nn.Module):
@@ -98,10 +104,10 @@ def exported(text: str, inputs: Sequence[str] | None, *, seed: int = 0) -> Any:
 
 
 def tensors(source: Source, texts: Sequence[str] | None, *, seed: int = 0) -> tuple[Any, ...]:
-    """The positional inputs to compile with: those that the user wrote, or else those of the model.
+    """Returns the positional inputs for compiling: those that the user passed, or else those of the model.
 
     Raises:
-        UsageError: there are neither.
+        UsageError: the user passed none, and the model has none.
     """
     torch = require_torch()
     if texts:
@@ -111,8 +117,8 @@ def tensors(source: Source, texts: Sequence[str] | None, *, seed: int = 0) -> tu
         return () if kwargs else tuple(args)
     if source.inputs is None:
         raise UsageError(
-            "what does the model take? Name each input (--inputs 1x3x224x224), or give the model an attribute "
-            "example_inputs"
+            "the inputs of the model are not known; pass each one (--inputs 1x3x224x224), or define an attribute "
+            "example_inputs of the model"
         )
     return source.inputs
 
@@ -122,7 +128,7 @@ def _as_tuple(inputs: object) -> tuple[Any, ...]:
 
 
 def _exported(path: Path) -> Any:
-    """The saved program. Raises FormatError: it is damaged, or needs operators that are not installed."""
+    """Loads a saved program. Raises FormatError if it is damaged, or requires operators that are not installed."""
     if not path.exists():
         raise missing_file(path)
     from torchette.exir import load as load_program
@@ -132,7 +138,7 @@ def _exported(path: Path) -> Any:
     return load_program(path)
 
 
-# What declares the operators of a namespace, if it is installed.
+# Module that declares the operators of a namespace, if it is installed.
 _LIBRARIES = {
     "quantized_decomposed": "torch.ao.quantization.fx._decomposed",
     "torchao": "torchao",
@@ -142,13 +148,13 @@ _LIBRARIES = {
 }
 
 
-# The members of a saved program that name operators, and the namespace in such a name: torch's form and ExecuTorch's.
+# Members of a saved program that refer to operators, and the namespace in such a reference, in torch's and ExecuTorch's form.
 _PROGRAMS = re.compile(r"models/.*\.json$|^serialized_exported_program\.json$")
 _NAMESPACES = re.compile(rb"(?:torch|dialects\.edge)\.ops\.(\w+)\.")
 
 
 def _declare_operators(path: Path) -> None:
-    """Those that the saved program calls: torch cannot read it before."""
+    """Imports the modules that declare the operators of a saved program; otherwise torch cannot read it."""
     with zipfile.ZipFile(path) as archive:
         texts = [archive.read(name) for name in archive.namelist() if _PROGRAMS.search(name)]
     for name in sorted(set(_NAMESPACES.findall(b"".join(texts)))):
@@ -178,7 +184,7 @@ def _call(function: Callable[..., Any], text: str) -> Any:
 
 
 def _guarded(text: str, function: Callable[..., Any], *arguments: object) -> Any:
-    """Calls the user's code; an exception becomes one line that names its place."""
+    """Calls the user's code. Converts an exception to a UsageError of one line that names the source line."""
     try:
         return function(*arguments)
     except Exception as error:
@@ -194,7 +200,7 @@ def _guarded(text: str, function: Callable[..., Any], *arguments: object) -> Any
 
 
 def _models_of(place: str) -> str:
-    """The models that a file defines, as the user would name them."""
+    """Returns the names of the models that a file defines, in the form that the command line accepts."""
     torch, module = require_torch(), _module(place)
     names = [
         name
@@ -211,7 +217,7 @@ def _models_of(place: str) -> str:
 
 def _names_of(module: ModuleType) -> str:
     names = [name for name in vars(module) if not name.startswith("_")]
-    return ", ".join(names[:12]) or "no names at all"
+    return ", ".join(names[:12]) or "nothing"
 
 
 def _one_line(error: Exception) -> str:

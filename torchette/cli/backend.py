@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a name. Out: a folder with a complete backend of that name: both halves, a build, the conformance suite.
-"""Start a backend of your own: a complete one that adds and multiplies
+# In: a name. Out: a folder with a complete backend: compiler and runtime parts, a build, the conformance suite.
+"""Create a backend: a complete one that adds and multiplies
 
 Writes NAME/ with a partitioner, a preprocess, a runtime in C++, a CMakeLists.txt and a test that builds the runtime,
-registers it and runs the conformance suite. It is the null backend under another name: change what you need.
+registers it and runs the conformance suite. It is a copy of the null backend under another name, as a starting point.
 
 examples:
   torchette backend new acme
@@ -32,14 +32,14 @@ set_target_properties({name} PROPERTIES PREFIX "lib" CXX_VISIBILITY_PRESET hidde
 """
 
 _ENTRY = """
-// What a program that loads this library asks for.
+// Programs that load this library call this function.
 extern "C" __attribute__((visibility("default"))) torchette::Backend* torchette_backend() {{
   return &torchette::{name}_backend;
 }}
 """
 
 _TEST = '''\
-"""The backend keeps what every backend must keep. Build it first; see CMakeLists.txt."""
+"""Conformance tests of the backend. Build it first; see CMakeLists.txt."""
 
 from pathlib import Path
 
@@ -63,12 +63,12 @@ def test_conformance(check):
     try:
         check({Name}Partitioner)
     except conformance.Unclaimed as unclaimed:
-        pytest.skip(f"the backend does not take {{unclaimed}}")
+        pytest.skip(f"the backend does not accept {{unclaimed}}")
 '''
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["new"], help="what to do")
+    parser.add_argument("action", choices=["new"], help="the action")
     parser.add_argument(
         "name", metavar="NAME", help="the backend's name: lower case, valid in Python and C++"
     )
@@ -78,16 +78,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         type=Path,
         default=Path(),
-        help="the parent of the new folder (default: here)",
+        help="the parent of the new folder (default: the current folder)",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     name, folder = options.name, options.output / options.name
     if not name.isidentifier() or keyword.iskeyword(name) or name != name.lower() or name.startswith("_"):
-        raise UsageError(f"{name!r} is no name for a package: lower-case letters, digits and _")
+        raise UsageError(f"{name!r} is not a package name: use lower-case letters, digits and _")
     if folder.exists():
-        raise UsageError(f"{folder} is there already")
+        raise UsageError(f"{folder} already exists")
     camel = "".join(part.capitalize() for part in name.split("_"))
     texts = {
         file: (TEMPLATE / file).read_text(encoding="utf-8")
@@ -114,5 +114,5 @@ def run(options: argparse.Namespace) -> int:
         runtime.write(_ENTRY.format(name=name))
     (folder / "CMakeLists.txt").write_text(_CMAKE.format(name=name), encoding="utf-8")
     (folder / f"test_{name}.py").write_text(_TEST.format(name=name, Name=camel), encoding="utf-8")
-    print(f"{folder}: a backend to change; CMakeLists.txt says how to build it, test_{name}.py tests it")
+    print(f"created {folder}; CMakeLists.txt describes the build, and test_{name}.py tests the backend")
     return DONE

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file. Out: how long it takes to load and to run on this machine. Needs only numpy.
-"""Measure how long a .pte file takes to load and to run
+# In: a .pte file. Out: the times of loading and running it on this machine. Requires only numpy.
+"""Measure the load time and run time of a .pte file
 
 Loading is measured with the file in the system's cache. The first run, which touches every page of the weights, and
 the warm-up runs after it are reported separately.
@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.n < 1 or options.warm_up < 0:
-        raise UsageError("there must be at least one measured run, and no negative number of warm-up runs")
+        raise UsageError("-n must be at least 1, and --warm-up at least 0")
     chosen = _method.choose(options)
     loads = [seconds(lambda: _method.load(chosen)) for _ in range(LOADS)]
     method = _method.load(chosen)
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long one call takes."""
+    """Returns the duration of one call in seconds."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

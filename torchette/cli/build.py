@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: .pte files and the name of a machine. Out: a folder with the runtime for that machine, with only what the files need.
-"""Build the runtime for another machine, with the kernels that models need
+# In: .pte files and a target. Out: a folder with the runtime for the target, with only the kernels that the files require.
+"""Build the runtime for another machine, with the kernels that models require
 
-Compiles with the package ziglang (pip install ziglang==0.17.0), or with a compiler of your own. Several models give
-one build that runs each of them. The first build for a target takes minutes; later ones compile only changes.
+Compiles with the package ziglang (pip install ziglang==0.17.0), or with your compiler. A build for several models
+runs each of them. The first build for a target takes minutes; later builds compile only changes.
 
 examples:
   torchette build --target aarch64-linux net.pte -o build      for a Raspberry Pi
@@ -38,12 +38,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--target", default="host", help="the machine to build for, see --list (default: host)"
     )
     parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="the folder to write")
-    parser.add_argument("--ops", metavar="A,B,...", help="operators to keep, instead of the models'")
-    parser.add_argument("--dtypes", metavar="A,B,...", help="dtypes to keep, instead of the models'")
+    parser.add_argument("--ops", metavar="A,B,...", help="operators to keep, instead of those of the models")
+    parser.add_argument("--dtypes", metavar="A,B,...", help="dtypes to keep, instead of those of the models")
     parser.add_argument(
         "--compiler",
         metavar="COMMAND",
-        help="prefix of GNU tools (arm-none-eabi-) or a C++ compiler with its flags (default: ziglang)",
+        help="prefix of GNU tools (arm-none-eabi-), or a C++ compiler with flags (default: ziglang)",
     )
     parser.add_argument(
         "--optimize",
@@ -57,7 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=2,
         help="messages to keep: 0 none, 4 all (default: 2)",
     )
-    parser.add_argument("--llm", action="store_true", help="also build what language models need")
+    parser.add_argument("--llm", action="store_true", help="also build the runtime of language models")
     _board.arguments(parser.add_argument_group("images of models, for targets without an operating system"))
     parser.add_argument("--list", action="store_true", help="list the targets")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -73,9 +73,9 @@ def run(options: argparse.Namespace) -> int:
         return DONE
     target = targets.find(options.target)
     if options.output is None:
-        raise UsageError("where to? name a folder: -o DIR")
+        raise UsageError("no output folder; pass -o DIR")
     if options.llm and target.kind == "bare":
-        raise UsageError(f"--llm needs files and a heap, which {target.name} has not")
+        raise UsageError(f"--llm requires files and a heap, which {target.name} does not have")
     chosen = _selection(options)
     if target.name == "wasm32-browser":
         return _build_for_browser(options, chosen)
@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _selection(options: argparse.Namespace) -> Selection:
-    """The operators and dtypes of the models, or those that --ops and --dtypes name."""
+    """Returns the operators and dtypes of the models, or those of --ops and --dtypes."""
     from torchette.build import selection
 
     chosen = selection.of_files(options.models)
@@ -115,7 +115,7 @@ def _selection(options: argparse.Namespace) -> Selection:
 
 
 def _operators(chosen: Selection) -> tuple[set[str], set[str]]:
-    """The operators of the library that a build keeps and those that it leaves out."""
+    """Returns the operators of the library that a build keeps, and those that it omits."""
     from torchette.build import kernels
 
     known = set(kernels.library())
@@ -165,7 +165,7 @@ def _print_text(target: Target, chosen: Selection, made: Made) -> None:
             rows.append(("runtime and runner", bytes_.rest))
     if loaded is not None:
         rows.append(
-            ("image in all", f"{loaded['text']:,} text, {loaded['data']:,} data, {loaded['bss']:,} bss")
+            ("total image", f"{loaded['text']:,} text, {loaded['data']:,} data, {loaded['bss']:,} bss")
         )
     print_values([*rows, *((kind, str(path)) for kind, path in made.files.items())])
     if target.note:
@@ -192,7 +192,7 @@ def _build_for_browser(options: argparse.Namespace, chosen: Selection) -> int:
 
 
 def _build_images(options: argparse.Namespace, target: Target, chosen: Selection) -> list[Image]:
-    """An image of each model; it compares its results with those of this machine."""
+    """Builds an image of each model, which compares its results with those of this machine."""
     from torchette.build import toolchain
     from torchette.build.bare.boards import BOARDS
     from torchette.build.bare.image import build_image
@@ -202,7 +202,7 @@ def _build_images(options: argparse.Namespace, target: Target, chosen: Selection
     default = next(board.name for board in BOARDS.values() if board.target == target.name)
     board, stack, temp = _board.chosen(options, default)
     if board.target != target.name:
-        raise UsageError(f"{board.name} has a {board.target}, and the target is {target.name}")
+        raise UsageError(f"{board.name} has a {board.target}, but the target is {target.name}")
     compiler = toolchain.find_compiler(target, options.compiler)
     found = []
     for model in options.models:

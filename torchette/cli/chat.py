@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a compiled language model and lines of a user. Out: its answers, as they come.
-"""Talk with a language model
+# In: a compiled language model and lines of a user. Out: generated text, as a stream.
+"""Chat with a language model
 
 Each line is a message, except lines that begin with / (/help lists them). Ctrl-C ends an answer, Ctrl-D ends the
-conversation. What the context no longer holds is forgotten, the oldest first. With --prompt a text is
-continued as it is, without a chat template; models that translate or transcribe do so.
+conversation. If the context is full, the oldest messages are removed. --prompt completes a text without a chat template;
+use it for models that translate or transcribe.
 
 examples:
   torchette chat model.pte
@@ -39,14 +39,17 @@ _COMMANDS = {
     "/help": "print this list",
     "/image FILE": "send an image with the next message",
     "/reset": "begin a new conversation",
-    "/exit": "end, as Ctrl-D does; Ctrl-C ends an answer",
+    "/exit": "end the program, like Ctrl-D; Ctrl-C ends an answer",
 }
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     _llm.arguments(parser)
     parser.add_argument(
-        "--adapter", metavar="FILE", type=Path, help="a LoRA adapter: a .ptd file, or peft's folder"
+        "--adapter",
+        metavar="FILE",
+        type=Path,
+        help="a LoRA adapter: a .ptd file, or a folder that peft saved",
     )
     parser.add_argument(
         "--image",
@@ -54,17 +57,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="a picture that comes with the first message; may be repeated",
+        help="an image that is sent with the first message; may be repeated",
     )
     _llm.draft_argument(parser)
-    parser.add_argument("--prompt", metavar="TEXT", help="continue this text alone, and end")
+    parser.add_argument("--prompt", metavar="TEXT", help="complete this text, and exit")
     parser.add_argument(
         "--audio",
         metavar="FILE.wav",
         type=Path,
-        help="what is heard, 16 kHz; the answer begins with the prompt",
+        help="audio input, 16 kHz; the answer begins with the prompt",
     )
-    parser.add_argument("--system", metavar="TEXT", help="what the model is told before")
+    parser.add_argument("--system", metavar="TEXT", help="the system message")
     _llm.option_arguments(parser, "sampling", "ending", "form")
     parser.add_argument(
         "--statistics", action="store_true", help="print tokens, times and memory after each answer"
@@ -76,24 +79,24 @@ def run(options: argparse.Namespace) -> int:
     from torchette.llm.session import Session
 
     session = _llm.session(options, options.adapter)
-    asked: dict[str, Any] = _llm.given_options(options)
+    generation_options: dict[str, Any] = _llm.given_options(options)
     if options.draft:
-        asked["draft"] = Session(options.draft, threads=options.threads)
+        generation_options["draft"] = Session(options.draft, threads=options.threads)
     if options.audio:
-        asked["audio"] = audio_of(options.audio.read_bytes())
+        generation_options["audio"] = audio_of(options.audio.read_bytes())
     first = [] if options.system is None else [{"role": "system", "content": options.system}]
     messages: list[dict[str, Any]] = list(first)
-    pictures = [image_of(path.read_bytes()) for path in options.image]
+    images = [image_of(path.read_bytes()) for path in options.image]
     terminal = sys.stdin.isatty()
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     if terminal:
         with contextlib.suppress(ImportError):
-            import readline  # noqa: F401  arrows and history
+            import readline  # noqa: F401  enables arrow keys and history
         note("/help lists the commands")
     if options.audio or options.prompt is not None:
-        _said(session.generate(options.prompt or "", images=pictures, **asked), options.statistics)
+        _said(session.generate(options.prompt or "", images=images, **generation_options), options.statistics)
         return DONE
     while True:
         try:
@@ -105,12 +108,14 @@ def run(options: argparse.Namespace) -> int:
         if command == "/exit":
             return DONE
         if command == "/help":
-            print_values([*_COMMANDS.items(), (" /...", "a message, because of the space before /")])
+            print_values(
+                [*_COMMANDS.items(), (" /...", "a message that begins with /, because of the space")]
+            )
         elif command == "/reset":
             messages = list(first)
         elif command == "/image":
             try:
-                pictures.append(image_of(Path(argument.strip()).expanduser().read_bytes()))
+                images.append(image_of(Path(argument.strip()).expanduser().read_bytes()))
             except (OSError, InputError) as error:
                 if not terminal:
                     raise
@@ -118,12 +123,12 @@ def run(options: argparse.Namespace) -> int:
         elif command:
             _refuse(command, terminal)
         elif line:
-            parts = [{"type": "image", "image": picture} for picture in pictures]
+            parts = [{"type": "image", "image": image} for image in images]
             content = [*parts, {"type": "text", "text": line}] if parts else line
-            pictures = []
+            images = []
             messages.append({"role": "user", "content": content})
             try:
-                said = _answer(session, messages, len(first), asked, options.statistics)
+                said = _answer(session, messages, len(first), generation_options, options.statistics)
             except InputError as error:
                 if not terminal:
                     raise
@@ -138,18 +143,22 @@ def _refuse(command: str, terminal: bool) -> None:
     text = (
         f"unknown command {command!r}{did_you_mean(command, (name.partition(' ')[0] for name in _COMMANDS))}"
     )
-    text += " (/help lists the commands; a space before / makes a message)"
+    text += " (/help lists the commands; a line that begins with a space is a message)"
     if not terminal:
         raise UsageError(text)
     note(text)
 
 
 def _answer(
-    session: Session, messages: list[dict[str, Any]], first: int, asked: dict[str, Any], statistics: bool
+    session: Session,
+    messages: list[dict[str, Any]],
+    first: int,
+    generation_options: dict[str, Any],
+    statistics: bool,
 ) -> str:
     while True:
         try:
-            answer = session.chat(messages, **asked)
+            answer = session.chat(messages, **generation_options)
         except InputError as error:
             if error.code != "prompt-too-long" or len(messages) <= first + 1:
                 raise
@@ -167,11 +176,11 @@ def _said(answer: Generation, statistics: bool) -> str:
         answer.close()
     print(flush=True)
     if answer.finish_reason == "length":
-        note("the answer was cut short: it has --max-new-tokens tokens, or the context is full")
+        note("the answer was truncated: it reached --max-new-tokens, or the context is full")
     if statistics:
         done = answer.statistics
         note(
-            f"{done.prompt_tokens} tokens of prompt, {done.reused_tokens} known before, {done.answer_tokens} of answer; first after "
-            f"{done.time_to_first_token:.2f} s, then {done.tokens_per_second:.1f} a second; {byte_text(done.peak_memory)}"
+            f"{done.prompt_tokens} prompt tokens, {done.reused_tokens} of them cached; {done.answer_tokens} generated tokens; first "
+            f"token after {done.time_to_first_token:.2f} s, then {done.tokens_per_second:.1f} tokens/s; {byte_text(done.peak_memory)}"
         )
     return str(answer.text)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file and the figures of an earlier one. Out: what has grown beyond its tolerance. Needs only numpy.
+# In: a .pte file and the figures of an earlier one. Out: the figures that exceed their tolerance. Requires only numpy.
 """Fail if a .pte file has grown: in size, memory, share of time or error
 
---save writes the figures of this file to the file of --against, which is stored with the sources; without --save they are
-compared with it, and what has grown is printed with the modules, tensors and operators that grew. Errors come from the
-file's receipt (torchette.compile(..., verify=True)), or from running the cases of a bundled program.
-Exit code 1 if something has grown by more than its tolerance.
+With --save, writes the figures of this file to the file of --against, which is stored with the sources. Without --save,
+compares the figures with that file, and prints growth with the modules, tensors and operators that grew. Errors come from
+the file's receipt (torchette.compile(..., verify=True)), or from the cases of a bundled program.
+The exit code is 1 if a figure exceeds its tolerance.
 
 examples:
   torchette check net.pte --against last.json --save
   torchette check net.pte --against last.json
   torchette check net.pte --against last.json --file 2% --arena 0% --error 10%
-  torchette check net.pte --against last.json --time 5%       also each operator's share of the time, in points
+  torchette check net.pte --against last.json --time 5%       also compare each operator's share of the time
   torchette check net.pte --against last.json --cases net.bpte
 """
 
@@ -36,7 +36,7 @@ def _part(text: str) -> float:
     except ValueError:
         value = -1.0
     if not value >= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no part such as 2%")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a fraction such as 2%")
     return value
 
 
@@ -45,11 +45,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", metavar="FILE.json", type=Path, required=True, help="the earlier figures"
     )
-    parser.add_argument("--save", action="store_true", help="write the figures there, in place of comparing")
+    parser.add_argument(
+        "--save", action="store_true", help="write the figures to that file instead of comparing"
+    )
     for kind, what in (
-        ("file", "the file may grow by this"),
-        ("arena", "planned memory of each method may"),
-        ("error", "the largest difference of each output may"),
+        ("file", "tolerance of the size of the file"),
+        ("arena", "tolerance of the planned memory of each method"),
+        ("error", "tolerance of the largest difference of each output"),
     ):
         default = check.TOLERANCES[kind]
         parser.add_argument(
@@ -65,20 +67,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         dest="allow_time",
         type=_part,
         metavar="PART",
-        help="also measure time: each operator's share may grow by this (not measured without it)",
+        help="also measure time, with this tolerance of each operator's share (default: not measured)",
     )
     parser.add_argument("-n", type=int, default=20, metavar="RUNS", help="measured runs for --time (20)")
-    parser.add_argument("--cases", metavar="FILE.bpte", type=Path, help="a bundled program, for its cases")
+    parser.add_argument(
+        "--cases", metavar="FILE.bpte", type=Path, help="a bundled program; its cases determine the errors"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     if options.n < 1:
-        raise UsageError("there must be at least one measured run")
+        raise UsageError("-n must be at least 1")
     now = check.facts(options.file, cases=options.cases, times=_times(options))
     if options.save:
         options.against.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n")
-        note(f"the figures of {options.file} are in {options.against}")
+        note(f"wrote the figures of {options.file} to {options.against}")
         return DONE
     last = _last(options.against)
     given = {kind: getattr(options, f"allow_{kind}") for kind in check.TOLERANCES}
@@ -86,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     found = check.grown(last, now, tolerances)
     for name, what in (("time", "--time"), ("errors", "--cases, or a receipt")):
         if now[name] and not last.get(name):
-            note(f"{options.against} has no {name}: run with {what} and --save")
+            note(f"{options.against} contains no {name}: run with {what} and --save")
     if options.json:
         print_json({"grown": [growth.to_dict() for growth in found], "now": now})
     elif found:
@@ -111,11 +115,13 @@ def _times(options: argparse.Namespace) -> dict[str, Any]:
 
 def _last(path: Path) -> Any:
     if not path.is_file():
-        raise ModelNotFoundError(f"there are no earlier figures in {path}", hints=["write them with --save"])
+        raise ModelNotFoundError(
+            f"the file {path} with the earlier figures does not exist", hints=["write them with --save"]
+        )
     try:
         return json.loads(path.read_text())
     except ValueError:
-        raise UsageError(f"{path} is no JSON; write it with --save") from None
+        raise UsageError(f"{path} is not JSON; write it with --save") from None
 
 
 def _change(before: int, after: int) -> str:

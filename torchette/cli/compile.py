@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a model as the user names it. Out: a .pte file, or the compiler's intermediate results.
+# In: the user's name for a model. Out: a .pte file, or the compiler's intermediate results.
 """Compile a PyTorch model to a .pte file
 
-MODEL is FILE.py:NAME or MODULE:NAME, where NAME is a module, a class that needs no arguments, or a function that
+MODEL is FILE.py:NAME or MODULE:NAME, where NAME is a module, a class without constructor arguments, or a function that
 returns a module (or a pair of module and example inputs); or an exported program, FILE.pt2. Inputs come from --inputs,
 from that pair, or from an attribute example_inputs of the model or of its file.
 
 examples:
   torchette compile model.py:Net --inputs 1x3x224x224
   torchette compile model.py:Net --inputs 1x16:int64 --inputs mask.npy -o net.pte
-  torchette compile program.pt2 -o program.pte --check       compare with eager; exit code 1 if they differ
+  torchette compile program.pt2 -o program.pte --check       compare with eager; exit code 1 if the outputs differ
   torchette compile --list                                   the stages and passes of the compiler
   torchette compile model.py:Net --until edge                print the graph after a stage
-  torchette compile model.py:Net --dump graphs               the graph after every pass, a file each
+  torchette compile model.py:Net --dump graphs               one file with the graph after each pass
   torchette compile model.py:Net --disable fold_constants    without one optimization
-  torchette compile model.py:Net --backend xnnpack --fallback    by XNNPACK, or by our kernels if it is missing
+  torchette compile model.py:Net --backend xnnpack --fallback    run by XNNPACK, or by portable kernels if it is missing
   torchette compile model.py:Net --dynamic 0:0=batch:1..32   dimension 0 of input 0 is from 1 to 32
   torchette compile model.py:Net --backend xnnpack --quantize int8 --calibration day.npz --calibration night.npz
-  torchette compile model.py:Net --quantize int8 --calibration day.npz --max-drop 0.5%   floats where integers lose more
+  torchette compile model.py:Net --quantize int8 --calibration day.npz --max-drop 0.5%   layers that lose more stay in float32
   torchette compile model.py:Net --quantize int8 --calibration random    for size and speed only: the accuracy is meaningless
   torchette compile model.py:Net --quantize int8-dynamic                 needs no calibration
-  torchette compile model.py:Net --data-file weights.ptd     the weights in a separate file
-  torchette compile model.py:Net --strip                     without the lines of the model that are stored by default
+  torchette compile model.py:Net --data-file weights.ptd     store the weights in a separate file
+  torchette compile model.py:Net --strip                     do not store source lines
   torchette compile model.py:Net --arena SRAM=64K --arena DRAM      hot tensors in 64 KB, the others elsewhere
-  torchette compile model.py:Net --budget ram=64K --budget target=cortex-m4 --fit      image layers in strips until it fits
+  torchette compile model.py:Net --budget ram=64K --budget target=cortex-m4 --fit      tile image layers until the model fits
 """
 
 from __future__ import annotations
@@ -54,43 +54,43 @@ if TYPE_CHECKING:
     from torchette.capture import DynamicShapes
     from torchette.quantization.table import QuantizationTable
 
-# What equal to eager means, for float32.
+# Tolerances of --check, for float32.
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
 
-# Schemes that `torchette.compile` applies itself if no layer is to be chosen; it also accepts a .pt2.
-_WHOLE = ("int8", "int8-dynamic")
+# Schemes that `torchette.compile` applies itself if all layers are quantized; they also accept a .pt2.
+_GRAPH_SCHEMES = ("int8", "int8-dynamic")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=source.HELP)
-    output_argument(parser, "FILE", "the .pte to write (default: after the model)")
+    output_argument(parser, "FILE", "the .pte to write (default: named after the model)")
     parser.add_argument("--inputs", action="append", metavar="INPUT", help=inputs.HELP)
     parser.add_argument("--seed", type=int, default=0, help="seed of generated inputs (default: 0)")
     _add_pass_options(parser)
     _add_backend_options(parser)
     _add_quantization_options(parser)
     _add_file_options(parser)
-    parser.add_argument("--list", action="store_true", help="print the stages and passes, and stop")
-    parser.add_argument("--until", metavar="STAGE", help="print the graph after this stage, and stop")
-    parser.add_argument("--report", action="store_true", help="print what every pass did")
+    parser.add_argument("--list", action="store_true", help="print the stages and passes, and exit")
+    parser.add_argument("--until", metavar="STAGE", help="print the graph after this stage, and exit")
+    parser.add_argument("--report", action="store_true", help="print a report of every pass")
     parser.add_argument(
         "--top",
         type=int,
         metavar="ROWS",
         default=12,
-        help="layers in the table of --max-drop, those with the largest error (default: 12)",
+        help="rows in the table of --max-drop, largest error first (default: 12)",
     )
     parser.add_argument(
         "--report-page",
         metavar="FILE.html",
         type=Path,
-        help="write `torchette report`'s page, which then says why each call runs where it does",
+        help="write the page of `torchette report`, with the reason for the placement of each call",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_pass_options(parser: argparse.ArgumentParser) -> None:
-    """Options that check, print and disable passes."""
+    """Adds options that check, print and disable passes."""
     parser.add_argument("--check", action="store_true", help="run the result and compare it with eager")
     parser.add_argument(
         "--check-passes", action="store_true", help="compare the graph before and after every pass"
@@ -100,7 +100,7 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="PASS",
         default=[],
-        help="leave out this optimization; --list names them",
+        help="disable this optimization; --list lists them",
     )
     parser.add_argument(
         "--dump", metavar="DIR", type=Path, help="write the graph after every pass into this folder"
@@ -108,12 +108,12 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_backend_options(parser: argparse.ArgumentParser) -> None:
-    """Options of backends and dynamic shapes."""
+    """Adds options of backends and dynamic shapes."""
     parser.add_argument(
         "--backend",
         action="append",
         metavar="NAME",
-        help="what runs the model: auto (the default: cpu), cpu, portable, xnnpack or another; repeat to ask several in order",
+        help="backend: auto (the default: cpu), cpu, portable, xnnpack or another; may be repeated, in order of preference",
     )
     parser.add_argument("--fallback", action="store_true", help="let the file also run without the backend")
     parser.add_argument(
@@ -121,12 +121,12 @@ def _add_backend_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="INPUT:DIM=NAME[:MIN..MAX]",
         default=[],
-        help="a dimension whose size varies, by the input's position; dimensions of one name have one size",
+        help="a dynamic dimension of the input at this position; dimensions with the same name have the same size",
     )
 
 
 def _add_quantization_options(parser: argparse.ArgumentParser) -> None:
-    """Options of schemes and calibration."""
+    """Adds options of schemes and calibration."""
     parser.epilog = schemes_text()
     scheme = parser.add_argument(
         "--quantize",
@@ -139,56 +139,58 @@ def _add_quantization_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="FILE",
         default=[],
-        help="typical inputs, .npz with one array per input (or .npy for one input); repeat for several. int8 and --max-drop "
+        help="representative inputs, .npz with one array per input (or .npy for one input); may be repeated. int8 and --max-drop "
         "require them. `random` generates inputs, for estimates of size and speed: the accuracy of the file is meaningless",
     )
     parser.add_argument(
         "--max-drop",
         metavar="DROP",
-        help="leave layers in float32 so that no more is lost than this: 0.01 (absolute) or 0.5%% (of float32's score). The score "
-        "is the share of calibration inputs with float32's class, where the first output has 2 or more, else 1 - noise / signal",
+        help="keep layers in float32 so that the score drops by at most this: 0.01 (absolute) or 0.5%% (of the float32 score). The "
+        "score is the fraction of calibration inputs with the same class as float32, if the first output has 2 or more "
+        "classes, else 1 - noise / signal",
     )
     parser.add_argument(
         "--resume",
         metavar="FILE",
-        help="keep what --max-drop measures in this file, and go on with what it has",
+        help="store the measurements of --max-drop in this file, and reuse those that it contains",
     )
     parser.add_argument(
         "--io",
         choices=("int8", "uint8"),
-        help="take and return floats as whole numbers; goes with --quantize int8",
+        help="dtype of quantized inputs and outputs, instead of floats; requires --quantize int8",
     )
 
 
 def _add_file_options(parser: argparse.ArgumentParser) -> None:
-    """Options of the stored file and the memories of the device."""
+    """Adds options of the stored file and the memories of the device."""
     parser.add_argument(
-        "--data-file", metavar="FILE.ptd", type=Path, help="write the weights to this file, beside the .pte"
+        "--data-file",
+        metavar="FILE.ptd",
+        type=Path,
+        help="write the weights to this file in the folder of the .pte",
     )
     parser.add_argument(
         "--name-lines",
         action="store_true",
         default=True,
-        help="store the model's line of each instruction (default)",
+        help="store the source line of each instruction (default)",
     )
-    parser.add_argument("--strip", dest="name_lines", action="store_false", help="leave these lines out")
+    parser.add_argument("--strip", dest="name_lines", action="store_false", help="do not store source lines")
     parser.add_argument(
         "--arena",
         action="append",
         metavar="NAME[=SIZE]",
         default=[],
-        help="a memory of the device, the fastest first; without a size it is unlimited",
+        help="a memory of the device, fastest first; unlimited without a size",
     )
     parser.add_argument(
         "--budget",
         action="append",
         metavar="NAME=VALUE",
         default=[],
-        help="limits of the device: ram=64K, flash=256K, target=cortex-m4; a model that needs more is refused",
+        help="limits of the device: ram=64K, flash=256K, target=cortex-m4; compiling fails if the model exceeds them",
     )
-    parser.add_argument(
-        "--fit", action="store_true", help="change the model's layers so that it fits the budget"
-    )
+    parser.add_argument("--fit", action="store_true", help="transform the model so that it fits the budget")
     parser.add_argument(
         "--verify",
         action="store_true",
@@ -203,7 +205,7 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         return _print_list(options)
     if options.model is None:
-        raise UsageError("which model? Name FILE.py:NAME, MODULE:NAME or FILE.pt2")
+        raise UsageError("no model; pass FILE.py:NAME, MODULE:NAME or FILE.pt2")
     if options.until:
         return _print_until(options)
     return _compile(options)
@@ -221,7 +223,7 @@ def _edge(options: argparse.Namespace, progress: Progress | None = None) -> Any:
 
 
 def _pipeline(options: argparse.Namespace) -> Any:
-    """The stages and passes that these options lead to."""
+    """Returns the stages and passes for these options."""
     from torchette._compile import partitioners_of
     from torchette.exir import pipeline
 
@@ -248,7 +250,7 @@ def _print_until(options: argparse.Namespace) -> int:
     if options.until not in names:
         raise UsageError(
             f"--until: {unknown_name('stage', options.until, names)}",
-            hints=[f"the stages are {', '.join(names)}"],
+            hints=[f"stages: {', '.join(names)}"],
         )
     program = source.exported(options.model, options.inputs, seed=options.seed)
     print(pipeline.text(stages.until(options.until).run(program)), end="")
@@ -260,12 +262,12 @@ def _compile(options: argparse.Namespace) -> int:
 
     if options.io and options.check:
         raise UsageError(
-            "--check compares floats, and --io takes and gives none; --verify compares with the quantized model"
+            "--check compares floats and cannot be combined with --io; --verify compares with the quantized model"
         )
     _check_calibration(options)
     path = options.output or Path(f"{_stem(options.model)}.pte")
     config, device = _config(options, path), _device(options)
-    _pipeline(options)  # refuses unknown backends and passes
+    _pipeline(options)  # raises for unknown backends and passes
     if options.report_page:
         check_target(options.report_page)
     found = source.load(options.model)
@@ -274,12 +276,12 @@ def _compile(options: argparse.Namespace) -> int:
     start = time.perf_counter()
     module, table = found.model, None
     quantizing: dict[str, Any] = {}
-    if _is_whole(options):
-        module, quantizing = _observing(options, found.model, example, dynamic_shapes)
+    if _is_graph_scheme(options):
+        module, quantizing = _prepare_quantization(options, found.model, example, dynamic_shapes)
     elif not options.quantize:
         quantizing = {"calibration": _calibration(options)}
     else:
-        module, table = _quantized(options, found.model, example, dynamic_shapes)
+        module, table = _quantize_layers(options, found.model, example, dynamic_shapes)
     with Progress() as progress:
         model = torchette.compile(
             module,
@@ -298,7 +300,7 @@ def _compile(options: argparse.Namespace) -> int:
         from torchette.devtools.report import write_report
 
         write_report(path, options.report_page, placements=model.delegations)
-    facts = {
+    result = {
         "file": str(path),
         "bytes": path.stat().st_size,
         "planned_bytes": model.planned_bytes,
@@ -307,18 +309,18 @@ def _compile(options: argparse.Namespace) -> int:
         "seconds": round(time.perf_counter() - start, 3),
     }
     if table is not None:
-        facts["quantization"] = table.to_dict()
+        result["quantization"] = table.to_dict()
     if remark := _accuracy_remark(options):
-        facts["calibration"] = remark
+        result["calibration"] = remark
     equal = True
     if options.check:
-        equal, facts["largest_difference"] = _compare(model, found.model, example)
+        equal, result["largest_difference"] = _compare(model, found.model, example)
     if options.json:
-        print_json(facts)
+        print_json(result)
     else:
         if table is not None:
             _print_quantization(table, options.top)
-        _print(facts, model.report() if options.report else None)
+        _print(result, model.report() if options.report else None)
     if not equal:
         note(
             f"the compiled model differs from eager by more than {RELATIVE:g} of the value plus {ABSOLUTE:g}"
@@ -327,7 +329,7 @@ def _compile(options: argparse.Namespace) -> int:
 
 
 def _print_quantization(table: QuantizationTable, top: int) -> None:
-    """The verdict, the first rows of what was measured, and the remarks."""
+    """Prints the verdict, the first rows of the measurements, and the remarks."""
     print(table.verdict, end="\n\n")
     models, layers = table.tables()
     print_table(models.columns, models.rows, title=models.title)
@@ -338,31 +340,31 @@ def _print_quantization(table: QuantizationTable, top: int) -> None:
         print(remark, end="\n\n")
 
 
-def _print(facts: dict[str, Any], report: object) -> None:
+def _print(result: dict[str, Any], report: object) -> None:
     if report is not None:
         print(report, end="\n\n")
-    planned, bound = facts["planned_bytes"], facts["lower_bound_bytes"]
+    planned, bound = result["planned_bytes"], result["lower_bound_bytes"]
     rows = [
-        ("file", f"{facts['file']}, {byte_text(facts['bytes'])}"),
-        ("planned memory", f"{planned:,} bytes (at least {bound:,} are needed)"),
+        ("file", f"{result['file']}, {byte_text(result['bytes'])}"),
+        ("planned memory", f"{planned:,} bytes (lower bound: {bound:,})"),
         *(
             (f"  {arena}", f"{size:,} bytes (memory {number} of {method})")
-            for method, arenas in facts["arenas"].items()
+            for method, arenas in result["arenas"].items()
             for number, (arena, size) in enumerate(arenas.items(), 1)
         ),
-        ("compiled in", f"{facts['seconds']:.2f} s"),
+        ("compiled in", f"{result['seconds']:.2f} s"),
     ]
-    if "calibration" in facts:
-        rows.append(("calibration", facts["calibration"]))
-    if "largest_difference" in facts:
-        rows.append(("largest difference", f"{facts['largest_difference']:.2g} from eager"))
+    if "calibration" in result:
+        rows.append(("calibration", result["calibration"]))
+    if "largest_difference" in result:
+        rows.append(("largest difference", f"{result['largest_difference']:.2g} from eager"))
     print_values(rows)
 
 
 def _compare(
     model: CompiledModel, original: torch.nn.Module | ExportedProgram, example: tuple[Any, ...]
 ) -> tuple[bool, float]:
-    """Whether the compiled model equals the original, and the largest difference of a single number."""
+    """Returns whether the compiled model equals the original, and the largest difference of an element."""
     import torch
     from torch.utils import _pytree
 
@@ -389,7 +391,7 @@ def _config(options: argparse.Namespace, path: Path) -> Any:
 
     weights = options.data_file
     if weights is not None and (weights.suffix != ".ptd" or weights.parent not in (Path("."), path.parent)):
-        raise UsageError(f"--data-file {weights}: name a .ptd file, which is written beside {path}")
+        raise UsageError(f"--data-file {weights}: expected a .ptd file in the folder of {path}")
     return ExecutorchBackendConfig(
         portable_fallback=options.fallback,
         source_lines=options.name_lines,
@@ -398,7 +400,7 @@ def _config(options: argparse.Namespace, path: Path) -> Any:
 
 
 def _device(options: argparse.Namespace) -> Any:
-    """``--arena SRAM=64K --arena DRAM --budget ram=64K --fit`` as a `Device`."""
+    """Converts ``--arena SRAM=64K --arena DRAM --budget ram=64K --fit`` to a `Device`."""
     import torchette
 
     arenas = {
@@ -408,26 +410,26 @@ def _device(options: argparse.Namespace) -> Any:
     for text in options.budget:
         name, equals, value = text.partition("=")
         if not equals:
-            raise UsageError(f"--budget {text}: which value? For example --budget ram=64K")
+            raise UsageError(f"--budget {text}: the value is missing, such as --budget ram=64K")
         if name not in ("ram", "flash", "target"):
             near = did_you_mean(name, ("ram", "flash", "target"))
-            raise UsageError(f"--budget {text}: a budget has no {name!r}; it has ram, flash and target{near}")
+            raise UsageError(f"--budget {text}: unknown limit {name!r}; expected ram, flash or target{near}")
         budget[name] = value
     return torchette.Device(**budget, arenas=arenas, fit=options.fit)
 
 
-def _is_whole(options: argparse.Namespace) -> bool:
-    """Whether all of the model is quantized in its graph, with no look at single layers."""
-    return options.max_drop is None and options.quantize in _WHOLE
+def _is_graph_scheme(options: argparse.Namespace) -> bool:
+    """Whether the whole model is quantized in its graph, without a choice of layers."""
+    return options.max_drop is None and options.quantize in _GRAPH_SCHEMES
 
 
-def _observing(
+def _prepare_quantization(
     options: argparse.Namespace,
     model: torch.nn.Module | ExportedProgram,
     example: tuple[Any, ...],
     dynamic_shapes: DynamicShapes,
 ) -> tuple[Any, dict[str, Any]]:
-    """The captured model, and what `torchette.compile` takes to quantize all of it."""
+    """Returns the captured model, and the arguments of `torchette.compile` that quantize it."""
     from torchette.capture import capture
     from torchette.capture.calibration import RANDOM, calls_of
     from torchette.quantization.recipes import quantizer_for
@@ -446,17 +448,17 @@ def _observing(
     return program, {"quantizer": quantizer, "calibration": given}
 
 
-def _quantized(
+def _quantize_layers(
     options: argparse.Namespace, model: object, example: tuple[Any, ...], dynamic_shapes: DynamicShapes
 ) -> tuple[Any, Any]:
-    """The model with integers in layers, and `torchette.quantize`'s table."""
+    """Returns the model with quantized layers, and the table of `torchette.quantize`."""
     import torch
 
     import torchette
 
     if not isinstance(model, torch.nn.Module):
         raise UsageError(
-            f"--max-drop and --quantize {options.quantize} take a model in a .py file, not {options.model}"
+            f"--max-drop and --quantize {options.quantize} require a model in a .py file, got {options.model}"
         )
     return torchette.quantize(
         model,
@@ -475,40 +477,44 @@ def _is_random(options: argparse.Namespace) -> bool:
 
 
 def _check_calibration(options: argparse.Namespace) -> None:
-    """Refuses a scheme or a limit that needs typical inputs and has none."""
+    """Raises UsageError if a scheme or a limit requires representative inputs and there are none."""
     if options.max_drop is not None and not options.quantize:
-        raise UsageError("--max-drop goes with --quantize")
+        raise UsageError("--max-drop requires --quantize")
     if _is_random(options) and len(options.calibration) > 1:
-        raise UsageError("--calibration random goes with no file")
+        raise UsageError("--calibration random cannot be combined with files")
     if options.max_drop is not None and (_is_random(options) or not options.calibration):
         raise UsageError(
-            "--max-drop measures the accuracy on typical inputs, which are missing",
-            hints=["--calibration FILE.npz, once for each input"],
+            "--max-drop measures the accuracy and requires representative inputs",
+            hints=["--calibration FILE.npz, repeated for each sample"],
         )
     if options.quantize and SCHEMES[options.quantize].is_static and not options.calibration:
         raise UsageError(
-            f"--quantize {options.quantize} observes the ranges of typical inputs, which are missing",
+            f"--quantize {options.quantize} requires representative inputs to observe their ranges",
             hints=[
-                "--calibration FILE.npz, once for each input; some dozens are often enough",
-                "--quantize int8-dynamic, or another scheme that needs no calibration",
+                "--calibration FILE.npz, repeated for each sample; a few dozen samples are often enough",
+                "--quantize int8-dynamic, or another scheme without calibration",
                 "--calibration random, for estimates of size and speed: the accuracy of the file is meaningless",
             ],
         )
 
 
 def _accuracy_remark(options: argparse.Namespace) -> str | None:
-    """The statement about the accuracy of a model that is quantized without typical inputs; None if there is none to make."""
+    """Returns a remark on the accuracy if the model was quantized without representative inputs; otherwise None."""
     if not options.quantize or (options.calibration and not _is_random(options)):
         return None
     if SCHEMES[options.quantize].is_static:
         from torchette.capture.calibration import RANDOM_REMARK
 
         return RANDOM_REMARK
-    return None if options.quantize in _WHOLE else "the errors in the table are those of the example inputs"
+    return (
+        None
+        if options.quantize in _GRAPH_SCHEMES
+        else "the errors in the table are measured on the example inputs"
+    )
 
 
 def _calibration(options: argparse.Namespace) -> Any:
-    """One tuple of tensors for each file. Returns None without files."""
+    """Returns a tuple of tensors for each file; None without files."""
     torch = source.require_torch()
     if _is_random(options):
         return None
@@ -523,19 +529,19 @@ _DYNAMIC = re.compile(r"(\d+):(\d+)=(\w+)(?::(\d+)\.\.(\d+))?")
 
 
 def _dynamic_shapes(texts: list[str], model: object, example: tuple[Any, ...]) -> Any:
-    """``["0:0=batch:1..32"]`` -> what `torch.export.export` takes."""
+    """Converts ``["0:0=batch:1..32"]`` to the form of `torch.export.export`."""
     torch = source.require_torch()
     if not texts:
         return None
     if not isinstance(model, torch.nn.Module):
-        raise UsageError("--dynamic: an exported program has its dynamic shapes already")
+        raise UsageError("--dynamic: the dynamic shapes of an exported program are fixed")
     dims: dict[str, Any] = {}
     shapes: list[dict[int, Any]] = [{} for _ in example]
     for text in texts:
         match = _DYNAMIC.fullmatch(text)
         if match is None:
             raise UsageError(
-                f"--dynamic {text}: write INPUT:DIM=NAME or INPUT:DIM=NAME:MIN..MAX, as 0:0=batch:1..32"
+                f"--dynamic {text}: expected INPUT:DIM=NAME or INPUT:DIM=NAME:MIN..MAX, such as 0:0=batch:1..32"
             )
         number, dim, name = int(match[1]), int(match[2]), match[3]
         if number >= len(example) or dim >= getattr(example[number], "ndim", 0):
@@ -550,7 +556,7 @@ def _dynamic_shapes(texts: list[str], model: object, example: tuple[Any, ...]) -
 
 
 def _stem(model: str) -> str:
-    """``nets/model.py:Net`` -> ``net``, ``program.pt2`` -> ``program``."""
+    """Returns the base name of the output: ``nets/model.py:Net`` -> ``net``, ``program.pt2`` -> ``program``."""
     if model.endswith(".pt2"):
         return Path(model).stem
     return model.rpartition(":")[2].rpartition(".")[2].lower()

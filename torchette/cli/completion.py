@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the name of a shell. Out: a script with which the shell completes the commands, options and choices of the parser.
-"""Print the script with which a shell completes torchette's commands
+# In: the name of a shell. Out: a script that completes the commands, options and choices of the parser.
+"""Print a shell script that completes torchette's commands
 
-The script completes commands, options and their choices, and names of files. It does not run torchette, so it is fast. Make
-it anew after an update.
+The script completes commands, options and their choices, and file names. It does not run torchette, so it is fast. Generate
+it again after an update.
 
 examples:
   source <(torchette completion bash)                                          in ~/.bashrc
@@ -24,12 +24,12 @@ from torchette.cli._parser import HelpFormatter
 
 
 class Command(NamedTuple):
-    """The words that may follow a command."""
+    """The words that can follow a command."""
 
     name: str  # such as "llm compile"; empty for torchette itself
     words: dict[str, str]  # commands and choices of arguments, with their help
     options: dict[str, str]  # with their help
-    values: dict[str, list[str]]  # the choices of each option that has a value; empty: a file or a text
+    values: dict[str, list[str]]  # the choices of each option with a value; empty for files and texts
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def commands(parser: argparse.ArgumentParser, name: str = "") -> Iterator[Command]:
-    """Every command of a parser, the parser itself first."""
+    """Yields every command of a parser, starting with the parser itself."""
     found = Command(name, {}, {}, {})
     nested = []
     for action in parser._actions:
@@ -66,12 +66,12 @@ def commands(parser: argparse.ArgumentParser, name: str = "") -> Iterator[Comman
 
 
 def _steps(known: list[Command]) -> list[tuple[str, str]]:
-    """(the command so far and the next word, the command with that word)."""
+    """Returns (the current command and the next word, the command with that word)."""
     return [("{}/{}".format(*one.name.rpartition(" ")[::2]), one.name) for one in known if one.name]
 
 
 def _values(known: list[Command]) -> list[tuple[str, list[str]]]:
-    """(the command and its option, the choices of the option)."""
+    """Returns (the command and its option, the choices of the option)."""
     return [(f"{one.name}:{option}", choices) for one in known for option, choices in one.values.items()]
 
 

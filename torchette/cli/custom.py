@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: C++ files with operators. Out: a library of them, for torch and for every runtime.
-"""Operators and kernels of your own: compile them, register them
+# In: C++ files with operators. Out: a library for torch and for every runtime.
+"""Custom operators and kernels: compile them, register them
 
-`build` makes a shared library of C++ files with operators. `yaml` turns lists of kernels in ExecuTorch's form into C++ that
-declares and registers them.
+`build` compiles C++ files with operators to a shared library. `yaml` converts ExecuTorch's kernel lists to C++ that declares
+and registers the kernels.
 
 examples:
   torchette custom build my_op.cpp                      libmy_op.so
@@ -29,7 +29,7 @@ examples:
   torchette custom build my_op.cpp                      libmy_op.so
   torchette custom build my_op.cpp more.cpp -o my.so    several files, another name
 """
-_YAML = """Turn lists of kernels in ExecuTorch's form into C++
+_YAML = """Convert ExecuTorch's kernel lists to C++
 
 The C++ declares the kernels and registers them. A build compiles it together with the kernels.
 
@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     build = command(actions, "build", _BUILD, _build)
     build.add_argument("sources", metavar="FILE.cpp", type=Path, nargs="+", help="sources with operators")
     output_argument(build, "LIBRARY", "default: lib<first file>.so")
-    build.add_argument("--compiler", help="a command (default: c++, or ziglang without one)")
+    build.add_argument("--compiler", help="compiler command (default: c++, or else ziglang)")
     yaml = command(actions, "yaml", _YAML, _yaml)
     yaml.add_argument("lists", metavar="FILE.yaml", type=Path, nargs="+", help="lists of kernels")
     yaml.add_argument(
@@ -56,7 +56,7 @@ def _yaml(options: argparse.Namespace) -> int:
 
     written, left_out = kernel_list.write(options.lists, options.output)
     if left_out:
-        note(f"left out, since they write to no argument: {', '.join(left_out)}")
+        note(f"omitted, because they write to no argument: {', '.join(left_out)}")
     for path in written:
         print(path)
     return DONE

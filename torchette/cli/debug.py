@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file, inputs, and which instructions. Out: what they computed, as a table and as .npy files. Needs only numpy;
-# with the model it asks the compiler which node and module each instruction comes from.
-"""Show or store what the instructions of a .pte file compute
+# In: a .pte file, inputs, and a selection of instructions. Out: their results, as a table and as .npy files. Requires only
+# numpy; with the model, the compiler provides the node and module of each instruction.
+"""Show or store the results of the instructions of a .pte file
 
-Instructions are named by number (3, 3-9), operator ("aten::mm*"), line ("model.py:12") or module path ("layers.1.*").
-Module paths and names of nodes are known where the file has them, and with --model. With --model, delegates are seen into:
-they are lowered again with each value inside as a further output, which works for any backend.
+Instructions are selected by index (3, 3-9), operator ("aten::mm*"), line ("model.py:12") or module path ("layers.1.*").
+Module paths and names of nodes come from the file, or from --model. With --model, values inside delegates are included: each
+delegate is lowered again with its intermediate values as additional outputs, which works for any backend.
 
 examples:
-  torchette debug net.pte                                          # every value: shape, range, mean
+  torchette debug net.pte                                          # all values: shape, range, mean
   torchette debug net.pte --inputs x.npy --dump "layers.1.*"       # .npy files in the folder net.values
   torchette debug net.pte --select "aten::_softmax*" --json
   torchette debug net.pte --model model.py:Net --dump "encoder.*" -o values
@@ -38,12 +38,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="PATTERN",
         default=[],
-        help="only these instructions; repeat for several",
+        help="only these instructions; may be repeated",
     )
     parser.add_argument(
-        "--dump", action="append", metavar="PATTERN", default=[], help="these, and each value as a .npy file"
+        "--dump",
+        action="append",
+        metavar="PATTERN",
+        default=[],
+        help="like --select, and store each value as a .npy file",
     )
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="where to (default: NAME.values)")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="folder for the files (default: NAME.values)"
+    )
     parser.add_argument("--model", metavar="MODEL", help=source.HELP)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -53,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = _method.choose(options, _example(found))
     method = _method.load(chosen, tracing=True)
     info = {each.name: each for each in describe(chosen.path).methods}[method.metadata.plan_name]
-    inputs = [_settled(each) for each in chosen.inputs]
+    inputs = [_contiguous(each) for each in chosen.inputs]
     known = None
     if found is not None:
         from torchette.devtools.diff.named import Named
@@ -67,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         folder = options.output or chosen.path.with_suffix(".values")
         folder.mkdir(parents=True, exist_ok=True)
     elif options.output:
-        raise UsageError("-o: what is to be stored? For example --dump 'layers.1.*'")
+        raise UsageError("-o requires --dump, such as --dump 'layers.1.*'")
     rows: list[dict[str, Any]] = []
 
     def take(value: intermediates.Value) -> None:
@@ -108,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _example(found: source.Source | None) -> list[Any] | None:
-    """The model's own example inputs as a flat list; None if there is no model, or it has none."""
+    """Returns the model's example inputs as a flat list; None if there is no model, or it has none."""
     if found is None:
         return None
     from torch.utils import _pytree as pytree
@@ -117,12 +123,12 @@ def _example(found: source.Source | None) -> list[Any] | None:
     return None if given is None else pytree.tree_leaves(given)
 
 
-def _settled(value: object) -> Any:
+def _contiguous(value: object) -> Any:
     return np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value
 
 
 def _enter(rows: list[dict[str, Any]], row: dict[str, Any], value: Any, folder: Path | None) -> None:
-    """Adds what a value is like, and stores it."""
+    """Adds the row of a value with its statistics, and stores the value."""
     if isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
             _enter(rows, row | {"output": row["output"] + number}, item, folder)

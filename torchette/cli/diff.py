@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a model, a .pte file or both, and inputs. Out: which operator departs first from torch. Imports torch when it runs.
-"""Find the operator of a .pte file that departs from torch first
+# In: a model, a .pte file or both, and inputs. Out: the first operator that departs from torch. Imports torch in `run`.
+"""Find the first operator of a .pte file that departs from torch
 
-Each instruction runs on this machine's runtime, or where --on leads (`executor_runner --etdump_path` there), and torch's operator on the very values that it has read, so that a fault
-is named where it arises: kernel, backend, compiler pass, weight, layout, memory plan or quantization parameter. With
-MODEL (as for `torchette compile`) each instruction is also held against what the compiler makes of the model, and that
-against eager. Inputs are those of the model or of --inputs; others are tried besides: other ranges, zeros, infinities, the
-corners of dynamic shapes. What rounding can explain is no fault. The exit code is 1 if anything departs.
+Each instruction runs on this machine's runtime, or with --on on another machine (`executor_runner --etdump_path`). torch's
+operator runs on the same input values, so that a fault is reported where it occurs: kernel, backend, compiler pass, weight,
+layout, memory plan or quantization parameter. With MODEL (as for `torchette compile`), each instruction is also compared with
+the compiler's graph of the model, and that graph with eager. Inputs come from the model or --inputs; in addition, other
+ranges, zeros, infinities and the corners of dynamic shapes are compared. Rounding errors are not faults. The exit code is 1
+if an operator departs.
 
 examples:
-  torchette diff net.pte                               # the kernels of this machine, against torch
-  torchette diff model.py:Net net.pte                  # and the file against its model
+  torchette diff net.pte                               # compare the kernels of this machine with torch
+  torchette diff model.py:Net net.pte                  # also compare the file with its model
   torchette diff model.py:Net net.pte --inputs photo.npy --no-search
-  torchette diff model.py:Net --backend xnnpack        # without a file: what the compiler makes now
-  torchette diff model.py:Net net.pte --aten           # on torch's kernels: the file and its plan alone
+  torchette diff model.py:Net --backend xnnpack        # without a file: compile the model first
+  torchette diff model.py:Net net.pte --aten           # run on torch's kernels: checks only the file and its memory plan
   torchette diff net.pte --on "ssh pi" --copy          # the kernels of another machine
   torchette diff net.pte --on qemu-aarch64 --runner made/arm/bin/executor_runner
-  torchette diff model.py:Net net.pte --sign           # if nothing departs, say so in the file
+  torchette diff model.py:Net net.pte --sign           # if nothing departs, store a receipt in the file
   torchette diff model.py:Net net.pte --json
 """
 
@@ -47,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--backend",
         action="append",
         metavar="NAME",
-        help="what the file is lowered to, if its name does not say",
+        help="backend to lower to, if the file's backend is not known",
     )
     parser.add_argument(
         "--data-file",
@@ -55,20 +56,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=Path,
         metavar="FILE.ptd",
-        help="weights beside the file; repeat",
+        help="weights of the file; may be repeated",
     )
     parser.add_argument(
-        "--no-search", dest="search", action="store_false", help="only the inputs that are given"
+        "--no-search", dest="search", action="store_false", help="compare only on the given inputs"
     )
     parser.add_argument(
-        "--aten", action="store_true", help="run the file on torch's kernels, which are no fault then"
+        "--aten",
+        action="store_true",
+        help="run the file on torch's kernels, which excludes faults of kernels",
     )
     _remote.arguments(parser, "the program")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print a row for each stage and each operator"
     )
     parser.add_argument(
-        "--top", type=int, metavar="ROWS", help="print the rows of the operators furthest off"
+        "--top", type=int, metavar="ROWS", help="print the operators with the largest differences"
     )
     parser.add_argument("--sign", action="store_true", help="store a receipt in the file, if nothing departs")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -80,11 +83,11 @@ def run(options: argparse.Namespace) -> int:
 
     model_text, file = _what(options.what)
     if options.on and file is None:
-        raise UsageError("--on: which file shall run there? Name MODEL.pte")
+        raise UsageError("--on requires a file: pass MODEL.pte")
     if options.aten and (options.on or file is None):
-        raise UsageError("--aten runs MODEL.pte in this process: name it, and leave --on out")
+        raise UsageError("--aten runs MODEL.pte in this process: pass MODEL.pte, and omit --on")
     if options.sign and file is None:
-        raise UsageError("--sign: which file? Name MODEL.pte")
+        raise UsageError("--sign requires a file: pass MODEL.pte")
     model, example = None, None
     if model_text is not None:
         found = source.load(model_text)
@@ -124,7 +127,7 @@ def _device(file: Path | None, options: argparse.Namespace) -> Any:
 
     assert file is not None
     if options.data_file and options.on:
-        raise UsageError("--on does not go with --data-file: the program goes there with its weights inside")
+        raise UsageError("--on cannot be combined with --data-file: the weights must be in the program")
     names = [method.name for method in describe(file).methods]
     method = options.method or ("forward" if "forward" in names or len(names) != 1 else names[0])
     if options.aten:
@@ -135,7 +138,7 @@ def _device(file: Path | None, options: argparse.Namespace) -> Any:
 
 
 def _sign(file: Path | None, result: DiffResult, options: argparse.Namespace) -> None:
-    """Stores what was compared in the file, which is replaced at once and whole; what its receipt said before stays."""
+    """Adds the comparison to the receipt of the file, which is replaced atomically; other entries of the receipt are kept."""
     from torchette import receipt
 
     assert file is not None
@@ -147,19 +150,19 @@ def _sign(file: Path | None, result: DiffResult, options: argparse.Namespace) ->
     part = file.with_name(file.name + ".part")
     part.write_bytes(receipt.sign(file.read_bytes(), facts, options.data_file))
     part.replace(file)
-    note(f"{file} has a receipt of this comparison")
+    note(f"stored a receipt of this comparison in {file}")
 
 
 def _what(words: list[str]) -> tuple[str | None, Path | None]:
     files = [word for word in words if word.endswith(".pte")]
     models = [word for word in words if not word.endswith(".pte")]
     if len(files) > 1 or len(models) > 1:
-        raise UsageError("there is one MODEL and one file; `torchette pte-diff` compares two files")
+        raise UsageError("expected at most one MODEL and one file; `torchette pte-diff` compares two files")
     return models[0] if models else None, Path(files[0]) if files else None
 
 
 def _print(result: DiffResult, options: argparse.Namespace) -> None:
-    """The verdict; then the rows that are asked for."""
+    """Prints the verdict, then the requested rows."""
     print(result.summary())
     for name, text in result.inputs.items():
         if text != "compared":

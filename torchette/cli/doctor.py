@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: this machine and this installation. Out: what is installed, what is missing, and the command that fixes it.
-"""What is installed, what is missing, and how to fix it
+# In: this machine and this installation. Out: installed and missing components, and the commands that install them.
+"""Show installed and missing components, and how to install them
 
 Prints versions, the processor's features, the instruction set and the threads that the kernels use, the processor's measured
 limits (about one second, once), the backends, and every optional package with the command that installs it. The exit code is 1
-if something that running a model needs is missing. A missing optional package is not a failure.
+if a component that is required to run models is missing. A missing optional package is not a failure.
 
 examples:
   torchette doctor
@@ -33,8 +33,8 @@ from torchette.errors import NativeModuleError
 from torchette.packages import PACKAGES, torch_problem, torch_remedy
 from torchette.runtime import native
 
-ALIASES = ("env",)  # its name elsewhere
-# What each x86-64 level adds to the one before, by the kernel's names.
+ALIASES = ("env",)  # name of this verb in other tools
+# CPU flags (in the Linux kernel's spelling) that each x86-64 level adds to the previous one.
 X86_LEVELS = {
     "x86-64-v2": {"cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"},
     "x86-64-v3": {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"},
@@ -49,14 +49,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    facts = gather(measure=options.measure)
-    problems = advice(facts)
+    environment = gather(measure=options.measure)
+    problems = advice(environment)
     if options.json:
-        print_json({**facts, "problems": problems})
+        print_json({**environment, "problems": problems})
     else:
-        print_values(_lines(facts))
+        print_values(_lines(environment))
         print()
-        packages = facts["packages"]
+        packages = environment["packages"]
         print_table(
             ["optional package", "version", "for", "install"],
             [
@@ -66,12 +66,12 @@ def run(options: argparse.Namespace) -> int:
         )
         for words in problems.values():
             print(f"\n  - {words}", end="")
-        print("\nRunning a model needs nothing more." if not problems else "")
+        print("\nAll components that are required to run models are installed." if not problems else "")
     return CHECK_FAILED if "native module" in problems else DONE
 
 
 def gather(*, measure: bool = False) -> dict[str, Any]:
-    """Every fact by name; None for what is missing. Measures the processor's limits if they are not known, or if asked for."""
+    """Returns the properties of the environment; None if missing. Measures the processor's limits if not known or `measure`."""
     module = _native_module(measure)
     return {
         "torchette": {"version": torchette.__version__, "folder": str(Path(torchette.__file__).parent)},
@@ -87,27 +87,27 @@ def gather(*, measure: bool = False) -> dict[str, Any]:
     }
 
 
-def advice(facts: dict[str, Any]) -> dict[str, str]:
-    """The problems, by the name of what is missing or does not fit, each with the command that solves it."""
+def advice(environment: dict[str, Any]) -> dict[str, str]:
+    """Returns the problems by the name of the missing or incompatible component, each with the command that solves it."""
     checkout = (Path(torchette.__file__).parents[1] / "dev").exists()
     found: dict[str, str] = {}
-    if facts["native module"] is None:
+    if environment["native module"] is None:
         fix = (
             "./dev setup"
             if checkout
-            else "pip install --force-reinstall, with the wheel or the folder that you installed"
+            else "pip install --force-reinstall, with the wheel or folder that you installed"
         )
-        if facts["C++ compiler"] is None:
+        if environment["C++ compiler"] is None:
             fix = f"apt-get install g++, then {fix}"
-        found["native module"] = f"The native module is missing; without it no model runs. Try: {fix}"
-    problem = torch_problem(facts["packages"]["torch"])
+        found["native module"] = f"The native module, which runs models, is missing. Try: {fix}"
+    problem = torch_problem(environment["packages"]["torch"])
     if problem is not None:
         found["torch"] = f"{problem}. Try: {torch_remedy()}"
     return found
 
 
 def cpu_level() -> str:
-    """The highest x86-64 level that the processor supports, or the architecture's name elsewhere."""
+    """Returns the highest x86-64 level that the processor supports, or the architecture on other processors."""
     machine = platform.machine()
     if machine != "x86_64":
         return machine
@@ -121,17 +121,17 @@ def cpu_level() -> str:
 
 
 def cpu_extensions() -> list[str]:
-    """The extensions beyond the level that speed up kernels, by the Linux kernel's names."""
+    """Returns the extensions beyond the level that kernels use, in the Linux kernel's spelling."""
     return sorted(X86_EXTENSIONS & set(cpu_facts().get("flags", "").split()))
 
 
-def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """The facts as names and texts, without the optional packages."""
-    python, cpu, module = facts["python"], facts["cpu"], facts["native module"]
+def _lines(environment: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns names and texts of the environment, without the optional packages."""
+    python, cpu, module = environment["python"], environment["cpu"], environment["native module"]
     lines = {
-        "torchette": "{version} in {folder}".format(**facts["torchette"]),
+        "torchette": "{version} in {folder}".format(**environment["torchette"]),
         "python": f"{python['version']} ({python['executable']})",
-        "system": facts["system"],
+        "system": environment["system"],
         "cpu": cpu["name"],
         "cpu level": f"{cpu['level']} (and {', '.join(cpu['extensions'])})"
         if cpu["extensions"]
@@ -145,12 +145,12 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
             count = found["threads"]
             lines[f"limit of {count} thread{'s' * (count > 1)}"] = found["text"]
         lines["backends"] = ", ".join(module["backends"])
-    lines |= {name: facts[name] for name in ("numpy", "executorch", "C++ compiler", "cmake")}
+    lines |= {name: environment[name] for name in ("numpy", "executorch", "C++ compiler", "cmake")}
     return [(name, "not found" if text is None else text) for name, text in lines.items()]
 
 
 def _native_module(measure: bool) -> dict[str, Any] | None:
-    """The native module's path, kernels, threads, limits and backends; None if it cannot be imported."""
+    """Returns the native module's path, kernels, threads, limits and backends; None if it cannot be imported."""
     try:
         module = native.module()
     except NativeModuleError:
@@ -173,17 +173,17 @@ get_env_info = gather
 
 
 def get_pretty_env_info() -> str:
-    """The facts as text for a bug report."""
-    facts = gather()
+    """Returns the environment as text for a bug report."""
+    environment = gather()
     lines = [
-        *_lines(facts),
-        *((name, version or "not installed") for name, version in facts["packages"].items()),
+        *_lines(environment),
+        *((name, version or "not installed") for name, version in environment["packages"].items()),
     ]
     return "\n".join(f"{name}: {text}" for name, text in lines)
 
 
 def main() -> int:
-    """Prints the facts."""
+    """Prints the environment."""
     print(get_pretty_env_info())
     return DONE
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: names of examples. Out: what examples/__main__.py, which is packed with the sources, makes of them.
+# In: names of examples. Runs examples/__main__.py, which is packed with the sources.
 """Run the examples
 
-Each trains or loads its model, compiles and runs it, and prints what came out. One whose tools are missing is skipped
-with the reason; the exit code is 1 if one fails.
+Each example trains or loads its model, compiles and runs it, and prints the results. An example with missing tools is skipped
+with the reason; the exit code is 1 if an example fails.
 
 examples:
   torchette examples list
@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "rest",
         nargs=argparse.REMAINDER,
         metavar="list | run [NAME ...] [--all] [--folder DIR]",
-        help="list the examples, or run those that are named; --folder: where their files go",
+        help="list the examples, or run the named ones; --folder: folder for their files",
     )
 
 

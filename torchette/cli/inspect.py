@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file. Out: its contents, as tables or as JSON.
-"""What is inside a .pte file: methods, signatures, instructions, tensors, memory
+# In: a .pte file. Out: its content, as tables or as JSON.
+"""Show the content of a .pte file: methods, signatures, instructions, tensors, memory
 
 Reads files of Torchette and of ExecuTorch, without torch. In the tables %5 is value 5 of a method, and @1+64 is
 byte 64 of planned buffer 1.
@@ -9,7 +9,7 @@ examples:
   torchette inspect model.pte
   torchette inspect model.pte --brief            operators counted instead of listed
   torchette inspect model.pte --json | jq '.methods[0].inputs'
-  torchette inspect model.pte --csv instructions  one row an instruction, for a spreadsheet
+  torchette inspect model.pte --csv instructions  one row per instruction, for a spreadsheet
   torchette inspect --schema                     the JSON Schema of the output of --json
 """
 
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         print_json(json_schema())
         return DONE
     if options.file is None:
-        raise UsageError("name a .pte file")
+        raise UsageError("no file; pass a .pte file")
     description = describe(options.file)
     if options.csv:
         print(description.data(options.csv).to_csv(), end="")

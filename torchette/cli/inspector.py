@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: an ETDump, and the record or the file of the program that ran. Out: a table of what ran. Needs only numpy.
-"""Show what an ETDump says: times of operations, and where they come from
+# In: an ETDump, and the record or the file of the program that ran. Out: a table of events. Requires only numpy.
+"""Show the content of an ETDump: times of operations, and their source lines
 
-The options are those of ExecuTorch's inspector. An ETRecord leads from each event to its operators, its module and its
-line; the .pte file alone to the line. A dump of another program is refused.
+The options are those of ExecuTorch's inspector. An ETRecord provides the operators, the module and the source line of each
+event; the .pte file only provides the line. A dump of another program is an error.
 
 examples:
   torchette inspector --etdump_path net.etdp
@@ -28,15 +28,19 @@ _SCALES = [scale.value for scale in TimeScale]
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--etdump_path", required=True, metavar="FILE", help="the dump (.etdp)")
     parser.add_argument("--etrecord_path", metavar="FILE", help="the record of the program that ran")
-    parser.add_argument("--program", metavar="FILE", help="the .pte file that ran, where there is no record")
-    parser.add_argument("--method", help="the method that ran (default: the one that the dump fits)")
-    parser.add_argument("--debug_buffer_path", metavar="FILE", help="the values that were logged")
+    parser.add_argument("--program", metavar="FILE", help="the .pte file that ran, if there is no record")
+    parser.add_argument("--method", help="the method that ran (default: the method that matches the dump)")
+    parser.add_argument("--debug_buffer_path", metavar="FILE", help="file with the logged values")
     parser.add_argument(
         "--source_time_scale", choices=_SCALES, default="ns", help="unit of the device's clock"
     )
     parser.add_argument("--target_time_scale", choices=_SCALES, default="ms", help="unit of the table")
     parser.add_argument("--tsv_path", metavar="FILE", help="also write the table as tab-separated values")
-    parser.add_argument("--compare_results", action="store_true", help="compare outputs with the record's")
+    parser.add_argument(
+        "--compare_results",
+        action="store_true",
+        help="compare outputs with the reference outputs of the record",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
 
 
@@ -63,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         compared = [block for block in inspector.event_blocks if block.reference_output and block.run_output]
         if not compared:
             raise cli.UsageError(
-                "there are no outputs to compare: that needs a record with reference outputs, and a dump of a bundled"
+                "there are no outputs to compare: this requires a record with reference outputs, and a dump of a bundled"
                 " case with its debug buffer"
             )
         for block in compared:
@@ -72,5 +76,5 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """The verb as a program of its own, under ExecuTorch's module path."""
+    """Runs the verb as a separate program, under ExecuTorch's module path."""
     return cli.main(["inspector", *sys.argv[1:]])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a language model as Hugging Face or GGUF has it. Out: one .pte file that can be talked to.
-"""Language models: from a folder or a GGUF file to one program
+# In: a language model in the form of Hugging Face or GGUF. Out: one .pte file for `torchette chat` and `serve`.
+"""Language models: compile a folder or a GGUF file to one program
 
-`compile` makes a program of a language model. `adapter` makes a file of a LoRA adapter, which goes with a program.
+`compile` compiles a language model. `adapter` converts a LoRA adapter to a file for a compiled model.
 
 examples:
   torchette llm compile SmolLM2-135M-Instruct -o model.pte
@@ -21,20 +21,20 @@ from torchette.cli._parser import command, complete, output_argument
 from torchette.progress import Progress
 from torchette.quantization import LLM_SCHEMES, scheme_named, schemes_text
 
-_COMPILE = """Make a program of a causal model of transformers or of a GGUF file
+_COMPILE = """Compile a causal model of transformers or of a GGUF file
 
-The model is the folder that transformers saved it to, or a GGUF file. The program has its own caches, and contains the
-tokenizer, the chat template and the configuration. Compiling needs torch and transformers.
+The model is a folder that transformers saved, or a GGUF file. The program has its own KV cache, and contains the
+tokenizer, the chat template and the configuration. Compiling requires torch and transformers.
 
 examples:
   torchette llm compile SmolLM2-135M-Instruct -o model.pte
   torchette llm compile SmolLM2-135M-Instruct -o model.pte --quantize 8da4w --max-context 4096
-  torchette llm compile model.Q4_0.gguf -o model.pte        # its integers are kept
-  torchette llm compile llama -o model.pte --lora pirate    # and pirate.ptd
+  torchette llm compile model.Q4_0.gguf -o model.pte        # keeps its quantized weights
+  torchette llm compile llama -o model.pte --lora pirate    # also writes pirate.ptd
 """
 _ADAPTER = """Write the .ptd file of a LoRA adapter
 
-The program must have been made with --lora. Without a folder the file is of an adapter that adds nothing.
+The program must have been compiled with --lora. Without a folder, writes an adapter that changes nothing.
 
 examples:
   torchette llm adapter model.pte poet -o poet.ptd
@@ -53,60 +53,60 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     scheme = compiling.add_argument(
         "--quantize",
         metavar="SCHEME",
-        help="quantize linear layers and the embedding table (default: weights as given); the schemes are below",
+        help="quantize linear layers and the embedding table (default: keep the weights); the schemes are below",
     )
     complete(scheme, LLM_SCHEMES)
     compiling.add_argument(
         "--max-context",
         metavar="TOKENS",
         type=int,
-        help="how many the caches hold (default: the model's, at most 2048)",
+        help="capacity of the KV cache (default: that of the model, at most 2048)",
     )
     compiling.add_argument(
         "--max-prefill",
         metavar="TOKENS",
         type=int,
         default=128,
-        help="how many one call takes (default: 128)",
+        help="maximum number of tokens per call (default: 128)",
     )
     compiling.add_argument(
         "--cache",
         choices=("float32", "float16", "int8"),
         default="float32",
-        help="what keys and values are stored in (default: float32)",
+        help="dtype of the KV cache (default: float32)",
     )
     compiling.add_argument(
         "--full-logits",
         action="store_true",
-        help="logits of all tokens of a call, so that what a draft model proposes is judged in one step",
+        help="return the logits of all tokens of a call, so that tokens of a draft model are verified in one step",
     )
     compiling.add_argument(
         "--tokenizer",
         metavar="FILE",
         type=Path,
-        help="a tokenizer.json, or a file of SentencePiece or tiktoken, instead of the model's own tokenizer",
+        help="a tokenizer.json, SentencePiece or tiktoken file, instead of the model's tokenizer",
     )
     compiling.add_argument(
         "--ignore",
         metavar="FIELD",
         action="append",
         default=[],
-        help="leave out a field of generation_config.json, such as num_beams; may be repeated",
+        help="ignore a field of generation_config.json, such as num_beams; may be repeated",
     )
     compiling.add_argument(
         "--lora",
         metavar="FOLDER",
         type=Path,
-        help="a LoRA adapter as peft saves it; its numbers go to a .ptd file beside the program, and others fit there, too",
+        help="a LoRA adapter that peft saved; its weights are written to a .ptd file, which other adapters can replace",
     )
     adapting = command(actions, "adapter", _ADAPTER, _adapter)
-    adapting.add_argument("model", metavar="MODEL.pte", type=Path, help="a program made with --lora")
+    adapting.add_argument("model", metavar="MODEL.pte", type=Path, help="a program compiled with --lora")
     adapting.add_argument(
         "adapter",
         metavar="FOLDER",
         type=Path,
         nargs="?",
-        help="the adapter as peft saves it (default: one that adds nothing)",
+        help="an adapter that peft saved (default: an adapter that changes nothing)",
     )
     output_argument(adapting, "ADAPTER.ptd", "the file to write", required=True)
 
@@ -145,14 +145,14 @@ def _compile(options: argparse.Namespace) -> int:
             ("vocabulary", model.get_vocab_size()),
             ("layers", model.get_n_layers()),
             ("context", model.get_max_context_len()),
-            ("tokens of a call", model.get_max_seq_len()),
-            ("weights", scheme or "as given"),
+            ("tokens per call", model.get_max_seq_len()),
+            ("weights", scheme or "unchanged"),
             *(
                 []
                 if "tokenizer.json" in named
-                else [("tokenizer", "none: chat and serve need --tokenizer FILE")]
+                else [("tokenizer", "none: chat and serve require --tokenizer FILE")]
             ),
-            ("with it", ", ".join(sorted(named))),
+            ("named data", ", ".join(sorted(named))),
             ("seconds", round(time.perf_counter() - began, 1)),
         ]
     )

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file and a target. Out: the exact bytes of every memory that its methods need there, and each tensor's place.
-"""How much memory a .pte file needs on a device, to the byte
+# In: a .pte file and a target. Out: the exact bytes of every memory that its methods require, and each tensor's offset.
+"""Show the exact memory that a .pte file requires on a device
 
-The caller provides all memory of the runtime. With pools of the printed sizes a method loads and runs; with one byte
-less it says what is missing. The command reads only the file; for temp memory it runs each kernel once on zeros.
+The caller provides all memory of the runtime. With pools of the printed sizes, a method loads and runs; with one byte
+less, it reports the missing memory. The command only reads the file; for temp memory it runs each kernel once on zeros.
 
 examples:
   torchette memory model.pte                                 on this machine
   torchette memory model.pte --target cortex-m4              on a Cortex-M, with 32-bit pointers and small vectors
-  torchette memory model.pte --tensors                       every tensor in planned memory: place and lifetime
-  torchette memory model.pte --svg memory.svg                a picture of planned memory over time
+  torchette memory model.pte --tensors                       offset and lifetime of each tensor in planned memory
+  torchette memory model.pte --svg memory.svg                a diagram of planned memory over time
   torchette memory model.pte --trace memory.json             the same for chrome://tracing and Perfetto
   torchette memory model.pte --json | jq '.[0].ram'
 """
@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--tensors", action="store_true", help="list the tensors in planned memory")
     parser.add_argument(
-        "--svg", metavar="FILE", type=Path, help="draw planned memory over time into this file"
+        "--svg", metavar="FILE", type=Path, help="write a diagram of planned memory over time"
     )
     parser.add_argument(
         "--trace", metavar="FILE", type=Path, help="write planned memory over time as a Chrome trace"
@@ -64,8 +64,8 @@ def run(options: argparse.Namespace) -> int:
     for method in methods:
         if options.svg:
             title = f"{options.file}: {method.name}"
-            picture = arena_picture.svg(title, drawings[method.name], len(method.instructions))
-            _path(options.svg, method.name, len(methods)).write_text(picture)
+            diagram = arena_picture.svg(title, drawings[method.name], len(method.instructions))
+            _path(options.svg, method.name, len(methods)).write_text(diagram)
         if options.trace:
             trace = _path(options.trace, method.name, len(methods))
             generate_memory_trace(options.file, trace, method_name=method.name)
@@ -92,10 +92,10 @@ def run(options: argparse.Namespace) -> int:
                     (letter, f"%{t.value} {t.text}", t.nbytes, t.offset, f"{t.first} to {t.last}", t.maker)
                     for letter, t in zip(arena_picture.letters(tensors), tensors, strict=True)
                 ]
-                print_table(("", "tensor", "bytes", "offset", "lives", "made by"), rows)
+                print_table(("", "tensor", "bytes", "offset", "lifetime", "written by"), rows)
     return DONE
 
 
 def _path(path: Path, method: str, count: int) -> Path:
-    """Several methods go into several files."""
+    """Returns the path for a method; with several methods, its name is appended."""
     return path if count == 1 else path.with_stem(f"{path.stem}-{method}")

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file of any release. Out: the same program in the form that this release writes.
-"""Bring a .pte file of an earlier release into the newest form
+# In: a .pte file of any version. Out: the same program in the current form.
+"""Convert a .pte file of an earlier version to the current form
 
-Files of earlier releases run as they are. Those of ExecuTorch's first releases, for one, have weights inside the program,
-which takes memory and time to load. Results stay the same. A file without an older form is left as it is.
+Files of earlier versions run unchanged. Some of them load slower: ExecuTorch's first versions, for example, stored weights
+inside the program, which requires memory and time to load. Results stay the same. A file in the current form is unchanged.
 
 examples:
   torchette migrate old.pte -o new.pte
-  torchette migrate net.pte                 only say what is of an older form
+  torchette migrate net.pte                 only list the outdated forms
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     for form in old:
         print(f"{options.file}: {form}")
     if not old:
-        print(f"{options.file} is in the newest form")
+        print(f"{options.file} is in the current form")
     if options.output is not None:
         print(f"{options.output}: {program.nbytes:,} bytes")
     return DONE

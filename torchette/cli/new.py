@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a folder, a model and a board. Out: a project in that folder that builds an image of the model and runs it.
-"""Start a project: firmware for a microcontroller around a model
+"""Create a project: firmware for a microcontroller around a model
 
-Writes sources, linker script and Makefile that do not need this package: `make` builds the image with
+Writes sources, linker script and Makefile that do not require this package: `make` builds the image with
 arm-none-eabi-g++ or ziglang, `make run` runs it in the emulator. The image compares its results with those of the
-model on this machine. Without a model the image computes the sine.
+model on this machine. Without a model, the image computes the sine.
 
 examples:
   torchette new mcu firmware net.pte
@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder")
     parser.add_argument("model", metavar="MODEL.pte", type=Path, nargs="?", help="a compiled model")
     _board.arguments(parser)
-    parser.add_argument("--name", help="name of the image (default: the model's)")
+    parser.add_argument("--name", help="name of the image (default: that of the model)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _sine(folder: Path) -> Path:
-    """A network with one hidden layer that approximates the sine of half a turn over [-1, 1] by straight pieces."""
+    """Compiles a network that approximates sin(pi x) over [-1, 1] piecewise linearly, with one hidden layer."""
     import math
 
     import torch

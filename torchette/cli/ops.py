@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the kernel table of this build, and torch's list of core operators, if torch is installed. Out: what can run.
-"""The kernels of this build, and what they cover of Core ATen
+# In: the kernel table of this build, and torch's list of core operators, if torch is installed. Out: the supported operators.
+"""The kernels of this build, and their coverage of Core ATen
 
 Without torch: the kernel table. With torch, --dialect core lists the Core ATen operators and how this build runs
-each: by a kernel, as an alias without cost, by another overload's kernel, or not at all. --coverage shows how the
-operators compare with eager: how many samples of torch's own tests were tried, and how many gave the same result,
-by dtype (exit code 1 if a Core ATen operator cannot be run).
+each: by a kernel, as an alias without cost, by another overload's kernel, or not at all. --coverage compares the operators
+with eager: the number of samples of torch's tests, and the number with equal results, by dtype (exit code 1 if a Core ATen
+operator cannot be run).
 
 examples:
   torchette ops
@@ -28,7 +28,7 @@ from torchette.cli import CHECK_FAILED, DONE
 from torchette.cli import _source as source
 from torchette.cli._console import note, print_json, print_table
 
-# Of the table's columns, the most used first.
+# Columns of the table, most used first.
 _COLUMNS = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 _SHORT = {dtype.torch_name: dtype.short_name for dtype in schema.DTYPES}
 DTYPES = {name: _SHORT[name] for name in _COLUMNS}
@@ -39,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dialect", choices=["core"], help="list a dialect's operators instead of the kernels"
     )
-    parser.add_argument("--coverage", action="store_true", help="how operators compare with eager, by dtype")
+    parser.add_argument("--coverage", action="store_true", help="compare operators with eager, by dtype")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--markdown", action="store_true", help="with --coverage: print a Markdown page")
 
@@ -82,9 +82,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def stored(path: Path | None = None) -> dict[str, Any]:
-    """The stored result of the parity tests: by operator and dtype, samples [passed, tried]; by kernel and dtype, calls;
-    and what is left out, by reason. A row of the file has a word for each of `DTYPES`, and the names that it is of."""
-    from torchette.build.sources import PACKAGE  # an installation unpacks them
+    """Returns the stored result of the parity tests.
+
+    The result maps operator and dtype to samples [passed, tried], kernel and dtype to calls, and reasons to exclusions. A row
+    of the file contains a word for each of `DTYPES`, and the names to which the row applies.
+    """
+    from torchette.build.sources import PACKAGE  # unpacks the sources in an installation
 
     held = json.loads((path or PACKAGE / "kernels" / "parity.json").read_text())
 
@@ -123,10 +126,10 @@ def _covered(rows: list[dict[str, str]]) -> str:
 
 def _sampled(samples: dict[str, dict[str, list[int]]]) -> str:
     passed, tried = (sum(counts[i] for row in samples.values() for counts in row.values()) for i in (0, 1))
-    whole = sum(all(passed == tried for passed, tried in row.values()) for row in samples.values())
+    complete = sum(all(passed == tried for passed, tried in row.values()) for row in samples.values())
     return (
-        f"{passed} of {tried} samples of torch's operators give what eager gives; "
-        f"{whole} of {len(samples)} operators do in all of them"
+        f"{passed} of {tried} samples of torch's operators match eager; "
+        f"{complete} of {len(samples)} operators match in all samples"
     )
 
 
@@ -149,7 +152,7 @@ def _sample_table(samples: dict[str, dict[str, list[int]]]) -> Iterator[list[str
 
 
 def page(rows: list[dict[str, str]], parity: dict[str, Any]) -> str:
-    """The Markdown page of the kernel table and the stored result of the parity tests; `./dev docs` writes it."""
+    """Returns the Markdown page of the kernel table and of the parity tests; `./dev docs` writes it."""
 
     def table(columns: list[str], lines: Iterator[list[str]], mark: Callable[[str], str]) -> list[str]:
         head = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
@@ -159,15 +162,15 @@ def page(rows: list[dict[str, str]], parity: dict[str, Any]) -> str:
         [
             "# Operators",
             "",
-            "What runs, and how it compares with eager. `torchette ops --coverage --markdown` prints this page.",
+            "The supported operators, compared with eager. `torchette ops --coverage --markdown` prints this page.",
             "",
             f"{_covered(rows)}. {_sampled(parity['operators'])}: they are exported, compiled, run by the runtime and",
-            "compared with `torch.testing.assert_close`; where only rounding differs, with the distance from the exact",
-            "result. `python -m tests.kernels.parity --out torchette/kernels/parity.json` measures it anew.",
+            "compared with `torch.testing.assert_close`; if only rounding differs, by the distance from the exact",
+            "result. `python -m tests.kernels.parity --out torchette/kernels/parity.json` repeats the measurement.",
             "",
             "## Core ATen",
             "",
-            "What runs each operator, and how many calls of it the samples made, by the dtype of its first tensor.",
+            "The kernel of each operator, and the number of its calls by the samples, by the dtype of its first tensor.",
             "",
             *table(
                 ["operator", "runs as", *DTYPES.values()], _core_table(rows, parity["kernels"]), "`{}`".format
@@ -175,11 +178,11 @@ def page(rows: list[dict[str, str]], parity: dict[str, Any]) -> str:
             "",
             "## Torch's samples of its operators",
             "",
-            "How many samples of torch's operator database give what eager gives, of how many.",
+            "The number of samples of torch's operator database that match eager / the number of samples.",
             "",
             *table(["operator", *DTYPES.values()], _sample_table(parity["operators"]), "`{}`".format),
             "",
-            "## What is left out",
+            "## Exclusions",
             "",
             "These count as tried and not as passed. `name:dtype` is one dtype, `name#3` one sample.",
             "",
@@ -193,7 +196,7 @@ def page(rows: list[dict[str, str]], parity: dict[str, Any]) -> str:
 
 
 def coverage(kernels: set[str]) -> Iterator[dict[str, str]]:
-    """For each Core ATen operator what runs it: a kernel's name, "alias", or nothing."""
+    """Yields each Core ATen operator and its implementation: a kernel's name, "alias", or ""."""
     import torch
 
     from torchette.exir import dialects, ops

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file. Out: the time of each operation. Needs only numpy.
+# In: a .pte file. Out: the time of each operation. Requires only numpy.
 """Show the time of each operation of a .pte file
 
-Each kernel call is a row, and so is each operator that a backend reports: XNNPACK does, in whole microseconds.
-The rest of a backend's call and of the loop over the instructions (the row Method::execute) are rows too, so that
-the shares sum to the whole. Reading the clock before and after each instruction is part of it. The warm-up runs are
-not in the table. The column "at" has the instruction as `torchette inspect` numbers it, and the backend's number of the part.
+Each kernel call is a row, and so is each operator that a backend reports (XNNPACK reports integer microseconds). The remaining
+time of a backend's call and of the instruction loop (Method::execute) are separate rows, so that the shares sum to 100%. Times
+include reading the clock before and after each instruction. Warm-up runs are not in the table. The column "at" is the index
+of the instruction, as in `torchette inspect`, and the backend's number of the part.
 
 examples:
   torchette profile net.pte
   torchette profile net.pte -n 200 --top 10
   torchette profile net.pte --trace trace.json   # for chrome://tracing or ui.perfetto.dev
-  torchette profile net.pte --etdump net.etdp     # for an Inspector, ours or ExecuTorch's
+  torchette profile net.pte --etdump net.etdp     # for an Inspector of Torchette or ExecuTorch
   torchette profile net.pte --perfetto net.perfetto-trace   # smaller and quicker to open in ui.perfetto.dev
   torchette profile net.pte --csv times.csv
   torchette profile net.pte --inputs photo.npy --json
@@ -34,7 +34,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     _method.arguments(parser)
     parser.add_argument("-n", type=int, default=50, metavar="RUNS", help="measured runs (default: 50)")
     parser.add_argument("--warm-up", type=int, default=3, metavar="RUNS", help="warm-up runs (default: 3)")
-    parser.add_argument("--top", type=int, metavar="ROWS", help="only the first rows (default: all)")
+    parser.add_argument(
+        "--top", type=int, metavar="ROWS", help="number of rows, slowest first (default: all)"
+    )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="also write every run as a Chrome trace")
     parser.add_argument("--etdump", type=Path, metavar="FILE", help="also write every run as an ETDump")
     parser.add_argument("--perfetto", type=Path, metavar="FILE", help="also write every run for Perfetto")
@@ -46,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.n < 1 or options.warm_up < 0:
-        raise UsageError("there must be at least one measured run, and no negative number of warm-up runs")
+        raise UsageError("-n must be at least 1, and --warm-up at least 0")
     chosen = _method.choose(options)
     method = _method.load(chosen, tracing=True)
     plan = {info.name: info for info in describe(chosen.path).methods}[method.metadata.plan_name]

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: two .pte files. Out: what differs between them. Needs only numpy.
+# In: two .pte files. Out: their differences. Requires only numpy.
 """Compare two .pte files: methods, instructions, weights, memory, sizes
 
 Instructions are aligned by their operators, and the weights of aligned instructions are compared, so weights need no names.
-Exit code 0 if nothing differs, 1 if something does.
+The exit code is 0 if the files are equal, 1 if not.
 
 examples:
   torchette pte-diff before.pte after.pte
-  torchette pte-diff before.pte after.pte --top 5     the first five of each kind
+  torchette pte-diff before.pte after.pte --top 5     the first five differences of each kind
   torchette pte-diff before.pte after.pte --json
 """
 
@@ -23,8 +23,10 @@ from torchette.devtools.pte_diff import compare
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A.pte", type=Path, help="a compiled model")
-    parser.add_argument("b", metavar="B.pte", type=Path, help="another one")
-    parser.add_argument("--top", type=int, metavar="ROWS", help="only the first of each kind (default: all)")
+    parser.add_argument("b", metavar="B.pte", type=Path, help="another compiled model")
+    parser.add_argument(
+        "--top", type=int, metavar="ROWS", help="number of differences of each kind (default: all)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

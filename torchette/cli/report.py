@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file. Out: a page about it for a browser, and its graph for other viewers.
+# In: a .pte file. Out: an HTML page about it, and its graph for other viewers.
 """Show a .pte file as one HTML page: graph, memory, time, sizes
 
-The page is one file that any browser opens without a network. It has the graph by modules, with delegates that open,
-planned memory over time, the bytes of the file by module, scales of quantized tensors, and where each node runs. With
---profile the program runs here first, and the page has the time of each operation. The text of the model's lines is in
-the page where the Python files are found: in the current folder, where Python imports from, or in --sources.
+The page is one file that any browser opens without a network. It shows the graph by modules, with the content of delegates,
+planned memory over time, the bytes of the file by module, scales of quantized tensors, and the placement of each node. With
+--profile, the program runs first, and the page shows the time of each operation. The page contains source lines of the model
+if its Python files are found: in the current folder, on Python's import path, or in --sources.
 
 examples:
   torchette report net.pte -o report.html
@@ -34,20 +34,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--profile",
         type=int,
         metavar="RUNS",
-        help="run the method so often and show the time of each operation",
+        help="run the method this many times and show the time of each operation",
     )
     parser.add_argument(
         "--etdump",
         type=Path,
         metavar="FILE.etdp",
-        help="show the times of a dump that the program made elsewhere",
+        help="show the times of an ETDump from another machine",
     )
     parser.add_argument(
         "--sources",
         action="append",
         type=Path,
         metavar="DIR",
-        help="a folder with the model's Python files; repeat",
+        help="a folder with the model's Python files; may be repeated",
     )
     parser.add_argument(
         "--model-explorer", type=Path, metavar="FILE.json", help="write the graph for Google's Model Explorer"
@@ -62,16 +62,16 @@ def run(options: argparse.Namespace) -> int:
     from torchette.format import pte
 
     if not options.output and not options.model_explorer:
-        raise UsageError("where to? Name a page, -o report.html, or --model-explorer graph.json")
+        raise UsageError("no output; pass -o report.html or --model-explorer graph.json")
     if options.profile is not None and options.profile < 1:
-        raise UsageError("--profile: there must be at least one run")
+        raise UsageError("--profile must be at least 1")
     for folder in options.sources or ():
         if not folder.is_dir():
             raise missing_folder(folder)
     file = pte.load_file(options.file)
     times: dict[str, Times] = {}
     if options.profile and options.etdump:
-        raise UsageError("--profile and --etdump: the times are measured here, or those of a dump")
+        raise UsageError("--profile and --etdump cannot be combined")
     if options.etdump:
         from torchette.format import etdump
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file and inputs. Out: what its method returns, as a summary and as a file. Needs only numpy, but for ATen mode.
-"""Run a method of a .pte file and show or save what it returns
+# In: a .pte file and inputs. Out: the outputs of its method, as a summary and as a file. Requires only numpy, except in
+# ATen mode.
+"""Run a method of a .pte file and show or save its outputs
 
 Missing inputs are generated: normal noise for floats, zeros and ones for integers. Buffers that the model
 updates start from their stored values.
@@ -9,7 +10,7 @@ examples:
   torchette run net.pte                                    generated inputs
   torchette run net.pte --inputs photo.npy --output scores.npz
   torchette run net.pte --inputs 1x3x224x224 --seed 1 --json
-  torchette run net.pte --aten                             on torch's own kernels, to compare with
+  torchette run net.pte --aten                             on torch's kernels, for comparison
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _array(value: Any) -> np.ndarray:
-    """An output as an array; float32 for bfloat16, which numpy does not have."""
+    """Returns an output as an array; as float32 for bfloat16, which numpy does not have."""
     return np.asarray(value.float() if "bfloat16" in str(getattr(value, "dtype", "")) else value)
 
 
@@ -76,7 +77,9 @@ def _row(name: str, array: np.ndarray) -> list[Any]:
 def _save(path: Path, outputs: dict[str, np.ndarray]) -> None:
     if path.suffix == ".npy":
         if len(outputs) != 1:
-            raise UsageError(f"{path}: a .npy file holds one array, there are {len(outputs)}; use .npz")
+            raise UsageError(
+                f"{path}: a .npy file contains one array, but there are {len(outputs)} outputs; use .npz"
+            )
         np.save(path, next(iter(outputs.values())))
     else:
         np.savez(path, **outputs)  # type: ignore[arg-type]

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a compiled language model. Out: a server that OpenAI's clients talk to, until Ctrl-C.
+# In: a compiled language model. Runs a server for OpenAI clients until Ctrl-C.
 """Serve a language model at OpenAI's endpoints
 
-The page / chats with the model in a browser. The endpoints are /v1/models, /v1/completions, /v1/chat/completions and
+The page / is a chat with the model. The endpoints are /v1/models, /v1/completions, /v1/chat/completions and
 /v1/responses, with streams, several answers, log-probabilities, JSON schemas, grammars, tools, and images as data URLs.
-The server listens on this machine only, unless --host names another address; clients should then need a key. Web pages of
-other origins cannot use the server, unless --cors-origin names the origin.
+The server listens on this machine only, unless --host sets another address; then clients should need a key. Web pages of
+other origins cannot use the server, unless --cors-origin allows the origin.
 
 examples:
   torchette serve model.pte
   torchette serve model.pte --port 9000 --sessions 4 --max-tokens 512
-  torchette serve model.pte --temperature 0.2 --top-p 0.9   # of requests that do not set them
+  torchette serve model.pte --temperature 0.2 --top-p 0.9   # defaults of requests
   torchette serve model.pte --adapter pirate.ptd --adapter poet=poems.ptd   # models "model", "pirate" and "poet"
   torchette serve model.pte --alias gpt-4o --cors-origin http://localhost:3000
   TORCHETTE_API_KEY=secret torchette serve model.pte --host 0.0.0.0 --allow-host models.example.org
@@ -34,7 +34,7 @@ from torchette.cli._console import note
 def arguments(parser: argparse.ArgumentParser) -> None:
     _llm.arguments(parser)
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1, this machine alone)"
+        "--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1, this machine only)"
     )
     parser.add_argument(
         "--port", type=int, default=8080, help="port to listen at (default: 8080; 0: a free one)"
@@ -45,14 +45,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="a further name of the model, for clients with a fixed name; '*' for all names; may be repeated",
+        help="another name of the model, for clients with a fixed name; '*' for all names; may be repeated",
     )
     parser.add_argument(
         "--allow-host",
         metavar="NAME",
         action="append",
         default=[],
-        help="a further name of this server in the header Host, such as the name of a proxy; may be repeated",
+        help="another name of this server in the Host header, such as the name of a proxy; may be repeated",
     )
     parser.add_argument(
         "--cors-origin",
@@ -66,7 +66,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[NAME=]FILE",
         action="append",
         default=[],
-        help="a LoRA adapter, .ptd or peft's folder, that clients choose as a model of this name; may be repeated",
+        help="a LoRA adapter, a .ptd file or a folder that peft saved; clients select it as a model with this name; may be repeated",
     )
     _llm.draft_argument(parser)
     parser.add_argument(
@@ -82,17 +82,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="maximum size of a request (default: 1; 16 if the model accepts images)",
     )
     parser.add_argument(
-        "--sessions", metavar="N", type=int, default=1, help="requests that are answered at once (default: 1)"
+        "--sessions", metavar="N", type=int, default=1, help="number of concurrent requests (default: 1)"
     )
     parser.add_argument(
-        "--max-tokens", metavar="N", type=int, default=4096, help="an answer's tokens at most (default: 4096)"
+        "--max-tokens",
+        metavar="N",
+        type=int,
+        default=4096,
+        help="maximum number of tokens per answer (default: 4096)",
     )
     parser.add_argument(
         "--max-seconds",
         metavar="N",
         type=float,
         default=300,
-        help="for a request, waiting included (default: 300)",
+        help="time limit of a request, including its wait (default: 300)",
     )
     _llm.option_arguments(parser, "sampling")
 
@@ -104,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
     least = min(options.sessions, options.max_tokens, 1 if options.max_body is None else options.max_body)
     if least < 1 or options.max_seconds <= 0 or not 0 <= options.port < 1 << 16:
         raise UsageError(
-            "--sessions, --max-tokens, --max-body and --max-seconds are from 1, --port from 0 to 65535"
+            "--sessions, --max-tokens, --max-body and --max-seconds must be at least 1, --port from 0 to 65535"
         )
     defaults = _llm.given_options(options)
     origins = Origins(options.host, options.allow_host, options.cors_origin)  # before a model is loaded
@@ -114,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
         own, _, path = (given or "").rpartition("=")
         own = name if given is None else own or Path(path).stem
         if own in models:
-            raise UsageError(f"two models are called {own!r}: --adapter NAME=FILE sets another name")
+            raise UsageError(f"two models have the name {own!r}; set another name with --adapter NAME=FILE")
         if given is not None and own in options.alias:
             raise UsageError(f"--alias {own}: an adapter has this name")
         first = _llm.session(options, path or None)
@@ -127,21 +131,19 @@ def run(options: argparse.Namespace) -> int:
     with Server(sessions, name, *given, options.alias, defaults) as server:
         names = ", ".join(map(json.dumps, server.models))
         url = f"http://{f'[{options.host}]' if ':' in options.host else options.host}:{server.server_port}"
-        note(f"{names} {'are' if models else 'is'} at {url}/v1, Ctrl-C ends")
+        note(f"serving {names} at {url}/v1; press Ctrl-C to stop")
         note(f"chat in a browser: {url}/")
         if not server.is_local and options.api_key is None:
-            note(
-                "other machines can use it without a key: TORCHETTE_API_KEY sets the key that they must send"
-            )
+            note("other machines can use the server without a key; TORCHETTE_API_KEY sets a required key")
         if "*" in origins.origins and options.api_key is None:
-            note("every web page in a browser can use it: TORCHETTE_API_KEY sets the key that it must send")
+            note("every web page in a browser can use the server; TORCHETTE_API_KEY sets a required key")
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
     return DONE
 
 
 def _page(name: str) -> Callable[[], dict[str, tuple[bytes, str]]]:
-    """Returns the chat page of the model, read when a browser asks for it first."""
+    """Returns a function that reads the chat page of the model on the first request."""
 
     @functools.cache
     def page() -> dict[str, tuple[bytes, str]]:

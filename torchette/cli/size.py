@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte or .ptd file. Out: what its bytes are for. Needs only numpy.
-"""Show what the bytes of a .pte file are for, summing exactly to its size
+# In: a .pte or .ptd file. Out: the purpose of its bytes. Requires only numpy.
+"""Show the purpose of each byte of a .pte file
 
-Reads files of Torchette and of ExecuTorch, and data files (.ptd). A weight without a name in the file belongs to the line
-of the model that first uses it, and to the operator there. What has not the property is added up in brackets, as
-"(instructions)".
+Reads files of Torchette and of ExecuTorch, and data files (.ptd). The sizes sum to the size of the file. A weight without a
+name in the file belongs to the operator and the model line that first use it. Bytes without the property are summed in
+parentheses, such as "(instructions)".
 
 examples:
   torchette size net.pte                       weights, instructions, delegates, padding ...
@@ -29,9 +29,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "file", metavar="MODEL.pte", type=Path, help="a compiled model, or a data file (.ptd)"
     )
     parser.add_argument(
-        "--by", choices=size.PROPERTIES, default="part", help="what the sizes are added up by (default: part)"
+        "--by",
+        choices=size.PROPERTIES,
+        default="part",
+        help="property by which the sizes are summed (default: part)",
     )
-    parser.add_argument("--top", type=int, metavar="ROWS", help="only the largest (default: all)")
+    parser.add_argument(
+        "--top", type=int, metavar="ROWS", help="number of rows, largest first (default: all)"
+    )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table as CSV")
     parser.add_argument("--json", action="store_true", help="print JSON: all sums, and each piece")
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a bundled program, and what runs executor_runner on the device. Out: how its outputs there compare with the expected.
-"""Run a bundled program on a device through any command, and compare here
+# In: a bundled program, and a command that runs executor_runner on the device. Out: the comparison of its outputs.
+"""Run a bundled program on a device through any command, and compare its outputs on this machine
 
-The command of --on stands in front of that of executor_runner, which is the program that runs there. The outputs come
-back over its standard output; --copy sends the bundle over the standard input, so nothing is stored on the device.
-Exit code 1 if an output differs or a case fails.
+--on is the prefix of the command that runs executor_runner. The runner writes the outputs to its standard output; with
+--copy it reads the bundle from standard input, so that nothing is stored on the device.
+The exit code is 1 if an output differs or a case fails.
 
 examples:
   torchette validate net.bpte                                              on this machine
@@ -27,15 +27,17 @@ from torchette.devtools.validate import COLUMNS, validate
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="MODEL.bpte", type=Path, help="a bundled program")
     _remote.arguments(parser, "the bundle")
-    parser.add_argument("--there", metavar="PATH", help="the bundle's path there (default: the one here)")
-    parser.add_argument("--rtol", type=float, default=1e-4, help="tolerance, in parts of the expected (1e-4)")
-    parser.add_argument("--atol", type=float, default=1e-5, help="tolerance added to that (1e-5)")
+    parser.add_argument(
+        "--there", metavar="PATH", help="path of the bundle on the device (default: the path on this machine)"
+    )
+    parser.add_argument("--rtol", type=float, default=1e-4, help="relative tolerance (1e-4)")
+    parser.add_argument("--atol", type=float, default=1e-5, help="absolute tolerance (1e-5)")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     if options.copy and options.there:
-        raise UsageError("--copy stores nothing there, so --there has no meaning with it")
+        raise UsageError("--there cannot be combined with --copy, which stores no file on the device")
     results = validate(
         options.file,
         _remote.command(options),

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: an exported program, or a model to export, and a dialect; or a compiled model with a receipt. Out: every violation of
-# the dialect's rules; or every part of the file that has changed.
+# the dialect's rules; or every part of the file that was changed.
 """Check an exported program against a dialect, or a .pte file against its receipt
 
-A .pt2 is checked as it is. A model in a .py file is exported first; --lower runs the compiler up to the dialect
-before checking. Every violation is listed at once. Of a .pte file, the hashes in its receipt are compared with its bytes,
-and with those of its data files; what has changed is named. Exit code 1 if anything is wrong.
+A .pt2 is checked unchanged. A model in a .py file is exported first; --lower runs the compiler up to the dialect
+before checking. All violations are listed. For a .pte file, the hashes in its receipt are compared with the bytes of the file
+and of its data files, and changed parts are listed. The exit code is 1 if there is a violation or a change.
 
 examples:
   torchette verify program.pt2 --dialect aten
@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="FILE.ptd",
         type=Path,
-        help="with a .pte: its weights",
+        help="with a .pte file: its weights",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     if options.model.endswith(".pte"):
         return _verify_receipt(options)
     if options.data_file:
-        raise UsageError("--data-file goes with a .pte file")
+        raise UsageError("--data-file requires a .pte file")
     program = source.exported(options.model, options.inputs)
     from torchette.exir import dialects, pipeline
 
@@ -63,12 +63,14 @@ def run(options: argparse.Namespace) -> int:
     except (KeyError, ValueError) as error:
         raise UsageError(str(error)) from None
     if options.lower:
-        whole = pipeline.build()
-        stages = [stage.name for stage in whole.stages if stage.dialect is dialect]
+        compiler = pipeline.build()
+        stages = [stage.name for stage in compiler.stages if stage.dialect is dialect]
         if not stages:
-            names = dict.fromkeys(stage.dialect.name for stage in whole.stages)
-            raise UsageError(f"no stage of the compiler ends in {dialect}; these do: {', '.join(names)}")
-        program = replace(whole.until(stages[0]), options=pipeline.Options(verify=False)).run(program)
+            names = dict.fromkeys(stage.dialect.name for stage in compiler.stages)
+            raise UsageError(
+                f"no stage of the compiler ends in {dialect}; dialects with a stage: {', '.join(names)}"
+            )
+        program = replace(compiler.until(stages[0]), options=pipeline.Options(verify=False)).run(program)
     found = dialects.violations(program, dialect)
     if options.json:
         rows = [{"code": v.code, "message": v.message, "place": v.place, "try": v.remedy} for v in found]
@@ -83,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _verify_receipt(options: argparse.Namespace) -> int:
     if options.inputs or options.lower:
-        raise UsageError("--inputs and --lower go with a model, not with a .pte file")
+        raise UsageError("--inputs and --lower require a model, not a .pte file")
     try:
         found = receipt.verify(options.model, options.data_file)
     except FormatError as error:
@@ -97,6 +99,6 @@ def _verify_receipt(options: argparse.Namespace) -> int:
         for damage in found:
             print(damage)
         if not found:
-            print(f"{options.model} is as its receipt says")
+            print(f"{options.model} matches its receipt")
             print_values(receipt.rows(known))
     return CHECK_FAILED if found else DONE

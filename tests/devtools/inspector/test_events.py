@@ -240,8 +240,14 @@ def test_values_come_from_the_debug_buffer() -> None:
     ("operators", "message"),
     [
         ([["aten::add.out"]], "DELEGATE_CALL at instruction 1, but the method has 1 instruction"),
-        ([["aten::mul.out", "Acme"]], "aten::add.out at instruction 0, but the method has aten::mul.out there"),
-        ([["aten::add.out", "aten::relu.out"]], "DELEGATE_CALL at instruction 1, but the method has aten::relu.out there"),
+        (
+            [["aten::mul.out", "Acme"]],
+            "aten::add.out at instruction 0, but the method has aten::mul.out there",
+        ),
+        (
+            [["aten::add.out", "aten::relu.out"]],
+            "DELEGATE_CALL at instruction 1, but the method has aten::relu.out there",
+        ),
         ([], "chain 0"),
     ],
 )
