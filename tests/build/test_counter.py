@@ -39,5 +39,5 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(errors.TargetError, match="no board 'mps2-an38'"):
         counter.Counter("mps2-an38")
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(errors.MissingCompilerError, match="no qemu-system-arm"):
+    with pytest.raises(errors.MissingCompilerError, match="emulator qemu-system-arm"):
         counter.Counter("mps2-an386")

@@ -60,7 +60,7 @@ def test_a_new_project_builds_and_runs(board: str, kind: str, net: Path) -> None
     assert main(["new", "mcu", "firmware", *(["net.pte"] if name == "net" else []), "--board", board]) == 0
     code, text = make("firmware", "run", f"ZIG={kind == 'zig':d}", f"PYTHON={command[0]}")
     assert code == 0, text
-    assert text.count("values are equal to those of the desk") == (2 if name == "net" else 1)
+    assert text.count("values are equal to the expected values") == (2 if name == "net" else 1)
     assert f"{name} on {board}" in text
     method, pool, used, stack = map(
         int, re.search(r"method (\d+) of (\d+) bytes.*stack (\d+) of (\d+)", text).groups()
@@ -78,7 +78,7 @@ def test_a_project_says_how_its_board_is_used(board: boards.Board, net: Path) ->
         assert not re.search(r"@[A-Z]\w*@", (folder / name).read_text()), name
     readme = (folder / "README.md").read_text()
     code, text = make("firmware", "-n", "run")
-    assert code == 0 and (" ".join(board.emulator) or f"no emulator of {board.name}") in text
+    assert code == 0 and (" ".join(board.emulator) or f"{board.name} has no emulator") in text
     assert ("make run" in readme) == bool(board.emulator)
     code, text = make("firmware", "-n", "uf2")
     assert (code == 0) == ("make uf2" in readme) == (board.uf2_family is not None)
@@ -95,7 +95,7 @@ def test_other_results_than_the_desks_end_the_image_with_one(net: Path) -> None:
     expected = Path("firmware/expected.h")
     expected.write_text(re.sub(r"\{\n +-?[\d.e-]+f", "{\n    1000.0f", expected.read_text(), count=1))
     code, text = make("firmware", "run", "ZIG=0")
-    assert code != 0 and "8 values are NOT those of the desk" in text and "Error 1" in text
+    assert code != 0 and "8 values are NOT equal to the expected values" in text and "Error 1" in text
 
 
 @pytest.mark.slow

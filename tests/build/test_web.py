@@ -84,12 +84,12 @@ def test_errors_are_exceptions_with_the_runtime_s_words(in_node: dict) -> None:
     errors = in_node["errors"]
     assert errors == {
         "count": "TorchetteError InvalidArgument: forward: inputs expected: 1, given: 0",
-        "dtype": "TorchetteError InvalidArgument: input 0 of forward is float32, float64 is given",
+        "dtype": "TorchetteError InvalidArgument: input 0 of forward has dtype float32, got float64",
         "shape": "TorchetteError InvalidArgument: input 0 has size 64 in dimension 0, the method takes 1 to 1",
         "rank": "TorchetteError InvalidArgument: input 0 has rank 1, the method takes 2",
-        "kind": "TorchetteError InvalidArgument: input 0 of forward is a tensor: give a Tensor or a typed array",
+        "kind": "TorchetteError InvalidArgument: input 0 of forward must be a Tensor or a typed array",
         "elements": "TorchetteError InvalidArgument: 4 elements do not make a tensor of shape [5]",
-        "width": "TorchetteError InvalidArgument: elements of float64 have 8 bytes, those of Float32Array 4",
+        "width": "TorchetteError InvalidArgument: elements of float64 have 8 bytes, but elements of Float32Array have 4",
         "method": "TorchetteError InvalidArgument: there is no method backward; the program has forward",
         "bytes": errors["bytes"],
         "kernels": errors["kernels"],
@@ -120,7 +120,7 @@ def test_the_guide_s_script_runs(folder: Path) -> None:
     (folder / "guide.mjs").write_text(script, encoding="utf-8")
     printed = node(folder / "guide.mjs")
     assert "[ 1, 10 ] float32" in printed
-    assert "InvalidArgument input 0 of forward is float32, float64 is given" in printed
+    assert "InvalidArgument input 0 of forward has dtype float32, got float64" in printed
 
 
 def test_the_folder_is_an_npm_package(folder: Path, tmp_path: Path) -> None:

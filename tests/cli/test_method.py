@@ -62,7 +62,9 @@ def folder(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("folder")
 def test_inputs_have_the_shapes_in_the_file(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([verb, "net.pte", *RUNNING[verb]]) == 0
-    said = "random inputs with the shapes in net.pte: x float32[8, 4], mask float32[8]; use --inputs to set them"
+    said = (
+        "random inputs with the shapes in net.pte: x float32[8, 4], mask float32[8]; use --inputs to set them"
+    )
     assert said in capsys.readouterr().err
 
 

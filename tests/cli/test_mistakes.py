@@ -91,7 +91,7 @@ MISTAKES = [
     (
         "new mcu made net.pte --board mps2-an38",
         "[no-such-board] there is no board 'mps2-an38'; did you mean mps2-an386?",
-        "the boards are mps2-an386",
+        "boards: mps2-an386",
         "no-such-board",
     ),
     (

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the torch that is installed, and a C++ compiler. Out: libtorchette_aten.so, which gives the runtime torch's kernels.
-"""`library`: ATen mode's part in C++, compiled when it is first wanted and kept."""
+# In: the installed torch, and a C++ compiler. Out: libtorchette_aten.so, with which the runtime calls torch's kernels.
+"""`library` compiles the C++ part of ATen mode on first use and caches it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from torchette.progress import Progress
 from torchette.targets import find
 
 NAME = "libtorchette_aten.so"
-# torch's headers need what the runtime does without
+# torch's headers require C++20, exceptions, RTTI and thread-safe statics, which the runtime does not use.
 _AS_TORCH = ("-std=c++20", "-fexceptions", "-frtti", "-fthreadsafe-statics", "-fPIC", "-DTORCHETTE_ATEN")
 
 
 def library() -> Path:
-    """The library for this torch and this version of the sources; the first call compiles it, in half a minute.
+    """Returns the library for this torch and these sources. The first call compiles it, which takes half a minute.
 
-    The compiler is ``$CXX``, else ``c++``. It must use the C++ library that torch was built with, so ziglang cannot.
+    The compiler is ``$CXX``, else ``c++``. It must use the C++ library that torch was built with, which excludes ziglang.
 
     Raises:
-        MissingPackageError: there is no torch, or it came without headers.
+        MissingPackageError: torch is not installed, or has no headers.
         MissingCompilerError: there is no compiler.
-        BuildError: the compiler failed; has its message.
+        BuildError: the compiler failed; the message contains its output.
     """
     spec = importlib.util.find_spec("torch")
     home = Path(spec.origin).parent if spec is not None and spec.origin else None
     if home is None or not (home / "include" / "ATen" / "core" / "Tensor.h").exists():
         raise MissingPackageError(
             "ATen mode runs torch's kernels, and "
-            + ("torch is not installed" if home is None else f"the torch in {home} has no headers"),
+            + ("torch is not installed" if home is None else f"the installed torch has no headers ({home})"),
             hints=[PACKAGES["torch"].install],
         )
     digest = hashlib.sha256(f"{importlib.metadata.version('torch')} {home}".encode())
@@ -60,8 +60,8 @@ def _build(torch: Path, library: Path) -> None:
         compiler = toolchain.find_compiler(find("host"), named or "c++")
     except MissingCompilerError as error:
         raise MissingCompilerError(
-            f"ATen mode is compiled when it is first used: {error.message}",
-            hints=["apt install g++", "name another one: CXX=clang++"],
+            f"ATen mode is compiled on first use: {error.message}",
+            hints=["apt install g++", "or set another compiler: CXX=clang++"],
         ) from None
     own = (*flags(small=False), "-fPIC", "-DTORCHETTE_CUSTOM_LIBRARY")
     units = [
@@ -69,7 +69,7 @@ def _build(torch: Path, library: Path) -> None:
     ]
     units += [toolchain.Unit(source, own) for source in custom.core_sources()]
     with Progress() as progress:
-        progress("ATen mode", "compile it against torch; once, half a minute")
+        progress("ATen mode", "compiling it with torch's headers; once, about half a minute")
         objects = toolchain.compile_units(compiler, units, progress)
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:

@@ -13,12 +13,12 @@ from torchette.build.sources import PACKAGE
 from torchette.files import missing_file
 from torchette.targets import find
 
-# The parts of the core that kernels call; each library brings its own.
+# The parts of the core that kernels call; each library contains a copy.
 _CORE = ("kernel_registry", "memory", "platform", "platform_posix", "tensor")
 
 
 def core_sources() -> list[Path]:
-    """What a library of operators holds besides them."""
+    """Returns the sources that every library of operators contains."""
     return [
         *(PACKAGE / "runtime" / f"{name}.cpp" for name in _CORE),
         PACKAGE / "build" / "custom_library.cpp",
@@ -36,16 +36,17 @@ def build(
 
     Args:
         sources: C++ files.
-        output: the library; by default ``lib<first source>.so`` in the current folder.
-        compiler: see `toolchain.find_compiler`; by default `c++`, or ziglang without one.
-        report: called for each object that is compiled.
+        output: path of the library; by default ``lib<first source>.so`` in the current folder.
+        compiler: see `toolchain.find_compiler`; by default `c++`, or else ziglang.
+        report: called for each compiled object.
 
     Returns:
-        The library.
+        The path of the library.
 
     Raises:
         ModelNotFoundError: a source does not exist.
-        MissingCompilerError, BuildError: there is no compiler, or it fails.
+        MissingCompilerError: there is no compiler.
+        BuildError: the compiler or linker failed.
     """
     for source in sources:
         if not source.is_file():

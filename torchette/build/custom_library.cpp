@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a library of operators has beside them: the door through which
-// torchette::extension::load_custom_library() enters. The library brings the parts of the core that its
-// kernels call, so it needs nothing to be loaded.
+// Part of every library of operators: the entry point for torchette::extension::load_custom_library(). The
+// library contains the parts of the core that its kernels call, so it does not depend on a loaded runtime.
 #include "torchette/extension/custom_op.h"
 
 namespace torchette {

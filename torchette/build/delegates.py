@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the bytes of a delegate. Out: the kernels that its backend calls on the device, for a build that leaves others out.
-"""What delegates need of the kernel library: XNNPACK's, where our kernels run them."""
+# In: the payload of a delegate. Out: the kernels that its backend calls on the device, for a selective build.
+"""Kernels that delegates require: those of XNNPACK delegates, if kernels of the library run them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from torchette.format.schema import load
 from torchette.schema.xnnpack import INTEGER_KERNELS, KERNELS
 
 DTYPES = {"XnnpackBackend": frozenset({"float32"})}
-"""The dtypes with which a backend's kernels compute, besides those of its arguments."""
-_LIMITS = "aten::clamp.out"  # of results, as schema/xnnpack.def says
-_CONVERSION = "aten::_to_copy.out"  # of float16 to float32 and back
-_BETWEEN = [
-    "cpu::quantize.out",
-    "cpu::dequantize.out",
-    "cpu::lookup.out",
-]  # floats and whole numbers, likewise
+"""The dtypes with which a backend's kernels compute, in addition to those of its arguments."""
+_LIMITS = "aten::clamp.out"  # limits of results, see schema/xnnpack.def
+_CONVERSION = "aten::_to_copy.out"  # float16 to float32 and back
+# conversions between floats and integers, see schema/xnnpack.def
+_BETWEEN = ["cpu::quantize.out", "cpu::dequantize.out", "cpu::lookup.out"]
 
 
 def operators(backend: str, payload: memoryview) -> frozenset[str]:
-    """The full names of the kernels that a backend calls for these bytes; none where it has kernels of its own, or
-    refuses the bytes."""
+    """Returns the full names of the kernels that a backend calls for a payload.
+
+    Empty if the backend has its own kernels, or if the payload is damaged.
+    """
     if backend != "XnnpackBackend":
         return frozenset()
     schema = load(PACKAGE / "schema" / "xnnpack.fbs")
-    # behind a header, where there is one: torchette/backends/xnnpack/payload.py
+    # The graph follows an optional header: torchette/backends/xnnpack/payload.py
     start = int.from_bytes(payload[10:14], "little") if bytes(payload[4:8]) == b"XH00" else 0
     try:
         graph = flatbuffer.decode(schema, payload[start:])
@@ -47,6 +46,6 @@ def operators(backend: str, payload: memoryview) -> frozenset[str]:
 
 
 def _is_half(value: object) -> bool:
-    """Whether a value of an XNNPACK graph is of float16."""
+    """Whether a value of an XNNPACK graph has dtype float16."""
     types = load(PACKAGE / "schema" / "xnnpack.fbs").types["XNNDatatype"]
     return bool(getattr(value, "datatype", None) == types["xnn_datatype_fp16"])

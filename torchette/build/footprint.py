@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: the ELF objects of a build. Out: the bytes that each kernel adds to a program, from the references between sections.
-"""What each kernel costs.
+"""Measures the size of each kernel.
 
-Every function has its own section, and unreferenced sections are not linked. So a kernel's cost is what can be
-reached from it: `own` is reached from no other kernel and not from the rest of the program; it would go with the kernel.
+Each function has its own section, and unreferenced sections are not linked. The size of a kernel is the size of all sections
+that it reaches. `own` counts sections that neither another kernel nor the remaining program reaches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _ALLOC, _CODE, _STRINGS = 0x2, 0x4, 0x20
-_PROGBITS_LIKE = (1, 14, 15, 16, 0x70000001)  # contents, arrays of constructors, ARM's unwind index
+_PROGBITS_LIKE = (1, 14, 15, 16, 0x70000001)  # contents, constructor arrays, ARM unwind index
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Cost:
 
     Attributes:
         name: the operator.
-        own: what only this kernel needs.
-        reached: `own` and what it shares with other kernels or the runtime.
+        own: bytes that only this kernel uses.
+        reached: `own`, and bytes shared with other kernels or the runtime.
     """
 
     name: str
@@ -36,11 +36,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What the objects of a build add to a program that calls every kernel.
+    """Bytes that the objects of a build add to a program that calls every kernel.
 
     Attributes:
-        kernels: the largest own cost first.
-        shared: bytes that more than one kernel needs.
+        kernels: sorted by `own`, largest first.
+        shared: bytes that several kernels use.
         rest: bytes of the runtime and the runner without kernels.
     """
 
@@ -67,12 +67,12 @@ class _Symbol(NamedTuple):
 
 
 class _Object:
-    """An ELF file: its sections and symbols, and what each section refers to."""
+    """An ELF file: its sections, symbols, and the references of each section."""
 
     def __init__(self, path: Path) -> None:
         data = memoryview(path.read_bytes())
         if bytes(data[:4]) != b"\x7fELF":
-            raise ValueError(f"{path} is no ELF file")
+            raise ValueError(f"{path} is not an ELF file")
         self.wide = data[4] == 2
         header = "<QQ4x6H" if self.wide else "<II4x6H"
         fields = struct.unpack_from(header, data, 32 if self.wide else 28)
@@ -117,7 +117,7 @@ class _Object:
 
     def _relocations(self, section: _Section) -> Iterable[tuple[int, int, int]]:
         form = "<QQq" if self.wide else "<IIi"
-        if section.kind == 9:  # the addend is stored in the place that it is added to
+        if section.kind == 9:  # the addend is stored at the relocated location
             form = form[:-1]
         target = self.sections[section.info].data
         for offset, info, *addend in struct.iter_unpack(form, section.data):
@@ -140,10 +140,10 @@ _Node = tuple[int, int]  # object, section
 
 
 def measure(objects: Sequence[Path], entry: str) -> Footprint:
-    """The costs of the kernels in `objects`, of a program that begins at the function `entry`.
+    """Measures the kernels in `objects`, for a program with the entry function `entry`.
 
     Raises:
-        ValueError: an object is not an ELF file, as those for WebAssembly, macOS and Windows.
+        ValueError: an object is not an ELF file, such as objects for WebAssembly, macOS and Windows.
     """
     files = [_Object(path) for path in objects]
     defined: dict[str, _Node] = {}
@@ -165,7 +165,7 @@ def measure(objects: Sequence[Path], entry: str) -> Footprint:
         for symbol in file.symbols:
             if "_kernels" not in symbol.name or symbol.section not in file.references:
                 continue
-            if file.sections[symbol.section].flags & _CODE:  # a function of such a name
+            if file.sections[symbol.section].flags & _CODE:  # a function, not a table
                 continue
             tables.add((f, symbol.section))
             near = {offset: (to, addend) for offset, to, addend in file.references[symbol.section]}
@@ -197,7 +197,7 @@ def measure(objects: Sequence[Path], entry: str) -> Footprint:
                 total += section.size
         return total
 
-    # a kernel may exist once for each level of the instruction set: its cost is all of them
+    # A kernel can exist once per instruction set level: its size is the sum over all levels.
     rest = reach({defined[entry]} if entry in defined else set())
     reached = {name: reach(starts) for name, starts in kernels.items()}
     uses = Counter(node for nodes in reached.values() for node in nodes)
@@ -210,7 +210,7 @@ def measure(objects: Sequence[Path], entry: str) -> Footprint:
 
 
 def loaded_bytes(program: Path) -> dict[str, int]:
-    """Bytes of an ELF program by kind: ``text`` (code and constants), ``data``, ``bss``."""
+    """Returns the bytes of an ELF program by kind: ``text`` (code and constants), ``data``, ``bss``."""
     parts = {"text": 0, "data": 0, "bss": 0}
     for section in _Object(program).sections:
         if section.flags & _ALLOC:

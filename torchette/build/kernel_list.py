@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: ExecuTorch's lists of kernels (functions.yaml, custom_ops.yaml). Out: C++ that declares the kernels and registers
-# them, by dtype and dim order if the list says so. Needs no torch.
+# In: ExecuTorch's kernel lists (functions.yaml, custom_ops.yaml). Out: C++ that declares the kernels and registers them, by
+# dtype and dim order if the list specifies them. Does not require torch.
 """Reads a kernel list and writes its registration: `write`."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchette.format import pte
 from torchette.packages import require
 from torchette.units import counted
 
-# Schema types to the C++ of a kernel's parameter.
+# Schema type -> C++ type of a kernel's parameter.
 _CPP = {
     "Tensor": "const ::executorch::aten::Tensor&",
     "Tensor?": "const ::executorch::aten::optional<::executorch::aten::Tensor>&",
@@ -44,7 +44,7 @@ _TYPE_NUMBERS = {name: int(pte.SCHEMA.types["ScalarType"][name]) for name in DTY
 
 @dataclass(frozen=True)
 class Parameter:
-    """An argument of a kernel: its name, its type as in a schema without marks, whether it is written."""
+    """An argument of a kernel: its name, its schema type without annotations, and whether the kernel writes it."""
 
     name: str
     type: str
@@ -52,7 +52,7 @@ class Parameter:
 
     @property
     def cpp(self) -> str:
-        """The parameter's type in C++."""
+        """The C++ type of the parameter."""
         if self.out:
             return "::executorch::aten::Tensor&" if self.type == "Tensor" else _CPP["Tensor[]"]
         if self.type in _CPP:
@@ -62,17 +62,17 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A line of the list: an operator's full name, its parameters, the C++ function, and its keys."""
+    """A kernel in the list: the operator's full name, its parameters, the C++ function, and its keys."""
 
     operator: str
     parameters: tuple[Parameter, ...]
     function: str
-    keys: tuple[str, ...]  # ("",): for all tensors
+    keys: tuple[str, ...]  # ("",) for all tensors
     custom: bool
 
     @property
     def returns(self) -> str:
-        """What the C++ function returns."""
+        """The return type of the C++ function."""
         outs = [parameter.cpp for parameter in self.parameters if parameter.out]
         if len(outs) == 1:
             return outs[0] if outs[0].endswith("&") else "void"
@@ -80,16 +80,19 @@ class Kernel:
 
 
 def read(path: str | Path, signatures: Mapping[str, str] | None = None) -> tuple[list[Kernel], list[str]]:
-    """The kernels of a list, and the names of the operators without out arguments, which have none to register.
+    """Reads a kernel list.
 
     Args:
-        path: a YAML file: entries with `op` (an operator of ATen, by name) or `func` (a schema), `kernels` (`arg_meta`,
+        path: a YAML file: entries with `op` (the name of an ATen operator) or `func` (a schema), `kernels` (`arg_meta`,
             `kernel_name`), `type_alias` and `dim_order_alias`.
-        signatures: of operators without a schema; by default `torchette.runtime.operator_signatures()`.
+        signatures: signatures of operators without a schema; by default `torchette.runtime.operator_signatures()`.
+
+    Returns:
+        The kernels, and the names of operators without out arguments, which cannot be registered.
 
     Raises:
-        ModelNotFoundError: there is no such file.
-        FormatError: it is not such a list; names the entry and what is wrong with it.
+        ModelNotFoundError: the file does not exist.
+        FormatError: the file is not a kernel list; the message contains the entry and the problem.
         MissingPackageError: pyyaml is not installed.
     """
     if signatures is None:
@@ -110,15 +113,15 @@ def read(path: str | Path, signatures: Mapping[str, str] | None = None) -> tuple
 
 
 def _named(entry: Mapping[str, Any]) -> str:
-    """The operator as the entry names it."""
+    """Returns the name of the operator in the entry."""
     return str(entry.get("func") or entry.get("op")).partition("(")[0].strip()
 
 
 def entries_of(path: str | Path) -> list[tuple[str, Mapping[str, Any]]]:
-    """The entries of a list, each with its operator's full name, such as ``aten::add.out``.
+    """Returns the entries of a list, each with its operator's full name, such as ``aten::add.out``.
 
     Raises:
-        As `read`.
+        ModelNotFoundError, FormatError, MissingPackageError: as for `read`.
     """
     yaml = require("yaml", "reading YAML")
     path = Path(path)
@@ -145,7 +148,7 @@ def merge(first: str | Path, fallback: str | Path, output: Path) -> None:
     """Writes the entries of `first`, and those of `fallback` for other operators.
 
     Raises:
-        As `read`.
+        ModelNotFoundError, FormatError, MissingPackageError: as for `read`.
     """
     yaml = require("yaml", "reading YAML")
     own = entries_of(first)
@@ -156,19 +159,19 @@ def merge(first: str | Path, fallback: str | Path, output: Path) -> None:
 
 
 def selected(models: str, operators: str, lists: str, dtypes: str) -> Selection:
-    """What the options of ExecuTorch's selective build ask for together.
+    """Returns the union of the options of ExecuTorch's selective build.
 
     Args:
-        models: .pte files, between commas or semicolons.
-        operators: full names, between commas or semicolons. Names outside of ``aten`` that the library lacks are
+        models: .pte files, separated by commas or semicolons.
+        operators: full names, separated by commas or semicolons. Names outside ``aten`` that the library does not have are
             operators of the caller.
-        lists: YAML files, between commas or semicolons.
-        dtypes: empty or a false value of CMake: all dtypes; else those of the models.
+        lists: YAML files, separated by commas or semicolons.
+        dtypes: if empty or a false value of CMake, all dtypes; otherwise those of the models.
 
     Raises:
-        TargetError: there is no such operator of ``aten``.
-        FormatError: a file is not a .pte file or not such a list.
-        ModelNotFoundError: there is no such file.
+        TargetError: an operator of ``aten`` does not exist.
+        FormatError: a file is not a .pte file or not a kernel list.
+        ModelNotFoundError: a file does not exist.
     """
     paths, names, yamls = (
         [word for word in re.split("[,;]", text) if word] for text in (models, operators, lists)
@@ -184,7 +187,7 @@ def selected(models: str, operators: str, lists: str, dtypes: str) -> Selection:
 
 
 class _Wrong(Exception):
-    """What is wrong with an entry."""
+    """A problem of an entry."""
 
 
 def _kernels(entry: Mapping[str, Any], operator: str, signatures: Mapping[str, str]) -> Iterable[Kernel]:
@@ -198,7 +201,7 @@ def _kernels(entry: Mapping[str, Any], operator: str, signatures: Mapping[str, s
         if not isinstance(kernel, dict) or not re.fullmatch(r"\w+(::\w+)*", str(kernel.get("kernel_name"))):
             raise _Wrong(f"kernel_name must be a C++ name: {kernel}")
         space, _, function = str(kernel["kernel_name"]).rpartition("::")
-        # where ExecuTorch's generator looks for it
+        # the namespace that ExecuTorch's generator uses
         name = f"{space or 'at'}::native::{function}"
         keys = tuple(_keys(kernel.get("arg_meta"), entry, parameters))
         yield Kernel(operator, tuple(parameters), name, keys, "func" in entry)
@@ -218,7 +221,7 @@ def _of_schema(text: str) -> list[Parameter]:
         kind = re.sub(r"\[\d+\]", "[]", re.sub(r"\((\w)(!?)\)", r"\2", words[0])).replace("SymInt", "int")
         out, kind = "!" in kind, kind.replace("!", "").replace("MemoryFormat", "int")
         if kind not in _CPP and kind.removesuffix("?") not in _CPP:
-            raise _Wrong(f"no kernel takes a {words[0]}")
+            raise _Wrong(f"the type {words[0]} is not supported")
         parameters.append(Parameter(words[1], kind, out))
     return parameters
 
@@ -226,7 +229,7 @@ def _of_schema(text: str) -> list[Parameter]:
 def _of_signature(operator: str, signatures: Mapping[str, str]) -> list[Parameter]:
     if operator not in signatures:
         raise _Wrong(
-            "this runtime has no such operator, so its arguments are unknown: give its schema with func:"
+            "this runtime does not have the operator, so its arguments are unknown: specify its schema with func:"
         )
     codes = re.findall(r"\??\w", signatures[operator])
     parameters = []
@@ -238,27 +241,27 @@ def _of_signature(operator: str, signatures: Mapping[str, str]) -> list[Paramete
 
 
 def _keys(meta: object, entry: Mapping[str, Any], parameters: Sequence[Parameter]) -> Iterable[str]:
-    """A key for each choice of values of the aliases; an alias has the same value in all arguments."""
+    """Yields a key for each combination of alias values; an alias has the same value in all arguments."""
     if meta is None:
         yield ""
         return
     if not isinstance(meta, dict):
-        raise _Wrong(f"arg_meta is a map of arguments, not {meta!r}")
+        raise _Wrong(f"arg_meta must be a map of arguments, got {meta!r}")
     types = {name: _listed(value) for name, value in (entry.get("type_alias") or {}).items()}
     orders = {name: _orders(value) for name, value in (entry.get("dim_order_alias") or {}).items()}
     tensors = [parameter.name for parameter in parameters if parameter.type in ("Tensor", "Tensor?")]
     if "func" in entry:
         if sorted(meta) != sorted(tensors):
-            raise _Wrong(f"arg_meta names {', '.join(meta)}; the tensors are {', '.join(tensors)}")
+            raise _Wrong(f"arg_meta contains {', '.join(meta)}, but the tensors are {', '.join(tensors)}")
         meta = {name: meta[name] for name in tensors}
     elif len(meta) != len(tensors):
         raise _Wrong(
-            f"arg_meta has {counted(len(meta), 'argument')}, the operator {counted(len(tensors), 'tensor')}"
+            f"arg_meta has {counted(len(meta), 'argument')}, but the operator has {counted(len(tensors), 'tensor')}"
         )
     chosen: dict[str, list[Any]] = {}
     for value in meta.values():
         if not isinstance(value, list) or len(value) != 2:
-            raise _Wrong(f"an argument is [dtype, dim order], not {value!r}")
+            raise _Wrong(f"an argument must be [dtype, dim order], got {value!r}")
         kind, order = value
         chosen[f"type {kind}"] = types.get(kind, [kind])
         if isinstance(order, str) and order not in orders:
@@ -288,19 +291,21 @@ def _orders(value: object) -> list[list[int]]:
 
 
 def write(paths: Sequence[str | Path], folder: Path, *, own: bool = False) -> tuple[list[Path], list[str]]:
-    """Writes RegisterKernels.cpp, NativeFunctions.h (kernels of ATen's operators), CustomOpsNativeFunctions.h (of those
-    with a schema) and Functions.h, for the kernels of all lists.
+    """Writes the registration of the kernels in all lists.
+
+    The files are RegisterKernels.cpp, NativeFunctions.h (kernels of ATen operators), CustomOpsNativeFunctions.h (kernels with
+    a schema) and Functions.h.
 
     Args:
         paths: the lists.
-        folder: created if it does not exist.
-        own: without the kernels of ExecuTorch's own namespace whose operators the library has.
+        folder: output folder; created if it does not exist.
+        own: omit kernels in ExecuTorch's namespace for operators that the library has.
 
     Returns:
-        The files, and the operators that were left out because they write to no argument.
+        The paths of the files, and the operators that were omitted because they write to no argument.
 
     Raises:
-        As `read`.
+        ModelNotFoundError, FormatError, MissingPackageError: as for `read`.
     """
     listed: list[Kernel] = []
     left_out: list[str] = []
@@ -348,7 +353,7 @@ def _declarations(kernels: Iterable[Kernel]) -> str:
 
 
 def _functions(kernels: Iterable[Kernel]) -> str:
-    """The first kernel of each operator, under the operator's name; overloads are C++ overloads."""
+    """Returns the first kernel of each operator, under the operator's name; overloads are C++ overloads."""
     lines: dict[str, str] = {}
     for kernel in kernels:
         space, _, name = kernel.operator.partition("::")
@@ -365,9 +370,9 @@ def _functions(kernels: Iterable[Kernel]) -> str:
 def _registration(kernels: Iterable[Kernel]) -> str:
     lines = [_ABOUT, '#include "CustomOpsNativeFunctions.h"\n#include "NativeFunctions.h"\n']
     lines.append('#include "torchette/extension/partial_kernel.h"\n\n')
-    # the last registered one is tried first: kernels for all tensors come before those for some
+    # The kernel registered last is tried first: kernels for all tensors precede those for specific ones.
     for number, kernel in enumerate(sorted(kernels, key=lambda kernel: kernel.keys != ("",))):
-        # C++ may have several functions of that name
+        # C++ can have several functions with this name.
         lines.append(f"\nusing Kernel{number} = {kernel.returns}{_declared(kernel)};\n")
         function = f"::torchette::Unboxed<static_cast<Kernel{number}*>(&::{kernel.function})>::call"
         lines += [

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the sources of the kernel library. Out: the typed function and file of each operator, the family that
-# it belongs to, and the files that it needs. Only this module reads these sources.
+# In: the sources of the kernel library. Out: the typed function and file of each operator, its family, and the files that it
+# needs. Only this module reads these sources.
 """The kernel library as C++ sources."""
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from torchette.build.sources import PACKAGE, ROOT
 
 KERNELS = PACKAGE / "kernels"
 
-# What every kernel is linked with.
+# Sources that every kernel is linked with.
 RUNTIME = ("torchette/runtime/kernel.cpp", "torchette/runtime/memory.cpp", "torchette/runtime/tensor.cpp")
 
 
 class Family(NamedTuple):
-    """A family of kernels: its name, which is its source's, and the operators that the source registers.
+    """A family of kernels: its name, which is that of its source, and the operators that the source registers.
 
     Attributes:
-        levels: for how many instruction sets it is compiled, from the lowest up, where a build has several: wider
-            vectors would not make it faster. None for all.
+        name: name of the source without its suffix.
+        operators: full names of the operators.
+        levels: number of instruction set levels for which it is compiled, starting with the lowest; wider vectors would not
+            make it faster. None for all.
     """
 
     name: str
@@ -35,21 +37,21 @@ class Family(NamedTuple):
 class Function(NamedTuple):
     """The typed function of an operator."""
 
-    source: str  # below torchette/kernels, such as matmul.cpp
+    source: str  # path below torchette/kernels, such as matmul.cpp
     name: str  # such as mm_out
 
 
 @functools.cache
 def sources() -> tuple[str, ...]:
-    """The sources of the kernel library, as paths below torchette/kernels."""
+    """Returns the sources of the kernel library, as paths below torchette/kernels."""
     return tuple(sorted(path.relative_to(KERNELS).as_posix() for path in KERNELS.rglob("*.cpp")))
 
 
 @functools.cache
 def library() -> dict[str, Function]:
-    """The typed functions of all operators by full name, such as ``aten::mm.out``.
+    """Returns the typed functions of all operators by full name, such as ``aten::mm.out``.
 
-    They are read from the tables below the kernels, and from the .def files and NAME_entries.h that these include.
+    They are read from the tables at the end of the sources, and from the .def files and NAME_entries.h that these include.
     """
     found = {}
     for source in sources():
@@ -72,7 +74,7 @@ def library() -> dict[str, Function]:
 
 @functools.cache
 def families() -> dict[str, Family]:
-    """The families of the kernel library by the name of their source."""
+    """Returns the families of the kernel library by the name of their source."""
     operators: dict[str, list[str]] = {}
     for operator, function in library().items():
         operators.setdefault(function.source, []).append(operator)
@@ -86,12 +88,12 @@ def families() -> dict[str, Family]:
 
 
 def family_of(source: Path) -> Family | None:
-    """The family that a source registers, if any."""
+    """Returns the family that a source registers, if any."""
     return families().get(source.relative_to(KERNELS).as_posix())
 
 
 def _entry_macros(text: str) -> dict[str, list[tuple[str, str]]]:
-    """The macros that make entries of a table from the lines of a .def file: the ends of operators and functions."""
+    """Returns the macros that expand lines of a .def file to table entries, with suffixes of operators and functions."""
     macros: dict[str, list[tuple[str, str]]] = {}
     for name, body in re.findall(r"^#define (\w+)(?:\(name, expression\))?((?:.*\\\n)*.*)", text, re.M):
         entries = re.findall(r'TORCHETTE_KERNEL\("aten::" #name "([.\w]+)",\s*name##(\w+)\)', body)
@@ -101,8 +103,9 @@ def _entry_macros(text: str) -> dict[str, list[tuple[str, str]]]:
 
 
 def closure(files: Iterable[str]) -> list[str]:
-    """The files, what they include, and the sources beside the kernels' headers that they include; sorted. Of headers
-    that are made from a schema, the names.
+    """Returns the sorted files with all files that they include, and the sources of included headers of kernels.
+
+    Headers that are generated from a schema are returned, but not read.
 
     Args:
         files: paths from the root, such as ``torchette/kernels/matmul.cpp``.
@@ -124,12 +127,12 @@ def closure(files: Iterable[str]) -> list[str]:
 
 
 def takes_scratch(operator: str) -> bool:
-    """Whether the kernel of an operator, or a file that it includes, can ask for scratch memory."""
+    """Whether the kernel of an operator, or a file that it includes, can request scratch memory."""
     files = closure([f"torchette/kernels/{library()[operator].source}"])
     ours = (ROOT / file for file in files if file.startswith("torchette/kernels/"))
     return any("allocate_temp(" in file.read_text(encoding="utf-8") for file in ours)
 
 
 def included(file: str) -> list[str]:
-    """The files of ours that a file includes."""
+    """Returns the files of this project that a file includes."""
     return re.findall(r'^#\s*include "(torchette/[^"]+)"', (ROOT / file).read_text(encoding="utf-8"), re.M)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a target, a selection and a compiler. Out: the runtime with its kernels and backends as objects, its headers, and
 # a program that runs .pte files.
-"""The parts of a build: `units` gives the sources with their flags, `write_headers` the headers for programs."""
+"""The parts of a build: `units` returns the sources with their flags, `write_headers` writes the headers for programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LEVELS = {
 
 
 def generated_folder() -> Path:
-    """The include folder of headers made from the schemas; its path depends on their contents."""
+    """Returns the include folder of headers generated from the schemas; its path depends on their contents."""
     sources = sorted((PACKAGE / "schema").glob("*.fbs"))
     texts = {source: schema.cpp_header(schema.load(source), source.name) for source in sources}
     folder = cache_folder() / "include" / _digest("".join(texts.values()))
@@ -39,7 +39,7 @@ def generated_folder() -> Path:
 
 
 def compat_folder() -> Path:
-    """The include folder with ExecuTorch's paths: the package's, or, in a checkout, one made from the same list."""
+    """Returns the include folder with ExecuTorch's paths: that of the package or, in a checkout, a generated one."""
     installed = Path(__file__).resolve().parents[1] / "extension" / "compat"
     if (installed / "executorch").is_dir():
         return installed
@@ -59,7 +59,7 @@ def _digest(text: str) -> str:
 
 
 def _write(path: Path, text: str) -> Path:
-    """Writes a file only if it changes: an unchanged file keeps its time."""
+    """Writes a file only if its content changes, so that an unchanged file keeps its time."""
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -67,7 +67,7 @@ def _write(path: Path, text: str) -> Path:
 
 
 def flags(*, small: bool, log_level: int = 2, tracing: bool = True) -> tuple[str, ...]:
-    """Flags of every source of the runtime, and of sources that include its headers."""
+    """Returns the flags of every source of the runtime, and of sources that include its headers."""
     return (
         *DEVICE_FLAGS,
         *(("-Os", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables") if small else ("-O2",)),
@@ -81,20 +81,20 @@ def flags(*, small: bool, log_level: int = 2, tracing: bool = True) -> tuple[str
 
 
 def core_flags(selection: Selection, common: tuple[str, ...]) -> tuple[str, ...]:
-    """Flags of the core's sources: it refuses tensors of dtypes that no kernel was compiled for."""
+    """Returns the flags of the core's sources. The core rejects tensors of dtypes that are not in the selection."""
     dtypes = Selection(frozenset() if selection.operators is not None else None, selection.dtypes)
     return (*common, "-include", str(_selection_header(dtypes, None)))
 
 
 def core_units(platform: str, common: tuple[str, ...]) -> list[Unit]:
-    """The core with a platform layer: "posix", "minimal", or "" for the caller's own."""
+    """Returns the core with a platform layer: "posix", "minimal", or "" for the caller's platform."""
     sources = sorted((PACKAGE / "runtime").glob("*.cpp"))
     left_out = re.compile(r"platform_(?!%s$)\w+" % (platform or "$"))
     return [Unit(source, common) for source in sources if not left_out.fullmatch(source.stem)]
 
 
 def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], *, small: bool) -> list[Unit]:
-    """The kernel library, cut to the selection. Each source is told only of its own operators."""
+    """Returns the kernel library for a selection. The flags of each source contain only its own operators."""
     common = (*common, *KERNEL_FLAGS, *(() if small else FAST))
     levels = _LEVELS if target.levels and not small else {"baseline": ()}
     units = []
@@ -118,7 +118,7 @@ def kernel_units(target: Target, selection: Selection, common: tuple[str, ...], 
 
 
 def _needed(selection: Selection) -> set[str]:
-    """The sources of the kernel library, from the root, that have operators of the selection, and those that these call."""
+    """Returns the sources of the kernel library, as paths from the root, that the selection needs."""
     if selection.operators is None:
         return {f"torchette/kernels/{name}" for name in kernels.sources()}
     backends = (source for name in selection.backends for source in portable_backends().get(name, ()))
@@ -138,7 +138,7 @@ def _selection_header(selection: Selection, source: Path | None) -> Path:
 
 
 def extension_units(target: Target, common: tuple[str, ...]) -> list[Unit]:
-    """The conveniences above the core: files, malloc, Module, and threads, except in WebAssembly."""
+    """Returns the extension: files, malloc, Module, and threads, except in WebAssembly."""
     left_out = (
         ("kernel_threads", "method_threads", "parallel_method", "thread_pool")
         if target.kind == "wasm"
@@ -152,7 +152,7 @@ def extension_units(target: Target, common: tuple[str, ...]) -> list[Unit]:
 def units(
     target: Target, selection: Selection, platform: str, common: tuple[str, ...], *, small: bool
 ) -> list[Unit]:
-    """Every source of the library for a target; without files, only core and kernels."""
+    """Returns all sources of the library for a target; without files, only core and kernels."""
     found = core_units(platform, core_flags(selection, common)) + kernel_units(
         target, selection, common, small=small
     )
@@ -162,19 +162,19 @@ def units(
 
 
 def backend_units(selection: Selection, target: Target, common: tuple[str, ...]) -> list[Unit]:
-    """The backends that the selection names, and the list that registers them.
+    """Returns the backends in the selection, and a source that registers them.
 
     Raises:
-        TargetError: one of them has no sources that compile anywhere.
+        TargetError: a backend depends on a library and cannot be built for the target.
     """
     portable = portable_backends()
     missing = sorted(selection.backends.difference(portable))
     if missing:
         raise TargetError(
-            f"{target.name} has no backend {missing[0]}, which a model uses",
+            f"the backend {missing[0]}, which a model uses, is not available for {target.name}",
             hints=[
                 "compile the model without a partitioner for it, or with portable_fallback=True",
-                f"the backends that are built for other machines: {', '.join(sorted(portable)) or 'none'}",
+                f"backends for other machines: {', '.join(sorted(portable)) or 'none'}",
             ],
         )
     chosen = [portable[name] for name in sorted(selection.backends)]
@@ -193,8 +193,10 @@ def backend_units(selection: Selection, target: Target, common: tuple[str, ...])
 
 
 def portable_backends() -> dict[str, tuple[Path, ...]]:
-    """The sources of each backend that needs no library, by the name that programs use: one file, or the folder that is
-    built where the library is absent."""
+    """Returns the sources of each backend that requires no library, by registered name.
+
+    The sources are a single file, or the folder that is built if the backend's library is not available.
+    """
     found: dict[str, tuple[Path, ...]] = {}
     for folder in sorted(path for path in (PACKAGE / "backends").iterdir() if path.is_dir()):
         sources = tuple(sorted((folder / "kernels").glob("*.cpp")) or folder.glob("*.cpp"))
@@ -210,7 +212,7 @@ def portable_backends() -> dict[str, tuple[Path, ...]]:
 
 
 def llm_units(common: tuple[str, ...]) -> list[Unit]:
-    """The library torchette_llm, with Unicode as this Python knows it."""
+    """Returns the library torchette_llm, with the Unicode tables of this Python."""
     text = runpy.run_path(str(PACKAGE / "llm" / "text" / "unicode_tables.py"))["header"]()
     include = cache_folder() / "include" / _digest(text)
     _write(include / "torchette" / "llm" / "text" / "unicode_tables.h", text)
@@ -222,12 +224,12 @@ def llm_units(common: tuple[str, ...]) -> list[Unit]:
 
 
 def runner_units(common: tuple[str, ...]) -> list[Unit]:
-    """The program executor_runner, which needs files and the C++ library."""
+    """Returns the program executor_runner, which requires files and the C++ library."""
     return [Unit(source, common) for source in sorted((PACKAGE / "extension" / "runner").glob("*.cpp"))]
 
 
 def write_headers(folder: Path, *, bare: bool, llm: bool = False) -> None:
-    """The headers for programs: the runtime's, and the extension's if there are files."""
+    """Writes the headers for programs: those of the runtime, and, if the target has files, those of the extension."""
     for part in ("runtime", *(() if bare else ("extension",)), *(_LLM_HEADERS if llm else ())):
         for header in (*(PACKAGE / part).glob("*.h"), *(PACKAGE / part).glob("*.def")):
             to = folder / "torchette" / part / header.name
@@ -237,7 +239,7 @@ def write_headers(folder: Path, *, bare: bool, llm: bool = False) -> None:
     tables.mkdir(parents=True, exist_ok=True)
     for table in (PACKAGE / "schema").glob("*.def"):
         shutil.copyfile(table, tables / table.name)
-    if bare:  # the loader of a program in memory needs no files
+    if bare:  # this loader reads programs from memory and needs no files
         to = folder / "torchette" / "extension" / "buffer_data_loader.h"
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(PACKAGE / "extension" / to.name, to)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a target and what its models need. Out: a folder with a static library, headers, a CMake package and toolchain file,
-# and on targets with files a program that runs models.
-"""Builds everything for a target into one folder: `make`."""
+# In: a target, and the requirements of its models. Out: a folder with a static library, headers, a CMake package and toolchain
+# file, and, on targets with files, a program that runs models.
+"""Builds the runtime for a target into one folder: `make`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ _GC = {"aarch64-macos": ("-Wl,-dead_strip",)}
 
 @dataclass(frozen=True)
 class Made:
-    """What `make` has built.
+    """Result of `make`.
 
     Attributes:
-        files: the main files of the folder, by kind: "library", "headers", "runner", "selection",
-            "toolchain".
-        footprint: what each kernel costs; None if the objects are not ELF files.
+        files: the main files of the folder, by kind: "library", "headers", "runner", "selection", "toolchain".
+        footprint: size of each kernel; None if the objects are not ELF files.
         loaded: bytes of the runner by kind; None if it is not an ELF file, or there is none.
     """
 
@@ -54,21 +53,21 @@ def make(
 
     Args:
         target: the machine.
-        selection: the operators, dtypes and backends to keep.
+        selection: operators, dtypes and backends to keep.
         folder: the output folder; created if it does not exist.
         compiler: as for `toolchain.find_compiler`.
-        small: optimize for size; by default without an operating system.
-        log_level: 0 keeps no messages, 4 all.
-        llm: also build libtorchette_llm.a, tokenizers and language models.
-        report: called for each object that is compiled, and before a program is linked.
+        small: optimize for size; by default only without an operating system.
+        log_level: as TORCHETTE_LOG_LEVEL: 0 keeps no messages, 4 all.
+        llm: also build libtorchette_llm.a with tokenizers and language models.
+        report: called for each compiled object, and before a program is linked.
 
     Raises:
         MissingCompilerError: there is no compiler for the target.
-        TargetError: the target lacks a backend that the selection names.
+        TargetError: the target does not support a backend in the selection.
         BuildError: the compiler or linker failed.
     """
     driver = toolchain.find_compiler(target, compiler)
-    if driver.is_zig:  # its library cannot detect the processor's features
+    if driver.is_zig:  # its library cannot detect features of the processor
         target = dataclasses.replace(target, levels=False)
     small = target.kind in ("bare", "wasm") if small is None else small
     bare = target.kind == "bare"
@@ -109,7 +108,7 @@ def make(
 
 
 def link_flags(target: Target, driver: toolchain.Compiler) -> Sequence[str]:
-    """Flags for linking a program of a target with files; static on other machines, which may lack the libraries."""
+    """Returns the link flags for a program on a target with files; static on other machines, which may lack the libraries."""
     flags = [*_GC.get(target.name, ("-Wl,--gc-sections",)), "-s"]
     is_windows_gcc = target.name == "x86-64-windows" and not driver.is_zig
     is_static = is_windows_gcc or (target.kind == "linux" and target.name != "host")
@@ -117,7 +116,7 @@ def link_flags(target: Target, driver: toolchain.Compiler) -> Sequence[str]:
 
 
 def _or_none(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """The function's value, or None if it cannot read files of this kind."""
+    """Returns the function's value, or None if it cannot read files of this kind."""
     try:
         return function(*args, **kwargs)
     except ValueError:
@@ -125,7 +124,7 @@ def _or_none(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T |
 
 
 def _toolchain_file(target: Target, driver: toolchain.Compiler) -> str:
-    """CMake's description of the compiler: for projects that link the library."""
+    """Returns a CMake toolchain file for projects that link the library."""
     system = {"bare": "Generic", "wasm": "WASI"}.get(target.kind, "Linux")
     system = {"aarch64-macos": "Darwin", "x86-64-windows": "Windows", "aarch64-android": "Android"}.get(
         target.name, system
@@ -144,7 +143,7 @@ def _toolchain_file(target: Target, driver: toolchain.Compiler) -> str:
         "set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)" if target.kind == "bare" else "",
     ]
     if target.emulator:
-        # a project's own program may load the shared libraries of GNU's compiler, which Debian installs here
+        # A program of the project may load shared libraries of the GNU compiler, which Debian installs here.
         libraries = Path("/usr", (target.gcc or "").removesuffix("-"), "lib")
         where = ("-L", str(libraries.parent)) if target.kind == "linux" and libraries.is_dir() else ()
         emulator = (*target.emulator, *(() if driver.is_zig else where))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: .pte files, or names of operators and dtypes. Out: what a build needs for them, as a C++ header that limits the
-# kernel library to it (torchette/runtime/selected.h).
-"""What models need of a build: operators, dtypes and backends."""
+# In: .pte files, or names of operators and dtypes. Out: their requirements, as a C++ header that limits the kernel library
+# (torchette/runtime/selected.h).
+"""Requirements of models for a build: operators, dtypes and backends."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ DTYPES = {dtype.torch_name: dtype.schema_name for dtype in schema.DTYPES if dtyp
 
 @dataclass(frozen=True)
 class Selection:
-    """What a build keeps.
+    """The parts that a build keeps.
 
     Attributes:
         operators: full names, such as ``aten::add.out``; None for all kernels.
-        dtypes: names as torch has them; None for all.
+        dtypes: torch's names; None for all.
         backends: registered names of the backends of the models' delegates.
     """
 
@@ -34,7 +34,7 @@ class Selection:
     backends: frozenset[str] = frozenset()
 
     def __or__(self, other: Selection) -> Selection:
-        """What both need together."""
+        """Returns the union of both selections."""
         return Selection(
             None if self.operators is None or other.operators is None else self.operators | other.operators,
             None if self.dtypes is None or other.dtypes is None else self.dtypes | other.dtypes,
@@ -42,10 +42,10 @@ class Selection:
         )
 
     def header(self, source: Path | None = None) -> str:
-        """The C++ header that limits a build to this selection; it must be included before everything else.
+        """Returns the C++ header that limits a build to this selection; it must be included before all other headers.
 
         Args:
-            source: only for this source of a kernel family, so that its object also serves other models.
+            source: limit the header to this source of a kernel family, so that its object can be reused for other models.
         """
         lines = []
         if self.dtypes is not None:
@@ -69,17 +69,19 @@ class Selection:
             ]
             lines.append("#define TORCHETTE_FAMILIES(X, ONCE) " + " ".join(others))
             lines.append("#define TORCHETTE_NARROW_FAMILIES(X) " + " ".join(narrow))
-        return "\n".join(["// What a selective build keeps; written by torchette build.", *lines, ""])
+        return "\n".join(["// Selection of a selective build; written by torchette build.", *lines, ""])
 
 
 EVERYTHING = Selection(None, None)
 
 
 def of_file(path: str | Path) -> Selection:
-    """What a .pte file needs: its operators, the dtypes of its tensors, its delegates' backends and their operators.
+    """Returns the requirements of a .pte file.
+
+    These are its operators, the dtypes of its tensors, the backends of its delegates, and the operators of these backends.
 
     Raises:
-        FormatError: it is not a .pte file.
+        FormatError: the file is not a .pte file.
     """
     file = pte.load_file(path)
     program = file.program
@@ -98,31 +100,31 @@ def of_file(path: str | Path) -> Selection:
             if kind == "Tensor":
                 dtypes.add(names.get(int(value.val.scalar_type), ""))
             elif kind == "Double":
-                dtypes.add("float32")  # integers with a floating-point number compute in float32
+                dtypes.add("float32")  # operations on integers and a float scalar compute in float32
     return Selection(frozenset(operators), frozenset(dtypes - {""}), frozenset(backends))
 
 
 def of_files(paths: Sequence[str | Path]) -> Selection:
-    """What all of the files need together; everything if there are none."""
+    """Returns the union of the requirements of all files; everything if there are no files."""
     if not paths:
         return EVERYTHING
     return functools.reduce(Selection.__or__, map(of_file, paths))
 
 
 def checked_operators(names: Iterable[str]) -> frozenset[str]:
-    """The names, all of which the kernel library must have.
+    """Returns the names if the kernel library has all of them.
 
     Raises:
-        TargetError: one does not exist; names the nearest.
+        TargetError: an operator does not exist; the message contains the nearest name.
     """
     return _checked("operator", names, kernels.library())
 
 
 def checked_dtypes(names: Iterable[str]) -> frozenset[str]:
-    """The names of dtypes, all of which must exist.
+    """Returns the names if all of them are dtypes.
 
     Raises:
-        TargetError: one is unknown; names the nearest.
+        TargetError: a dtype does not exist; the message contains the nearest name.
     """
     return _checked("dtype", names, DTYPES)
 

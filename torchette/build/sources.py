@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: this package. Out: the folder with its C and C++ files, from which include paths begin: the checkout itself, or what
-# an installation has packed, which is a fifth of the bytes, beside its public headers.
-"""`ROOT` and `PACKAGE`: where C++ is compiled from."""
+# In: this package. Out: the root folder of its C and C++ files and include paths: the checkout, or the unpacked archive of an
+# installation together with its public headers.
+"""`ROOT` and `PACKAGE`: folders of the C++ sources."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from torchette.cache import cache_folder
 
 
 def _unpacked() -> Path:
-    """The folder above ``torchette/runtime`` and the other sources; unpacked on first use."""
+    """Returns the folder that contains ``torchette/runtime`` and the other sources; unpacks them on first use."""
     package = Path(__file__).resolve().parents[1]
-    packed = sorted(package.glob("**/sources.tar.xz"))  # CMakeLists.txt: of the package, and of parts of it
+    packed = sorted(
+        package.glob("**/sources.tar.xz")
+    )  # archives of the package and of its parts, see CMakeLists.txt
     if not packed:
         return package.parent
     public = sorted(path for path in package.rglob("*") if path.suffix in (".h", ".def", ".fbs"))
@@ -40,7 +42,7 @@ def _unpacked() -> Path:
             try:
                 os.rename(Path(made, "whole"), folder)
             except OSError:
-                if not folder.is_dir():  # else another process was faster
+                if not folder.is_dir():  # otherwise another process unpacked them
                     raise
     return folder
 

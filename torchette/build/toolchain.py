@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: C++ sources and a target. Out: objects, libraries and programs, made by ziglang or by a named compiler.
-# An object is made again only if its source, a header that it includes, its flags or the compiler changed.
+# In: C++ sources and a target. Out: objects, libraries and programs, compiled by ziglang or by another compiler.
+# An object is compiled again only if its source, an included header, its flags or the compiler changed.
 """Compiles, archives and links for a target."""
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from torchette.errors import BuildError, MissingCompilerError
 from torchette.packages import PACKAGES
 from torchette.targets import Target
 
-# The flags of all code that may go into firmware; CMakeLists.txt has the same list.
+# Flags of all code for firmware; CMakeLists.txt contains the same list.
 DEVICE_FLAGS = (
     *("-std=c++17", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden"),
     *("-ffunction-sections", "-fdata-sections", "-w"),
 )
-# As in torchette/kernels/CMakeLists.txt, and what every compiler knows.
+# As in torchette/kernels/CMakeLists.txt, limited to flags that all compilers support.
 FAST = ("-O2", "-ftree-vectorize")
-# M_PI on Windows wants its name said.
+# Windows headers define M_PI only with _USE_MATH_DEFINES.
 KERNEL_FLAGS = (
     "-fwrapv",
     "-fno-math-errno",
@@ -44,7 +44,7 @@ KERNEL_FLAGS = (
     "-D_USE_MATH_DEFINES",
 )
 
-# Called when a step begins: with the stage, the step, and of objects how many are done and how many there are.
+# Called at the start of a step with the stage, the step, and the numbers of finished and of all objects.
 Report = Callable[[str, str, int, int], None]
 
 
@@ -70,15 +70,15 @@ class Compiler:
 
 
 def find_compiler(target: Target, named: str | None = None) -> Compiler:
-    """The compiler for `target`.
+    """Finds the compiler for a target.
 
     Args:
         target: the machine to build for.
-        named: None for ziglang (on the host for `c++`, if there is one); a prefix of GNU tools such as
-            ``arm-none-eabi-``; or a command such as ``clang++ --target=aarch64-linux-gnu``.
+        named: None for ziglang (on the host for `c++`, if installed); a prefix of GNU tools such as ``arm-none-eabi-``; or a
+            command such as ``clang++ --target=aarch64-linux-gnu``.
 
     Raises:
-        MissingCompilerError: it is not installed; says what to install.
+        MissingCompilerError: it is not installed; the hints contain the command that installs it.
     """
     if named is None and target.name == "host" and shutil.which("c++"):
         named = ""
@@ -88,10 +88,10 @@ def find_compiler(target: Target, named: str | None = None) -> Compiler:
     path = shutil.which(words[0])
     if path is None:
         raise MissingCompilerError(
-            f"there is no compiler {words[0]}",
+            f"the compiler {words[0]} is not installed",
             hints=[
                 *_installs(target, words[0]),
-                f"{PACKAGES['ziglang'].install} and omit --compiler: ziglang compiles",
+                f"{PACKAGES['ziglang'].install} and omit --compiler, to use ziglang",
             ],
         )
     version = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
@@ -118,8 +118,8 @@ def _installs(target: Target, program: str) -> list[str]:
 def _zig(target: Target) -> Compiler:
     if not target.zig and target.name != "host":
         raise MissingCompilerError(
-            f"nothing that pip installs compiles for {target.name}: {target.note}",
-            hints=[f"name a compiler: --compiler {target.gcc}"],
+            f"ziglang does not support {target.name}: {target.note}",
+            hints=[f"pass a compiler: --compiler {target.gcc}"],
         )
     if importlib.util.find_spec("ziglang") is None:
         raise MissingCompilerError(
@@ -127,9 +127,9 @@ def _zig(target: Target) -> Compiler:
             hints=[PACKAGES["ziglang"].install, *_named(target)],
         )
     zig = (sys.executable, "-m", "ziglang")
-    # Images and the module of a page use no C++ library. Linking with "c++" would compile one first, for 45 s; -lc++ adds it.
+    # Images and modules of web pages use no C++ library. The linker "c++" would compile one first, for 45 s; -lc++ adds it.
     linker = "cc" if target.kind == "bare" or target.name == "wasm32-browser" else "c++"
-    # -fno-sanitize: by default zig traps on undefined behaviour, which costs code
+    # -fno-sanitize: by default, zig traps on undefined behavior, which increases the code size
     flags = ("-fno-sanitize=all", "-fno-stack-protector")
     return Compiler(
         (*zig, "c++", *target.zig, *flags, "-g0"),
@@ -142,9 +142,7 @@ def _zig(target: Target) -> Compiler:
 
 
 def _named(target: Target) -> list[str]:
-    return (
-        [f"name a compiler of your own: --compiler {target.gcc or 'c++'}"] if target.gcc is not None else []
-    )
+    return [f"pass a compiler: --compiler {target.gcc or 'c++'}"] if target.gcc is not None else []
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,7 @@ def _digest_at(path: str, size: int, time_ns: int) -> str:
 
 
 def _digest(path: str) -> str:
-    """Hash of a file's contents; empty where there is none."""
+    """Returns the hash of a file's content; empty if the file does not exist."""
     try:
         status = os.stat(path)
         return _digest_at(path, status.st_size, status.st_mtime_ns)
@@ -194,10 +192,10 @@ def _digest(path: str) -> str:
 
 
 def compile_units(compiler: Compiler, units: Sequence[Unit], report: Report | None = None) -> list[Path]:
-    """Compiles each unit, several at a time, and returns their objects, in order.
+    """Compiles units in parallel and returns their objects, in order.
 
     Raises:
-        BuildError: the compiler failed; has its message.
+        BuildError: the compiler failed; the message contains its output.
     """
     objects: list[Path | None] = [None] * len(units)
     missing = []
@@ -205,14 +203,14 @@ def compile_units(compiler: Compiler, units: Sequence[Unit], report: Report | No
         objects[i] = _kept(compiler, unit)
         if objects[i] is None:
             missing.append(i)
-    # the large ones first, so that none runs alone at the end
+    # Large sources first, so that none runs alone at the end.
     missing.sort(key=lambda i: -units[i].source.stat().st_size)
     counts = Counter((units[i].precompiled, units[i].flags) for i in missing)
     with (
         tempfile.TemporaryDirectory() as folder,
         concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
-        # submitted before the units that wait for them
+        # Submitted before the units that wait for them.
         headers: dict[tuple[Path | None, tuple[str, ...]], concurrent.futures.Future[_Precompiled]] = {
             (header, flags): pool.submit(_precompile, compiler, header, flags, Path(folder, str(i)))
             for i, ((header, flags), count) in enumerate(counts.items())
@@ -236,7 +234,7 @@ def compile_units(compiler: Compiler, units: Sequence[Unit], report: Report | No
     return [path for path in objects if path is not None]
 
 
-# Objects do not depend on the package's path (-ffile-prefix-map), so that another installation can use them too.
+# Objects do not depend on the path of the package (-ffile-prefix-map), so that other installations can reuse them.
 _HERE = "<torchette>"
 
 
@@ -245,7 +243,7 @@ def _movable(text: str) -> str:
 
 
 def _entry(compiler: Compiler, unit: Unit) -> Path:
-    """The path of the object; its file of dependencies lists what it was made from."""
+    """Returns the path of the object; the .json file next to it lists its dependencies."""
     command = [
         compiler.identity,
         *compiler.compile[1:],
@@ -269,7 +267,7 @@ def _kept(compiler: Compiler, unit: Unit) -> Path | None:
 
 
 def _precompile(compiler: Compiler, header: Path, flags: tuple[str, ...], folder: Path) -> _Precompiled:
-    """Compiles a header into the folder, for the units with these flags."""
+    """Compiles a header to the folder, for the units with these flags."""
     folder.mkdir()
     rules = folder / "header.d"
     # For -include NAME, GCC loads NAME.gch if it was compiled with the same flags, and NAME otherwise.
@@ -285,7 +283,7 @@ def _precompile(compiler: Compiler, header: Path, flags: tuple[str, ...], folder
 
 def _dependencies(rules: Path, without: Path) -> list[str]:
     """Returns the files that the compiler read, except those in the folder `without`."""
-    # "object.o: a.cpp b.h \": names with spaces have a backslash before each
+    # Format: "object.o: a.cpp b.h \"; spaces in names are escaped with a backslash.
     names = shlex.split(rules.read_text(encoding="utf-8").partition(": ")[2].replace("\\\n", " "))
     return [name for name in names if without not in Path(name).parents]
 
@@ -308,9 +306,9 @@ def _compile(compiler: Compiler, unit: Unit, header: concurrent.futures.Future[_
 
 
 def archive(compiler: Compiler, objects: Sequence[Path], library: Path) -> None:
-    """Makes a static library of the objects."""
+    """Creates a static library of the objects."""
     library.unlink(missing_ok=True)
-    _run([*compiler.archive, "rcs", library, *objects], f"{library.name} cannot be made")
+    _run([*compiler.archive, "rcs", library, *objects], f"{library.name} cannot be created")
 
 
 def link(
@@ -319,7 +317,7 @@ def link(
     """Links a program without unreferenced sections.
 
     Raises:
-        BuildError: the linker failed; has its message.
+        BuildError: the linker failed; the message contains its output.
     """
     _run([*compiler.link, *objects, *flags, "-o", program], f"{program.name} cannot be linked")
 
@@ -329,6 +327,6 @@ def _run(command: Sequence[str | Path], failure: str) -> None:
     if done.returncode:
         words = (done.stderr or done.stdout).strip()
         raise BuildError(
-            f"{failure}: the compiler ended with {done.returncode}\n{words[-3000:]}",
+            f"{failure}: the compiler exited with code {done.returncode}\n{words[-3000:]}",
             where=[shlex.join(map(str, command))],
         )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: the name of a board. Out: its processor, the addresses of its memories, and the command of its emulator.
-"""The boards that images are made for: `BOARDS` by name, `script` is the linker script of one."""
+"""The boards that images can be built for: `BOARDS` by name; `script` returns the linker script of a board."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchette.build.sources import PACKAGE
 from torchette.errors import InputError, TargetError, unknown_name
 
 FOLDER = PACKAGE / "build" / "bare"
-STACK = 16 * 1024  # bytes, by default
+STACK = 16 * 1024  # default stack size in bytes
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,18 @@ class Region:
 
 @dataclass(frozen=True)
 class Board:
-    """A board on which images run.
+    """A board that runs images.
 
     Attributes:
-        name: what `--board` takes.
-        text: one line of description.
+        name: name of the board, as accepted by `--board`.
+        text: one-line description.
         target: the processor, a name of `torchette build --target`.
-        flash: the memory of code and constants; execution begins at its first address.
-        ram: the memory of the stack, variables and the pools of models.
-        emulator: the command that runs an image; the path of the image follows. Empty if there is none.
-        stack: bytes of the stack, by default.
-        source: the C++ file in this folder that only this board's images contain; empty if there is none.
-        uf2_family: the family ID of the processor in UF2 files; None if the board does not accept such files.
+        flash: memory of code and constants; execution starts at its first address.
+        ram: memory of the stack, variables and the pools of models.
+        emulator: command that runs an image, without the path of the image; empty if there is none.
+        stack: default stack size in bytes.
+        source: C++ file in this folder that is only compiled for this board; empty if there is none.
+        uf2_family: family ID of the processor in UF2 files; None if the board does not accept such files.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Board:
 
     @property
     def emulator_package(self) -> str:
-        """Debian's package of the emulator."""
+        """Debian package of the emulator."""
         return self.emulator[0] if self.emulator[0] == "qemu-system-arm" else "qemu-system-misc"
 
 
@@ -60,15 +60,15 @@ _K, _M = 1 << 10, 1 << 20
 
 
 def qemu(processor: str, *machine: str) -> tuple[str, ...]:
-    """The command with which qemu runs images on a machine: options -M and others."""
-    # exit codes, text and files go through semihosting; the board's own ports are not connected
+    """Returns the qemu command for a machine; `machine` contains the value of -M, then further options."""
+    # Exit codes, text and files use semihosting; the serial ports of the board are not connected.
     quiet = ("-nographic", "-monitor", "none", "-serial", "null")
     semihosting = ("-semihosting-config", "enable=on,target=native")
     return (f"qemu-system-{processor}", "-M", *machine, *quiet, *semihosting, "-kernel")
 
 
 def _mps(machine: str, text: str, target: str, flash: Region, ram: Region) -> Board:
-    """One of Arm's prototyping boards."""
+    """Returns one of Arm's prototyping boards."""
     return Board(machine, text, target, flash, ram, qemu("arm", machine))
 
 
@@ -77,7 +77,7 @@ BOARDS = {
     for board in (
         _mps("mps2-an386", "Cortex-M4F", "cortex-m4", Region(0, 4 * _M), Region(0x20000000, 4 * _M)),
         _mps("mps2-an500", "Cortex-M7", "cortex-m7", Region(0, 4 * _M), Region(0x20000000, 4 * _M)),
-        # it begins in its secure state, where all memories have addresses 0x10000000 higher
+        # It starts in secure state, in which all addresses are higher by 0x10000000.
         _mps(
             "mps2-an505", "Cortex-M33", "cortex-m33", Region(0x10000000, 4 * _M), Region(0x38000000, 4 * _M)
         ),
@@ -91,7 +91,7 @@ BOARDS = {
             source="rp2040.cpp",
             uf2_family=0xE48BFF56,
         ),
-        # its boot program is at the beginning of flash
+        # Its boot program is at the start of flash.
         Board(
             "hifive1",
             "RISC-V RV32IMAC, SiFive HiFive1 Rev B",
@@ -106,28 +106,28 @@ BOARDS = {
 
 
 def find(name: str) -> Board:
-    """The board called `name`.
+    """Returns the board with a name.
 
     Raises:
-        TargetError: there is none; names the nearest.
+        TargetError: there is no such board; the message contains the nearest name.
     """
     if name not in BOARDS:
         raise TargetError(
             unknown_name("board", name, BOARDS),
             code="no-such-board",
             hints=[
-                f"the boards are {', '.join(f'{board.name} ({board.text})' for board in BOARDS.values())}",
-                "for another board name one with the same processor, and give --flash and --ram",
+                f"boards: {', '.join(f'{board.name} ({board.text})' for board in BOARDS.values())}",
+                "for another board, choose one with the same processor, and set --flash and --ram",
             ],
         )
     return BOARDS[name]
 
 
 def region(text: str, origin: int = 0) -> Region:
-    """Memory from text: ``256K``, ``1M@0x08000000``; without an address it begins at `origin`.
+    """Parses a memory: ``256K``, ``1M@0x08000000``; without an address, it starts at `origin`.
 
     Raises:
-        InputError: the text has another form.
+        InputError: the text has another format.
     """
     match = re.fullmatch(r"(\d+)([KM]?)(?:@(0x[0-9a-fA-F]+|\d+))?", text)
     if not match or not int(match[1]):
@@ -143,7 +143,7 @@ def sources(board: Board) -> list[Path]:
 
 
 def script(board: Board, stack: int = STACK) -> str:
-    """The linker script of the board, with `stack` bytes for the stack."""
+    """Returns the linker script of the board, with `stack` bytes for the stack."""
     numbers = {
         **{f"FLASH_{field}": value for field, value in dataclasses.asdict(board.flash).items()},
         **{f"RAM_{field}": value for field, value in dataclasses.asdict(board.ram).items()},

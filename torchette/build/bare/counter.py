@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a program's bytes and a board. Out: the instructions that its image executes there, counted by the board's emulator.
-"""Instructions instead of time, where there is no board at hand."""
+# In: a program's bytes and a board. Out: the number of instructions that its image executes in the board's emulator.
+"""Counts instructions as a substitute for time if the board is not available."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from torchette.build.bare.image import build_image
 from torchette.build.bare.project import Application
 from torchette.errors import BuildError, MissingCompilerError, TargetError
 
-# Prints how many instructions a program has executed, when it ends. What it needs of qemu's interface stands here, since no
-# package has the header.
+# qemu plugin that prints the number of executed instructions at the end of a program. It declares the parts of qemu's
+# interface that it uses, because no package contains the header.
 PLUGIN = """#include <stdint.h>
 #include <stdio.h>
 typedef uint64_t Id;
@@ -43,16 +43,17 @@ int qemu_plugin_install(Id id, const void* info, int argc, char** argv) {
 
 
 def count_plugin(folder: Path) -> Path:
-    """The plugin of qemu that counts, in a folder.
+    """Returns the path of qemu's counting plugin in a folder; compiles it if necessary.
 
     Raises:
-        MissingCompilerError: there is no C compiler for this machine.
+        MissingCompilerError: this machine has no C compiler.
     """
     plugin = folder / "count.so"
     if not plugin.exists():
         if shutil.which("cc") is None:
             raise MissingCompilerError(
-                "there is no compiler cc, to count instructions", hints=["apt install gcc"]
+                "counting instructions requires the compiler cc, which is not installed",
+                hints=["apt install gcc"],
             )
         command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(plugin)]
         subprocess.run(command, check=True, input=PLUGIN, text=True)
@@ -60,25 +61,25 @@ def count_plugin(folder: Path) -> Path:
 
 
 class Counter:
-    """Counts for one board; the same program once.
+    """Counts instructions on one board. Results are cached by program.
 
     Args:
-        board: its name.
-        compiler: as for `torchette build`; by default GNU's where it is installed, else ziglang.
+        board: name of the board.
+        compiler: as for `torchette build`; by default the GNU compiler of the target if installed, else ziglang.
 
     Raises:
-        TargetError: there is no such board.
-        MissingCompilerError: no emulator, or no compiler.
+        TargetError: the board does not exist, or has no emulator.
+        MissingCompilerError: the emulator or a compiler is not installed.
     """
 
     def __init__(self, board: str, compiler: str | None = None) -> None:
         self._board = boards.find(board)
         target = targets.find(self._board.target)
         if not self._board.emulator:
-            raise TargetError(f"there is no emulator of {board} to count instructions")
+            raise TargetError(f"{board} has no emulator, which counting instructions requires")
         if shutil.which(self._board.emulator[0]) is None:
             raise MissingCompilerError(
-                f"there is no {self._board.emulator[0]}, which runs images of {board}",
+                f"the emulator {self._board.emulator[0]} of {board} is not installed",
                 hints=[f"apt install {self._board.emulator_package}"],
             )
         if compiler is None and shutil.which(f"{target.gcc}g++"):
@@ -87,10 +88,10 @@ class Counter:
         self._counts: dict[str, int] = {}
 
     def instructions(self, program: bytes) -> int:
-        """From reset to the end of one call, loading included.
+        """Counts instructions from reset to the end of one call, including loading.
 
         Raises:
-            BuildError: it does not fit the board, or does not run there.
+            BuildError: the image does not fit the board, or fails.
         """
         key = sha256(program).hexdigest()
         if key not in self._counts:
@@ -108,7 +109,7 @@ class Counter:
         found = re.search(r"instructions (\d+)", done.stderr)
         if done.returncode or found is None:
             raise BuildError(
-                f"the image of a model ends with {done.returncode} on {self._board.name}: {done.stderr[-300:]}",
+                f"the image exited with code {done.returncode} on {self._board.name}: {done.stderr[-300:]}",
                 hints=["torchette build MODEL.pte --board BOARD --run shows its messages"],
             )
         return int(found[1])

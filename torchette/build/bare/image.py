@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a model, a board and a compiler. Out: the image that runs the model there, and how many bytes it takes.
+# In: a model, a board and a compiler. Out: an image that runs the model on the board, and its size.
 """Images of models: `build_image` writes an application's sources, compiles them with the runtime, and links."""
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torchette.build.selection import Selection
 from torchette.build.toolchain import Compiler, Report, Unit
 from torchette.errors import BuildError
 
-# The linkers of an image, for objects of any compiler.
+# Link flags of an image, for objects of any compiler.
 LINK_FLAGS = ("-nostartfiles", "-static", "-Wl,--gc-sections", "-Wl,-e,reset")
 
 
 class Image(NamedTuple):
-    """An image: its file, and its bytes in flash and in RAM, the stack included; the UF2 file if the board accepts such files."""
+    """An image: its path, its bytes in flash and in RAM (including the stack), and the UF2 file if the board accepts one."""
 
     path: Path
     flash: int
@@ -41,11 +41,21 @@ def build_image(
     log_level: int = 2,
     report: Report | None = None,
 ) -> Image:
-    """Writes the application's sources into `folder` and NAME.elf beside them, NAME.uf2 for boards that accept such files;
-    optimized for size, or for speed if `small` is False.
+    """Builds the image of an application.
+
+    Writes the sources and NAME.elf to `folder`, and NAME.uf2 for boards that accept such files.
+
+    Args:
+        application: the model and its board.
+        compiler: compiler for the board's target.
+        selection: kernels to include.
+        folder: output folder.
+        small: optimize for size instead of speed.
+        log_level: as TORCHETTE_LOG_LEVEL.
+        report: called for each compiled object, and before linking.
 
     Raises:
-        BuildError: it does not compile, or does not fit the board; names the missing bytes.
+        BuildError: the sources do not compile, or the image does not fit the board; the message contains the missing bytes.
     """
     own = [path for path in write_application(application, folder) if path.suffix in (".c", ".cpp")]
     board = application.board
@@ -61,24 +71,24 @@ def build_image(
 
 
 def bare_flags(log_level: int = 2, *, small: bool = True) -> tuple[str, ...]:
-    """Flags of every source of an image; newlib has no M_PI for a C++ without extensions."""
+    """Returns the flags of every source of an image; newlib defines M_PI only with C++ extensions."""
     return (*library.flags(small=small, log_level=log_level, tracing=False), "-std=gnu++17")
 
 
 def bare_units(board: Board, common: tuple[str, ...]) -> list[Unit]:
-    """Start-up, semihosting, the few functions of libc, and what the board needs itself."""
+    """Returns start-up code, semihosting, the minimal libc, and the source of the board."""
     return [
-        # functions of libc must not call themselves
+        # Functions of libc must not be compiled to calls of themselves.
         Unit(source, (*common, *(("-fno-builtin",) if source.stem == "libc" else ())))
         for source in sources(board)
     ]
 
 
 def link_image(board: Board, compiler: Compiler, objects: list[Path], path: Path) -> Image:
-    """Links objects with the script image.ld that lies beside `path`.
+    """Links objects with the script image.ld in the folder of `path`.
 
     Raises:
-        BuildError: they do not fit; names the missing bytes of each memory.
+        BuildError: linking fails; if the image does not fit, the message contains the missing bytes of each memory.
     """
     libraries = ("-lm",) if compiler.is_zig else ("-nodefaultlibs", "-lm", "-lc_nano", "-lgcc")
     script = f"-Wl,-T,{path.with_name('image.ld')}"
@@ -90,7 +100,7 @@ def link_image(board: Board, compiler: Compiler, objects: list[Path], path: Path
             raise
         raise BuildError(
             f"{path.name} does not fit {board.name}: "
-            + " and ".join(f"{size:,} bytes too many for {memory}" for memory, size in missing.items()),
+            + " and ".join(f"{memory} is {size:,} bytes too small" for memory, size in missing.items()),
             code="does-not-fit-board",
             hints=[_REMEDIES[memory] for memory in missing],
         ) from error
@@ -104,13 +114,13 @@ def link_image(board: Board, compiler: Compiler, objects: list[Path], path: Path
 
 
 _REMEDIES = {
-    "FLASH": "--log-level 0 leaves messages out; quantized weights are a quarter; a board with more: --board, --flash",
-    "RAM": "a smaller --stack, --temp least, integers (--quantize int8), or a model compiled to a budget; a board with more: --board, --ram",
+    "FLASH": "--log-level 0 omits messages; int8 weights need a quarter of the flash; for a larger board: --board, --flash",
+    "RAM": "a smaller --stack, --temp least, integers (--quantize int8), or a model compiled for a budget; for a larger board: --board, --ram",
 }
 
 
 def overflows(words: str) -> dict[str, int]:
-    """The bytes by which each memory is too small, from the messages of GNU ld and lld."""
+    """Returns the bytes by which each memory is too small, from the messages of GNU ld and lld."""
     found: dict[str, int] = {}
     for memory, size in re.findall(r"region [`'](\w+)'[: ]+overflowed by (\d+) bytes", words):
         found[memory] = max(found.get(memory, 0), int(size))
@@ -118,7 +128,7 @@ def overflows(words: str) -> dict[str, int]:
 
 
 def image_size(path: Path, board: Board) -> tuple[int, int]:
-    """Bytes in flash and in RAM that an image uses, read from its segments."""
+    """Returns the bytes in flash and in RAM that an image uses, from its segments."""
     data = path.read_bytes()
     (start,) = struct.unpack_from("<I", data, 28)
     each, count = struct.unpack_from("<2H", data, 42)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The few functions of a C library that the runtime calls, for images that are linked without one, and
-// without what a C library would bring along: a heap, files, locales. Weak, so that a library's own ones are
-// taken where it is linked as objects.
+// The functions of a C library that the runtime calls, for images that are linked without one. They need no
+// heap, files or locales. They are weak, so that functions of a C library linked as objects replace them.
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -10,15 +9,15 @@
 
 #define WEAK __attribute__((weak))
 
-// The loops below must not become calls of the functions that they define. To clang the build says
-// -fno-builtin.
+// The loops below must not be compiled to calls of the functions that they define. For clang, the build
+// passes -fno-builtin.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("no-tree-loop-distribute-patterns")
 #endif
 
 namespace {
 
-/// Text into room of a fixed size; counts what does not fit, as snprintf does.
+/// Writes text to a fixed-size buffer; counts characters that do not fit, like snprintf.
 struct Text {
   char* to;
   size_t room;
@@ -35,7 +34,7 @@ struct Text {
     char digits[24];
     size_t length = 0;
     do {
-      // a word suffices nearly always, and division of two words is a loop
+      // 32-bit division suffices for most values; 64-bit division is a software loop.
       const auto low = static_cast<uint32_t>(value);
       const bool small = value == low;
       digits[length++] = "0123456789abcdef"[small ? low % base : value % base];
@@ -54,8 +53,8 @@ size_t length_of(const char* text, size_t most) {
   return length;
 }
 
-/// A double with three decimals, cut; by its bits, since arithmetic of doubles would be linked for this
-/// alone.
+/// Writes a double with three decimals, truncated. Uses integer arithmetic, because floating-point arithmetic
+/// would be linked only for this function.
 void put_double(Text& text, uint64_t bits) {
   const bool negative = bits >> 63 != 0;
   const int exponent = static_cast<int>(bits >> 52 & 0x7ff) - 1023;
@@ -64,13 +63,13 @@ void put_double(Text& text, uint64_t bits) {
   const uint64_t whole = exponent < 0    ? 0
                          : exponent < 52 ? digits >> (52 - exponent)
                                          : digits << (exponent - 52);
-  // the first ten binary places are what three decimals need
-  const uint64_t places = exponent < -10 || exponent > 51 ? 0
-                          : exponent < 43                 ? digits >> (42 - exponent)
-                                                          : digits << (exponent - 42);
+  // Three decimals require the first ten fractional bits.
+  const uint64_t fraction = exponent < -10 || exponent > 51 ? 0
+                            : exponent < 43                 ? digits >> (42 - exponent)
+                                                            : digits << (exponent - 42);
   text.put(whole, 10, negative, 0, ' ');
   text.put('.');
-  text.put((places & 1023) * 1000 >> 10, 10, false, 3, '0');
+  text.put((fraction & 1023) * 1000 >> 10, 10, false, 3, '0');
 }
 
 }  // namespace
@@ -124,8 +123,8 @@ WEAK int strncmp(const char* a, const char* b, size_t n) {
 
 WEAK int strcmp(const char* a, const char* b) { return strncmp(a, b, SIZE_MAX); }
 
-/// Knows what the runtime's messages use: d i u x c s p f g %, the lengths h l ll z t j, a width, a precision
-/// of strings.
+/// Supports the formats that the runtime's messages use: d i u x c s p f g %, the lengths h l ll z t j, a
+/// width, and a precision of strings.
 WEAK int vsnprintf(char* to, size_t room, const char* format, va_list arguments) {
   Text text{to, room};
   for (const char* at = format; *at != 0; ++at) {
@@ -148,7 +147,7 @@ WEAK int vsnprintf(char* to, size_t room, const char* format, va_list arguments)
     }
     int longs = 0;
     for (; *at == 'h' || *at == 'l' || *at == 'z' || *at == 't' || *at == 'j'; ++at)
-      longs += *at == 'l' ? 1 : *at == 'j' ? 2 : 0;  // pointers are as long as int
+      longs += *at == 'l' ? 1 : *at == 'j' ? 2 : 0;  // pointers and long have the size of int
     if (*at == 'd' || *at == 'i') {
       const int64_t value = longs > 1 ? va_arg(arguments, long long) : va_arg(arguments, int);
       const auto bits = static_cast<uint64_t>(value);

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file and a board. Out: the sources of an image that runs it there, or a whole project of them with a Makefile.
-"""Sources of an image: `write_application` those that know the model, `new_project` with the runtime's beside them.
+# In: a .pte file and a board. Out: the sources of an image that runs the model, or a complete project with a Makefile.
+"""Sources of an image: `write_application` writes the sources for the model, `new_project` also copies the runtime.
 
-Before anything is written, the model's memory is compared with the board's; the linker checks the rest.
+Before sources are written, the model's memory is compared with that of the board. The linker checks the total.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from torchette.format import pte, schema
 from torchette.schema import DTYPES
 
 TEMPLATES = boards.FOLDER / "project"
-# The number of values of an output that the image compares; more would fill the flash of a small board.
+# Maximum number of values per output that the image compares, because of the limited flash of small boards.
 COMPARED = 256
-# Of elements that C has a type for.
+# dtypes with a C type.
 _C_TYPES = {
     dtype.torch_name: dtype.cpp_type for dtype in DTYPES if dtype.cpp_type not in ("", "Half", "BFloat16")
 }
@@ -41,10 +41,10 @@ class Application:
     """A model, and the board of its image.
 
     Attributes:
-        model: the .pte file.
-        board: where it runs.
-        name: of the image and the embedded program's symbols.
-        stack: bytes.
+        model: path of the .pte file.
+        board: the board that runs the image.
+        name: name of the image, and prefix of the embedded program's symbols.
+        stack: bytes of the stack.
         temp: see `torchette.devtools.embed.embed`.
     """
 
@@ -58,9 +58,12 @@ class Application:
 def write_application(application: Application, folder: Path) -> list[Path]:
     """Writes main.cpp, expected.h, image.ld and the embedded program.
 
+    Returns:
+        The paths of the written files.
+
     Raises:
-        BuildError: the model needs more memory than the board has; names the missing bytes.
-        InputError: the temp memory is not known, see `embed`.
+        BuildError: the model requires more memory than the board has; the message contains the missing bytes.
+        InputError: the temp memory cannot be determined, see `embed`.
     """
     method = describe(application.model).methods[0]
     (bill, *_) = bills(
@@ -96,11 +99,14 @@ def write_application(application: Application, folder: Path) -> list[Path]:
 def new_project(application: Application, folder: Path) -> list[Path]:
     """Writes a folder that `make` builds and `make run` runs, without this package.
 
+    Returns:
+        The paths of the written files.
+
     Raises:
-        BuildError: the folder is not empty; and see `write_application`.
+        BuildError: the folder is not empty, or the model does not fit (see `write_application`).
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BuildError(f"{folder} is not empty", code="folder-not-empty", hints=["name a new folder"])
+        raise BuildError(f"{folder} is not empty", code="folder-not-empty", hints=["choose a new folder"])
     board, target = application.board, targets.find(application.board.target)
     (bill, *_) = bills(application.model, board.target, temp=not isinstance(application.temp, int))
     written = write_application(application, folder)
@@ -127,24 +133,24 @@ def new_project(application: Application, folder: Path) -> list[Path]:
 
 
 def _board_texts(application: Application) -> dict[str, str]:
-    """What the Makefile and the README say about the board."""
+    """Returns the template values that depend on the board."""
     board, name, steps = application.board, application.name, []
     output = (
-        "On the board itself, messages and the exit code go to the debugger by semihosting. If there is no debugger, replace\n"
-        "`torchette/build/bare/semihosting.cpp` by functions that write to a port of yours."
+        "On the board, messages and the exit code go to the debugger by semihosting. If there is no debugger, replace\n"
+        "`torchette/build/bare/semihosting.cpp` by functions that write to one of your ports."
     )
-    run = f"@echo 'there is no emulator of {board.name}' >&2; exit 2"
+    run = f"@echo '{board.name} has no emulator' >&2; exit 2"
     if board.emulator:
         run = f"{' '.join(board.emulator)} $(IMAGE)"
         steps.append(
-            f"    make run      # apt install {board.emulator_package}; the exit code is 0 if the results are those of the desk"
+            f"    make run      # apt install {board.emulator_package}; the exit code is 0 if the results match"
         )
     rules = ""
     if board.uf2_family is not None:
         rules = (
             f"\n.PHONY: uf2\nuf2: {name}.uf2\n%.uf2: %.elf\n\t@$(PYTHON) uf2.py $< $@ {board.uf2_family:#x}\n"
         )
-        steps.append(f"    make uf2      # {name}.uf2; needs Python 3")
+        steps.append(f"    make uf2      # {name}.uf2; requires Python 3")
         output = (
             f"Hold BOOTSEL while you plug in the board, and copy `{name}.uf2` onto the drive that appears. Messages come from UART0,\n"
             "pin GP0, with 115200 baud: see `torchette/build/bare/rp2040.cpp`."
@@ -162,10 +168,10 @@ def _board_texts(application: Application) -> dict[str, str]:
 
 
 def check_fit(application: Application, bill: Bill, outer: int) -> None:
-    """Compares what is known before linking with the board.
+    """Compares the memory that is known before linking with that of the board.
 
     Raises:
-        BuildError: the model alone is larger than flash, or its pools than RAM.
+        BuildError: the program is larger than flash, or its pools are larger than RAM.
     """
     board = application.board
     if isinstance(application.temp, int):
@@ -185,11 +191,11 @@ def check_fit(application: Application, bill: Bill, outer: int) -> None:
         parts = ", ".join(f"{what} {size:,}" for what, size in ram.items() if size)
         hints = []
         if bill.temp is not None and bill.temp.least < temp:
-            hints.append(f"--temp least takes {temp - bill.temp.least:,} bytes less, with slower kernels")
+            hints.append(f"--temp least saves {temp - bill.temp.least:,} bytes, with slower kernels")
         hints += [
             "a smaller --stack",
             "integers: torchette compile ... --quantize int8",
-            "compile to a budget: torchette compile ... --budget ram=64K --fit",
+            "compile for a budget: torchette compile ... --budget ram=64K --fit",
         ]
         raise BuildError(
             f"{application.name} does not fit the RAM of {board.name}: it needs {sum(ram.values()):,} bytes "
@@ -203,15 +209,15 @@ def check_fit(application: Application, bill: Bill, outer: int) -> None:
             f"{application.name} does not fit the flash of {board.name}: the program has {size:,} bytes "
             f"of {board.flash.size:,}, {size - board.flash.size:,} too many, before any code",
             code="does-not-fit-board",
-            hints=["quantize the weights, or choose a smaller model", "a board with more: --board, --flash"],
+            hints=["quantize the weights, or choose a smaller model", "a larger board: --board, --flash"],
         )
 
 
 class _Outer:
-    """The tensors of a method in the caller's memory, and how the caller passes them."""
+    """The tensors of a method in the caller's memory, and the code that passes them."""
 
     def __init__(self, method: MethodInfo) -> None:
-        self._tensors: list[tuple[str, str, TensorInfo]] = []  # variable, what it is, tensor
+        self._tensors: list[tuple[str, str, TensorInfo]] = []  # variable, description, tensor
         names: set[str] = set()
         self._inputs: list[tuple[int, str]] = []
         self._outputs: list[tuple[int, str]] = []
@@ -224,7 +230,7 @@ class _Outer:
             tensor = method.values[port.index].tensor
             if tensor is None or tensor.storage != "unplanned" or port.index in inputs:
                 continue
-            if tensor.dynamism != "dynamic_unbound":  # that one allocates memory while the method runs
+            if tensor.dynamism != "dynamic_unbound":  # such a tensor is allocated at run time
                 self._outputs.append((number, self._add("output", number, port.name, tensor, names)))
 
     def _add(self, kind: str, number: int, name: str, tensor: TensorInfo, names: set[str]) -> str:
@@ -254,7 +260,7 @@ class _Outer:
         dtypes = {variable: tensor.dtype for variable, _, tensor in self._tensors}
         given = dict(self._inputs)
         for number in range(len(method.inputs)):
-            if number not in given:  # fixed when the model was exported
+            if number not in given:  # fixed at export
                 lines.append(f"TORCHETTE_TRY(method->set_input(method->get_input({number}), {number}));")
                 continue
             if dtypes[given[number]] in _C_TYPES:
@@ -274,7 +280,7 @@ _TAKEN = {"fill", "give", "check", "run", "say", "say_number", "main", "line", "
 
 
 def pattern(tensor: TensorInfo) -> np.ndarray[Any, Any]:
-    """What `fill` of main.cpp writes into an input."""
+    """Returns the values that `fill` of main.cpp writes to an input."""
     count = int(np.prod(tensor.sizes))
     index: np.ndarray[Any, Any] = np.arange(count, dtype=np.int64)
     values: np.ndarray[Any, Any]
@@ -288,7 +294,7 @@ def pattern(tensor: TensorInfo) -> np.ndarray[Any, Any]:
 
 
 def _expected(model: Path, method: MethodInfo) -> dict[int, np.ndarray[Any, Any]]:
-    """The first values of each output that the image can compare; none where this machine cannot run the method."""
+    """Returns the first values of each output that the image can compare; empty if this machine cannot run the method."""
     from torchette.runtime import Runtime
 
     inputs = [method.values[port.index] for port in method.inputs]
@@ -306,7 +312,11 @@ def _expected(model: Path, method: MethodInfo) -> dict[int, np.ndarray[Any, Any]
 
 
 def _expected_header(expected: dict[int, np.ndarray[Any, Any]]) -> str:
-    lines = ["// What the model gave on the desk for the inputs that fill() makes.", "#pragma once", ""]
+    lines = [
+        "// Outputs of the model on the development machine, for the inputs of fill().",
+        "#pragma once",
+        "",
+    ]
     lines += ["#include <stdint.h>", ""]
     for number, values in expected.items():
         dtype = values.dtype.name
@@ -333,7 +343,7 @@ def _filled(template: str, **values: str) -> str:
 
 
 def _copy_runtime(board: Board, chosen: selection.Selection, folder: Path) -> list[Path]:
-    """Copies the core, the selected kernels and all that they include."""
+    """Copies the core, the selected kernels and all files that they include."""
     wanted: list[str] = [
         f"torchette/runtime/{source.name}"
         for source in (PACKAGE / "runtime").glob("*.cpp")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Boards with an RP2040, such as the Raspberry Pi Pico: the boot block, and text on UART0 (GP0, 115200 baud)
-// in place of semihosting, which needs a debugger. Registers and boot process: "RP2040 Datasheet", Raspberry
-// Pi.
+// Boards with an RP2040, such as the Raspberry Pi Pico: the boot block, and text output on UART0 (GP0, 115200
+// baud) instead of semihosting, which requires a debugger. Registers and boot process: "RP2040 Datasheet",
+// Raspberry Pi.
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,11 +15,11 @@ constexpr uint32_t kClear = 0x3000;  // writes to this alias of a register clear
 constexpr uint32_t kResets = 0x4000C000, kClocks = 0x40008000, kCrystal = 0x40024000;
 constexpr uint32_t kPins = 0x40014000, kUart = 0x40034000;
 
-/// Runs the processor and UART0 from the crystal of 12 MHz, and connects pin GP0.
+/// Clocks the processor and UART0 from the 12 MHz crystal, and connects pin GP0.
 void start_uart() {
   peripheral(kCrystal + 0x0C) = 47;  // start-up delay, 1 ms in units of 256 cycles
   peripheral(kCrystal) = 0xFAB << 12 | 0xAA0;
-  while (peripheral(kCrystal + 0x04) >> 31 == 0) {  // until it is stable
+  while (peripheral(kCrystal + 0x04) >> 31 == 0) {  // wait until it is stable
   }
   peripheral(kClocks + 0x30) = 2;  // reference clock: the crystal; the system clock follows it
   while (peripheral(kClocks + 0x38) != 1 << 2) {
@@ -36,7 +36,7 @@ void start_uart() {
   peripheral(kUart + 0x30) = 0x101;
 }
 
-// The code of the boot block; `call` calls the function of the ROM that the two letters in r1 name:
+// The code of the boot block; `call` calls the ROM function with the two-letter code in r1:
 //     movs r4, #0
 //     ldr r1, ="FC"          flash_flush_cache
 //     bl call
@@ -54,7 +54,7 @@ void start_uart() {
 //     blx r2
 //     blx r0
 //     pop {r4, pc}
-// The last word is the CRC-32 of the others, without which the ROM does not run them.
+// The last word is the CRC-32 of the others; the ROM runs only blocks with a valid CRC.
 __attribute__((section(".boot"), used)) const uint32_t boot_block[64] = {
     0x49092400, 0xf80af000, 0xf0004908, 0x4808f807, 0x60084908, 0xf381c806, 0x47108808, 0x8aa0b510,
     0x47908b22, 0xbd104780, 0x00004346, 0x00005843, 0x10000100, 0xe000ed08, 0,          0,
@@ -74,7 +74,7 @@ void semihosting_write(const char* text) {
   if (!is_started) start_uart();
   is_started = true;
   for (; *text != 0; ++text) {
-    while ((peripheral(kUart + 0x18) & 1 << 5) != 0) {  // the FIFO is full
+    while ((peripheral(kUart + 0x18) & 1 << 5) != 0) {  // wait while the FIFO is full
     }
     peripheral(kUart) = static_cast<uint8_t>(*text);
   }

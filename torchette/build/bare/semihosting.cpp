@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Semihosting: an operation and a block of words, handed to the debugger by a breakpoint. Operations:
-// "Semihosting for AArch32 and AArch64", Arm, and "RISC-V Semihosting". A board with its own output replaces
-// the functions, which are weak.
+// Semihosting: an operation and its arguments, passed to the debugger through a breakpoint. Operations:
+// "Semihosting for AArch32 and AArch64", Arm, and "RISC-V Semihosting". The functions are weak; a board with
+// its own output replaces them.
 #include "torchette/build/bare/semihosting.h"
 
 #include <stdint.h>
@@ -20,7 +20,7 @@ enum Operation : uintptr_t {
 };
 
 #ifdef __riscv
-// The two shifts mark the breakpoint; the three instructions have 32 bits and lie in one page.
+// The two shifts mark the breakpoint. The three instructions must be uncompressed and in one page.
 [[gnu::noinline]] intptr_t ask(Operation operation, const void* block) {
   register uintptr_t a0 asm("a0") = operation;
   register const void* a1 asm("a1") = block;
@@ -60,18 +60,18 @@ WEAK void semihosting_command_line(char* line, size_t size) {
 WEAK ptrdiff_t semihosting_read_file(const char* path, void* data, size_t size) {
   size_t length = 0;
   while (path[length] != 0) ++length;
-  const uintptr_t open[] = {word(path), 1, length};  // 1: for reading, as bytes
+  const uintptr_t open[] = {word(path), 1, length};  // 1: mode "rb"
   const intptr_t file = ask(kOpen, open);
   if (file < 0) return -1;
   const uintptr_t read[] = {static_cast<uintptr_t>(file), word(data), size};
-  const intptr_t left = ask(kRead, read);  // how many bytes are missing
+  const intptr_t left = ask(kRead, read);  // number of bytes that were not read
   const uintptr_t close[] = {static_cast<uintptr_t>(file)};
   ask(kClose, close);
   return left < 0 || static_cast<size_t>(left) > size ? -1 : static_cast<ptrdiff_t>(size) - left;
 }
 
 WEAK void semihosting_exit(int code) {
-  const uintptr_t block[] = {0x20026, static_cast<uintptr_t>(code)};  // the application has ended
+  const uintptr_t block[] = {0x20026, static_cast<uintptr_t>(code)};  // ADP_Stopped_ApplicationExit
   for (;;) ask(kExitExtended, block);
 }
 }

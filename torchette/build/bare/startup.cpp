@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Start-up of a Cortex-M or a RISC-V processor, before main(): the vector table, the floating-point unit,
-// initial values of memory. A fault is reported to the host and ends the program. No libc start-up is linked;
+// Start-up of a Cortex-M or RISC-V processor, before main(): vector table, floating-point unit, initial
+// values of memory. A fault is reported to the host and ends the program. No libc start-up is linked;
 // image.ld defines the symbols.
 #include "torchette/build/bare/startup.h"
 
@@ -20,7 +20,7 @@ extern const Function image_constructors_begin[], image_constructors_end[];
 [[noreturn]] void reset();
 [[noreturn]] void fault();
 #ifndef __riscv
-/// Interrupts of one's own are functions of these names; each is a fault where there is none.
+/// Applications define interrupt handlers with these names; by default, an interrupt is a fault.
 __attribute__((weak, alias("fault"))) void supervisor_call();
 __attribute__((weak, alias("fault"))) void pend_supervisor();
 __attribute__((weak, alias("fault"))) void system_tick();
@@ -29,7 +29,7 @@ __attribute__((weak, alias("fault"))) void system_tick();
 
 namespace {
 
-constexpr uint32_t kUnused = 0x57ac57ac;  // what the stack holds where nothing was written yet
+constexpr uint32_t kUnused = 0x57ac57ac;  // fill pattern of unused stack
 
 void write_hexadecimal(const char* name, uint32_t value) {
   char text[] = " 0x00000000";
@@ -49,7 +49,7 @@ void write_hexadecimal(const char* name, uint32_t value) {
 #else
 uint32_t& control_register(uint32_t address) { return *reinterpret_cast<uint32_t*>(address); }
 
-/// The stack of what was interrupted holds r0 to r3, r12, lr, pc, psr.
+/// The interrupted code's stack contains r0 to r3, r12, lr, pc, psr.
 [[noreturn]] __attribute__((used)) void report_fault(const uint32_t* stack) {
   uint32_t number;
   asm volatile("mrs %0, ipsr" : "=r"(number));
@@ -65,7 +65,7 @@ uint32_t& control_register(uint32_t address) { return *reinterpret_cast<uint32_t
 
 extern "C" {
 
-// The fault may be in the stack, so the handler begins a new one, and has no frame before that.
+// The fault may be caused by the stack, so the handler has no frame and switches to a new stack.
 #ifdef __riscv
 __attribute__((naked, aligned(4))) void fault() {
   asm volatile(
@@ -81,7 +81,7 @@ __attribute__((naked)) void fault() {
 }
 #endif
 
-/// Apart from reset(), since the compiler may save and use vector registers here.
+/// Separate from reset(), because the compiler may save and use vector registers here.
 [[noreturn]] __attribute__((noinline, used)) void start() {
   uint32_t* here;
 #ifdef __riscv
@@ -116,17 +116,17 @@ void reset() {
   control_register(0xE000ED88) |= 0xFu << 20;  // coprocessors 10 and 11: floating point, and vectors
 #endif
 #if __ARM_ARCH >= 8
-  asm volatile("msr msplim, %0" : : "r"(image_stack_begin));  // a stack that is too small is a fault
+  asm volatile("msr msplim, %0" : : "r"(image_stack_begin));  // a stack overflow is a fault
 #endif
   asm volatile("dsb\n isb" : : : "memory");
   start();
 }
 
-/// The processor reads this at reset: the stack, then a function for each of its exceptions.
+/// The processor reads this table at reset: the initial stack pointer, then a handler for each exception.
 __attribute__((section(".vectors"), used)) const Function vectors[16] = {
     reinterpret_cast<Function>(image_stack_end),
     reset,
-    fault,  // not maskable
+    fault,  // non-maskable
     fault,  // hard
     fault,  // memory management
     fault,  // bus

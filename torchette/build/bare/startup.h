@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an image can ask about its stack, whose size the linker script says.
+// Usage of an image's stack. The linker script defines its size.
 #pragma once
 
 #include <stddef.h>
@@ -8,9 +8,9 @@
 extern "C" {
 #endif
 
-/// Bytes of the stack.
+/// Returns the size of the stack in bytes.
 size_t stack_size(void);
-/// The most bytes of it that were in use since the image started.
+/// Returns the maximum number of stack bytes used since the image started.
 size_t stack_used(void);
 
 #ifdef __cplusplus

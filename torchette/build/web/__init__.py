@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: .pte files. Out: a folder from which a web page or Node.js runs them: torchette.wasm with the kernels that they
-# need, the JavaScript module that loads it, and the files. The folder is an npm package, too.
+# In: .pte files. Out: a folder for a web page or Node.js: torchette.wasm with the required kernels, the JavaScript module that
+# loads it, and the files. The folder is also an npm package.
 """Builds the runtime for browsers."""
 
 from __future__ import annotations
@@ -42,21 +42,22 @@ def build(
     """Writes torchette.wasm, torchette.js, torchette.d.ts, copies of the models and, if there is none, package.json.
 
     Args:
-        models: .pte files; none for a runtime with every kernel.
-        folder: created if it does not exist.
-        chosen: what the runtime must have, if not what the models need.
+        models: .pte files; if empty, the runtime contains every kernel.
+        folder: output folder; created if it does not exist.
+        chosen: selection of the runtime; by default that of the models.
         small: optimize kernels for size.
         log_level: as TORCHETTE_LOG_LEVEL; it includes the text of errors.
-        llm: for language models: also torchette_llm.wasm, llm.js with its types, and the chat page index.html, which opens the first model.
+        llm: also write torchette_llm.wasm, llm.js with its types, and the chat page index.html, which opens the first model.
         report: called for each source that is compiled, and before a program is linked.
 
     Returns:
-        The files that were written.
+        The paths of the written files.
 
     Raises:
         FormatError: a model is not a .pte file.
-        TargetError: a model needs what a browser does not have, such as a backend with another library.
-        MissingCompilerError, BuildError: ziglang is missing, or it fails.
+        TargetError: a model requires a feature that is not available in browsers, such as a backend with another library.
+        MissingCompilerError: ziglang is not installed.
+        BuildError: the compiler or linker failed.
     """
     target = find(TARGET)
     compiler = toolchain.find_compiler(target)

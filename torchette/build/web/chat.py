@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the URL of a language model. Out: the files of the page that chats with it, which `torchette build` writes into a folder
-# and `torchette serve` sends.
+# In: the URL of a language model. Out: the files of its chat page, for `torchette build` and `torchette serve`.
 """The chat page: `chat_page`."""
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ def chat_page(model: str | None, *, on_server: bool = False) -> dict[str, bytes]
 
     Args:
         model: the URL of the model that the page opens, relative to the page; None if the user chooses a file.
-        on_server: whether the URL is one of OpenAI's endpoint ``v1/models``, and the page talks to that server. By default the
-            URL is that of a .pte file, and the browser runs the model with torchette_llm.wasm and torchette.js.
+        on_server: whether the URL belongs to OpenAI's endpoint ``v1/models``, and the page uses that server. Otherwise, the URL
+            is that of a .pte file, and the browser runs the model with torchette_llm.wasm and torchette.js.
     """
     files = {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix != ".cpp"}
-    client = files.pop("server.js")  # has the same class as llm.js
+    client = files.pop("server.js")  # defines the same class as llm.js
     if on_server:
         files["llm.js"] = client
     if model is not None:

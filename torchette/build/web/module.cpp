@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The runtime as a WebAssembly module: an instance holds one program. Everything lies in the instance's
-// linear memory, one piece behind the other; the memory grows by what is asked for and goes with the
-// instance. torchette.js is the other side: it knows these exports and the layout of Description.
+// The runtime as a WebAssembly module. An instance contains one program. All memory is allocated
+// consecutively in the instance's linear memory, which grows on demand and is freed with the instance.
+// torchette.js calls these exports and depends on the layout of Description.
 #include "torchette/extension/backends.h"
 #include "torchette/extension/buffer_data_loader.h"
 #include "torchette/extension/error_name.h"
@@ -12,20 +12,20 @@
 
 TORCHETTE_WASM_IMPORT(log) void host_log(int level, const char* message, size_t length);
 TORCHETTE_WASM_IMPORT(now) double host_now();  // milliseconds
-extern "C" uint8_t __heap_base;                // where static data and the stack end; the linker's
+extern "C" uint8_t __heap_base;                // end of static data and the stack; defined by the linker
 
 namespace torchette {
 namespace {
 
 constexpr size_t kPage = 65536;
 
-uint8_t* top = &__heap_base;  // the first byte that nobody has
+uint8_t* top = &__heap_base;  // the first free byte
 
-/// Bytes that nobody had before, so they are zeros. Null where the host gives no more.
+/// Allocates zeroed bytes that were never used before. Returns null if the host provides no more memory.
 void* take(size_t size, size_t alignment) {
   const size_t start = (reinterpret_cast<uintptr_t>(top) + alignment - 1) & ~(alignment - 1);
   const size_t end = __builtin_wasm_memory_size(0) * kPage;
-  // the last page of the address space stays free, so that nothing wraps around
+  // The last page of the address space stays free, so that no address wraps around.
   if (start > SIZE_MAX - kPage || size > SIZE_MAX - kPage - start) return nullptr;
   if (start + size > end &&
       __builtin_wasm_memory_grow(0, (start + size - end + kPage - 1) / kPage) == SIZE_MAX)
@@ -34,14 +34,14 @@ void* take(size_t size, size_t alignment) {
   return reinterpret_cast<void*>(start);
 }
 
-/// What lasts as long as the instance.
+/// Allocates memory that is freed with the instance.
 class LastingMemory final : public MemoryAllocator {
  public:
   LastingMemory() : MemoryAllocator(0, nullptr) {}
   void* allocate(size_t size, size_t alignment) override { return take(size, alignment); }
 };
 
-/// Kernels' scratch memory. Grows where it stands as long as nobody took memory since.
+/// Allocates scratch memory of kernels. Grows in place if it is the last allocation.
 class ScratchMemory final : public MemoryAllocator {
  public:
   ScratchMemory() : MemoryAllocator(0, nullptr) {}
@@ -53,7 +53,8 @@ class ScratchMemory final : public MemoryAllocator {
       auto* const more =
           static_cast<uint8_t*>(here ? take(padding + size - free_size(), 1) : take(size, start));
       if (more == nullptr) return nullptr;
-      // elsewhere, what was handed out stays valid until the reset, which knows the new place alone
+      // If it does not grow in place, old allocations stay valid until the reset, which keeps only the new
+      // block.
       if (!here) begin_ = current_ = more;
       end_ = top;
     }
@@ -61,8 +62,8 @@ class ScratchMemory final : public MemoryAllocator {
   }
 };
 
-/// Tensors of sizes that only the run knows. A piece that came back is used again for one of its size class,
-/// a power of two.
+/// Allocates tensors with sizes that are known only at run time. Freed blocks are reused by size class, a
+/// power of two.
 class SizedMemory final : public DynamicAllocator {
  public:
   void* reallocate(void* old, size_t size) override {
@@ -92,22 +93,22 @@ class SizedMemory final : public DynamicAllocator {
   Piece* free_[32] = {};
 };
 
-/// A method with its memory. Never destroyed.
+/// A loaded method with its memory. Never destroyed.
 struct Loaded {
   HierarchicalAllocator planned;
   MemoryManager manager;
-  Span<Span<uint8_t>> lent;  // memory of the inputs that the program does not plan
+  Span<Span<uint8_t>> lent;  // memory of unplanned inputs
   Method* method;
 };
 
 extension::BufferDataLoader* loader = nullptr;
 Program* program = nullptr;
-Loaded** methods = nullptr;  // null: not loaded yet
+Loaded** methods = nullptr;  // null if not loaded
 LastingMemory lasting;
 ScratchMemory scratch;
 SizedMemory sized;
 
-/// A value, for JavaScript; `kind` says which members hold it.
+/// A value, for JavaScript; `kind` determines which members are set.
 struct Description {
   Tag kind;
   uint32_t dtype;
@@ -117,13 +118,13 @@ struct Description {
   TensorShapeDynamism dynamism;
   double number;
   int64_t integer;
-  SizesType sizes[kMaxDim];  // before the method is loaded, upper bounds
+  SizesType sizes[kMaxDim];  // maximum sizes before the method is loaded
   SizesType least[kMaxDim];
   DimOrderType order[kMaxDim];
 };
 Description description;
 
-/// Room for `count` objects of T, which are not constructed.
+/// Allocates `count` objects of T without constructing them.
 template <typename T>
 T* take_list(size_t count) {
   return count > SIZE_MAX / sizeof(T) ? nullptr : static_cast<T*>(take(count * sizeof(T), alignof(T)));
@@ -203,13 +204,13 @@ Error load(size_t index) {
   return Error::Ok;
 }
 
-/// Sets input `index` to a tensor of description.sizes, whose bytes the caller then writes to
+/// Sets input `index` to a tensor with description.sizes. The caller then writes its bytes to
 /// description.data.
 Error set_tensor(const Loaded& loaded, size_t index, ScalarType type, size_t dim) {
   const Value& own = loaded.method->get_input(index);
   TORCHETTE_CHECK(own.is_tensor() && dim <= kMaxDim, InvalidArgument,
-                  "input %zu is no tensor of %zu dimensions", index, dim);
-  // the order that the method wants
+                  "input %zu is not a tensor of %zu dimensions", index, dim);
+  // The dim order of the method.
   const Tensor target = own.to_tensor();
   const auto rank = static_cast<size_t>(target.dim());
   StridesType strides[kMaxDim];
@@ -266,9 +267,9 @@ uint32_t code(Error error) { return static_cast<uint32_t>(error); }
 
 }  // namespace
 
-// torchette.js opens one program, gives indices that it has counted, and loads a method before it uses it.
+// torchette.js opens one program, passes only valid indices, and loads a method before it uses it.
 
-/// Room for the bytes of a program; null where there is none.
+/// Allocates memory for the bytes of a program; returns null on failure.
 TORCHETTE_WASM_EXPORT(reserve) void* export_reserve(size_t size) { return take(size, 16); }
 TORCHETTE_WASM_EXPORT(open) uint32_t export_open(const void* data, size_t size) {
   loader = take_list<extension::BufferDataLoader>(1);
@@ -321,13 +322,12 @@ TORCHETTE_WASM_EXPORT(output) void export_output(size_t method, size_t index) {
 TORCHETTE_WASM_EXPORT(error_name) const char* export_error_name(uint32_t error) {
   return extension::error_name(static_cast<Error>(error));
 }
-/// Bytes of the linear memory that are in use: static data, the stack, the program and all that was taken
-/// since.
+/// Returns the used bytes of the linear memory: static data, stack, program and allocations.
 TORCHETTE_WASM_EXPORT(used) size_t export_used() { return reinterpret_cast<size_t>(top); }
 
 }  // namespace torchette
 
-// The platform.
+// Platform functions.
 extern "C" {
 void torchette_pal_init(void) {}
 void torchette_pal_abort(void) { __builtin_trap(); }

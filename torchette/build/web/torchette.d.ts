@@ -9,13 +9,13 @@ export type TypedArray =
   | Uint8Array | Uint8ClampedArray | Int8Array | Uint16Array | Int16Array | Uint32Array | Int32Array
   | BigUint64Array | BigInt64Array | Float32Array | Float64Array;
 
-/** `code` is the runtime's name of the error, such as "InvalidArgument"; `message` is what it logged. */
+/** `code` is the runtime's name of the error, such as "InvalidArgument"; `message` contains its log messages. */
 export class TorchetteError extends Error {
   readonly code: string;
   constructor(code: string, message: string);
 }
 
-/** A tensor without gaps. float16 and bfloat16 are held as their bits in a Uint16Array, bool as 0 and 1. */
+/** A contiguous tensor. float16 and bfloat16 are stored as bits in a Uint16Array, bool as 0 and 1. */
 export class Tensor {
   readonly data: TypedArray;
   readonly shape: number[];
@@ -26,13 +26,13 @@ export class Tensor {
 export type Value = Tensor | number | bigint | boolean | null;
 export type Input = Value | TypedArray;
 
-/** A value of a method's signature; what follows `kind` is there for tensors. */
+/** A value of a method's signature; the members after `kind` are set for tensors. */
 export interface Signature {
   kind: "none" | "tensor" | "string" | "double" | "int" | "bool" | "list";
   dtype?: DType | "unknown";
-  /** Upper bounds where the shape is dynamic. */
+  /** Maximum sizes if the shape is dynamic. */
   shape?: number[];
-  /** Lower bounds. */
+  /** Minimum sizes. */
   least?: number[];
   /** Dimensions from outermost to innermost in memory. */
   dimOrder?: number[];
@@ -40,13 +40,13 @@ export interface Signature {
 }
 
 export interface LoadOptions {
-  /** Where torchette.wasm is, its bytes, or compiled; by default beside torchette.js. */
+  /** URL, bytes or compiled module of torchette.wasm; by default the file next to torchette.js. */
   wasm?: string | URL | Response | Blob | ArrayBuffer | ArrayBufferView | WebAssembly.Module;
-  /** What the runtime logs; level is D, I, E or F. */
+  /** Receives the log of the runtime; level is D, I, E or F. */
   log?: (level: string, message: string) => void;
 }
 
-/** A program. Not to be used while one of its calls is running, which in one thread cannot happen. */
+/** A program. Not thread-safe: do not use it from several threads. */
 export class Module {
   private constructor();
   static load(source: string | URL | Response | Blob | ArrayBuffer | ArrayBufferView, options?: LoadOptions): Promise<Module>;

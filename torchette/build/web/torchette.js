@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// In: a .pte program and typed arrays. Out: typed arrays. Runs in browsers, workers and Node.js; needs torchette.wasm,
-// which `torchette build --target wasm32-browser` puts beside it, and nothing else. Types: torchette.d.ts.
+// Runs a .pte program on typed arrays, in browsers, workers and Node.js. Requires only torchette.wasm, which
+// `torchette build --target wasm32-browser` writes next to this file. Types: torchette.d.ts.
 
-// By torch's number: name and the array that holds it (torchette/schema/dtypes.def; tests/build/test_web.py compares them).
+// torch's number -> name and array type (torchette/schema/dtypes.def; tests/build/test_web.py compares them).
 const DTYPES = new Map([
   [0, ["uint8", Uint8Array]],
   [1, ["int8", Int8Array]],
@@ -24,7 +24,7 @@ const [NONE, TENSOR, , DOUBLE, INT, BOOL] = KINDS.keys();
 const MAX_DIM = 16;
 const STATIC = 0;
 
-/** What goes wrong. `code` is the runtime's name of the error, such as "InvalidArgument". */
+/** An error. `code` is the runtime's name of the error, such as "InvalidArgument". */
 export class TorchetteError extends Error {
   constructor(code, message) {
     super(message);
@@ -33,13 +33,13 @@ export class TorchetteError extends Error {
   }
 }
 
-/** Elements in row-major order (that of the method's dim order, where it has another) and their sizes. */
+/** Elements in row-major order (or in the dim order of the method, if it differs), and their sizes. */
 export class Tensor {
   constructor(data, shape = [data.length], dtype = undefined) {
     if (!ArrayBuffer.isView(data) || data instanceof DataView)
-      throw new TorchetteError("InvalidArgument", "the data of a tensor are a typed array, such as Float32Array");
+      throw new TorchetteError("InvalidArgument", "the data of a tensor must be a typed array, such as Float32Array");
     if (dtype !== undefined && !NUMBERS.has(dtype))
-      throw new TorchetteError("InvalidArgument", `there is no dtype ${dtype}; the dtypes are ${[...NUMBERS.keys()].join(", ")}`);
+      throw new TorchetteError("InvalidArgument", `there is no dtype ${dtype}; dtypes: ${[...NUMBERS.keys()].join(", ")}`);
     const count = shape.reduce((product, size) => product * size, 1);
     if (shape.length > MAX_DIM || !shape.every((size) => Number.isInteger(size) && size >= 0 && size < 2 ** 31) || count !== data.length)
       throw new TorchetteError("InvalidArgument", `${data.length} elements do not make a tensor of shape [${shape.join(", ")}]`);
@@ -48,19 +48,19 @@ export class Tensor {
     this.dtype = dtype ?? dtypeOf(data);
     const width = DTYPES.get(NUMBERS.get(this.dtype))[1].BYTES_PER_ELEMENT;
     if (width !== data.BYTES_PER_ELEMENT)
-      throw new TorchetteError("InvalidArgument", `elements of ${dtype} have ${width} bytes, those of ${data.constructor.name} ${data.BYTES_PER_ELEMENT}`);
+      throw new TorchetteError("InvalidArgument", `elements of ${dtype} have ${width} bytes, but elements of ${data.constructor.name} have ${data.BYTES_PER_ELEMENT}`);
   }
 }
 
-/** The first dtype that such an array holds; float16, bfloat16 and bool have to be named. */
+/** Returns the default dtype of an array type; float16, bfloat16 and bool must be passed explicitly. */
 function dtypeOf(data) {
   for (const [name, Type] of DTYPES.values())
     if (data instanceof Type && name !== "float16") return name === "bfloat16" ? "uint16" : name;
   if (data instanceof Uint8ClampedArray) return "uint8";
-  throw new TorchetteError("InvalidArgument", `no dtype is held by ${data.constructor.name}`);
+  throw new TorchetteError("InvalidArgument", `${data.constructor.name} does not correspond to a dtype`);
 }
 
-/** A program in an instance of the runtime that it has for itself; both go when nobody refers to them any more. */
+/** A program in its own instance of the runtime; both are garbage-collected. */
 export class Module {
   #wasm;
   #log = [];
@@ -70,8 +70,8 @@ export class Module {
   /**
    * Fetches and opens a program.
    * @param source a URL, a Response, a Blob, or the bytes of a .pte file.
-   * @param options wasm: where torchette.wasm is, or its bytes, or a compiled WebAssembly.Module; by default beside
-   *   this file. log(level, message): what the runtime has to say, besides to throwing it.
+   * @param options wasm: URL or bytes of torchette.wasm, or a compiled WebAssembly.Module; by default torchette.wasm next
+   *   to this file. log(level, message): receives log messages of the runtime, in addition to thrown errors.
    */
   static async load(source, { wasm = new URL("torchette.wasm", import.meta.url), log = () => {} } = {}) {
     const [bytes, compiled] = await Promise.all([bytesOf(source), compile(wasm)]);
@@ -109,41 +109,41 @@ export class Module {
     }
   }
 
-  /** The names of the program's methods. */
+  /** Names of the program's methods. */
   get methods() {
     return [...this.#methods.keys()];
   }
 
-  /** What a method takes: for each input kind and, for tensors, dtype, shape (upper bounds) and least sizes. */
+  /** Returns the inputs of a method: kind and, for tensors, dtype, shape (maximum sizes) and minimum sizes. */
   inputs(method = "forward") {
     return structuredClone(this.#method(method).inputs);
   }
 
-  /** What a method gives, in the same form. */
+  /** Returns the outputs of a method, in the form of inputs(). */
   outputs(method = "forward") {
     return structuredClone(this.#method(method).outputs);
   }
 
-  /** Bytes of linear memory in use: the runtime, its stack, the program, and the methods that were loaded. */
+  /** Bytes of linear memory in use: runtime, stack, program, and loaded methods. */
   get memory() {
     return this.#wasm.used() >>> 0;
   }
 
-  /** Finds memory for a method and checks it; execute() does so by itself, once. */
+  /** Allocates the memory of a method and loads it; execute() does this on the first call. */
   loadMethod(method = "forward") {
     const entry = this.#method(method);
     if (!entry.loaded) this.#check(() => this.#wasm.load(entry.index));
     entry.loaded = true;
   }
 
-  /** The method called "forward" on these inputs, see execute(). */
+  /** Runs the method "forward", see execute(). */
   forward(...inputs) {
     return this.execute("forward", ...inputs);
   }
 
   /**
-   * Runs a method. Inputs are Tensors, typed arrays (of the shape that the method has, where only one is possible),
-   * numbers, bigints and booleans; null for what the export has fixed. Outputs are Tensors of their own, or such values.
+   * Runs a method. Inputs are Tensors, typed arrays (for inputs with a static shape), numbers, bigints and booleans; null
+   * for inputs that were fixed at export. Outputs are new Tensors, or such values.
    */
   execute(method, ...inputs) {
     const entry = this.#method(method);
@@ -170,16 +170,16 @@ export class Module {
     if (input === null || input === undefined) return;
     if (wanted.kind !== "tensor") {
       if (!["number", "bigint", "boolean"].includes(typeof input))
-        throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} is of kind ${wanted.kind}, a ${typeof input} is given`);
+        throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} has kind ${wanted.kind}, got ${typeof input}`);
       const kind = typeof input === "boolean" ? BOOL : wanted.kind === "double" ? DOUBLE : INT;
       if (kind === INT && typeof input === "number" && !Number.isSafeInteger(input))
-        throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} is an integer, ${input} is given`);
+        throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} must be an integer, got ${input}`);
       this.#check(() => this.#wasm.set_number(entry.index, index, kind, Number(input), kind === INT ? BigInt(input) : BigInt(Boolean(input))));
       return;
     }
     const tensor = input instanceof Tensor ? input : this.#tensorFor(entry, index, input);
     if (tensor.dtype !== wanted.dtype)
-      throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} is ${wanted.dtype}, ${tensor.dtype} is given`);
+      throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} has dtype ${wanted.dtype}, got ${tensor.dtype}`);
     const view = this.#view();
     tensor.shape.forEach((size, d) => view.setInt32(SIZES + 4 * d, size, true));
     this.#check(() => this.#wasm.set_tensor(entry.index, index, NUMBERS.get(tensor.dtype), tensor.shape.length));
@@ -187,13 +187,13 @@ export class Module {
     this.#bytes(data, nbytes).set(new Uint8Array(tensor.data.buffer, tensor.data.byteOffset, tensor.data.byteLength));
   }
 
-  /** A tensor of the shape that the method takes, where there is but one. */
+  /** Returns a tensor of the input's shape. Throws if the shape is dynamic. */
   #tensorFor(entry, index, array) {
     const { shape, least, dtype } = entry.inputs[index];
     if (!ArrayBuffer.isView(array) || array instanceof DataView)
-      throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} is a tensor: give a Tensor or a typed array`);
+      throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} must be a Tensor or a typed array`);
     if (least.some((size, d) => size !== shape[d]))
-      throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} may have several shapes: give new Tensor(data, shape)`);
+      throw new TorchetteError("InvalidArgument", `input ${index} of ${entry.name} has a dynamic shape: pass new Tensor(data, shape)`);
     const holds = DTYPES.get(NUMBERS.get(dtype))[1];
     return new Tensor(array, shape, array instanceof holds ? dtype : undefined);
   }
@@ -217,7 +217,7 @@ export class Module {
     });
   }
 
-  /** What the runtime has just described, copied out of its memory. */
+  /** Returns a copy of the value that the runtime described last. */
   #value() {
     const view = this.#view();
     switch (view.getUint32(KIND, true)) {
@@ -236,7 +236,7 @@ export class Module {
         return new Tensor(new Type(this.#wasm.memory.buffer.slice(data, data + nbytes)), shape, dtype);
       }
       default:
-        throw new TorchetteError("NotSupported", "an output that is a list has no form in JavaScript");
+        throw new TorchetteError("NotSupported", "list outputs are not supported in JavaScript");
     }
   }
 
@@ -245,7 +245,7 @@ export class Module {
     return { data: view.getUint32(DATA, true), nbytes: view.getUint32(NBYTES, true) };
   }
 
-  // made anew each time: growing the memory detaches what was made before
+  // Created for each access, because growing the memory detaches existing views.
   #view() {
     return new DataView(this.#wasm.memory.buffer, this.#at, DESCRIPTION);
   }
@@ -279,7 +279,7 @@ export async function bytesOf(source, progress = () => {}) {
   if (source instanceof Blob) return new Uint8Array(await source.arrayBuffer());
   const url = source instanceof Response ? null : new URL(source, globalThis.location?.href ?? import.meta.url);
   if (url?.protocol === "file:") {
-    // for Node.js alone: bundlers for browsers must not look for it, and leave a name that is computed
+    // Only in Node.js. The computed name prevents bundlers for browsers from resolving the module.
     const { readFile } = await import(/* webpackIgnore: true */ /* @vite-ignore */ ["node:fs", "promises"].join("/"));
     return readFile(url).catch((error) => {
       throw new TorchetteError("AccessFailed", error.message);
@@ -311,7 +311,7 @@ function compile(wasm) {
   const key = String(wasm);
   if (!compiled.has(key)) {
     const promise = bytesOf(wasm).then((bytes) => WebAssembly.compile(bytes));
-    promise.catch(() => compiled.delete(key)); // so that the next attempt asks again
+    promise.catch(() => compiled.delete(key)); // so that the next call retries
     compiled.set(key, promise);
   }
   return compiled.get(key);

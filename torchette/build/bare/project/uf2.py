@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: an image, as a 32-bit ELF file. Out: the UF2 file that the user copies onto a board. Projects have a copy of this file, so
-# it imports nothing of the package. Format: https://github.com/microsoft/uf2
+# In: an image, as a 32-bit ELF file. Out: the UF2 file that the user copies to a board. Projects contain a copy of this file, so
+# it must not import the package. Format: https://github.com/microsoft/uf2
 """Converts an image: python3 uf2.py IMAGE.elf IMAGE.uf2 FAMILY."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ PAYLOAD = 256  # bytes of each block; flash is written in pages of this size
 
 
 def blocks(elf: bytes, family: int) -> bytes:
-    """Returns a UF2 file with the bytes that an ELF file loads, for processors of a family."""
+    """Returns a UF2 file with the bytes that an ELF file loads, for a processor family."""
     table, size, count = *struct.unpack_from("<I", elf, 28), *struct.unpack_from("<2H", elf, 42)
     pages: dict[int, bytearray] = {}
     for at in range(table, table + size * count, size):
