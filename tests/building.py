@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# C++ for tests. CMake's trees of this checkout are configured once and shared by all tests and their processes: `dev`, which
-# `./dev setup` makes, and the same sources under sanitizers. Single programs are compiled through the compiler cache.
+# C++ for tests. The CMake build trees of this checkout are configured once and shared by all tests and their processes: `dev`,
+# which `./dev setup` creates, and the same sources under sanitizers. Single programs are compiled through the compiler cache.
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "dev"
 CXX = os.environ.get("CXX", "c++")
 CC = os.environ.get("CC", "cc")
-# `./dev` and tests/conftest.py name ccache where there is one; CMake asks for the same variable.
+# `./dev` and tests/conftest.py set ccache if it is installed; CMake reads the same variable.
 LAUNCHER = shlex.split(os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER", ""))
 FETCHED = ROOT / ".torchette" / "xnnpack"  # by `./dev xnnpack`
 
 _DEBUG = ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-Og", "-DTORCHETTE_BUILD_TESTS=ON")
 _PLAIN = ("-DTORCHETTE_BUILD_PYTHON=OFF", "-DTORCHETTE_BUILD_EXECUTOR_RUNNER=OFF")
-# AddressSanitizer and UndefinedBehaviorSanitizer, with all backends and the Python module; ThreadSanitizer; libFuzzer, of a
-# compiler of its own; torch's kernels.
+# AddressSanitizer and UndefinedBehaviorSanitizer, with all backends and the Python module; ThreadSanitizer; libFuzzer, with a
+# separate compiler; torch's kernels.
 TREES: dict[str, tuple[str, ...]] = {
     "asan": (*_DEBUG, "-DTORCHETTE_SANITIZE=ON", "-DTORCHETTE_ONE_LEVEL=ON"),
-    # without Vulkan's device, which no test of threads has: its shaders take 4 s
+    # without the Vulkan device, which tests of threads do not use: compiling its shaders takes 4 s
     "tsan": (
         *(*_DEBUG, *_PLAIN, "-DTORCHETTE_ONE_LEVEL=ON", "-DTORCHETTE_VULKAN=OFF"),
         "-DCMAKE_CXX_FLAGS=-fsanitize=thread -g1",
@@ -42,7 +42,7 @@ TREES: dict[str, tuple[str, ...]] = {
 
 
 def run(*command: str | Path, status: int = 0, **more) -> subprocess.CompletedProcess[str]:
-    """Runs a command whose exit status must be `status`; its output is text."""
+    """Runs a command, and checks that its exit status is `status`; returns its output as text."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **more)
     assert done.returncode == status, (
         f"{' '.join(map(str, command))}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
@@ -52,7 +52,7 @@ def run(*command: str | Path, status: int = 0, **more) -> subprocess.CompletedPr
 
 @contextlib.contextmanager
 def locked(folder: Path = BUILD) -> Iterator[None]:
-    """Nobody else builds in the folder meanwhile. Skips the test where nothing can be built."""
+    """Locks the build folder against other processes. Skips the test if the checkout cannot be built."""
     if shutil.which("cmake") is None or not (BUILD / "CMakeCache.txt").exists():
         pytest.skip("not built by ./dev setup")
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,19 +62,19 @@ def locked(folder: Path = BUILD) -> Iterator[None]:
 
 
 def configure() -> None:
-    """The folder as a checkout has it, after a test that made a wheel in it, too."""
+    """Restores the state of the build folder after a test that built a wheel in it."""
     cache = (BUILD / "CMakeCache.txt").read_text(encoding="utf-8")
-    # another cmake would write other command lines, and everything would be compiled anew
+    # another version of cmake would change the command lines, and everything would be compiled again
     cmake = next(line.partition("=")[2] for line in cache.splitlines() if line.startswith("CMAKE_COMMAND:"))
     run(cmake, "-S", ROOT, "-B", BUILD, "-U", "SKBUILD*", f"-DPython_EXECUTABLE={sys.executable}")
 
 
 def built(*targets: str, tree: str = "dev", options: Sequence[str] = ()) -> Path:
-    """The file of the first target of CMakeLists.txt, or of its Python module; only what has changed is compiled.
+    """Builds a target and returns the file of the first one, or of the Python module; compiles only changes.
 
     Args:
-        tree: "dev" or one of TREES, which is configured when its options change.
-        options: more of them, for a tree that one test alone uses.
+        tree: "dev" or one of TREES; it is configured again when its options change.
+        options: additional options, for a tree that only one test uses.
     """
     folder = BUILD.with_name(tree)
     with locked(folder):
@@ -88,7 +88,7 @@ def _configured(folder: Path, options: Sequence[str]) -> None:
     if folder.name == "asan":
         options = [*options, *_sanitized_xnnpack(folder / "library")]
     elif folder.name == "tsan" and (FETCHED / "build/libXNNPACK.a").exists():
-        # The library itself is not instrumented: what is watched is how we share its memory.
+        # The library is not instrumented: the sanitizer checks only how the backend shares its memory.
         options = [*options, f"-DTORCHETTE_XNNPACK_DIR={FETCHED}"]
     command = ["cmake", "-S", str(ROOT), "-B", str(folder), "-G", "Ninja", *options]
     command.append(f"-DPython_EXECUTABLE={sys.executable}")
@@ -99,16 +99,16 @@ def _configured(folder: Path, options: Sequence[str]) -> None:
 
 
 def _sanitized_xnnpack(library: Path) -> list[str]:
-    """CMake's option for XNNPACK under AddressSanitizer, kept in the user's cache as `./dev xnnpack` keeps its own.
+    """Returns CMake's option for XNNPACK under AddressSanitizer, which is built in the user's cache folder.
 
-    What checks, packs and schedules is instrumented. The 859 sources of microkernels are so where TORCHETTE_SANITIZE_ALL
-    is set: they read beyond their ends on purpose, tell the sanitizer so, and take minutes to compile.
+    The sources that check, pack and schedule are instrumented. The 859 sources of microkernels are instrumented only if
+    TORCHETTE_SANITIZE_ALL is set: they read out of bounds on purpose, tell the sanitizer so, and take minutes to compile.
     """
     microkernels = FETCHED / "build/libmicrokernels-prod.a"
     if not microkernels.exists():
         return []
     environment = {**os.environ, "CFLAGS": "-fsanitize=address -fno-omit-frame-pointer -g1"}
-    environment.pop("TORCHETTE_CACHE", None)  # that of tests goes with the checkout
+    environment.pop("TORCHETTE_CACHE", None)  # the cache of tests belongs to the checkout
     if not os.environ.get("TORCHETTE_SANITIZE_ALL"):
         environment["MICROKERNELS"] = str(microkernels.resolve())
     run("bash", ROOT / "torchette/backends/xnnpack/build_library.sh", library, env=environment)
@@ -118,11 +118,11 @@ def _sanitized_xnnpack(library: Path) -> list[str]:
 def program(
     path: Path, sources: Sequence[str | Path], *flags: str | Path, link: Sequence[str | Path] = ()
 ) -> Path:
-    """Compiles each source with the flags, through the compiler cache where there is one, and links a program.
+    """Compiles each source with the flags, through the compiler cache if available, and links a program.
 
     Args:
-        path: the program; objects lie beside it.
-        link: libraries and flags of the linker alone.
+        path: the program; objects are written next to it.
+        link: libraries and flags of the linker.
     """
     objects = [path.with_name(f"{path.name}-{i}-{Path(source).stem}.o") for i, source in enumerate(sources)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an image relies on before it runs a model: memory with a first value, constructors, the stack,
-// floating point, text, the host's command line and files, exit codes, faults. Ends with the number of the
-// first check that fails, with 42 where none does; the command line "fault", "stack" or "abort" ends it so.
+// Checks the environment that a model requires in an image: initialised memory, constructors, the stack,
+// floating point, text, the host's command line and files, exit codes, faults. The exit code is the number of
+// the first failed check, or 42. With the command line "fault", "stack" or "abort", the image ends in that
+// way.
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A headless Chromium that tests drive: pages, mouse, touch, pictures. It is spoken to in its DevTools protocol, over
-# a pair of pipes: messages of JSON with a zero byte behind each.
+# A headless Chromium for tests: pages, mouse, touch, screenshots. It is controlled through the DevTools protocol over a pair
+# of pipes: JSON messages, each terminated by a zero byte.
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 
-PATIENCE = 60  # seconds, for what a loaded machine does slowly
+PATIENCE = 60  # seconds; long enough for a loaded machine
 
 
 def find() -> str:
-    """The program; skips the test where there is none."""
+    """Returns the path of Chromium; skips the test if it is not installed."""
     for name in ("chromium", "chromium-browser", "google-chrome", "chrome"):
         if path := shutil.which(name):
             return path
-    pytest.skip("there is no Chromium (apt install chromium)")
+    pytest.skip("Chromium is not installed (apt install chromium)")
 
 
 class Chromium:
@@ -35,7 +35,7 @@ class Chromium:
 
     def __init__(self, width: int = 900, height: int = 640) -> None:
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        ours, theirs = os.pipe(), os.pipe()  # each (read, write): to the browser, from it
+        ours, theirs = os.pipe(), os.pipe()  # (read, write) pairs: to the browser, and from it
         command = [find(), "--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu"]
         command += [
             "--no-first-run",
@@ -44,7 +44,7 @@ class Chromium:
             "--touch-events=enabled",
         ]
         command += [f"--user-data-dir={self._folder.name}", "about:blank"]
-        # it reads from 3 and writes to 4, which may be taken here
+        # it reads from descriptor 3 and writes to 4, which may be in use in this process
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (ours[0], theirs[1])]
         self._process = subprocess.Popen(
             command,
@@ -57,7 +57,7 @@ class Chromium:
             os.close(end)
         self._to, self._from = os.fdopen(ours[1], "wb", 0), os.fdopen(theirs[0], "rb")
         self._last, self._session = 0, None
-        self.errors: list[str] = []  # of the page's scripts
+        self.errors: list[str] = []  # errors of the page's scripts
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
@@ -75,7 +75,7 @@ class Chromium:
         self._folder.cleanup()
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """A command of the protocol and its answer."""
+        """Sends a command of the protocol and returns its result."""
         self._last += 1
         message: dict[str, Any] = {"id": self._last, "method": method, "params": params}
         if self._session:
@@ -100,19 +100,19 @@ class Chromium:
         return message
 
     def resize(self, width: int, height: int, *, dark: bool = False) -> None:
-        """Another window, in pixels."""
+        """Sets the size of the window in pixels."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **metrics)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def open(self, url: str, ready: str) -> None:
-        """Goes to a page and waits until the expression is true there."""
+        """Opens a page and waits until the expression is true."""
         self.call("Page.navigate", url=url)
         self.wait(f"document.readyState === 'complete' && ({ready})")
 
     def wait(self, ready: str) -> None:
-        """Until the expression is true."""
+        """Waits until the expression is true."""
         end = time.monotonic() + PATIENCE
         while not self.value(ready):
             assert time.monotonic() < end, (
@@ -121,13 +121,13 @@ class Chromium:
             time.sleep(0.05)
 
     def value(self, expression: str) -> Any:
-        """What a JavaScript expression is in the page; promises are waited for."""
+        """Returns the value of a JavaScript expression in the page; awaits promises."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def drag(self, points: list[tuple[float, float]], *, touch: bool = False) -> None:
-        """Along the points (pixels of the page) with the left button or one finger."""
+        """Drags along the points (in page pixels) with the left button or one finger."""
         if touch:
             for i, (x, y) in enumerate(points):
                 kind = "touchMove" if i else "touchStart"
@@ -139,12 +139,12 @@ class Chromium:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
 
     def picture(self) -> bytes:
-        """A PNG of the window."""
+        """Returns a screenshot of the window as PNG."""
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
 
 class Served:
-    """A folder on a port of this machine, as a context manager that gives the URL."""
+    """Serves a folder on a local port; the context manager returns the URL."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What tests of other machines share: the compilers that are here, and the emulators.
+# Shared by tests of other machines: the installed compilers and emulators.
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from torchette.build.toolchain import Compiler
 needs_emulator = pytest.mark.skipif(
     shutil.which("qemu-system-arm") is None, reason="apt install qemu-system-arm"
 )
-# Two boards stand for all of them every day: Cortex-M4 has no vectors, Cortex-M55 has them. --full runs every board with each
-# compiler: ziglang first compiles its own C and C++ libraries for each target.
+# Two boards are tested daily: Cortex-M4 without vector instructions, Cortex-M55 with them. --full runs every board with each
+# compiler: ziglang first compiles its C and C++ libraries for each target.
 QUICK = {("mps2-an386", "gcc"), ("mps3-an547", "gcc")}
 
 
@@ -28,14 +28,14 @@ def _marks(board: str, kind: str) -> tuple:
     return () if (board, kind) in QUICK else (pytest.mark.slow,)
 
 
-# GNU's compiler for RISC-V has no C++ library in Debian.
+# Debian has no C++ library for the GNU compiler for RISC-V.
 each_board = [
     pytest.param(board.name, kind, id=f"{board.name}-{kind}", marks=_marks(board.name, kind))
     for board in BOARDS.values()
     for kind in ("gcc", "zig")
     if board.emulator and (kind == "zig" or not board.target.startswith("riscv"))
 ]
-# qemu has no RP2040. Its micro:bit has a Cortex-M0, which runs the same instructions and also traps misaligned access.
+# qemu does not emulate the RP2040. Its micro:bit has a Cortex-M0 with the same instructions, which also traps misaligned access.
 MICROBIT = dataclasses.replace(
     BOARDS["rp2040"],
     name="microbit",
@@ -48,7 +48,7 @@ MICROBIT = dataclasses.replace(
 
 
 def emulated(target: targets.Target) -> list[str]:
-    """The command that runs programs of a target with files; skips the test where it is not there."""
+    """Returns the command that runs programs of a target with files; skips the test if it is not installed."""
     if not target.emulator:
         return []
     if shutil.which(target.emulator[0]) is None:
@@ -57,16 +57,16 @@ def emulated(target: targets.Target) -> list[str]:
 
 
 def with_zig(*names: str) -> list:
-    """Parameters (target, "zig"), which take minutes where a target is new."""
+    """Parameters (target, "zig"); the first build for a target takes minutes."""
     return [pytest.param(name, "zig", id=f"{name}-zig", marks=pytest.mark.slow) for name in names]
 
 
-# 64 bits with vectors, dot products and matrix products, and 32 bits. RISC-V has no code of its own: --full runs it.
+# 64-bit with vector, dot-product and matmul instructions, and 32-bit. RISC-V has no specific code and runs only with --full.
 GATE = {"aarch64-linux", "armv7-linux"}
 
 
 def with_gcc(*names: str) -> list:
-    """Parameters (target, "gcc"): Debian's cross compilers, which have their libraries."""
+    """Parameters (target, "gcc"): Debian's cross compilers with their libraries."""
     return [
         pytest.param(
             name, "gcc", id=f"{name}-gcc", marks=pytest.mark.gate if name in GATE else pytest.mark.slow
@@ -75,7 +75,7 @@ def with_gcc(*names: str) -> list:
     ]
 
 
-# Windows with GNU's compiler, under Wine: minutes, as its kernels are compiled for three levels.
+# Windows with the GNU compiler, under Wine: takes minutes, because kernels are compiled for three levels.
 WINDOWS = pytest.param(
     "x86-64-windows",
     "gcc",
@@ -85,7 +85,7 @@ WINDOWS = pytest.param(
 
 
 def named(target: targets.Target, kind: str) -> str | None:
-    """How `toolchain.find_compiler` takes a compiler of that kind; skips the test where it is not here."""
+    """Returns the argument of `toolchain.find_compiler` for a kind of compiler; skips the test if it is not installed."""
     if kind == "zig":
         if importlib.util.find_spec("ziglang") is None:
             pytest.skip("pip install 'torchette[build]'")
@@ -97,13 +97,13 @@ def named(target: targets.Target, kind: str) -> str | None:
 
 
 def compiler(board: Board, kind: str) -> Compiler:
-    """A compiler for the board; skips the test where it is not here."""
+    """Returns a compiler for the board; skips the test if it is not installed."""
     target = targets.find(board.target)
     return toolchain.find_compiler(target, named(target, kind))
 
 
 def emulate(board: Board, image: Path, *words: str) -> tuple[int, str]:
-    """The exit code and the words of an image, which runs in its own folder."""
+    """Runs an image in its folder; returns the exit code and the output."""
     given = "".join(f",arg={word}" for word in words)
     if shutil.which(board.emulator[0]) is None:
         pytest.skip(f"apt install {board.emulator_package}")

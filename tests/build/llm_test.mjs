@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Talks to a language model through llm.js in Node.js: node llm_test.mjs FOLDER PROMPT MESSAGES prints what came out, and what
-// errors say, as JSON.
+// Generates text with a language model through llm.js in Node.js: node llm_test.mjs FOLDER PROMPT MESSAGES prints the results and
+// errors as JSON.
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
@@ -36,8 +36,8 @@ let turns = 0;
 const timer = setInterval(() => ++turns, 0);
 for await (const { token } of llm.generate(prompt, { slide: true, ignore_eos: true })) if (token === null || turns > 3) break;
 clearInterval(timer);
-result.left = llm.tokens.length; // left while it would go on for ever, and others had their turn
-// one answer at a time: a second one is refused, and the first continues; rewind() ends an answer
+result.left = llm.tokens.length; // stopped an endless generation, and other tasks ran meanwhile
+// one answer at a time: a second one is an error, and the first continues; rewind() ends an answer
 llm.rewind();
 const first = llm.generate(prompt, options);
 const begun = (await first.next()).value;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Runs programs through torchette.js in Node.js: node module_test.mjs FOLDER < {"name": [[numbers], shape]...}
-// prints what came out, and what errors say, as JSON.
+// prints the results and errors as JSON.
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 

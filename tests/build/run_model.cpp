@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs an embedded model on the inputs of the host's file "inputs" and writes the outputs' bytes as text.
-// Command line: POOL BYTES takes so many bytes from a pool: planned, method or temp. Ends with the error's
-// number.
+// Runs an embedded model on the inputs in the host's file "inputs" and writes the bytes of the outputs as
+// text. Command line: POOL BYTES limits a pool (planned, method or temp) to this size. The exit code is the
+// number of the error.
 #include <stdio.h>
 #include <string.h>
 

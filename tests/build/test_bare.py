@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Images for boards, run by the emulator. What start-up, semihosting and the few C functions promise holds on each board,
-# with each compiler; models in flash give the desk's answers in exactly the billed memory.
+# Images for boards, run by the emulator: start-up, semihosting and the minimal libc on each board with each compiler; models in
+# flash have the results of this machine, in exactly the billed memory.
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from torchette.exir import ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.runtime import Runtime
 
-# One worker, and one selection for all models: the kernels of a board are compiled once.
+# One worker, and one selection for all models, so that the kernels of a board are compiled once.
 pytestmark = [needs_emulator, pytest.mark.xdist_group("bare")]
 HERE = Path(__file__).parent
 MODELS = ("digits", "keyword_spotting")
-# Of the greatest result. Sums run in another order than on the desk, and where it has one instruction for a product and a
-# sum, there may be two.
+# Relative to the largest result. Sums are computed in another order than on this machine, and without fused multiply-add, there
+# are two roundings instead of one.
 TOLERANCE = 2e-6
 MEMORY_ALLOCATION_FAILED = 0x21
 
@@ -70,7 +70,7 @@ def test_an_image_starts_and_ends_as_it_should(bench: Bench) -> None:
     (bench.folder / "data.bin").write_bytes(b"bytes")
     assert emulate(bench.board, image) == (42, "hello from an image\n")
     assert emulate(bench.board, image, "image", "abort") == (254, "abort\n")
-    for wrong in ("fault", "stack"):  # an instruction that there is not, a stack that is too small
+    for wrong in ("fault", "stack"):  # an invalid instruction, a stack overflow
         code, text = emulate(bench.board, image, "image", wrong)
         assert code == 255 and text.startswith("fault: exception 0x0000000"), (code, text)
 
@@ -98,7 +98,7 @@ class IntegerCase(NamedTuple):
 
 @pytest.fixture(scope="module")
 def integer_cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, IntegerCase]:
-    """Keyword spotting in static int8, as the layers before the pool and as a whole, and layers in 8da4w."""
+    """Keyword spotting in static int8, up to the pooling layer and complete, and layers in 8da4w."""
     pytest.importorskip("torchao")
     from tests.backends.engine.passes.test_dynamic_linears import FORMS, Layers
     from tests.backends.engine.passes.test_integers import quantized
@@ -142,7 +142,7 @@ def test_a_model_in_flash_gives_the_desks_answer_in_the_billed_bytes(
         HERE / "run_model.cpp", name, [*runtime, Unit(folder / "net.c", (*common, "-x", "c++"))]
     )
     flash, _ = image_size(image, board)
-    assert flash <= board.flash.size, "what RAM begins with lies in flash, too"
+    assert flash <= board.flash.size, "initial values of RAM are also in flash"
     (argument,) = artifacts.args(name)
     (folder / "inputs").write_bytes(argument.numpy().tobytes())
 
@@ -202,7 +202,7 @@ def test_build_makes_an_image_of_each_model(
 
 
 def crc32(data: bytes) -> int:
-    """As the RP2040's boot ROM computes it: no reflection, no final inversion."""
+    """Computes the CRC of the RP2040's boot ROM: no reflection, no final inversion."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte << 24
@@ -212,7 +212,7 @@ def crc32(data: bytes) -> int:
 
 
 def test_an_image_of_the_rp2040_has_what_its_rom_asks_for(tmp_path: Path) -> None:
-    """A boot block with its CRC, vectors behind it, and a UF2 file. The model gives the desk's answer on a Cortex-M0."""
+    """A boot block with its CRC, followed by the vector table, and a UF2 file. Results on a Cortex-M0 match this machine."""
     board = boards.BOARDS["rp2040"]
     gcc = compiler(board, "gcc")
     net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Tanh()).eval()
@@ -267,7 +267,7 @@ def test_the_boot_block_of_the_rp2040_is_the_code_that_its_comment_shows(tmp_pat
 def test_what_does_not_fit_a_board_names_the_missing_bytes(
     model_files: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Ahead of time from the bill, and to the byte from the linker."""
+    """Before compiling from the bill, and exactly from the linker."""
     board = boards.BOARDS["mps2-an386"]
     gcc = compiler(board, "gcc")
     chosen = selection.of_files(list(model_files.values()))

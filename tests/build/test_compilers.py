@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Compilers that are neither GCC nor Clang: what those two offer beyond C++17 stands in two headers, and the other branch of
-# these headers compiles all sources, for Windows too, and computes the same.
+# Compilers other than GCC and Clang: extensions to C++17 are in two headers, and the other branch of these headers compiles all
+# sources, also for Windows, with the same results.
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from tests.building import CXX, ROOT, built, program, run
 
-# Where such things belong: the two headers; the C interface, which includes nothing of ours; what only GNU tools make:
-# firmware, WebAssembly, what packs weights for XNNPACK, the Python module's measure of the processor.
+# Files in which extensions are allowed: the two headers; the C interface, which includes no other file; files that only GNU
+# tools compile: firmware, WebAssembly, the weight packer of XNNPACK, the throughput measurement of the Python module.
 PLACES = (
     *("torchette/runtime/compiler.h", "torchette/kernels/lanes.h", "torchette/extension/c_api.h"),
     *(
@@ -34,7 +34,7 @@ SOURCES = sorted(
     for path in (ROOT / "torchette" / folder).rglob("*.cpp")
     if not {"aten", "llm"} & set(path.parts) and path.name != "platform_minimal.cpp"
 )
-# those with most vectors in them, and those that know of Windows
+# the sources with the most vector code, and those with code for Windows
 SAMPLE = (
     *("kernels/engine/scaled_gemm.cpp", "kernels/engine/chain_program.cpp", "runtime/method_load.cpp"),
     *("runtime/platform_posix.cpp", "extension/open_file.cpp", "extension/mmap_data_loader.cpp"),
@@ -54,7 +54,7 @@ def test_what_is_not_c_plus_plus_stands_in_its_places() -> None:
 
 
 def test_assembly_is_for_compilers_that_take_it() -> None:
-    """`asm` stands behind the name of a processor that Microsoft's compiler does not use."""
+    """`asm` is guarded by the macro of a processor that Microsoft's compiler does not define."""
     for path in (ROOT / "torchette").rglob("*.[ch]*"):
         name = str(path.relative_to(ROOT))
         if name.startswith(PLACES) or path.suffix not in (".cpp", ".h"):
@@ -64,7 +64,7 @@ def test_assembly_is_for_compilers_that_take_it() -> None:
             if line.startswith("#if"):
                 guards.append(line)
             elif line.startswith(("#elif", "#else")):
-                guards[-1] += line  # an #else of a guard that names none has none itself
+                guards[-1] += line  # an #else branch has the guard of its #if
             elif line.startswith("#endif"):
                 guards.pop()
             elif re.search(r"\basm( volatile)?\(", line):
@@ -84,7 +84,7 @@ def syntax(compiler: list[str], source: Path, generated: Path) -> None:
 
 
 def microsoft() -> list[str]:
-    """Clang with Microsoft's extensions and laxities, and the headers for Windows that ziglang has."""
+    """Clang in Microsoft compatibility mode, with the Windows headers of ziglang."""
     if importlib.util.find_spec("ziglang") is None:
         pytest.skip("pip install ziglang")
     import sys
@@ -96,7 +96,7 @@ def microsoft() -> list[str]:
         library / name
         for name in ("libcxx/include", "libcxxabi/include", "include", "libc/include/any-windows-any")
     ]
-    # how ziglang configures its C++ library
+    # the configuration of ziglang's C++ library
     defined = {
         "ABI_VERSION": 1,
         "ABI_NAMESPACE": "__1",

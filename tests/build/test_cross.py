@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Builds for other machines, run by an emulator: the runtime's own C++ tests, operators against eager, and a whole model
-# against the host. The gate runs AArch64 and ARMv7; --full runs every target with each compiler.
+# Builds for other machines, run by an emulator: the runtime's C++ tests, operators against eager, and a model against the
+# host. The gate runs AArch64 and ARMv7; --full runs every target with each compiler.
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Case:
 def compiled(module: torch.nn.Module, args: tuple[torch.Tensor, ...], path: Path, **how: str) -> Case:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # torchao's graphs are of inference already, and refuse eval()
+        # torchao's graphs are in inference mode, and do not support eval()
         module = module if isinstance(module, torch.fx.GraphModule) else module.eval()
         model = torchette.compile(module, args, **how)
     model.save(path)
@@ -96,7 +96,7 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[parity.Sam
 
 
 class Delegated(nn.Module):
-    """A network of every kind of layer that our kernels run in XNNPACK's place."""
+    """A network with every kind of layer for which library kernels replace XNNPACK."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,8 +121,8 @@ def delegated(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 class Stored(nn.Module):
-    """Layers whose weights stay of 8 and 4 bits, on one row and on many. All numbers are such that floats have each sum
-    exactly, in any order."""
+    """Layers with 8-bit and 4-bit weights, on one row and on several. All values are chosen so that float sums are exact in any
+    order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ def integers(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
 
 @pytest.fixture(scope="session")
 def chosen(mobilenet: Case, delegated: Case, operators: tuple[list, Case], integers: list[Case]) -> Selection:
-    """One for all, so that a target's kernels are compiled once."""
+    """One selection for all models, so that the kernels of a target are compiled once."""
     files = [case.path for case in (mobilenet, delegated, operators[1], *integers)]
     kernels = {
         f"cpu::{name}.out" for name in ("quantized_convolution", "weight_only_linear", "dynamic_linear")
@@ -184,18 +184,18 @@ def built(target: targets.Target, kind: str, chosen: Selection, folder: Path) ->
 
 
 def order_of(tensor: torch.Tensor) -> list[int]:
-    """Its dimensions from the outermost to the innermost in memory."""
+    """Returns the dimensions from the outermost to the innermost in memory."""
     return sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
 
 
 def outputs_of(made: Made, target: targets.Target, case: Case, folder: Path) -> list[torch.Tensor]:
-    """The outputs of the target's runner, in the dtypes and shapes of the host."""
+    """Returns the outputs of the target's runner, with the dtypes and shapes of the host."""
     for i, tensor in enumerate(case.args):
         in_memory = tensor.permute(order_of(tensor)).contiguous()
         in_memory.reshape(-1).view(torch.uint8).numpy().tofile(folder / f"in-{i}.bin")
     program, model, at = made.files["runner"], case.path, folder
     command = emulated(target)
-    if target.kind == "wasm":  # sees this folder only, as its root
+    if target.kind == "wasm":  # this folder is the root of its file system
         for file in (program, model):
             shutil.copyfile(file, folder / file.name)
         command = ["node", "--no-warnings", str(Path(__file__).with_name("wasi.mjs")), str(folder)]
@@ -270,10 +270,10 @@ def test_integers_give_the_same_bits_everywhere(
 ) -> None:
     target = targets.find(name)
     emulated(target)
-    if target.kind == "wasm":  # nothing else is run there
+    if target.kind == "wasm":  # other models are not run there
         chosen = selection.of_files([case.path for case in integers])
     if target.kind == "wasm" and shutil.which("node") is None:
-        pytest.skip("there is no Node.js (apt install nodejs)")
+        pytest.skip("Node.js is not installed (apt install nodejs)")
     made = built(target, kind, chosen, tmp_path)
     # with and without matmul and dot-product instructions, for static and dynamic layers
     for processor in ("max", "cortex-a76", "cortex-a53") if name == "aarch64-linux" else (None,):
@@ -284,7 +284,7 @@ def test_integers_give_the_same_bits_everywhere(
             assert all(map(torch.equal, outputs, case.expected)), (processor, case.path)
 
 
-# On Windows tests/build/test_presets.py runs them: no function of a platform is weak there.
+# tests/build/test_presets.py runs them on Windows, which has no weak platform functions.
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -308,7 +308,7 @@ def test_the_runtimes_own_tests_pass_on(name: str, kind: str, tmp_path: Path) ->
 
 
 class Products(torch.nn.Module):
-    """What takes scratch memory by the width of vectors: products, with the left side copied and in place, convolutions."""
+    """Operators with scratch memory that depends on the vector width: matmuls (left operand copied or in place), convolutions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -361,7 +361,7 @@ def test_the_memory_bill_is_exact(name: str, kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ziglang_builds_x86_64_for_speed(tmp_path: Path) -> None:
-    """For one level of the instruction set: which one the processor has, zig's library cannot ask."""
+    """For one instruction set level, because zig's library cannot detect the processor's level."""
     case = compiled(Product(), (torch.randn(40, 50), torch.randn(50, 30)), tmp_path / "product.pte")
     target = targets.find("x86-64-linux-musl")
     made = make(target, selection.of_files([case.path]), tmp_path / "build", small=False)
@@ -370,7 +370,7 @@ def test_ziglang_builds_x86_64_for_speed(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # ziglang compiles its libraries first
 def test_a_program_for_macos_is_one(tmp_path: Path) -> None:
-    """Nothing here can run it."""
+    """Checks only the file; this machine cannot run it."""
     case = compiled(Product(), (torch.ones(2, 2), torch.ones(2, 2)), tmp_path / "product.pte")
     made = make(
         targets.find("aarch64-macos"), selection.of_files([case.path]), tmp_path / "build", small=True
@@ -381,7 +381,7 @@ def test_a_program_for_macos_is_one(tmp_path: Path) -> None:
 
 
 def test_a_program_of_other_operators_is_refused_by_name(tmp_path: Path) -> None:
-    """On the host, with its own compiler: an operator, and a dtype of one that is there."""
+    """On the host: a missing operator, and a missing dtype of an included operator."""
     if shutil.which("c++") is None:
         pytest.skip("no C++ compiler")
 
@@ -442,7 +442,7 @@ def test_boards_get_an_image_that_gives_the_answers_of_the_desk(
     image = tmp_path / "made" / "images" / "soft" / "soft.elf"
     printed = run(*boards.find("mps2-an386").emulator, image).stderr
     assert "10 values are equal to the expected values" in printed
-    # the linker reports the missing flash to the byte
+    # the linker reports the exact size of the missing flash
     flash = 20_000
     words += ["-o", str(tmp_path / "short"), "--flash"]
     capsys.readouterr()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# iOS without a Mac: the presets configure, and ziglang compiles the library for iOS with the headers of Darwin that it has. The
-# app of examples/ios configures with a stand-in for the Swift compiler. Nothing is linked or run: that needs Apple's SDK.
+# iOS without a Mac: the presets configure, and ziglang compiles the library for iOS with its Darwin headers. The app of
+# examples/ios configures with a substitute for the Swift compiler. Linking and running would require Apple's SDK.
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLATFORMS = {
     "ios-simulator": ("iPhoneSimulator", "aarch64-ios-simulator", 7),
 }
 BINDING = ROOT / "torchette/extension/swift/Sources/Torchette/Torchette.swift"
-# What CMake asks a Swift compiler before it writes a project; the compiler itself is not in Debian.
+# Answers CMake's queries to a Swift compiler, which Debian does not have.
 SWIFT = """#!/bin/sh
 case "$*" in
   *-print-target-info*) echo '%s' ;;
@@ -37,7 +37,7 @@ INFO = {
 
 
 def options(preset: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Options of CMake that name ziglang in the place of Xcode, and a folder that is like Apple's SDK."""
+    """Returns CMake options that select ziglang instead of Xcode, and a substitute for Apple's SDK folder."""
     zig = Path(pytest.importorskip("ziglang").__file__).parent
     if shutil.which("cmake") is None or shutil.which("ninja") is None:
         pytest.skip("no cmake and ninja")
@@ -59,7 +59,7 @@ def options(preset: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[
 
 
 def platform_of(path: Path) -> int:
-    """The platform that a Mach-O object for 64-bit ARM is built for."""
+    """Returns the target platform of a Mach-O object for 64-bit ARM."""
     data = path.read_bytes()
     magic, processor, _, _, commands, *_ = struct.unpack_from("<8I", data)
     assert (magic, processor) == (0xFEEDFACF, 0x0100000C)
@@ -69,7 +69,7 @@ def platform_of(path: Path) -> int:
         if command == 0x32:  # LC_BUILD_VERSION
             return platform
         at += size
-    raise AssertionError("the object names no platform")
+    raise AssertionError("the object contains no platform")
 
 
 @pytest.mark.gate

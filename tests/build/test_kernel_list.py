@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's kernel lists: read, turned into C++ that compiles, and kernels that are chosen by dtype and dim order.
+# ExecuTorch's kernel lists are read and converted to C++ that compiles; kernels are selected by dtype and dim order.
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchette.runtime import operator_signatures
 
 pytest.importorskip("yaml")
 
-# A list of one's own: add for float32 matrices, rows or columns first, and for everything in this list's other entry.
+# A custom list: a kernel for float32 matrices in row-major or column-major order, and a kernel for other tensors.
 LIST = """
 - func: mine::blend.out(Tensor a, Tensor b, float share=0.5, *, Tensor(a!) out) -> Tensor(a!)
   variants: function
@@ -79,7 +79,7 @@ Tensor& add_out(KernelRuntimeContext&, const Tensor& a, const Tensor& b, const S
 }  // namespace mine::native
 """
 
-# In a process of its own, since it changes what addition is.
+# Runs in a separate process, because it replaces addition.
 SCRIPT = """
 import ctypes, sys
 import numpy as np
@@ -109,7 +109,7 @@ assert add("float64", False, 2, 1) == (6, None), "the built-in kernel"
 
 
 def compiled(folder: Path) -> None:
-    """Registration and functions of a list, against ExecuTorch's include paths."""
+    """Compiles registration and functions of a list with ExecuTorch's include paths."""
     (folder / "functions.cpp").write_text('#include "Functions.h"\n')
     for source in ("RegisterKernels.cpp", "functions.cpp"):
         flags = ["-std=c++17", "-Wall", "-Werror", "-fsyntax-only"]
@@ -186,7 +186,10 @@ def test_it_needs_no_torch(tmp_path: Path) -> None:
         (LIST.replace("Float, Double", "Float, Quad"), "there is no dtype Quad"),
         (LIST.replace("[T1, D1]", "[T1, D7]"), "there is no dim_order_alias D7"),
         (LIST.replace("D0: [0, 1]", "D0: [0, 2]"), "not a dim order: \\[0, 2\\]"),
-        (LIST.replace("        b: [T0, D0]\n", ""), "arg_meta names out, a; the tensors are a, b, out"),
+        (
+            LIST.replace("        b: [T0, D0]\n", ""),
+            "arg_meta contains out, a, but the tensors are a, b, out",
+        ),
         ("- [", "is not YAML"),
     ],
 )

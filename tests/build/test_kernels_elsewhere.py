@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The kernel tests on other machines: the same tests and the same samples of torch, with the kernels of an emulated machine.
+# The kernel tests on other machines: the same tests and samples of torch, with kernels in an emulator.
 # The gate runs the calls of tests/kernels/samples.py on ARMv7; --full runs everything on each machine.
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Kinds = Callable[[str], Sequence[str]]
 
 @pytest.fixture(scope="session")
 def command_of(tmp_path_factory: pytest.TempPathFactory) -> CommandOf:
-    """The command that runs the kernels of a target, which are compiled once."""
+    """Returns the command that runs the kernels of a target, which are compiled once."""
 
     @functools.cache
     def command(name: str) -> list[str]:
@@ -57,7 +57,7 @@ def called_by_tests(command: list[str], folder: Path, *arguments: str) -> set[st
 
 @pytest.mark.gate
 def test_calls_on_a_32_bit_machine(command_of: CommandOf, tmp_path: Path) -> None:
-    # The cases of planar convolutions have one with more elements than a 32-bit size_t can count.
+    # A case of planar convolutions has more elements than a 32-bit size_t can represent.
     test = f"test_kernel_is_its_pattern[planar_convolution-{kernel_levels()[0]}]"
     planar = f"tests/backends/engine/test_operators.py::{test}"
     called = called_by_tests(command_of("armv7-linux"), tmp_path, "tests/kernels/test_samples.py", planar)
@@ -82,7 +82,7 @@ def called_by_samples(command: list[str], names: Iterable[str], kinds: Kinds, li
 def test_every_kernel_passes_its_tests_on(name: str, command_of: CommandOf, tmp_path: Path) -> None:
     command = command_of(name)
     tests = ["tests/kernels", "tests/backends/engine/test_operators.py", "-m", "not safety and not gate"]
-    # test_parity.py compiles programs of this machine, test_isa.py starts processes of it.
+    # test_parity.py compiles programs for this machine, test_isa.py starts processes on it.
     others = ["--ignore=tests/kernels/test_parity.py", "--ignore=tests/kernels/test_isa.py"]
     called = called_by_tests(command, tmp_path, *tests, *others)
     called |= called_by_samples(command, parity.operators(), parity.two_dtypes, 1)

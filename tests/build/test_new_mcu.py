@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `torchette new mcu`: what it writes builds and runs at once, and needs nothing of this package; what cannot be built is
-# refused with the missing bytes.
+# `torchette new mcu`: the project builds and runs without changes and without this package; for models that do not fit, the
+# error contains the missing bytes.
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchette.cli import main
 
 
 class Net(torch.nn.Module):
-    """Two inputs, one of them of integers, and two outputs."""
+    """Two inputs, one of them an integer tensor, and two outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def test_a_new_project_builds_and_runs(board: str, kind: str, net: Path) -> None
 @needs_make
 @pytest.mark.parametrize("board", boards.BOARDS.values(), ids=lambda board: board.name)
 def test_a_project_says_how_its_board_is_used(board: boards.Board, net: Path) -> None:
-    """Nothing is compiled: make prints its commands."""
+    """make only prints its commands."""
     assert main(["new", "mcu", "firmware", "net.pte", "--board", board.name, "--stack", "2K"]) == 0
     folder = Path("firmware")
     for name in ("Makefile", "README.md", "image.ld", "main.cpp"):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The platform layer for an RTOS, examples/platform_freertos.cpp: it compiles against FreeRTOS's names, and each of the
-# runtime's calls comes to the RTOS. FreeRTOS itself is played by a few lines.
+# The platform layer for an RTOS, examples/platform_freertos.cpp, compiles with FreeRTOS's names and forwards each call of the
+# runtime to the RTOS. A few lines of test code replace FreeRTOS.
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_it_compiles_for_a_microcontroller_as_the_minimal_one_does(rtos: Path) -
         run("arm-none-eabi-g++", *flags, f"-I{rtos}", f"-I{ROOT}", "-c", source, "-o", made)
         lines = run("arm-none-eabi-nm", made).stdout.splitlines()
         defined[source.stem] = {line.split()[-1] for line in lines if line.split()[-2] in "TW"}
-        if source.stem == "platform_minimal":  # asks for nothing at all
+        if source.stem == "platform_minimal":  # has no external symbols
             assert not [line for line in lines if line.split()[-2] == "U"]
     assert (
         defined["platform_freertos"] == defined["platform_minimal"] and len(defined["platform_minimal"]) == 7

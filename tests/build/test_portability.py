@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What the core asks of a machine, read from the symbols of its objects: compiled for a processor without floating point, it
-# calls nothing but seven functions of memory and text and the platform's own.
+# Requirements of the core, from the symbols of its objects: compiled for a processor without floating point, it calls only
+# seven functions of memory and text, and the platform functions.
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def undefined(source: Path, folder: Path) -> set[str]:
-    """The symbols that an object asks others for, but for C++ functions of ours and the platform's."""
+    """Returns the undefined symbols of an object, except C++ functions of the runtime and platform functions."""
     made = folder / f"{source.stem}.o"
     include = [f"-I{core_size.ROOT}", f"-I{library.generated_folder()}"]
     subprocess.run([COMPILER, *core_size.FLAGS, *SOFT, *include, "-c", source, "-o", made], check=True)

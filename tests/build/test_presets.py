@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# CMakePresets.json against the table of targets; CMake without Python, and ExecuTorch's options that are answered.
+# CMakePresets.json matches the table of targets; CMake works without Python; ExecuTorch's options have an effect or a message.
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def variables(name: str) -> dict[str, str]:
 
 
 def test_each_target_has_a_preset() -> None:
-    """And iOS, which CMake alone builds, with Xcode: test_ios.py."""
+    """Also iOS, which is built only with CMake and Xcode: test_ios.py."""
     shown = {name for name, preset in PRESETS.items() if not preset.get("hidden")}
     assert shown == {*TARGETS, "ios", "ios-simulator"}
 
@@ -40,19 +40,19 @@ def test_presets_say_what_the_table_says(name: str) -> None:
     target, chosen = TARGETS[name], variables(name)
     assert (chosen.get("TORCHETTE_PLATFORM") == "minimal") == (target.kind == "bare")
     if chosen["CMAKE_CXX_COMPILER"] == "zig":
-        # named as CMake names a target: else it links a program to identify the compiler, and zig builds a C library
+        # with CMake's option for the target; otherwise CMake links a program to identify the compiler, and zig builds a C library
         flags = ("-target", chosen["CMAKE_CXX_COMPILER_TARGET"], *chosen.get("CMAKE_CXX_FLAGS", "").split())
         assert chosen["CMAKE_CXX_COMPILER_ARG1"] == "c++" and flags == target.zig
     else:
         assert chosen["CMAKE_CXX_COMPILER"] in (f"{target.gcc}g++", f"{target.gcc}clang++")
-        if name == "x86-64-windows":  # for any build with mingw
+        if name == "x86-64-windows":  # for all builds with mingw
             assert all(flag in (ROOT / "CMakeLists.txt").read_text() for flag in target.gcc_flags)
         else:
             assert chosen.get("CMAKE_CXX_FLAGS", "") == " ".join(target.gcc_flags)
 
 
 def how_often(name: str) -> tuple[pytest.MarkDecorator, ...]:
-    """One of each kind daily."""
+    """One target of each kind runs daily."""
     daily = ("aarch64-linux", "cortex-m4", "host", "wasm32-wasi", "x86-64-windows")
     return () if name in daily else (pytest.mark.gate,)
 
@@ -73,7 +73,7 @@ def test_presets_configure(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def tools_without_python(folder: Path) -> str:
-    """A search path with all of the system's programs but Python's."""
+    """Returns a search path with all programs of the system except Python."""
     folder.mkdir()
     for directory in ("/usr/local/bin", "/usr/bin", "/bin"):
         for tool in Path(directory).iterdir():
@@ -84,7 +84,7 @@ def tools_without_python(folder: Path) -> str:
 
 @pytest.mark.slow
 def test_a_plain_build_and_ctest_need_no_python(tmp_path: Path) -> None:
-    """docs/cpp-build.md: CMake with nothing but a compiler; the C++ tests run as they stand."""
+    """docs/cpp.md: CMake with only a compiler; the C++ tests run unchanged."""
     path = tools_without_python(tmp_path / "bin")
     if shutil.which("ctest", path=path) is None or shutil.which("c++", path=path) is None:
         pytest.skip("the system has no CMake and C++ compiler")
@@ -94,7 +94,7 @@ def test_a_plain_build_and_ctest_need_no_python(tmp_path: Path) -> None:
         if name == "HOME" or "CCACHE" in name or "LAUNCHER" in name
     }
     more = {"env": {**kept, "PATH": path}}
-    # beside the path CMake looks where systems have Python, too
+    # CMake also looks for Python outside the search path
     run("cmake", "-S", ROOT, "-B", tmp_path / "build", "-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON", **more)
     run("cmake", "--build", tmp_path / "build", "-j2", **more)
     printed = run("ctest", "--test-dir", tmp_path / "build", **more).stdout
@@ -103,7 +103,7 @@ def test_a_plain_build_and_ctest_need_no_python(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_windows_runs_the_tests_under_wine(tmp_path: Path) -> None:
-    """The preset for Windows: the runtime's own tests, and docs/c.md's program with the shared library."""
+    """The preset for Windows: the runtime's tests, and the program of docs/c.md with the shared library."""
     for tool in ("cmake", "ninja", "x86_64-w64-mingw32-g++", "wine"):
         if shutil.which(tool) is None:
             pytest.skip(f"./dev tools installs {tool}")
@@ -124,7 +124,7 @@ def test_windows_runs_the_tests_under_wine(tmp_path: Path) -> None:
     assert "AccessFailed" in run("wine", program, "none.pte", status=1).stderr
 
 
-# Those that ExecuTorch 1.5 declares, but for the ones that have a name here.
+# Options of ExecuTorch 1.5, except those that have an equivalent.
 OPTIONS = re.findall(
     r"\w+",
     """
@@ -147,7 +147,7 @@ XNNPACK_SHARED_WORKSPACE
 
 
 def test_executorch_s_options_are_answered(tmp_path: Path) -> None:
-    """Each is honoured, or CMake says why it is not; and nothing asks for Python."""
+    """Each option has an effect, or CMake prints why not; none requires Python."""
     if shutil.which("cmake") is None:
         pytest.skip("no cmake")
     asked = {
@@ -176,7 +176,7 @@ def test_executorch_s_options_are_answered(tmp_path: Path) -> None:
     without = [name for name, text in lines.items() if "no such option" in text]
     assert sorted(without) == ["BUILD_ANYTHING", "BUILD_PORTABLE_OPS_TOO"]
     assert "MAX_KERNEL_NUM: " in done.stdout
-    assert "BUILD_MPS has no effect" not in said  # there is nothing to turn off
+    assert "BUILD_MPS has no effect" not in said  # MPS is never built
     failed = run("cmake", "-S", ROOT, "-B", tmp_path, "-DTORCHETTE_BUILD_PYTHON=ON", *more, status=1)
     assert "TORCHETTE_BUILD_PYTHON needs Python" in " ".join(failed.stderr.split())
 
@@ -212,7 +212,7 @@ def test_executorch_s_selective_build_writes_the_selection(tmp_path: Path) -> No
 
 
 def test_a_platform_of_one_s_own_replaces_the_default_one(tmp_path: Path) -> None:
-    """EXECUTORCH_PAL_DEFAULT_FILE_PATH: the source is compiled in the place of platform_posix.cpp."""
+    """EXECUTORCH_PAL_DEFAULT_FILE_PATH: the source replaces platform_posix.cpp."""
     if shutil.which("cmake") is None:
         pytest.skip("no cmake")
     own = tmp_path / "pal.cpp"
@@ -229,7 +229,7 @@ def test_a_platform_of_one_s_own_replaces_the_default_one(tmp_path: Path) -> Non
 
 
 def test_a_project_that_contains_the_sources_links_either_name(tmp_path: Path) -> None:
-    """add_subdirectory(): generating fails if a target does not exist; options that a project sets are answered, too."""
+    """add_subdirectory(): generating fails if a target does not exist; options that a project sets also work."""
     if shutil.which("cmake") is None:
         pytest.skip("no cmake")
     (tmp_path / "CMakeLists.txt").write_text(f"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What a selective build is told: read from models, and the same operators as the runtime's own table.
+# Selections of selective builds: read from models, with the operators of the runtime's kernel table.
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `torchette build` says before it compiles anything: targets, compilers that are not there, backends that a target lacks.
+# Errors of `torchette build` before it compiles: targets, missing compilers, backends that a target does not support.
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_the_compiler_says_is_in_the_error(tmp_path: Path, monkeypatch: pyt
 
 
 def _appending(made: list[str]) -> toolchain.Report:
-    """A report that appends the name of each object that is made."""
+    """Returns a report function that records the name of each compiled object."""
 
     def report(stage: str, name: str, done: int, total: int) -> None:
         if done:
@@ -94,7 +94,7 @@ def test_an_object_is_made_again_only_when_what_it_reads_changes(
 
 
 def test_a_precompiled_header_changes_no_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With it, objects have the same bytes, and a change of a header that it includes compiles all of them again."""
+    """Objects have the same bytes as without it, and a change of an included header compiles all of them again."""
     if shutil.which("c++") is None:
         pytest.skip("no C++ compiler")
     driver = toolchain.find_compiler(targets.find("host"), "c++")
@@ -128,7 +128,7 @@ def test_a_precompiled_header_changes_no_object(tmp_path: Path, monkeypatch: pyt
 def test_a_build_shows_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """The first time; the second, there is nothing to do."""
+    """The first build shows progress; the second one has nothing to compile."""
     if shutil.which("c++") is None:
         pytest.skip("no C++ compiler")
     monkeypatch.setenv("TORCHETTE_CACHE", str(tmp_path / "cache"))
@@ -145,7 +145,7 @@ def test_a_build_shows_how_far_it_is(
 
 @pytest.mark.parametrize("name", [name for name, it in targets.TARGETS.items() if it.kind == "linux"])
 def test_programs_for_another_linux_are_static(name: str) -> None:
-    """With any compiler; those of this machine are not."""
+    """With any compiler; programs for this machine are dynamic."""
     for is_zig in (False, True):
         compiler = toolchain.Compiler(("c++",), ("c++",), ("ar",), "", is_zig, is_zig)
         assert ("-static" in make.link_flags(targets.find(name), compiler)) == (name != "host")
@@ -184,10 +184,10 @@ def test_a_source_that_others_call_is_compiled_with_them():
 
 
 def test_what_a_source_includes_brings_what_it_calls():
-    """For each kernel source: the headers that it includes lead to the sources that its object needs from the linker."""
+    """For each kernel source, the included headers determine the sources that its object requires at link time."""
     archive, nm = BUILD / "libtorchette_kernels.a", shutil.which("nm")
     if nm is None or not archive.exists():
-        pytest.skip("there is no nm, or nothing built")
+        pytest.skip("nm is not installed, or the runtime is not built")
     defined: dict[str, str] = {}
     asked: dict[str, set[str]] = {}
     for line in run(nm, "-A", archive).stdout.splitlines():
@@ -210,7 +210,7 @@ def test_what_a_source_includes_brings_what_it_calls():
 
 
 def test_webassembly_is_given_what_needs_no_threads():
-    """Its C++ library has none; the build itself is a test of the gate."""
+    """Its C++ library has no threads; a test of the gate builds it."""
     left: list[Path] = [unit.source for unit in library.extension_units(targets.find("wasm32-wasi"), ())]
     seen: set[Path] = set()
     while left:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The runtime as WebAssembly: models in Node.js, through torchette.js and through WASI, give what they give here.
+# The runtime as WebAssembly: models in Node.js, through torchette.js and WASI, have the same results as on this machine.
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ pytestmark = [pytest.mark.gate, pytest.mark.xdist_group("wasm")]
 def node(*arguments: str | Path, **more) -> str:
     program = shutil.which("node")
     if program is None:
-        pytest.skip("there is no Node.js (apt install nodejs)")
+        pytest.skip("Node.js is not installed (apt install nodejs)")
     return run(program, "--no-warnings", *arguments, **more).stdout
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models with a runtime that has their kernels, and sine.pte, which needs another one."""
+    """The models with a runtime for their kernels, and sine.pte, which requires another kernel."""
     if importlib.util.find_spec("ziglang") is None:
-        pytest.skip("there is no ziglang (pip install ziglang)")
+        pytest.skip("ziglang is not installed (pip install ziglang)")
     folder = tmp_path_factory.mktemp("web")
     for name in MODELS:
         (folder / f"{name}.pte").write_bytes(artifacts.our_file(name))
@@ -68,16 +68,16 @@ def test_models_give_what_they_give_here(in_node: dict, name: str) -> None:
     assert got["methods"] == ["forward"] and got["dtype"] == "float32" and got["shape"] == list(host.shape)
     assert got["inputs"][0]["shape"] == got["inputs"][0]["least"] == list(artifacts.args(name)[0].shape)
     np.testing.assert_allclose(np.reshape(got["data"], host.shape), host.numpy(), rtol=1e-5, atol=1e-6)
-    assert got["same"], "the second execution gives something else"
+    assert got["same"], "the second execution has other results"
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_memory_grows_as_billed(in_node: dict, name: str) -> None:
-    """Beside the bill there are the Method itself, its allocators, and what aligns the pools."""
+    """In addition to the bill, there are the Method, its allocators, and padding of the pools."""
     (bill,) = bills(artifacts.our_file(name), "wasm32")
     assert bill.temp is not None
     assert 0 <= in_node[name]["grown"] - bill.ram < 512
-    assert in_node[name]["kept"], "the second execution takes more"
+    assert in_node[name]["kept"], "the second execution allocates more memory"
 
 
 def test_errors_are_exceptions_with_the_runtime_s_words(in_node: dict) -> None:
@@ -104,7 +104,7 @@ def test_errors_are_exceptions_with_the_runtime_s_words(in_node: dict) -> None:
 
 
 def test_the_module_is_small_and_asks_for_nothing(folder: Path) -> None:
-    """Two imports, both of ours: no WASI, no C library's table of functions."""
+    """Two imports, both from torchette.js: no WASI, and no function table of a C library."""
     wasm = (folder / "torchette.wasm").read_bytes()
     script = "const m = new WebAssembly.Module(require('fs').readFileSync(process.argv[1]));"
     script += (
@@ -127,7 +127,7 @@ def test_the_folder_is_an_npm_package(folder: Path, tmp_path: Path) -> None:
     """Installed by npm, with its types, it runs the example of examples/digits."""
     npm = shutil.which("npm")
     if npm is None:
-        pytest.skip("there is no npm (apt install npm)")
+        pytest.skip("npm is not installed (apt install npm)")
     package = json.loads((folder / "package.json").read_text())
     assert package["version"] == torchette.__version__ and package["type"] == "module"
     packed = json.loads(run(npm, "pack", "--json", folder, cwd=tmp_path).stdout)[0]
@@ -164,10 +164,10 @@ webpack([one("web"), one("node")], (error, stats) => {
 
 
 def test_bundlers_take_the_package(folder: Path, tmp_path: Path) -> None:
-    """For browsers, without warnings. A bundle finds its runtimes, of programs and of language models."""
+    """For browsers, without warnings. A bundle finds the runtimes of programs and of language models."""
     npm = shutil.which("npm")
     if npm is None:
-        pytest.skip("there is no npm (apt install npm)")
+        pytest.skip("npm is not installed (apt install npm)")
     site = shutil.copytree(folder, tmp_path / "site")
     shutil.copyfile(ROOT / "torchette/llm/web/llm.js", site / "llm.js")
     (site / "torchette_llm.wasm").write_bytes(b"no WebAssembly")
@@ -280,10 +280,10 @@ llm.chat(messages, { tools: "tools" });
 
 @pytest.mark.slow
 def test_the_types_are_typescript(tmp_path: Path) -> None:
-    """Its compiler, from npm, takes what is right and refuses what is not."""
+    """The TypeScript compiler from npm accepts correct code and rejects incorrect code."""
     npm = shutil.which("npm")
     if npm is None:
-        pytest.skip("there is no npm (apt install npm)")
+        pytest.skip("npm is not installed (apt install npm)")
     (tmp_path / "package.json").write_text('{"type": "module"}')
     run(npm, "install", "--no-audit", "--no-fund", "typescript@5", cwd=tmp_path)
     package = tmp_path / "node_modules/torchette"

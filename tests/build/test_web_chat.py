@@ -34,7 +34,7 @@ def test_the_page_opens_the_model_of_its_url() -> None:
 def test_build_writes_the_models_name_into_the_page(
     models: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The compiler is left out: the page does not depend on it."""
+    """The compiler is replaced: the page does not depend on it."""
     for name in models:
         (tmp_path / name).write_bytes(double.program())
     nothing = toolchain.Compiler((), (), (), "", True, True)

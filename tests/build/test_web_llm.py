@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Language models in WebAssembly: llm.js in Node.js says what `Session` says here, token by token.
+# Language models in WebAssembly: llm.js in Node.js generates the same tokens as `Session`.
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEMPLATE = (
 @pytest.fixture(scope="module")
 def folder(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
     if importlib.util.find_spec("ziglang") is None:
-        pytest.skip("there is no ziglang (pip install ziglang)")
+        pytest.skip("ziglang is not installed (pip install ziglang)")
     folder = tmp_path_factory.mktemp("talk")
     source = folder / "source"
     shutil.copytree(small.folder, source, ignore=shutil.ignore_patterns("*.pte"))
@@ -42,7 +42,7 @@ def folder(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:  # n
 def test_answers_are_those_of_a_session(folder: Path) -> None:
     program = shutil.which("node")
     if program is None:
-        pytest.skip("there is no Node.js (apt install nodejs)")
+        pytest.skip("Node.js is not installed (apt install nodejs)")
     script = Path(__file__).with_name("llm_test.mjs")
     got = json.loads(run(program, "--no-warnings", script, folder, PROMPT, json.dumps(MESSAGES)).stdout)
     session = llm.Session(folder / "model.pte")
@@ -72,7 +72,7 @@ def test_answers_are_those_of_a_session(folder: Path) -> None:
 
 
 def test_the_page_has_what_it_names(folder: Path) -> None:
-    """And the runtime stays small."""
+    """The files that the page loads exist, and the runtime is small."""
     for name in ("index.html", "chat.js", "worker.js", "llm.js"):
         text = (folder / name).read_text(encoding="utf-8")
         for named in re.findall(r'(?:href|src|from|Worker\(|new URL\()\s*=?\s*"(?:\./)?([\w.]+)"', text):
@@ -85,7 +85,7 @@ def test_the_page_has_what_it_names(folder: Path) -> None:
 def test_the_guides_script_runs(folder: Path) -> None:
     program = shutil.which("node")
     if program is None:
-        pytest.skip("there is no Node.js (apt install nodejs)")
+        pytest.skip("Node.js is not installed (apt install nodejs)")
     page = (ROOT / "docs/browser.md").read_text(encoding="utf-8")
     (script,) = re.findall(r"^```javascript\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (folder / "guide.mjs").write_text(script, encoding="utf-8")
@@ -95,7 +95,7 @@ def test_the_guides_script_runs(folder: Path) -> None:
 
 
 def test_the_page_talks_in_a_browser(folder: Path) -> None:
-    """Its answer is a session's; the text grows while the page has its turn; nothing comes from elsewhere."""
+    """Its answer matches a session; text appears while the page stays responsive; nothing is loaded from other hosts."""
     chromium.find()
     session = llm.Session(folder / "model.pte")
     expected = session.chat([{"role": "user", "content": "Hello"}], max_tokens=60).run().text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A user's folder: model.py with models of several kinds, made once per test.
+# A folder of a user: model.py with several models, created for each test.
 
 from __future__ import annotations
 

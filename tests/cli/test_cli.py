@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The command line as a whole: help and warnings.
+# The command line: help and warnings.
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchette.errors import DelegationWarning
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The parser and those of all its commands."""
+    """Yields the parser and the parsers of all its commands."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -52,7 +52,7 @@ def test_help_fits_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     text = parser.format_help()
-    before, found, rest = text.partition("\n\n")[2].partition("\nexamples:\n")  # behind the usage
+    before, found, rest = text.partition("\n\n")[2].partition("\nexamples:\n")  # after the usage
     examples, _, after = rest.partition("\n\n")
     assert found and examples in (parser.description or "")
     assert before.strip()
@@ -91,6 +91,6 @@ def test_warnings_have_their_code_and_no_line_of_python(capsys: pytest.CaptureFi
 
 
 def test_no_verb_imports_torch() -> None:
-    """The help of every verb is there on a numpy-only installation, and quickly."""
+    """The help of every verb works with numpy only, and is fast."""
     code = "import sys; from torchette import cli; cli._parser(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

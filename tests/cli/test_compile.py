@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `torchette compile`, `run`, `bench`: a model's way over the command line.
+# `torchette compile`, `run` and `bench` on a model.
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_quantized_model_observes_the_files(folder: Path, capsys: Capture) -> 
     np.savez("day.npz", np.linspace(-1, 1, 4, dtype=np.float32).reshape(1, 4))
     assert main(["compile", "model.py:Net", "--quantize", "int8", "--calibration", "day.npz"]) == 0
     assert main(["inspect", "net.pte"]) == 0
-    assert "round" in capsys.readouterr().out  # integers are computed in floats here
+    assert "round" in capsys.readouterr().out  # integers are emulated with floats in this mode
 
 
 @pytest.mark.parametrize("scheme", ["int8", "int8-static"])
@@ -147,12 +147,12 @@ def test_random_calibration_is_said_in_every_output(folder: Path, capsys: Captur
     given = ["compile", "model.py:Net", "--quantize", "int8", "--calibration", "random"]
     assert main([*given, "--verify", "--report", "--report-page", "page.html"]) == 0
     statement = "the accuracy is meaningless"
-    assert capsys.readouterr().out.count(statement) == 2  # the report and the last lines
+    assert capsys.readouterr().out.count(statement) == 2  # in the report and the last lines
     assert statement in (folder / "page.html").read_text()
     assert main([*given, "--verify", "--json"]) == 0
     assert statement in json.loads(capsys.readouterr().out)["calibration"]
     assert main(["inspect", "net.pte"]) == 0
-    assert capsys.readouterr().out.count(statement) == 2  # a constant method and the receipt
+    assert capsys.readouterr().out.count(statement) == 2  # in a constant method and the receipt
     assert statement in torchette.load("net.pte").methods["forward_calibration"]()
 
 

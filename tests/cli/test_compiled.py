@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: folders and GGUF files given to verbs that run a language model, and outputs in missing folders. Out: cached programs,
+# In: folders and GGUF files for verbs that run a language model, and outputs in missing folders. Out: cached programs,
 # and errors before any long work.
 """`torchette.cli._compiled`, and the check of outputs."""
 
@@ -66,7 +66,7 @@ def test_chat_compiles_a_folder_once(
     monkeypatch.setattr(llm, "export", refused)
     assert cli.main(command) == 0 and not compiled
     assert capsys.readouterr().out == first.out
-    (folder / "generation_config.json").write_text("{} ")  # another file: another program
+    (folder / "generation_config.json").write_text("{} ")  # a changed file requires another program
     assert cli.main(command) == 1 and len(compiled) == 1
     assert f"`torchette llm compile {folder} -o tiny.pte` compiles the model" in capsys.readouterr().err
     assert list(cache.iterdir()) == [made]
@@ -123,7 +123,7 @@ def test_each_verb_that_writes_a_file_is_checked() -> None:
 def test_an_output_in_a_missing_folder_is_an_error_before_any_work(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """The input does not exist either: its error would come from the work."""
+    """The input does not exist either; its error would be raised later."""
     monkeypatch.chdir(tmp_path)
     assert cli.main([*words, "nothing", "-o", "else/x.npz"]) == 2
     said = capsys.readouterr().err
@@ -131,4 +131,4 @@ def test_an_output_in_a_missing_folder_is_an_error_before_any_work(
     assert cli.main([*words, "nothing", "-o", "."]) == 2
     assert "is a folder, not a file" in capsys.readouterr().err or words == (
         "run",
-    )  # whose suffixes are checked
+    )  # which check their suffixes

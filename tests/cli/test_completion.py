@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `torchette completion`: bash completes with the script; the scripts of the other shells have every command and option.
+# `torchette completion`: bash completes with the script; the scripts of other shells contain every command and option.
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def script(shell: str) -> str:
 
 @pytest.fixture(scope="module")
 def completed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What bash offers for each line, in a folder with net.pte."""
+    """Completions of bash for each line, in a folder with net.pte."""
     bash = shutil.which("bash")
     if bash is None:
-        pytest.skip("there is no bash")
+        pytest.skip("bash is not installed")
     folder = tmp_path_factory.mktemp("completion")
     (folder / "net.pte").touch()
     lines = {
@@ -64,7 +64,7 @@ def completed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         ("torchette llm ", ["compile", "adapter"]),
         ("torchette llm compile --cache f", ["float32", "float16"]),
         ("torchette completion z", ["zsh"]),
-        ("torchette run n", []),  # bash itself completes files
+        ("torchette run n", []),  # bash completes files
         ("torchette run --output n", []),
     ],
 )
@@ -89,7 +89,7 @@ def test_a_script_has_every_command_and_option(shell: str) -> None:
 def test_the_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
     program = shutil.which(shell)
     if program is None:
-        pytest.skip(f"there is no {shell}")
+        pytest.skip(f"{shell} is not installed")
     (tmp_path / "script").write_text(script(shell))
     done = subprocess.run([program, "-n", tmp_path / "script"], capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr, done.stderr
@@ -98,7 +98,7 @@ def test_the_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
 def test_fish_completes(tmp_path: Path) -> None:
     program = shutil.which("fish")
     if program is None:
-        pytest.skip("there is no fish")
+        pytest.skip("fish is not installed")
     lines = ["torchette ru", "torchette compile --quantize int8-", "torchette llm ad", "torchette run --meth"]
     calls = "\n".join(f"complete -C {shlex.quote(line)}" for line in lines)
     (tmp_path / "script").write_text(f"{script('fish')}\n{calls}\n")
@@ -113,8 +113,8 @@ def test_fish_completes(tmp_path: Path) -> None:
 def test_zsh_completes(tmp_path: Path) -> None:
     program = shutil.which("zsh")
     if program is None:
-        pytest.skip("there is no zsh")
-    # The functions of zsh's completion system print what they are asked to offer.
+        pytest.skip("zsh is not installed")
+    # Stubs of zsh's completion functions that print the completions.
     stubs = "compdef() {}; _files() { print files }; _describe() { print -r -- ${${(@P)2}%%:*} }"
     calls = "\n".join(
         f"words=({line}); CURRENT=$#words; PREFIX=${{words[-1]}}; _torchette"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `torchette diff`: the exit code says whether anything departs, the text says what.
+# `torchette diff`: exit code and text if an operator departs.
 
 from __future__ import annotations
 

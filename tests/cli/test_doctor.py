@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `torchette doctor` on a whole installation, and on installations where something is missing.
+# `torchette doctor` on complete and incomplete installations.
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `torchette embed`: what it writes is C99 and C++17, and runs with the runtime from constant memory and the pools alone,
-# each planned memory in an array of its own.
+# `torchette embed`: the sources are C99 and C++17, and run with the runtime from constant memory and the pools only, with a
+# separate array for each planned memory.
 
 from __future__ import annotations
 
@@ -133,13 +133,13 @@ def test_runs_from_constant_memory_and_the_pools(model: torchette.Model, incbin:
     places, used, numbers = run("./main").splitlines()
     method = describe("net.pte").methods[0]
     ports = [method.values[port.index].tensor for port in (*method.inputs, *method.outputs)]
-    # inputs and outputs lie in the arrays that the file names, and both arrays have been worked in
+    # inputs and outputs are in the arrays of the memory plan, and both arrays were written
     assert [int(word) for word in places.split()] == [*(port.memory_id for port in ports if port), 1, 1]
     used_bytes, pool_bytes = map(int, used.split())
     assert used_bytes == pool_bytes
     given = np.array(numbers.split(), np.float32).reshape(4, 16)
     np.testing.assert_array_equal(given, model(x))
-    # the program stands in read-only memory, where it is aligned
+    # the program is in read-only memory, and is aligned
     symbol = re.search(r"^([0-9a-f]+) ([A-Za-z]) net_program$", run("nm", "main"), re.M)
     assert symbol is not None and symbol[2] == "R" and int(symbol[1], 16) % 16 == 0
 
@@ -233,7 +233,7 @@ class Rows(torch.nn.Module):
 
 @pytest.fixture
 def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> torchette.Model:
-    """net.pte in the working folder: 1 to 64 rows, whose tensors take memory while the method runs."""
+    """net.pte in the working folder: 1 to 64 rows; its tensors are allocated at run time."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     sizes = ({0: torch.export.Dim("rows", min=1, max=64)},)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `torchette inspector`: the options of ExecuTorch's, under its module path too.
+# `torchette inspector`: the options of ExecuTorch's inspector, also under its module path.
 
 from __future__ import annotations
 

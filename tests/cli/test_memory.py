@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `torchette memory`: the bill as a table, as JSON and as a picture.
+# `torchette memory`: the bill as a table, as JSON and as a diagram.
 
 from __future__ import annotations
 

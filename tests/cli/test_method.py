@@ -41,7 +41,7 @@ RUNNING = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model that has no example inputs, and its file, whose first dimension is from 2 to 8."""
+    """A folder with a model without example inputs, and its file, with 2 to 8 rows."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "model.py").write_text(MODEL)
     net = [f"{folder}/model.py:Net", "--inputs", "3x4", "--inputs", "3:float32", "-o", f"{folder}/net.pte"]
@@ -78,7 +78,7 @@ def test_given_inputs_are_not_announced_as_random(capsys: pytest.CaptureFixture[
 
 @pytest.mark.usefixtures("folder")
 def test_diff_takes_inputs_and_dynamic_bounds_from_the_file(capsys: pytest.CaptureFixture[str]) -> None:
-    """The line in the README, for a model without example inputs."""
+    """The command in the README, for a model without example inputs."""
     assert main(["diff", "model.py:Net", "net.pte"]) == 0
     done = capsys.readouterr()
     assert done.out.startswith("nothing departs: ") and "minimum shape" not in done.out

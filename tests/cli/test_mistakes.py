@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Wrong command lines: the error that each one prints, its exit code, and the page that it names.
+# Invalid command lines: the error message, the exit code, and the page that the error refers to.
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.cli.conftest import MODEL
 from torchette import cli
 
-# (command line, first line behind the name of the command, a remedy, the page)
+# (command line, first line after the name of the command, a remedy, the page)
 MISTAKES = [
     # files and folders
     ("run nett.pte", "[no-such-file] there is no file nett.pte; did you mean net.pte?", "", "no-such-file"),

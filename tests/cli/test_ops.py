@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `torchette ops --coverage` says is what the kernel table and the stored result of the parity tests say.
+# `torchette ops --coverage` prints the kernel table and the stored result of the parity tests.
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `torchette profile`: where the time goes as a table, as JSON and as a trace.
+# `torchette profile`: times as a table, as JSON and as a trace.
 
 from __future__ import annotations
 

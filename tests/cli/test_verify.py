@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `torchette verify`, and with it how models are named on the command line.
+# `torchette verify`, and the ways to name models on the command line.
 
 from __future__ import annotations
 

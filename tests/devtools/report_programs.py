@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Programs that reports are made of: encoders of any number of layers, written as records, without a compiler.
+# Programs for tests of reports: encoders with any number of layers, written as records, without the compiler.
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from torchette.format import pte
 
 WIDTH = 64
-STEPS = (  # module in a layer, its class, operator, whether it has a weight, inputs: names of steps before
+STEPS = (  # module in a layer, its class, operator, whether it has a weight, inputs: names of previous steps
     ("attention.query", "Linear", "aten::mm", True, ("in",)),
     ("attention.key", "Linear", "aten::mm", True, ("in",)),
     ("attention.value", "Linear", "aten::mm", True, ("in",)),
@@ -23,7 +23,7 @@ STEPS = (  # module in a layer, its class, operator, whether it has a weight, in
 
 
 def encoder(layers: int, *, modules: bool = True, name: str = "forward") -> bytes:
-    """A program of 10 instructions a layer, each with its module and line, and an addition over each layer."""
+    """A program with 10 instructions per layer, each with module and line, and a residual addition in each layer."""
     values: list[Any] = []
     operators: dict[str, int] = {}
     instructions, lines, weights = [], [], [b""]
@@ -34,7 +34,7 @@ def encoder(layers: int, *, modules: bool = True, name: str = "forward") -> byte
         return len(values) - 1
 
     nbytes = WIDTH * WIDTH * 4
-    slots = 4  # of planned memory, taken in turn; the last one is the stream between layers
+    slots = 4  # of planned memory, used in turn; the last one contains the residual stream
 
     def planned(slot: int) -> int:
         return tensor(allocation_info=pte.AllocationDetails(1, slot * nbytes, 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Bundled programs in Python: written, run and held against what was expected; ExecuTorch reads ours.
+# Bundled programs in Python are written, run and compared with their expected outputs; ExecuTorch reads them.
 
 from __future__ import annotations
 

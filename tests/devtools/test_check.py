@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `torchette check` says has grown, and where: of two files whose difference is known.
+# `torchette check` reports the growth between two files with a known difference.
 
 from __future__ import annotations
 

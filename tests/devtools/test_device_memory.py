@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The memory bill: lifetimes and pictures are what a small plan says.
-# That the runtime takes exactly the billed bytes is held in tests/models/test_heapless.py.
+# The memory bill: lifetimes and diagrams of a small memory plan.
+# tests/models/test_heapless.py checks that the runtime allocates exactly the billed bytes.
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_loop_keeps_what_it_shares_with_the_outside() -> None:
     before = {t.value: (t.first, t.last) for t in tenants(method)}
     end = len(method.instructions)
     assert end == 5
-    # a jump from behind the sine back to the product: what crosses its border lives throughout the loop
+    # a jump from after the sine back to the multiplication: tensors that cross the loop boundary live throughout the loop
     jump = dataclasses.replace(method.instructions[0], index=end, kind="jump_false", inputs=[], outputs=[])
     jump.destination = 1
     method.instructions.append(jump)
@@ -123,7 +123,7 @@ def tensor(*sizes: int, dtype: int = FLOAT) -> tuple:
 
 
 def test_scratch_memory_is_what_a_kernel_asks_for() -> None:
-    # a sort keeps a line of (key, index) pairs of 16 bytes
+    # a sort stores a row of (key, index) pairs of 16 bytes
     outputs = [tensor(3, 100), tensor(3, 100, dtype=LONG)]
     assert runtime.scratch_bytes("aten::sort.values", [tensor(3, 100), 1, False, *outputs], LEVEL) == (
         1600,
@@ -133,15 +133,15 @@ def test_scratch_memory_is_what_a_kernel_asks_for() -> None:
 
 
 def test_scratch_memory_of_a_product_is_no_larger_than_the_product() -> None:
-    lanes = 4  # of the smallest level, which microcontrollers have, too
-    most = 384 * (3 * lanes + 1) * 4  # a panel of the greatest depth, and the column behind
+    lanes = 4  # of the lowest level, which microcontrollers also use
+    most = 384 * (3 * lanes + 1) * 4  # a panel of maximum depth, and the next column
     taken = {}
     for rows, inner, columns in ((1, 64, 64), (2, 0, 8), (2, 16, 8), (8, 16, 8), (8, 2000, 500)):
         arguments = [tensor(rows, inner), tensor(columns, inner), tensor(columns), tensor(rows, columns)]
         need = runtime.scratch_bytes("aten::linear.out", arguments, LEVEL)
         assert need is not None and need[0] == need[1] <= most
         taken[rows, inner, columns] = need[0]
-    assert taken[1, 64, 64] == 0  # a matrix times a vector reads both in place
+    assert taken[1, 64, 64] == 0  # matrix-vector multiplication reads both in place
     assert taken[2, 16, 8] == taken[8, 16, 8] <= 16 * (8 + 1) * 4
     image, point = tensor(1, 8, 16, 16), tensor(8, 8, 1, 1)
     arguments = [image, point, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, image]
@@ -172,7 +172,7 @@ def test_what_varies_is_said() -> None:
 
 
 def test_kernels_are_not_called_with_what_is_no_string() -> None:
-    """A file may name any value as an argument; here a tensor stands where gelu has its string."""
+    """A file can refer to any value as an argument; here, a tensor replaces the string argument of gelu."""
     tensor = (6, (2,), (0,))
     assert (
         runtime.scratch_bytes("aten::gelu.out", [tensor, tensor, tensor], runtime.kernel_levels()[0]) is None

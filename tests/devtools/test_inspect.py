@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `describe` and `torchette inspect` say about a file whose contents are known, ours and ExecuTorch's.
+# `describe` and `torchette inspect` on files of Torchette and ExecuTorch with known content.
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def validate(value: Any, schema: dict[str, Any], root: dict[str, Any], path: str
 
 
 def scaled_sum() -> bytes:
-    """Two methods on one weight: x[2, 3] + w, planned, with a stored line of source; and a number."""
+    """Two methods with a shared weight: x[2, 3] + w, planned, with a stored source line; and a constant method."""
 
     def tensor(**arguments: Any) -> Any:
         return pte.EValue(

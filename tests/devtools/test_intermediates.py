@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Values of instructions, chosen by number, operator, line and module, one after the other.
+# Intermediate values of instructions, selected by index, operator, line and module.
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_observers_that_fail_end_the_execution(made: tuple[nn.Module, bytes]) ->
     with pytest.raises(ZeroDivisionError, match="enough"):
         method.execute([torch.ones(2, 4)], fail)
     assert len(seen) == 2
-    assert len(method.execute([torch.ones(2, 4)])) == 1  # the next one runs, and is not observed
+    assert len(method.execute([torch.ones(2, 4)])) == 1  # the next execution succeeds, and is not observed
     assert len(seen) == 2
 
 

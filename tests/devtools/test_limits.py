@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What the processor can do: measured once, kept, measured again where what was kept is damaged, and no matter if it cannot be.
+# Limits of the processor are measured once and stored; damaged or unwritable files are handled.
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchette.devtools.limits import Limits, Store, limits
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of its own, and less time to measure."""
+    """A separate cache folder, and a shorter measurement."""
     monkeypatch.setenv("TORCHETTE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(module, "_SECONDS", 0.005)
     monkeypatch.setattr(module, "_MOST", 8 << 20)
@@ -31,7 +31,7 @@ def test_they_are_measured_once(cache: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (found.threads, found.level) == (2, runtime.kernel_level())
     assert found.arithmetic > 0 and all(it.rate > 0 for it in found.stores)
     assert [it.name for it in found.stores][::-1][0] == "memory" and found.stores[0].name == "L2"
-    other = limits(1)  # beside it in the file
+    other = limits(1)  # a second entry in the file
     monkeypatch.setattr(module, "_measure", _refuse)
     assert limits(2) == found and limits(1) == other
     with pytest.raises(AssertionError, match="measured again"):

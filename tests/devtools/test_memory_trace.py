@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The Chrome trace of planned memory, under ExecuTorch's name and with its arguments.
+# The Chrome trace of planned memory, with ExecuTorch's function name and arguments.
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Files in the forms of earlier releases, and what `torchette migrate` makes of them: the same results, in today's form.
+# `torchette migrate` converts files of earlier versions to the current form with the same results.
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def results(data: bytes) -> list[torch.Tensor]:
 def test_weights_inside_the_program_become_a_segment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As ExecuTorch's first releases wrote them, without a header."""
+    """The form of ExecuTorch's first versions, without a header."""
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4)).eval()
     new = bytes(torchette.compile(net, (X,), backend="portable"))
@@ -79,7 +79,7 @@ def test_data_of_backends_become_segments_and_state_stays(tmp_path: Path) -> Non
     assert [form.partition(" are")[0] for form in found] == ["data of backends"]
     assert pte.read(bytes(program)).program.backend_delegate_data == []
     assert all(torch.equal(a, b) for a, b in zip(results(old), results(bytes(program)), strict=True))
-    assert not torch.equal(*results(old))  # it counts
+    assert not torch.equal(*results(old))  # the state changes
 
 
 def test_what_is_no_program_is_refused(tmp_path: Path) -> None:

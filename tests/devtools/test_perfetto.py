@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Traces for Perfetto, decoded as protobuf: every event begins and ends, inside of what it is part of.
+# Traces for Perfetto, decoded as protobuf: every event begins and ends inside its enclosing event.
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchette.runtime import Event
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message of numbers and bytes."""
+    """Decodes the varint and length-delimited fields of a message."""
     at = 0
 
     def number() -> int:
@@ -43,7 +43,7 @@ def message(data: int | bytes) -> dict[int, int | bytes]:
 
 
 def slices(data: bytes) -> list[tuple[str, int, int, int]]:
-    """Name, begin, end and depth of each slice, as a viewer matches them."""
+    """Returns name, begin, end and depth of each slice, matched like in a viewer."""
     found: list[tuple[str, int, int, int]] = []
     open_: list[tuple[str, int, int]] = []
     for number, packet in fields(data):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Programs and graphs as text, by ExecuTorch's names.
+# Programs and graphs as text, with ExecuTorch's function names.
 
 from __future__ import annotations
 

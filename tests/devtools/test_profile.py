@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The arithmetic of profiles, on events that are made up: what is inside of what, and whose time it is.
+# The arithmetic of profiles on synthetic events: nesting, and the time without nested events.
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _method() -> MethodInfo:
 
 
 def _execution(block: int, start: int) -> list[Event]:
-    """10 ns of 100 are the walk's; the delegate says 30 of its 50, and 5 of these twice."""
+    """Of 100 ns, 10 are the instruction loop; the delegate reports 30 of its 50, and 5 of these in two events."""
     return [
         Event(block, "Method::execute", None, None, False, None, start, start + 100),
         Event(block, "aten::add.out", 0, 0, False, None, start + 5, start + 25),
@@ -84,7 +84,7 @@ def test_an_operation_that_an_execution_skips_took_no_time_there() -> None:
 
 
 def _dump(*runs: tuple[str, list[Event]]) -> Any:
-    """An ETDump as a runtime writes it: what ends first comes first."""
+    """An ETDump in the order of a runtime: events are sorted by their end."""
 
     def record(event: Event) -> Any:
         return etdump.Event(
@@ -155,7 +155,7 @@ def test_speed_is_a_share_of_what_the_processor_can_do() -> None:
     assert (linear["flops"], linear["rate"]) == pytest.approx((4e9, 1e9))
     assert (linear["of_peak"], linear["of_bandwidth"]) == pytest.approx((0.5, 0.25))
     assert linear["bound"] == "arithmetic"
-    # two calls an execution, and no formula
+    # two calls per execution, and no formula
     assert (add["operations"], add["bytes"]) == (None, 6_000) and add["of_bandwidth"] == pytest.approx(0.75)
     assert add["bound"] == "memory"
     assert {rows["Method::execute"][key] for key in ("bytes", "rate", "of_peak", "bound")} == {None}

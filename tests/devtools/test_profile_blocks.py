@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""ExecuTorch's legacy profile: recorded by portable_lib, and read from a dump as ExecuTorch's runtime writes it."""
+"""ExecuTorch's legacy profile: recorded by portable_lib, and read from a dump in the form of ExecuTorch's runtime."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Affine(torch.nn.Module):
 
 @pytest.fixture
 def model() -> Iterator[bytes]:
-    profile_blocks._blocks.clear()  # of other tests in this process
+    profile_blocks._blocks.clear()  # blocks of other tests in this process
     yield bytes(torchette.compile(Affine(), (torch.ones(2, 2),), backend="portable"))
     profile_blocks._blocks.clear()
 
@@ -82,7 +82,7 @@ def test_a_method_of_a_program_is_recorded(model: bytes) -> None:
 
 
 def _sample(name: bytes = b"default", version: int = 1) -> bytes:
-    """Two of four events, one of two allocators and two of three allocations, as ExecuTorch's fixed buffer holds them."""
+    """Two of four events, one of two allocators and two of three allocations, as in ExecuTorch's fixed-size buffer."""
     data = struct.pack("<32s7I4x", name, version, 4, 2, 2, 1, 3, 2)
     data += struct.pack("<32siIQQ", b"Method::execute", -1, 0, 1_000_000, 5_000_000)
     data += struct.pack("<32siIQQ", b"native_call_add.out", 0, 3, 2_000_000, 3_000_000) + bytes(2 * 56)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `compare` and `torchette pte-diff` say of two files whose difference is known.
+# `compare` and `torchette pte-diff` on two files with a known difference.
 
 from __future__ import annotations
 

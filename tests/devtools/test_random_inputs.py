@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Random inputs of a method: shapes and dtypes of the file, dimensions without a bound, fixed and symbolic numbers.
+# Random inputs of a method: shapes and dtypes of the file, unbounded dimensions, fixed and symbolic scalars.
 
 from __future__ import annotations
 

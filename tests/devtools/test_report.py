@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What a report says of programs that are known, and the page's file: one, small, closed.
+# The data of reports on known programs, and the page: one small, self-contained file.
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def edges(method: dict[str, Any]) -> list[tuple[int, int, int]]:
 
 
 def test_nodes_read_from_those_that_wrote_their_bytes() -> None:
-    """Values share memory: who wrote last is what counts, and the stream goes around each layer."""
+    """Values share memory: edges start at the last writer, and the residual stream bypasses each layer."""
     found = known(encoder(2))
     (method,) = found["methods"]
     ops = [found["texts"][node["op"]].removeprefix("aten::") for node in method["nodes"]]
     joined = {(origin, node) for origin, node, _ in edges(method)}
     assert ops[0] == "x" and ops[1:5] == ["mm.out"] * 4
     assert {(0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (4, 5), (5, 6), (3, 6), (6, 7)} <= joined
-    assert {(0, 11), (10, 11), (11, 12), (11, 22), (22, 23)} <= joined  # additions, and the output
+    assert {(0, 11), (10, 11), (11, 12), (11, 22), (22, 23)} <= joined  # residual additions, and the output
     assert len(joined) == 2 * 14 + 1 and ops[23].startswith("output")
 
 
@@ -80,7 +80,7 @@ def test_times_go_to_their_nodes() -> None:
 
 
 def test_a_profile_has_the_shares_of_the_limits() -> None:
-    """As `torchette profile` prints them: of a call that makes 400 operations and moves 50 bytes in 2 seconds."""
+    """The values that `torchette profile` prints, for a call with 400 operations and 50 bytes in 2 seconds."""
     operation = Operation("aten::mm.out", 0, None, "", [3.0, 1.0, 2.0], 3, Work(400, 50))
     other = Operation("aten::mm.out", 1, None, "", [1.0] * 3, 3, Work(None, 50))
     limits = Limits("A processor", "avx2", 2, 1000.0, (Store("L2", 64, 100.0), Store("memory", None, 50.0)))
@@ -103,7 +103,7 @@ def test_the_text_of_lines_comes_from_the_given_folders_alone(tmp_path: Path) ->
     found = known(encoder(1), source_folders=[tmp_path / "models"])
     assert found["files"]["encoder.py"][12] == "hidden = self.query(x) <b>"
     assert known(encoder(1), source_folders=[tmp_path])["files"] == {}
-    # a file from elsewhere cannot ask for what is above the folder, or for what is no Python
+    # an untrusted file cannot request files outside the folder, or files that are not Python
     (tmp_path / "secret.py").write_text("password = 1")
     (tmp_path / "models" / "key.pem").write_text("key")
     (tmp_path / "models" / "link.py").symlink_to(tmp_path / "secret.py")
@@ -120,7 +120,7 @@ def test_the_text_of_lines_comes_from_the_given_folders_alone(tmp_path: Path) ->
 
 
 def test_the_page_is_closed_and_small(tmp_path: Path) -> None:
-    """5,000 nodes in less than 5 MB; no address, nothing that is loaded; names cannot become markup."""
+    """5,000 nodes in less than 5 MB; no URLs and no external resources; names are escaped."""
     data = encoder(500)
     page = write_report(_write(tmp_path / "big.pte", data), tmp_path / "big.html")
     assert len(describe(data).methods[0].instructions) == 5_500
@@ -217,7 +217,7 @@ def test_model_explorer_has_layers_and_edges(tmp_path: Path) -> None:
 
 
 def test_delegates_of_xnnpack_open(tmp_path: Path) -> None:
-    """Their nodes, tensors and scales are found in the backend's own bytes; modules and lines in the call's."""
+    """Nodes, tensors and scales come from the payload; modules and lines from the call."""
     torch = pytest.importorskip("torch")
     import torchette
     from torchette.quantization.recipes import quantizer_of
@@ -257,7 +257,7 @@ def test_delegates_of_xnnpack_open(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def delegated() -> bytes:
-    """A file with a quantized delegate of XNNPACK."""
+    """A file with a quantized XNNPACK delegate."""
     torch = pytest.importorskip("torch")
     import torchette
     from torchette.quantization.recipes import quantizer_of
@@ -270,7 +270,7 @@ def delegated() -> bytes:
 
 @pytest.mark.safety
 def test_damaged_files_give_a_page_or_a_format_error(delegated: bytes) -> None:
-    """Bytes of the program and of its delegate are changed at random; what is shown is still JSON."""
+    """Random bytes of the program and its delegate are changed; the result is still JSON."""
     random = np.random.default_rng(0)
     file = pte.read(delegated)
     blob = file.delegate(file.program.execution_plan[0].delegates[0])

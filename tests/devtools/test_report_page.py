@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The report's page in a browser without a window: what a person clicks, types and sees.
+# The report's page in a headless browser, with mouse and keyboard input.
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def until(page: Chromium, expression: str) -> None:
 
 
 def click(page: Chromium, selector: str, *, count: int = 1, at: tuple[float, float] = (0.5, 0.5)) -> None:
-    """The left button in the middle of an element, or at that part of it."""
+    """Clicks the center of an element, or the given relative position."""
     box = page.value(
         f"(() => {{ const b = document.querySelector({selector!r})?.getBoundingClientRect();"
         f" return b && [b.x + b.width * {at[0]}, b.y + b.height * {at[1]}]; }})()"
@@ -92,7 +92,7 @@ def text(page: Chromium, selector: str) -> str:
 
 
 def item(page: Chromium, label: str) -> str:
-    """The number of the box with this label."""
+    """Returns the index of the box with this label."""
     found = page.value(f"[...report.program.byId.values()].find(it => it.label === {label!r})?.id")
     assert found, label
     return found
@@ -172,7 +172,7 @@ def test_a_click_opens_a_module_and_a_node_shows_its_line(page: Chromium) -> Non
     # the source is text, not markup
     page.value("report.go('n3')")
     assert "hidden = self.query(x) <b>" in text(page, "#details")
-    # from an input to the node that made it
+    # from an input to the node that wrote it
     page.value("report.go('n4')")
     click(page, "#details button.tensor[data-id]")
     until(page, "report.graph.selected.id === 'n1'")
@@ -288,7 +288,7 @@ def test_a_phone_needs_no_sideways_scrolling(page: Chromium) -> None:
 
 
 def test_boxes_do_not_overlap(page: Chromium) -> None:
-    """What is open is laid out without two boxes on one place, inside of its group."""
+    """Open boxes do not overlap and are inside their group."""
     page.value("report.show('graph'), report.graph.foldAll(true)")
     groups = page.value(
         "[...report.program.byId.values()].filter(it => it.open || !it.parent).map(it => [it.w, it.h, it.kids.map(k => [k.x, k.y, k.w, k.h])])"
@@ -307,7 +307,7 @@ def test_boxes_do_not_overlap(page: Chromium) -> None:
 
 
 def test_five_thousand_nodes(browser: Chromium, folder: Path) -> None:
-    """Only what is open and near is drawn."""
+    """Only open boxes near the visible area are drawn."""
     browser.resize(1280, 800)
     browser.open((folder / "big.html").as_uri(), READY)
     browser.value("report.show('graph')")

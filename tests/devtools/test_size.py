@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `sizes` and `torchette size` say a file's bytes are for: they sum to the file, whatever it holds.
+# `sizes` and `torchette size` sum to the size of the file for every kind of content.
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchette.exir import ExecutorchBackendConfig  # noqa: E402
 
 
 class Counting(torch.nn.Module):
-    """Weights, a buffer that calls change, and a table of another dtype."""
+    """Weights, a buffer that calls change, and an embedding table with another dtype."""
 
     def __init__(self) -> None:
         super().__init__()

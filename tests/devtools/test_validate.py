@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Bundled programs run through commands: this machine's runner behind a prefix, an emulated one where there is one.
+# Bundled programs run through commands: the runner of this machine with a prefix, and an emulated runner if available.
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchette.format import bundled  # noqa: E402
 
 
 class Net(torch.nn.Module):
-    """Outputs of several kinds, one in another memory order."""
+    """Outputs of several kinds, one with a permuted dim order."""
 
     def forward(self, x: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
         return x.sin(), (x > 0).t(), x.to(memory_format=torch.channels_last) if x.dim() == 4 else x.sum(), n

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# How much an instruction has to do: held against torch's own count of the model, and bytes by hand.
+# The cost of instructions: operations are compared with torch's count, bytes with manual counts.
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchette.devtools.work import FORMULAS, Work, work
 
 torch.manual_seed(0)
 
-# What torch does not count.
+# Operators that torch does not count.
 CHEAP = ("layer_norm", "rms_norm", "group_norm", "pool", "rotary", "chain", "softmax", "add", "mul")
 
 
@@ -128,7 +128,7 @@ def test_a_chain_computes_each_instruction_on_each_element() -> None:
             return (torch.exp(x) + 1) * self.scale - x
 
     found = _works(Chain(), torch.randn(5, 3), "cpu")
-    # what has fewer elements is a chain of its own
+    # operands with fewer elements form a separate chain
     assert [(op, it.operations) for op, it in found] == [
         ("cpu::chain.out", 2 * 15),
         ("cpu::chain.out", 2 * 60),

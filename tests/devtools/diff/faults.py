@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Small networks come in, faults of six classes are put into their files; how many `compare` finds and names goes out.
-# `python -m tests.devtools.diff.faults` injects the whole number and writes the table of benchmarks/diff.md.
-"""Injected faults: what `torchette diff` must find, and what it must not."""
+# In: small networks. Faults of six classes are injected into their files. Out: how many of them `compare` finds and names.
+# `python -m tests.devtools.diff.faults` injects all faults and writes the table of benchmarks/diff.md.
+"""Injected faults that `torchette diff` must find, and correct programs in which it must find none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from torchette.runtime import Runtime
 PAGE = Path(__file__).resolve().parents[3] / "benchmarks" / "diff.md"
 CLASSES = ("kernel", "pass", "weight", "layout", "plan", "quantization")
 
-# A fault must change an output by this part of its largest element, or it is none: nobody could see it.
+# Minimum change of an output, relative to its largest element; smaller changes are not counted as faults.
 VISIBLE = 1e-4
 
 
@@ -69,7 +69,7 @@ class Transformer(nn.Module):
 
 
 class Residual(nn.Module):
-    """Images [1, 3, 12, 12] to 5 classes, with additions over layers."""
+    """Images [1, 3, 12, 12] to 5 classes, with residual additions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class Made(NamedTuple):
 
 
 def networks() -> dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]]:
-    """Each with its inputs, seeded."""
+    """Returns each network with its inputs, seeded."""
     torch.manual_seed(0)
     return {
         "transformer": (Transformer(), (torch.randint(0, 50, (1, 8)),)),
@@ -146,7 +146,7 @@ def networks() -> dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]]:
 
 
 def make(name: str, quantized: bool = False) -> Made:
-    """One of the networks, or its int8 form."""
+    """Compiles one of the networks, or its int8 form."""
     module, inputs = networks()[name]
     module = module.eval().requires_grad_(False)
     quantizer = None
@@ -166,11 +166,11 @@ def make(name: str, quantized: bool = False) -> Made:
 
 
 class Injected(NamedTuple):
-    """A fault: the file to judge, what the device runs in its place if that is another, and whose fault it is.
+    """A fault: the file to judge, the program that the device runs if it differs, and the location of the fault.
 
     Attributes:
-        instructions: any of these names it: those that read a wrong constant.
-        node: of an operator that the file lacks.
+        instructions: a report of any of these is correct, such as all readers of a wrong constant.
+        node: name of the node, for an operator that the file lacks.
     """
 
     what: str
@@ -181,7 +181,7 @@ class Injected(NamedTuple):
 
 
 class Rewriter:
-    """A file whose records may be changed."""
+    """A file with records that can be changed."""
 
     def __init__(self, data: bytes) -> None:
         self.file = pte.read(data)
@@ -202,12 +202,12 @@ class Rewriter:
         return self.plan.values[index].val
 
     def copy_value(self, index: int, **changes: Any) -> int:
-        """A new value, like another one."""
+        """Adds a copy of a value."""
         self.plan.values.append(pte.EValue(dataclasses.replace(self.value(index), **changes)))
         return len(self.plan.values) - 1
 
     def replace_value(self, index: int, **changes: Any) -> None:
-        """A value's record, changed for it alone: equal records are one."""
+        """Returns a separate copy of a value's record, because equal records are shared."""
         self.plan.values[index] = pte.EValue(dataclasses.replace(self.value(index), **changes))
 
     def add_constant(self, data: bytes) -> int:
@@ -215,7 +215,7 @@ class Rewriter:
         return len(self.constants) - 1
 
     def data(self, index: int) -> torch.Tensor:
-        """The floats of a constant, which may be changed."""
+        """Returns the writable float elements of a constant."""
         record = self.value(index)
         size = pte.tensor_nbytes(record)
         return torch.frombuffer(self.constants[record.data_buffer_idx], dtype=torch.float32, count=size // 4)
@@ -229,7 +229,7 @@ def is_constant(record: Any) -> bool:
 
 
 def _float_constants(work: Rewriter) -> list[tuple[int, int, int]]:
-    """(instruction, position, value) of each float32 constant that is read."""
+    """Yields (instruction, position, value) for each read of a float32 constant."""
     return [
         (number, at, index)
         for number, call in enumerate(work.calls)
@@ -264,7 +264,7 @@ _BINARY = ["add", "sub"], ["mul", "div", "maximum", "minimum", "atan2"]
 
 
 def kernel_fault(made: Made, rng: random.Random) -> Injected | None:
-    """The device computes another operator, with another number, or with one element of a weight wrong."""
+    """The device executes another operator, uses another scalar, or reads a weight with one wrong element."""
     work = Rewriter(made.data)
     number = rng.randrange(len(work.calls))
     call = work.calls[number]
@@ -313,7 +313,7 @@ def kernel_fault(made: Made, rng: random.Random) -> Injected | None:
 
 
 def weight_fault(made: Made, rng: random.Random) -> Injected | None:
-    """A flipped bit, a row that is zero, two that are exchanged, all of them scaled."""
+    """Flips a bit, zeroes a row, exchanges two rows, or scales all rows."""
     work = Rewriter(made.data)
     number, _, index = rng.choice(_float_constants(work))
     buffer = work.value(index).data_buffer_idx
@@ -345,7 +345,7 @@ def weight_fault(made: Made, rng: random.Random) -> Injected | None:
 
 
 def layout_fault(made: Made, rng: random.Random) -> Injected | None:
-    """The bytes of a constant, or of a view, are read in another order."""
+    """The bytes of a constant or a view are read with another dim order."""
     work = Rewriter(made.data)
     reads = [
         (number, index)
@@ -369,7 +369,7 @@ def layout_fault(made: Made, rng: random.Random) -> Injected | None:
         return None
     readers = frozenset(n for n, call in enumerate(work.calls) if index in _all(work, arguments_of(call)))
     if is_constant(record) and square and rng.random() < 0.3:
-        a, b = rng.choice(square)  # stored the other way round, and nothing says so
+        a, b = rng.choice(square)  # stored transposed, without a record of it
         shape = [record.sizes[d] for d in order]
         values = work.data(index)
         values[:] = values.clone().reshape(shape).transpose(order.index(a), order.index(b)).reshape(-1)
@@ -394,7 +394,7 @@ def _all(work: Rewriter, args: list[int]) -> set[int]:
 
 
 def plan_fault(made: Made, rng: random.Random) -> Injected | None:
-    """A result lies where another value still lives."""
+    """A result overlaps a value that is still live."""
     work = Rewriter(made.data)
     info = made.info
     if any(it.destination is not None for it in info.instructions):
@@ -433,7 +433,7 @@ def plan_fault(made: Made, rng: random.Random) -> Injected | None:
 
 
 def _has_views(work: Rewriter, planned: dict[int, int], index: int) -> bool:
-    """Whether other values, which no instruction writes, show its bytes: they would stay behind."""
+    """Whether views, which no instruction writes, share its bytes: they would not move with it."""
     return any(
         isinstance(each.val, pte.Tensor)
         and each.val.allocation_info is not None
@@ -449,7 +449,7 @@ def _place(work: Rewriter, index: int) -> tuple[int, int]:
 
 
 def quantization_fault(made: Made, rng: random.Random) -> Injected | None:
-    """A scale is 2 % off, or twice; a zero point is off by one."""
+    """A scale is 2% or 100% too large, or a zero point is off by one."""
     work = Rewriter(made.data)
     numbers = [
         (number, at, index)
@@ -474,11 +474,11 @@ def quantization_fault(made: Made, rng: random.Random) -> Injected | None:
 
 
 def pass_fault(made: Made, rng: random.Random) -> Injected | None:
-    """The compiler puts another operator in the place of one, leaves it out, adds one, or changes a number."""
+    """The compiler replaces, removes or adds an operator, or changes a scalar."""
     aten = torch.ops.aten
     unary = [aten.relu, aten.tanh, aten.sigmoid, aten.abs, aten.neg, aten.gelu, aten.exp]
     binary = [aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor]
-    done: list[tuple[str, str, str]] = []  # what, name of the node, way
+    done: list[tuple[str, str, str]] = []  # operator, name of the node, kind of change
     pick, way = rng.random(), rng.choice(["other", "without", "more", "number", "swapped"])
 
     def wrong(graph_module: torch.fx.GraphModule) -> None:
@@ -560,7 +560,7 @@ INJECT: dict[str, Callable[[Made, random.Random], Injected | None]] = {
 
 
 class Tried(NamedTuple):
-    """A fault, and what was said about it."""
+    """A fault, and the result of `compare`."""
 
     kind: str
     network: str
@@ -571,7 +571,7 @@ class Tried(NamedTuple):
 
 
 def visible(made: Made, injected: Injected) -> bool:
-    """Whether the fault changes an output by more than rounding could, or the method does not run."""
+    """Whether the fault changes an output by more than rounding, or the method fails."""
 
     def outputs(data: bytes) -> list[torch.Tensor] | None:
         try:
@@ -592,7 +592,7 @@ def visible(made: Made, injected: Injected) -> bool:
 
 
 def judge(made: Made, kind: str, injected: Injected) -> Tried:
-    """Lets `compare` look for a fault."""
+    """Runs `compare` on a fault."""
     device = None
     try:
         if injected.executed is not None:
@@ -601,7 +601,7 @@ def judge(made: Made, kind: str, injected: Injected) -> Tried:
         else:
             result = compare(made.compiled, injected.file, made.inputs, search=False, stages=False)
     except TorchetteError as error:
-        # refused when it is loaded: that names the instruction, too
+        # loading fails: the error also names the instruction
         where = " ".join((str(error.message), *error.where))
         named = any(f"instruction {index}" in where for index in injected.instructions)
         return Tried(kind, made.name, injected, True, named, where)
@@ -609,7 +609,7 @@ def judge(made: Made, kind: str, injected: Injected) -> Tried:
 
 
 def is_named(result: DiffResult, injected: Injected) -> bool:
-    """Whether the first fault that is reported is the one."""
+    """Whether the first reported fault is the injected one."""
     first = result.first
     if first is None:
         return False
@@ -619,7 +619,7 @@ def is_named(result: DiffResult, injected: Injected) -> bool:
 
 
 def trials(kind: str, count: int, seed: int = 0, names: tuple[str, ...] | None = None) -> Iterator[Tried]:
-    """That many faults of a class, over all networks."""
+    """Injects a number of faults of a class, over all networks."""
     rng = random.Random(f"{kind} {seed}")
     quantized = kind == "quantization"
     chosen = names or (("perceptron", "gated") if quantized else tuple(networks()))
@@ -636,7 +636,7 @@ def trials(kind: str, count: int, seed: int = 0, names: tuple[str, ...] | None =
             if rng.random() < 0.05:
                 made.append(made.pop(0))
             continue
-        # a weight is compared bit by bit, so that it need not be seen in an output
+        # weights are compared bitwise, so that the change of an output does not matter
         if kind != "weight" and not visible(one, injected):
             continue
         done += 1
@@ -644,7 +644,7 @@ def trials(kind: str, count: int, seed: int = 0, names: tuple[str, ...] | None =
 
 
 def layers(limit: int | None = None) -> tuple[int, list[str]]:
-    """Compares every layer of torch.nn, without faults, on two of torch's samples each: (how many, what was said)."""
+    """Compares each layer of torch.nn, without faults, on two of torch's samples; returns (count, reported faults)."""
     from torch.testing._internal.common_modules import module_db
 
     from tests.models.test_modules import DRAWN, samples
@@ -657,7 +657,7 @@ def layers(limit: int | None = None) -> tuple[int, list[str]]:
             try:
                 compiled = torchette.compile(module, args, kwargs)
             except TorchetteError:
-                continue  # what the compiler refuses has no file
+                continue  # the compiler does not support this layer
             result = compare(compiled, None, args, kwargs=kwargs)
             compared += 1
             if not result.equal:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `compare` from Python: from a file alone, with its model, with the compiler at fault, and what it refuses.
+# `compare` from Python: a file without a model, with its model, with a faulty compiler, and invalid arguments.
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_another_model_than_the_files_departs_at_its_first_weight() -> None:
 
 
 def test_a_pass_of_the_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiler is wrong now as it was when it made the file: eager is the judge."""
+    """The compiler still has the fault with which it wrote the file: the comparison with eager finds it."""
     right = pass_file.fuse_linear
 
     def wrong(program: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Faults of each class are found and named, and none is found where there is none. `--full` injects 100 of each class.
+# Faults of each class are found and named, and none is found in correct programs. `--full` injects 100 of each class.
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_nothing_is_found_in_the_layers_of_torch() -> None:
 
 
 def test_a_first_fault_is_not_amplified_into_others() -> None:
-    """One kernel of many is wrong: all that follows computes with its result, and departs from eager."""
+    """One of many kernels is wrong: the later kernels use its result, and depart from eager."""
     made = faults.make("transformer")
     injected = next(
         each for seed in range(99)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What rounding explains is no fault, and what it does not explain is one.
+# Differences that rounding explains are not faults; other differences are.
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_numbers() -> None:
     assert found.max_abs == pytest.approx(0.1, rel=1e-5)
     assert found.snr == pytest.approx(10 * math.log10(25 / 0.01), rel=1e-4)
     assert 0.999 < found.cosine < 1
-    assert found.ulp == pytest.approx(0.1 / 2**-21, rel=1e-4)  # between 4 and 8 the steps are 2^-21
+    assert found.ulp == pytest.approx(0.1 / 2**-21, rel=1e-4)  # between 4 and 8, one ULP is 2^-21
     inf = torch.tensor([math.inf, math.nan, 1.0])
     assert measure(inf, inf.clone()).max_abs == 0
     assert measure(torch.tensor([1.0]), torch.tensor([math.inf])).max_abs == math.inf
@@ -52,7 +52,7 @@ def test_cancellation_is_no_fault_and_a_wrong_element_beside_it_is() -> None:
 def test_integers_are_exact_but_where_rounding_decides() -> None:
     x = torch.tensor([0.5, 1.2, 7.0])
     run = lambda values: [values[0].round().to(torch.int64)]  # noqa: E731
-    assert not judge([torch.tensor([1, 1, 7])], run, [x]).departs  # 0.5 may go either way
+    assert not judge([torch.tensor([1, 1, 7])], run, [x]).departs  # 0.5 can be rounded up or down
     assert judge([torch.tensor([0, 2, 7])], run, [x]).departs
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# torchette diff on a device that a command reaches: the values come back in its ETDump.
+# torchette diff on a device that is accessed through a command: its ETDump contains the values.
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_values_are_those_of_this_process(data: bytes, copy: bool) -> None:
         )
 
 
-# A runner whose dump has another value than the kernel has written, for the third instruction.
+# A runner that changes the value of the third instruction in its dump.
 WRONG = """\
 import subprocess, sys
 done = subprocess.run([sys.argv[1], *sys.argv[2:]])

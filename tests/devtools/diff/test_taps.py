@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Delegates are seen into by lowering them again with further outputs: any backend, without its help.
+# Intermediate values of delegates: subgraphs are lowered again with additional outputs, which works for any backend.
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The arithmetic of Inspectors on dumps that are made up: which events are the same, their times, values and places.
+# The arithmetic of Inspectors on synthetic dumps: identity of events, their times, values and locations.
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ THREE = dump(run(0, MS), run(9 * MS, 2 * MS), run(20 * MS, 3 * MS))
 
 
 class Record(ETRecord):
-    """A record with made-up nodes."""
+    """A record with synthetic nodes."""
 
     def nodes(self, graph: str = "", method: str = "forward") -> list[GraphNode]:
         def node(name: str, op: str, handle: int, path: str, line: int) -> GraphNode:
@@ -124,7 +124,7 @@ def test_scales_clocks_and_converters() -> None:
     assert converted[0] == [1, 2, 3] and converted[2] == pytest.approx([10, 20, 30]) and converted[3][0] == 1
     with pytest.raises(InputError, match="cycles"):
         raw(source_time_scale=TimeScale.CYCLES)
-    # a clock of 32 bits that began again, and one that went back
+    # a 32-bit clock that wrapped around, and a clock that ran backwards
     again = dump(etdump.RunData("Execute", -1, [], [timed("aten::add.out", 0, 2**32 - MS, MS)]))
     assert raw(again)[0] == [2]
     back = dump(etdump.RunData("Execute", -1, [], [timed("aten::add.out", 0, 2**40, 1)]))
@@ -148,7 +148,7 @@ def test_a_record_leads_to_the_model() -> None:
     assert (call.module, call.source, call.num_outputs) == ("body", "net.py:5 and 1 more", 2)
     assert list(call.stack_traces) == ["conv", "relu"] and call.handles == (2, 3)
     assert whole.source == "" and whole.op_types == []
-    # the delegate's call is not counted beside its parts
+    # the delegate's call is not counted in addition to its parts
     assert inspector.find_total_for_module("body") == 4 and inspector.find_total_for_module("relu") == 2
     assert inspector.find_total_for_module("L__self") == 6 and inspector.find_total_for_module("nobody") == 0
     ops = inspector.get_op_list("Execute")
@@ -207,7 +207,7 @@ def test_values_come_from_the_debug_buffer() -> None:
     elements = np.arange(12, dtype=np.float32)
     events = [
         tensor_event(0, 8, [2, 3], [3, 1]),
-        tensor_event(0, 0, [3, 2], [1, 3]),  # stored column by column
+        tensor_event(0, 0, [3, 2], [1, 3]),  # column-major
         tensor_event(-1, 40, [2], [1], output=True),
     ]
     data = dump(run(0, MS, *events, index=0), run(9 * MS, MS, *events, index=0))
@@ -272,7 +272,7 @@ def test_the_method_is_found() -> None:
 
 
 def test_a_record_without_operators_is_refused_by_names_and_numbers() -> None:
-    """As ExecuTorch writes them."""
+    """The form of ExecuTorch's records."""
     other = dump(etdump.RunData("Execute", -1, [], [timed("native_call_mul.out", 0, 0, 5)]))
     with pytest.raises(InputError, match="none of the names of 1 kernel"):
         Inspector(etdump_data=other, etrecord=record())

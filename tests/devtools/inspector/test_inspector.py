@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # From a model to the table: ExecuTorch's devtools tutorial with another import root, faults that the numeric gap must find, and
-# parts of a backend that lead back to the model.
+# parts of a backend with modules and lines of the model.
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_devtools_tutorial(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 # ---- numeric gap ----
 
-VIEWS = ("flatten", "chunk")  # of what is whole in memory: no kernel runs
+VIEWS = ("flatten", "chunk")  # of contiguous memory: no kernel runs
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def test_every_kernel_is_held_against_its_call(ran: Path, graph: str | None) -> 
     gap = inspector.calculate_numeric_gap("L1", reference_graph=graph)
     kernels = [event.name for event in inspector.event_blocks[1].events if event.instruction is not None]
     found = [name for (name,) in gap["runtime_ops"]]
-    # of several kernels for one captured call the last gives its value
+    # if several kernels compute one captured call, the last one has its value
     assert found and set(found) <= set(kernels) and found[0] == "aten::convolution.out"
     assert all(max(each) < 1e-3 for each in gap["gap"])
     assert all(source.startswith("test_inspector.py:") for source in gap["source"])
@@ -149,7 +149,7 @@ def test_every_kernel_is_held_against_its_call(ran: Path, graph: str | None) -> 
 
 
 def test_a_wrong_value_is_found_where_it_is(ran: Path) -> None:
-    """As if one kernel were faulty: the dump's value of one instruction is changed, and only its row departs."""
+    """Simulates a faulty kernel: the value of one instruction in the dump is changed, and only its row departs."""
     buffer = bytearray((ran / "net.bin").read_bytes())
     (_, run) = etdump.load(ran / "net.etdp").run_data
     logged = [event.debug_event for event in run.events if event.debug_event is not None]
@@ -181,7 +181,7 @@ class Folded(torch.nn.Module):
 
 
 class Attention(torch.nn.Module):
-    """Attention, which becomes several calls of one captured call."""
+    """Attention, which is decomposed into several calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -305,7 +305,7 @@ def test_what_a_gap_needs(ran: Path) -> None:
         blind.calculate_numeric_gap("MSE")
 
 
-# ---- from the bare file, and from another one ----
+# ---- from the .pte file only, and from another file ----
 
 
 def test_the_bare_file_leads_to_lines_and_modules(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_a_record_of_another_program_is_refused(ran: Path) -> None:
 
 
 class InspectedBackend(BackendDetails):
-    """Takes all, and calls the parts of its program a0, a1, ..."""
+    """Accepts all nodes, and names the parts of its program a0, a1, ..."""
 
     @staticmethod
     def preprocess(edge_program: Any, compile_specs: Any) -> PreprocessResult:
