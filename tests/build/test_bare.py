@@ -65,7 +65,7 @@ def bench(board: str, kind: str, tmp_path: Path) -> Bench:
 
 
 @pytest.mark.parametrize(("board", "kind"), each_board)
-def test_an_image_starts_and_ends_as_it_should(bench: Bench) -> None:
+def test_image_startup_and_exit(bench: Bench) -> None:
     image = bench.image(HERE / "bare_image.cpp", "starts", [], 4096)
     (bench.folder / "data.bin").write_bytes(b"bytes")
     assert emulate(bench.board, image) == (42, "hello from an image\n")
@@ -129,7 +129,7 @@ def chosen(model_files: dict[str, Path], integer_cases: dict[str, IntegerCase]) 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("board", "kind"), each_board)
-def test_a_model_in_flash_gives_the_desks_answer_in_the_billed_bytes(
+def test_model_in_flash_matches_host_in_billed_bytes(
     name: str, bench: Bench, model_files: dict[str, Path], chosen: selection.Selection
 ) -> None:
     board, folder = bench.board, bench.folder
@@ -167,7 +167,7 @@ def test_a_model_in_flash_gives_the_desks_answer_in_the_billed_bytes(
 
 @pytest.mark.parametrize("part", ["image", "scores", "dynamic"])
 @pytest.mark.parametrize(("board", "kind"), each_board)
-def test_integers_give_the_desks_bits(
+def test_integer_results_match_host_bitwise(
     part: str, bench: Bench, integer_cases: dict[str, IntegerCase], chosen: selection.Selection
 ) -> None:
     case, folder, common = integer_cases[part], bench.folder, bare_flags()
@@ -185,7 +185,7 @@ def test_integers_give_the_desks_bits(
 
 
 @pytest.mark.slow
-def test_build_makes_an_image_of_each_model(
+def test_build_creates_image_of_each_model(
     model_files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     board = boards.BOARDS["mps2-an386"]
@@ -211,7 +211,7 @@ def crc32(data: bytes) -> int:
     return crc
 
 
-def test_an_image_of_the_rp2040_has_what_its_rom_asks_for(tmp_path: Path) -> None:
+def test_rp2040_image_meets_rom_requirements(tmp_path: Path) -> None:
     """A boot block with its CRC, followed by the vector table, and a UF2 file. Results on a Cortex-M0 match this machine."""
     board = boards.BOARDS["rp2040"]
     gcc = compiler(board, "gcc")
@@ -243,7 +243,7 @@ def test_an_image_of_the_rp2040_has_what_its_rom_asks_for(tmp_path: Path) -> Non
     assert code == 0 and "8 values are equal to the expected values" in text, text
 
 
-def test_the_boot_block_of_the_rp2040_is_the_code_that_its_comment_shows(tmp_path: Path) -> None:
+def test_rp2040_boot_block_matches_its_comment(tmp_path: Path) -> None:
     board = boards.BOARDS["rp2040"]
     compiler(board, "gcc")
     (source,) = (path for path in boards.sources(board) if path.name == board.source)
@@ -264,9 +264,7 @@ def test_the_boot_block_of_the_rp2040_is_the_code_that_its_comment_shows(tmp_pat
     assert words == (tmp_path / "boot.bin").read_bytes()
 
 
-def test_what_does_not_fit_a_board_names_the_missing_bytes(
-    model_files: dict[str, Path], tmp_path: Path
-) -> None:
+def test_oversized_model_error_has_missing_bytes(model_files: dict[str, Path], tmp_path: Path) -> None:
     """Before compiling from the bill, and exactly from the linker."""
     board = boards.BOARDS["mps2-an386"]
     gcc = compiler(board, "gcc")

@@ -21,7 +21,7 @@ PAGE = (ROOT / "docs" / "port-to-a-board.md").read_text()
 
 
 @pytest.mark.gate
-def test_memory_of_integers_and_floats_is_what_the_page_says(
+def test_page_has_memory_of_integer_and_float_models(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torchao")

@@ -46,14 +46,14 @@ def beyond(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if BEYOND.search(line)]
 
 
-def test_what_is_not_c_plus_plus_stands_in_its_places() -> None:
+def test_extensions_are_only_in_allowed_files() -> None:
     files = [path for pattern in ("*.cpp", "*.h", "*.def") for path in (ROOT / "torchette").rglob(pattern)]
     found = {str(path.relative_to(ROOT)): beyond(path.read_text(encoding="utf-8")) for path in files}
     assert all(any(found[name] for name in found if name.startswith(place)) for place in PLACES)
     assert not {name: lines for name, lines in found.items() if lines and not name.startswith(PLACES)}
 
 
-def test_assembly_is_for_compilers_that_take_it() -> None:
+def test_assembly_is_guarded() -> None:
     """`asm` is guarded by the macro of a processor that Microsoft's compiler does not define."""
     for path in (ROOT / "torchette").rglob("*.[ch]*"):
         name = str(path.relative_to(ROOT))
@@ -137,7 +137,7 @@ def test_sources_compile_without_extensions(name: str, families: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["kernels/engine/scaled_gemm.cpp", pytest.param(None, id="all", marks=pytest.mark.slow)]
 )
-def test_clang_compiles_what_gcc_does(name: str | None, families: Path) -> None:
+def test_clang_compiles_all_sources(name: str | None, families: Path) -> None:
     """ziglang is a Clang, and the compiler for other machines."""
     if shutil.which("clang++") is None:
         pytest.skip("./dev tools installs clang++")

@@ -19,7 +19,7 @@ from torchette.build.bare import counter
 @pytest.mark.skipif(
     shutil.which("arm-none-eabi-g++") is None, reason="./dev tools installs arm-none-eabi-g++"
 )
-def test_more_work_takes_more_instructions() -> None:
+def test_more_work_executes_more_instructions() -> None:
     count = counter.Counter("mps2-an386")
     torch.manual_seed(0)
     small, large = (
@@ -35,7 +35,7 @@ def test_more_work_takes_more_instructions() -> None:
         )
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(errors.TargetError, match="no board 'mps2-an38'"):
         counter.Counter("mps2-an38")
     monkeypatch.setenv("PATH", "")

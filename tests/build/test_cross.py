@@ -224,7 +224,7 @@ def outputs_of(made: Made, target: targets.Target, case: Case, folder: Path) -> 
         *with_zig("x86-64-linux-musl", "aarch64-linux", "armv7-linux", "riscv64-linux", "x86-64-windows"),
     ],
 )
-def test_other_targets_run_models_as_the_host_does(
+def test_targets_match_host_results(
     name: str,
     kind: str,
     tmp_path: Path,
@@ -260,7 +260,7 @@ def test_other_targets_run_models_as_the_host_does(
         pytest.param("wasm32-wasi", "zig", marks=pytest.mark.slow),
     ],
 )
-def test_integers_give_the_same_bits_everywhere(
+def test_integer_results_are_bitwise_equal_on_targets(
     name: str,
     kind: str,
     tmp_path: Path,
@@ -369,7 +369,7 @@ def test_ziglang_builds_x86_64_for_speed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # ziglang compiles its libraries first
-def test_a_program_for_macos_is_one(tmp_path: Path) -> None:
+def test_macos_program_has_macho_header(tmp_path: Path) -> None:
     """Checks only the file; this machine cannot run it."""
     case = compiled(Product(), (torch.ones(2, 2), torch.ones(2, 2)), tmp_path / "product.pte")
     made = make(
@@ -380,7 +380,7 @@ def test_a_program_for_macos_is_one(tmp_path: Path) -> None:
     assert made.files["library"].stat().st_size > 100_000
 
 
-def test_a_program_of_other_operators_is_refused_by_name(tmp_path: Path) -> None:
+def test_program_with_missing_operators_raises(tmp_path: Path) -> None:
     """On the host: a missing operator, and a missing dtype of an included operator."""
     if shutil.which("c++") is None:
         pytest.skip("no C++ compiler")
@@ -411,7 +411,7 @@ def test_a_program_of_other_operators_is_refused_by_name(tmp_path: Path) -> None
     assert "aten::add.out for dtype 4 is not in this build" in of_other_type and "--dtypes" in of_other_type
 
 
-def test_only_kernels_that_are_named_are_in_the_library(tmp_path: Path) -> None:
+def test_library_contains_only_selected_kernels(tmp_path: Path) -> None:
     if shutil.which("c++") is None or shutil.which("nm") is None:
         pytest.skip("no C++ compiler")
     target = targets.find("host")
@@ -431,9 +431,7 @@ def test_only_kernels_that_are_named_are_in_the_library(tmp_path: Path) -> None:
     assert bytes_of[1] < bytes_of[4]
 
 
-def test_boards_get_an_image_that_gives_the_answers_of_the_desk(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_board_image_matches_host_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if shutil.which("arm-none-eabi-g++") is None or shutil.which("qemu-system-arm") is None:
         pytest.skip("./dev tools installs the compiler and the emulator")
     case = compiled(torch.nn.Softmax(-1), (torch.randn(2, 5),), tmp_path / "soft.pte")
@@ -471,7 +469,7 @@ def test_images_are_optimised_for_size_or_speed(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.gate
-def test_a_project_finds_a_build_and_its_compiler(tmp_path: Path) -> None:
+def test_project_finds_build_and_its_compiler(tmp_path: Path) -> None:
     """docs/cross-compile.md: find_package and the toolchain file that `torchette build` writes; and CMake's own build of the
     core with selection.h."""
     target = targets.find("aarch64-linux")
@@ -504,7 +502,7 @@ def test_a_project_finds_a_build_and_its_compiler(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_cmake_builds_the_runtime_with_a_compiler_of_ones_own(tmp_path: Path) -> None:
+def test_cmake_builds_runtime_with_custom_compiler(tmp_path: Path) -> None:
     """docs/cross-compile.md: a toolchain file for a board, and the checkout added to an application that CMake links."""
     if shutil.which("arm-none-eabi-g++") is None:
         pytest.skip("./dev tools installs arm-none-eabi-g++")

@@ -116,7 +116,7 @@ def test_the_app_configures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert any((Path(folder) / "torchette/extension/c_api.h").exists() for folder in found)
 
 
-def test_the_app_calls_what_the_binding_has() -> None:
+def test_app_calls_existing_functions() -> None:
     app, binding = (EXAMPLE / "DigitsApp.swift").read_text(), BINDING.read_text(encoding="utf-8")
     for declaration in ("final class Module", "init(filePath:", "struct Tensor<T: Scalar>", "func scalars()"):
         assert f"public {declaration}" in binding

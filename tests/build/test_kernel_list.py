@@ -116,7 +116,7 @@ def compiled(folder: Path) -> None:
         run(CXX, *flags, f"-I{ROOT}", f"-I{library.compat_folder()}", f"-I{folder}", folder / source)
 
 
-def test_each_call_goes_to_the_kernel_that_is_for_it(tmp_path: Path) -> None:
+def test_each_call_selects_matching_kernel(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(LIST)
     (tmp_path / "kernels.cpp").write_text(KERNELS)
     assert cli.main(["custom", "yaml", str(tmp_path / "mine.yaml"), "-o", str(tmp_path)]) == 0
@@ -126,7 +126,7 @@ def test_each_call_goes_to_the_kernel_that_is_for_it(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", SCRIPT, str(built)], check=True, cwd=ROOT)
 
 
-def test_keys_are_all_that_aliases_allow(tmp_path: Path) -> None:
+def test_keys_are_all_alias_combinations(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(LIST)
     kernels, left_out = kernel_list.read(tmp_path / "mine.yaml", {"aten::add.out": "TTst"})
     assert left_out == []
@@ -147,7 +147,7 @@ def test_keys_are_all_that_aliases_allow(tmp_path: Path) -> None:
     ],
     ids=lambda names: names[0],
 )
-def test_executorch_s_lists_compile(names: tuple[str, ...], tmp_path: Path) -> None:
+def test_executorch_lists_compile(names: tuple[str, ...], tmp_path: Path) -> None:
     found = importlib.util.find_spec("executorch")
     if found is None:
         pytest.skip("executorch is not installed")
@@ -157,7 +157,7 @@ def test_executorch_s_lists_compile(names: tuple[str, ...], tmp_path: Path) -> N
     compiled(tmp_path)
 
 
-def test_it_needs_no_torch(tmp_path: Path) -> None:
+def test_kernel_list_does_not_import_torch(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(LIST)
     script = "import sys; sys.modules['torch'] = None; from torchette.cli import main;"
     script += f"sys.exit(main(['custom', 'yaml', {str(tmp_path / 'mine.yaml')!r}, '-o', {str(tmp_path)!r}]))"
@@ -193,12 +193,12 @@ def test_it_needs_no_torch(tmp_path: Path) -> None:
         ("- [", "is not YAML"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, complaint: str, tmp_path: Path) -> None:
+def test_invalid_lists_raise(text: str, complaint: str, tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text(text)
     with pytest.raises(FormatError, match=complaint):
         kernel_list.read(tmp_path / "wrong.yaml", operator_signatures())
 
 
-def test_a_list_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_list_raises(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="nothing"):
         kernel_list.read(tmp_path / "nothing.yaml")

@@ -70,7 +70,7 @@ def test_a_new_project_builds_and_runs(board: str, kind: str, net: Path) -> None
 
 @needs_make
 @pytest.mark.parametrize("board", boards.BOARDS.values(), ids=lambda board: board.name)
-def test_a_project_says_how_its_board_is_used(board: boards.Board, net: Path) -> None:
+def test_project_describes_board_usage(board: boards.Board, net: Path) -> None:
     """make only prints its commands."""
     assert main(["new", "mcu", "firmware", "net.pte", "--board", board.name, "--stack", "2K"]) == 0
     folder = Path("firmware")
@@ -89,7 +89,7 @@ def test_a_project_says_how_its_board_is_used(board: boards.Board, net: Path) ->
 @pytest.mark.slow
 @needs_emulator
 @needs_make
-def test_other_results_than_the_desks_end_the_image_with_one(net: Path) -> None:
+def test_wrong_results_exit_with_one(net: Path) -> None:
     compiler(boards.BOARDS["mps2-an386"], "gcc")
     assert main(["new", "mcu", "firmware", "net.pte"]) == 0
     expected = Path("firmware/expected.h")
@@ -123,7 +123,7 @@ def test_the_linker_names_the_missing_bytes(kind: str, net: Path) -> None:
         (["new", "nothing.pte"], "nothing.pte"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_invalid_requests_raise(
     arguments: list[str], message: str, net: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("full").mkdir()
@@ -138,13 +138,13 @@ def test_what_cannot_be_is_refused(
     assert not Path("new").exists() and sorted(path.name for path in Path("full").iterdir()) == ["notes.txt"]
 
 
-def test_memories_are_read_as_people_write_them() -> None:
+def test_memory_sizes_are_parsed() -> None:
     assert boards.region("256K") == boards.Region(0, 256 * 1024)
     assert boards.region("1M@0x08000000") == boards.Region(0x08000000, 1 << 20)
     assert boards.region("100", 64) == boards.Region(64, 100)
 
 
-def test_the_shortfall_is_read_from_either_linker() -> None:
+def test_overflow_is_parsed_from_both_linkers() -> None:
     gnu = "ld: region `FLASH' overflowed by 116504 bytes\nld: region `RAM' overflowed by 80 bytes"
     lld = "error: section '.data' will not fit in region 'FLASH': overflowed by 12 bytes"
     assert image.overflows(gnu) == {"FLASH": 116504, "RAM": 80}

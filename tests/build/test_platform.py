@@ -99,7 +99,7 @@ def rtos(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_each_call_of_the_runtime_comes_to_the_rtos(rtos: Path) -> None:
+def test_runtime_calls_are_forwarded_to_rtos(rtos: Path) -> None:
     sources = [ROOT / "examples" / "platform_freertos.cpp", ROOT / "torchette" / "runtime" / "platform.cpp"]
     flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-DTORCHETTE_LOG_LEVEL=2", f"-I{rtos}", f"-I{ROOT}"]
     run(CXX, *flags, rtos / "program.cpp", *sources, "-o", rtos / "program")
@@ -107,7 +107,7 @@ def test_each_call_of_the_runtime_comes_to_the_rtos(rtos: Path) -> None:
     assert done.stdout == "CMFE 1\n[E 2\n]\n"
 
 
-def test_it_compiles_for_a_microcontroller_as_the_minimal_one_does(rtos: Path) -> None:
+def test_platform_compiles_for_microcontroller(rtos: Path) -> None:
     if shutil.which("arm-none-eabi-g++") is None:
         pytest.skip("apt install gcc-arm-none-eabi libnewlib-arm-none-eabi libstdc++-arm-none-eabi-dev")
     flags = ["-mcpu=cortex-m4", "-mthumb", "-std=c++17", "-Os", "-fno-exceptions", "-fno-rtti", "-Werror"]

@@ -45,7 +45,7 @@ def test_the_core_needs_no_floating_point_no_long_division_no_heap_no_files(tmp_
     assert not {name: sorted(names - ALLOWED) for name, names in asked.items() if names - ALLOWED}
 
 
-def test_the_check_sees_what_it_looks_for(tmp_path: Path) -> None:
+def test_check_detects_forbidden_symbols(tmp_path: Path) -> None:
     source = tmp_path / "wrong.cpp"
     source.write_text(
         "#include <cstdio>\n#include <cstdint>\n#include <cstdlib>\n"

@@ -36,7 +36,7 @@ def test_each_target_has_a_preset() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in TARGETS if name != "host"])
-def test_presets_say_what_the_table_says(name: str) -> None:
+def test_presets_match_table(name: str) -> None:
     target, chosen = TARGETS[name], variables(name)
     assert (chosen.get("TORCHETTE_PLATFORM") == "minimal") == (target.kind == "bare")
     if chosen["CMAKE_CXX_COMPILER"] == "zig":
@@ -146,7 +146,7 @@ XNNPACK_SHARED_WORKSPACE
 )
 
 
-def test_executorch_s_options_are_answered(tmp_path: Path) -> None:
+def test_executorch_options_have_effect_or_message(tmp_path: Path) -> None:
     """Each option has an effect, or CMake prints why not; none requires Python."""
     if shutil.which("cmake") is None:
         pytest.skip("no cmake")
@@ -181,7 +181,7 @@ def test_executorch_s_options_are_answered(tmp_path: Path) -> None:
     assert "TORCHETTE_BUILD_PYTHON needs Python" in " ".join(failed.stderr.split())
 
 
-def test_executorch_s_selective_build_writes_the_selection(tmp_path: Path) -> None:
+def test_executorch_selective_build_writes_selection(tmp_path: Path) -> None:
     if shutil.which("cmake") is None:
         pytest.skip("no cmake")
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh()).eval()
@@ -211,7 +211,7 @@ def test_executorch_s_selective_build_writes_the_selection(tmp_path: Path) -> No
     assert "TORCHETTE_SELECTION" in configured("-DTORCHETTE_SELECTION=other.h", status=1)
 
 
-def test_a_platform_of_one_s_own_replaces_the_default_one(tmp_path: Path) -> None:
+def test_custom_platform_replaces_default(tmp_path: Path) -> None:
     """EXECUTORCH_PAL_DEFAULT_FILE_PATH: the source replaces platform_posix.cpp."""
     if shutil.which("cmake") is None:
         pytest.skip("no cmake")

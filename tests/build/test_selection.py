@@ -11,12 +11,12 @@ from torchette.errors import TargetError
 from torchette.runtime import _native
 
 
-def test_the_sources_register_what_the_runtime_has():
+def test_sources_register_runtime_kernels():
     found = [name for family in kernels.families().values() for name in family.operators]
     assert sorted(found) == sorted(name for name, _ in _native.operators())
 
 
-def test_a_union_holds_what_each_needs():
+def test_union_contains_all_requirements():
     first = Selection(frozenset(["aten::mm.out"]), frozenset(["float32"]))
     second = Selection(
         frozenset(["aten::add.out"]), frozenset(["float32", "int64"]), frozenset(["NullBackend"])
@@ -36,7 +36,7 @@ def test_a_header_of_a_source_names_its_own_operators_only():
     assert "X(arithmetic) X(matmul)" in chosen.header(kernels.KERNELS / "table.cpp")
 
 
-def test_unknown_names_have_their_neighbour_in_the_message():
+def test_unknown_name_error_suggests_nearest():
     with pytest.raises(TargetError, match=r"did you mean aten::mm\.out"):
         selection.checked_operators(["aten::mm.ou"])
     with pytest.raises(TargetError, match="did you mean float32"):

@@ -19,7 +19,7 @@ from torchette.packages import PACKAGES
 from torchette.progress import Progress
 
 
-def test_a_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_missing_compiler_error_names_package(monkeypatch: pytest.MonkeyPatch):
     arm = targets.find("cortex-m4")
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(MissingCompilerError, match=r"arm-none-eabi-g\+\+") as caught:
@@ -32,12 +32,12 @@ def test_a_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     assert PACKAGES["ziglang"].install in caught.value.hints
 
 
-def test_android_says_that_its_compiler_must_be_named():
+def test_android_requires_compiler_option():
     with pytest.raises(MissingCompilerError, match="NDK"):
         toolchain.find_compiler(targets.find("aarch64-android"))
 
 
-def test_a_backend_that_no_target_has_is_named():
+def test_unavailable_backend_is_named():
     chosen = Selection(frozenset(), frozenset(), frozenset(["VulkanBackend"]))
     with pytest.raises(
         TargetError, match="the backend VulkanBackend, which a model uses, is not available for cortex-m4"
@@ -46,7 +46,7 @@ def test_a_backend_that_no_target_has_is_named():
     assert library.portable_backends().keys() >= {"NullBackend", "XnnpackBackend"}
 
 
-def test_what_the_compiler_says_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_compiler_output_is_in_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TORCHETTE_CACHE", str(tmp_path))
     (tmp_path / "wrong.cpp").write_text("int main() { return nothing; }")
     try:
@@ -67,9 +67,7 @@ def _appending(made: list[str]) -> toolchain.Report:
     return report
 
 
-def test_an_object_is_made_again_only_when_what_it_reads_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_object_is_compiled_again_only_if_inputs_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TORCHETTE_CACHE", str(tmp_path / "cache"))
     try:
         driver = toolchain.find_compiler(targets.find("host"), "c++")
@@ -125,7 +123,7 @@ def test_a_precompiled_header_changes_no_object(tmp_path: Path, monkeypatch: pyt
     assert count == 3 and changed == objects(None, "plain")[0] != plain
 
 
-def test_a_build_shows_how_far_it_is(
+def test_build_shows_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """The first build shows progress; the second one has nothing to compile."""
@@ -160,7 +158,7 @@ def test_targets_are_listed(capsys: pytest.CaptureFixture[str]):
     assert "did you mean aten::add.out" in capsys.readouterr().err
 
 
-def test_a_file_says_what_it_needs(tmp_path: Path):
+def test_selection_of_file(tmp_path: Path):
     torch = pytest.importorskip("torch")
     import torchette
 
@@ -175,7 +173,7 @@ def test_a_file_says_what_it_needs(tmp_path: Path):
     assert found.dtypes == {"float32", "int64"} and not found.backends
 
 
-def test_a_source_that_others_call_is_compiled_with_them():
+def test_called_sources_are_compiled():
     chosen = Selection(frozenset(["aten::index_put.out"]), frozenset(["float32", "int64"]))
     units = library.kernel_units(targets.find("cortex-m4"), chosen, (), small=True)
     names = {unit.source.name for unit in units}
@@ -183,7 +181,7 @@ def test_a_source_that_others_call_is_compiled_with_them():
     assert not names & {"pool.cpp", "norm.cpp", "softmax.cpp", "fft.cpp", "recurrent.cpp"}
 
 
-def test_what_a_source_includes_brings_what_it_calls():
+def test_included_headers_determine_called_sources():
     """For each kernel source, the included headers determine the sources that its object requires at link time."""
     archive, nm = BUILD / "libtorchette_kernels.a", shutil.which("nm")
     if nm is None or not archive.exists():
@@ -209,7 +207,7 @@ def test_what_a_source_includes_brings_what_it_calls():
     assert not missing, missing
 
 
-def test_webassembly_is_given_what_needs_no_threads():
+def test_webassembly_excludes_thread_sources():
     """Its C++ library has no threads; a test of the gate builds it."""
     left: list[Path] = [unit.source for unit in library.extension_units(targets.find("wasm32-wasi"), ())]
     seen: set[Path] = set()

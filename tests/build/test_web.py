@@ -62,7 +62,7 @@ def in_node(folder: Path) -> dict:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_give_what_they_give_here(in_node: dict, name: str) -> None:
+def test_models_match_host_results(in_node: dict, name: str) -> None:
     got = in_node[name]
     host = artifacts.compiled(name)(*artifacts.args(name))
     assert got["methods"] == ["forward"] and got["dtype"] == "float32" and got["shape"] == list(host.shape)
@@ -72,7 +72,7 @@ def test_models_give_what_they_give_here(in_node: dict, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_memory_grows_as_billed(in_node: dict, name: str) -> None:
+def test_memory_growth_matches_bill(in_node: dict, name: str) -> None:
     """In addition to the bill, there are the Method, its allocators, and padding of the pools."""
     (bill,) = bills(artifacts.our_file(name), "wasm32")
     assert bill.temp is not None
@@ -80,7 +80,7 @@ def test_memory_grows_as_billed(in_node: dict, name: str) -> None:
     assert in_node[name]["kept"], "the second execution allocates more memory"
 
 
-def test_errors_are_exceptions_with_the_runtime_s_words(in_node: dict) -> None:
+def test_errors_are_exceptions_with_runtime_messages(in_node: dict) -> None:
     errors = in_node["errors"]
     assert errors == {
         "count": "TorchetteError InvalidArgument: forward: inputs expected: 1, given: 0",
@@ -103,7 +103,7 @@ def test_errors_are_exceptions_with_the_runtime_s_words(in_node: dict) -> None:
     assert errors["file"].startswith("TorchetteError AccessFailed: ") and "nothing.pte" in errors["file"]
 
 
-def test_the_module_is_small_and_asks_for_nothing(folder: Path) -> None:
+def test_module_is_small_and_has_no_wasi_imports(folder: Path) -> None:
     """Two imports, both from torchette.js: no WASI, and no function table of a C library."""
     wasm = (folder / "torchette.wasm").read_bytes()
     script = "const m = new WebAssembly.Module(require('fs').readFileSync(process.argv[1]));"
@@ -114,7 +114,7 @@ def test_the_module_is_small_and_asks_for_nothing(folder: Path) -> None:
     assert len(wasm) < 400_000 and len(gzip.compress(wasm)) < 140_000
 
 
-def test_the_guide_s_script_runs(folder: Path) -> None:
+def test_guide_script_runs(folder: Path) -> None:
     page = (ROOT / "docs/browser.md").read_text(encoding="utf-8")
     (script,) = re.findall(r"^```js\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (folder / "guide.mjs").write_text(script, encoding="utf-8")
@@ -163,7 +163,7 @@ webpack([one("web"), one("node")], (error, stats) => {
 """
 
 
-def test_bundlers_take_the_package(folder: Path, tmp_path: Path) -> None:
+def test_bundlers_accept_package(folder: Path, tmp_path: Path) -> None:
     """For browsers, without warnings. A bundle finds the runtimes of programs and of language models."""
     npm = shutil.which("npm")
     if npm is None:
@@ -191,7 +191,7 @@ def test_bundlers_take_the_package(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # ziglang compiles the C++ library first
-def test_the_wasi_runner_gives_what_the_host_gives(folder: Path, tmp_path: Path) -> None:
+def test_wasi_runner_matches_host(folder: Path, tmp_path: Path) -> None:
     target = targets.find("wasm32-wasi")
     compiler, common = toolchain.find_compiler(target), library.flags(small=False)
     chosen = selection.of_file(folder / "keyword_spotting.pte")
@@ -207,7 +207,7 @@ def test_the_wasi_runner_gives_what_the_host_gives(folder: Path, tmp_path: Path)
     np.testing.assert_allclose(output, host.numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_the_dtypes_of_javascript_are_those_of_the_schema():
+def test_javascript_dtypes_match_schema():
     text = (ROOT / "torchette" / "build" / "web" / "torchette.js").read_text()
     rows = re.findall(r'^  \[(\d+), \["(\w+)", (\w+)\]\],$', text, re.M)
     assert [(int(number), name) for number, name, _ in rows] == [
@@ -219,7 +219,7 @@ def test_the_dtypes_of_javascript_are_those_of_the_schema():
 
 
 @pytest.mark.parametrize("module", ["torchette", "llm"])
-def test_the_types_name_what_the_module_has(module: str, tmp_path: Path) -> None:
+def test_types_match_module(module: str, tmp_path: Path) -> None:
     """Classes, and their methods and properties; functions."""
     web, page = ROOT / "torchette/build/web", ROOT / "torchette/llm/web"
     types = (web / f"{module}.d.ts").read_text(encoding="utf-8")

@@ -39,7 +39,7 @@ def folder(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:  # n
     return site
 
 
-def test_answers_are_those_of_a_session(folder: Path) -> None:
+def test_answers_match_session(folder: Path) -> None:
     program = shutil.which("node")
     if program is None:
         pytest.skip("Node.js is not installed (apt install nodejs)")
@@ -71,7 +71,7 @@ def test_answers_are_those_of_a_session(folder: Path) -> None:
         assert got["errors"][name].startswith(f"TorchetteError {text}"), got["errors"][name]
 
 
-def test_the_page_has_what_it_names(folder: Path) -> None:
+def test_page_files_exist(folder: Path) -> None:
     """The files that the page loads exist, and the runtime is small."""
     for name in ("index.html", "chat.js", "worker.js", "llm.js"):
         text = (folder / name).read_text(encoding="utf-8")
@@ -94,7 +94,7 @@ def test_the_guides_script_runs(folder: Path) -> None:
     assert printed.startswith(session.chat([{"role": "user", "content": "Hello"}], max_tokens=64).run().text)
 
 
-def test_the_page_talks_in_a_browser(folder: Path) -> None:
+def test_page_chats_in_browser(folder: Path) -> None:
     """Its answer matches a session; text appears while the page stays responsive; nothing is loaded from other hosts."""
     chromium.find()
     session = llm.Session(folder / "model.pte")

@@ -60,7 +60,7 @@ def test_help_fits_the_terminal(
     assert not [line for line in long if not re.fullmatch(r" *(-[\w-]+ )?\S+", line)]
 
 
-def test_paragraphs_wrap_and_indented_blocks_stay() -> None:
+def test_paragraphs_wrap_and_indented_blocks_do_not() -> None:
     formatter = HelpFormatter("torchette", width=32)
     text = "One two three\nfour five six seven eight nine ten.\n\nexamples:\n  torchette run net.pte     as it is\n"
     assert formatter._fill_text(text, 30, "").splitlines() == [
@@ -82,7 +82,7 @@ def test_without_a_command_the_help_is_printed(
     assert not exit_.value.code and not error and "examples:" in out
 
 
-def test_warnings_have_their_code_and_no_line_of_python(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_have_code_and_no_source_line(capsys: pytest.CaptureFixture[str]) -> None:
     message = DelegationWarning("mm stays outside")
     with cli._plain_warnings("torchette compile"):
         text = warnings.formatwarning(message, DelegationWarning, "delegate.py", 7)

@@ -39,7 +39,7 @@ def test_compile_check_and_run(folder: Path, capsys: Capture) -> None:
     assert output["shape"] == [1, 2] and output["dtype"] == "float32"
 
 
-def test_compile_facts_as_json(folder: Path, capsys: Capture) -> None:
+def test_compile_result_as_json(folder: Path, capsys: Capture) -> None:
     assert main(["compile", "model.py:build", "-o", "b.pte", "--check", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["bytes"] == (folder / "b.pte").stat().st_size
@@ -47,7 +47,7 @@ def test_compile_facts_as_json(folder: Path, capsys: Capture) -> None:
     assert facts["largest_difference"] < 1e-5
 
 
-def test_saved_program_gives_the_same_file(folder: Path) -> None:
+def test_saved_program_compiles_to_same_file(folder: Path) -> None:
     sys.path.insert(0, str(folder))
     namespace: dict[str, type] = {}
     exec((folder / "model.py").read_text(), namespace)
@@ -85,7 +85,7 @@ def test_list_prints_the_pipeline(capsys: Capture) -> None:
     assert "fold_batch_norm" in text and "edge" in text
 
 
-def test_list_shows_what_the_options_lead_to(capsys: Capture) -> None:
+def test_list_depends_on_options(capsys: Capture) -> None:
     assert main(["compile", "--list", "--backend", "null", "--disable", "fuse_linear"]) == 0
     text = capsys.readouterr().out
     assert "delegate -> edge\n    NullPartitioner" in text
@@ -93,7 +93,7 @@ def test_list_shows_what_the_options_lead_to(capsys: Capture) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::torchette.errors.DelegationWarning")
-def test_a_backend_its_fallback_and_a_size_that_varies(folder: Path, capsys: Capture) -> None:
+def test_backend_with_fallback_and_dynamic_size(folder: Path, capsys: Capture) -> None:
     arguments = [
         "compile",
         "model.py:build",
@@ -113,7 +113,7 @@ def test_a_backend_its_fallback_and_a_size_that_varies(folder: Path, capsys: Cap
     assert main(["run", "net.pte", "--inputs", "9x4"]) == 2
 
 
-def test_weights_in_a_file_of_their_own(folder: Path) -> None:
+def test_weights_in_separate_file(folder: Path) -> None:
     assert main(["compile", "model.py:Net", "--data-file", "weights.ptd", "--check"]) == 0
     assert (folder / "weights.ptd").stat().st_size > 0
 
@@ -133,16 +133,14 @@ def test_a_quantized_model_observes_the_files(folder: Path, capsys: Capture) -> 
 
 
 @pytest.mark.parametrize("scheme", ["int8", "int8-static"])
-def test_a_static_scheme_without_typical_inputs_is_refused(
-    folder: Path, capsys: Capture, scheme: str
-) -> None:
+def test_static_scheme_without_calibration_raises(folder: Path, capsys: Capture, scheme: str) -> None:
     assert main(["compile", "model.py:Net", "--quantize", scheme]) == 2
     error = capsys.readouterr().err
     assert "--calibration FILE.npz" in error and "--calibration random" in error and "int8-dynamic" in error
     assert not (folder / "net.pte").exists()
 
 
-def test_random_calibration_is_said_in_every_output(folder: Path, capsys: Capture) -> None:
+def test_random_calibration_is_reported_in_every_output(folder: Path, capsys: Capture) -> None:
     pytest.importorskip("torchao")
     given = ["compile", "model.py:Net", "--quantize", "int8", "--calibration", "random"]
     assert main([*given, "--verify", "--report", "--report-page", "page.html"]) == 0
@@ -172,7 +170,7 @@ def test_the_help_lists_the_schemes_with_their_aliases(capsys: Capture) -> None:
         assert [line.strip() for line in listed] == [line for pair in expected for line in pair]
 
 
-def test_results_with_few_huge_numbers_stay_in_floats(folder: Path, capsys: Capture) -> None:
+def test_outliers_stay_in_float32(folder: Path, capsys: Capture) -> None:
     pytest.importorskip("torchao")
     (folder / "huge.py").write_text(
         "import torch\n"
@@ -192,7 +190,7 @@ def test_results_with_few_huge_numbers_stay_in_floats(folder: Path, capsys: Capt
     assert "stay in floats" not in capsys.readouterr().err
 
 
-def test_layers_stay_in_float32_where_integers_lose_more(
+def test_layers_with_larger_loss_stay_in_float32(
     folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torchao")
@@ -215,7 +213,7 @@ def test_layers_stay_in_float32_where_integers_lose_more(
     assert "fits no layer" in capsys.readouterr().err
 
 
-def test_check_fails_where_the_results_differ(folder: Path, capsys: Capture) -> None:
+def test_check_fails_if_results_differ(folder: Path, capsys: Capture) -> None:
     (folder / "chance.py").write_text(
         "import torch\n"
         "calls = 0\n"
@@ -235,7 +233,7 @@ def test_training_mode_is_a_failed_check(folder: Path, capsys: Capture) -> None:
     assert "training mode" in error.splitlines()[0] and "eval()" in error
 
 
-def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
+def test_data_dependent_branch_is_explained(folder: Path, capsys: Capture) -> None:
     assert main(["compile", "model.py:Branches"]) == 1
     error = capsys.readouterr().err
     assert "torch.cond" in error and "model.py:" in error and "Traceback" not in error
@@ -244,18 +242,21 @@ def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compile"], "which model?"),
-        (["compile", "model.py:Net", "-o", "no/such/folder/net.pte"], "there is no folder no/such/folder"),
-        (["compile", "model.py:Net", "--until", "lunch"], "there is no stage 'lunch'"),
-        (["compile", "model.py:Net", "--dynamic", "batch"], "write INPUT:DIM=NAME"),
+        (["compile"], "no model; pass FILE.py:NAME"),
+        (["compile", "model.py:Net", "-o", "no/such/folder/net.pte"], "no folder no/such/folder"),
+        (["compile", "model.py:Net", "--until", "lunch"], "no stage 'lunch'"),
+        (["compile", "model.py:Net", "--dynamic", "batch"], "expected INPUT:DIM=NAME"),
         (["compile", "model.py:Net", "--dynamic", "0:7=n"], "no dimension 7 of input 0"),
         (["compile", "model.py:Net", "--dynamic", "0:0=n:9..2"], "9 is more than 2"),
-        (["compile", "none.py:Net", "--data-file", "else/where.ptd"], "is written beside"),
+        (
+            ["compile", "none.py:Net", "--data-file", "else/where.ptd"],
+            "expected a .ptd file in the folder of",
+        ),
         (
             ["compile", "model.py:Net", "--quantize", "int8", "--calibration", "none.npz"],
-            "there is no file none.npz",
+            "no file none.npz",
         ),
-        (["compile", "model.py:Net", "--max-drop", "1%"], "--max-drop goes with --quantize"),
+        (["compile", "model.py:Net", "--max-drop", "1%"], "--max-drop requires --quantize"),
         (["compile", "model.py:Net", "--quantize", "int8", "--io", "int8", "--check"], "--verify compares"),
         (
             ["compile", "model.py:Net", "--quantize", "int8", "--max-drop", "1%"],
@@ -277,7 +278,7 @@ def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
         ),
         (["compile", "model.py:Net", "--quantize", "int7"], "no quantization scheme 'int7'"),
         (["compile", "none.py:Net", "--budget", "rom=1K"], "expected ram, flash or target"),
-        (["compile", "none.py:Net", "--report-page", "no/such/page.html"], "there is no folder no/such"),
+        (["compile", "none.py:Net", "--report-page", "no/such/page.html"], "no folder no/such"),
         (["run", "none.pte"], "none.pte"),
         (["run", "model.py"], "pte"),
         (["run", "net.pte", "--method", "backward"], "it has forward"),
@@ -286,7 +287,7 @@ def test_a_branch_on_data_is_explained(folder: Path, capsys: Capture) -> None:
             "takes 1 input (x: float32[1, 4]), 2 are given",
         ),
         (["run", "net.pte", "--output", "scores.txt"], ".npz or .npy"),
-        (["bench", "net.pte", "-n", "0"], "at least one"),
+        (["bench", "net.pte", "-n", "0"], "-n must be at least 1"),
     ],
 )
 def test_mistakes_are_explained_in_the_first_line(
@@ -300,7 +301,7 @@ def test_mistakes_are_explained_in_the_first_line(
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        (("--backend", "xnpack"), "there is no backend 'xnpack'"),
+        (("--backend", "xnpack"), "no backend 'xnpack'"),
         (("--disable", "fold_all"), "cannot disable fold_all"),
     ],
 )
@@ -312,13 +313,13 @@ def test_options_are_checked_before_the_model_is_loaded(
 
 
 @pytest.mark.parametrize("shape", ["1x5", "4", "1x4:int64"])
-def test_inputs_that_do_not_fit_are_refused(net: Path, shape: str, capsys: Capture) -> None:
+def test_wrong_inputs_raise(net: Path, shape: str, capsys: Capture) -> None:
     assert main(["run", "net.pte", "--inputs", shape]) == 2
     error = capsys.readouterr().err
     assert "input" in error.splitlines()[0] and "Traceback" not in error
 
 
-def test_run_takes_and_writes_arrays(net: Path) -> None:
+def test_run_reads_and_writes_arrays(net: Path) -> None:
     x = np.array([[0.5, 0.0, -1.0, 2.0]], np.float32)
     np.save("x.npy", x)
     assert main(["run", "net.pte", "--inputs", "x.npy", "--output", "y.npz"]) == 0
@@ -349,7 +350,7 @@ def test_ops_lists_kernels_and_coverage(capsys: Capture) -> None:
     assert "aten::relu" in printed.out and "Core ATen operators run" in printed.err
 
 
-def test_without_torch_compile_says_what_to_install(folder: Path) -> None:
+def test_compile_without_torch_names_package(folder: Path) -> None:
     code = "import sys; sys.modules['torch'] = None; from torchette.cli import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
         [sys.executable, "-c", code, "compile", "model.py:Net"], capture_output=True, text=True, check=False
@@ -361,7 +362,7 @@ def test_without_torch_compile_says_what_to_install(folder: Path) -> None:
     assert PACKAGES["torch"].install in done.stderr and "Traceback" not in done.stderr
 
 
-def test_arenas_become_memories(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arenas_are_planned_as_memories(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compile", "model.py:Net", "-o", "net.pte", "--arena", "SRAM=64K", "--arena", "DRAM"]
     assert main([*arguments, "--json"]) == 0
     (sizes,) = json.loads(capsys.readouterr().out)["arenas"].values()

@@ -39,7 +39,7 @@ def test_modules_with_the_model(model: str, capsys: pytest.CaptureFixture[str]) 
     assert (row["module"], row["node"], row["instruction"]) == ("linear", "linear", 0)
 
 
-def test_inside_of_a_delegate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_inside_delegate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "sums.py").write_text(
         "import torch\n\nclass Sums(torch.nn.Module):\n    example_inputs = (torch.ones(3), torch.ones(3) * 2)\n\n"
         "    def forward(self, x, y):\n        return (x + y) * y\n"

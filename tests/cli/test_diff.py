@@ -35,7 +35,7 @@ def test_nothing_departs(model: str, capsys: pytest.CaptureFixture[str]) -> None
     assert "… 1 more row; --top 2 shows all" in out
 
 
-def test_a_flipped_weight_is_named(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_weight_is_named(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     data = bytearray(Path(model).read_bytes())
     file = pte.read(bytes(data))
     start = file.segment_base + file.program.segments[0].offset + file.program.constant_segment.offsets[1]
@@ -50,7 +50,7 @@ def test_a_flipped_weight_is_named(model: str, capsys: pytest.CaptureFixture[str
     assert first["source"].startswith(("model.py:", "torch/nn/"))
 
 
-def test_sign_stores_what_was_compared(model: str) -> None:
+def test_sign_stores_receipt(model: str) -> None:
     from torchette import receipt
 
     assert main(["diff", "model.py:Net", model, "--no-search", "--sign"]) == 0
@@ -63,7 +63,7 @@ def test_sign_stores_what_was_compared(model: str) -> None:
     assert main(["run", model]) == 0
 
 
-def test_what_departs_is_not_signed(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_departing_file_is_not_signed(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from torchette.devtools.diff.result import DiffResult, Fault
 
     fault = Fault("kernel", "aten::relu.out", 1, "", "off", "the given inputs")

@@ -18,7 +18,7 @@ from torchette.runtime import Runtime, native
 Capture = pytest.CaptureFixture[str]
 
 
-def test_facts_are_values(capsys: Capture) -> None:
+def test_environment_as_values(capsys: Capture) -> None:
     assert _parser().parse_args(["env"]).run is doctor.run
     assert main(["doctor", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
@@ -59,7 +59,7 @@ def test_another_torch_is_named(capsys: Capture, monkeypatch: pytest.MonkeyPatch
     assert "torch is 2.9.1; Torchette is tested with torch 2.13 to 2." in capsys.readouterr().out
 
 
-def test_limits_are_measured_again_if_asked_for(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_measured_again_on_request(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def measured(threads: int, again: bool) -> Limits:

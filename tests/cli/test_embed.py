@@ -116,7 +116,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> torchette.Model:
 
 
 @pytest.mark.parametrize("incbin", [[], ["--incbin"]], ids=["array", "incbin"])
-def test_runs_from_constant_memory_and_the_pools(model: torchette.Model, incbin: list[str]) -> None:
+def test_runs_from_constant_memory_and_pools(model: torchette.Model, incbin: list[str]) -> None:
     libraries = [BUILD / f"libtorchette_{name}.a" for name in ("extension", "core", "kernels", "core")]
     if not all(library.exists() for library in libraries):
         pytest.skip("not built by ./dev setup")
@@ -160,7 +160,7 @@ def test_the_sources_are_c99_and_cpp17_without_a_warning(model: torchette.Model)
     assert int(sizes["net_program"], 16) == Path("net.pte").stat().st_size
 
 
-def test_every_method_has_pools_of_its_own(tmp_path: Path) -> None:
+def test_every_method_has_separate_pools(tmp_path: Path) -> None:
     methods = {name: (torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),)) for name in ("run", "run_method")}
     torchette.compile(methods).save(tmp_path / "2 nets.pte")
     assert main(["embed", str(tmp_path / "2 nets.pte"), "-o", str(tmp_path)]) == 0
@@ -176,7 +176,7 @@ def test_every_method_has_pools_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--section", "stack=.dtcm"], "no pool 'stack'"),
+        (["--section", "stack=.dtcm"], "unknown pool 'stack'"),
         (["--section", "method"], "POOL=SECTION"),
         (["--temp", "some"], "most or least"),
         (["--target", "z80"], "no target 'z80'"),
@@ -242,7 +242,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> torchette.Model:
     return model
 
 
-def test_tensors_of_sizes_that_vary_have_a_pool_of_what_they_take_at_most(rows: torchette.Model) -> None:
+def test_dynamic_tensors_have_pool_of_maximum_size(rows: torchette.Model) -> None:
     libraries = [BUILD / f"libtorchette_{name}.a" for name in ("extension", "core", "kernels", "core")]
     if not all(library.exists() for library in libraries):
         pytest.skip("not built by ./dev setup")
@@ -265,7 +265,7 @@ def test_tensors_of_sizes_that_vary_have_a_pool_of_what_they_take_at_most(rows: 
     assert subprocess.run(["./main"], capture_output=True).returncode == 4
 
 
-def test_tensors_without_a_greatest_size_want_a_number(
+def test_unbounded_tensors_require_dynamic_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

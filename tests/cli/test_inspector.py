@@ -41,7 +41,7 @@ def test_tables_and_files(dump: Path, tmp_path: Path, capsys: Capture) -> None:
     ]
 
 
-def test_what_cannot_be_used_is_named(dump: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_unusable_files_are_named(dump: Path, tmp_path: Path, capsys: Capture) -> None:
     for more, message in (
         (["--etrecord_path", str(tmp_path / "none")], "there is no file"),
         (["--etrecord_path", str(dump)], "Not an ETRecord"),
@@ -52,7 +52,7 @@ def test_what_cannot_be_used_is_named(dump: Path, tmp_path: Path, capsys: Captur
         assert message in capsys.readouterr().err
 
 
-def test_the_peer_s_module_path_is_a_program(dump: Path) -> None:
+def test_executorch_module_path_runs(dump: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "torchette.devtools.inspector.inspector_cli", "--etdump_path", str(dump)],
         capture_output=True,

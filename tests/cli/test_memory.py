@@ -19,7 +19,7 @@ def model(folder: Path) -> str:
     return "net.pte"
 
 
-def test_prints_the_bill_and_the_picture(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_bill_and_diagram(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["memory", model, "--target", "cortex-m4", "--tensors"]) == 0
     text = capsys.readouterr().out
     assert "forward, cortex-m4" in text and "planned 1 over time" in text

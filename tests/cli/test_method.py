@@ -77,7 +77,7 @@ def test_given_inputs_are_not_announced_as_random(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.usefixtures("folder")
-def test_diff_takes_inputs_and_dynamic_bounds_from_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_uses_inputs_and_dynamic_bounds_of_file(capsys: pytest.CaptureFixture[str]) -> None:
     """The command in the README, for a model without example inputs."""
     assert main(["diff", "model.py:Net", "net.pte"]) == 0
     done = capsys.readouterr()
@@ -90,7 +90,7 @@ def test_diff_takes_inputs_and_dynamic_bounds_from_the_file(capsys: pytest.Captu
 
 
 @pytest.mark.usefixtures("folder")
-def test_debug_with_a_model_takes_inputs_from_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_with_model_uses_inputs_of_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["debug", "net.pte", "--model", "model.py:Net", "--json"]) == 0
     done = capsys.readouterr()
     assert "random inputs with the shapes in net.pte" in done.err
@@ -98,7 +98,7 @@ def test_debug_with_a_model_takes_inputs_from_the_file(capsys: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("folder")
-def test_inputs_of_bfloat16_are_made(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bfloat16_inputs_are_generated(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "half.pte", "-o", "out.npy"]) == 0
     assert "x bfloat16[2, 3]" in capsys.readouterr().err
     assert np.load("out.npy").dtype == np.float32

@@ -14,31 +14,31 @@ import pytest
 from tests.cli.conftest import MODEL
 from torchette import cli
 
-# (command line, first line after the name of the command, a remedy, the page)
+# (command line, code and words of the first line, a remedy, the page)
 MISTAKES = [
     # files and folders
-    ("run nett.pte", "[no-such-file] there is no file nett.pte; did you mean net.pte?", "", "no-such-file"),
-    ("size none.pte", "[no-such-file] there is no file none.pte", "", "no-such-file"),
-    ("inspect else/net.pte", "[no-such-folder] there is no folder else", "", "no-such-folder"),
+    ("run nett.pte", "[no-such-file] no file nett.pte; did you mean net.pte?", "", "no-such-file"),
+    ("size none.pte", "[no-such-file] no file none.pte", "", "no-such-file"),
+    ("inspect else/net.pte", "[no-such-folder] no folder else", "", "no-such-folder"),
     ("run .", "[bad-file] . is a folder, not a file", "", "bad-file"),
     ("size .", "[bad-file] . is a folder, not a file", "", "bad-file"),
     ("run model.py", "[bad-file] Not a .pte file", "torchette compile model.py:NAME -o model.pte", "bad-file"),
-    ("run net.pte --inputs none.npy", "[no-such-file] there is no file none.npy", "", "no-such-file"),
-    ("run net.pte --output else/y.npz", "[no-such-folder] there is no folder else", "", "no-such-folder"),
-    ("size net.pte --csv else/y.csv", "[no-such-folder] there is no folder else", "", "no-such-folder"),
+    ("run net.pte --inputs none.npy", "[no-such-file] no file none.npy", "", "no-such-file"),
+    ("run net.pte --output else/y.npz", "[no-such-folder] no folder else", "", "no-such-folder"),
+    ("size net.pte --csv else/y.csv", "[no-such-folder] no folder else", "", "no-such-folder"),
     (
         "compile model.py:Net -o else/net.pte",
-        "[no-such-folder] there is no folder else",
+        "[no-such-folder] no folder else",
         "mkdir -p else",
         "no-such-folder",
     ),
     (
         "compile model.py:Net --quantize int8 --calibration days.npz",
-        "[no-such-file] there is no file days.npz; did you mean day.npz?",
+        "[no-such-file] no file days.npz; did you mean day.npz?",
         "",
         "no-such-file",
     ),
-    ("compile modell.py:Net", "[no-such-file] there is no file modell.py; did you mean model.py?", "", "no-such-file"),
+    ("compile modell.py:Net", "[no-such-file] no file modell.py; did you mean model.py?", "", "no-such-file"),
     # inputs
     (
         "run net.pte --inputs 3x4",
@@ -61,42 +61,42 @@ MISTAKES = [
     ("run net.pte --inputs net.pte", "[bad-usage] 'net.pte' is neither a shape", "", "run --help"),
     ("run net.pte --inputs 1x4:float23", "[bad-usage] '1x4:float23': no dtype 'float23'", "", "run --help"),
     # names
-    ("rnu net.pte", "[bad-usage] there is no command 'rnu'; did you mean run?", "", "--help"),
-    ("run net.pte --thread 2", "[bad-usage] there is no option --thread", "", "run --help"),
-    ("run net.pte --metod=go", "[bad-usage] there is no option --metod; did you mean --method?", "", "run --help"),
-    ("llm compil m", "[bad-usage] there is no command 'compil'; did you mean compile?", "", "llm --help"),
-    ("llm compile m -o n.pte --cach x", "[bad-usage] there is no option --cach; did you mean --cache?", "", "llm compile --help"),
+    ("rnu net.pte", "[bad-usage] no command 'rnu'; did you mean run?", "", "--help"),
+    ("run net.pte --thread 2", "[bad-usage] unknown option --thread", "", "run --help"),
+    ("run net.pte --metod=go", "[bad-usage] unknown option --metod; did you mean --method?", "", "run --help"),
+    ("llm compil m", "[bad-usage] no command 'compil'; did you mean compile?", "", "llm --help"),
+    ("llm compile m -o n.pte --cach x", "[bad-usage] unknown option --cach; did you mean --cache?", "", "llm compile --help"),
     ("size net.pte more.pte", "[bad-usage] unexpected argument more.pte", "", "size --help"),
     ("run", "[bad-usage] the following arguments are required: MODEL.pte", "", "run --help"),
     ("run net.pte --seed two", "[bad-usage] argument --seed: invalid int value: 'two'", "", "run --help"),
     (
         "compile model.py:Net --quantize int88",
-        "[bad-input] there is no quantization scheme 'int88'; did you mean int8?",
+        "[bad-input] no quantization scheme 'int88'; did you mean int8?",
         "",
         "bad-input",
     ),
     ("compile model.py:net", "[bad-usage] model.py has no 'net'; it defines ", "", "compile --help"),
     ("compile model.py", "[bad-usage] model.py does not name a model; use model.py:Net, ", "", "compile --help"),
     ("compile net.pte", "[bad-usage] 'net.pte' is not a model", "torchette run net.pte", "compile --help"),
-    ("compile model.py:Net --until edg", "[bad-usage] --until: there is no stage 'edg'; did you mean edge?", "", "compile --help"),
+    ("compile model.py:Net --until edg", "[bad-usage] no stage 'edg'; did you mean edge?", "", "compile --help"),
     ("compile model.py:Net --budget rma=1K", "[bad-usage] --budget rma=1K: unknown limit 'rma'", "", "compile --help"),
     ("run net.pte --method forwrad", "[bad-usage] net.pte has no method 'forwrad'; it has forward; did you mean forward?", "", "run --help"),
     (
         "build --target aarch64-linx -o made",
-        "[no-such-target] there is no target 'aarch64-linx'; did you mean aarch64-linux?",
+        "[no-such-target] no target 'aarch64-linx'; did you mean aarch64-linux?",
         "the targets are host",
         "no-such-target",
     ),
-    ("memory net.pte --target cortexm4", "[bad-input] there is no target 'cortexm4'; did you mean cortex-m4?", "", "bad-input"),
+    ("memory net.pte --target cortexm4", "[bad-input] no target 'cortexm4'; did you mean cortex-m4?", "", "bad-input"),
     (
         "new mcu made net.pte --board mps2-an38",
-        "[no-such-board] there is no board 'mps2-an38'; did you mean mps2-an386?",
+        "[no-such-board] no board 'mps2-an38'; did you mean mps2-an386?",
         "boards: mps2-an386",
         "no-such-board",
     ),
     (
         "compile model.py:Net --backend xnpack",
-        "[unknown-backend] there is no backend 'xnpack'; did you mean xnnpack?",
+        "[unknown-backend] no backend 'xnpack'; did you mean xnnpack?",
         "backends that there are: portable, cpu",
         "unknown-backend",
     ),
@@ -131,7 +131,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("line", "message", "remedy", "page"), MISTAKES, ids=[one[0] for one in MISTAKES])
-def test_a_mistake(
+def test_mistake(
     line: str,
     message: str,
     remedy: str,
@@ -148,7 +148,8 @@ def test_a_mistake(
     out, error = capsys.readouterr()
     first, *_, last = error.splitlines()
     command, _, text = first.partition(": ")
-    assert text.startswith(message), first
+    start, _, words = message.partition("] ")
+    assert text.startswith(f"{start}] ") and words in text, first
     assert line.startswith(command.removeprefix("torchette").strip()), command
     assert remedy in error and "Traceback" not in error and not out
     if page.endswith("--help"):
@@ -179,7 +180,7 @@ def test_torchs_log_is_shown_on_request(
     assert any("failed while attempting to run meta" in line for line in lines)
 
 
-def test_an_error_of_the_system_is_one_of_ours(
+def test_system_error_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(options: object) -> int:

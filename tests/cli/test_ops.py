@@ -44,7 +44,7 @@ def test_the_page_has_a_row_for_every_operator(capsys: Capture) -> None:
     assert f"{len(core)} of {len(core)} Core ATen operators run in this build" in page
 
 
-def test_what_failed_has_a_reason() -> None:
+def test_failures_have_reasons() -> None:
     stored = ops.stored()
     excluded = {
         name.partition("#")[0].partition(":")[0] for names in stored["excluded"].values() for name in names

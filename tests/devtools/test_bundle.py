@@ -59,7 +59,7 @@ def test_outputs_are_compared_with_the_case(contents: bytes, tmp_path: Path) -> 
     assert module.method_names() == ["forward"] and module.method_meta("forward").num_inputs() == 2
 
 
-def test_a_bundle_verifies_itself(contents: bytes) -> None:
+def test_bundle_verifies_its_own_program(contents: bytes) -> None:
     bundle = BundledModule(contents)
     (first, _) = bundle.verify_result_with_bundled_expected_output("forward", 0)
     assert torch.equal(first, INPUTS[0].t() * 2)
@@ -91,7 +91,7 @@ def test_errors_name_the_problem(contents: bytes, program: bytes, tmp_path: Path
         BundledModule(bundled.write(record)).case("forward", 0)
 
 
-def test_executorch_reads_our_bundle(contents: bytes, program: bytes) -> None:
+def test_executorch_reads_bundle(contents: bytes, program: bytes) -> None:
     theirs = pytest.importorskip("executorch.devtools.bundled_program.serialize")
     record = theirs.deserialize_from_flatbuffer_to_bundled_program(contents)
     assert bytes(record.program) == program

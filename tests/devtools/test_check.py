@@ -47,14 +47,14 @@ def kinds(found: list[check.Growth]) -> set[str]:
     return {growth.kind for growth in found}
 
 
-def test_nothing_grows_of_the_same_file(files: dict[str, Path]) -> None:
+def test_same_file_has_no_growth(files: dict[str, Path]) -> None:
     now = check.facts(files["small"])
     assert check.grown(json.loads(json.dumps(now)), now) == []
     assert check.grown(check.facts(files["large"]), now) == [], "smaller is no growth"
     assert set(now["errors"]) == {"forward, output 0"}
 
 
-def test_growth_says_where(files: dict[str, Path]) -> None:
+def test_growth_names_parts(files: dict[str, Path]) -> None:
     last, now = check.facts(files["small"]), check.facts(files["large"])
     found = {growth.kind: growth for growth in check.grown(last, now, {"error": 1e9})}
     assert set(found) == {"file", "arena"}
@@ -122,6 +122,6 @@ def test_the_command(files: dict[str, Path], tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     "figures", [[], {}, {"format": 9}, {"format": 1, "file": "x"}, {"format": 1, "file": 3}]
 )
-def test_what_is_no_figures_is_refused(figures: Any, files: dict[str, Path]) -> None:
+def test_invalid_figures_raise(figures: Any, files: dict[str, Path]) -> None:
     with pytest.raises(FormatError):
         check.grown(figures, check.facts(files["small"]))

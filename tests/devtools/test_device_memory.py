@@ -40,7 +40,7 @@ def file() -> bytes:
     return bytes(torchette.compile(Net().eval(), (torch.ones(2, 8),)).program.buffer)
 
 
-def test_a_bill_names_every_memory(file: bytes) -> None:
+def test_bill_lists_every_memory(file: bytes) -> None:
     (bill,) = bills(file, "cortex-m4")
     (wide,) = bills(file, "riscv64", temp=False)
     assert bill.method_name == "forward" and bill.target == "cortex-m4"
@@ -51,13 +51,13 @@ def test_a_bill_names_every_memory(file: bytes) -> None:
     assert [name for name, *_ in bill.rows()][:2] == ["planned 1", "method"]
 
 
-def test_a_target_that_nobody_knows_is_refused_with_those_that_there_are() -> None:
+def test_unknown_target_raises_with_known_targets() -> None:
     with pytest.raises(InputError, match="no target 'z80'") as caught:
         processor("z80")
     assert all(name in str(caught.value) for name in PROCESSORS)
 
 
-def test_tensors_live_from_their_first_to_their_last_instruction(file: bytes) -> None:
+def test_lifetime_is_first_to_last_use(file: bytes) -> None:
     (method,) = describe(file).methods
     end = len(method.instructions) - 1
     living = tenants(method)
@@ -71,7 +71,7 @@ def test_tensors_live_from_their_first_to_their_last_instruction(file: bytes) ->
     )
 
 
-def test_a_loop_keeps_what_it_shares_with_the_outside() -> None:
+def test_tensors_across_loop_boundary_live_throughout_loop() -> None:
     class Steps(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return ((x + 1) * x).sin().cos() @ x
@@ -96,7 +96,7 @@ def test_a_loop_keeps_what_it_shares_with_the_outside() -> None:
     assert any(first < 1 <= last for first, last in before.values())
 
 
-def test_the_picture_shows_places_and_times() -> None:
+def test_diagram_shows_offsets_and_lifetimes() -> None:
     living = [
         Tenant(0, "x", 1, 0, 32, 0, 1, "input"),
         Tenant(1, "y", 1, 32, 32, 1, 3, "aten::neg.out"),
@@ -122,7 +122,7 @@ def tensor(*sizes: int, dtype: int = FLOAT) -> tuple:
     return (dtype, sizes, tuple(range(len(sizes))))
 
 
-def test_scratch_memory_is_what_a_kernel_asks_for() -> None:
+def test_scratch_memory_is_kernel_request() -> None:
     # a sort stores a row of (key, index) pairs of 16 bytes
     outputs = [tensor(3, 100), tensor(3, 100, dtype=LONG)]
     assert runtime.scratch_bytes("aten::sort.values", [tensor(3, 100), 1, False, *outputs], LEVEL) == (
@@ -132,7 +132,7 @@ def test_scratch_memory_is_what_a_kernel_asks_for() -> None:
     assert runtime.scratch_bytes("aten::relu.out", [tensor(3), tensor(3)], LEVEL) == (0, 0)
 
 
-def test_scratch_memory_of_a_product_is_no_larger_than_the_product() -> None:
+def test_scratch_memory_of_matmul_is_bounded() -> None:
     lanes = 4  # of the lowest level, which microcontrollers also use
     most = 384 * (3 * lanes + 1) * 4  # a panel of maximum depth, and the next column
     taken = {}
@@ -149,7 +149,7 @@ def test_scratch_memory_of_a_product_is_no_larger_than_the_product() -> None:
     assert convolution is not None and convolution[0] <= 4096
 
 
-def test_a_mask_is_billed_as_if_it_were_true_everywhere() -> None:
+def test_mask_is_billed_as_all_true() -> None:
     arguments = [tensor(5, 4), [tensor(5, 4, dtype=BOOL)], tensor(20)]
     assert runtime.scratch_bytes("aten::index.Tensor_out", arguments, LEVEL) == (2 * 20 * 8, 2 * 20 * 8)
 
@@ -158,12 +158,12 @@ def test_a_mask_is_billed_as_if_it_were_true_everywhere() -> None:
     "arguments",
     [[], [None, None], [tensor(2, 3), tensor(5, 7), tensor(2, 7)], ["text", 1, 2], [tensor(-1, 2)] * 3],
 )
-def test_a_call_that_fails_has_no_figure(arguments: list) -> None:
+def test_failing_call_has_no_figure(arguments: list) -> None:
     assert runtime.scratch_bytes("aten::mm.out", arguments, LEVEL) is None
     assert runtime.scratch_bytes("aten::no_such.out", arguments, LEVEL) is None
 
 
-def test_what_varies_is_said() -> None:
+def test_dynamic_sizes_are_marked() -> None:
     shapes = ({0: torch.export.Dim("n", min=2, max=64)},)
     model = torchette.compile(torch.nn.Linear(32, 32).eval(), (torch.ones(4, 32),), dynamic_shapes=shapes)
     (bill,) = bills(bytes(model.program.buffer))
@@ -171,7 +171,7 @@ def test_what_varies_is_said() -> None:
     assert any("largest sizes" in remark for *_, remark in bill.rows())
 
 
-def test_kernels_are_not_called_with_what_is_no_string() -> None:
+def test_kernels_are_not_called_with_non_strings() -> None:
     """A file can refer to any value as an argument; here, a tensor replaces the string argument of gelu."""
     tensor = (6, (2,), (0,))
     assert (

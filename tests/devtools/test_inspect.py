@@ -105,7 +105,7 @@ def scaled_sum() -> bytes:
     return bytes(pte.write(pte.Program(execution_plan=[plan, number, twice]), [b"", bytes(24)]))
 
 
-def test_describes_a_known_file() -> None:
+def test_describes_known_file() -> None:
     data = scaled_sum()
     description = describe(data)
     forward, answer, _ = description.methods
@@ -163,7 +163,7 @@ def test_modules_and_parts_of_delegates_are_frames_without_a_file() -> None:
     assert (third.module, third.source, third.parts[0].handle) == ("", [], 2)
 
 
-def test_text_has_what_a_person_looks_for() -> None:
+def test_text_contains_main_values() -> None:
     text = str(describe(scaled_sum()))
     (line,) = (line for line in text.splitlines() if "aten::add.out" in line)
     assert "%1 float32[2, 3] at most unplanned, %0 float32[2, 3] constant 1, '-inf'" in line
@@ -171,7 +171,7 @@ def test_text_has_what_a_person_looks_for() -> None:
     assert line.endswith("model.py:12")
 
 
-def test_names_cannot_play_with_the_terminal() -> None:
+def test_control_characters_in_names_are_escaped() -> None:
     plan = pte.ExecutionPlan(name="\x1b[2Jforward\n", values=[], non_const_buffer_sizes=[0])
     text = str(describe(bytes(pte.write(pte.Program(execution_plan=[plan])))))
     assert "\x1b" not in text and "method \\x1b[2Jforward\\n" in text
@@ -190,7 +190,7 @@ def test_json_validates_against_its_schema() -> None:
 @pytest.mark.parametrize(
     "name", ["stateful", "initialised", "dynamic", "bare", "convolutions", "delegated", "mixed"]
 )
-def test_describes_the_peers_files(name: str) -> None:
+def test_describes_executorch_files(name: str) -> None:
     pytest.importorskip("executorch.exir")
     from tests.format.peer_files import peer_file
 

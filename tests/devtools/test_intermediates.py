@@ -43,12 +43,12 @@ def _info() -> MethodInfo:
         (["layers.1"], [1]),
     ],
 )
-def test_what_is_chosen(patterns: list[str], expected: list[int]) -> None:
+def test_patterns_select_instructions(patterns: list[str], expected: list[int]) -> None:
     more = {1: ["layers.1"], 2: ["layers.1.head"]}
     assert [it.index for it in chosen(_info(), patterns, more)] == expected
 
 
-def test_what_matches_nothing_is_said() -> None:
+def test_pattern_without_match_raises() -> None:
     with pytest.raises(InputError, match=r"no instruction of method 'forward' matches 'layers\.9'"):
         chosen(_info(), ["1", "layers.9"])
 
@@ -82,7 +82,7 @@ def test_values_are_those_of_the_layers(made: tuple[nn.Module, bytes]) -> None:
     assert isinstance(seen[0].value, np.ndarray)
 
 
-def test_turns_of_a_loop_are_steps() -> None:
+def test_loop_iterations_are_steps() -> None:
     class Loop(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             from torch._higher_order_ops.while_loop import while_loop
@@ -97,7 +97,7 @@ def test_turns_of_a_loop_are_steps() -> None:
     assert len({value.step for value in seen}) == 3
 
 
-def test_observers_that_fail_end_the_execution(made: tuple[nn.Module, bytes]) -> None:
+def test_failing_observer_ends_execution(made: tuple[nn.Module, bytes]) -> None:
     method = _method(made[1])
     seen: list[Intermediate] = []
 
@@ -113,6 +113,6 @@ def test_observers_that_fail_end_the_execution(made: tuple[nn.Module, bytes]) ->
     assert len(seen) == 2
 
 
-def test_without_tracing_there_are_no_values(made: tuple[nn.Module, bytes]) -> None:
+def test_without_tracing_raises(made: tuple[nn.Module, bytes]) -> None:
     with pytest.raises(InputError, match="loaded without tracing"):
         _method(made[1], tracing=False).execute([torch.ones(2, 4)], print)

@@ -26,7 +26,7 @@ def _refuse(threads: int) -> Limits:
     raise AssertionError("measured again")
 
 
-def test_they_are_measured_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_are_measured_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = limits(2)
     assert (found.threads, found.level) == (2, runtime.kernel_level())
     assert found.arithmetic > 0 and all(it.rate > 0 for it in found.stores)
@@ -48,13 +48,13 @@ def test_a_damaged_file_is_replaced(text: str, cache: Path) -> None:
     assert json.loads(path.read_text())[key]["arithmetic"] == found.arithmetic
 
 
-def test_a_folder_that_cannot_be_written_breaks_nothing(cache: Path) -> None:
+def test_unwritable_folder_is_ignored(cache: Path) -> None:
     cache.write_text("a file is where the folder should be")
     assert limits().arithmetic > 0
     assert cache.read_text().startswith("a file")
 
 
-def test_bytes_come_from_the_nearest_store_that_holds_them() -> None:
+def test_store_of_returns_nearest_store() -> None:
     stores = (Store("L2", 100, 4.0), Store("L3", 1000, 2.0), Store("memory", None, 1.0))
     known = Limits("a processor", "v3", 1, 8.0, stores)
     assert [known.store_of(nbytes).name for nbytes in (0, 100, 101, 1001)] == ["L2", "L2", "L3", "memory"]

@@ -42,6 +42,6 @@ def test_no_two_slices_of_a_row_overlap_and_the_counter_reaches_the_plan(
     assert max(live) == planned == bound and min(live) < planned
 
 
-def test_a_method_that_is_not_there_is_refused(program, tmp_path: Path) -> None:
+def test_unknown_method_raises(program, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no method 'backward'"):
         generate_memory_trace(program, tmp_path / "trace.json", method_name="backward")

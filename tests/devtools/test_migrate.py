@@ -68,7 +68,7 @@ def test_weights_inside_the_program_become_a_segment(
     assert bytes(migrate(migrated)[0]) == migrated.read_bytes()
 
 
-def test_data_of_backends_become_segments_and_state_stays(tmp_path: Path) -> None:
+def test_payloads_become_segments_and_state_is_kept(tmp_path: Path) -> None:
     edge = to_edge_transform_and_lower(
         torch.export.export(Counting(), (X,)), partitioner=[XnnpackPartitioner()]
     )
@@ -82,7 +82,7 @@ def test_data_of_backends_become_segments_and_state_stays(tmp_path: Path) -> Non
     assert not torch.equal(*results(old))  # the state changes
 
 
-def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
+def test_invalid_file_raises(tmp_path: Path) -> None:
     path = tmp_path / "net.pte"
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(FormatError, match=r"net\.pte"):

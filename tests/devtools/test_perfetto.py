@@ -65,7 +65,7 @@ def slices(data: bytes) -> list[tuple[str, int, int, int]]:
     return sorted(found, key=lambda it: (it[1], it[3]))
 
 
-def test_slices_nest_as_the_events_do() -> None:
+def test_slices_nest_like_events() -> None:
     load = Event(0, "Method::init", None, None, False, None, 500, 900)
     data = perfetto.trace(_method(), [load, *_execution(1, 1000)], name="net.pte")
     assert slices(data) == [

@@ -31,7 +31,7 @@ EXPORTED = torch.export.export(
 )
 
 
-def test_instructions_one_a_line() -> None:
+def test_one_instruction_per_line() -> None:
     program = to_edge(EXPORTED).to_executorch(ExecutorchBackendConfig()).executorch_program
     out = io.StringIO()
     print_program(program, mark_dynamic_shape_tensor=True, out=out)

@@ -42,7 +42,7 @@ def _execution(block: int, start: int) -> list[Event]:
     ]
 
 
-def test_time_is_counted_once() -> None:
+def test_nested_time_is_counted_once() -> None:
     load = [Event(0, "Method::init", None, None, False, None, 0, 900)]
     found = operations(_method(), [*load, *_execution(1, 1000), *_execution(2, 2000)])
     rows = {(it.name, it.instruction, it.part): it for it in found}
@@ -60,7 +60,7 @@ def test_time_is_counted_once() -> None:
     assert rows[("aten::add.out", 0, None)].source == "net.py:7"
 
 
-def test_parts_of_a_delegate_have_lines_of_their_own() -> None:
+def test_parts_of_delegate_have_source_lines() -> None:
     method = _method()
     method.instructions[1].parts = [
         PartInfo(4, "layers.0", "Linear", [FrameInfo("deep.py", 3, "forward", "")])
@@ -71,13 +71,13 @@ def test_parts_of_a_delegate_have_lines_of_their_own() -> None:
     assert slice_["args"]["source"] == "deep.py:3"
 
 
-def test_turns_of_a_loop_are_one_row() -> None:
+def test_loop_iterations_are_one_row() -> None:
     turns = [Event(1, "aten::add.out", 0, 0, False, None, at, at + 3) for at in (10, 20, 30)]
     (row,) = operations(_method(), turns)
     assert row.calls == 3 and row.times == [9e-9]
 
 
-def test_an_operation_that_an_execution_skips_took_no_time_there() -> None:
+def test_skipped_operation_has_zero_time() -> None:
     first, second = _execution(1, 0), _execution(2, 1000)
     found = operations(_method(), [*first, *second[:2]])
     assert [it.times[1] for it in found if it.instruction == 2] == [0.0]
@@ -103,7 +103,7 @@ def _dump(*runs: tuple[str, list[Event]]) -> Any:
     return etdump.ETDump(0, [etdump.RunData(name, events=[*map(record, held)]) for name, held in ordered])
 
 
-def test_a_dump_has_the_same_times() -> None:
+def test_dump_has_same_times() -> None:
     load = [Event(0, "Method::init", None, None, False, None, 0, 900)]
     first, second = _execution(1, 1000), _execution(2, 2000)
     record = _dump(("Default", load), ("Execute", first), ("Execute", second))
@@ -111,21 +111,21 @@ def test_a_dump_has_the_same_times() -> None:
     assert operations(_method(), events) == operations(_method(), [*load, *first, *second])
 
 
-def test_executorch_s_kernels_are_counted_once() -> None:
+def test_executorch_kernels_are_counted_once() -> None:
     call = Event(1, "OPERATOR_CALL", 0, 0, False, None, 10, 40)
     kernel = Event(1, "native_call_add.out", 0, 0, False, None, 15, 35)
     (row,) = operations(_method(), events_of(_dump(("Execute", [call, kernel])), _method()))
     assert (row.name, row.times) == ("aten::add.out", [20e-9])
 
 
-def test_a_dump_of_another_method_is_refused() -> None:
+def test_dump_of_another_method_raises() -> None:
     for chain, place in ((0, 2), (2, 0), (1, 9)):
         stray = Event(1, "aten::add.out", chain, place, False, None, 0, 1)
         with pytest.raises(FormatError, match=f"instruction {place} of chain {chain}"):
             events_of(_dump(("Execute", [stray])), _method())
 
 
-def test_a_trace_has_loading_too_and_names_backends() -> None:
+def test_trace_includes_loading_and_backend_names() -> None:
     load = Event(0, "Method::init", None, None, False, None, 500, 900)
     slices = trace_events(_method(), [load, *_execution(1, 1000)])
     assert [(it["name"], it["ts"], it["dur"]) for it in slices[:4]] == [
@@ -149,7 +149,7 @@ def _measured(nbytes: int = 4_000) -> Profile:
     return Profile("net.pte, forward", 2, operations, [], can, nbytes)
 
 
-def test_speed_is_a_share_of_what_the_processor_can_do() -> None:
+def test_rates_are_fractions_of_processor_limits() -> None:
     rows = {row["name"]: row for row in _measured().rows()}
     linear, add = rows["cpu::linear.out"], rows["aten::add.out"]
     assert (linear["flops"], linear["rate"]) == pytest.approx((4e9, 1e9))
@@ -161,7 +161,7 @@ def test_speed_is_a_share_of_what_the_processor_can_do() -> None:
     assert {rows["Method::execute"][key] for key in ("bytes", "rate", "of_peak", "bound")} == {None}
 
 
-def test_a_larger_method_reads_from_farther_away() -> None:
+def test_larger_method_uses_farther_store() -> None:
     near, far = _measured(), _measured(4_001)
     assert near.store and far.store and (near.store.name, far.store.name) == ("L2", "memory")
     assert far.rows()[1]["of_bandwidth"] == pytest.approx(1) and far.rows()[1]["bound"] == "memory"

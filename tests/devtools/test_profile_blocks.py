@@ -43,7 +43,7 @@ def model() -> Iterator[bytes]:
     profile_blocks._blocks.clear()
 
 
-def test_nothing_is_recorded_before_a_block(model: bytes) -> None:
+def test_no_events_before_first_block(model: bytes) -> None:
     portable_lib._load_for_executorch_from_buffer(model).forward([torch.ones(2, 2)])
     portable_lib._reset_profile_results()
     assert portable_lib._dump_profile_results() == b""
@@ -90,7 +90,7 @@ def _sample(name: bytes = b"default", version: int = 1) -> bytes:
     return data + struct.pack("<4I", 7, 100, 7, 20) + bytes(8)
 
 
-def test_a_dump_of_executorch_s_runtime_is_read() -> None:
+def test_dump_of_executorch_runtime_is_read() -> None:
     events, memory = deserialize_profile_results(_sample() + _sample())
     whole, add = events["default"]
     assert (whole.ts, whole.duration, whole.chain_idx) == ([1.0, 1.0], [4.0, 4.0], -1)
@@ -105,12 +105,12 @@ def test_a_dump_of_executorch_s_runtime_is_read() -> None:
     ("data", "text"),
     [(_sample()[:-100], "damaged"), (_sample(version=2), "version 2"), (_sample()[:10], "damaged")],
 )
-def test_a_damaged_dump_is_refused(data: bytes, text: str) -> None:
+def test_damaged_dump_raises(data: bytes, text: str) -> None:
     with pytest.raises(FormatError, match=text):
         deserialize_profile_results(data)
 
 
-def test_repetitions_with_other_events_are_refused() -> None:
+def test_repetitions_with_different_events_raise() -> None:
     other = _sample().replace(b"native_call_add", b"native_call_sub")
     with pytest.raises(FormatError, match="different events"):
         deserialize_profile_results(_sample() + other)

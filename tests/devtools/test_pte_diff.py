@@ -44,7 +44,7 @@ def test_equal_files_are_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "are equal" in capsys.readouterr().out
 
 
-def test_one_changed_weight_is_found_and_measured() -> None:
+def test_changed_weight_is_found_and_measured() -> None:
     changed = net()
     with torch.no_grad():
         changed[2].weight[1, 3] += 0.5
@@ -55,7 +55,7 @@ def test_one_changed_weight_is_found_and_measured() -> None:
     assert row.more["largest difference"] == pytest.approx(0.5, abs=1e-6)
 
 
-def test_a_new_layer_is_one_difference_and_not_all_behind_it() -> None:
+def test_inserted_layer_is_one_difference() -> None:
     torch.manual_seed(0)
     first, last = torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
     short = torch.nn.Sequential(first, torch.nn.Tanh(), last).eval()
@@ -104,7 +104,7 @@ def test_delegates_named_data_and_sizes() -> None:
     assert {row.kind for row in found.rows} == {"size", "bytes"}, "the same program"
 
 
-def test_ours_against_the_peers() -> None:
+def test_compare_with_executorch_file() -> None:
     model, args, kwargs, _ = peer_files.MODELS["mixed"]
     torch.manual_seed(0)
     ours = bytes(torchette.compile(model().eval(), args, kwargs))
@@ -125,7 +125,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert not found["equal"] and found["differences"][0]["kind"] in KINDS
 
 
-def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
+def test_invalid_file_raises(tmp_path: Path) -> None:
     with pytest.raises(FormatError):
         compare(file(net()), b"not a program at all")
     with pytest.raises(ModelNotFoundError):

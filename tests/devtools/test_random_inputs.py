@@ -31,7 +31,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def test_they_have_the_shapes_and_fixed_numbers_of_the_file(path: Path) -> None:
+def test_inputs_have_shapes_and_fixed_scalars_of_file(path: Path) -> None:
     (info,) = describe(path).methods
     values = random_inputs(info, seed=1)
     assert input_texts(info, values) == [
@@ -48,11 +48,11 @@ def test_they_have_the_shapes_and_fixed_numbers_of_the_file(path: Path) -> None:
     assert np.isfinite(torchette.load(path).methods["forward"].load().execute(values)[0])
 
 
-def test_a_model_is_compared_on_them(path: Path) -> None:
+def test_model_is_compared_on_random_inputs(path: Path) -> None:
     result = compare(Net().eval(), path, search=False)
     assert result.equal and result.random_inputs[:2] == ["x float32[32, 4]", "args[1] 1"]
 
 
-def test_bfloat16_is_a_tensor_of_torch() -> None:
+def test_bfloat16_is_torch_tensor() -> None:
     made = random_array((2, 3), "bfloat16", np.random.default_rng(0))
     assert made.dtype == torch.bfloat16 and made.shape == (2, 3)

@@ -37,7 +37,7 @@ def edges(method: dict[str, Any]) -> list[tuple[int, int, int]]:
     return list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
 
 
-def test_nodes_read_from_those_that_wrote_their_bytes() -> None:
+def test_edges_start_at_last_writers() -> None:
     """Values share memory: edges start at the last writer, and the residual stream bypasses each layer."""
     found = known(encoder(2))
     (method,) = found["methods"]
@@ -68,7 +68,7 @@ def test_sizes_sum_to_the_file() -> None:
     assert {texts[row[2]] for row in rows if row[0] == "weights"} >= {"layers.2.mlp.up", "layers.0.norm"}
 
 
-def test_times_go_to_their_nodes() -> None:
+def test_times_are_assigned_to_nodes() -> None:
     operations = [
         Operation("aten::mm.out", 0, None, "", [3.0, 1.0, 2.0], 3),
         Operation("Method::execute", None, None, "", [0.5] * 3, 3),
@@ -79,7 +79,7 @@ def test_times_go_to_their_nodes() -> None:
     )
 
 
-def test_a_profile_has_the_shares_of_the_limits() -> None:
+def test_profile_has_fractions_of_limits() -> None:
     """The values that `torchette profile` prints, for a call with 400 operations and 50 bytes in 2 seconds."""
     operation = Operation("aten::mm.out", 0, None, "", [3.0, 1.0, 2.0], 3, Work(400, 50))
     other = Operation("aten::mm.out", 1, None, "", [1.0] * 3, 3, Work(None, 50))
@@ -97,7 +97,7 @@ def test_a_profile_has_the_shares_of_the_limits() -> None:
     assert of_a_device["rates"] == {1: [200.0, 25.0, None, None, None]} and of_a_device["limits"] is None
 
 
-def test_the_text_of_lines_comes_from_the_given_folders_alone(tmp_path: Path) -> None:
+def test_source_text_comes_only_from_source_folders(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "encoder.py").write_text(SOURCE)
     found = known(encoder(1), source_folders=[tmp_path / "models"])
@@ -119,7 +119,7 @@ def test_the_text_of_lines_comes_from_the_given_folders_alone(tmp_path: Path) ->
         assert known(data, source_folders=[tmp_path / "models"])["files"] == {}, name
 
 
-def test_the_page_is_closed_and_small(tmp_path: Path) -> None:
+def test_page_is_self_contained_and_small(tmp_path: Path) -> None:
     """5,000 nodes in less than 5 MB; no URLs and no external resources; names are escaped."""
     data = encoder(500)
     page = write_report(_write(tmp_path / "big.pte", data), tmp_path / "big.html")
@@ -139,9 +139,7 @@ def _write(path: Path, data: bytes) -> Path:
     return path
 
 
-def test_bad_files_are_refused_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_files_raise_and_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = _write(tmp_path / "broken.pte", b"no program")
     with pytest.raises(FormatError):
         write_report(broken, tmp_path / "page.html")
@@ -160,7 +158,7 @@ def test_bad_files_are_refused_and_nothing_is_written(
     assert not Path(page).exists()
 
 
-def test_times_of_a_run_elsewhere(tmp_path: Path) -> None:
+def test_times_of_another_machine(tmp_path: Path) -> None:
     from torchette.format import etdump
 
     def event(place: int, end: int) -> Any:
@@ -216,7 +214,7 @@ def test_model_explorer_has_layers_and_edges(tmp_path: Path) -> None:
         assert all(isinstance(pair["value"], str) for pair in node["attrs"])
 
 
-def test_delegates_of_xnnpack_open(tmp_path: Path) -> None:
+def test_xnnpack_delegates_show_their_nodes(tmp_path: Path) -> None:
     """Nodes, tensors and scales come from the payload; modules and lines from the call."""
     torch = pytest.importorskip("torch")
     import torchette
@@ -269,7 +267,7 @@ def delegated() -> bytes:
 
 
 @pytest.mark.safety
-def test_damaged_files_give_a_page_or_a_format_error(delegated: bytes) -> None:
+def test_damaged_files_yield_page_or_format_error(delegated: bytes) -> None:
     """Random bytes of the program and its delegate are changed; the result is still JSON."""
     random = np.random.default_rng(0)
     file = pte.read(delegated)
@@ -295,7 +293,7 @@ def test_damaged_files_give_a_page_or_a_format_error(delegated: bytes) -> None:
     assert opened > 20 and refused > 20
 
 
-def test_branches_and_loops_join_what_may_have_written() -> None:
+def test_branches_and_loops_merge_writers() -> None:
     torch = pytest.importorskip("torch")
     import torchette
 

@@ -126,7 +126,7 @@ def test_views_have_legends_and_no_markup_of_text(page: Chromium) -> None:
     assert "weights" in text(page, ".legend") and "constant" not in text(page, "main")
 
 
-def test_the_time_of_a_node_has_its_share_of_the_limits(page: Chromium) -> None:
+def test_time_of_node_has_fraction_of_limits(page: Chromium) -> None:
     page.value("report.show('time')")
     assert "1 thread can do 10 GFLOP/s" in text(page, ".page") and "on A processor" in text(page, ".page")
     heads = page.value("[...document.querySelectorAll('#rows th')].map((it) => it.innerText.trim())")
@@ -147,7 +147,7 @@ def test_empty_views_say_how_to_fill_them(page: Chromium, folder: Path) -> None:
         assert words in text(page, "main"), view
 
 
-def test_a_click_opens_a_module_and_a_node_shows_its_line(page: Chromium) -> None:
+def test_click_opens_module_and_node_shows_source_line(page: Chromium) -> None:
     click(page, "#tab-graph")
     until(page, "!!document.querySelector('#world .hit')")
     layer = item(page, "layers.1")
@@ -200,7 +200,7 @@ def test_search_finds_by_operator_module_and_line(page: Chromium) -> None:
     until(page, "!document.querySelector('#palette').open")
 
 
-def test_keys_walk_open_and_close(page: Chromium) -> None:
+def test_keys_navigate_open_and_close(page: Chromium) -> None:
     press(page, "2")
     until(page, "report.view === 'graph'")
     page.value("report.graph.foldAll(false), report.graph.select(null)")
@@ -234,7 +234,7 @@ def test_dragging_and_the_wheel_move_and_zoom(page: Chromium) -> None:
     assert page.value("document.querySelector('#world').innerHTML.includes('color-mix')")
 
 
-def test_memory_leads_to_the_node(page: Chromium) -> None:
+def test_memory_block_links_to_node(page: Chromium) -> None:
     press(page, "3")
     until(page, "!!document.querySelector('[data-map]')")
     page.value("document.querySelector('[data-map]').scrollIntoView({block: 'center'})")
@@ -271,7 +271,7 @@ def test_light_and_dark(page: Chromium, dark: bool) -> None:
     page.value("localStorage.removeItem('torchette-theme')")
 
 
-def test_a_phone_needs_no_sideways_scrolling(page: Chromium) -> None:
+def test_mobile_layout_has_no_horizontal_scrolling(page: Chromium) -> None:
     page.resize(360, 740)
     for view in (*VIEWS[2:], *VIEWS[:2]):
         page.value(f"report.show('{view}')")

@@ -60,7 +60,7 @@ def assert_whole(data: bytes) -> size.Sizes:
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @pytest.mark.parametrize("backend", ["portable", "null"])
 @pytest.mark.filterwarnings("ignore::torchette.errors.DelegationWarning")
-def test_the_sizes_sum_to_our_files(config: dict[str, Any], backend: str, tmp_path: Path) -> None:
+def test_sizes_sum_to_file(config: dict[str, Any], backend: str, tmp_path: Path) -> None:
     model = torchette.compile(
         Counting().eval(), (X,), backend=backend, config=ExecutorchBackendConfig(**config)
     )
@@ -80,14 +80,14 @@ def test_the_sizes_sum_to_a_file_with_several_methods() -> None:
 
 
 @pytest.mark.parametrize("name", peer_files.MODELS)
-def test_the_sizes_sum_to_the_peers_files(name: str) -> None:
+def test_sizes_sum_to_executorch_files(name: str) -> None:
     found = assert_whole(peer_files.peer_file(name))
     payloads = {piece.delegate: piece.nbytes for piece in found.pieces if piece.part == "delegates"}
     assert ("forward: XnnpackBackend 0" in payloads) == (name == "delegated")
     assert found.by("part").get("delegates", 0) == sum(payloads.values())
 
 
-def test_each_byte_is_where_it_belongs() -> None:
+def test_each_byte_has_its_part() -> None:
     config = ExecutorchBackendConfig(emit_mutable_buffer_names=True)
     found = assert_whole(bytes(torchette.compile(Counting().eval(), (X,), config=config)))
     weights = 4 * (16 * 32 + 32 + 32 * 8 + 8)
@@ -110,7 +110,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(capsys.readouterr().out) == size.sizes(path).to_dict()
 
 
-def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
+def test_invalid_file_raises(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError):
         size.sizes(tmp_path / "nowhere.pte")
     data = bytes(torchette.compile(Counting().eval(), (X,)))

@@ -53,7 +53,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("copy", [False, True])
-def test_every_case_is_compared_here(bundle: Path, runner: str, copy: bool) -> None:
+def test_every_case_is_compared(bundle: Path, runner: str, copy: bool) -> None:
     found = validate(bundle, ["env", "LC_ALL=C", runner], copy=copy)
     assert [(it.method, it.case, it.output) for it in found] == [
         *(("forward", case, output) for case in (0, 1) for output in range(4)),
@@ -66,7 +66,7 @@ def test_every_case_is_compared_here(bundle: Path, runner: str, copy: bool) -> N
     assert all(it.fits for it in validate(bundle, [runner], copy=copy, atol=1.0))
 
 
-def test_a_runner_that_fails_is_named(bundle: Path, runner: str, tmp_path: Path) -> None:
+def test_failing_runner_is_reported(bundle: Path, runner: str, tmp_path: Path) -> None:
     (first, *_) = validate(bundle, [runner], there=str(tmp_path / "nowhere.bpte"))
     assert not first.fits and "exit code 2" in first.problem and "nowhere.bpte" in first.problem
     noisy = [sys.executable, "-c", "print('booting ...')"]
@@ -77,7 +77,7 @@ def test_a_runner_that_fails_is_named(bundle: Path, runner: str, tmp_path: Path)
         validate(bundle, [str(tmp_path / "nothing")])
 
 
-def test_what_is_no_bundle_is_refused(bundle: Path, runner: str, tmp_path: Path) -> None:
+def test_invalid_bundle_raises(bundle: Path, runner: str, tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError):
         validate(tmp_path / "nowhere.bpte", [runner])
     path = tmp_path / "cut.bpte"

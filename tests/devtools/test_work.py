@@ -70,9 +70,7 @@ def _of(method: MethodInfo, sizes: Mapping[int, Any] | None = None) -> list[tupl
         *((UP, (1, 6, 5, 5), backend) for backend in ("portable", "cpu")),
     ],
 )
-def test_the_operations_are_those_that_torch_counts(
-    model: torch.nn.Module, shape: tuple[int, ...], backend: str
-) -> None:
+def test_operations_match_torch_count(model: torch.nn.Module, shape: tuple[int, ...], backend: str) -> None:
     x = torch.randn(shape)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counted:
         model(x)
@@ -88,13 +86,13 @@ def test_bytes_are_weights_inputs_and_results() -> None:
     assert found == Work(2 * 4 * 32 * 16, 4 * (32 * 16 + 16 + 4 * 32 + 4 * 16))
 
 
-def test_a_table_is_read_where_it_is_looked_up() -> None:
+def test_embedding_reads_only_looked_up_rows() -> None:
     found = dict(_works(torch.nn.Embedding(1000, 8), torch.arange(3), "portable"))
     (lookup,) = [it for op, it in found.items() if op.startswith("aten::embedding")]
     assert lookup == Work(None, 2 * 3 * 8 * 4 + 3 * 8)
 
 
-def test_a_causal_attention_computes_what_is_seen() -> None:
+def test_causal_attention_counts_unmasked_half() -> None:
     class Causal(Tokens):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             parts = [it.view(1, 12, 4, 8).transpose(1, 2) for it in self.qkv(x).split(32, -1)]
@@ -105,7 +103,7 @@ def test_a_causal_attention_computes_what_is_seen() -> None:
 
 
 @pytest.mark.parametrize(("kind", "gates"), [(torch.nn.LSTM, 4), (torch.nn.GRU, 3)])
-def test_a_recurrent_layer_computes_two_products_in_each_step(kind: type, gates: int) -> None:
+def test_recurrent_layer_counts_two_matmuls_per_step(kind: type, gates: int) -> None:
     class Steps(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -118,7 +116,7 @@ def test_a_recurrent_layer_computes_two_products_in_each_step(kind: type, gates:
     assert found[f"cpu::{kind.__name__.lower()}.out"].operations == 2 * gates * 20 * (6 + 20) * 2 * 7
 
 
-def test_a_chain_computes_each_instruction_on_each_element() -> None:
+def test_chain_counts_each_instruction_per_element() -> None:
     class Chain(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -135,7 +133,7 @@ def test_a_chain_computes_each_instruction_on_each_element() -> None:
     ]
 
 
-def test_whole_numbers_are_no_floating_point_operations() -> None:
+def test_integer_operations_are_not_counted() -> None:
     class Sum(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + x
@@ -144,14 +142,14 @@ def test_whole_numbers_are_no_floating_point_operations() -> None:
         assert [it.operations for _, it in _works(Sum(), x, "portable")] == [operations]
 
 
-def test_a_resize_reads_what_lies_around_a_result() -> None:
+def test_resize_counts_source_pixels() -> None:
     up = torch.nn.Upsample(scale_factor=2.0, mode="bilinear")
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 1), up, torch.nn.Conv2d(8, 8, 1))
     found = dict(_works(model, torch.randn(1, 3, 4, 4), "cpu"))
     assert found["cpu::resize.out"].operations == 2 * 4 * (8 * 8 * 8)
 
 
-def test_a_shape_that_the_file_does_not_fix_is_told_or_unknown() -> None:
+def test_dynamic_shape_requires_sizes() -> None:
     model = torchette.compile(
         torch.nn.Linear(8, 4).eval(),
         (torch.randn(3, 8),),
@@ -164,7 +162,7 @@ def test_a_shape_that_the_file_does_not_fix_is_told_or_unknown() -> None:
     assert found == Work(2 * 5 * 8 * 4, 4 * (8 * 4 + 4 + 5 * 8 + 5 * 4))
 
 
-def test_the_table_names_operators_that_there_are() -> None:
+def test_formulas_refer_to_existing_operators() -> None:
     from torchette import runtime
 
     assert set(FORMULAS) <= {name.partition(".")[0] for name in runtime.operator_names()}

@@ -73,7 +73,7 @@ CLAIMS: dict[str, str] = {
     ),
     "In eager mode the operator": "exir/test_backend_operators.py::test_operator_runs_by_its_pattern exir/test_backend_operators.py::test_without_a_kernel_compiling_says_so",
     "A recipe says": BLOCKS + " export/test_export.py::test_a_session_step_by_step",
-    "A bundled program is": BLOCKS + " devtools/test_bundle.py::test_executorch_reads_our_bundle",
+    "A bundled program is": BLOCKS + " devtools/test_bundle.py::test_executorch_reads_bundle",
     "The legacy profiler of ExecuTorch": "devtools/test_profile_blocks.py::test_blocks_have_the_events_of_their_executions",
     "`python -m torchette.profiler": "devtools/test_profile_blocks.py::test_the_command_reads_a_stored_sample",
     "Programs for ExecuTorch's C++ runtime compile": (
@@ -113,7 +113,7 @@ CLAIMS: dict[str, str] = {
     "`pytorch/tokenizers/*.h`": CPP,
     "`pytree::unflatten`": CPP + " extension/test_pytree.py::test_structures_are_torch_s",
     "`Layout`, `MemoryFormat`": CPP + " runtime/test_aten.py::test_an_operator_without_a_kernel_of_ours",
-    "**Kernels are fast": "cli/test_doctor.py::test_facts_are_values",
+    "**Kernels are fast": "cli/test_doctor.py::test_environment_as_values",
     "**Views cost nothing": "exir/passes/test_exec_passes.py::test_views_that_move_nothing_are_aliases",
     "**Structure is kept": HERE + "test_structure_is_kept",
     "**Inputs are checked": "rejects/test_inputs.py::test_each_dimension_has_its_own_bound rejects/test_inputs.py::test_channels_last_is_never_read_in_the_wrong_order",

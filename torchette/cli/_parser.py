@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         option = next((one.partition("=")[0] for one in extras if one.startswith("-")), None)
         if option is None:
             return f"unexpected argument {extras[0]}"
-        return f"there is no option {option}{did_you_mean(option, self._option_string_actions)}"
+        return f"unknown option {option}{did_you_mean(option, self._option_string_actions)}"
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is None or value in action.choices:
@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
             self.error(unknown_name("command", value, action.choices))
         name = action.option_strings[-1] if action.option_strings else action.metavar or action.dest
         choices = ", ".join(map(str, action.choices))
-        self.error(f"{name}: there is no choice {value!r}{did_you_mean(value, action.choices)} ({choices})")
+        self.error(f"{name}: invalid choice {value!r}{did_you_mean(value, action.choices)} ({choices})")
 
     def error(self, message: str) -> NoReturn:
         self.exit(UNUSABLE, f"{error_text(self.prog, UsageError(message))}\n")

@@ -74,7 +74,7 @@ def test_the_corners_of_dynamic_shapes_are_compared() -> None:
     }
 
 
-def test_from_the_bare_file_inputs_are_made_up(tmp_path: Path) -> None:
+def test_file_without_model_gets_random_inputs(tmp_path: Path) -> None:
     path = tmp_path / "net.pte"
     torchette.compile(nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval(), (torch.ones(2, 4),)).save(path)
     result = compare(file=path)
@@ -92,7 +92,7 @@ class _Keywords(nn.Module):
         return x * scale["by"] + x.shape[0]
 
 
-def test_a_model_gets_random_inputs_and_dynamic_bounds_of_its_file() -> None:
+def test_model_gets_random_inputs_and_dynamic_bounds_of_file() -> None:
     rows = torch.export.Dim("rows", min=2, max=9)
     x, scale = torch.ones(3, 4), {"by": torch.ones(3, 4)}
     shapes = {"x": {0: rows}, "scale": {"by": {0: rows}}}
@@ -105,7 +105,7 @@ def test_a_model_gets_random_inputs_and_dynamic_bounds_of_its_file() -> None:
     assert not compare(model, data, (x,), kwargs={"scale": scale}, search=False).random_inputs
 
 
-def test_another_model_than_the_files_departs_at_its_first_weight() -> None:
+def test_another_model_departs_at_first_weight() -> None:
     torch.manual_seed(0)
     ours, theirs = (nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).eval() for _ in range(2))
     theirs[0] = ours[0]
@@ -120,7 +120,7 @@ def test_another_model_than_the_files_departs_at_its_first_weight() -> None:
     assert "compare" not in result.first.reason and "should be" not in result.first.operator
 
 
-def test_a_pass_of_the_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faulty_pass_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler still has the fault with which it wrote the file: the comparison with eager finds it."""
     right = pass_file.fuse_linear
 
@@ -140,7 +140,7 @@ def test_a_pass_of_the_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.first.operator == "aten::neg.out"
 
 
-def test_weights_in_another_file(tmp_path: Path) -> None:
+def test_weights_in_data_file(tmp_path: Path) -> None:
     from torchette.exir import ExecutorchBackendConfig
 
     module = nn.Linear(4, 4).eval()

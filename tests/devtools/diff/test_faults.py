@@ -24,7 +24,7 @@ def test_injected_faults_are_named(kind: str) -> None:
     "name",
     sweep(faults.networks(), "residual"),
 )
-def test_nothing_is_found_where_nothing_is(name: str) -> None:
+def test_correct_programs_have_no_faults(name: str) -> None:
     made = faults.make(name)
     result = compare(made.compiled, None, made.inputs)
     assert result.equal, result.summary()
@@ -42,7 +42,7 @@ def test_95_of_100_faults_are_found_and_90_named(kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
-def test_nothing_is_found_in_the_layers_of_torch() -> None:
+def test_torch_layers_have_no_faults() -> None:
     compared, said = faults.layers()
     assert compared > 100
     assert not said, "\n".join(said)

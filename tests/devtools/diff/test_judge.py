@@ -11,7 +11,7 @@ import torch
 from torchette.devtools.diff.judge import NoReference, judge, measure
 
 
-def test_numbers() -> None:
+def test_metrics() -> None:
     x = torch.tensor([3.0, 4.0])
     assert measure(x, x).snr == math.inf
     found = measure(torch.tensor([3.0, 4.1]), x)
@@ -25,7 +25,7 @@ def test_numbers() -> None:
     assert measure(torch.zeros(0), torch.zeros(0)).ulp == 0
 
 
-def test_another_order_of_additions_is_no_fault() -> None:
+def test_other_summation_order_is_not_a_fault() -> None:
     torch.manual_seed(0)
     a, b = torch.randn(8, 512), torch.randn(512, 8)
     backwards = torch.zeros(8, 8)
@@ -40,7 +40,7 @@ def test_another_order_of_additions_is_no_fault() -> None:
     assert verdict.departs and "1 of 64 elements" in verdict.reason
 
 
-def test_cancellation_is_no_fault_and_a_wrong_element_beside_it_is() -> None:
+def test_cancellation_is_not_a_fault_but_wrong_element_is() -> None:
     x = torch.tensor([1e4, 1.0, 1e-3])
     run = lambda values: [values[0] - values[0].mean()]  # noqa: E731
     other = (x.double() - x.double().mean() * (1 + 1e-7)).float()
@@ -49,14 +49,14 @@ def test_cancellation_is_no_fault_and_a_wrong_element_beside_it_is() -> None:
     assert judge([other], run, [x]).departs
 
 
-def test_integers_are_exact_but_where_rounding_decides() -> None:
+def test_integers_are_exact_except_at_rounding_boundaries() -> None:
     x = torch.tensor([0.5, 1.2, 7.0])
     run = lambda values: [values[0].round().to(torch.int64)]  # noqa: E731
     assert not judge([torch.tensor([1, 1, 7])], run, [x]).departs  # 0.5 can be rounded up or down
     assert judge([torch.tensor([0, 2, 7])], run, [x]).departs
 
 
-def test_kinds_of_numbers() -> None:
+def test_nan_and_infinity() -> None:
     x = torch.tensor([math.inf, -1.0, 4.0])
     run = lambda values: [values[0].sqrt()]  # noqa: E731
     assert not judge([torch.tensor([math.inf, math.nan, 2.0])], run, [x]).departs
@@ -64,7 +64,7 @@ def test_kinds_of_numbers() -> None:
     assert verdict.departs and "another kind" in verdict.reason
 
 
-def test_shapes_numbers_and_no_reference() -> None:
+def test_shapes_scalars_and_no_reference() -> None:
     assert "shape" in judge([torch.ones(2)], lambda values: [values[0]], [torch.ones(3)]).reason
     assert judge([3], lambda values: [4], []).departs
     assert not judge([None], lambda values: [4], []).departs

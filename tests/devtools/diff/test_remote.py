@@ -43,7 +43,7 @@ def data() -> bytes:
 
 @needs_runner
 @pytest.mark.parametrize("copy", [False, True], ids=["files", "pipes"])
-def test_the_values_are_those_of_this_process(data: bytes, copy: bool) -> None:
+def test_values_match_this_process(data: bytes, copy: bool) -> None:
     here: list = []
     there: list = []
     local = Runtime.get().load_program(data).load_method("forward", tracing=True)
@@ -69,7 +69,7 @@ sys.exit(done.returncode)
 
 
 @needs_runner
-def test_a_wrong_kernel_there_is_named(data: bytes, tmp_path: Path) -> None:
+def test_wrong_kernel_on_device_is_named(data: bytes, tmp_path: Path) -> None:
     program = tmp_path / "wrong.py"
     (method,) = describe(data).methods
     sums = [it for it in method.instructions if it.op.startswith("aten::sum")]
@@ -85,7 +85,7 @@ def test_a_wrong_kernel_there_is_named(data: bytes, tmp_path: Path) -> None:
 
 
 @needs_runner
-def test_the_command_compares_there(data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_compares_on_device(data: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "net.pte"
     path.write_bytes(data)
     words = ["diff", str(path), "--on", "env", "--runner", str(RUNNER), "--copy", "--no-search"]

@@ -31,7 +31,7 @@ def _lowered(compiled: Any) -> Any:
     return getattr(node.graph.owning_module, node.args[0].target)
 
 
-def test_values_inside_of_a_delegate() -> None:
+def test_values_inside_delegate() -> None:
     lowered = _lowered(torchette.compile(Sums(), INPUTS, backend="null"))
     outputs, values = tapped(lowered, INPUTS, tappable(lowered))
     x, y = INPUTS
@@ -44,7 +44,7 @@ def test_values_inside_of_a_delegate() -> None:
     assert first_departing(lowered, INPUTS) is None
 
 
-def test_the_operator_inside_that_departs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_departing_operator_inside_delegate_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(preprocess.OPERATORS, "mul.Tensor", preprocess.OPERATORS["add.Tensor"])
     result = compare(Sums(), None, INPUTS, backend="null", search=False)
     assert result.first is not None

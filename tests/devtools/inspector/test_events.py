@@ -93,7 +93,7 @@ def record(operators: Any = None) -> ETRecord:
     )
 
 
-def test_times_of_runs_stand_together() -> None:
+def test_equal_runs_are_grouped() -> None:
     loading, block = Inspector(etdump_data=THREE).event_blocks
     assert (loading.name, block.name, loading.allocations) == ("Default", "Execute", [("temp", 64)])
     add, call, conv, relu, whole = block.events
@@ -132,14 +132,14 @@ def test_scales_clocks_and_converters() -> None:
         raw(back)
 
 
-def test_a_loop_s_instruction_is_one_event() -> None:
+def test_instruction_in_loop_is_one_event() -> None:
     loop = [timed("aten::add.out", 4, at * MS, (at + 1) * MS) for at in (30, 40, 50)]
     block = Inspector(etdump_data=dump(run(0, MS, *loop), run(90 * MS, MS, *loop[:1]))).event_blocks[1]
     (event,) = (event for event in block.events if event.instruction == 4)
     assert event.perf_data is not None and event.perf_data.raw == [3, 1]
 
 
-def test_a_record_leads_to_the_model() -> None:
+def test_record_provides_modules_and_lines() -> None:
     inspector = Inspector(etdump_data=THREE, etrecord=record())
     add, call, conv, relu, whole = inspector.event_blocks[1].events
     assert (add.op_types, add.module, add.source) == (["aten.add.Tensor"], "stem", "net.py:3")
@@ -179,7 +179,7 @@ def test_tables_need_no_pandas() -> None:
     assert "pip install pandas" in text
 
 
-def test_dataframes_have_the_peer_s_columns() -> None:
+def test_dataframes_have_executorch_columns() -> None:
     pytest.importorskip("pandas")
     frame = Inspector(etdump_data=THREE, etrecord=record()).to_dataframe()
     units = [f"{name} (ms)" for name in ("p10", "p50", "p90", "avg", "min", "max")]
@@ -197,7 +197,7 @@ def test_dataframes_have_the_peer_s_columns() -> None:
     assert list(parsed.to_dataframe(include_delegate_debug_data=True)["sum"].dropna()) == [21]
 
 
-def test_what_a_parser_must_return() -> None:
+def test_metadata_parser_must_return_dict() -> None:
     inspector = Inspector(etdump_data=THREE, delegate_metadata_parser=lambda given: 5)  # type: ignore[arg-type, return-value]
     with pytest.raises(InputTypeError, match="returned int"):
         inspector.print_data_tabular(io.StringIO(), include_delegate_debug_data=True)
@@ -251,7 +251,7 @@ def test_values_come_from_the_debug_buffer() -> None:
         ([], "chain 0"),
     ],
 )
-def test_a_record_of_another_program_is_refused(operators: Any, message: str) -> None:
+def test_record_of_another_program_raises(operators: Any, message: str) -> None:
     with pytest.raises(InputError, match="dump does not match method 'forward' of this record") as caught:
         Inspector(etdump_data=THREE, etrecord=record({"forward": operators}))
     assert message in str(caught.value) and caught.value.code == "other-program"
@@ -271,7 +271,7 @@ def test_the_method_is_found() -> None:
         Inspector(etdump_data=THREE, etrecord=given, method="decode")
 
 
-def test_a_record_without_operators_is_refused_by_names_and_numbers() -> None:
+def test_record_without_operators_is_checked_by_names_and_indices() -> None:
     """The form of ExecuTorch's records."""
     other = dump(etdump.RunData("Execute", -1, [], [timed("native_call_mul.out", 0, 0, 5)]))
     with pytest.raises(InputError, match="none of the names of 1 kernel"):
@@ -281,7 +281,7 @@ def test_a_record_without_operators_is_refused_by_names_and_numbers() -> None:
         Inspector(etdump_data=longer, etrecord=record())
 
 
-def test_wrong_arguments_are_named(tmp_path: Any) -> None:
+def test_invalid_arguments_raise(tmp_path: Any) -> None:
     for given in ({}, {"etdump_path": "a", "etdump_data": b""}):
         with pytest.raises(InputError, match="one dump"):
             Inspector(**given)
@@ -340,6 +340,6 @@ def test_results_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert PerfData([1.0]).p90 == 1
 
 
-def test_an_event_of_several_modules_is_in_the_one_around_them() -> None:
+def test_event_of_several_modules_has_common_module() -> None:
     stacks = {path: {path: (path, "Linear")} for path in ("layers.0.mlp.up", "layers.1.mlp.up")}
     assert Event("call", module_hierarchy=stacks).module == "layers"

@@ -133,7 +133,7 @@ def opened(folder: Path, **changed: Any) -> Inspector:
 
 
 @pytest.mark.parametrize("graph", [None, "exported_program", "edge_dialect_exported_program"])
-def test_every_kernel_is_held_against_its_call(ran: Path, graph: str | None) -> None:
+def test_every_kernel_is_compared_with_its_call(ran: Path, graph: str | None) -> None:
     inspector = opened(ran)
     gap = inspector.calculate_numeric_gap("L1", reference_graph=graph)
     kernels = [event.name for event in inspector.event_blocks[1].events if event.instruction is not None]
@@ -148,7 +148,7 @@ def test_every_kernel_is_held_against_its_call(ran: Path, graph: str | None) -> 
         assert [op for ops in gap["aot_ops"] for op in ops] == [n for n in captured if n not in VIEWS]
 
 
-def test_a_wrong_value_is_found_where_it_is(ran: Path) -> None:
+def test_wrong_value_is_found_at_its_instruction(ran: Path) -> None:
     """Simulates a faulty kernel: the value of one instruction in the dump is changed, and only its row departs."""
     buffer = bytearray((ran / "net.bin").read_bytes())
     (_, run) = etdump.load(ran / "net.etdp").run_data
@@ -262,7 +262,7 @@ def test_values_correspond_if_one_is_a_view_of_the_other(
     assert numeric_gap._is_view(sizes, others) is same is numeric_gap._is_view(others, sizes)
 
 
-def test_distances_of_one_s_own(ran: Path) -> None:
+def test_custom_distances(ran: Path) -> None:
     class Greatest(NumericalComparatorBase):
         def preprocessing(self, mapping: Any) -> Any:
             assert self.inspector is not None
@@ -291,7 +291,7 @@ def test_the_gap_without_pandas(ran: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert isinstance(gap, Table) and "fc1" in str(gap) and len(gap.to_dict()["gap"]) == len(gap)
 
 
-def test_what_a_gap_needs(ran: Path) -> None:
+def test_numeric_gap_requirements(ran: Path) -> None:
     record = parse_etrecord(ran / "net.etrecord")
     record.update_representative_inputs([X, X])
     with pytest.raises(InputError, match="requires 1 input, but the record has 2"):
@@ -308,7 +308,7 @@ def test_what_a_gap_needs(ran: Path) -> None:
 # ---- from the .pte file only, and from another file ----
 
 
-def test_the_bare_file_leads_to_lines_and_modules(tmp_path: Path) -> None:
+def test_pte_file_provides_lines_and_modules(tmp_path: Path) -> None:
     import torchette
 
     torchette.compile(Net().eval(), (X,)).save(tmp_path / "net.pte")
@@ -326,7 +326,7 @@ def test_the_bare_file_leads_to_lines_and_modules(tmp_path: Path) -> None:
     assert caught.value.code == "other-program"
 
 
-def test_a_record_of_another_program_is_refused(ran: Path) -> None:
+def test_record_of_another_program_raises(ran: Path) -> None:
     other = to_edge(export(torch.nn.ReLU(), (X,)), generate_etrecord=True).to_executorch()
     with pytest.raises(InputError, match="does not match method 'forward' of this record"):
         opened(ran, etrecord=other.get_etrecord())
@@ -347,7 +347,7 @@ class InspectedBackend(BackendDetails):
         return PreprocessResult(b"program", debug_handle_map=builder.get_delegate_mapping())
 
 
-def test_parts_of_a_backend_lead_to_the_model(tmp_path: Path) -> None:
+def test_backend_parts_have_modules_and_lines(tmp_path: Path) -> None:
     from torchette.exir.backend.canonical_partitioners.all_node_partitioner import AllNodePartitioner
 
     class Two(torch.nn.Module):
@@ -378,7 +378,7 @@ def test_parts_of_a_backend_lead_to_the_model(tmp_path: Path) -> None:
 
 
 @of_the_library
-def test_xnnpack_s_parts_lead_to_the_model(tmp_path: Path) -> None:
+def test_xnnpack_parts_have_modules_and_lines(tmp_path: Path) -> None:
     inspector = opened(tmp_path, etrecord=logged(tmp_path, Net(), X, "xnnpack"))
     parts = [event for event in inspector.event_blocks[-1].events if event.is_delegated_op]
     assert {event.module for event in parts} >= {"conv1", "fc1"}
