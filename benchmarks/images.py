@@ -75,7 +75,7 @@ def _program_bytes(target: Target, selected: Selection, named: str | None) -> tu
     units += library.kernel_units(target, selected, common, small=True)
     units.append(toolchain.Unit(Path(__file__).with_name("smallest.cpp"), common))
     parts = footprint.measure(toolchain.compile_units(driver, units, Progress()), "main")
-    return parts.rest, parts.rest + parts.shared + sum(cost.own for cost in parts.kernels)
+    return parts.runtime, parts.runtime + parts.shared + sum(cost.own for cost in parts.kernels)
 
 
 def _module_bytes(selected: Selection) -> int:

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchette.devtools.size import places
+from torchette.devtools.size import stored_pieces
 from torchette.errors import FormatError, InputTypeError
 from torchette.files import missing_file
 from torchette.format import pte
@@ -224,7 +224,7 @@ def _holds(file: pte.PteFile, offset: int, nbytes: int) -> list[str]:
         return ["the program: methods, values, instructions"]
     names = dict.fromkeys(
         piece.tensor or piece.delegate or piece.part
-        for start, piece in places(file)
+        for start, piece in stored_pieces(file)
         if start < offset + nbytes and offset < start + piece.nbytes
     )
     return list(names) or ["padding"]

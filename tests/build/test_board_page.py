@@ -32,7 +32,7 @@ def test_page_has_memory_of_integer_and_float_models(
         for side in ("cpu", "portable"):
             model = tmp_path / f"{name}-{side}.pte"
             (bill,) = bills(model, "cortex-m4")
-            ram[f"{name}-{side}"] = bill.ram + project._Outer(describe(model).methods[0]).nbytes
+            ram[f"{name}-{side}"] = bill.ram + project._CallerTensors(describe(model).methods[0]).nbytes
             size[f"{name}-{side}"] = model.stat().st_size
     floats, integers = "keyword_spotting-cpu", "keyword_spotting_int8-cpu"
     assert (

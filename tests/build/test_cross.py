@@ -25,7 +25,7 @@ from tests.models import zoo
 from torchette import cli, targets
 from torchette.build import library, selection, toolchain
 from torchette.build.bare import boards
-from torchette.build.make import Made, link_flags, make
+from torchette.build.make import BuildResult, link_flags, make
 from torchette.build.selection import Selection
 from torchette.devtools.device_memory import bills
 from torchette.exir import ExecutorchBackendConfig
@@ -177,7 +177,7 @@ def chosen(mobilenet: Case, delegated: Case, operators: tuple[list, Case], integ
     return found
 
 
-def built(target: targets.Target, kind: str, chosen: Selection, folder: Path) -> Made:
+def built(target: targets.Target, kind: str, chosen: Selection, folder: Path) -> BuildResult:
     """Optimized for speed if the target has vectors, else for size, which no other test covers."""
     small = target.name not in ("aarch64-linux", "armv7-linux", "wasm32-wasi")
     return make(target, chosen, folder / "build", compiler=named(target, kind), small=small)
@@ -188,7 +188,7 @@ def order_of(tensor: torch.Tensor) -> list[int]:
     return sorted(range(tensor.dim()), key=lambda d: -tensor.stride(d))
 
 
-def outputs_of(made: Made, target: targets.Target, case: Case, folder: Path) -> list[torch.Tensor]:
+def outputs_of(made: BuildResult, target: targets.Target, case: Case, folder: Path) -> list[torch.Tensor]:
     """Returns the outputs of the target's runner, with the dtypes and shapes of the host."""
     for i, tensor in enumerate(case.args):
         in_memory = tensor.permute(order_of(tensor)).contiguous()

@@ -48,15 +48,15 @@ def kinds(found: list[check.Growth]) -> set[str]:
 
 
 def test_same_file_has_no_growth(files: dict[str, Path]) -> None:
-    now = check.facts(files["small"])
-    assert check.grown(json.loads(json.dumps(now)), now) == []
-    assert check.grown(check.facts(files["large"]), now) == [], "smaller is no growth"
+    now = check.measure(files["small"])
+    assert check.find_growth(json.loads(json.dumps(now)), now) == []
+    assert check.find_growth(check.measure(files["large"]), now) == [], "smaller is no growth"
     assert set(now["errors"]) == {"forward, output 0"}
 
 
 def test_growth_names_parts(files: dict[str, Path]) -> None:
-    last, now = check.facts(files["small"]), check.facts(files["large"])
-    found = {growth.kind: growth for growth in check.grown(last, now, {"error": 1e9})}
+    last, now = check.measure(files["small"]), check.measure(files["large"])
+    found = {growth.kind: growth for growth in check.find_growth(last, now, {"error": 1e9})}
     assert set(found) == {"file", "arena"}
     names = [name for name, _, _ in found["file"].where]
     assert "part weights" in names and "operator aten::linear.out" in names
@@ -71,24 +71,24 @@ def test_growth_names_parts(files: dict[str, Path]) -> None:
 
 
 def test_tolerances(files: dict[str, Path]) -> None:
-    last, now = check.facts(files["small"]), check.facts(files["large"])
+    last, now = check.measure(files["small"]), check.measure(files["large"])
     ratio = now["file"] / last["file"] - 1
     allow = {"arena": 100.0, "error": 1e9}
-    assert kinds(check.grown(last, now, {**allow, "file": ratio - 0.01})) == {"file"}
-    assert check.grown(last, now, {**allow, "file": ratio + 0.01}) == []
+    assert kinds(check.find_growth(last, now, {**allow, "file": ratio - 0.01})) == {"file"}
+    assert check.find_growth(last, now, {**allow, "file": ratio + 0.01}) == []
 
 
 def test_errors_and_shares_of_time(files: dict[str, Path]) -> None:
-    last = check.facts(files["small"], times={"forward": {"aten::linear.out": 0.5, "aten::tanh.out": 0.4}})
+    last = check.measure(files["small"], times={"forward": {"aten::linear.out": 0.5, "aten::tanh.out": 0.4}})
     now = copy.deepcopy(last)
     now["errors"]["forward, output 0"] = last["errors"]["forward, output 0"] * 2 + 1e-3
     now["time"]["forward"] |= {"aten::tanh.out": 0.44, "aten::clone.out": 0.06}
-    found = check.grown(last, now)
+    found = check.find_growth(last, now)
     assert [growth.name for growth in found] == [
         "forward: the share of aten::clone.out",
         "the error of forward, output 0",
     ]
-    assert kinds(check.grown(last, now, {"time": 0.1, "error": 1e9})) == set()
+    assert kinds(check.find_growth(last, now, {"time": 0.1, "error": 1e9})) == set()
 
 
 def test_errors_of_a_bundle(files: dict[str, Path], tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_errors_of_a_bundle(files: dict[str, Path], tmp_path: Path) -> None:
     suite = MethodTestSuite("forward", cases)
     bundle = tmp_path / "net.bpte"
     bundle.write_bytes(BundledProgram(None, [suite], files["small"]).serialize())
-    assert check.facts(files["small"], cases=bundle)["errors"]["forward, output 0"] == pytest.approx(
+    assert check.measure(files["small"], cases=bundle)["errors"]["forward, output 0"] == pytest.approx(
         0.25, abs=1e-5
     )
 
@@ -124,4 +124,4 @@ def test_the_command(files: dict[str, Path], tmp_path: Path, capsys: pytest.Capt
 )
 def test_invalid_figures_raise(figures: Any, files: dict[str, Path]) -> None:
     with pytest.raises(FormatError):
-        check.grown(figures, check.facts(files["small"]))
+        check.find_growth(figures, check.measure(files["small"]))

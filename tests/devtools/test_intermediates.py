@@ -12,7 +12,7 @@ from torch import nn
 
 import torchette
 from torchette.devtools.inspect import FrameInfo, InstructionInfo, MethodInfo, describe
-from torchette.devtools.intermediates import Value, chosen, intermediates
+from torchette.devtools.intermediates import Value, select, intermediates
 from torchette.errors import InputError
 from torchette.runtime import Intermediate, Method, Runtime
 
@@ -45,12 +45,12 @@ def _info() -> MethodInfo:
 )
 def test_patterns_select_instructions(patterns: list[str], expected: list[int]) -> None:
     more = {1: ["layers.1"], 2: ["layers.1.head"]}
-    assert [it.index for it in chosen(_info(), patterns, more)] == expected
+    assert [it.index for it in select(_info(), patterns, more)] == expected
 
 
 def test_pattern_without_match_raises() -> None:
     with pytest.raises(InputError, match=r"no instruction of method 'forward' matches 'layers\.9'"):
-        chosen(_info(), ["1", "layers.9"])
+        select(_info(), ["1", "layers.9"])
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_values_are_those_of_the_layers(made: tuple[nn.Module, bytes]) -> None:
         assert (value.instruction, value.output, value.part) == (value.step, 0, None)
     assert torch.equal(output, seen[-1].value)
     seen.clear()
-    intermediates(_method(data), info, [x.numpy()], seen.append, chosen(info, ["aten::relu*"]))
+    intermediates(_method(data), info, [x.numpy()], seen.append, select(info, ["aten::relu*"]))
     assert [value.info.op for value in seen] == ["aten::relu.out"]
     assert isinstance(seen[0].value, np.ndarray)
 
@@ -92,7 +92,7 @@ def test_loop_iterations_are_steps() -> None:
     data = bytes(torchette.compile(Loop().eval(), (torch.ones(2),)))
     info = describe(data).methods[0]
     seen: list[Value] = []
-    intermediates(_method(data), info, [torch.ones(2)], seen.append, chosen(info, ["aten::mul*"]))
+    intermediates(_method(data), info, [torch.ones(2)], seen.append, select(info, ["aten::mul*"]))
     assert [value.value[0].item() for value in seen] == [2, 4, 8]
     assert len({value.step for value in seen}) == 3
 

@@ -22,7 +22,7 @@ from torchette.targets import find
 
 NAME = "libtorchette_aten.so"
 # torch's headers require C++20, exceptions, RTTI and thread-safe statics, which the runtime does not use.
-_AS_TORCH = ("-std=c++20", "-fexceptions", "-frtti", "-fthreadsafe-statics", "-fPIC", "-DTORCHETTE_ATEN")
+_TORCH_FLAGS = ("-std=c++20", "-fexceptions", "-frtti", "-fthreadsafe-statics", "-fPIC", "-DTORCHETTE_ATEN")
 
 
 def library() -> Path:
@@ -65,7 +65,9 @@ def _build(torch: Path, library: Path) -> None:
         ) from None
     own = (*flags(small=False), "-fPIC", "-DTORCHETTE_CUSTOM_LIBRARY")
     units = [
-        toolchain.Unit(PACKAGE / "extension/aten/kernels.cpp", (*own, *_AS_TORCH, f"-I{torch / 'include'}"))
+        toolchain.Unit(
+            PACKAGE / "extension/aten/kernels.cpp", (*own, *_TORCH_FLAGS, f"-I{torch / 'include'}")
+        )
     ]
     units += [toolchain.Unit(source, own) for source in custom.core_sources()]
     with Progress() as progress:

@@ -41,12 +41,12 @@ class Footprint:
     Attributes:
         kernels: sorted by `own`, largest first.
         shared: bytes that several kernels use.
-        rest: bytes of the runtime and the runner without kernels.
+        runtime: bytes of the runtime and the runner without kernels.
     """
 
     kernels: tuple[Cost, ...]
     shared: int
-    rest: int
+    runtime: int
 
 
 class _Section(NamedTuple):
@@ -198,15 +198,15 @@ def measure(objects: Sequence[Path], entry: str) -> Footprint:
         return total
 
     # A kernel can exist once per instruction set level: its size is the sum over all levels.
-    rest = reach({defined[entry]} if entry in defined else set())
+    runtime = reach({defined[entry]} if entry in defined else set())
     reached = {name: reach(starts) for name, starts in kernels.items()}
     uses = Counter(node for nodes in reached.values() for node in nodes)
     costs = [
-        Cost(name, size(n for n in nodes if uses[n] == 1 and n not in rest), size(nodes))
+        Cost(name, size(n for n in nodes if uses[n] == 1 and n not in runtime), size(nodes))
         for name, nodes in reached.items()
     ]
-    shared = size(node for node, count in uses.items() if count > 1 and node not in rest)
-    return Footprint(tuple(sorted(costs, key=lambda c: (-c.own, c.name))), shared, size(rest))
+    shared = size(node for node, count in uses.items() if count > 1 and node not in runtime)
+    return Footprint(tuple(sorted(costs, key=lambda c: (-c.own, c.name))), shared, size(runtime))
 
 
 def loaded_bytes(program: Path) -> dict[str, int]:

@@ -104,7 +104,7 @@ def read(path: str | Path, signatures: Mapping[str, str] | None = None) -> tuple
     for operator, entry in entries_of(path):
         try:
             found = list(_kernels(entry, operator, signatures))
-        except _Wrong as wrong:
+        except _InvalidEntry as wrong:
             raise FormatError(f"{path}: {_named(entry)}: {wrong}") from None
         listed += found
         if not found:
@@ -186,7 +186,7 @@ def selected(models: str, operators: str, lists: str, dtypes: str) -> Selection:
     )
 
 
-class _Wrong(Exception):
+class _InvalidEntry(Exception):
     """A problem of an entry."""
 
 
@@ -196,10 +196,10 @@ def _kernels(entry: Mapping[str, Any], operator: str, signatures: Mapping[str, s
         return
     given = entry.get("kernels")
     if not isinstance(given, list) or not given:
-        raise _Wrong("it has no kernels")
+        raise _InvalidEntry("it has no kernels")
     for kernel in given:
         if not isinstance(kernel, dict) or not re.fullmatch(r"\w+(::\w+)*", str(kernel.get("kernel_name"))):
-            raise _Wrong(f"kernel_name must be a C++ name: {kernel}")
+            raise _InvalidEntry(f"kernel_name must be a C++ name: {kernel}")
         space, _, function = str(kernel["kernel_name"]).rpartition("::")
         # the namespace that ExecuTorch's generator uses
         name = f"{space or 'at'}::native::{function}"
@@ -210,25 +210,25 @@ def _kernels(entry: Mapping[str, Any], operator: str, signatures: Mapping[str, s
 def _of_schema(text: str) -> list[Parameter]:
     match = re.fullmatch(r"\s*[\w:.]+\s*\((.*)\)\s*->.*", text, re.DOTALL)
     if not match:
-        raise _Wrong(f"not a schema: {text!r}")
+        raise _InvalidEntry(f"not a schema: {text!r}")
     parameters = []
     for part in re.split(r",(?![^\[(]*[\])])", match[1]):
         words = part.split("=")[0].split()
         if words in ([], ["*"]):
             continue
         if len(words) != 2:
-            raise _Wrong(f"not an argument: {part.strip()!r}")
+            raise _InvalidEntry(f"not an argument: {part.strip()!r}")
         kind = re.sub(r"\[\d+\]", "[]", re.sub(r"\((\w)(!?)\)", r"\2", words[0])).replace("SymInt", "int")
         out, kind = "!" in kind, kind.replace("!", "").replace("MemoryFormat", "int")
         if kind not in _CPP and kind.removesuffix("?") not in _CPP:
-            raise _Wrong(f"the type {words[0]} is not supported")
+            raise _InvalidEntry(f"the type {words[0]} is not supported")
         parameters.append(Parameter(words[1], kind, out))
     return parameters
 
 
 def _of_signature(operator: str, signatures: Mapping[str, str]) -> list[Parameter]:
     if operator not in signatures:
-        raise _Wrong(
+        raise _InvalidEntry(
             "this runtime does not have the operator, so its arguments are unknown: specify its schema with func:"
         )
     codes = re.findall(r"\??\w", signatures[operator])
@@ -246,26 +246,28 @@ def _keys(meta: object, entry: Mapping[str, Any], parameters: Sequence[Parameter
         yield ""
         return
     if not isinstance(meta, dict):
-        raise _Wrong(f"arg_meta must be a map of arguments, got {meta!r}")
+        raise _InvalidEntry(f"arg_meta must be a map of arguments, got {meta!r}")
     types = {name: _listed(value) for name, value in (entry.get("type_alias") or {}).items()}
     orders = {name: _orders(value) for name, value in (entry.get("dim_order_alias") or {}).items()}
     tensors = [parameter.name for parameter in parameters if parameter.type in ("Tensor", "Tensor?")]
     if "func" in entry:
         if sorted(meta) != sorted(tensors):
-            raise _Wrong(f"arg_meta contains {', '.join(meta)}, but the tensors are {', '.join(tensors)}")
+            raise _InvalidEntry(
+                f"arg_meta contains {', '.join(meta)}, but the tensors are {', '.join(tensors)}"
+            )
         meta = {name: meta[name] for name in tensors}
     elif len(meta) != len(tensors):
-        raise _Wrong(
+        raise _InvalidEntry(
             f"arg_meta has {counted(len(meta), 'argument')}, but the operator has {counted(len(tensors), 'tensor')}"
         )
     chosen: dict[str, list[Any]] = {}
     for value in meta.values():
         if not isinstance(value, list) or len(value) != 2:
-            raise _Wrong(f"an argument must be [dtype, dim order], got {value!r}")
+            raise _InvalidEntry(f"an argument must be [dtype, dim order], got {value!r}")
         kind, order = value
         chosen[f"type {kind}"] = types.get(kind, [kind])
         if isinstance(order, str) and order not in orders:
-            raise _Wrong(f"there is no dim_order_alias {order}")
+            raise _InvalidEntry(f"there is no dim_order_alias {order}")
         chosen[f"order {order}"] = orders[order] if isinstance(order, str) else _orders(order)
     for choice in itertools.product(*chosen.values()):
         now = dict(zip(chosen, choice, strict=True))
@@ -273,7 +275,7 @@ def _keys(meta: object, entry: Mapping[str, Any], parameters: Sequence[Parameter
         for kind, order in meta.values():
             dtype = str(now[f"type {kind}"])
             if dtype.upper() not in _TYPE_NUMBERS:
-                raise _Wrong(f"there is no dtype {dtype}")
+                raise _InvalidEntry(f"there is no dtype {dtype}")
             parts.append(f"{_TYPE_NUMBERS[dtype.upper()]};{','.join(map(str, now[f'order {order}']))}")
         yield "|".join(parts)
 
@@ -286,7 +288,7 @@ def _orders(value: object) -> list[list[int]]:
     nested: list[Any] = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
     for order in nested:
         if not isinstance(order, list) or sorted(order) != list(range(len(order))):
-            raise _Wrong(f"not a dim order: {order!r}")
+            raise _InvalidEntry(f"not a dim order: {order!r}")
     return nested
 
 

@@ -126,7 +126,7 @@ def closure(files: Iterable[str]) -> list[str]:
     return sorted(known)
 
 
-def takes_scratch(operator: str) -> bool:
+def uses_scratch(operator: str) -> bool:
     """Whether the kernel of an operator, or a file that it includes, can request scratch memory."""
     files = closure([f"torchette/kernels/{library()[operator].source}"])
     ours = (ROOT / file for file in files if file.startswith("torchette/kernels/"))

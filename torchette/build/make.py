@@ -24,7 +24,7 @@ _GC = {"aarch64-macos": ("-Wl,-dead_strip",)}
 
 
 @dataclass(frozen=True)
-class Made:
+class BuildResult:
     """Result of `make`.
 
     Attributes:
@@ -48,7 +48,7 @@ def make(
     log_level: int = 2,
     llm: bool = False,
     report: toolchain.Report | None = None,
-) -> Made:
+) -> BuildResult:
     """Builds the runtime with the selected kernels for `target` into `folder`.
 
     Args:
@@ -104,7 +104,7 @@ def make(
             report("link", program.name, 0, 0)
         toolchain.link(driver, objects, program, link_flags(target, driver))
         loaded = _or_none(footprint.loaded_bytes, program)
-    return Made(files, _or_none(footprint.measure, objects, "main"), loaded)
+    return BuildResult(files, _or_none(footprint.measure, objects, "main"), loaded)
 
 
 def link_flags(target: Target, driver: toolchain.Compiler) -> Sequence[str]:

@@ -200,7 +200,7 @@ def compile_units(compiler: Compiler, units: Sequence[Unit], report: Report | No
     objects: list[Path | None] = [None] * len(units)
     missing = []
     for i, unit in enumerate(units):
-        objects[i] = _kept(compiler, unit)
+        objects[i] = _cached_object(compiler, unit)
         if objects[i] is None:
             missing.append(i)
     # Large sources first, so that none runs alone at the end.
@@ -238,7 +238,7 @@ def compile_units(compiler: Compiler, units: Sequence[Unit], report: Report | No
 _HERE = "<torchette>"
 
 
-def _movable(text: str) -> str:
+def _relocatable(text: str) -> str:
     return text.replace(str(ROOT), _HERE)
 
 
@@ -252,11 +252,11 @@ def _entry(compiler: Compiler, unit: Unit) -> Path:
         str(unit.source),
         _digest(str(unit.source)),
     ]
-    key = hashlib.sha256(_movable("\0".join(command)).encode()).hexdigest()[:32]
+    key = hashlib.sha256(_relocatable("\0".join(command)).encode()).hexdigest()[:32]
     return cache_folder() / "objects" / key[:2] / f"{unit.source.stem}-{key}.o"
 
 
-def _kept(compiler: Compiler, unit: Unit) -> Path | None:
+def _cached_object(compiler: Compiler, unit: Unit) -> Path | None:
     entry = _entry(compiler, unit)
     try:
         read = json.loads(entry.with_suffix(".json").read_text(encoding="utf-8"))
@@ -299,7 +299,7 @@ def _compile(compiler: Compiler, unit: Unit, header: concurrent.futures.Future[_
         _run(command, f"{unit.source.name} cannot be compiled")
         names = {*_dependencies(rules, included.folder), *included.files}
         entry.with_suffix(".json").write_text(
-            json.dumps({_movable(name): _digest(name) for name in sorted(names)})
+            json.dumps({_relocatable(name): _digest(name) for name in sorted(names)})
         )
         made.replace(entry)
     return entry

@@ -27,7 +27,7 @@ from torchette.progress import Progress
 from torchette.targets import Target
 
 if TYPE_CHECKING:
-    from torchette.build.make import Made
+    from torchette.build.make import BuildResult
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,7 +123,7 @@ def _operators(chosen: Selection) -> tuple[set[str], set[str]]:
     return kept, known - kept
 
 
-def _print_json(target: Target, chosen: Selection, made: Made, images: list[Image]) -> None:
+def _print_json(target: Target, chosen: Selection, made: BuildResult, images: list[Image]) -> None:
     kept, left = _operators(chosen)
     bytes_ = made.footprint
     print_json(
@@ -133,14 +133,14 @@ def _print_json(target: Target, chosen: Selection, made: Made, images: list[Imag
             "kernels": [vars(cost) for cost in bytes_.kernels] if bytes_ else sorted(kept),
             "left_out": {"operators": sorted(left), "dtypes": _left_out(chosen.dtypes)},
             "shared_bytes": bytes_.shared if bytes_ else None,
-            "other_bytes": bytes_.rest if bytes_ else None,
+            "other_bytes": bytes_.runtime if bytes_ else None,
             "runner": made.loaded,
             "images": {image.path.stem: {"flash": image.flash, "ram": image.ram} for image in images},
         }
     )
 
 
-def _print_text(target: Target, chosen: Selection, made: Made) -> None:
+def _print_text(target: Target, chosen: Selection, made: BuildResult) -> None:
     from torchette.build.selection import DTYPES
 
     bytes_, loaded = made.footprint, made.loaded
@@ -162,7 +162,7 @@ def _print_text(target: Target, chosen: Selection, made: Made) -> None:
         own = sum(cost.own for cost in bytes_.kernels)
         rows += [("kernels' own bytes", own), ("shared by kernels", bytes_.shared)]
         if loaded is not None:
-            rows.append(("runtime and runner", bytes_.rest))
+            rows.append(("runtime and runner", bytes_.runtime))
     if loaded is not None:
         rows.append(
             ("total image", f"{loaded['text']:,} text, {loaded['data']:,} data, {loaded['bss']:,} bss")

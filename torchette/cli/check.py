@@ -79,7 +79,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.n < 1:
         raise UsageError("-n must be at least 1")
-    now = check.facts(options.file, cases=options.cases, times=_times(options))
+    now = check.measure(options.file, cases=options.cases, times=_times(options))
     if options.save:
         options.against.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n")
         note(f"wrote the figures of {options.file} to {options.against}")
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
     last = _last(options.against)
     given = {kind: getattr(options, f"allow_{kind}") for kind in check.TOLERANCES}
     tolerances = {kind: part for kind, part in given.items() if part is not None}
-    found = check.grown(last, now, tolerances)
+    found = check.find_growth(last, now, tolerances)
     for name, what in (("time", "--time"), ("errors", "--cases, or a receipt")):
         if now[name] and not last.get(name):
             note(f"{options.against} contains no {name}: run with {what} and --save")

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         from torchette.devtools.diff.named import Named
 
         known = Named(found.model, inputs, chosen.path, info, method.metadata)
-    instructions = intermediates.chosen(
+    instructions = intermediates.select(
         info, [*options.select, *options.dump], known.names if known else None
     )
     folder = None

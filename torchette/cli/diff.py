@@ -146,7 +146,7 @@ def _sign(file: Path | None, result: DiffResult, options: argparse.Namespace) ->
         not text.endswith((".npy", ".npz")) for text in options.inputs or ()
     )
     known = receipt.read(file)
-    facts = {**(known.facts if known else {}), **result.facts(options.seed if is_random else None)}
+    facts = {**(known.facts if known else {}), **result.receipt_entries(options.seed if is_random else None)}
     part = file.with_name(file.name + ".part")
     part.write_bytes(receipt.sign(file.read_bytes(), facts, options.data_file))
     part.replace(file)

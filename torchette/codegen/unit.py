@@ -173,7 +173,7 @@ def _temps(plans: Sequence[Any], temp: int | None) -> list[tuple[str, int]]:
         most = 0
         for plan in plans:
             bill = temp_bytes(plan, level)
-            if unknown := list(filter(kernels.takes_scratch, bill.unknown)):
+            if unknown := list(filter(kernels.uses_scratch, bill.unknown)):
                 raise InputError(
                     f"the temp memory of method {plan.name!r} is not known: that of {', '.join(unknown)} depends "
                     "on the data",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a .pte file, and the measurements of an earlier file. Out: the figures that exceed their tolerance, with details.
-"""Budgets for continuous integration: `facts` measures a file, `grown` compares two measurements.
+"""Budgets for continuous integration: `measure` measures a file, `find_growth` compares two measurements.
 
 >>> last = json.loads(Path("last.json").read_text())
->>> for growth in grown(last, facts("net.pte")):
+>>> for growth in find_growth(last, measure("net.pte")):
 ...     print(growth)
 the file grew from 1,204 to 2,228 bytes ...
 """
@@ -25,7 +25,7 @@ from torchette.errors import FormatError, InputError
 from torchette.format import bundled, pte, receipt
 from torchette.runtime import Program, Runtime
 
-FORMAT = 1  # version of the dictionary that `facts` returns
+FORMAT = 1  # version of the dictionary that `measure` returns
 
 # Default tolerance of each kind of figure.
 TOLERANCES = {
@@ -34,8 +34,8 @@ TOLERANCES = {
     "time": 0.05,  # absolute: added to the operator's earlier share of the total time
     "error": 0.1,  # relative to the earlier maximum difference
 }
-_ROUNDING = 1e-6  # absolute tolerance of an error, in addition to the relative one
-_NAMED = 5  # maximum number of details per growth
+_ERROR_TOLERANCE = 1e-6  # absolute tolerance of an error, in addition to the relative one
+_MAX_DETAILS = 5  # maximum number of details per growth
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:.3g}"
 
 
-def facts(
+def measure(
     source: str | Path,
     *,
     cases: str | Path | None = None,
@@ -84,7 +84,7 @@ def facts(
         times: result of `shares` for each method, by method name.
 
     Returns:
-        A dictionary that can be written as JSON, for `grown`.
+        A dictionary that can be written as JSON, for `find_growth`.
 
     Raises:
         ModelNotFoundError: a file does not exist.
@@ -193,7 +193,7 @@ def shares(
     return {name: time / whole if whole else 0.0 for name, time in spent.items()}
 
 
-def grown(
+def find_growth(
     last: Mapping[str, Any], now: Mapping[str, Any], tolerances: Mapping[str, float] | None = None
 ) -> list[Growth]:
     """Returns the figures that grew beyond their tolerance.
@@ -201,12 +201,12 @@ def grown(
     A figure that only one side contains, such as a time, is not compared.
 
     Args:
-        last: the earlier result of `facts`.
-        now: the current result of `facts`.
+        last: the earlier result of `measure`.
+        now: the current result of `measure`.
         tolerances: replacements for entries of `TOLERANCES`.
 
     Raises:
-        FormatError: `last` is not a result of `facts`, or another version wrote it.
+        FormatError: `last` is not a result of `measure`, or another version wrote it.
     """
     allow = {**TOLERANCES, **(tolerances or {})}
     try:
@@ -262,10 +262,10 @@ def _error_growth(last: Mapping[str, Any], now: Mapping[str, Any], tolerance: fl
     return [
         Growth("error", f"the error of {name}", last[name], now[name], allowed)
         for name in last.keys() & now.keys()
-        if now[name] > (allowed := last[name] * (1 + tolerance) + _ROUNDING)
+        if now[name] > (allowed := last[name] * (1 + tolerance) + _ERROR_TOLERANCE)
     ]
 
 
 def _where(last: Mapping[str, float], now: Mapping[str, float]) -> list[tuple[str, float, float]]:
     found = [(name, last.get(name, 0), after) for name, after in now.items() if after > last.get(name, 0)]
-    return sorted(found, key=lambda row: row[1] - row[2])[:_NAMED]
+    return sorted(found, key=lambda row: row[1] - row[2])[:_MAX_DETAILS]

@@ -59,7 +59,7 @@ class _Bump:
         self.raw(count * size, alignment)
 
 
-def _stands_outside(record: Record) -> bool:
+def _is_external(record: Record) -> bool:
     """Whether a tensor's bytes are in a data file."""
     extra = record.extra_tensor_info
     return extra is not None and extra.location == pte.TensorDataLocation.EXTERNAL
@@ -85,13 +85,13 @@ def method_bytes(plan: Record, pointer: int) -> int:
         record, kind = value.val, type(value.val).__name__
         if kind in ("String", "DoubleList", "BoolList"):
             memory.take("PlainList")
-        elif kind in _GATHERED:
+        elif kind in _LIST_ITEMS:
             memory.take("BoxedList")
-            memory.raw(len(record.items) * size_of(_GATHERED[kind], pointer)[0], 8)
+            memory.raw(len(record.items) * size_of(_LIST_ITEMS[kind], pointer)[0], 8)
         elif kind == "Tensor":
             # A tensor that allocates memory during execution has a pointer to its allocator.
-            placed = record.allocation_info or record.data_buffer_idx or _stands_outside(record)
-            owned = _takes_memory(plan, index)
+            placed = record.allocation_info or record.data_buffer_idx or _is_external(record)
+            owned = _allocates_at_run_time(plan, index)
             memory.take(LAYOUTS["TensorImpl"] + "P" * owned)
             if record.shape_dynamism != pte.TensorShapeDynamism.STATIC:
                 memory.take("4", 2 * len(record.sizes))
@@ -123,7 +123,7 @@ def method_bytes(plan: Record, pointer: int) -> int:
 
 
 # Type that a kernel reads for an element of a list.
-_GATHERED = {
+_LIST_ITEMS = {
     "IntList": "8",
     "TensorList": LAYOUTS["Tensor"],
     "OptionalTensorList": LAYOUTS["Optional<Tensor>"],
@@ -133,7 +133,7 @@ _GATHERED = {
 # ---- memory of tensors with sizes that are only known during execution ----
 
 
-def _takes_memory(plan: Record, index: int) -> bool:
+def _allocates_at_run_time(plan: Record, index: int) -> bool:
     """Whether a value is a tensor without memory that allocates it during execution, as decided by loading."""
     record = plan.values[index].val
     return (
@@ -156,7 +156,9 @@ def dynamic_bytes(plan: Record) -> int | None:
     unit = 16  # allocation granularity, and size of the header of each block
     taken: dict[int, tuple[int, int]] = {}  # value -> begin and end of its block
     most = 0
-    owned = {index: value.val for index, value in enumerate(plan.values) if _takes_memory(plan, index)}
+    owned = {
+        index: value.val for index, value in enumerate(plan.values) if _allocates_at_run_time(plan, index)
+    }
     owned = {
         i: tensor for i, tensor in owned.items() if not (tensor.allocation_info or tensor.data_buffer_idx)
     }
@@ -261,7 +263,7 @@ def _argument(values: list[Any], index: int) -> Any:
         return (int(record.scalar_type), tuple(record.sizes), tuple(record.dim_order))
     if kind == "Null":
         return None
-    if kind in _GATHERED:
+    if kind in _LIST_ITEMS:
         return [_argument(values, item) for item in record.items]
     return next(getattr(record, item.name) for item in dataclasses.fields(record))
 
@@ -384,7 +386,7 @@ def _bill(file: pte.PteFile, plan: Record, target: Processor, with_temp: bool) -
             for index in set(indices)
             if index in tensors
             and not (tensors[index].allocation_info or tensors[index].data_buffer_idx)
-            and not _takes_memory(plan, index)
+            and not _allocates_at_run_time(plan, index)
         )
 
     constants = {

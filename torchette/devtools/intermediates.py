@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a method, inputs and selected instructions. Out: the values that these write, in sequence, so that memory is bounded.
 # Requires only numpy.
-"""Intermediate values of a method: `chosen` selects instructions, `intermediates` observes the values that they write."""
+"""Intermediate values of a method: `select` selects instructions, `intermediates` observes the values that they write."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def names_of(info: InstructionInfo, more: Iterable[str] = ()) -> list[str]:
     ]
 
 
-def chosen(
+def select(
     method: MethodInfo, patterns: Sequence[str], more: Mapping[int, Sequence[str]] | None = None
 ) -> list[InstructionInfo]:
     """Returns the instructions that match any of the patterns; all instructions if there are no patterns.

@@ -138,7 +138,9 @@ def sizes(source: str | Path | bytes | pte.PteFile) -> Sizes:
         if bytes(source[4:8]) == ptd.SCHEMA.identifier:
             return _sizes_of_data(memoryview(source).cast("B"))
         source = pte.read(source)
-    return _tiled(source.buffer, places(source), _tables(pte.SCHEMA, source.buffer[: source.program_size]))
+    return _tiled(
+        source.buffer, stored_pieces(source), _tables(pte.SCHEMA, source.buffer[: source.program_size])
+    )
 
 
 # A claim: the offset of the first byte, and the piece. If claims overlap, the first one owns the bytes.
@@ -198,7 +200,7 @@ def _tables(schema: Schema, view: memoryview) -> Iterator[_Claim]:
         yield span.start, Piece(span.nbytes, _PART_OF.get(span.table, "methods"))
 
 
-def places(file: pte.PteFile) -> Iterator[_Claim]:
+def stored_pieces(file: pte.PteFile) -> Iterator[_Claim]:
     """Yields a claim for each stored tensor, delegate, and named data item."""
     description = describe(file)
     users = {method.name: _first_users(method) for method in description.methods}
@@ -212,7 +214,7 @@ def places(file: pte.PteFile) -> Iterator[_Claim]:
         method = next((name for name, found in users.items() if key in found), None)
         user = users[method][key] if method else None
         name = info.names[0] if info.names else ""
-        module = name.rpartition(".")[0] if name else _place(methods.get(method or ""), user)
+        module = name.rpartition(".")[0] if name else _module_or_line(methods.get(method or ""), user)
         yield (
             _start(blob, file.buffer),
             Piece(
@@ -312,7 +314,7 @@ def members(method: MethodInfo, indices: Iterable[int]) -> Iterator[int]:
             yield index
 
 
-def _place(method: MethodInfo | None, instruction: InstructionInfo | None) -> str:
+def _module_or_line(method: MethodInfo | None, instruction: InstructionInfo | None) -> str:
     """Returns the module path of an instruction, or else its source line, or "" if the file contains neither."""
     if method is None or instruction is None:
         return ""

@@ -69,7 +69,7 @@ def write_application(application: Application, folder: Path) -> list[Path]:
     (bill, *_) = bills(
         application.model, application.board.target, temp=not isinstance(application.temp, int)
     )
-    outer = _Outer(method)
+    outer = _CallerTensors(method)
     check_fit(application, bill, outer.nbytes)
     folder.mkdir(parents=True, exist_ok=True)
     board = application.board
@@ -213,7 +213,7 @@ def check_fit(application: Application, bill: Bill, outer: int) -> None:
         )
 
 
-class _Outer:
+class _CallerTensors:
     """The tensors of a method in the caller's memory, and the code that passes them."""
 
     def __init__(self, method: MethodInfo) -> None:

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from torchette.runtime import Program
 
 # Factor for the rounding error of a whole model, which amplifies the errors of its operators.
-_DEPTH = 64.0
+_MODEL_GROWTH = 64.0
 
 # Decibels. A lower signal-to-noise ratio cannot be caused by rounding.
-_FAR = 40.0
+_MIN_SNR = 40.0
 
 # Backend id in a file -> backend that the compiler lowers to.
 _FOLDERS = {"XnnpackBackend": "xnnpack", "NullBackend": "null"}
@@ -274,7 +274,7 @@ class Comparison:
             if name not in ("ATen", "planned"):
                 continue
             try:
-                verdict = judge(found, eager, given, _DEPTH)
+                verdict = judge(found, eager, given, _MODEL_GROWTH)
             except NoReference:
                 continue
             if verdict.departs:
@@ -336,7 +336,7 @@ class Comparison:
                 source=row.source if row else where,
                 reason=error.message,
             )
-        return fault if verdict.numbers.snr < _FAR else None
+        return fault if verdict.numbers.snr < _MIN_SNR else None
 
     # ---- delegates ----
 

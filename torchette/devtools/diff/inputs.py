@@ -13,7 +13,7 @@ from torch import Tensor
 from torchette.runtime import MethodMeta
 
 # Maximum size for a dimension without an upper bound.
-_LARGE = 64
+_UNBOUNDED_SIZE = 64
 
 
 def searched(meta: MethodMeta, given: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
@@ -81,7 +81,7 @@ def _corners(meta: MethodMeta, base: Sequence[Any]) -> Iterator[tuple[str, list[
         for value, bounds in zip(base, ranges, strict=True):
             for dim, (least, most) in enumerate(bounds):
                 if least != most:
-                    value = _resized(value, dim, choose(least, min(most, max(least, _LARGE))))
+                    value = _resized(value, dim, choose(least, min(most, max(least, _UNBOUNDED_SIZE))))
             changed.append(value)
         yield name, changed
 

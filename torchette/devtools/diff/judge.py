@@ -15,8 +15,8 @@ from torch import Tensor
 
 from torchette.devtools.diff.operators import tensors
 
-# Allowed error in roundings: of the result (OWN), and of the inputs (INPUTS).
-OWN, INPUTS = 8, 32
+# Allowed error in roundings: of the result (MAX_RESULT_ROUNDINGS), and of the inputs (MAX_INPUT_ROUNDINGS).
+MAX_RESULT_ROUNDINGS, MAX_INPUT_ROUNDINGS = 8, 32
 
 _TINY = 5e-324
 
@@ -199,7 +199,12 @@ def _one(
     typical = float(finite_response.square().mean().sqrt()) if finite_response.numel() else 0.0
     theirs = (r - e).abs()[finite]
     most = float(theirs.max()) if theirs.numel() else 0.0
-    allowed = info.eps * OWN * e.abs() + growth * INPUTS * (response + typical) + 4 * most + 2 * info.tiny
+    allowed = (
+        info.eps * MAX_RESULT_ROUNDINGS * e.abs()
+        + growth * MAX_INPUT_ROUNDINGS * (response + typical)
+        + 4 * most
+        + 2 * info.tiny
+    )
     beyond = ((a - e).abs() > allowed) & finite & a.isfinite()
     if not bool(beyond.any()):
         return Verdict(False, "", numbers)

@@ -31,7 +31,7 @@ from torchette.format import pte
 from torchette.format.schema import Record
 
 # Factor by which the error of several consecutive operators can exceed one rounding.
-_CHAIN = 64.0
+_CHAIN_GROWTH = 64.0
 
 _QUANTIZED = ("quantize", "dequantize")
 # Constants with these words in their names are scales and zero points.
@@ -176,7 +176,7 @@ class ModelSide:
                 or not is_comparable(node.target)
             ):
                 continue
-            verdict = judge([given], lambda values: list(values), [expected], _CHAIN)
+            verdict = judge([given], lambda values: list(values), [expected], _CHAIN_GROWTH)
             if not verdict.departs:
                 continue
             text = f"output {number} {verdict.reason}"

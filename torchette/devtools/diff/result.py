@@ -103,7 +103,7 @@ class DiffResult:
         """The first fault in execution order."""
         return self.faults[0] if self.faults else None
 
-    def facts(self, seed: int | None = None) -> dict[str, Any]:
+    def receipt_entries(self, seed: int | None = None) -> dict[str, Any]:
         """Returns the entries for a receipt: errors of the outputs, the compared inputs, and exceptions.
 
         Args:

@@ -37,8 +37,8 @@ _PER_SECOND = {TimeScale.NS: 10**9, TimeScale.US: 10**6, TimeScale.MS: 10**3, Ti
 # Events of the runtime itself; they do not belong to a line of the model.
 FRAMEWORK_EVENTS = ("Method::init", "Program::load_method", "Method::execute")
 # Event of ExecuTorch's runtime that encloses the event of each kernel.
-AROUND_A_KERNEL = "OPERATOR_CALL"
-_LONGEST_LIST = 5  # number of operators in a cell from which on the cell is abbreviated
+OPERATOR_CALL_EVENT = "OPERATOR_CALL"
+_MAX_LIST_ITEMS = 5  # number of operators in a cell from which on the cell is abbreviated
 
 Converter = Callable[[int | str, int | float], int | float]
 MetadataParser = Callable[[list[Any]], dict[str, Any]]
@@ -194,7 +194,7 @@ class Event:
     def asdict(self, _units: str = "") -> dict[str, Any]:
         """Returns its row in a table; `_units` is appended to the names of time columns."""
         types = self.op_types
-        if len(types) >= _LONGEST_LIST:
+        if len(types) >= _MAX_LIST_ITEMS:
             types = [types[0], types[1], f"… {types[-1]} ({len(types)} total)"]
         perf = self.perf_data
         return {

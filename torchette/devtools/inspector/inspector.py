@@ -16,7 +16,7 @@ from typing import IO, Any
 from torchette.devtools import profile
 from torchette.devtools.inspect import Description, describe, pandas
 from torchette.devtools.inspector.events import (
-    AROUND_A_KERNEL,
+    OPERATOR_CALL_EVENT,
     FRAMEWORK_EVENTS,
     Converter,
     Event,
@@ -319,7 +319,7 @@ class Inspector:
     def _printed(self, include_units: bool, include_delegate_debug_data: bool) -> Table:
         table = self.table(include_units, include_delegate_debug_data)
         return Table(
-            [row for row in table if AROUND_A_KERNEL not in row["event_name"]],
+            [row for row in table if OPERATOR_CALL_EVENT not in row["event_name"]],
             [column for column in table.columns if column not in _NOT_PRINTED],
         )
 
@@ -362,7 +362,7 @@ class Inspector:
         Raises:
             InputError: no event has a module; pass a record or the program.
         """
-        events = [event for event in self._events() if event.name != AROUND_A_KERNEL]
+        events = [event for event in self._events() if event.name != OPERATOR_CALL_EVENT]
         if not any(event.module_hierarchy for event in events):
             raise InputError(
                 "the modules of the events are not known",
@@ -377,7 +377,7 @@ class Inspector:
             }
             for event in block.events:
                 is_split = not event.is_delegated_op and (event._chain, event._instruction_id) in with_parts
-                counts = event.name != AROUND_A_KERNEL and not is_split and event.perf_data is not None
+                counts = event.name != OPERATOR_CALL_EVENT and not is_split and event.perf_data is not None
                 if counts and event.perf_data is not None and event.is_in_module(module_name):
                     total += event.perf_data.avg
         return total

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torchette.devtools.inspector.events import AROUND_A_KERNEL, Event, EventBlock
+from torchette.devtools.inspector.events import OPERATOR_CALL_EVENT, Event, EventBlock
 from torchette.devtools.inspector.numerical_comparator import comparator
 from torchette.devtools.inspector.table import Table
 from torchette.devtools.inspector.values import is_tensor
@@ -181,7 +181,7 @@ def _run(module: GraphModule, inputs: Sequence[Any]) -> dict[Any, Any]:
         def run_node(self, n: Node) -> Any:
             result = super().run_node(n)
             if n.op == "call_function" and n.target is not operator.getitem:
-                found[n] = torch.utils._pytree.tree_map(_kept, result)
+                found[n] = torch.utils._pytree.tree_map(_copied, result)
             return result
 
     count = sum(node.op == "placeholder" for node in module.graph.nodes)
@@ -195,7 +195,7 @@ def _run(module: GraphModule, inputs: Sequence[Any]) -> dict[Any, Any]:
     return found
 
 
-def _kept(value: object) -> Any:
+def _copied(value: object) -> Any:
     """Returns a copy of a tensor, because a later call may write to it."""
     return value.detach().clone() if hasattr(value, "detach") else value
 
@@ -211,7 +211,7 @@ def _matches(inspector: Blocks, nodes: Sequence[Any]) -> list[tuple[Event, Any, 
     for event in sorted(events, key=lambda event: event._number or 0):
         covered = [node for handle in event.handles for node in by_handle.get(handle, ())]
         values = _flat(event.debug_data)
-        if not covered or not values or event.name == AROUND_A_KERNEL:
+        if not covered or not values or event.name == OPERATOR_CALL_EVENT:
             continue
         covered.sort(key=order.__getitem__)
         if event.num_outputs == 1 or event.is_delegated_op:

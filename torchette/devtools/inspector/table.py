@@ -11,7 +11,7 @@ from torchette import notebook
 from torchette.devtools import inspect
 from torchette.units import counted
 
-_WIDEST = 60  # maximum number of characters of a cell
+_MAX_CELL_WIDTH = 60  # maximum number of characters of a cell
 
 
 class Table:
@@ -74,4 +74,4 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = inspect.printable(_one_line(value))
-    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+    return text if len(text) <= _MAX_CELL_WIDTH else f"{text[: _MAX_CELL_WIDTH - 1]}…"

@@ -24,16 +24,16 @@ from torchette.format import pte
 from torchette.format.schema import Record
 
 LINES_AROUND = 4  # lines before and after the source line of a node
-_LONGEST_LINE = 240  # characters
-_LARGEST_SOURCE = 4 << 20  # bytes; larger files are not read
-_DEEPEST = 64  # nested modules
-_SCALES = 4  # number of scales that are shown
+_MAX_LINE_LENGTH = 240  # characters
+_MAX_SOURCE_BYTES = 4 << 20  # bytes; larger files are not read
+_MAX_MODULE_DEPTH = 64  # nested modules
+_MAX_SCALES = 4  # number of scales that are shown
 
 # Measurements of a method. A Profile also contains the limits of the processor.
 Times = Profile | Sequence[Operation]
 
 
-class Texts:
+class StringTable:
     """Interned strings, by index."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ def contents(
         placements: by method, the `Delegation` with which it was compiled (`EdgeProgramManager.delegation`).
         source_folders: folders of the model's Python files; by default the current folder and Python's import path.
     """
-    texts, about = Texts(), describe(file)
+    texts, about = StringTable(), describe(file)
     sources = _Sources(source_folders)
     named = file.named()
     billed = _bills(file)
@@ -125,7 +125,7 @@ class _Sources:
         key = (frame.file, frame.line, frame.function)
         if key not in self._numbers:
             self._numbers[key] = len(self.listed)
-            self.listed.append((*key, frame.code[:_LONGEST_LINE]))
+            self.listed.append((*key, frame.code[:_MAX_LINE_LENGTH]))
             self._used.setdefault(frame.file, set()).add(frame.line)
         return self._numbers[key]
 
@@ -137,7 +137,7 @@ class _Sources:
             if path is None:
                 continue
             try:
-                if path.stat().st_size > _LARGEST_SOURCE:
+                if path.stat().st_size > _MAX_SOURCE_BYTES:
                     continue
                 lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
             except OSError:
@@ -145,7 +145,7 @@ class _Sources:
             wanted = sorted(
                 {n for at in numbers for n in range(max(1, at - LINES_AROUND), at + LINES_AROUND + 1)}
             )
-            found[name] = {n: lines[n - 1][:_LONGEST_LINE] for n in wanted if n <= len(lines)}
+            found[name] = {n: lines[n - 1][:_MAX_LINE_LENGTH] for n in wanted if n <= len(lines)}
         return found
 
     def _find(self, name: str) -> Path | None:
@@ -233,7 +233,7 @@ class _Method:
         file: pte.PteFile,
         plan: Record,
         method: MethodInfo,
-        texts: Texts,
+        texts: StringTable,
         sources: _Sources,
         named: Mapping[str, memoryview],
     ) -> None:
@@ -363,7 +363,7 @@ class _Method:
                 condition = method.values[item.inputs[0]]
                 reached = not (condition.kind == "bool" and condition.value is False)  # else it always jumps
                 if item.destination <= item.index:
-                    self._again(self._node_of[item.destination])
+                    self._repeat_loop(self._node_of[item.destination])
                     # A path that leaves the loop can have executed its body.
                     waiting = {to: state.merged(self._state) for to, state in waiting.items()}
                 elif item.destination in waiting:
@@ -393,7 +393,7 @@ class _Method:
     ) -> int:
         node: dict[str, Any] = {"kind": kind, "op": self._texts(op), "in": list(inputs), "out": list(outputs)}
         if module:
-            node["module"] = self._texts(".".join(module.split(".")[:_DEEPEST]))
+            node["module"] = self._texts(".".join(module.split(".")[:_MAX_MODULE_DEPTH]))
         if module_type:
             node["type"] = self._texts(module_type)
         if source >= 0:
@@ -456,7 +456,7 @@ class _Method:
             found = memory.read(place[1], place[2]) if memory else frozenset()
         self._edges += [(origin, node, index) for origin in found if origin != node]
 
-    def _again(self, first: int) -> None:
+    def _repeat_loop(self, first: int) -> None:
         """Repeats a loop, so that its nodes read values that the first iteration wrote."""
         opened = {it["parent"] for it in self._nodes if "parent" in it}
         for node in range(first, len(self._nodes)):
@@ -557,10 +557,10 @@ class _Method:
                 "text": self._texts(f"{dtype}{list(sizes)}"),
                 "scheme": found.scheme + (f" of {found.group}" if found.group else ""),
                 "axis": found.axis,
-                "scales": [float(f"{it:.6g}") for it in scales[:_SCALES]],
+                "scales": [float(f"{it:.6g}") for it in scales[:_MAX_SCALES]],
                 "count": len(scales),
                 "range": [float(f"{it:.6g}") for it in (min(scales), max(scales))] if scales else [],
-                "zero_points": sorted(set(found.zero_points))[:_SCALES],
+                "zero_points": sorted(set(found.zero_points))[:_MAX_SCALES],
             }
         )
 
@@ -633,7 +633,7 @@ def _rounded(number: float | None) -> float | None:
 # ---- sizes ----
 
 
-def sizes(file: pte.PteFile, texts: Texts) -> list[list[Any]]:
+def sizes(file: pte.PteFile, texts: StringTable) -> list[list[Any]]:
     """Returns kind, name, module, bytes and dtype of each part of the file; the bytes sum to its size."""
     found: Counter[tuple[str, str, str, str]] = Counter()
     for piece in size.sizes(file).pieces:
