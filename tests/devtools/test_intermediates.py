@@ -12,7 +12,7 @@ from torch import nn
 
 import torchette
 from torchette.devtools.inspect import FrameInfo, InstructionInfo, MethodInfo, describe
-from torchette.devtools.intermediates import Value, select, intermediates
+from torchette.devtools.intermediates import Value, intermediates, select
 from torchette.errors import InputError
 from torchette.runtime import Intermediate, Method, Runtime
 

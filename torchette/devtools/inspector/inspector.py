@@ -16,8 +16,8 @@ from typing import IO, Any
 from torchette.devtools import profile
 from torchette.devtools.inspect import Description, describe, pandas
 from torchette.devtools.inspector.events import (
-    OPERATOR_CALL_EVENT,
     FRAMEWORK_EVENTS,
+    OPERATOR_CALL_EVENT,
     Converter,
     Event,
     EventBlock,
