@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# C++ for tests. The CMake build trees of this checkout are configured once and shared by all tests and their processes: `dev`,
-# which `./dev setup` creates, and the same sources under sanitizers. Single programs are compiled through the compiler cache.
+# C++ for tests. The CMake build trees of this checkout are configured once and shared by all tests and their processes:
+# `dev`, which `./dev setup` creates, and the same sources under sanitizers. Single programs are compiled through the
+# compiler cache.
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ FETCHED = ROOT / ".torchette" / "xnnpack"  # by `./dev xnnpack`
 
 _DEBUG = ("-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-Og", "-DTORCHETTE_BUILD_TESTS=ON")
 _PLAIN = ("-DTORCHETTE_BUILD_PYTHON=OFF", "-DTORCHETTE_BUILD_EXECUTOR_RUNNER=OFF")
-# AddressSanitizer and UndefinedBehaviorSanitizer, with all backends and the Python module; ThreadSanitizer; libFuzzer, with a
-# separate compiler; torch's kernels.
+# AddressSanitizer and UndefinedBehaviorSanitizer, with all backends and the Python module; ThreadSanitizer; libFuzzer,
+# with a separate compiler; torch's kernels.
 TREES: dict[str, tuple[str, ...]] = {
     "asan": (*_DEBUG, "-DTORCHETTE_SANITIZE=ON", "-DTORCHETTE_ONE_LEVEL=ON"),
     # without the Vulkan device, which tests of threads do not use: compiling its shaders takes 4 s
@@ -102,7 +103,8 @@ def _sanitized_xnnpack(library: Path) -> list[str]:
     """Returns CMake's option for XNNPACK under AddressSanitizer, which is built in the user's cache folder.
 
     The sources that check, pack and schedule are instrumented. The 859 sources of microkernels are instrumented only if
-    TORCHETTE_SANITIZE_ALL is set: they read out of bounds on purpose, tell the sanitizer so, and take minutes to compile.
+    TORCHETTE_SANITIZE_ALL is set: they read out of bounds on purpose, tell the sanitizer so, and take minutes to
+    compile.
     """
     microkernels = FETCHED / "build/libmicrokernels-prod.a"
     if not microkernels.exists():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A headless Chromium for tests: pages, mouse, touch, screenshots. It is controlled through the DevTools protocol over a pair
-# of pipes: JSON messages, each terminated by a zero byte.
+# A headless Chromium for tests: pages, mouse, touch, screenshots. It is controlled through the DevTools protocol over a
+# pair of pipes: JSON messages, each terminated by a zero byte.
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from torchette.build.toolchain import Compiler
 needs_emulator = pytest.mark.skipif(
     shutil.which("qemu-system-arm") is None, reason="apt install qemu-system-arm"
 )
-# Two boards are tested daily: Cortex-M4 without vector instructions, Cortex-M55 with them. --full runs every board with each
-# compiler: ziglang first compiles its C and C++ libraries for each target.
+# Two boards are tested daily: Cortex-M4 without vector instructions, Cortex-M55 with them. --full runs every board with
+# each compiler: ziglang first compiles its C and C++ libraries for each target.
 QUICK = {("mps2-an386", "gcc"), ("mps3-an547", "gcc")}
 
 
@@ -35,7 +35,8 @@ each_board = [
     for kind in ("gcc", "zig")
     if board.emulator and (kind == "zig" or not board.target.startswith("riscv"))
 ]
-# qemu does not emulate the RP2040. Its micro:bit has a Cortex-M0 with the same instructions, which also traps misaligned access.
+# qemu does not emulate the RP2040. Its micro:bit has a Cortex-M0 with the same instructions, which also traps
+# misaligned access.
 MICROBIT = dataclasses.replace(
     BOARDS["rp2040"],
     name="microbit",
@@ -61,7 +62,8 @@ def with_zig(*names: str) -> list:
     return [pytest.param(name, "zig", id=f"{name}-zig", marks=pytest.mark.slow) for name in names]
 
 
-# 64-bit with vector, dot-product and matmul instructions, and 32-bit. RISC-V has no specific code and runs only with --full.
+# 64-bit with vector, dot-product and matmul instructions, and 32-bit. RISC-V has no specific code and runs only with
+# --full.
 GATE = {"aarch64-linux", "armv7-linux"}
 
 
@@ -85,7 +87,7 @@ WINDOWS = pytest.param(
 
 
 def named(target: targets.Target, kind: str) -> str | None:
-    """Returns the argument of `toolchain.find_compiler` for a kind of compiler; skips the test if it is not installed."""
+    """Returns the argument of `toolchain.find_compiler` for a kind of compiler; skips the test if not installed."""
     if kind == "zig":
         if importlib.util.find_spec("ziglang") is None:
             pytest.skip("pip install 'torchette[build]'")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Images for boards, run by the emulator: start-up, semihosting and the minimal libc on each board with each compiler; models in
-# flash have the results of this machine, in exactly the billed memory.
+# Images for boards, run by the emulator: start-up, semihosting and the minimal libc on each board with each compiler;
+# models in flash have the results of this machine, in exactly the billed memory.
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from torchette.runtime import Runtime
 pytestmark = [needs_emulator, pytest.mark.xdist_group("bare")]
 HERE = Path(__file__).parent
 MODELS = ("digits", "keyword_spotting")
-# Relative to the largest result. Sums are computed in another order than on this machine, and without fused multiply-add, there
-# are two roundings instead of one.
+# Relative to the largest result. Sums are computed in another order than on this machine, and without fused
+# multiply-add, there are two roundings instead of one.
 TOLERANCE = 2e-6
 MEMORY_ALLOCATION_FAILED = 0x21
 
@@ -212,7 +212,7 @@ def crc32(data: bytes) -> int:
 
 
 def test_rp2040_image_meets_rom_requirements(tmp_path: Path) -> None:
-    """A boot block with its CRC, followed by the vector table, and a UF2 file. Results on a Cortex-M0 match this machine."""
+    """A boot block with CRC, followed by the vector table, and a UF2 file. Results on a Cortex-M0 match the host."""
     board = boards.BOARDS["rp2040"]
     gcc = compiler(board, "gcc")
     net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Tanh()).eval()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Compilers other than GCC and Clang: extensions to C++17 are in two headers, and the other branch of these headers compiles all
-# sources, also for Windows, with the same results.
+# Compilers other than GCC and Clang: extensions to C++17 are in two headers, and the other branch of these headers
+# compiles all sources, also for Windows, with the same results.
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 
 from tests.building import CXX, ROOT, built, program, run
 
-# Files in which extensions are allowed: the two headers; the C interface, which includes no other file; files that only GNU
-# tools compile: firmware, WebAssembly, the weight packer of XNNPACK, the throughput measurement of the Python module.
+# Files in which extensions are allowed: the two headers; the C interface, which includes no other file; files that only
+# GNU tools compile: firmware, WebAssembly, the weight packer of XNNPACK, the throughput measurement of the Python
+# module.
 PLACES = (
     *("torchette/runtime/compiler.h", "torchette/kernels/lanes.h", "torchette/extension/c_api.h"),
     *(

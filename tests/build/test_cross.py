@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Builds for other machines, run by an emulator: the runtime's C++ tests, operators against eager, and a model against the
-# host. The gate runs AArch64 and ARMv7; --full runs every target with each compiler.
+# Builds for other machines, run by an emulator: the runtime's C++ tests, operators against eager, and a model against
+# the host. The gate runs AArch64 and ARMv7; --full runs every target with each compiler.
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def delegated(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 class Stored(nn.Module):
-    """Layers with 8-bit and 4-bit weights, on one row and on several. All values are chosen so that float sums are exact in any
-    order."""
+    """Layers with 8-bit and 4-bit weights, on one row and on several. All values are chosen so that float sums are
+    exact in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -308,7 +308,7 @@ def test_the_runtimes_own_tests_pass_on(name: str, kind: str, tmp_path: Path) ->
 
 
 class Products(torch.nn.Module):
-    """Operators with scratch memory that depends on the vector width: matmuls (left operand copied or in place), convolutions."""
+    """Operators with scratch memory that depends on the vector width: matmuls and convolutions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -470,8 +470,8 @@ def test_images_are_optimised_for_size_or_speed(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.gate
 def test_project_finds_build_and_its_compiler(tmp_path: Path) -> None:
-    """docs/cross-compile.md: find_package and the toolchain file that `torchette build` writes; and CMake's own build of the
-    core with selection.h."""
+    """docs/cross-compile.md: find_package and the toolchain file that `torchette build` writes; and CMake's own build
+    of the core with selection.h."""
     target = targets.find("aarch64-linux")
     emulated(target)
     compiler = named(target, "gcc")
@@ -503,7 +503,7 @@ def test_project_finds_build_and_its_compiler(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_cmake_builds_runtime_with_custom_compiler(tmp_path: Path) -> None:
-    """docs/cross-compile.md: a toolchain file for a board, and the checkout added to an application that CMake links."""
+    """docs/cross-compile.md: a toolchain file for a board, and an application that includes the checkout."""
     if shutil.which("arm-none-eabi-g++") is None:
         pytest.skip("./dev tools installs arm-none-eabi-g++")
     if shutil.which("cmake") is None or shutil.which("ninja") is None:

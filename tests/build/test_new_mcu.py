@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `torchette new mcu`: the project builds and runs without changes and without this package; for models that do not fit, the
-# error contains the missing bytes.
+# `torchette new mcu`: the project builds and runs without changes and without this package; for models that do not fit,
+# the error contains the missing bytes.
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The platform layer for an RTOS, examples/platform_freertos.cpp, compiles with FreeRTOS's names and forwards each call of the
-# runtime to the RTOS. A few lines of test code replace FreeRTOS.
+# The platform layer for an RTOS, examples/platform_freertos.cpp, compiles with FreeRTOS's names and forwards each call
+# of the runtime to the RTOS. A few lines of test code replace FreeRTOS.
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Requirements of the core, from the symbols of its objects: compiled for a processor without floating point, it calls only
-# seven functions of memory and text, and the platform functions.
+# Requirements of the core, from the symbols of its objects: compiled for a processor without floating point, it calls
+# only seven functions of memory and text, and the platform functions.
 
 from __future__ import annotations
 

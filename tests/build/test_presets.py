@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# CMakePresets.json matches the table of targets; CMake works without Python; ExecuTorch's options have an effect or a message.
+# CMakePresets.json matches the table of targets; CMake works without Python; ExecuTorch's options have an effect or a
+# message.
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def test_presets_match_table(name: str) -> None:
     target, chosen = TARGETS[name], variables(name)
     assert (chosen.get("TORCHETTE_PLATFORM") == "minimal") == (target.kind == "bare")
     if chosen["CMAKE_CXX_COMPILER"] == "zig":
-        # with CMake's option for the target; otherwise CMake links a program to identify the compiler, and zig builds a C library
+        # with CMake's option for the target; otherwise CMake links a program to identify the compiler, and zig builds a
+        # C library
         flags = ("-target", chosen["CMAKE_CXX_COMPILER_TARGET"], *chosen.get("CMAKE_CXX_FLAGS", "").split())
         assert chosen["CMAKE_CXX_COMPILER_ARG1"] == "c++" and flags == target.zig
     else:

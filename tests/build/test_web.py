@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The runtime as WebAssembly: models in Node.js, through torchette.js and WASI, have the same results as on this machine.
+# The runtime as WebAssembly: models in Node.js, through torchette.js and WASI, have the same results as on this
+# machine.
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_the_guides_script_runs(folder: Path) -> None:
 
 
 def test_page_chats_in_browser(folder: Path) -> None:
-    """Its answer matches a session; text appears while the page stays responsive; nothing is loaded from other hosts."""
+    """Its answer matches a session; the page stays responsive; nothing is loaded from other hosts."""
     chromium.find()
     session = llm.Session(folder / "model.pte")
     expected = session.chat([{"role": "user", "content": "Hello"}], max_tokens=60).run().text

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `torchette embed`: the sources are C99 and C++17, and run with the runtime from constant memory and the pools only, with a
-# separate array for each planned memory.
+# `torchette embed`: the sources are C99 and C++17, and run with the runtime from constant memory and the pools only,
+# with a separate array for each planned memory.
 
 from __future__ import annotations
 

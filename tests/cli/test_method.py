@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Commands that run a file: shapes, dtypes and dynamic bounds come from the file, random inputs are announced, and --threads
-# sets the number of threads.
+# Commands that run a file: shapes, dtypes and dynamic bounds come from the file, random inputs are announced, and
+# --threads sets the number of threads.
 
 from __future__ import annotations
 

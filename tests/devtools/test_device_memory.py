@@ -83,7 +83,8 @@ def test_tensors_across_loop_boundary_live_throughout_loop() -> None:
     before = {t.value: (t.first, t.last) for t in tenants(method)}
     end = len(method.instructions)
     assert end == 5
-    # a jump from after the sine back to the multiplication: tensors that cross the loop boundary live throughout the loop
+    # a jump from after the sine back to the multiplication: tensors that cross the loop boundary live throughout the
+    # loop
     jump = dataclasses.replace(method.instructions[0], index=end, kind="jump_false", inputs=[], outputs=[])
     jump.destination = 1
     method.instructions.append(jump)

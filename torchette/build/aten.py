@@ -28,7 +28,8 @@ _TORCH_FLAGS = ("-std=c++20", "-fexceptions", "-frtti", "-fthreadsafe-statics", 
 def library() -> Path:
     """Returns the library for this torch and these sources. The first call compiles it, which takes half a minute.
 
-    The compiler is ``$CXX``, else ``c++``. It must use the C++ library that torch was built with, which excludes ziglang.
+    The compiler is ``$CXX``, else ``c++``. It must use the C++ library that torch was built with, which excludes
+    ziglang.
 
     Raises:
         MissingPackageError: torch is not installed, or has no headers.

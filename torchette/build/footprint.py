@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the ELF objects of a build. Out: the bytes that each kernel adds to a program, from the references between sections.
+# In: the ELF objects of a build. Out: the bytes that each kernel adds to a program, from the references between
+# sections.
 """Measures the size of each kernel.
 
-Each function has its own section, and unreferenced sections are not linked. The size of a kernel is the size of all sections
-that it reaches. `own` counts sections that neither another kernel nor the remaining program reaches.
+Each function has its own section, and unreferenced sections are not linked. The size of a kernel is the size of all
+sections that it reaches. `own` counts sections that neither another kernel nor the remaining program reaches.
 """
 
 from __future__ import annotations

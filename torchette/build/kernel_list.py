@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: ExecuTorch's kernel lists (functions.yaml, custom_ops.yaml). Out: C++ that declares the kernels and registers them, by
-# dtype and dim order if the list specifies them. Does not require torch.
+# In: ExecuTorch's kernel lists (functions.yaml, custom_ops.yaml). Out: C++ that declares the kernels and registers
+# them, by dtype and dim order if the list specifies them. Does not require torch.
 """Reads a kernel list and writes its registration: `write`."""
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ def selected(models: str, operators: str, lists: str, dtypes: str) -> Selection:
 
     Args:
         models: .pte files, separated by commas or semicolons.
-        operators: full names, separated by commas or semicolons. Names outside ``aten`` that the library does not have are
-            operators of the caller.
+        operators: full names, separated by commas or semicolons. Names outside ``aten`` that the library does not have
+            are operators of the caller.
         lists: YAML files, separated by commas or semicolons.
         dtypes: if empty or a false value of CMake, all dtypes; otherwise those of the models.
 
@@ -295,8 +295,8 @@ def _orders(value: object) -> list[list[int]]:
 def write(paths: Sequence[str | Path], folder: Path, *, own: bool = False) -> tuple[list[Path], list[str]]:
     """Writes the registration of the kernels in all lists.
 
-    The files are RegisterKernels.cpp, NativeFunctions.h (kernels of ATen operators), CustomOpsNativeFunctions.h (kernels with
-    a schema) and Functions.h.
+    The files are RegisterKernels.cpp, NativeFunctions.h (kernels of ATen operators), CustomOpsNativeFunctions.h
+    (kernels with a schema) and Functions.h.
 
     Args:
         paths: the lists.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the sources of the kernel library. Out: the typed function and file of each operator, its family, and the files that it
-# needs. Only this module reads these sources.
+# In: the sources of the kernel library. Out: the typed function and file of each operator, its family, and the files
+# that it needs. Only this module reads these sources.
 """The kernel library as C++ sources."""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Family(NamedTuple):
     Attributes:
         name: name of the source without its suffix.
         operators: full names of the operators.
-        levels: number of instruction set levels for which it is compiled, starting with the lowest; wider vectors would not
-            make it faster. None for all.
+        levels: number of instruction set levels for which it is compiled, starting with the lowest; wider vectors would
+            not make it faster. None for all.
     """
 
     name: str
@@ -51,7 +51,8 @@ def sources() -> tuple[str, ...]:
 def library() -> dict[str, Function]:
     """Returns the typed functions of all operators by full name, such as ``aten::mm.out``.
 
-    They are read from the tables at the end of the sources, and from the .def files and NAME_entries.h that these include.
+    They are read from the tables at the end of the sources, and from the .def files and NAME_entries.h that these
+    include.
     """
     found = {}
     for source in sources():
@@ -93,7 +94,7 @@ def family_of(source: Path) -> Family | None:
 
 
 def _entry_macros(text: str) -> dict[str, list[tuple[str, str]]]:
-    """Returns the macros that expand lines of a .def file to table entries, with suffixes of operators and functions."""
+    """Returns the macros that expand a .def file to table entries, with suffixes of operators and functions."""
     macros: dict[str, list[tuple[str, str]]] = {}
     for name, body in re.findall(r"^#define (\w+)(?:\(name, expression\))?((?:.*\\\n)*.*)", text, re.M):
         entries = re.findall(r'TORCHETTE_KERNEL\("aten::" #name "([.\w]+)",\s*name##(\w+)\)', body)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a target, a selection and a compiler. Out: the runtime with its kernels and backends as objects, its headers, and
 # a program that runs .pte files.
-"""The parts of a build: `units` returns the sources with their flags, `write_headers` writes the headers for programs."""
+"""The parts of a build: `units` returns the sources with flags, `write_headers` writes the headers for programs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a target, and the requirements of its models. Out: a folder with a static library, headers, a CMake package and toolchain
-# file, and, on targets with files, a program that runs models.
+# In: a target, and the requirements of its models. Out: a folder with a static library, headers, a CMake package and
+# toolchain file, and, on targets with files, a program that runs models.
 """Builds the runtime for a target into one folder: `make`."""
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def make(
 
 
 def link_flags(target: Target, driver: toolchain.Compiler) -> Sequence[str]:
-    """Returns the link flags for a program on a target with files; static on other machines, which may lack the libraries."""
+    """Returns the link flags of a program; static for other machines, which may lack the libraries."""
     flags = [*_GC.get(target.name, ("-Wl,--gc-sections",)), "-s"]
     is_windows_gcc = target.name == "x86-64-windows" and not driver.is_zig
     is_static = is_windows_gcc or (target.kind == "linux" and target.name != "host")

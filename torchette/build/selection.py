@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: .pte files, or names of operators and dtypes. Out: their requirements, as a C++ header that limits the kernel library
-# (torchette/runtime/selected.h).
+# In: .pte files, or names of operators and dtypes. Out: their requirements, as a C++ header that limits the kernel
+# library (torchette/runtime/selected.h).
 """Requirements of models for a build: operators, dtypes and backends."""
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Selection:
         """Returns the C++ header that limits a build to this selection; it must be included before all other headers.
 
         Args:
-            source: limit the header to this source of a kernel family, so that its object can be reused for other models.
+            source: limit the header to this source of a kernel family, so that its object can be reused for other
+                models.
         """
         lines = []
         if self.dtypes is not None:
@@ -78,7 +79,8 @@ EVERYTHING = Selection(None, None)
 def of_file(path: str | Path) -> Selection:
     """Returns the requirements of a .pte file.
 
-    These are its operators, the dtypes of its tensors, the backends of its delegates, and the operators of these backends.
+    These are its operators, the dtypes of its tensors, the backends of its delegates, and the operators of these
+    backends.
 
     Raises:
         FormatError: the file is not a .pte file.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: this package. Out: the root folder of its C and C++ files and include paths: the checkout, or the unpacked archive of an
-# installation together with its public headers.
+# In: this package. Out: the root folder of its C and C++ files and include paths: the checkout, or the unpacked archive
+# of an installation together with its public headers.
 """`ROOT` and `PACKAGE`: folders of the C++ sources."""
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ def find_compiler(target: Target, named: str | None = None) -> Compiler:
 
     Args:
         target: the machine to build for.
-        named: None for ziglang (on the host for `c++`, if installed); a prefix of GNU tools such as ``arm-none-eabi-``; or a
-            command such as ``clang++ --target=aarch64-linux-gnu``.
+        named: None for ziglang (on the host for `c++`, if installed); a prefix of GNU tools such as ``arm-none-eabi-``;
+            or a command such as ``clang++ --target=aarch64-linux-gnu``.
 
     Raises:
         MissingCompilerError: it is not installed; the hints contain the command that installs it.
@@ -127,7 +127,8 @@ def _zig(target: Target) -> Compiler:
             hints=[PACKAGES["ziglang"].install, *_named(target)],
         )
     zig = (sys.executable, "-m", "ziglang")
-    # Images and modules of web pages use no C++ library. The linker "c++" would compile one first, for 45 s; -lc++ adds it.
+    # Images and modules of web pages use no C++ library. The linker "c++" would compile one first, for 45 s; -lc++ adds
+    # it.
     linker = "cc" if target.kind == "bare" or target.name == "wasm32-browser" else "c++"
     # -fno-sanitize: by default, zig traps on undefined behavior, which increases the code size
     flags = ("-fno-sanitize=all", "-fno-stack-protector")
@@ -153,8 +154,8 @@ class Unit:
         source: the path of the source.
         flags: flags in addition to the target's.
         own_flags: further flags, which differ between units with the same precompiled header.
-        precompiled: a header that is compiled once for all units with the same flags; None for none. It only saves time: the
-            source includes the same headers.
+        precompiled: a header that is compiled once for all units with the same flags; None for none. It only saves
+            time: the source includes the same headers.
     """
 
     source: Path

@@ -19,8 +19,8 @@ from torchette.progress import Progress
 def program_of(model: Path, tokenizer: Path | None = None) -> Path:
     """Returns the path of a program. For a folder or a GGUF file, returns the path of its program in the cache.
 
-    A program is compiled with the default options of `torchette llm compile` if the cache does not contain it, or if the size
-    or time of a file of the model, or the version of Torchette, has changed.
+    A program is compiled with the default options of `torchette llm compile` if the cache does not contain it, or if
+    the size or time of a file of the model, or the version of Torchette, has changed.
 
     Args:
         model: a program, a folder or a GGUF file.

@@ -57,7 +57,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that suggests the nearest name in errors. If it has commands and none is given, prints its help."""
+    """An argument parser that suggests the nearest name in errors, and prints its help without a command."""
 
     def __init__(self, prog: str, description: str | None) -> None:
         super().__init__(prog, description=description, formatter_class=HelpFormatter, allow_abbrev=False)

@@ -88,8 +88,8 @@ def load(text: str) -> Source:
 def exported(text: str, inputs: Sequence[str] | None, *, seed: int = 0) -> Any:
     """Returns the exported program of the named model.
 
-    A saved program is returned unchanged. A module is captured like the compiler does, on the inputs that the user passed
-    or its author provides.
+    A saved program is returned unchanged. A module is captured like the compiler does, on the inputs that the user
+    passed or its author provides.
 
     Raises:
         ExportError: torch.export cannot capture the module.
@@ -148,7 +148,8 @@ _LIBRARIES = {
 }
 
 
-# Members of a saved program that refer to operators, and the namespace in such a reference, in torch's and ExecuTorch's form.
+# Members of a saved program that refer to operators, and the namespace in such a reference, in torch's and ExecuTorch's
+# form.
 _PROGRAMS = re.compile(r"models/.*\.json$|^serialized_exported_program\.json$")
 _NAMESPACES = re.compile(rb"(?:torch|dialects\.edge)\.ops\.(\w+)\.")
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: .pte files and a target. Out: a folder with the runtime for the target, with only the kernels that the files require.
+# In: .pte files and a target. Out: a folder with the runtime for the target, with only the kernels that the files
+# require.
 """Build the runtime for another machine, with the kernels that models require
 
 Compiles with the package ziglang (pip install ziglang==0.17.0), or with your compiler. A build for several models

@@ -3,8 +3,8 @@
 """Chat with a language model
 
 Each line is a message, except lines that begin with / (/help lists them). Ctrl-C ends an answer, Ctrl-D ends the
-conversation. If the context is full, the oldest messages are removed. --prompt completes a text without a chat template;
-use it for models that translate or transcribe.
+conversation. If the context is full, the oldest messages are removed. --prompt completes a text without a chat
+template; use it for models that translate or transcribe.
 
 examples:
   torchette chat model.pte

@@ -3,8 +3,8 @@
 """Fail if a .pte file has grown: in size, memory, share of time or error
 
 With --save, writes the figures of this file to the file of --against, which is stored with the sources. Without --save,
-compares the figures with that file, and prints growth with the modules, tensors and operators that grew. Errors come from
-the file's receipt (torchette.compile(..., verify=True)), or from the cases of a bundled program.
+compares the figures with that file, and prints growth with the modules, tensors and operators that grew. Errors come
+from the file's receipt (torchette.compile(..., verify=True)), or from the cases of a bundled program.
 The exit code is 1 if a figure exceeds its tolerance.
 
 examples:

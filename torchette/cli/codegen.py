@@ -2,9 +2,9 @@
 # In: a .pte file. Out: C++ that computes the same results without a runtime, and the memory that it requires.
 """Convert a .pte file to C++ that needs no runtime
 
-Writes NAME.h with a C function for each method, and sources that call the kernels in sequence: weights as constant data,
-static memory of the exact size, control flow as branches and loops, and only the kernels that the model calls. Any C++17
-compiler can compile the folder. See docs/codegen.md.
+Writes NAME.h with a C function for each method, and sources that call the kernels in sequence: weights as constant
+data, static memory of the exact size, control flow as branches and loops, and only the kernels that the model calls.
+Any C++17 compiler can compile the folder. See docs/codegen.md.
 
 examples:
   torchette codegen net.pte -o generated && c++ -std=c++17 -Os -c generated/*.cpp

@@ -2,8 +2,8 @@
 # In: the name of a shell. Out: a script that completes the commands, options and choices of the parser.
 """Print a shell script that completes torchette's commands
 
-The script completes commands, options and their choices, and file names. It does not run torchette, so it is fast. Generate
-it again after an update.
+The script completes commands, options and their choices, and file names. It does not run torchette, so it is fast.
+Generate it again after an update.
 
 examples:
   source <(torchette completion bash)                                          in ~/.bashrc

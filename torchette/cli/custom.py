@@ -2,8 +2,8 @@
 # In: C++ files with operators. Out: a library for torch and for every runtime.
 """Custom operators and kernels: compile them, register them
 
-`build` compiles C++ files with operators to a shared library. `yaml` converts ExecuTorch's kernel lists to C++ that declares
-and registers the kernels.
+`build` compiles C++ files with operators to a shared library. `yaml` converts ExecuTorch's kernel lists to C++ that
+declares and registers the kernels.
 
 examples:
   torchette custom build my_op.cpp                      libmy_op.so

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file, inputs, and a selection of instructions. Out: their results, as a table and as .npy files. Requires only
-# numpy; with the model, the compiler provides the node and module of each instruction.
+# In: a .pte file, inputs, and a selection of instructions. Out: their results, as a table and as .npy files. Requires
+# only numpy; with the model, the compiler provides the node and module of each instruction.
 """Show or store the results of the instructions of a .pte file
 
 Instructions are selected by index (3, 3-9), operator ("aten::mm*"), line ("model.py:12") or module path ("layers.1.*").
-Module paths and names of nodes come from the file, or from --model. With --model, values inside delegates are included: each
-delegate is lowered again with its intermediate values as additional outputs, which works for any backend.
+Module paths and names of nodes come from the file, or from --model. With --model, values inside delegates are included:
+each delegate is lowered again with its intermediate values as additional outputs, which works for any backend.
 
 examples:
   torchette debug net.pte                                          # all values: shape, range, mean

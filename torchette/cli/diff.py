@@ -2,12 +2,12 @@
 # In: a model, a .pte file or both, and inputs. Out: the first operator that departs from torch. Imports torch in `run`.
 """Find the first operator of a .pte file that departs from torch
 
-Each instruction runs on this machine's runtime, or with --on on another machine (`executor_runner --etdump_path`). torch's
-operator runs on the same input values, so that a fault is reported where it occurs: kernel, backend, compiler pass, weight,
-layout, memory plan or quantization parameter. With MODEL (as for `torchette compile`), each instruction is also compared with
-the compiler's graph of the model, and that graph with eager. Inputs come from the model or --inputs; in addition, other
-ranges, zeros, infinities and the corners of dynamic shapes are compared. Rounding errors are not faults. The exit code is 1
-if an operator departs.
+Each instruction runs on this machine's runtime, or with --on on another machine (`executor_runner --etdump_path`).
+torch's operator runs on the same input values, so that a fault is reported where it occurs: kernel, backend, compiler
+pass, weight, layout, memory plan or quantization parameter. With MODEL (as for `torchette compile`), each instruction
+is also compared with the compiler's graph of the model, and that graph with eager. Inputs come from the model or
+--inputs; in addition, other ranges, zeros, infinities and the corners of dynamic shapes are compared. Rounding errors
+are not faults. The exit code is 1 if an operator departs.
 
 examples:
   torchette diff net.pte                               # compare the kernels of this machine with torch
@@ -138,7 +138,7 @@ def _device(file: Path | None, options: argparse.Namespace) -> Any:
 
 
 def _sign(file: Path | None, result: DiffResult, options: argparse.Namespace) -> None:
-    """Adds the comparison to the receipt of the file, which is replaced atomically; other entries of the receipt are kept."""
+    """Adds the comparison to the receipt of the file; other entries are kept. Replaces the file atomically."""
     from torchette import receipt
 
     assert file is not None

@@ -2,9 +2,10 @@
 # In: this machine and this installation. Out: installed and missing components, and the commands that install them.
 """Show installed and missing components, and how to install them
 
-Prints versions, the processor's features, the instruction set and the threads that the kernels use, the processor's measured
-limits (about one second, once), the backends, and every optional package with the command that installs it. The exit code is 1
-if a component that is required to run models is missing. A missing optional package is not a failure.
+Prints versions, the processor's features, the instruction set and the threads that the kernels use, the processor's
+measured limits (about one second, once), the backends, and every optional package with the command that installs it.
+The exit code is 1 if a component that is required to run models is missing. A missing optional package is not a
+failure.
 
 examples:
   torchette doctor
@@ -71,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def gather(*, measure: bool = False) -> dict[str, Any]:
-    """Returns the properties of the environment; None if missing. Measures the processor's limits if not known or `measure`."""
+    """Returns the properties of the environment; None if missing. With `measure`, measures the limits again."""
     module = _native_module(measure)
     return {
         "torchette": {"version": torchette.__version__, "folder": str(Path(torchette.__file__).parent)},
@@ -88,7 +89,7 @@ def gather(*, measure: bool = False) -> dict[str, Any]:
 
 
 def advice(environment: dict[str, Any]) -> dict[str, str]:
-    """Returns the problems by the name of the missing or incompatible component, each with the command that solves it."""
+    """Returns the problems by component, each with the command that solves it."""
     checkout = (Path(torchette.__file__).parents[1] / "dev").exists()
     found: dict[str, str] = {}
     if environment["native module"] is None:

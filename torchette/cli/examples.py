@@ -2,8 +2,8 @@
 # In: names of examples. Runs examples/__main__.py, which is packed with the sources.
 """Run the examples
 
-Each example trains or loads its model, compiles and runs it, and prints the results. An example with missing tools is skipped
-with the reason; the exit code is 1 if an example fails.
+Each example trains or loads its model, compiles and runs it, and prints the results. An example with missing tools is
+skipped with the reason; the exit code is 1 if an example fails.
 
 examples:
   torchette examples list

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a .pte file. Out: its content, as tables or as JSON.
-"""Show the content of a .pte file: methods, signatures, instructions, tensors, memory
+"""Show the content of a .pte file: methods, instructions, tensors, memory
 
 Reads files of Torchette and of ExecuTorch, without torch. In the tables %5 is value 5 of a method, and @1+64 is
 byte 64 of planned buffer 1.

@@ -2,8 +2,8 @@
 # In: an ETDump, and the record or the file of the program that ran. Out: a table of events. Requires only numpy.
 """Show the content of an ETDump: times of operations, and their source lines
 
-The options are those of ExecuTorch's inspector. An ETRecord provides the operators, the module and the source line of each
-event; the .pte file only provides the line. A dump of another program is an error.
+The options are those of ExecuTorch's inspector. An ETRecord provides the operators, the module and the source line of
+each event; the .pte file only provides the line. A dump of another program is an error.
 
 examples:
   torchette inspector --etdump_path net.etdp

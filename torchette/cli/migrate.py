@@ -2,8 +2,9 @@
 # In: a .pte file of any version. Out: the same program in the current form.
 """Convert a .pte file of an earlier version to the current form
 
-Files of earlier versions run unchanged. Some of them load slower: ExecuTorch's first versions, for example, stored weights
-inside the program, which requires memory and time to load. Results stay the same. A file in the current form is unchanged.
+Files of earlier versions run unchanged. Some of them load slower: ExecuTorch's first versions, for example, stored
+weights inside the program, which requires memory and time to load. Results stay the same. A file in the current form is
+unchanged.
 
 examples:
   torchette migrate old.pte -o new.pte

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the kernel table of this build, and torch's list of core operators, if torch is installed. Out: the supported operators.
+# In: the kernel table of this build, and torch's list of core operators, if torch is installed. Out: the supported
+# operators.
 """The kernels of this build, and their coverage of Core ATen
 
 Without torch: the kernel table. With torch, --dialect core lists the Core ATen operators and how this build runs
-each: by a kernel, as an alias without cost, by another overload's kernel, or not at all. --coverage compares the operators
-with eager: the number of samples of torch's tests, and the number with equal results, by dtype (exit code 1 if a Core ATen
-operator cannot be run).
+each: by a kernel, as an alias without cost, by another overload's kernel, or not at all. --coverage compares the
+operators with eager: the number of samples of torch's tests, and the number with equal results, by dtype (exit code 1
+if a Core ATen operator cannot be run).
 
 examples:
   torchette ops
@@ -84,8 +85,8 @@ def run(options: argparse.Namespace) -> int:
 def stored(path: Path | None = None) -> dict[str, Any]:
     """Returns the stored result of the parity tests.
 
-    The result maps operator and dtype to samples [passed, tried], kernel and dtype to calls, and reasons to exclusions. A row
-    of the file contains a word for each of `DTYPES`, and the names to which the row applies.
+    The result maps operator and dtype to samples [passed, tried], kernel and dtype to calls, and reasons to exclusions.
+    A row of the file contains a word for each of `DTYPES`, and the names to which the row applies.
     """
     from torchette.build.sources import PACKAGE  # unpacks the sources in an installation
 

@@ -2,10 +2,10 @@
 # In: a .pte file. Out: the time of each operation. Requires only numpy.
 """Show the time of each operation of a .pte file
 
-Each kernel call is a row, and so is each operator that a backend reports (XNNPACK reports integer microseconds). The remaining
-time of a backend's call and of the instruction loop (Method::execute) are separate rows, so that the shares sum to 100%. Times
-include reading the clock before and after each instruction. Warm-up runs are not in the table. The column "at" is the index
-of the instruction, as in `torchette inspect`, and the backend's number of the part.
+Each kernel call is a row, and so is each operator that a backend reports (XNNPACK reports integer microseconds). The
+remaining time of a backend's call and of the instruction loop (Method::execute) are separate rows, so that the shares
+sum to 100%. Times include reading the clock before and after each instruction. Warm-up runs are not in the table. The
+column "at" is the index of the instruction, as in `torchette inspect`, and the backend's number of the part.
 
 examples:
   torchette profile net.pte

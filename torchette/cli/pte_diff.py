@@ -2,8 +2,8 @@
 # In: two .pte files. Out: their differences. Requires only numpy.
 """Compare two .pte files: methods, instructions, weights, memory, sizes
 
-Instructions are aligned by their operators, and the weights of aligned instructions are compared, so weights need no names.
-The exit code is 0 if the files are equal, 1 if not.
+Instructions are aligned by their operators, and the weights of aligned instructions are compared, so weights need no
+names. The exit code is 0 if the files are equal, 1 if not.
 
 examples:
   torchette pte-diff before.pte after.pte

@@ -2,10 +2,11 @@
 # In: a .pte file. Out: an HTML page about it, and its graph for other viewers.
 """Show a .pte file as one HTML page: graph, memory, time, sizes
 
-The page is one file that any browser opens without a network. It shows the graph by modules, with the content of delegates,
-planned memory over time, the bytes of the file by module, scales of quantized tensors, and the placement of each node. With
---profile, the program runs first, and the page shows the time of each operation. The page contains source lines of the model
-if its Python files are found: in the current folder, on Python's import path, or in --sources.
+The page is one file that any browser opens without a network. It shows the graph by modules, with the content of
+delegates, planned memory over time, the bytes of the file by module, scales of quantized tensors, and the placement of
+each node. With --profile, the program runs first, and the page shows the time of each operation. The page contains
+source lines of the model if its Python files are found: in the current folder, on Python's import path, or in
+--sources.
 
 examples:
   torchette report net.pte -o report.html

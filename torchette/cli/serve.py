@@ -4,8 +4,8 @@
 
 The page / is a chat with the model. The endpoints are /v1/models, /v1/completions, /v1/chat/completions and
 /v1/responses, with streams, several answers, log-probabilities, JSON schemas, grammars, tools, and images as data URLs.
-The server listens on this machine only, unless --host sets another address; then clients should need a key. Web pages of
-other origins cannot use the server, unless --cors-origin allows the origin.
+The server listens on this machine only, unless --host sets another address; then clients should need a key. Web pages
+of other origins cannot use the server, unless --cors-origin allows the origin.
 
 examples:
   torchette serve model.pte

@@ -2,9 +2,9 @@
 # In: a .pte or .ptd file. Out: the purpose of its bytes. Requires only numpy.
 """Show the purpose of each byte of a .pte file
 
-Reads files of Torchette and of ExecuTorch, and data files (.ptd). The sizes sum to the size of the file. A weight without a
-name in the file belongs to the operator and the model line that first use it. Bytes without the property are summed in
-parentheses, such as "(instructions)".
+Reads files of Torchette and of ExecuTorch, and data files (.ptd). The sizes sum to the size of the file. A weight
+without a name in the file belongs to the operator and the model line that first use it. Bytes without the property are
+summed in parentheses, such as "(instructions)".
 
 examples:
   torchette size net.pte                       weights, instructions, delegates, padding ...

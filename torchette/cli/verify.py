@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: an exported program, or a model to export, and a dialect; or a compiled model with a receipt. Out: every violation of
-# the dialect's rules; or every part of the file that was changed.
+# In: an exported program, or a model to export, and a dialect; or a compiled model with a receipt. Out: every violation
+# of the dialect's rules; or every part of the file that was changed.
 """Check an exported program against a dialect, or a .pte file against its receipt
 
 A .pt2 is checked unchanged. A model in a .py file is exported first; --lower runs the compiler up to the dialect
-before checking. All violations are listed. For a .pte file, the hashes in its receipt are compared with the bytes of the file
-and of its data files, and changed parts are listed. The exit code is 1 if there is a violation or a change.
+before checking. All violations are listed. For a .pte file, the hashes in its receipt are compared with the bytes of
+the file and of its data files, and changed parts are listed. The exit code is 1 if there is a violation or a change.
 
 examples:
   torchette verify program.pt2 --dialect aten

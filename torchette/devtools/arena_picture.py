@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the tensors in planned memory, with offsets and lifetimes. Out: a diagram, with time to the right and addresses upwards,
-# as text for a terminal or as a self-contained SVG.
+# In: the tensors in planned memory, with offsets and lifetimes. Out: a diagram, with time to the right and addresses
+# upwards, as text for a terminal or as a self-contained SVG.
 """Diagrams of planned memory over time, from `torchette.devtools.device_memory.tenants`."""
 
 from __future__ import annotations

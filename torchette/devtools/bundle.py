@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a program, inputs, and the outputs that eager computes for them. Out: one file with all three (.bpte). Also: checks
-# whether the runtime computes these outputs. The names are ExecuTorch's names.
+# In: a program, inputs, and the outputs that eager computes for them. Out: one file with all three (.bpte). Also:
+# checks whether the runtime computes these outputs. The names are ExecuTorch's names.
 """Bundled programs: program files that contain their own test cases.
 
 >>> suites = [MethodTestSuite("forward", [MethodTestCase((x,), (model(x),))])]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file and its target device. Out: the exact bytes of each memory that its methods require there, and the lifetime
-# and offset of each tensor. Only the temp memory is measured by execution: kernels run on zeros.
+# In: a .pte file and its target device. Out: the exact bytes of each memory that its methods require there, and the
+# lifetime and offset of each tensor. Only the temp memory is measured by execution: kernels run on zeros.
 """Memory requirements of a .pte file: `bills` returns one bill per method.
 
 The caller provides all memory of the runtime in four pools, so the requirements are known ahead of time:
@@ -195,10 +195,10 @@ def dynamic_bytes(plan: Record) -> int | None:
 class Temp:
     """Scratch memory of a method's kernels in bytes: the maximum over its instructions.
 
-    With `most` bytes, every request succeeds. Some kernels have a slower implementation that requires less: with `least`
-    bytes, all kernels run; with one byte less, `instruction` fails. `unknown` lists operators with a requirement that
-    depends on values computed at run time, or without a kernel in this build. If `varies`, sizes are dynamic, and the
-    figures are those of the maximum sizes.
+    With `most` bytes, every request succeeds. Some kernels have a slower implementation that requires less: with
+    `least` bytes, all kernels run; with one byte less, `instruction` fails. `unknown` lists operators with a
+    requirement that depends on values computed at run time, or without a kernel in this build. If `varies`, sizes are
+    dynamic, and the figures are those of the maximum sizes.
     """
 
     most: int
@@ -458,8 +458,8 @@ def _overlap(a: TensorInfo, b: TensorInfo) -> bool:
 def tenants(method: MethodInfo) -> list[Tenant]:
     """Returns the tensors in planned memory, ordered by the start of their lifetime. Time counts instructions.
 
-    Inputs live from the start, outputs until the end, and state throughout. State is a tensor that has stored initial bytes
-    or is read before anything writes it. A tensor that is live across a loop boundary lives as long as the loop.
+    Inputs live from the start, outputs until the end, and state throughout. State is a tensor that has stored initial
+    bytes or is read before anything writes it. A tensor that is live across a loop boundary lives as long as the loop.
     """
     count = len(method.instructions)
     first: dict[int, int] = {}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file and a target. Out: C sources with the program in constant memory, and static pools of exactly the sizes that
-# its methods require there.
+# In: a .pte file and a target. Out: C sources with the program in constant memory, and static pools of exactly the
+# sizes that its methods require there.
 """Converts a .pte file to C: `embed` writes NAME.h, NAME.c and NAME.hpp.
 
 The .h and .c files are C99 and C++17 and do not depend on the runtime. The .hpp file defines allocators for the pools.
@@ -38,12 +38,12 @@ def embed(
         folder: folder for the sources; created if it does not exist.
         name: base name of the files and prefix of every symbol; by default that of the .pte file.
         target: see `torchette.targets.processor`.
-        temp: bytes of the temp pool; "most", with which every scratch request succeeds, or "least", with which all kernels
-            still run.
+        temp: bytes of the temp pool; "most", with which every scratch request succeeds, or "least", with which all
+            kernels still run.
         dynamic: bytes of the pool of tensors with sizes that are known only at run time; None for the maximum sizes.
         sections: pool (program, method, temp, dynamic, planned_1, planned_2, ...) -> section of the linker script.
-        incbin: let the assembler read the program from a copy of the file, for programs of many megabytes. Requires a GNU
-            assembler for ELF.
+        incbin: let the assembler read the program from a copy of the file, for programs of many megabytes. Requires a
+            GNU assembler for ELF.
 
     Returns:
         The paths of the written files.

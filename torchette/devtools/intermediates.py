@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a method, inputs and selected instructions. Out: the values that these write, in sequence, so that memory is bounded.
-# Requires only numpy.
-"""Intermediate values of a method: `select` selects instructions, `intermediates` observes the values that they write."""
+# In: a method, inputs and selected instructions. Out: the values that these write, in sequence, so that memory is
+# bounded. Requires only numpy.
+"""Intermediate values of a method: `select` selects instructions, `intermediates` observes their values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a .pte file. Out: JSON for Google's Model Explorer: a graph for each method, with modules as layers.
-"""Graphs for Model Explorer. Fields: label and graphs of a collection; id, nodes and groupNodeAttributes of a graph; id,
-label, namespace ("a/b/c"), attrs, incomingEdges, inputsMetadata and outputsMetadata of a node."""
+"""Graphs for Model Explorer. Fields: label and graphs of a collection; id, nodes and groupNodeAttributes of a graph;
+id, label, namespace ("a/b/c"), attrs, incomingEdges, inputsMetadata and outputsMetadata of a node."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 # In: the events of a method's executions. Out: a trace in Perfetto's binary format.
 """Traces in Perfetto's own format: protobuf messages of perfetto.protos.Trace, TrackEvents on one track.
 
-The fields used, with their field numbers: Trace.packet 1; TracePacket.timestamp 8, trusted_packet_sequence_id 10, track_event 11,
-sequence_flags 13, track_descriptor 60; TrackDescriptor.uuid 1, name 2; TrackEvent.debug_annotations 4, type 9,
-track_uuid 11, categories 22, name 23; DebugAnnotation.int_value 4, string_value 6, name 10.
+The fields used, with their field numbers: Trace.packet 1; TracePacket.timestamp 8, trusted_packet_sequence_id 10,
+track_event 11, sequence_flags 13, track_descriptor 60; TrackDescriptor.uuid 1, name 2; TrackEvent.debug_annotations 4,
+type 9, track_uuid 11, categories 22, name 23; DebugAnnotation.int_value 4, string_value 6, name 10.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the events of a method's executions, and the program. Out: the time of each operation, its fraction of the processor's
-# limits, and the events as a Chrome trace or an ETDump.
-"""Time of each operation of a method: `profile` runs the method, `operations` reads events. `trace_events` writes a Chrome
-trace, `etdump_of` an ETDump for Inspectors, and torchette/devtools/perfetto.py a trace for Perfetto."""
+# In: the events of a method's executions, and the program. Out: the time of each operation, its fraction of the
+# processor's limits, and the events as a Chrome trace or an ETDump.
+"""Time of each operation of a method: `profile` runs the method, `operations` reads events. `trace_events` writes a
+Chrome trace, `etdump_of` an ETDump for Inspectors, and torchette/devtools/perfetto.py a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Profile:
     def rows(self) -> list[dict[str, Any]]:
         """Returns a row for each operation, slowest first.
 
-        Times are in seconds; `share` is the fraction of the sum of all medians. `operations` and `bytes` are per execution
-        (`torchette.devtools.work`), `flops` and `rate` are per second. `of_peak` and `of_bandwidth` are fractions of the
-        processor's limits, and `bound` names the larger fraction. Unknown values are None.
+        Times are in seconds; `share` is the fraction of the sum of all medians. `operations` and `bytes` are per
+        execution (`torchette.devtools.work`), `flops` and `rate` are per second. `of_peak` and `of_bandwidth` are
+        fractions of the processor's limits, and `bound` names the larger fraction. Unknown values are None.
         """
         rows = [self.row(it) for it in self.operations]
         total = sum(row["p50"] for row in rows)
@@ -388,7 +388,8 @@ def trace_events(method: MethodInfo, events: Sequence[Event]) -> list[dict[str, 
 def etdump_of(events: Iterable[Event]) -> Any:
     """Returns the ETDump record of the events: one run for loading, and one per execution.
 
-    `torchette.format.etdump.dumps` serializes it. The events of a run are ordered by their end, as the runtime writes them.
+    `torchette.format.etdump.dumps` serializes it. The events of a run are ordered by their end, as the runtime writes
+    them.
     """
     runs: dict[int, list[Event]] = defaultdict(list)
     for event in events:

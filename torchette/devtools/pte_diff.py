@@ -2,8 +2,8 @@
 # In: two .pte files. Out: one row per difference; no rows if they execute the same instructions with the same weights.
 """Differences between two .pte files: `compare`.
 
-Instructions are aligned by their operators, like lines of text. The weights of aligned instructions are compared. Weights
-need no names, and an inserted layer does not make the layers after it differ.
+Instructions are aligned by their operators, like lines of text. The weights of aligned instructions are compared.
+Weights need no names, and an inserted layer does not make the layers after it differ.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ def random_inputs(info: MethodInfo, seed: int = 0) -> list[Any]:
 
 
 def random_array(shape: Sequence[int], dtype: str, random: np.random.Generator) -> Any:
-    """Returns normal noise for floats, and 0 or 1 for integers and booleans, which are valid indices in nearly all models.
+    """Returns normal noise for floats, and 0 or 1 for integers and booleans, which are valid indices in nearly all
+    models.
 
     The result is a numpy array; for bfloat16, which numpy does not have, it is a torch tensor.
     """

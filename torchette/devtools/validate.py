@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a bundled program, and a command that runs executor_runner, possibly on another machine. Out: the differences between the
-# outputs and those that the bundle expects. They are compared here, so that the device needs only the runner.
+# In: a bundled program, and a command that runs executor_runner, possibly on another machine. Out: the differences
+# between the outputs and those that the bundle expects. They are compared here, so that the device needs only the
+# runner.
 """Run the cases of a bundled program through any command: `validate`.
 
-The runner's options are appended to the command. The runner writes the outputs to its standard output as .npy files. With
-`copy`, it reads the bundle from its standard input, so that nothing needs to be stored on the device.
+The runner's options are appended to the command. The runner writes the outputs to its standard output as .npy files.
+With `copy`, it reads the bundle from its standard input, so that nothing needs to be stored on the device.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def _compared(
 
 
 def largest_difference(one: np.ndarray, other: np.ndarray) -> float:
-    """Returns the maximum absolute difference of two arrays of one shape. NaN equals NaN; NaN against a number is infinite."""
+    """Returns the maximum absolute difference of arrays of one shape: 0 for two NaNs, infinite for one NaN."""
     left: np.ndarray = one.astype(np.float64)
     right: np.ndarray = other.astype(np.float64)
     with np.errstate(invalid="ignore"):

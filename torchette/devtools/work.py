@@ -58,7 +58,7 @@ class _Call:
         return value.value
 
     def moved(self, op: str) -> int:
-        """Returns the bytes of all tensors. A partly read input counts at most as many bytes as the result."""
+        """Returns the bytes of all tensors. A partly read input counts at most the bytes of the result."""
         results = sum(map(self._nbytes, dict.fromkeys(self._tensors(self._item.outputs))))
         given = [self._nbytes(index) for index in dict.fromkeys(self._tensors(self._item.inputs))]
         return results + sum(min(nbytes, results) if op in _PARTLY_READ else nbytes for nbytes in given)
@@ -122,7 +122,7 @@ def _window(call: _Call) -> int:
 
 
 def _filters(more: int) -> Callable[[_Call], int]:
-    """A multiply-add for each result and each element of a packed filter; depthwise filters lack the panel dimension."""
+    """A multiply-add per result and element of a packed filter; depthwise filters lack the panel dimension."""
 
     def count(call: _Call) -> int:
         filters = call.sizes(1)
@@ -218,7 +218,7 @@ FORMULAS: dict[str, Callable[[_Call], int]] = {
     **{f"aten::{name}": _arithmetic for name in ("add", "sub", "mul", "div")},
 }
 
-# Operators that read at most as many input bytes as they write.
+# Operators that read only the part of an input that they write.
 _PARTLY_READ = frozenset(
     f"aten::{name}"
     for name in ("embedding", "index", "index_select", "gather", "slice_copy", "select_copy", "split_copy")

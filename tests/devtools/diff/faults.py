@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: small networks. Faults of six classes are injected into their files. Out: how many of them `compare` finds and names.
-# `python -m tests.devtools.diff.faults` injects all faults and writes the table of benchmarks/diff.md.
+# In: small networks. Faults of six classes are injected into their files. Out: how many of them `compare` finds and
+# names. `python -m tests.devtools.diff.faults` injects all faults and writes the table of benchmarks/diff.md.
 """Injected faults that `torchette diff` must find, and correct programs in which it must find none."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# From a model to the table: ExecuTorch's devtools tutorial with another import root, faults that the numeric gap must find, and
-# parts of a backend with modules and lines of the model.
+# From a model to the table: ExecuTorch's devtools tutorial with another import root, faults that the numeric gap must
+# find, and parts of a backend with modules and lines of the model.
 
 from __future__ import annotations
 

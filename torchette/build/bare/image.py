@@ -23,7 +23,7 @@ LINK_FLAGS = ("-nostartfiles", "-static", "-Wl,--gc-sections", "-Wl,-e,reset")
 
 
 class Image(NamedTuple):
-    """An image: its path, its bytes in flash and in RAM (including the stack), and the UF2 file if the board accepts one."""
+    """An image: its path, its bytes in flash and RAM (including the stack), and the UF2 file, if any."""
 
     path: Path
     flash: int
@@ -55,7 +55,8 @@ def build_image(
         report: called for each compiled object, and before linking.
 
     Raises:
-        BuildError: the sources do not compile, or the image does not fit the board; the message contains the missing bytes.
+        BuildError: the sources do not compile, or the image does not fit the board; the message contains the missing
+            bytes.
     """
     own = [path for path in write_application(application, folder) if path.suffix in (".c", ".cpp")]
     board = application.board

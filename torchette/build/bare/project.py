@@ -294,7 +294,7 @@ def pattern(tensor: TensorInfo) -> np.ndarray[Any, Any]:
 
 
 def _expected(model: Path, method: MethodInfo) -> dict[int, np.ndarray[Any, Any]]:
-    """Returns the first values of each output that the image can compare; empty if this machine cannot run the method."""
+    """Returns the values that the image compares, by output; empty if this machine cannot run the method."""
     from torchette.runtime import Runtime
 
     inputs = [method.values[port.index] for port in method.inputs]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: .pte files. Out: a folder for a web page or Node.js: torchette.wasm with the required kernels, the JavaScript module that
-# loads it, and the files. The folder is also an npm package.
+# In: .pte files. Out: a folder for a web page or Node.js: torchette.wasm with the required kernels, the JavaScript
+# module that loads it, and the files. The folder is also an npm package.
 """Builds the runtime for browsers."""
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def build(
         chosen: selection of the runtime; by default that of the models.
         small: optimize kernels for size.
         log_level: as TORCHETTE_LOG_LEVEL; it includes the text of errors.
-        llm: also write torchette_llm.wasm, llm.js with its types, and the chat page index.html, which opens the first model.
+        llm: also write torchette_llm.wasm, llm.js with its types, and the chat page index.html, which opens the first
+            model.
         report: called for each source that is compiled, and before a program is linked.
 
     Returns:
@@ -55,7 +56,8 @@ def build(
 
     Raises:
         FormatError: a model is not a .pte file.
-        TargetError: a model requires a feature that is not available in browsers, such as a backend with another library.
+        TargetError: a model requires a feature that is not available in browsers, such as a backend with another
+            library.
         MissingCompilerError: ziglang is not installed.
         BuildError: the compiler or linker failed.
     """

@@ -18,8 +18,8 @@ def chat_page(model: str | None, *, on_server: bool = False) -> dict[str, bytes]
 
     Args:
         model: the URL of the model that the page opens, relative to the page; None if the user chooses a file.
-        on_server: whether the URL belongs to OpenAI's endpoint ``v1/models``, and the page uses that server. Otherwise, the URL
-            is that of a .pte file, and the browser runs the model with torchette_llm.wasm and torchette.js.
+        on_server: whether the URL belongs to OpenAI's endpoint ``v1/models``, and the page uses that server. Otherwise,
+            the URL is that of a .pte file, and the browser runs the model with torchette_llm.wasm and torchette.js.
     """
     files = {path.name: path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix != ".cpp"}
     client = files.pop("server.js")  # defines the same class as llm.js

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a model, a file, or both, and inputs. Out: the first operator that departs. torch and the compiler are imported on the
-# first call of `compare`.
+# In: a model, a file, or both, and inputs. Out: the first operator that departs. torch and the compiler are imported on
+# the first call of `compare`.
 """Finds the first operator of a file that departs from torch or from the model, its source line, and the cause.
 
 >>> from torchette.devtools.diff import compare
@@ -38,16 +38,16 @@ def compare(
 ) -> DiffResult:
     """Compares a file with torch, instruction by instruction, and with the model that it was compiled from.
 
-    Each instruction runs on the runtime. torch's operator runs on the same input values, so that a fault is reported where
-    it occurs. The error that rounding can cause is measured for each operator and is not a fault. With a model, each
-    instruction is also compared with this compiler's graph of the model, and that graph with eager.
+    Each instruction runs on the runtime. torch's operator runs on the same input values, so that a fault is reported
+    where it occurs. The error that rounding can cause is measured for each operator and is not a fault. With a model,
+    each instruction is also compared with this compiler's graph of the model, and that graph with eager.
 
     Args:
         model: the module, its ExportedProgram, or the result of `torchette.compile`, which is not compiled again. None
             compares the file only with torch.
         file: a .pte file as path or bytes; by default, the model is compiled.
-        inputs: positional arguments of the model. By default those of an ExportedProgram, or random values with the shapes
-            and dtypes in the file, with dynamic dimensions at their maximum.
+        inputs: positional arguments of the model. By default those of an ExportedProgram, or random values with the
+            shapes and dtypes in the file, with dynamic dimensions at their maximum.
         method: name of the file's method; by default ``forward``, or the only method.
         kwargs: keyword arguments of the model.
         dynamic_shapes: as for `torchette.compile`; by default the bounds in the file.
@@ -63,8 +63,8 @@ def compare(
         The result; `DiffResult.first` is the first fault in execution order.
 
     Raises:
-        InputError: neither a model nor a file is passed, a model is passed without inputs and file, the file has no such
-            method, or the inputs do not match the method.
+        InputError: neither a model nor a file is passed, a model is passed without inputs and file, the file has no
+            such method, or the inputs do not match the method.
         FormatError: the file is not a program, or it is damaged.
         RuntimeLoadError: this runtime cannot load the file.
         CompileError: the model cannot be compiled.

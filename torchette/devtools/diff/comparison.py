@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the arguments of `compare`. Runs the walk through the file, the comparison with the model, and the stages from eager to
-# the device.
+# In: the arguments of `compare`. Runs the walk through the file, the comparison with the model, and the stages from
+# eager to the device.
 """`Comparison`: implements `compare`."""
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: two results of one operator on the same inputs. Out: metrics of their difference, and whether rounding explains it.
-# The effect of rounding is measured: the operator runs again, in float64, on inputs that are perturbed by one rounding.
+# In: two results of one operator on the same inputs. Out: metrics of their difference, and whether rounding explains
+# it. The effect of rounding is measured: the operator runs again, in float64, on inputs that are perturbed by one
+# rounding.
 """`measure` computes the difference of two tensors; `judge` decides whether it is a fault."""
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Numbers:
 
     Attributes:
         max_abs: maximum absolute difference; infinite if an element is NaN in only one tensor.
-        snr: signal-to-noise ratio in decibels, 10 log10(sum of squares / sum of squared differences); infinite if equal.
+        snr: signal-to-noise ratio in decibels, 10 log10(sum of squares / sum of squared differences); infinite if
+            equal.
         cosine: cosine similarity of the flattened tensors.
         ulp: maximum difference in units in the last place of the expected element.
     """

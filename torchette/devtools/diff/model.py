@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the compiler's graph of a model, and the executed instructions of a file. Each instruction is compared with its node in
-# the graph, on the values that the file computed, so that a wrong weight, argument, layout, memory plan or rewrite is
-# reported at its instruction.
+# In: the compiler's graph of a model, and the executed instructions of a file. Each instruction is compared with its
+# node in the graph, on the values that the file computed, so that a wrong weight, argument, layout, memory plan or
+# rewrite is reported at its instruction.
 """`ModelSide`: the expected result of each instruction of a file, according to a model."""
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class ModelSide:
         self._done = self._main[node] + 1
 
     def finish(self, outputs: Sequence[Any] | None) -> None:
-        """Ends an execution: compares the outputs, which reveals instructions that are missing at the end of the file."""
+        """Ends an execution: compares the outputs, which reveals missing instructions at the end."""
         if outputs is None:
             return
         self._advance(len(self._order))

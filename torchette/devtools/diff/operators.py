@@ -30,7 +30,8 @@ class Reference(NamedTuple):
     """The torch computation of an instruction.
 
     Attributes:
-        run: computes the values that the kernel writes, in its order, from the kernel's arguments without out arguments.
+        run: computes the values that the kernel writes, in its order, from the kernel's arguments without out
+            arguments.
         reads: positions of these arguments among the instruction's arguments; None for all but the last.
         pointwise: whether each result element depends on one element of each input.
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a file, and a command that runs executor_runner. The runner executes the method on inputs from a bundle. Its ETDump
-# contains every value that an instruction wrote.
+# In: a file, and a command that runs executor_runner. The runner executes the method on inputs from a bundle. Its
+# ETDump contains every value that an instruction wrote.
 """`Remote`: executes a method through a command, for `compare(device=...)`."""
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Remote:
         program: the bytes of the .pte file.
         method: name of the method.
         command: command that runs executor_runner, such as ``["qemu-aarch64", "build/arm/executor_runner"]``.
-        copy: use if the device cannot access this machine's files. The program is sent over standard input. Dump and values
-            come from standard output of two executions.
+        copy: use if the device cannot access this machine's files. The program is sent over standard input. Dump and
+            values come from standard output of two executions.
         timeout: seconds for one execution.
     """
 

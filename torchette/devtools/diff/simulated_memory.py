@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the memory plan of a method, and the values that its instructions wrote. Out: the content of each value at any time.
-# Values share memory here exactly as on the device.
+# In: the memory plan of a method, and the values that its instructions wrote. Out: the content of each value at any
+# time. Values share memory here exactly as on the device.
 """`SimulatedMemory`: the values of a method during its execution, as torch tensors."""
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class SimulatedMemory:
         return list(self._records[index].items) if self.is_list(index) else [index]
 
     def read(self, index: int) -> Any:
-        """Returns the current content of a value: a tensor (read-only), a scalar, a string, None, or a list of these."""
+        """Returns the current content of a value: a read-only tensor, a scalar, a string, None, or a list."""
         if index == -1:
             return None
         record = self._records[index]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a subgraph that a backend lowered, and its inputs. Out: intermediate values. The subgraph is lowered again with its
-# intermediate values as additional outputs. This works for any backend without its support.
+# In: a subgraph that a backend lowered, and its inputs. Out: intermediate values. The subgraph is lowered again with
+# its intermediate values as additional outputs. This works for any backend without its support.
 """`tapped` returns intermediate values of a delegate; `first_departing` returns its first operator that departs."""
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def first_departing(lowered: LoweredBackendModule, inputs: Sequence[Any]) -> Ins
     """Returns the first operator inside a delegate that departs, or None.
 
     First, all values are tapped in one execution, and each operator is judged on the values that the backend computed.
-    Additional outputs can prevent a backend from fusing operators. If no operator departs, each value is therefore tapped
-    in a separate execution and compared with torch's value, computed from the delegate's inputs.
+    Additional outputs can prevent a backend from fusing operators. If no operator departs, each value is therefore
+    tapped in a separate execution and compared with torch's value, computed from the delegate's inputs.
     """
     nodes = tappable(lowered)
     try:

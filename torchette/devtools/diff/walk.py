@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a file and inputs. Out: faults. The runtime executes the file and reports each value; torch's operator runs on the same
-# values that the kernel read, so that a fault is reported at its origin.
+# In: a file and inputs. Out: faults. The runtime executes the file and reports each value; torch's operator runs on the
+# same values that the kernel read, so that a fault is reported at its origin.
 """`Walk`: executes a method and compares each instruction with torch."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torchette.units import wrong_count
 
 
 class Device(Protocol):
-    """Executes a method and reports the values that each instruction writes, like a traced `torchette.runtime.Method`."""
+    """Executes a method and reports the written values, like a traced `torchette.runtime.Method`."""
 
     def execute(self, inputs: Sequence[Any], observer: Callable[[Intermediate], None]) -> list[Any]:
         """Returns the outputs; calls `observer` like `Method.execute`."""

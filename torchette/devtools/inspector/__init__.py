@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: an ETDump, and optionally the record of the program that ran. Out: time, values and source line of each operation. The
-# names are ExecuTorch's names.
+# In: an ETDump, and optionally the record of the program that ran. Out: time, values and source line of each operation.
+# The names are ExecuTorch's names.
 """Inspector: the operations that ran on a device, their times, and their locations in the model.
 
 >>> inspector = Inspector(etdump_path="net.etdp", etrecord="net.etrecord")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the runs of a dump. Out: groups of equal runs, and in each group every operation with its time in every run. Fields and
-# columns are ExecuTorch's; those after `start_time` are additions.
+# In: the runs of a dump. Out: groups of equal runs, and in each group every operation with its time in every run.
+# Fields and columns are ExecuTorch's; those after `start_time` are additions.
 """`Event` and `EventBlock`: the operations that a device executed."""
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ class EventBlock:
         }
 
     def to_dataframe(self, include_units: bool = False, include_delegate_debug_data: bool = False) -> Any:
-        """Returns a pandas.DataFrame with a row for each event. Raises MissingPackageError if pandas is not installed."""
+        """Returns a pandas.DataFrame with a row per event. Raises MissingPackageError if pandas is not installed."""
         return self.table(include_units, include_delegate_debug_data).to_dataframe()
 
     def __str__(self) -> str:
@@ -354,7 +354,7 @@ def event_blocks(
 
 
 def _entries(run: Record) -> dict[_Key, tuple[list[Any], list[Any]]]:
-    """Returns times and values by key, in order of the first appearance. An instruction in a loop has several of each."""
+    """Returns times and values by key, in order of appearance. An instruction in a loop has several of each."""
     places: dict[tuple[int, int | None, int | None, str | None], tuple[list[Any], list[Any]]] = {}
     for event in run.events:
         found = event.profile_event or event.debug_event

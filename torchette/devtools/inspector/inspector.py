@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a dump, a debug buffer, and the record or the file of the program that ran. Out: the events with their locations in the
-# model. With a record and torch, also the difference of each value from the model's value.
+# In: a dump, a debug buffer, and the record or the file of the program that ran. Out: the events with their locations
+# in the model. With a record and torch, also the difference of each value from the model's value.
 """`Inspector`, with ExecuTorch's names."""
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class Inspector:
         target_time_scale: unit of the times in this object.
         debug_buffer_path: path of the file with the elements of logged tensors.
         delegate_metadata_parser: function that converts the metadata that a delegate added to its events to a dict.
-        delegate_time_scale_converter: function that converts a delegate's event and a time of its clock to the target unit;
-            by default, both clocks have the same unit.
+        delegate_time_scale_converter: function that converts a delegate's event and a time of its clock to the target
+            unit; by default, both clocks have the same unit.
         enable_module_hierarchy: no effect; events always have their modules.
         reference_graph_name: name of the graph in the record that events refer to.
         debug_buffer: elements of logged tensors as bytes, instead of `debug_buffer_path`.
-        program: the .pte file that ran, as path or bytes. Without a record, it provides source lines and modules. ExecuTorch
-            has no such argument.
+        program: the .pte file that ran, as path or bytes. Without a record, it provides source lines and modules.
+            ExecuTorch has no such argument.
         method: the method that ran; by default the method that matches the dump.
 
     Attributes:
@@ -75,8 +75,8 @@ class Inspector:
     Raises:
         ModelNotFoundError: a file does not exist.
         FormatError: a file is damaged or has another format, or the debug buffer belongs to another run.
-        InputError: none or both of the dump arguments are passed, the dump does not match the program, the record or the
-            method, or only one time scale is cycles.
+        InputError: none or both of the dump arguments are passed, the dump does not match the program, the record or
+            the method, or only one time scale is cycles.
 
     Example:
         >>> inspector = Inspector(etdump_path="net.etdp", program="net.pte")
@@ -313,7 +313,7 @@ class Inspector:
         return {"method": self.method, "event_blocks": [block.to_dict() for block in self.event_blocks]}
 
     def to_dataframe(self, include_units: bool = True, include_delegate_debug_data: bool = False) -> Any:
-        """Returns a pandas.DataFrame with a row for each event. Raises MissingPackageError if pandas is not installed."""
+        """Returns a pandas.DataFrame with a row per event. Raises MissingPackageError if pandas is not installed."""
         return self.table(include_units, include_delegate_debug_data).to_dataframe()
 
     def _printed(self, include_units: bool, include_delegate_debug_data: bool) -> Table:
@@ -410,14 +410,15 @@ class Inspector:
         Args:
             distance: "MSE", "L1" or "SNR", or a `NumericalComparatorBase`.
             disable_debug_handle_valdiation: no effect; calls that cannot be distinguished are omitted.
-            reference_graph: "exported_program", "edge_dialect_exported_program" or the name of an added graph; by default
-                the captured program, if the record contains it.
+            reference_graph: "exported_program", "edge_dialect_exported_program" or the name of an added graph; by
+                default the captured program, if the record contains it.
 
         Returns:
-            A pandas.DataFrame, or a `Table` if pandas is not installed, with a row for each instruction in execution order.
-            The columns are aot_ops, aot_intermediate_output, runtime_ops, runtime_intermediate_output, gap (a number per
-            result), not_comparable, stacktraces, module and source. If the device computes a value in another form, such
-            as another layout, gap is NaN and not_comparable contains the reason; otherwise not_comparable is empty.
+            A pandas.DataFrame, or a `Table` if pandas is not installed, with a row for each instruction in execution
+            order. The columns are aot_ops, aot_intermediate_output, runtime_ops, runtime_intermediate_output, gap (a
+            number per result), not_comparable, stacktraces, module and source. If the device computes a value in
+            another form, such as another layout, gap is NaN and not_comparable contains the reason; otherwise
+            not_comparable is empty.
 
         Raises:
             InputError: there is no record, the record has no inputs or no such graph, or the dump contains no values.

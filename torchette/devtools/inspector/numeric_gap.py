@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the values that a device logged, and a recorded graph with inputs. The graph runs on this machine, and the result of each
-# call is compared with the device's value that has the same debug handle. Out: a table in execution order.
+# In: the values that a device logged, and a recorded graph with inputs. The graph runs on this machine, and the result
+# of each call is compared with the device's value that has the same debug handle. Out: a table in execution order.
 """Compares the values of a device with those of a recorded graph, to find the operation that departs first."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the record of a value in a dump, and the debug buffer with the elements of tensors. Out: the value: a scalar, a torch
-# tensor, or an array if torch is not installed.
+# In: the record of a value in a dump, and the debug buffer with the elements of tensors. Out: the value: a scalar, a
+# torch tensor, or an array if torch is not installed.
 """Reads the values that a device logged."""
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ def write_report(
         times: profile of each method (`torchette.devtools.profile.profile`), or its operations
             (`torchette.devtools.profile.operations`) if another machine ran it; then the page has no processor limits.
         placements: by method, the backend of each call and the reason (`EdgeProgramManager.delegation`).
-        source_folders: folders of the model's Python files; the page shows their lines. By default the current folder and
-            Python's import path. Files outside these folders are not read.
+        source_folders: folders of the model's Python files; the page shows their lines. By default the current folder
+            and Python's import path. Files outside these folders are not read.
 
     Returns:
         The path of the page.

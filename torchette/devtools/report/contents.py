@@ -274,8 +274,8 @@ class _Method:
     def times(self, measured: Times) -> dict[str, Any]:
         """Returns the measurements by node.
 
-        `times` are median seconds. `rates` are operations and bytes per second, their fractions of the processor's limits,
-        and the limit that is nearer. `rest` are times that belong to no node.
+        `times` are median seconds. `rates` are operations and bytes per second, their fractions of the processor's
+        limits, and the limit that is nearer. `rest` are times that belong to no node.
         """
         if not isinstance(measured, Profile):
             runs = max((len(it.times) for it in measured), default=1)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: an image, as a 32-bit ELF file. Out: the UF2 file that the user copies to a board. Projects contain a copy of this file, so
-# it must not import the package. Format: https://github.com/microsoft/uf2
+# In: an image, as a 32-bit ELF file. Out: the UF2 file that the user copies to a board. Projects contain a copy of this
+# file, so it must not import the package. Format: https://github.com/microsoft/uf2
 """Converts an image: python3 uf2.py IMAGE.elf IMAGE.uf2 FAMILY."""
 
 from __future__ import annotations
