@@ -2,9 +2,9 @@
 # In: a bundled program, and a command that runs executor_runner on the device. Out: the comparison of its outputs.
 """Run a bundled program on a device through any command
 
-The outputs are compared on this machine. --on is the prefix of the command that runs executor_runner. The runner writes the outputs to its standard output; with
---copy it reads the bundle from standard input, so that nothing is stored on the device.
-The exit code is 1 if an output differs or a case fails.
+The outputs are compared on this machine. --on is the prefix of the command that runs executor_runner. The runner writes
+the outputs to its standard output; with --copy it reads the bundle from standard input, so that nothing is stored on
+the device. The exit code is 1 if an output differs or a case fails.
 
 examples:
   torchette validate net.bpte                                              on this machine
