@@ -76,7 +76,7 @@ def test_payloads_become_segments_and_state_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "old.pte"
     path.write_bytes(old)
     program, found = migrate(path)
-    assert [form.partition(" are")[0] for form in found] == ["data of backends"]
+    assert [form.partition(" were")[0] for form in found] == ["payloads of delegates"]
     assert pte.read(bytes(program)).program.backend_delegate_data == []
     assert all(torch.equal(a, b) for a, b in zip(results(old), results(bytes(program)), strict=True))
     assert not torch.equal(*results(old))  # the state changes

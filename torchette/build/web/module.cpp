@@ -19,44 +19,44 @@ namespace {
 
 constexpr size_t kPage = 65536;
 
-uint8_t* top = &__heap_base;  // the first free byte
+uint8_t* heap_end = &__heap_base;  // the first free byte
 
 /// Allocates zeroed bytes that were never used before. Returns null if the host provides no more memory.
-void* take(size_t size, size_t alignment) {
-  const size_t start = (reinterpret_cast<uintptr_t>(top) + alignment - 1) & ~(alignment - 1);
+void* allocate_bytes(size_t size, size_t alignment) {
+  const size_t start = (reinterpret_cast<uintptr_t>(heap_end) + alignment - 1) & ~(alignment - 1);
   const size_t end = __builtin_wasm_memory_size(0) * kPage;
   // The last page of the address space stays free, so that no address wraps around.
   if (start > SIZE_MAX - kPage || size > SIZE_MAX - kPage - start) return nullptr;
   if (start + size > end &&
       __builtin_wasm_memory_grow(0, (start + size - end + kPage - 1) / kPage) == SIZE_MAX)
     return nullptr;
-  top = reinterpret_cast<uint8_t*>(start + size);
+  heap_end = reinterpret_cast<uint8_t*>(start + size);
   return reinterpret_cast<void*>(start);
 }
 
 /// Allocates memory that is freed with the instance.
-class LastingMemory final : public MemoryAllocator {
+class PersistentAllocator final : public MemoryAllocator {
  public:
-  LastingMemory() : MemoryAllocator(0, nullptr) {}
-  void* allocate(size_t size, size_t alignment) override { return take(size, alignment); }
+  PersistentAllocator() : MemoryAllocator(0, nullptr) {}
+  void* allocate(size_t size, size_t alignment) override { return allocate_bytes(size, alignment); }
 };
 
 /// Allocates scratch memory of kernels. Grows in place if it is the last allocation.
-class ScratchMemory final : public MemoryAllocator {
+class ScratchAllocator final : public MemoryAllocator {
  public:
-  ScratchMemory() : MemoryAllocator(0, nullptr) {}
+  ScratchAllocator() : MemoryAllocator(0, nullptr) {}
   void* allocate(size_t size, size_t alignment) override {
     const size_t padding = (0 - reinterpret_cast<uintptr_t>(current_)) & (alignment - 1);
     if (padding + size > free_size() || padding + size < size) {
-      const bool here = begin_ != nullptr && end_ == top;
+      const bool here = begin_ != nullptr && end_ == heap_end;
       const size_t start = alignment > 64 ? alignment : 64;
-      auto* const more =
-          static_cast<uint8_t*>(here ? take(padding + size - free_size(), 1) : take(size, start));
+      auto* const more = static_cast<uint8_t*>(here ? allocate_bytes(padding + size - free_size(), 1)
+                                                    : allocate_bytes(size, start));
       if (more == nullptr) return nullptr;
       // If it does not grow in place, old allocations stay valid until the reset, which keeps only the new
       // block.
       if (!here) begin_ = current_ = more;
-      end_ = top;
+      end_ = heap_end;
     }
     return bump(size, alignment);
   }
@@ -64,49 +64,49 @@ class ScratchMemory final : public MemoryAllocator {
 
 /// Allocates tensors with sizes that are known only at run time. Freed blocks are reused by size class, a
 /// power of two.
-class SizedMemory final : public DynamicAllocator {
+class DynamicTensorAllocator final : public DynamicAllocator {
  public:
   void* reallocate(void* old, size_t size) override {
     if (old != nullptr) {
-      auto* const piece = static_cast<Piece*>(old) - 1;
-      piece->next = free_[piece->size_class];
-      free_[piece->size_class] = piece;
+      auto* const block = static_cast<Block*>(old) - 1;
+      block->next = free_[block->size_class];
+      free_[block->size_class] = block;
     }
     if (size == 0 || size > SIZE_MAX / 4) return nullptr;
     const int size_class = 32 - __builtin_clz(static_cast<unsigned>(size - 1) | 15u);
-    Piece* piece = free_[size_class];
-    if (piece != nullptr) {
-      free_[size_class] = piece->next;
+    Block* block = free_[size_class];
+    if (block != nullptr) {
+      free_[size_class] = block->next;
     } else {
-      piece = static_cast<Piece*>(take(sizeof(Piece) + (size_t{1} << size_class), alignof(Piece)));
-      if (piece == nullptr) return nullptr;
-      piece->size_class = size_class;
+      block = static_cast<Block*>(allocate_bytes(sizeof(Block) + (size_t{1} << size_class), alignof(Block)));
+      if (block == nullptr) return nullptr;
+      block->size_class = size_class;
     }
-    return piece + 1;
+    return block + 1;
   }
 
  private:
-  struct alignas(16) Piece {
+  struct alignas(16) Block {
     int size_class;
-    Piece* next;
+    Block* next;
   };
-  Piece* free_[32] = {};
+  Block* free_[32] = {};
 };
 
 /// A loaded method with its memory. Never destroyed.
 struct Loaded {
   HierarchicalAllocator planned;
   MemoryManager manager;
-  Span<Span<uint8_t>> lent;  // memory of unplanned inputs
+  Span<Span<uint8_t>> input_memory;  // memory of unplanned inputs
   Method* method;
 };
 
 extension::BufferDataLoader* loader = nullptr;
 Program* program = nullptr;
 Loaded** methods = nullptr;  // null if not loaded
-LastingMemory lasting;
-ScratchMemory scratch;
-SizedMemory sized;
+PersistentAllocator persistent;
+ScratchAllocator scratch;
+DynamicTensorAllocator dynamic;
 
 /// A value, for JavaScript; `kind` determines which members are set.
 struct Description {
@@ -126,8 +126,9 @@ Description description;
 
 /// Allocates `count` objects of T without constructing them.
 template <typename T>
-T* take_list(size_t count) {
-  return count > SIZE_MAX / sizeof(T) ? nullptr : static_cast<T*>(take(count * sizeof(T), alignof(T)));
+T* allocate_array(size_t count) {
+  return count > SIZE_MAX / sizeof(T) ? nullptr
+                                      : static_cast<T*>(allocate_bytes(count * sizeof(T), alignof(T)));
 }
 
 Result<MethodMeta> meta_of(size_t method) {
@@ -168,26 +169,26 @@ Error load(size_t index) {
   const Result<MethodMeta> meta = meta_of(index);
   if (!meta.ok()) return meta.error();
   const size_t count = meta->num_memory_planned_buffers();
-  auto* const loaded = take_list<Loaded>(1);
-  auto* const buffers = take_list<Span<uint8_t>>(count);
-  auto* const lent = take_list<Span<uint8_t>>(meta->num_inputs());
-  auto* const method = take_list<Method>(1);
-  TORCHETTE_CHECK(loaded != nullptr && buffers != nullptr && lent != nullptr && method != nullptr,
+  auto* const loaded = allocate_array<Loaded>(1);
+  auto* const buffers = allocate_array<Span<uint8_t>>(count);
+  auto* const input_memory = allocate_array<Span<uint8_t>>(meta->num_inputs());
+  auto* const method = allocate_array<Method>(1);
+  TORCHETTE_CHECK(loaded != nullptr && buffers != nullptr && input_memory != nullptr && method != nullptr,
                   MemoryAllocationFailed, "no memory for method %zu", index);
   for (size_t i = 0; i < count; ++i) {
     const Result<int64_t> size = meta->memory_planned_buffer_size(i);
     if (!size.ok()) return size.error();
     const bool fits = *size >= 0 && static_cast<uint64_t>(*size) <= SIZE_MAX;
-    void* const bytes = fits ? take(static_cast<size_t>(*size), 16) : nullptr;
+    void* const bytes = fits ? allocate_bytes(static_cast<size_t>(*size), 16) : nullptr;
     TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed,
                     "no memory for the %lld bytes of planned buffer %zu", static_cast<long long>(*size), i);
     new (buffers + i) Span<uint8_t>(static_cast<uint8_t*>(bytes), static_cast<size_t>(*size));
   }
   new (loaded) Loaded{HierarchicalAllocator({buffers, count}),
-                      MemoryManager(&lasting, &loaded->planned, &scratch, &sized),
-                      {lent, meta->num_inputs()},
+                      MemoryManager(&persistent, &loaded->planned, &scratch, &dynamic),
+                      {input_memory, meta->num_inputs()},
                       method};
-  take(0, 8);
+  allocate_bytes(0, 8);
   Result<Method> made = program->load_method(meta->name(), &loaded->manager);
   if (!made.ok()) return made.error();
   new (method) Method(std::move(*made));
@@ -195,7 +196,7 @@ Error load(size_t index) {
     if (!method->output_needs_memory(i)) continue;
     const Result<TensorInfo> info = meta->output_tensor_meta(i);
     if (!info.ok()) return info.error();
-    void* const bytes = take(info->nbytes(), 16);
+    void* const bytes = allocate_bytes(info->nbytes(), 16);
     TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for output %zu of %zu bytes", i,
                     info->nbytes());
     TORCHETTE_TRY(method->set_output_data_ptr(bytes, info->nbytes(), i));
@@ -233,17 +234,17 @@ Error set_tensor(const Loaded& loaded, size_t index, ScalarType type, size_t dim
   if (info->is_memory_planned()) {
     impl.data = target.mutable_data_ptr();
   } else {
-    Span<uint8_t>& room = loaded.lent[index];
-    if (room.size() < nbytes || room.data() == nullptr) {
+    Span<uint8_t>& memory = loaded.input_memory[index];
+    if (memory.size() < nbytes || memory.data() == nullptr) {
       const bool bound =
           info->shape_dynamism() != TensorShapeDynamism::DYNAMIC_UNBOUND && info->nbytes() > nbytes;
       const size_t size = bound ? info->nbytes() : nbytes;
-      void* const bytes = take(size, 16);
+      void* const bytes = allocate_bytes(size, 16);
       TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for input %zu of %zu bytes", index,
                       size);
-      room = {static_cast<uint8_t*>(bytes), size};
+      memory = {static_cast<uint8_t*>(bytes), size};
     }
-    impl.data = room.data();
+    impl.data = memory.data();
   }
   TORCHETTE_TRY(loaded.method->set_input(Value(Tensor(&impl)), index));
   description.data = impl.data;
@@ -270,10 +271,10 @@ uint32_t code(Error error) { return static_cast<uint32_t>(error); }
 // torchette.js opens one program, passes only valid indices, and loads a method before it uses it.
 
 /// Allocates memory for the bytes of a program; returns null on failure.
-TORCHETTE_WASM_EXPORT(reserve) void* export_reserve(size_t size) { return take(size, 16); }
+TORCHETTE_WASM_EXPORT(reserve) void* export_reserve(size_t size) { return allocate_bytes(size, 16); }
 TORCHETTE_WASM_EXPORT(open) uint32_t export_open(const void* data, size_t size) {
-  loader = take_list<extension::BufferDataLoader>(1);
-  program = take_list<Program>(1);
+  loader = allocate_array<extension::BufferDataLoader>(1);
+  program = allocate_array<Program>(1);
   if (loader == nullptr || program == nullptr) return code(Error::MemoryAllocationFailed);
   const Error registered = register_all_backends();
   if (registered != Error::Ok) return code(registered);
@@ -281,7 +282,7 @@ TORCHETTE_WASM_EXPORT(open) uint32_t export_open(const void* data, size_t size) 
   Result<Program> opened = Program::load(loader);
   if (!opened.ok()) return code(opened.error());
   new (program) Program(std::move(*opened));
-  methods = take_list<Loaded*>(program->num_methods());
+  methods = allocate_array<Loaded*>(program->num_methods());
   return code(methods == nullptr ? Error::MemoryAllocationFailed : Error::Ok);
 }
 TORCHETTE_WASM_EXPORT(num_methods) size_t export_num_methods() { return program->num_methods(); }
@@ -323,7 +324,7 @@ TORCHETTE_WASM_EXPORT(error_name) const char* export_error_name(uint32_t error) 
   return extension::error_name(static_cast<Error>(error));
 }
 /// Returns the used bytes of the linear memory: static data, stack, program and allocations.
-TORCHETTE_WASM_EXPORT(used) size_t export_used() { return reinterpret_cast<size_t>(top); }
+TORCHETTE_WASM_EXPORT(used) size_t export_used() { return reinterpret_cast<size_t>(heap_end); }
 
 }  // namespace torchette
 
@@ -339,6 +340,6 @@ void torchette_pal_emit_log_message(torchette_timestamp_t, torchette_log_level_t
                                     const char*, size_t, const char* message, size_t length) {
   host_log(level, message, length);
 }
-void* torchette_pal_allocate(size_t size) { return torchette::take(size, 16); }
+void* torchette_pal_allocate(size_t size) { return torchette::allocate_bytes(size, 16); }
 void torchette_pal_free(void*) {}
 }
