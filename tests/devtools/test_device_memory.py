@@ -169,7 +169,7 @@ def test_dynamic_sizes_are_marked() -> None:
     model = torchette.compile(torch.nn.Linear(32, 32).eval(), (torch.ones(4, 32),), dynamic_shapes=shapes)
     (bill,) = bills(bytes(model.program.buffer))
     assert bill.temp is not None and bill.temp.varies and bill.temp.most > 0
-    assert any("largest sizes" in remark for *_, remark in bill.rows())
+    assert any("maximum sizes" in remark for *_, remark in bill.rows())
 
 
 def test_kernels_are_not_called_with_non_strings() -> None:

@@ -18,7 +18,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A separate cache folder, and a shorter measurement."""
     monkeypatch.setenv("TORCHETTE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(module, "_SECONDS", 0.005)
-    monkeypatch.setattr(module, "_MOST", 8 << 20)
+    monkeypatch.setattr(module, "_MAX_BYTES", 8 << 20)
     return tmp_path / "cache"
 
 

@@ -70,7 +70,7 @@ def test_failing_runner_is_reported(bundle: Path, runner: str, tmp_path: Path) -
     (first, *_) = validate(bundle, [runner], there=str(tmp_path / "nowhere.bpte"))
     assert not first.fits and "exit code 2" in first.problem and "nowhere.bpte" in first.problem
     noisy = [sys.executable, "-c", "print('booting ...')"]
-    assert "something else prints there" in validate(bundle, noisy)[0].problem
+    assert "another program prints there" in validate(bundle, noisy)[0].problem
     slow = [sys.executable, "-c", "import time; time.sleep(9)"]
     assert "no result within 0.2 s" in validate(bundle, slow, timeout=0.2)[0].problem
     with pytest.raises(ExecutionError, match="cannot be started"):

@@ -184,7 +184,7 @@ def test_both_numeric_gaps_are_the_same(side: str, request: pytest.FixtureReques
 
 def test_a_record_of_the_other_side_s_program_is_refused(ours: Path, theirs: Path) -> None:
     """The same model, but other instructions."""
-    with pytest.raises(InputError, match="not of method 'forward'"):
+    with pytest.raises(InputError, match="does not match method 'forward'"):
         opened(Inspector, theirs, etrecord=str(ours / "net.etrecord"))
 
 

@@ -195,7 +195,7 @@ def _one(
     odd = kind & agreed & (response != math.inf) & ~(finite & (e.abs() > 0.9 * info.max))
     if bool(odd.any()):
         at = int(odd.flatten().nonzero()[0])
-        text = f"{int(odd.sum())} of {a.numel()} elements are finite, infinite or NaN unlike expected, such as {a.flatten()[at]} instead of {r.flatten()[at]}"
+        text = f"{int(odd.sum())} of {a.numel()} elements have an unexpected infinity, NaN or finite value, such as {a.flatten()[at]} instead of {r.flatten()[at]}"
         return Verdict(True, text, numbers)
     finite_response = response[response.isfinite() & finite]
     typical = float(finite_response.square().mean().sqrt()) if finite_response.numel() else 0.0
