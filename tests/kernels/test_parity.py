@@ -80,6 +80,16 @@ def test_another_distribution_is_found() -> None:
     assert not parity._alike((x > 0.5) * 2.0, (x > 0.5) * 1.0)
 
 
+def test_rounding_of_a_distribution_is_compared_with_that_of_eager() -> None:
+    def draws(p: float, value: float) -> torch.Tensor:
+        return ((torch.rand(parity.DRAWS, 5) > p) * value).bfloat16()
+
+    exact = draws(0.5, 51.0).double()
+    assert parity._alike_as_eager(draws(0.5, 52.0), draws(0.5, 50.5), exact)
+    assert not parity._alike_as_eager(draws(0.5, 54.0), draws(0.5, 50.5), exact)
+    assert not parity._alike_as_eager(draws(0.9, 51.0), draws(0.5, 50.5), exact)
+
+
 def test_a_wrong_kernel_is_found_without_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     right = next(iter(parity.database("add", "int32", 2)))
     assert parity.hold_directly(right).passed == [right]
