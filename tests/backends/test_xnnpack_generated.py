@@ -141,6 +141,8 @@ class Spelled(nn.Module):
 
 
 def _rounded(x: Tensor, scale: float, zero: int) -> Tensor:
+    if not x.is_floating_point():  # indices of a maximum
+        return x
     whole = qd.quantize_per_tensor(x, scale, zero, -128, 127, torch.int8)
     return qd.dequantize_per_tensor(whole, scale, zero, -128, 127, torch.int8)
 
