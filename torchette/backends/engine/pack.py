@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A weight as the model has it comes in; the same numbers in the order in which every processor's kernels read them go
-# out, and the reverse. Nothing is packed while a model loads.
-"""The layout of weights: panels of 16 outputs, one for all processors.
+# In: weights in PyTorch's layout. Out: the same elements in the kernels' layout, and the reverse. Packing happens ahead
+# of time; the runtime does not pack weights when it loads a model.
+"""The layout of packed weights: panels of 16 outputs, the same for all processors.
 
-A register of AVX-512 holds a row of a panel, two of AVX2, four of SSE, NEON or WebAssembly. Rows behind the last output are
-zeros, so that kernels have no tail; where these zeros would make the file grow, the last panel is cut, and has as many
-columns as there are outputs left.
+A row of a panel fills one AVX-512 register, two AVX2 registers, or four SSE, NEON or WebAssembly registers. Panels are
+padded with zero columns after the last output, so that kernels need no tail loop. If the padding would increase the
+file size too much, the last panel is cut to the remaining outputs.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ import torch
 from torchette.schema.engine import CONSTANTS
 
 PANEL_WIDTH = CONSTANTS["kPanelWidth"]
-"""Outputs of a panel."""
+"""Number of outputs in a panel."""
 QUAD = CONSTANTS["kQuad"]
-"""Adjacent inputs of each output in a panel of 8-bit weights."""
+"""Number of adjacent inputs that are stored together for each output in a panel of 8-bit weights."""
 OCTET = CONSTANTS["kOctet"]
-"""Adjacent inputs of each output in a panel of 4-bit weights."""
+"""Number of adjacent inputs that are stored together for each output in a panel of 4-bit weights."""
 
-# How many zeros a weight may have behind its last output, for each of its outputs.
+# Maximum ratio of padding columns to outputs. A weight with a higher ratio gets a cut last panel.
 _ZEROS = 0.01
 
 
 def cut_last_panel(packed: torch.Tensor, outputs: int) -> torch.Tensor:
-    """[panels, *inner, 16] -> [*inner, outputs]: whole panels, then the cut one. As it is where that would save too little."""
+    """[panels, *inner, 16] -> [*inner, outputs]: full panels, then the cut last panel.
+
+    Returns `packed` unchanged if the padding is below the limit `_ZEROS`.
+    """
     if -outputs % PANEL_WIDTH <= _ZEROS * outputs:
         return packed
     whole, rest = (
@@ -39,7 +42,7 @@ def cut_last_panel(packed: torch.Tensor, outputs: int) -> torch.Tensor:
 
 
 def whole_panels(weight: torch.Tensor, rank: int) -> torch.Tensor:
-    """The reverse, for panels of this rank: [*inner, outputs] -> [panels, *inner, 16]."""
+    """Reverses `cut_last_panel` for panels of rank `rank`: [*inner, outputs] -> [panels, *inner, 16]."""
     if weight.dim() == rank:
         return weight
     *inner, outputs = weight.shape
@@ -109,7 +112,10 @@ def unpack_depthwise(packed: torch.Tensor, channels: int) -> torch.Tensor:
 
 
 def pack_gates(weight: torch.Tensor, gates: int) -> torch.Tensor:
-    """[gates * H, K], as recurrent layers have it -> [ceil(H / 16) * gates, K, 16]: all gates of 16 units side by side."""
+    """[gates * H, K], the layout of torch's recurrent layers -> [ceil(H / 16) * gates, K, 16].
+
+    The panels of all gates of 16 units are adjacent.
+    """
     one = [pack_linear(gate) for gate in weight.chunk(gates)]
     return torch.stack(one, 1).flatten(0, 1)
 
@@ -130,7 +136,7 @@ def unpack_gate_bias(packed: torch.Tensor, units: int) -> torch.Tensor:
 
 
 def pack_quads(weight: torch.Tensor) -> torch.Tensor:
-    """[N, K] -> [ceil(N / 16), ceil(K / 4), 16, 4]: as instructions that multiply four bytes at a time want them."""
+    """[N, K] -> [ceil(N / 16), ceil(K / 4), 16, 4]: the layout for instructions that multiply four bytes at a time."""
     outputs, inputs = weight.shape
     padded = torch.nn.functional.pad(weight, (0, -inputs % QUAD, 0, -outputs % PANEL_WIDTH))
     panels, quads = padded.shape[0] // PANEL_WIDTH, padded.shape[1] // QUAD
@@ -143,8 +149,11 @@ def unpack_quads(packed: torch.Tensor, outputs: int, inputs: int) -> torch.Tenso
 
 
 def pack_nibbles(weight: torch.Tensor) -> torch.Tensor:
-    """[N, K], from -8 to 7 -> uint8 [ceil(N / 16), ceil(K / 8), 16, 4]: input i of eight in the low half of byte i, i + 4
-    in the high half, so that the halves are quads."""
+    """int8 [N, K] with values in [-8, 7] -> uint8 [ceil(N / 16), ceil(K / 8), 16, 4].
+
+    Of each octet of inputs, byte i stores input i in its low nibble and input i + 4 in its high nibble. The low nibbles
+    form one quad, and the high nibbles form the next one.
+    """
     outputs, inputs = weight.shape
     padded = torch.nn.functional.pad(weight, (0, -inputs % OCTET, 0, -outputs % PANEL_WIDTH))
     panels, octets = padded.shape[0] // PANEL_WIDTH, padded.shape[1] // OCTET
@@ -159,12 +168,16 @@ def unpack_nibbles(packed: torch.Tensor, outputs: int, inputs: int) -> torch.Ten
     return whole.transpose(1, 2).flatten(0, 1).flatten(1)[:outputs, :inputs]
 
 
-# Where the numbers of a byte are, the first one first, for numbers of so many bits. C++: kernels/quantized.cpp.
+# Bits per value -> the shift of each value within a byte, in order. C++: kernels/quantized.cpp.
 _PLACES = {4: (4, 0), 2: (0, 2, 4, 6)}
 
 
 def pack_rows(whole: torch.Tensor, bits: int) -> torch.Tensor:
-    """[N, K], from -(2 ** (bits - 1)) on -> uint8 [N, K bits / 8]; as it is for 8 bits. As ExecuTorch packs tables of embeddings."""
+    """int8 [N, K] -> uint8 [N, K bits / 8], with the layout of ExecuTorch's embedding tables. Returns 8-bit tables
+    unchanged.
+
+    Values are in [-(2 ** (bits - 1)), 2 ** (bits - 1)).
+    """
     if bits == 8:
         return whole
     above = (whole.to(torch.int16) + (1 << bits - 1)).unflatten(1, (-1, 8 // bits))
@@ -175,7 +188,7 @@ def pack_rows(whole: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def unpack_rows(packed: torch.Tensor, bits: int) -> torch.Tensor:
-    """The reverse: int8 [..., K], of the given rows."""
+    """Reverses `pack_rows`: uint8 [..., K bits / 8] -> int8 [..., K]."""
     if bits == 8:
         return packed
     parts = [packed >> place & (1 << bits) - 1 for place in _PLACES[bits]]
@@ -185,15 +198,16 @@ def unpack_rows(packed: torch.Tensor, bits: int) -> torch.Tensor:
 def requantization_terms(
     weight: torch.Tensor, bias: torch.Tensor | None, scales: torch.Tensor, scale: float, groups: int
 ) -> torch.Tensor:
-    """What makes quantized results of sums of products: [groups, 3, 16 ceil(N / groups / 16)].
+    """Returns the terms that convert integer accumulators to quantized results: [groups, 3, 16 ceil(N / groups / 16)].
 
-    Its rows are the sum of each output's weights, the bias in units of a sum, and what a unit is in units of the result.
+    The three rows contain, for each output, the sum of the weights, the bias in units of the accumulator, and the ratio
+    of the accumulator's scale to the result's scale.
 
     Args:
-        weight: whole numbers [N, K].
+        weight: integers [N, K].
         bias: [N].
-        scales: float64 [N], what a unit of a sum stands for.
-        scale: what a unit of the result stands for.
+        scales: float64 [N], the scale of each output's accumulator.
+        scale: the scale of the result.
     """
     rows = torch.stack(
         [

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The engine's place in the compiler: it takes no delegate, it names passes.
-"""`CpuPartitioner`: the CPU engine as one expression on `to_edge_transform_and_lower`."""
+# The engine compiles no delegates. Its partitioner returns a list of passes.
+"""`CpuPartitioner`: selects the CPU engine in `to_edge_transform_and_lower`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ from torchette.exir.passes.spell_out_quantization import spell_out_quantization
 
 
 class CpuPartitioner(Partitioner):
-    """Runs what other partitioners leave on fused kernels with packed weights.
+    """Lowers the operators that other partitioners leave to fused kernels with packed weights.
 
-    The operators are calls in the graph, not delegates: planned, profiled and debugged as all others. The file needs
-    Torchette's runtime; `replace_backend_with_edge` leads back.
+    The fused operators are calls in the graph, not delegates. They are planned, profiled and debugged like all other
+    operators. The file requires Torchette's runtime. `replace_backend_with_edge` converts the calls back to edge
+    operators.
     """
 
-    # All passes of the engine, except those that make a program legal and those in torchette.exir.pipeline.OPTIONAL.
+    # The engine's passes that a user may disable. Legalization passes and torchette.exir.pipeline.OPTIONAL are
+    # excluded.
     optional_passes = frozenset(
         {
             "compute_in_float32", "fold_around_weights", "fuse_epilogues", "move_permutes", "place_attention",
@@ -48,15 +50,15 @@ class CpuPartitioner(Partitioner):
     )  # fmt: skip
 
     def capture_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
-        """Recurrent layers are placed first: a decomposition leaves none of them."""
+        """Returns the pass for recurrent layers, which must run before the decompositions remove these layers."""
         return (place_recurrent,)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Nothing is delegated."""
+        """Returns the program unchanged; nothing is delegated."""
         return PartitionResult(exported_program, {})
 
     def target_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
-        """The engine's passes, in order."""
+        """Returns the engine's passes in execution order."""
         return (
             compute_in_float32,
             place_integers,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The name of a precision comes in, a recipe for the CPU engine goes out. Importing this registers it.
+# In: a recipe type. Out: an export recipe for the CPU engine. Importing this module registers the provider.
 """Recipes for the CPU engine: ``ExportRecipe.get_recipe(CpuRecipeType.FP32)``."""
 
 from __future__ import annotations
@@ -13,30 +13,38 @@ from torchette.export.recipe_registry import BackendRecipeProvider, recipe_regis
 
 
 class CpuRecipeType(RecipeType):
-    """What weights and activations are stored as."""
+    """The recipes of the CPU engine, by the dtype of weights and activations."""
 
     FP32 = "cpu_fp32"
 
     @classmethod
     def get_backend_name(cls) -> str:
-        """As the provider's."""
+        """Returns the name of the backend, "cpu"."""
         return "cpu"
 
 
 class CpuRecipeProvider(BackendRecipeProvider):
-    """Makes a recipe of each type."""
+    """Creates the recipes of `CpuRecipeType`."""
 
     @property
     def backend_name(self) -> str:
-        """As the types'."""
+        """The name of the backend, "cpu"."""
         return "cpu"
 
     def get_supported_recipes(self) -> Sequence[RecipeType]:
-        """All types."""
+        """Returns all values of `CpuRecipeType`."""
         return list(CpuRecipeType)
 
     def create_recipe(self, recipe_type: RecipeType, **kwargs: object) -> ExportRecipe | None:
-        """A recipe. InputError for an option: it has none."""
+        """Returns the recipe, or None if `recipe_type` belongs to another provider.
+
+        Args:
+            recipe_type: a value of `CpuRecipeType`.
+            **kwargs: not accepted; the recipes have no options.
+
+        Raises:
+            InputError: if an option is given.
+        """
         if not isinstance(recipe_type, CpuRecipeType):
             return None
         if kwargs:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What all operators of the engine have in common: their namespace, and the functions that end them.
-"""The namespace `cpu`, and what an operator may do to its result before it writes it."""
+# Shared by all operators of the engine: the namespace, layout conversions, and the epilogue.
+"""The namespace `cpu`, and the epilogue that an operator applies to its result before it stores it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LIBRARY = torch.library.Library("cpu", "DEF")
 
 _aten = ops.edge.aten
 
-# Activations that are not aten's operator of the same name.
+# Activations that are not aten operators of the same name.
 COMPOSED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "none": lambda x: x,
     "relu6": lambda x: _aten.hardtanh.default(x, 0.0, 6.0),
     "gelu_tanh": lambda x: _aten.gelu.default(x, approximate="tanh"),
 }
-# Name of an activation in an operator's arguments -> its function.
+# Activation name, as in an operator's arguments -> function.
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     name: COMPOSED.get(name) or getattr(_aten, name).default for name in engine.ACTIVATIONS
 }
@@ -35,7 +35,7 @@ def finish(result: torch.Tensor, residual: torch.Tensor | None, activation: str)
 
 
 def widened(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A weight that may be stored in 16 bits as numbers of the dtype that is computed in."""
+    """Converts a weight to `dtype`, the dtype of the computation; the weight may be stored in a 16-bit format."""
     return weight if weight.dtype is dtype else _aten._to_copy.default(weight, dtype=dtype)
 
 
@@ -53,5 +53,5 @@ def channels_last(image: torch.Tensor) -> torch.Tensor:
 
 
 def shaped(name: str, shape: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]) -> None:
-    """What an operator gives, for tracing models that call it themselves: the shapes alone, without its pattern."""
+    """Registers the output shapes of an operator for tracing, so that tracing does not run its pattern."""
     LIBRARY.impl(name, shape, "Meta")

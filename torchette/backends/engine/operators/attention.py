@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/engine/attention.cpp.
-"""`cpu::attention`: softmax between two products, without a matrix of scores."""
+"""`cpu::attention`: fused attention that does not store the matrix of scores."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def attention(
     causal: bool,
     heads_first: bool,
 ) -> torch.Tensor:
-    """softmax(query key^T scale + mask) value, for each head; a query that sees no key yields zeros.
+    """Computes softmax(query key^T scale + mask) value for each head. A query that no key is visible to yields zeros.
 
     Args:
         query: float32 [B, T, H, D].
-        key: [B, S, G, D]; H is a multiple of G, whose heads serve as many of the query's each.
+        key: [B, S, G, D]; H is a multiple of G. Each key head serves H / G query heads.
         value: [B, S, G, E].
-        mask: broadcasts to [B, H, T, S]; float32, which is added, or bool, true where a key may be seen.
+        mask: broadcasts to [B, H, T, S]. A float32 mask is added to the scores; a bool mask is True for visible keys.
         causal: query i sees the keys 0 to i.
-        heads_first: key and value are [B, G, S, ...], as caches are.
+        heads_first: key and value have the layout [B, G, S, ...] of KV caches.
 
     Returns:
         [B, T, H, E].

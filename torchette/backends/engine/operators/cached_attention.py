@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/engine/attention.cpp.
-"""`cpu::cached_attention` and `cpu::int8_cached_attention`: attention of new tokens over a cache, of which they read what was
-written."""
+"""`cpu::cached_attention` and `cpu::int8_cached_attention`: attention over the written part of a KV cache."""
 
 from __future__ import annotations
 
@@ -29,16 +28,18 @@ def cached_attention(
     window: int,
     cap: float,
 ) -> torch.Tensor:
-    """softmax(cap tanh(query key^T scale / cap)) value, for each head, of the keys that a query sees.
+    """Computes softmax(cap tanh(query key^T scale / cap)) value for each head, over the keys that each query sees.
 
     Args:
-        query: float32 [1, T, H, D], of the positions start to start + T - 1.
-        key: float32 or float16, as value, [C, G, D]; H is a multiple of G, whose heads serve as many of the query's each.
+        query: float32 [1, T, H, D], for the positions start to start + T - 1.
+        key: float32 or float16, the same dtype as value, [C, G, D]; H is a multiple of G. Each key head serves H / G
+            query heads.
         value: [C, G, E].
         start: int64, one element, at most C - T.
-        sinks: [H], a score for each head that takes its share of the softmax and gives nothing.
-        window: how many keys a query sees, its own position's being the last; 0: all to its own.
-        cap: 0 for none.
+        sinks: [H], one extra score for each head. It is part of the softmax's denominator and has no value.
+        window: number of keys that a query sees, up to and including its own position; 0 means all keys up to its own
+            position.
+        cap: the limit of the scores; 0 disables it.
 
     Returns:
         [1, T, H, E].
@@ -61,7 +62,7 @@ def cached_attention(
         scores = _aten.mul.Scalar(_aten.tanh.default(_aten.mul.Scalar(scores, 1 / cap)), cap)
     at = _aten.arange.start_step(0, columns, 1, dtype=torch.int64)
     own = _aten.add.Tensor(_aten.arange.start_step(0, rows, 1, dtype=torch.int64), start)
-    back = _aten.sub.Tensor(_aten.unsqueeze_copy.default(own, 1), at)  # how far a key lies behind a query
+    back = _aten.sub.Tensor(_aten.unsqueeze_copy.default(own, 1), at)  # distance from a query back to a key
     seen = _aten.ge.Scalar(back, 0)
     if window:
         seen = _aten.bitwise_and.Tensor(seen, _aten.lt.Scalar(back, window))
@@ -99,11 +100,12 @@ def int8_cached_attention(
     window: int,
     cap: float,
 ) -> torch.Tensor:
-    """`cached_attention` of what `quantize_rows` has made of keys and values, symmetric, each head's row by itself.
+    """`cached_attention` over keys and values that `quantize_rows` has quantized symmetrically, one row per head and
+    position.
 
     Args:
         key, value: int8.
-        key_scales, value_scales: float32 [C, G, 2], of which zero is not read.
+        key_scales, value_scales: float32 [C, G, 2], scale and zero point; the zero point is not read.
     """
 
     def floats(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/engine/chain.cpp.
-"""`cpu::chain`: connected elementwise operators, and the fold that ends them, in one pass over memory."""
+"""`cpu::chain`: connected elementwise operators and an optional final reduction, in one pass over memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torchette.schema.engine import CHAIN_FOLDS, CHAIN_OPERATIONS
 
 _aten = ops.edge.aten
 
-# Name of an operation in a program -> the number of its operands, and its function.
+# Operation name -> number of operands, function.
 OPERATIONS: dict[str, tuple[int, Callable[..., torch.Tensor]]] = {
     **{name: (1, function) for name, function in ACTIVATIONS.items()},
     **{name: (arity, getattr(getattr(_aten, name), overload)) for name, arity, overload in CHAIN_OPERATIONS},
 }
-# Name of a fold -> its function of a tensor, dimensions and keepdim.
+# Reduction name -> function of (tensor, dims, keepdim).
 _FOLDS = {name: getattr(getattr(_aten, operator), overload) for name, operator, overload in CHAIN_FOLDS}
 
 
@@ -37,16 +37,17 @@ def chain(
     fold: str,
     keepdim: bool,
 ) -> torch.Tensor:
-    """The result of a program's last instruction, or that folded over the last dimension.
+    """Returns the result of the program's last instruction, optionally reduced over the last dimension.
 
     Args:
-        inputs, conditions: float32, and bool; together they broadcast to the shape in which all is computed.
-        numbers: what the program refers to as float32 numbers.
-        program: instructions, separated by spaces as their words are: a name of `OPERATIONS` and its operands. An operand
-            is a letter and a place: in the inputs (i), conditions (c), numbers (n), or instructions before it (v).
-            "sigmoid i0 mul i0 v0 mul v1 i1" is silu(i0) i1.
+        inputs: float32 tensors.
+        conditions: bool tensors. Inputs and conditions together broadcast to the shape of the computation.
+        numbers: float32 constants that the program refers to.
+        program: space-separated instructions. An instruction is a name of `OPERATIONS` followed by its operands. An
+            operand is a letter and an index: into the inputs (i), the conditions (c), the constants (n), or the results
+            of earlier instructions (v). "sigmoid i0 mul i0 v0 mul v1 i1" is silu(i0) i1.
         fold: a name of `_FOLDS`, or "none".
-        keepdim: the folded dimension stays, of size 1.
+        keepdim: whether the reduced dimension stays, with size 1.
     """
     scalars = [_aten.full.default([], float(one), dtype=torch.float32) for one in numbers]
     values: dict[str, Any] = {
@@ -59,5 +60,5 @@ def chain(
     for count, name in enumerate(words):
         arity, function = OPERATIONS[name]
         result = values[f"v{count}"] = function(*[values[next(words)] for _ in range(arity)])
-    assert result is not None, "a program has an instruction"
+    assert result is not None, "a program has at least one instruction"
     return result if fold == "none" else _FOLDS[fold](result, [-1], keepdim)

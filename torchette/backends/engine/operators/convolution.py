@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/engine/convolution.cpp.
-"""`cpu::convolution`, `cpu::planar_convolution`: an image and a constant filter, and what follows it."""
+"""`cpu::convolution`, `cpu::planar_convolution`: convolution with a constant filter, with residual and activation."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def convolution(
         weight: `pack_convolution`: [groups, ceil(outputs / groups / 16), *kernel, C / groups, 16]; or `cut_last_panel` of
             each group: [groups, *kernel, C / groups, outputs / groups]. float32, or stored as bfloat16 or float16.
         bias: [outputs].
-        residual: of the result's shape, [N, *spatial, outputs].
-        stride, padding, dilation: one number for each spatial dimension.
+        residual: [N, *spatial, outputs], the shape of the result.
+        stride, padding, dilation: one value for each spatial dimension.
         activation: a name of `ACTIVATIONS`.
     """
     filters = _filters(weight, len(stride), outputs)
@@ -69,15 +69,15 @@ def planar_convolution(
     outputs: int,
     activation: str,
 ) -> torch.Tensor:
-    """activation(convolution(input) + bias + residual) of an image of few channels, as a model is given it.
+    """activation(convolution(input) + bias + residual) for a channels-first image with few channels.
 
     Args:
         input: float32 [N, C, *spatial], one or two spatial dimensions.
         weight: `pack_convolution` of [outputs, 1, C, *kernel]: [1, ceil(outputs / 16), C, *kernel, 1, 16]; or
             `cut_last_panel` of it: [1, C, *kernel, 1, outputs]. float32, or stored as bfloat16 or float16.
         bias: [outputs].
-        residual: of the result's shape, [N, *spatial, outputs].
-        stride, padding, dilation: one number for each spatial dimension.
+        residual: [N, *spatial, outputs], the shape of the result.
+        stride, padding, dilation: one value for each spatial dimension.
         activation: a name of `ACTIVATIONS`.
     """
     filters = _filters(weight, len(stride) + 1, outputs).squeeze(1)
@@ -86,7 +86,7 @@ def planar_convolution(
 
 
 def _filters(weight: torch.Tensor, spatial: int, outputs: int) -> torch.Tensor:
-    """[N, C / groups, *kernel] of a packed weight."""
+    """Unpacks a weight to [N, C / groups, *kernel]."""
     return unpack_convolution(torch.stack([whole_panels(group, spatial + 3) for group in weight]), outputs)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/engine/depthwise.cpp.
-"""`cpu::depthwise`: a filter for each channel, channels last, and what follows it."""
+"""`cpu::depthwise`: one filter for each channel, channels last, with residual and activation."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def depthwise(
         input: float32 [N, *spatial, C], one to three spatial dimensions.
         weight: `pack_depthwise`: [ceil(C / 16), *kernel, 16]; or `cut_last_panel` of it: [*kernel, C].
         bias: [C].
-        residual: of the result's shape, [N, *spatial, C].
-        stride, padding, dilation: one number for each spatial dimension.
+        residual: [N, *spatial, C], the shape of the result.
+        stride, padding, dilation: one value for each spatial dimension.
         activation: a name of `ACTIVATIONS`.
     """
     channels = input.shape[-1]

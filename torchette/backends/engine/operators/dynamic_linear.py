@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernels: torchette/kernels/engine/dynamic_linear.cpp.
-"""Linear layers whose inputs become whole numbers while the model runs: `cpu::quantize_rows` makes these, once for all layers
-that read them, and `cpu::dynamic_linear` multiplies them.
+"""Linear layers with dynamically quantized inputs.
 
-A group's sum of products is exact; the patterns say in which order float32 goes on from it, on every machine.
+`cpu::quantize_rows` quantizes an input once for all layers that read it. `cpu::dynamic_linear` multiplies the integers.
+The integer accumulator of each group of inputs is exact. The patterns define the order of the float32 operations that
+follow, so that the results are equal on all machines.
 """
 
 from __future__ import annotations
@@ -26,25 +27,28 @@ _aten = ops.edge.aten
 def quantize_rows(
     input: torch.Tensor, low: int, high: int, steps: float, epsilon: float, symmetric: bool, whole: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Whole numbers in [low, high], q = clamp(round(x (1 / scale)) + zero), of the range [least, most] of the numbers and 0.
+    """Quantizes rows to integers in [low, high]: q = clamp(round(x (1 / scale)) + zero).
 
-    scale = max((most - least) / steps, epsilon) and zero = low - round(least / scale); where it is `symmetric`,
-    scale = max(max(-least, most) / steps, epsilon) and zero = 0. Rounding is to the nearest, ties to even. Where a
-    number is not finite, the scale of its range is NaN, and all its numbers are `low`.
+    The range [least, most] is that of the row's elements and 0. If `symmetric` is False, scale = max((most - least) /
+    steps, epsilon) and zero = low - round(least / scale). If `symmetric` is True, scale = max(max(-least, most) /
+    steps, epsilon) and zero = 0. Rounding is to nearest, ties to even. If an element is infinite or NaN, the scale of
+    its range is NaN and all quantized values of the range are `low`.
 
     Args:
         input: float32 [..., K].
-        steps, epsilon: above 0.
-        whole: all rows have one range, not one each.
+        low, high: the smallest and the largest quantized value.
+        steps, epsilon: positive.
+        symmetric: whether the zero point is 0.
+        whole: whether all rows share one range; otherwise each row has its own range.
 
     Returns:
-        int8 [..., K], and float32 [..., 2]: scale and zero of each row.
+        int8 [..., K], and float32 [..., 2]: scale and zero point of each row.
     """
     x = _to(input, torch.float32)
     none = _aten.full.default([*x.shape[:-1], 1], 0.0)
     known = _aten.cat.default(
         [x, none, _aten.mul.Tensor(x, 0.0)], -1
-    )  # 0 is in the range, infinity makes it NaN
+    )  # 0 is in the range, an infinite element makes the range NaN
     dims = list(range(x.dim())) if whole and none.numel() else [-1]
     least, most = _aten.amin.default(known, dims, True), _aten.amax.default(known, dims, True)
     spread = (
@@ -62,7 +66,7 @@ def quantize_rows(
 
 
 def _number(x: torch.Tensor, other: float) -> torch.Tensor:
-    """Another number where it is NaN."""
+    """Replaces NaN by `other`."""
     result: torch.Tensor = _aten.where.self(_aten.eq.Tensor(x, x), x, torch.tensor(float(other)))
     return result
 
@@ -87,12 +91,12 @@ def dynamic_linear(
 
     Args:
         input: int8 [..., K].
-        rows: float32 [..., 2], scale and zero of each row, a whole number from -128 to 127.
+        rows: float32 [..., 2], scale and zero point of each row; the zero point is an integer in [-128, 127].
         weight: `pack_quads`: int8 [ceil(N / 16), ceil(K / 4), 16, 4]; or `pack_nibbles`: uint8 [ceil(N / 16), ceil(K / 8), 16, 4].
-        scales: `pack_linear` of [N, groups]: float32 [ceil(N / 16), groups, 16]. Several groups have a multiple of 4 inputs
-            each, or of 8.
+        scales: `pack_linear` of [N, groups]: float32 [ceil(N / 16), groups, 16]. With several groups, the inputs per
+            group are a multiple of 4 for 8-bit weights and a multiple of 8 for 4-bit weights.
         bias: [N].
-        residual: of the result's shape, [..., N].
+        residual: [..., N], the shape of the result.
         outputs: N.
         activation: a name of `ACTIVATIONS`.
     """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/engine/group_norm.cpp.
-"""`cpu::group_norm`: groups of channels, each over all pixels of an image, channels last."""
+"""`cpu::group_norm`: normalizes groups of channels over all pixels of an image, channels last."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> torch.Tensor:
-    """(x - mean(x)) / sqrt(variance(x) + eps) weight + bias, mean and variance of each group of channels.
+    """(x - mean(x)) / sqrt(variance(x) + eps) weight + bias, with the mean and variance of each group of channels.
 
     Args:
         input: float32 [N, *spatial, C].

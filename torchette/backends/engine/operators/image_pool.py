@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernels: torchette/kernels/engine/image_pool.cpp.
-"""`cpu::max_pool`, `cpu::avg_pool` and `cpu::adaptive_avg_pool`: windows over an image, channels last."""
+"""`cpu::max_pool`, `cpu::avg_pool` and `cpu::adaptive_avg_pool`: pooling over an image, channels last."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def max_pool(
     dilation: Sequence[int],
     ceil_mode: bool,
 ) -> torch.Tensor:
-    """The largest element under each window, NaN above all.
+    """Returns the maximum under each window. NaN is larger than all other values.
 
     Args:
         input: float32 [N, *spatial, C], two or three spatial dimensions.
-        kernel, stride, padding, dilation: one number for each spatial dimension.
-        ceil_mode: as torch.nn.MaxPool2d.
+        kernel, stride, padding, dilation: one value for each spatial dimension.
+        ceil_mode: see torch.nn.MaxPool2d.
     """
     target = _aten.max_pool2d_with_indices if len(kernel) == 2 else _aten.max_pool3d_with_indices
     given = [list(each) for each in (kernel, stride, padding, dilation)]
@@ -52,12 +52,12 @@ def avg_pool(
     count_include_pad: bool,
     divisor: int | None,
 ) -> torch.Tensor:
-    """The mean under each window.
+    """Returns the mean under each window.
 
     Args:
         input: float32 [N, *spatial, C], two or three spatial dimensions.
-        kernel, stride, padding: one number for each spatial dimension.
-        ceil_mode, count_include_pad, divisor: as torch.nn.AvgPool2d.
+        kernel, stride, padding: one value for each spatial dimension.
+        ceil_mode, count_include_pad, divisor: see torch.nn.AvgPool2d.
     """
     target = _aten.avg_pool2d if len(kernel) == 2 else _aten.avg_pool3d
     given = [list(each) for each in (kernel, stride, padding)]
@@ -67,11 +67,11 @@ def avg_pool(
 
 @bind_pattern_to_op(LIBRARY, "adaptive_avg_pool(Tensor input, int[] output_size) -> Tensor")
 def adaptive_avg_pool(input: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
-    """The mean under windows that divide an image evenly into so many.
+    """Returns the means under `output_size` windows that divide an image evenly.
 
     Args:
         input: float32 [N, *spatial, C], two or three spatial dimensions.
-        output_size: one number for each spatial dimension.
+        output_size: one value for each spatial dimension.
     """
     target = _aten._adaptive_avg_pool2d if len(output_size) == 2 else _aten._adaptive_avg_pool3d
     return channels_last(target.default(channels_first(input), list(output_size)))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/engine/linear.cpp.
-"""`cpu::linear`: a product with a constant matrix, and what follows it."""
+"""`cpu::linear`: matrix multiplication with a constant weight, with residual and activation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def linear(
         weight: `pack_linear`: [ceil(N / 16), K, 16]; or `cut_last_panel` of it: [K, N]. float32, or stored as bfloat16 or
             float16.
         bias: [N].
-        residual: of the result's shape, [..., N].
+        residual: [..., N], the shape of the result.
         outputs: N.
         activation: a name of `ACTIVATIONS`.
     """

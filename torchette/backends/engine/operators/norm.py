@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernels: torchette/kernels/engine/layer_norm.cpp.
-"""`cpu::layer_norm` and `cpu::rms_norm`: the last dimensions, each row by itself."""
+"""`cpu::layer_norm` and `cpu::rms_norm`: normalization over the last dimensions."""
 
 from __future__ import annotations
 

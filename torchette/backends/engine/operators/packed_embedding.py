@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/engine/packed_embedding.cpp.
-"""`cpu::packed_embedding` and `cpu::scaled_embedding`: rows of a table that is also the weight of a linear layer, read from
-that layer's panels."""
+"""`cpu::packed_embedding` and `cpu::scaled_embedding`: lookups in a tied embedding table, which is stored in the panels
+of the linear layer that shares it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def packed_embedding(weight: torch.Tensor, indices: torch.Tensor, rows: int) -> 
     """embedding(unpacked weight, indices)
 
     Args:
-        weight: as of `cpu::linear` with N = `rows`: [ceil(N / 16), K, 16] or [K, N]; float32, bfloat16 or float16.
+        weight: the weight of a `cpu::linear` with N = `rows`: [ceil(N / 16), K, 16] or [K, N]; float32, bfloat16 or
+            float16.
         indices: int64 or int32 [...], each below `rows`.
 
     Returns:
@@ -34,10 +35,10 @@ def packed_embedding(weight: torch.Tensor, indices: torch.Tensor, rows: int) -> 
 def scaled_embedding(
     weight: torch.Tensor, scales: torch.Tensor, indices: torch.Tensor, rows: int, depth: int
 ) -> torch.Tensor:
-    """embedding(whole numbers * scales, indices)
+    """embedding(quantized values * scales, indices)
 
     Args:
-        weight, scales: as of `cpu::dynamic_linear` with `rows` outputs and `depth` inputs.
+        weight, scales: those of a `cpu::dynamic_linear` with `rows` outputs and `depth` inputs.
         indices: int64 or int32 [...], each below `rows`.
 
     Returns:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernels: torchette/kernels/engine/quantized_linear.cpp, quantized_convolution.cpp, quantized_pointwise.cpp, image_pool.cpp.
-"""Operators on whole numbers of 8 bits, each with the scale and zero point of its operands and its result.
+"""Operators on 8-bit quantized tensors. Operands and results have a scale and a zero point.
 
-A quantized number q stands for (q - zero) scale. Sums of products are exact, so what a kernel computes is, on every machine and
-bit for bit, what the patterns here say: in float32 from the exact sum on.
+A quantized value q represents (q - zero) scale. The integer accumulators are exact. The patterns in this file define
+the float32 operations that follow the accumulator, so that kernels return the same bits on every machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _above(x: torch.Tensor, zero: int) -> torch.Tensor:
-    """x - zero, in a type that has all sums of products of such numbers exactly."""
+    """x - zero, in a dtype that represents all accumulators of such values exactly."""
     result: torch.Tensor = _aten.sub.Tensor(
         _to(x, torch.float64), torch.tensor(float(zero), dtype=torch.float64)
     )
@@ -41,7 +41,7 @@ def _rounded(x: torch.Tensor, zero: int, low: int, high: int, dtype: torch.dtype
 def _requantized(
     sums: torch.Tensor, terms: torch.Tensor, outputs: int, zero: int, low: int, high: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Sums [..., outputs] in float64, by the terms of the outputs."""
+    """Requantizes float64 accumulators [..., outputs] with `requantization_terms`."""
     of_group = outputs // terms.shape[0]
     bias, multiplier = (_to(terms[:, row, :of_group].flatten(), torch.float32) for row in (1, 2))
     x = _aten.mul.Tensor(_aten.add.Tensor(_to(sums, torch.float32), bias), multiplier)
@@ -70,7 +70,7 @@ def quantized_linear(
         weight: `pack_quads`: int8 [ceil(N / 16), ceil(K / 4), 16, 4].
         terms: `requantization_terms`: float32 [1, 3, 16 ceil(N / 16)].
         outputs: N.
-        zero, low, high: of the result, which has the type of the input.
+        zero, low, high: zero point and bounds of the result, which has the dtype of the input.
     """
     weights = _to(unpack_quads(weight, outputs, input.shape[-1]), torch.float64)
     sums = _aten.linear.default(_above(input, input_zero), weights)
@@ -102,8 +102,8 @@ def quantized_convolution(
         input: int8 or uint8 [N, *spatial, C], one to three spatial dimensions.
         weight: `pack_quads` of each group: int8 [groups, ceil(outputs / groups / 16), ceil(taps C / groups / 4), 16, 4].
         terms: `requantization_terms`: float32 [groups, 3, 16 ceil(outputs / groups / 16)].
-        kernel, stride, padding, dilation: one number for each spatial dimension.
-        zero, low, high: of the result [N, *spatial, outputs], which has the type of the input.
+        kernel, stride, padding, dilation: one value for each spatial dimension.
+        zero, low, high: zero point and bounds of the result [N, *spatial, outputs], which has the dtype of the input.
     """
     groups, channels = weight.shape[0], input.shape[-1] // weight.shape[0]
     depth = channels * torch.Size(kernel).numel()
@@ -130,14 +130,14 @@ def quantized_depthwise(
     low: int,
     high: int,
 ) -> torch.Tensor:
-    """The same with a filter for each channel.
+    """`quantized_convolution` with one filter for each channel.
 
     Args:
         input: int8 or uint8 [N, *spatial, C], one to three spatial dimensions.
         weight: `pack_linear` of [C, taps]: int8 [ceil(C / 16), taps, 16], at most 512 taps.
         terms: `requantization_terms`: float32 [1, 3, 16 ceil(C / 16)].
-        kernel, stride, padding, dilation: one number for each spatial dimension.
-        zero, low, high: of the result, which has the type of the input.
+        kernel, stride, padding, dilation: one value for each spatial dimension.
+        zero, low, high: zero point and bounds of the result, which has the dtype of the input.
     """
     channels = input.shape[-1]
     filters = _to(unpack_linear(weight, channels).reshape(channels, 1, *kernel), torch.float64)
@@ -179,12 +179,12 @@ def quantized_avg_pool(
     low: int,
     high: int,
 ) -> torch.Tensor:
-    """clamp(round(sum(input - input_zero) multiplier) + zero, low, high) under each window; padding adds nothing.
+    """clamp(round(sum(input - input_zero) multiplier) + zero, low, high) under each window. Padding adds 0 to the sum.
 
     Args:
         input: int8 or uint8 [N, *spatial, C], one to three spatial dimensions.
-        kernel, stride, padding: one number for each spatial dimension; at most 65,536 elements under a window.
-        zero, low, high: of the result, which has the type of the input.
+        kernel, stride, padding: one value for each spatial dimension; a window has at most 65,536 elements.
+        zero, low, high: zero point and bounds of the result, which has the dtype of the input.
     """
     image, spatial = channels_first(_above(input, input_zero)), len(kernel)
     where = [list(each) for each in (kernel, stride, padding)]
@@ -206,11 +206,11 @@ def quantized_avg_pool(
 def quantize(
     input: torch.Tensor, scale: float, zero: int, low: int, high: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """clamp(round(input (1 / scale)) + zero, low, high), as torch's `quantize_per_tensor`; NaN gives `low`.
+    """clamp(round(input (1 / scale)) + zero, low, high), like torch's `quantize_per_tensor`. NaN becomes `low`.
 
     Args:
         input: float32.
-        scale: above 0.
+        scale: positive.
         dtype: int8 or uint8.
     """
     x = _aten.mul.Tensor(_to(input, torch.float32), torch.tensor(1.0 / scale, dtype=torch.float32))
@@ -219,7 +219,7 @@ def quantize(
 
 @bind_pattern_to_op(LIBRARY, "dequantize(Tensor input, float scale, int zero) -> Tensor")
 def dequantize(input: torch.Tensor, scale: float, zero: int) -> torch.Tensor:
-    """(input - zero) scale, in float32, of int8 or uint8."""
+    """(input - zero) scale in float32, for int8 or uint8 inputs."""
     above = _aten.sub.Tensor(_to(input, torch.float32), torch.tensor(float(zero)))
     result: torch.Tensor = _aten.mul.Tensor(above, torch.tensor(scale, dtype=torch.float32))
     return result
@@ -227,14 +227,14 @@ def dequantize(input: torch.Tensor, scale: float, zero: int) -> torch.Tensor:
 
 @bind_pattern_to_op(LIBRARY, "lookup(Tensor input, Tensor table) -> Tensor")
 def lookup(input: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """What a table has for each byte: any function of one quantized tensor.
+    """Maps each byte through a table of 256 values, which implements any function of one quantized tensor.
 
     Args:
         input: int8 or uint8.
-        table: int8 or uint8 [256]; the place of a number is its byte, of -1 it is 255.
+        table: int8 or uint8 [256]. The index of a value is its byte; the index of -1 is 255.
 
     Returns:
-        of the table's type.
+        A tensor with the shape of `input` and the dtype of `table`.
     """
     places = _aten.remainder.Scalar(_to(input, torch.int64), 256)
     rows = _aten.index_select.default(table, 0, _aten.view_copy.default(places, [-1]))
@@ -243,7 +243,7 @@ def lookup(input: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 
 def _of_two(name: str, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Binds quantize(function(dequantize(a), dequantize(b))), of int8 or uint8 of one type."""
+    """Binds quantize(function(dequantize(a), dequantize(b))) for two int8 or two uint8 tensors."""
 
     @bind_pattern_to_op(
         LIBRARY,
@@ -269,6 +269,6 @@ def _of_two(name: str, function: Callable[..., torch.Tensor]) -> Callable[..., t
 
 
 quantized_add = _of_two("quantized_add", _aten.add.Tensor)
-"""`b` has the sizes of `a`."""
+"""`b` has the shape of `a`."""
 quantized_mul = _of_two("quantized_mul", _aten.mul.Tensor)
-"""`b` has the sizes of `a`, or 1 where it is broadcast."""
+"""`b` has the rank of `a`; each size of `b` equals the size of `a` or is 1 and broadcasts."""

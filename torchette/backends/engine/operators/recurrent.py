@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernels: torchette/kernels/engine/recurrent.cpp.
-"""`cpu::lstm` and `cpu::gru`: one layer in one direction over all steps."""
+"""`cpu::lstm` and `cpu::gru`: one layer in one direction over all time steps."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def lstm(
     reverse: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What a layer of torch.nn.LSTM without projection yields.
+    """Computes one layer of torch.nn.LSTM without projection.
 
     Args:
-        input: float32 [T, B, I], or [B, T, I] where `batch_first`.
+        input: float32 [T, B, I], or [B, T, I] if `batch_first`.
         hidden, cell: [B, H].
-        weight, state_weight: `pack_gates` of the weights of the input and of the state; float32, or both stored as bfloat16
-            or float16.
-        bias: `pack_gate_bias` of the sum of both.
-        reverse: from the last step to the first.
+        weight, state_weight: `pack_gates` of the input weights and of the state weights; float32, or both stored as
+            bfloat16 or float16.
+        bias: `pack_gate_bias` of the sum of the two biases.
+        reverse: whether to run from the last step to the first.
 
     Returns:
-        The hidden states of all steps, [T, B, H] or [B, T, H]; the last hidden and cell state, [B, H].
+        The hidden states of all steps, [T, B, H] or [B, T, H], and the last hidden and cell states, [B, H].
     """
     units = hidden.shape[1]
     params = [widened(unpack_gates(it, 4, units), input.dtype) for it in (weight, state_weight)]
@@ -70,7 +70,7 @@ def gru(
     reverse: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a layer of torch.nn.GRU yields: as `lstm`, with three gates and both biases, or none."""
+    """Computes one layer of torch.nn.GRU, with three gates and separate biases; see `lstm`."""
     units = hidden.shape[1]
     params = [widened(unpack_gates(it, 3, units), input.dtype) for it in (weight, state_weight)]
     if bias is not None and state_bias is not None:
@@ -89,7 +89,7 @@ def _output_like(input: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
     return input.new_empty([*input.shape[:2], hidden.shape[1]])
 
 
-# Shapes follow from the arguments; the patterns would run all steps to learn them, and tie a graph to their number.
+# Shape functions: tracing the patterns would run all steps and specialize the graph to the number of steps.
 LIBRARY.impl(
     "lstm", lambda x, h, c, *_: (_output_like(x, h), torch.empty_like(h), torch.empty_like(c)), "Meta"
 )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/engine/resize.cpp.
-"""`cpu::resize`: an image of another size, channels last."""
+"""`cpu::resize`: resizes an image, channels last."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ def resize(
 
     Args:
         input: float32 [N, *spatial, C], one to three spatial dimensions.
-        output_size: a number for each spatial dimension; None: what the scales make of the input's.
-        scales: the steps between pixels are their reciprocals; None: what the two sizes make of them.
+        output_size: one size for each spatial dimension; None: computed from the input size and the scales.
+        scales: one factor for each spatial dimension, the reciprocal of the step between pixels; None: computed from the
+            input and output sizes.
         mode: a name of `MODES`.
-        align_corners: for "linear" and "cubic".
+        align_corners: used by the modes "linear" and "cubic".
     """
     target = MODES[mode][input.dim() - 3]
     assert target is not None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/engine/rotary.cpp.
-"""`cpu::rotary`: the positions of tokens as rotations (https://arxiv.org/abs/2104.09864), halves of a head turned together."""
+"""`cpu::rotary`: rotary position embedding (https://arxiv.org/abs/2104.09864) that rotates the two halves of a head."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/engine/transposed_convolution.cpp.
-"""`cpu::transposed_convolution`: an image and a constant filter that makes it larger, channels last."""
+"""`cpu::transposed_convolution`: transposed convolution with a constant filter, channels last."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def transposed_convolution(
         input: float32 [N, *spatial, C], one to three spatial dimensions.
         weight: `pack_transposed_convolution`: [groups, *kernel, ceil(outputs / groups / 16), C / groups, 16].
         bias: [outputs].
-        residual: of the result's shape, [N, *spatial, outputs].
-        stride, padding, dilation, output_padding: one number for each spatial dimension.
+        residual: [N, *spatial, outputs], the shape of the result.
+        stride, padding, dilation, output_padding: one value for each spatial dimension.
         activation: a name of `ACTIVATIONS`.
     """
     result = ops.edge.aten.convolution.default(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Kernel: torchette/kernels/quantized.cpp, which has it for ExecuTorch's operators, too.
-"""`cpu::weight_only_embedding`: rows of a table of whole numbers of 8, 4 or 2 bits."""
+# Kernel: torchette/kernels/quantized.cpp, shared with ExecuTorch's operators.
+"""`cpu::weight_only_embedding`: lookups in an embedding table of 8-, 4- or 2-bit integers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _aten = ops.edge.aten
 def weight_only_embedding(
     weight: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None, bits: int, indices: torch.Tensor
 ) -> torch.Tensor:
-    """(row - zero) scale of each row that is asked for, where a group of neighbours in a row has a scale and a zero point.
+    """Returns (row - zero) scale of each requested row. Each group of adjacent elements in a row has a scale and a zero
+    point.
 
     Args:
-        weight: `pack_rows`: int8 or uint8 [N, K] of 8 bits; uint8 [N, K bits / 8].
+        weight: `pack_rows`: int8 or uint8 [N, K] for 8-bit weights; otherwise uint8 [N, K bits / 8].
         scales, zeros: float32 [N, groups].
         bits: 8, 4 or 2.
         indices: int64 or int32 [...], each below N.

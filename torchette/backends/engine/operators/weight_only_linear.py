@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kernel: torchette/kernels/engine/weight_only_linear.cpp.
-"""`cpu::weight_only_linear`: floats times a constant matrix of whole numbers of 8 or 4 bits."""
+"""`cpu::weight_only_linear`: linear layer with float32 inputs and a constant weight of 8- or 4-bit integers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _aten = ops.edge.aten
 def weight_only_linear(
     input: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None, outputs: int
 ) -> torch.Tensor:
-    """input (weight scales)^T + bias, where a group of neighbouring inputs has a scale for each output.
+    """input (weight scales)^T + bias. Each group of adjacent inputs has a scale for each output.
 
     Args:
         input: float32 [..., K].
         weight: `pack_quads`: int8 [ceil(N / 16), ceil(K / 4), 16, 4]; or `pack_nibbles`: uint8 [ceil(N / 16), ceil(K / 8), 16, 4].
-        scales: `pack_linear` of [N, groups]: float32 [ceil(N / 16), groups, 16]. Several groups have a multiple of 4 inputs
-            each, or of 8.
+        scales: `pack_linear` of [N, groups]: float32 [ceil(N / 16), groups, 16]. With several groups, the inputs per
+            group are a multiple of 4 for 8-bit weights and a multiple of 8 for 4-bit weights.
         bias: [N].
         outputs: N.
     """

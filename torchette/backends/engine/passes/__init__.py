@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The passes that choose the engine's operators, a file for each."""
+"""The passes that replace edge operators by the engine's operators, one file for each pass."""
 
 from torchette.backends.engine import operators
 
-__all__ = ["operators"]  # torch knows them from now on
+__all__ = ["operators"]  # the import registers the operators with torch

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a node. Out: the activation that its users compute, in any of the forms in which it reaches this stage: whole, or
-# as torch decomposes it.
-"""Which activation follows a value."""
+# In: a node. Out: the activation that its users compute, as one call or in a form that torch decomposes it to.
+"""Finds the activation that follows a value."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ aten = torch.ops.aten
 
 
 class Activation(NamedTuple):
-    """A name of `ACTIVATIONS`, and the node that has its value."""
+    """A name of `ACTIVATIONS`, and the node of its result."""
 
     name: str
     end: Node
@@ -32,7 +31,7 @@ class Activations:
         self._weights = Weights(program)
 
     def after(self, node: Node) -> Activation | None:
-        """The activation that is all that is made of a node; the one with the most calls."""
+        """Returns the longest activation that includes all users of `node`, or None."""
         found = None
         for end, inner in _ends(node):
             name = self._name(end, node)
@@ -43,11 +42,12 @@ class Activations:
     def _name(self, end: Node, node: Node) -> str | None:
         return next((name for name, is_it in _FORMS.items() if is_it(self, end, node)), None)
 
-    # ---- forms: whether `end` is the activation of x ----
+    # ---- patterns: whether `end` is the activation of x ----
 
     def _is(self, value: object, target: object, *args: object) -> bool:
-        """Whether a value is this call: arguments are nodes, numbers (themselves or stored), None, or any of a
-        predicate."""
+        """Whether `value` is a call of `target` with these arguments: nodes, Python scalars, stored scalars, None,
+        or predicates.
+        """
         if not isinstance(value, Node) or value.target is not target:
             return False
         given = list(value.args) + [None] * (len(args) - len(value.args))
@@ -66,7 +66,7 @@ class Activations:
         )
 
     def _both(self, value: object, target: object, one: object, other: object) -> bool:
-        """A call of two operands in any order."""
+        """Whether `value` is a call of `target` with two operands, in either order."""
         return self._is(value, target, one, other) or self._is(value, target, other, one)
 
     def relu(self, end: Node, x: object) -> bool:
@@ -164,7 +164,7 @@ class Activations:
         return self._halved(end, x, lambda value: self._both(value, aten.add.Tensor, tanh, 1))
 
     def _halved(self, end: Node, x: Node, factor: Callable[[Any], bool]) -> bool:
-        """x / 2 times a factor, in any order of the products."""
+        """x / 2 times a factor, in any order of the multiplications."""
         product: Callable[[object, object, object], bool] = lambda value, one, other: self._both(  # noqa: E731
             value, aten.mul.Tensor, one, other
         )
@@ -184,20 +184,22 @@ _FORMS: dict[str, Callable[[Activations, Node, Node], bool]] = {
     "tanh": Activations.tanh, "gelu": Activations.gelu, "gelu_tanh": Activations.gelu_tanh,
 }  # fmt: skip
 
-# Calls of the longest form.
+# Number of calls in the longest pattern.
 _LONGEST = 9
 
 
 def _ends(node: Node) -> Iterator[tuple[Node, set[Node]]]:
-    """Nodes that may end an activation of `node`, each with the calls before it: all that is made of the node up to there is
-    used there alone."""
+    """Yields candidates for the last call of an activation of `node`, each with the calls that precede it.
+
+    All users of `node` and of the preceding calls are within the candidate.
+    """
     made: list[Node] = []
     waiting = set(node.users)
     while waiting and len(made) < _LONGEST:
         first = min(waiting)
         waiting.remove(first)
         if first.op != "call_function":
-            return  # the value itself is a result
+            return  # the value is an output of the program
         made.append(first)
         waiting.update(user for user in first.users if user.op == "call_function")
     for end in made:

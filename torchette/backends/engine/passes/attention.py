@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: two batched products with a softmax between them, in the forms that torch, timm and transformers write. Out:
-# `cpu::attention`, tokens before heads; `layouts.py` takes away the permutations around it.
-"""Attention becomes one operator."""
+# In: two batched matrix multiplications with a softmax between them, in the forms of torch, timm and transformers. Out:
+# `cpu::attention`, tokens before heads. `layouts.py` removes the permutations around it.
+"""Replaces attention by one operator."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from torchette.exir.graph import call, calls, note, replace, same_shape, same_si
 
 aten = torch.ops.aten
 
-# Calls that a mask may be made of, where it depends on nothing but constants.
+# Maximum number of calls that compute a constant mask.
 _MASK_CALLS = 200
 
 
 class _Scores(NamedTuple):
-    """What a softmax is taken of."""
+    """The operand of a softmax, taken apart."""
 
-    product: Node  # of the queries and the turned keys
+    product: Node  # of the queries and the transposed keys
     scale: float
-    mask: Node | torch.Tensor | None  # added, or true where a key may be seen
-    dead: bool  # a row that sees no key is NaN
+    mask: Node | torch.Tensor | None  # float: added to the scores; bool: True for visible keys
+    dead: bool  # a row without visible keys yields NaN
 
 
 def place_attention(program: ExportedProgram) -> ExportedProgram:
-    """Softmax between two batched products becomes cpu::attention."""
+    """Replaces a softmax between two batched matrix multiplications by cpu::attention."""
     finder = _Finder(program)
     count = sum(finder.place(node) for node in calls(program, aten._softmax.default))
     if count:
-        note(program, f"{count} times attention became cpu::attention")
+        note(program, f"{count} attention patterns became cpu::attention")
     return program
 
 
 def _not(softmax: Node, reason: str) -> bool:
-    reject(softmax, f"no attention: {reason}")
+    reject(softmax, f"not fused into cpu::attention: {reason}")
     return False
 
 
@@ -54,27 +54,30 @@ class _Finder:
         self._weights = Weights(program)
 
     def place(self, softmax: Node) -> bool:
-        """Put the operator in the place of what surrounds a softmax; whether it did."""
+        """Replaces the pattern around a softmax by the operator. Returns whether the pattern matched."""
         value = softmax.meta["val"]
         if (
             softmax.args[1] not in (-1, value.dim() - 1)
             or value.dtype != torch.float32
             or value.dim() not in (3, 4)
         ):
-            return _not(softmax, "not of the last of 3 or 4 dimensions of float32")
+            return _not(
+                softmax, "it is not over the last dimension of a float32 tensor with 3 or 4 dimensions"
+            )
         product, safe = self._product_behind(softmax)
         scores = self._scores(softmax.args[0])
         if product is None or scores is None:
             return _not(
-                softmax, "no product before and behind it, with nothing but a scale and a mask between"
+                softmax,
+                "it is not between two matrix multiplications with only a scale and a mask",
             )
         for operand in (*scores.product.args[:2], product.args[1]):
             lift_dequantize(self._program, operand)
         lower_quantize(self._program, product)
         if isinstance(scores.mask, torch.Tensor) and softmax.graph is not self._program.graph:
-            return _not(softmax, "its mask is a constant, for which a branch has no place")
+            return _not(softmax, "its mask is a computed constant, which a branch cannot store")
         if scores.mask is not None and not _broadcasts(scores.mask, value):
-            return _not(softmax, "its mask is one for batch and heads together")
+            return _not(softmax, "its mask does not broadcast to [batch, heads, queries, keys]")
         if value.dim() == 3 and self._as_4d(product.args[1], value) is None:
             return self._place_flat(softmax, product, scores, safe)
         query, turned = scores.product.args[:2]
@@ -83,11 +86,15 @@ class _Finder:
         values = self._as_4d(product.args[1], value)
         end, guard = self._end(product, softmax, scores)
         if query is None or key is None or values is None or end is None or end.meta["val"].dim() != 4:
-            return _not(softmax, "queries, keys and values do not come as [batch, heads, tokens, depth]")
+            return _not(
+                softmax, "queries, keys and values do not have the shape [batch, heads, tokens, depth]"
+            )
         if scores.dead and not safe and guard is None and not self._some_key_seen(scores.mask):
-            return _not(softmax, "a row that sees no key is NaN here")
+            return _not(
+                softmax, "a row without visible keys yields NaN in the model and zeros in cpu::attention"
+            )
         if not _shapes_fit(query, key, values):
-            return _not(softmax, "the shapes of queries, keys and values do not agree")
+            return _not(softmax, "the shapes of queries, keys and values do not match")
         mask, causal = self._mask(scores.mask, value)
         order = [0, 2, 1, 3]
         given = [permute(one, order, end) for one in (query, self._ungrouped(key), self._ungrouped(values))]
@@ -102,7 +109,7 @@ class _Finder:
         return True
 
     def _place_flat(self, softmax: Node, product: Node, scores: _Scores, safe: bool) -> bool:
-        """The same where heads are a part of the batch: a head for each."""
+        """Replaces attention of rank 3, with the heads merged into the batch, by attention with one head."""
         query, scale = self._scaled(node_arg(scores.product, 0), scores.scale)
         turned, scale = self._scaled(node_arg(scores.product, 1), scale)
         if query is None or turned is None or turned.target is not aten.permute_copy.default:
@@ -135,10 +142,12 @@ class _Finder:
         replace(self._program, product, result)
         return True
 
-    # ---- behind the softmax ----
+    # ---- after the softmax ----
 
     def _product_behind(self, softmax: Node) -> tuple[Node | None, bool]:
-        """The product of the probabilities with the values; and whether rows that see no key were zeroed before."""
+        """Returns the multiplication with the values, and whether rows without visible keys are set to zero before
+        it.
+        """
         node, safe = softmax, False
         for _ in range(8):
             users = [user for user in node.users if user.target is not aten.full_like.default]
@@ -162,7 +171,9 @@ class _Finder:
         return self._weights.number(node) == 0
 
     def _end(self, product: Node, softmax: Node, scores: _Scores) -> tuple[Node | None, Node | None]:
-        """The four-dimensional result, behind the guard for rows that see nothing if there is one; and that guard."""
+        """Returns the four-dimensional result, after the guard for rows without visible keys if there is one, and that
+        guard.
+        """
         node = product
         if softmax.meta["val"].dim() == 4:
             if len(node.users) != 1 or next(iter(node.users)).target is not aten.view_copy.default:
@@ -182,7 +193,7 @@ class _Finder:
         return node, None
 
     def _is_unseen(self, node: object, scores: object, mask: object) -> bool:
-        """Whether a condition is "no key of the row may be seen": not any(mask), or all scores are -inf."""
+        """Whether a condition marks rows without visible keys: not any(mask), or all scores are -inf."""
         constant = self._weights.any(node)
         if constant is not None:
             return not bool(constant.any())
@@ -210,7 +221,7 @@ class _Finder:
     # ---- before the softmax ----
 
     def _scores(self, node: object) -> _Scores | None:
-        """A product, scaled and masked."""
+        """Matches a matrix multiplication that is scaled and masked."""
         scale, mask, dead = 1.0, None, False
         for _ in range(8):
             if not isinstance(node, Node):
@@ -240,7 +251,10 @@ class _Finder:
         return None
 
     def _filled(self, node: Node) -> tuple[Any, Node | torch.Tensor, bool] | None:
-        """The scores that a condition keeps, the others being filled; a mask; and whether a row of them alone is NaN."""
+        """Matches scores that a condition keeps or fills.
+
+        Returns the scores, the mask, and whether a fully filled row is NaN.
+        """
         condition, kept, other = node.args
         inverse = self._weights.number(kept) is not None
         if inverse:
@@ -256,7 +270,8 @@ class _Finder:
             return kept, torch.zeros(constant.shape).masked_fill(~constant, fill), False
         if math.isinf(fill):
             return kept, self._not(condition, node) if inverse else condition, True
-        # A row of such scores alone is their mean: they stay as far away as they were.
+        # The fill value is finite: a row of filled scores yields the mean of the values. The float mask keeps this
+        # result.
         val = condition.meta["val"].new_empty(condition.meta["val"].shape, dtype=torch.float32)
         zero = call(
             node, aten.full_like.default, (condition, 0.0), {"dtype": torch.float32}, val=val, like=node
@@ -271,20 +286,20 @@ class _Finder:
         return call(before, aten.logical_not.default, (condition,), val=val, like=before)
 
     def _sum(self, outer: Node | torch.Tensor, inner: Node | None) -> Node | None:
-        """Two masks that are added, as one."""
+        """Returns the sum of two masks, or None if they cannot be added."""
         if not isinstance(outer, Node) or inner is None:
             return None
         one, other = outer.meta["val"], inner.meta["val"]
         if one.dtype != torch.float32 or other.dtype != torch.float32 or max(one.dim(), other.dim()) > 4:
             return None
         if one.dim() == 4 and other.dim() == 3 and not same_size(other.shape[0], 1):
-            return None  # a batch of heads
+            return None  # the first dimension merges batch and heads
         later = max(outer, inner).next
         val = one.new_empty(torch.broadcast_shapes(one.shape, other.shape))
         return call(later, aten.add.Tensor, (inner, outer), val=val, like=inner)
 
     def _summands(self, node: Node) -> tuple[Any, Node | None]:
-        """The summand that leads to a product, and the other, a mask that broadcasts."""
+        """Splits an addition into the scores and a broadcast mask."""
         left, right = node.args[:2]
         for scores, mask in ((left, right), (right, left)):
             if (
@@ -297,7 +312,7 @@ class _Finder:
         return None, None
 
     def _number(self, node: Node) -> tuple[Any, float] | None:
-        """(value, factor) of a product with a number or a quotient by one."""
+        """Returns (value, factor) of a multiplication or a division by a constant, or None."""
         left, right = node.args[:2]
         number = self._weights.number(right)
         if number is not None:
@@ -308,7 +323,7 @@ class _Finder:
         return (right, number) if number is not None else None
 
     def _scaled(self, node: Node | None, scale: float) -> tuple[Node | None, float]:
-        """A value without the number that it is multiplied with."""
+        """Removes constant factors from a value and multiplies them into `scale`."""
         while node is not None and node.target in (aten.mul.Tensor, aten.div.Tensor):
             found = self._number(node)
             if found is None:
@@ -318,7 +333,7 @@ class _Finder:
         return node, scale
 
     def _as_4d(self, node: object, probabilities: torch.Tensor) -> Node | None:
-        """[batch, heads, rows, columns] of the operand of a batched product."""
+        """Returns the operand of a batched multiplication as [batch, heads, rows, columns], or None."""
         if not isinstance(node, Node):
             return None
         if (
@@ -337,7 +352,7 @@ class _Finder:
         return None
 
     def _turned(self, node: object, probabilities: torch.Tensor) -> Node | None:
-        """The keys, of which a product takes the transpose: [batch, heads, keys, columns]."""
+        """Returns the keys before their transposition, [batch, heads, keys, columns], or None."""
         source = self._as_4d(node, probabilities)
         if source is None:
             return None
@@ -346,12 +361,12 @@ class _Finder:
             return None
         order = [dim % 4 for dim in ints_arg(source, 1)]
         if order != [0, 1, 3, 2]:
-            # Heads and tokens changed places in the same permutation.
+            # The same permutation also exchanges heads and tokens.
             return permute(node_arg(source), [order[0], order[1], order[3], order[2]], checked(node, Node))
         return node_arg(source)
 
     def _ungrouped(self, node: Node) -> Node:
-        """Keys or values before they were repeated for the heads of a group."""
+        """Returns keys or values before they are repeated for the query heads of a group."""
         if node.target is not aten.view_copy.default or not isinstance(node.args[0], Node):
             return node
         expanded = node.args[0]
@@ -367,7 +382,7 @@ class _Finder:
     # ---- masks ----
 
     def _mask(self, mask: Node | torch.Tensor | None, scores: torch.Tensor) -> tuple[Node | None, bool]:
-        """The mask as an argument, and whether it is the causal one, which needs none."""
+        """Returns the mask argument, and whether the mask is causal and needs no argument."""
         if mask is None:
             return None, False
         constant = self._constant(mask)
@@ -387,7 +402,7 @@ class _Finder:
         return constant is not None and constant.dtype == torch.bool and bool(constant.any(-1).all())
 
     def _constant(self, value: Node | torch.Tensor) -> torch.Tensor | None:
-        """A value that depends on stored tensors alone."""
+        """Returns the value of a node that depends only on stored tensors, or None."""
         if isinstance(value, torch.Tensor):
             return value
         needed: list[Node] = []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: elementwise calls that feed each other. Out: `cpu::chain`, which computes them over blocks in the L1 cache and writes
-# the last result only.
-"""Connected elementwise calls become one operator."""
+# In: connected elementwise calls. Out: `cpu::chain`, which computes them in blocks that fit the L1 cache and stores
+# only the last result.
+"""Replaces connected elementwise calls by one operator."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MAX_INPUTS, _MAX_NUMBERS, _MAX_INSTRUCTIONS = (
     CONSTANTS[f"kMaxChain{of}"] for of in ("Inputs", "Numbers", "Instructions")
 )
 
-# Calls whose operands are tensors or numbers, all of them, and what they are called in a program.
+# Calls with only tensor or scalar operands -> their name in a chain program.
 _DIRECT: dict[Any, str] = {
     **{getattr(aten, name).default: name for name in ACTIVATIONS if name not in COMPOSED},
     **{getattr(getattr(aten, name), overload): name for name, _, overload in CHAIN_OPERATIONS},
 }
-# Of conditions alone.
+# Operators with boolean operands.
 _LOGICAL = {
     aten.logical_and.default: "logical_and", aten.bitwise_and.Tensor: "logical_and",
     aten.logical_or.default: "logical_or", aten.bitwise_or.Tensor: "logical_or",
@@ -41,7 +41,7 @@ _POWERS = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 
 
 class _Program:
-    """A program while it is written; the operands that it names are collected on the way."""
+    """Builds a chain program and collects its operands."""
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
@@ -64,11 +64,11 @@ class _Program:
         )
 
     def add(self, node: Node) -> None:
-        """Write what a call computes."""
+        """Writes the instructions of a call."""
         self._values[node] = _WRITERS[node.target](self, node)
 
     def operand(self, value: object) -> str:
-        """The word for an operand."""
+        """Returns the word for an operand, and adds the operand to its list if it is new."""
         if isinstance(value, Node) and value in self._values:
             return self._values[value]
         number = _number(self._weights, value)
@@ -83,23 +83,23 @@ class _Program:
         return self._values[read]
 
     def write(self, name: str, *operands: object) -> str:
-        """Write an instruction; operands are words, or what `operand` takes. Returns the word for its result."""
+        """Writes an instruction. Operands are words or values for `operand`. Returns the word for the result."""
         words = [one if isinstance(one, str) else self.operand(one) for one in operands]
         self._words += [name, *words]
         self._length += 1
         return f"v{self._length - 1}"
 
-    # ---- calls ----
+    # ---- writers of calls ----
 
     def direct(self, node: Node) -> str:
-        """A call that is an operation."""
+        """A call that is one instruction."""
         operands = list(node.args)
         if (alpha := node.kwargs.get("alpha", 1)) != 1:
             operands[1] = self.write("mul", operands[1], alpha)
         return self.write(_DIRECT[node.target], *operands)
 
     def clamp(self, node: Node) -> str:
-        """Bounds that are numbers; NaN stays."""
+        """Scalar bounds; NaN is propagated."""
         value: Any = node.args[0]
         low, high = list(node.args[1:]) + list(_BOUNDS[node.target][len(node.args) - 1 :])
         if low is not None:
@@ -107,7 +107,7 @@ class _Program:
         return value if high is None else self.write("minimum", value, high)
 
     def gelu(self, node: Node) -> str:
-        """Both forms."""
+        """The exact form or the tanh approximation."""
         return self.write("gelu_tanh" if node.kwargs.get("approximate") == "tanh" else "gelu", node.args[0])
 
     def leaky_relu(self, node: Node) -> str:
@@ -122,7 +122,7 @@ class _Program:
         return self.write("where", self.write("lt", x, 0), self.write("mul", curve, alpha), x)
 
     def pow(self, node: Node) -> str:
-        """Small whole exponents as products, and roots."""
+        """Small integer exponents as multiplications, and roots."""
         x, exponent = node.args[0], number_arg(node, 1)
         if exponent in _POWERS:
             return self.write(_POWERS[exponent], x)
@@ -140,7 +140,7 @@ _WRITERS: dict[Any, Callable[[_Program, Node], str]] = {
 
 
 def place_chains(program: ExportedProgram) -> ExportedProgram:
-    """Elementwise calls that only feed each other become cpu::chain, two or more each."""
+    """Replaces groups of two or more connected elementwise calls by cpu::chain."""
     weights = Weights(program)
     chains = members = 0
     for module in graph_modules(program):
@@ -150,12 +150,15 @@ def place_chains(program: ExportedProgram) -> ExportedProgram:
                 chains += 1
                 members += len(group)
     if chains:
-        note(program, f"{members} elementwise calls became {chains} times cpu::chain")
+        note(program, f"{members} elementwise calls became {chains} cpu::chain calls")
     return program
 
 
 def _groups(weights: Weights, nodes: list[Node]) -> dict[Node, list[Node]]:
-    """Last call -> the calls of its group, that one first: what a call yields is used in one group, or ends its own."""
+    """Returns last call -> the calls of its group, last call first.
+
+    All users of the other results are in the same group.
+    """
     ends: dict[Node, Node] = {}
     groups: dict[Node, list[Node]] = {}
     for node in reversed(nodes):
@@ -204,11 +207,11 @@ def _place(program: ExportedProgram, weights: Weights, end: Node, group: list[No
         node.graph.erase_node(node)
 
 
-# ---- what can be part of a chain ----
+# ---- conditions for calls in a chain ----
 
 
 def _is_fold(node: Node) -> bool:
-    """A sum, mean or maximum of float32 numbers over the last dimension."""
+    """Whether a node is a sum, mean or maximum of float32 elements over the last dimension."""
     if node.target not in _FOLDS or node.kwargs or _dtype(node) != torch.float32:
         return False
     x, dims = node.args[0], node.args[1] if len(node.args) > 1 else None
@@ -219,7 +222,7 @@ def _is_fold(node: Node) -> bool:
 
 
 def _is_elementwise(weights: Weights, node: Node) -> bool:
-    """A call that the kernel has an operation for, on float32 and conditions, in natural order."""
+    """Whether a node is an elementwise call that the kernel supports, on dense float32 and bool tensors."""
     if node.op != "call_function" or node.target not in _WRITERS or not _fits(node):
         return False
     value = node.meta.get("val")
@@ -236,7 +239,7 @@ def _is_elementwise(weights: Weights, node: Node) -> bool:
 
 
 def _fits(node: Node) -> bool:
-    """Arguments other than operands are such as can be written."""
+    """Whether the arguments other than the operands are supported."""
     kwargs = dict(node.kwargs)
     alpha, approximate = kwargs.pop("alpha", 1), kwargs.pop("approximate", "none")
     if kwargs or not isinstance(alpha, (int, float)) or approximate not in ("none", "tanh"):
@@ -252,7 +255,7 @@ def _fits(node: Node) -> bool:
 
 
 def _number(weights: Weights, value: object) -> float | None:
-    """An operand without dimensions that is known, and no condition."""
+    """Returns the value of a constant scalar operand, or None. Boolean constants are excluded."""
     if isinstance(value, Node) and (_dtype(value) in (None, torch.bool) or value.meta["val"].dim() != 0):
         return None
     return weights.number(value)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The stored tensors of a program, read and packed. A weight that several operators use is packed and stored once.
-"""`Weights`: what is constant in a program, and its packed forms."""
+# Reads and packs the stored tensors of a program. A weight that several operators use is packed and stored once.
+"""`Weights`: the constants of a program and their packed forms."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ Pack = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Weights:
-    """The constants of a program while a pass packs them."""
+    """The constants of a program, for passes that read and pack them."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self._program = program
         self._stored = constants(program)
-        # Placeholder -> the name in the user's model.
+        # Placeholder -> the parameter or buffer name in the user's model.
         self._names = {
             spec.arg.name: spec.target for spec in program.graph_signature.input_specs if spec.target
         }
         self._packed: dict[tuple[Node, Hashable], Node] = {}
 
     def get(self, value: object) -> torch.Tensor | None:
-        """The stored float32 tensor that a node stands for; None for anything else."""
+        """Returns the stored float32 tensor of a node, or None if the value is not a stored float32 tensor."""
         tensor = self._stored.get(value) if isinstance(value, Node) else None
         return tensor if tensor is not None and tensor.dtype == torch.float32 else None
 
     def weight(self, value: object) -> torch.Tensor | None:
-        """The same, and the stored tensor of 16 bits where a float32 value is made of it."""
+        """Returns the stored tensor of a node, or the stored 16-bit tensor if the node widens one to float32."""
         source = widened_from(value)
         return self.get(value) if source is None else self._stored.get(source)
 
     def widened(self, value: Node, before: Node) -> Node:
-        """A stored tensor as float32."""
+        """Returns `value` as float32, converted before `before` if its dtype is bfloat16 or float16."""
         if value.meta["val"].dtype is torch.float32:
             return value
         val = value.meta["val"].float()
@@ -48,20 +48,23 @@ class Weights:
         )
 
     def why_not(self, value: object, name: str = "weight") -> str | None:
-        """Why `get` has no tensor for a value."""
+        """Returns the reason why `get` returns no tensor for a value, or None."""
         tensor = self.any(value)
         if tensor is None:
-            return f"its {name} is no stored constant"
+            return f"its {name} is not a stored constant"
         return (
             None if tensor.dtype == torch.float32 else f"its {name} is {tensor.dtype}".replace("torch.", "")
         )
 
     def any(self, value: object) -> torch.Tensor | None:
-        """The same, of any dtype."""
+        """Returns the stored tensor of a node, of any dtype, or None."""
         return self._stored.get(value) if isinstance(value, Node) else None
 
     def number(self, value: object) -> float | None:
-        """The number that an argument is: itself, or a stored tensor of one element."""
+        """Returns the value of a scalar argument: a Python number, or a stored tensor of one element.
+
+        Otherwise None.
+        """
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)
         tensor = self._stored.get(value) if isinstance(value, Node) else None
@@ -70,7 +73,10 @@ class Weights:
         return float(tensor.item())
 
     def packed(self, node: Node, how: Hashable, pack: Pack) -> Node:
-        """The placeholder of `pack` of a stored tensor; `how` tells packings of one tensor apart."""
+        """Returns the placeholder of the packed tensor.
+
+        The key `how` identifies the packing among those of one tensor.
+        """
         key = node, how
         if key not in self._packed:
             tensor = pack(self._stored[widened_from(node) or node].detach())
@@ -79,12 +85,12 @@ class Weights:
         return self._packed[key]
 
     def packings(self) -> Iterator[tuple[Node, Hashable, Node]]:
-        """What was packed so far: the stored tensor, `how`, and its packed form."""
+        """Yields (stored tensor, `how`, packed tensor) for all packed tensors."""
         for (node, how), packed in self._packed.items():
             yield node, how, packed
 
     def add(self, name: str, tensor: torch.Tensor, like: Node, stored_as: str | None = None) -> Node:
-        """Stores a new tensor."""
+        """Stores a new tensor and returns its placeholder."""
         tensor = tensor.contiguous()
         node = add_constant(self._program, name, tensor, like, stored_as)
         self._stored[node] = tensor

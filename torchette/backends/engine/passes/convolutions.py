@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: convolutions of constant filters, channels first. Out: the engine's, on packed filters, between two permutations,
-# which `layouts.py` takes away where they meet.
+# In: convolutions with constant filters, channels first. Out: the operators of the engine with packed filters, between
+# two permutations, which `layouts.py` removes if they cancel.
 """Convolutions become `cpu::convolution`, `cpu::depthwise` or `cpu::transposed_convolution`."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ aten = torch.ops.aten
 
 
 def place_convolutions(program: ExportedProgram) -> ExportedProgram:
-    """Convolutions with a constant filter become the engine's, channels last."""
+    """Replaces convolutions with a constant filter by the engine's operators, channels last."""
     weights = Weights(program)
     count = 0
     for node in calls(program, aten.convolution.default):
@@ -45,7 +45,10 @@ def place_convolutions(program: ExportedProgram) -> ExportedProgram:
         else 0
     )
     if count:
-        note(program, f"{count} convolutions became the engine's, and {norms} batch norms filters of one tap")
+        note(
+            program,
+            f"{count} convolutions run on the engine, and {norms} batch norms became depthwise filters of one tap",
+        )
     return program
 
 
@@ -53,7 +56,9 @@ _BATCH_NORMS = (aten._native_batch_norm_legit_no_training.default,)
 
 
 def _place_batch_norm(weights: Weights, program: ExportedProgram, node: Node) -> bool:
-    """A batch norm that no convolution took up is a filter of one tap for each channel."""
+    """Replaces a batch norm that was not folded into a convolution by a depthwise filter of one tap for each
+    channel.
+    """
     x, *stored, _, _ = node.args
     eps = number_arg(node, len(node.args) - 1)
     scale, shift, mean, variance = (weights.get(value) for value in stored)
@@ -81,7 +86,7 @@ def _place_batch_norm(weights: Weights, program: ExportedProgram, node: Node) ->
 
 
 def only_result(node: Node) -> Node | None:
-    """What stands for the value: the node, or the first of its results where nobody reads the others."""
+    """Returns the node of the first result, or None if another result is read."""
     if isinstance(node.meta["val"], torch.Tensor):
         return node
     results = [user for user in node.users if user.target is operator.getitem and user.args[1] == 0]
@@ -95,21 +100,19 @@ def _placed(weights: Weights, node: Node) -> Node | None:
     groups = int_arg(node, 8)
     filter_values = weights.weight(filters)
     if filter_values is None or not isinstance(filters, Node) or not isinstance(x, Node):
-        reject(node, weights.why_not(filters, "filter") or "its image is a number")
+        reject(node, weights.why_not(filters, "filter") or "its image is not a tensor")
         return None
     if bias is not None and weights.get(bias) is None:
         reject(node, weights.why_not(bias, "bias") or "")
         return None
     spatial = filter_values.dim() - 2
     if x.meta["val"].dim() != spatial + 2 or not 1 <= spatial <= 3:
-        reject(node, "its image has no batch, or not one to three dimensions")
+        reject(node, "its image has no batch dimension, or not one to three spatial dimensions")
         return None
     where = [each(ints_arg(node, place), spatial) for place in (3, 4, 5)]
     outputs = filter_values.shape[1] * groups if transposed else filter_values.shape[0]
     if transposed and outputs == groups > 1:
-        reject(
-            node, "nothing to gain: it is transposed and has a group for each channel, products of one column"
-        )
+        reject(node, "nothing to gain: it is transposed with one output channel per group")
         return None
     if not transposed:
         x, where[1] = _without_zeros(x, where[1])
@@ -144,12 +147,15 @@ def _pack_filters(tensor: torch.Tensor, groups: int) -> torch.Tensor:
     )
 
 
-# As images have. With more, `cpu::convolution` reads long runs of channels; where it begins to win was not measured.
+# The number of channels of usual images. `cpu::convolution` is faster for many channels; the break-even was not
+# measured.
 _FEW_CHANNELS = 4
 
 
 def _is_planar(image: Node) -> bool:
-    """Few channels, as the user gives them or moved about: not what another convolution makes."""
+    """Whether an image has few channels and is a model input, possibly moved or changed elementwise, not a layer's
+    result.
+    """
     value = image.meta["val"]
     if value.shape[1] > _FEW_CHANNELS:
         return False
@@ -167,7 +173,7 @@ def _is_planar(image: Node) -> bool:
 
 
 def _without_zeros(x: Node, padding: list[int]) -> tuple[Node, list[int]]:
-    """The image within a frame of zeros that is as wide on both sides, and the padding with it."""
+    """Merges symmetric zero padding before a convolution into its padding. Returns the image and the padding."""
     if x.target is not aten.constant_pad_nd.default or ops.argument(x, "value") != 0:
         return x, padding
     source, amounts = x.args[0], list_arg(x, 1)
@@ -181,5 +187,5 @@ def _without_zeros(x: Node, padding: list[int]) -> tuple[Node, list[int]]:
 
 
 def each(given: Sequence[int], spatial: int) -> list[int]:
-    """A number for each spatial dimension, where one may stand for all."""
+    """Expands a single value to one value for each spatial dimension."""
     return list(given) * spatial if len(given) == 1 else list(given)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: products of a matrix of stored integers with a tensor that is quantized while the model runs, as PT2E and torchao spell
-# it in core operators. Out: `cpu::quantize_rows`, once for all readers, and `cpu::dynamic_linear`.
-"""Linear layers on dynamically quantized inputs become `cpu::dynamic_linear`."""
+# In: matrix multiplications of stored integers with an input that is quantized at run time, as PT2E and torchao express
+# it in core operators. Out: `cpu::quantize_rows`, once for all users of the input, and `cpu::dynamic_linear`.
+"""Replaces linear layers with dynamically quantized inputs by `cpu::dynamic_linear`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ cpu = torch.ops.cpu
 
 _EXACT = (torch.float32, torch.float64)
 _SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
-_TINY = 2.0**-126  # of a smaller scale no float is the inverse
+_TINY = 2.0**-126  # the reciprocal of a smaller scale overflows
 
 
 class Scheme(NamedTuple):
-    """What follows the input in the arguments of `cpu::quantize_rows`."""
+    """The arguments of `cpu::quantize_rows` after the input."""
 
     low: int
     high: int
@@ -43,7 +43,7 @@ class Scheme(NamedTuple):
 
 
 class Quantized(NamedTuple):
-    """A tensor, how it is quantized, and its formulas: of its numbers, their zero points and their scales."""
+    """A quantized tensor: its scheme, and the formulas of its integers, zero points and scales."""
 
     x: Node
     scheme: Scheme
@@ -53,7 +53,7 @@ class Quantized(NamedTuple):
 
 
 def place_dynamic_linears(program: ExportedProgram) -> ExportedProgram:
-    """Products of stored integers with what is quantized while the model runs become cpu::dynamic_linear."""
+    """Replaces multiplications of stored integers with dynamically quantized inputs by cpu::dynamic_linear."""
     if not any(True for _ in calls(program, aten.amax.default)):
         return program
     placer = _Placer(program)
@@ -89,7 +89,7 @@ class _Placer:
             return self._of_floats(node, x, weight, bias)
         return node.target is aten.mm.default and self._of_integers(node, x, weight)
 
-    # ---- dequantized, then multiplied ----
+    # ---- layers that dequantize the input before the multiplication ----
 
     def _of_floats(self, node: Node, x: Node, weight: Node, bias: object) -> bool:
         if weight in self._stored or x.target is not aten.mul.Tensor:
@@ -102,7 +102,7 @@ class _Placer:
         if formulas.of(x) != formulas.make(
             "mul", formulas.make("sub", found.numbers, found.zero), found.scale
         ):
-            reject(node, "its input is not quantized as cpu::quantize_rows does it")
+            reject(node, "its input is not quantized like the results of cpu::quantize_rows")
             return False
         if weight not in self._packed:
             self._packed[weight] = packed_weight(self._weights, self._stored, node, weight)
@@ -110,18 +110,22 @@ class _Placer:
         if packed is None:
             return False
         if bias is not None and not self._is_bias(bias, packed.outputs):
-            reject(node, self._weights.why_not(bias, "bias") or "its bias is no vector of the outputs")
+            reject(
+                node,
+                self._weights.why_not(bias, "bias") or "its bias does not have one element for each output",
+            )
             return False
         return self._emit(node, node, found, packed, bias)
 
-    # ---- multiplied, then scaled ----
+    # ---- layers that multiply integers and scale the result ----
 
     def _of_integers(self, node: Node, x: Node, weight: Node) -> bool:
-        """mm of whole numbers, and the products with the scales that follow it."""
+        """Replaces an mm of integers and the multiplications with scales that follow it."""
         matrix, lift = self._stored.get(weight), self._lift(node, x, weight)
         product: Node | None = node
         if lift:
-            # Where the processor has only products of unsigned by signed bytes, torchao lifts the numbers, and lowers the sums.
+            # On processors that only multiply uint8 by int8, torchao adds an offset to the inputs and subtracts it from
+            # the results.
             product, x = _only_user(node, aten.sub.Tensor), _before(_before(x).args[0]).args[0]
         end = _only_user(product, aten._to_copy.default)
         if (
@@ -143,7 +147,7 @@ class _Placer:
         if formulas.of(numbers) != found.numbers or not same_size(x.meta["val"].shape[-1], depth):
             return False
         below = _only_user(end, aten.sub.Tensor)
-        if below is not None:  # less zero scale * the sums of the weights
+        if below is not None:  # subtracts zero * scale * (sums of the weights)
             end, taken = below, below.args[1]
             if not isinstance(taken, Node) or taken.target is not aten.mul.Tensor:
                 return False
@@ -160,9 +164,9 @@ class _Placer:
         if factors is None or factors.dtype is not torch.float32:
             return False
         if matrix.numel() == 0 or matrix.min() < -128 or matrix.max() > 127 or depth > MAX_DEPTH:
-            reject(node, "its weight has more than 8 bits, or its sums more than 32")
+            reject(node, "its weight needs more than 8 bits, or its accumulators need more than 32 bits")
             return False
-        # The result has the shape of x again, and may have a bias then.
+        # The result is reshaped to the leading dimensions of x. A bias may follow.
         sizes, bias, last = (*found.x.meta["val"].shape[:-1], outputs), None, None
         while end is not None:
             if same_shape(end.meta["val"].shape, sizes):
@@ -181,7 +185,7 @@ class _Placer:
                 break
             end = user
         if last is None:
-            reject(node, "its rows are put into another shape")
+            reject(node, "its result is reshaped to other leading dimensions")
             return False
         scales = factors.detach().reshape(-1, 1).expand(outputs, 1)
         stored = Scaled(matrix.detach().t().to(torch.int8), scales)
@@ -189,7 +193,7 @@ class _Placer:
         return packed is not None and self._emit(node, last, found, packed, bias)
 
     def _lift(self, node: Node, x: Node, weight: Node) -> int:
-        """What is added to the numbers before they become unsigned bytes, and taken from the sums; 0 for nothing."""
+        """Returns the offset that is added to the inputs to make them uint8 and subtracted from the results, or 0."""
         cast, matrix = _before(x), self._stored.get(weight)
         if cast.target is not aten._to_copy.default or cast.meta["val"].dtype is not torch.uint8:
             return 0
@@ -202,12 +206,12 @@ class _Placer:
         return int(by) if same and isinstance(add.args[0], Node) else 0
 
     def _row(self, value: object, outputs: int) -> torch.Tensor | None:
-        """A stored number for each output, or for all."""
+        """Returns a stored tensor of one element, or of one element for each output, or None."""
         stored = self._stored.get(value) if isinstance(value, Node) else None
         fits = stored is not None and (stored.numel() == 1 or stored.numel() == stored.shape[-1] == outputs)
         return stored if fits else None
 
-    # ---- what is common to both ----
+    # ---- shared by both forms ----
 
     def _is_bias(self, value: object, outputs: int) -> bool:
         stored = self._weights.get(value)
@@ -215,7 +219,7 @@ class _Placer:
 
     def _emit(self, node: Node, end: Node, found: Quantized, packed: Packed, bias: object) -> bool:
         if packed.group > MAX_DEPTH:
-            reject(node, "its sums need more than 32 bits")
+            reject(node, "its accumulators need more than 32 bits")
             return False
         if (found.x, found.scheme) not in self.rows:
             val = found.x.meta["val"]
@@ -233,7 +237,7 @@ class _Placer:
         return True
 
     def _quantized(self, scale: object, above: object) -> Quantized | None:
-        """What has this scale, and numbers of which these are made."""
+        """Returns the quantized tensor with this scale and these integers, or None."""
         for reduction in _reductions(scale):
             x = reduction.args[0]
             if not isinstance(x, Node) or x.meta["val"].dtype is not torch.float32:
@@ -247,12 +251,14 @@ class _Placer:
 
 
 def _is_column(node: object) -> bool:
-    """Whether a matrix has one number in each row."""
+    """Whether a value is a matrix with one column."""
     return isinstance(node, Node) and node.meta["val"].dim() == 2 and same_size(node.meta["val"].shape[1], 1)
 
 
 def _only_user(node: Node | None, target: object) -> Node | None:
-    """The one user of a node but for views, where it is such a call with the node as its first operand."""
+    """Returns the only user of a node, views skipped, if it is a call of `target` with the node as its first
+    operand.
+    """
     while node is not None and len(node.users) == 1:
         (user,) = node.users
         if user.target is target:
@@ -264,7 +270,7 @@ def _only_user(node: Node | None, target: object) -> Node | None:
 
 
 def _before(node: object) -> Any:
-    """What views and casts of whole numbers stand behind."""
+    """Skips views and casts between integer dtypes."""
     while isinstance(node, Node) and (
         node.target is aten.view_copy.default
         or (node.target is aten._to_copy.default and node.meta["val"].dtype in _SIGNED)
@@ -274,7 +280,7 @@ def _before(node: object) -> Any:
 
 
 def _first_after(x: Node) -> Node:
-    """Where x is computed already: what is quantized there can be read by all readers of x."""
+    """Returns the first node after x, so that all users of x can read a value that is inserted there."""
     first = x.next
     while first.op == "placeholder":
         first = first.next
@@ -282,7 +288,7 @@ def _first_after(x: Node) -> Node:
 
 
 def _reductions(scale: object) -> Iterator[Node]:
-    """The maxima near a value."""
+    """Yields the amax calls that a value depends on, within a limited number of calls."""
     waiting: list[Any] = [scale]
     seen: set[Node] = set()
     while waiting and len(seen) < 16:
@@ -298,9 +304,9 @@ def _reductions(scale: object) -> Iterator[Node]:
 
 # ---- formulas ----
 
-_DEEPEST = 32  # calls from a dequantized tensor to the one it is made of
+_DEEPEST = 32  # maximum number of calls between a tensor and its dequantized form
 
-Formula = int  # equal for equal formulas of one tensor
+Formula = int  # an index; equal formulas of one tensor have equal indices
 
 _POINTWISE = {
     aten.add.Tensor: "add", aten.sub.Tensor: "sub", aten.mul.Tensor: "mul", aten.div.Tensor: "div",
@@ -311,10 +317,10 @@ _COMMUTE = ("add", "mul", "minimum", "maximum")
 
 
 class _Formulas:
-    """What values are of a tensor x, however they are spelled.
+    """Computes the formulas of values that depend on a tensor x, so that equal computations have equal formulas.
 
-    A formula stands for the same numbers, bit for bit, as the calls that it is read from. Values that have x's shape and
-    such that have one number for each range are told apart by checks of their shapes.
+    A formula describes the same computation, bit for bit, as the calls that it is derived from. A formula does not record
+    whether a value has the shape of x or one element for each range; callers check the shapes.
     """
 
     def __init__(self, x: Node, stored: dict[Node, torch.Tensor]) -> None:
@@ -326,7 +332,10 @@ class _Formulas:
         self._known: dict[Node, Formula | None] = {x: self.make("x")}
 
     def make(self, kind: str, *parts: Any) -> Formula:
-        """The formula of an operation on formulas; what changes no bit of the integers in the end is left out."""
+        """Returns the formula of an operation.
+
+        Identities such as x + 0 and x * 1 are simplified; they do not change the integers.
+        """
         if kind in _COMMUTE:
             parts = tuple(sorted(parts))
         if kind in ("add", "sub") and self._is_number(parts[-1], 0.0):
@@ -346,7 +355,7 @@ class _Formulas:
         return self._tuples[formula] == ("number", value)
 
     def of(self, value: object) -> Formula | None:
-        """The formula of a value; None if it has none."""
+        """Returns the formula of a value, or None."""
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return self.make("number", float(value))
         if not isinstance(value, Node):
@@ -373,11 +382,11 @@ class _Formulas:
             return self._extreme(node)
         if target is aten.view_copy.default:
             part = self.of(node.args[0])
-            # of one number for each range, in their order
+            # A view of one value for each range keeps their order.
             return None if part is None or self._has_x(part) else part
         if target is aten._to_copy.default:
             part = self.of(node.args[0])
-            # float64 has every float32, and nothing is computed in it
+            # float64 represents every float32 value, and no arithmetic runs in float64.
             kept = set(node.kwargs) <= {"dtype"} and (val.dtype in _EXACT or self._fits(part, val.dtype))
             return part if part is not None and kept else None
         if target is aten.clamp.default:
@@ -394,7 +403,7 @@ class _Formulas:
         return None if None in parts else self.make(_POINTWISE[target], *parts)
 
     def _extreme(self, node: Node) -> Formula | None:
-        """The least or the greatest number of each row of x, or of all."""
+        """Matches the minimum or maximum of each row of x, or of all elements."""
         rank = self._x.meta["val"].dim()
         given = node.args[1] if len(node.args) > 1 else []
         reduced = [given] if isinstance(given, int) else ints_arg(node, 1) if given else []
@@ -405,7 +414,9 @@ class _Formulas:
         return self.make(kind, "row" if dims == {rank - 1} and rank > 1 else "whole")
 
     def _is_even(self, node: Node) -> bool:
-        """Whether no operand is broadcast but for numbers, and what is of a range to the range's numbers."""
+        """Whether operands broadcast only if they are scalars, or values of a range that apply to the elements of that
+        range.
+        """
         shape = node.meta["val"].shape
         for arg in node.args:
             part = self.of(arg)
@@ -422,7 +433,7 @@ class _Formulas:
         return True
 
     def _of_whole(self, formula: Formula) -> bool:
-        """Whether a value has one number, of all of x."""
+        """Whether a value is a scalar that is computed from all elements of x."""
         kind, *parts = self._tuples[formula]
         if kind in ("amin", "amax"):
             return parts == ["whole"]
@@ -438,7 +449,7 @@ class _Formulas:
         return [] if kind in ("number", "amin", "amax") else parts[:1] if kind == "clamp" else parts
 
     def _fits(self, formula: Formula | None, dtype: torch.dtype) -> bool:
-        """Whether a value is whole, and within a type's range."""
+        """Whether a value is an integer within the range of a dtype."""
         if formula is None or dtype.is_floating_point or dtype is torch.bool or dtype.is_complex:
             return False
         info, (kind, *parts) = torch.iinfo(dtype), self._tuples[formula]
@@ -457,8 +468,12 @@ class _Formulas:
         return kind == "round" or (kind in ("add", "sub") and all(map(self._is_whole, parts)))
 
     def quantized(self, scale: object, above: object) -> Quantized | None:
-        """How x is quantized where these are the scale, max(spread / steps, epsilon), and the numbers, or what is left of
-        them without their zero point."""
+        """Returns how x is quantized, or None if the pattern does not match.
+
+        Args:
+            scale: must be max(spread / steps, epsilon).
+            above: the integers, or the integers minus their zero point.
+        """
         given, numbers = self.of(scale), self.of(above)
         if given is None or numbers is None:
             return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the engine's linear layers and convolutions, followed by an addition or an activation. Out: the operator does both
-# before it writes its result.
-"""Additions and activations join the operator before them."""
+# In: linear layers and convolutions of the engine, followed by an addition or an activation. Out: operators that apply
+# the addition and the activation to the result before they store it.
+"""Fuses additions and activations into the preceding operator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchette.exir.graph import call, calls, note, replace, same_shape
 aten = torch.ops.aten
 cpu = torch.ops.cpu
 
-# Operators with the arguments `residual` and `activation`, which is the last.
+# Operators with the arguments `residual` and `activation`; `activation` is the last argument.
 _OPERATORS = (
     cpu.linear.default,
     cpu.dynamic_linear.default,
@@ -30,7 +30,7 @@ _OPERATORS = (
 
 
 def fuse_epilogues(program: ExportedProgram) -> ExportedProgram:
-    """Additions and activations join the operator before them."""
+    """Fuses additions and activations into the preceding linear layer or convolution."""
     residuals = activations = 0
     known = Activations(program)
     for node in calls(program, *_OPERATORS):
@@ -39,7 +39,9 @@ def fuse_epilogues(program: ExportedProgram) -> ExportedProgram:
         finished = _add_activation(program, known, added)
         activations += finished is not added
     if residuals or activations:
-        note(program, f"{residuals} additions and {activations} activations joined the operator before them")
+        note(
+            program, f"{residuals} additions and {activations} activations fused into the preceding operator"
+        )
     return program
 
 
@@ -68,7 +70,7 @@ def _add_activation(program: ExportedProgram, known: Activations, node: Node) ->
 
 
 def _move(program: ExportedProgram, node: Node, end: Node, args: tuple[Any, ...]) -> Node:
-    """Let a call with these arguments take the place of `end`; what led to it is dead code now."""
+    """Replaces `end` by a call of `node`'s operator with these arguments. The calls between them become dead code."""
     new = call(end, node.target, args, val=node.meta["val"], like=node)
     replace(program, end, new)
     return new

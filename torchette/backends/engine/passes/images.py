@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: pools, resizes and norms, channels first, in a program with convolutions of the engine. Out: the engine's,
-# between two permutations, which `layouts.py` takes away where they meet.
-"""What stands between convolutions takes its channels last, too."""
+# In: pools, resizes and norms, channels first, in a program with convolutions of the engine. Out: the operators of the
+# engine between two permutations, which `layouts.py` removes if they cancel.
+"""Replaces pools, resizes and norms between convolutions by operators with channels last."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _CONVOLUTIONS = (
 
 
 def place_images(program: ExportedProgram) -> ExportedProgram:
-    """Pools, resizes and norms between convolutions become the engine's."""
+    """Replaces pools, resizes and norms by the engine's operators if the program has convolutions of the engine."""
     if next(calls(program, *_CONVOLUTIONS), None) is None:
         for node in calls(program, *_RULES):
-            reject(node, "nothing to gain: there is no convolution beside it")
-        return program  # permutations would be in vain
+            reject(node, "nothing to gain: the program has no convolution")
+        return program  # permutations would not cancel
     count = 0
     for node in calls(program, *_RULES):
         x, result, found = node.args[0], only_result(node), _RULES[node.target](node)
         if not isinstance(x, Node) or x.meta["val"].dtype != torch.float32 or result is None or found is None:
-            reject(node, "it is not float32, its other results are read, or it has several images")
+            reject(node, "it is not float32, its other results are read, or its batch size is not 1")
             continue
         target, args = found
         val = permuted(result.meta["val"], [0, *range(2, result.meta["val"].dim()), 1])
@@ -49,13 +49,13 @@ def place_images(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-# ---- what each becomes: an operator, and its arguments behind the image ----
+# ---- rules: the operator that replaces each call, and its arguments after the image ----
 
 Placed = tuple[Any, tuple[Any, ...]] | None
 
 
 def _filled(node: Node, defaults: list[Any]) -> list[Any]:
-    """The arguments behind the first; `defaults` are all of them."""
+    """Returns the arguments after the first one, completed with `defaults`."""
     return [*node.args[1:], *defaults[len(node.args) - 1 :]]
 
 
@@ -86,7 +86,7 @@ def _group_norm(node: Node) -> Placed:
 
 
 def _instance_norm(node: Node) -> Placed:
-    """Of one image: torch puts the channels of several into one."""
+    """Supports a batch of one image, because torch merges the batch into the channels."""
     x, weight, bias, _, _, eps = node.args
     batch, channels = checked(x, Node).meta["val"].shape[:2]
     return (cpu.group_norm.default, (weight, bias, channels, eps)) if same_size(batch, 1) else None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a graph with quantize and dequantize, as PT2E leaves it. Out: the layers between them as the engine's, on whole
-# numbers of 8 bits; what quantizes and dequantizes beside them as the engine's as well.
-"""Quantized layers become `cpu::quantized_linear` and its like."""
+# In: a graph with quantize and dequantize nodes from PT2E. Out: the layers between them as operators of the engine on
+# 8-bit integers, and the remaining quantize and dequantize nodes as operators of the engine.
+"""Replaces quantized layers by `cpu::quantized_linear` and similar operators."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from torchette.schema.engine import CONSTANTS
 aten = torch.ops.aten
 cpu = torch.ops.cpu
 
-# By name: torch declares them only where its quantization has been imported.
+# Compared by name, because torch declares these operators only after its quantization module is imported.
 _QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 _DEQUANTIZE_CHANNELS = "quantized_decomposed.dequantize_per_channel.default"
 
 MAX_DEPTH = CONSTANTS["kMaxIntegerDepth"]
-"""The largest number of products of 8-bit integers whose sum fits into 32 bits."""
+"""Maximum number of 8-bit multiplications that a 32-bit accumulator can sum without overflow."""
 _MAX_DEPTHWISE_TAPS = CONSTANTS["kMaxDepthwiseTaps"]
 _MAX_POOL_ELEMENTS = CONSTANTS["kMaxPoolElements"]
 
 
 class Scheme(NamedTuple):
-    """What a tensor of whole numbers stands for: (q - zero) scale, of low <= q <= high."""
+    """Affine quantization: real = (q - zero) * scale, low <= q <= high."""
 
     scale: float
     zero: int
@@ -54,14 +54,14 @@ class Scheme(NamedTuple):
 
 
 class Quantized(NamedTuple):
-    """A value that is stored as whole numbers."""
+    """A value that is stored as integers."""
 
     node: Node
     scheme: Scheme
 
 
 def place_integers(program: ExportedProgram) -> ExportedProgram:
-    """Layers between dequantize and quantize become the engine's, on integers."""
+    """Replaces layers between dequantize and quantize by the engine's integer operators."""
     if not any(str(node.target) in (_QUANTIZE, _DEQUANTIZE) for node in calls(program)):
         return program
     placer = _Placer(program)
@@ -83,10 +83,12 @@ class _Placer:
         self._program = program
         self._weights = Weights(program)
 
-    # ---- quantize and dequantize go to where the arithmetic is ----
+    # ---- move quantize and dequantize next to the arithmetic ----
 
     def scheme(self, node: object) -> Scheme | None:
-        """Of a call that quantizes or dequantizes a whole tensor to or from 8 bits."""
+        """Returns the scheme of a call that quantizes or dequantizes a tensor with one scale to or from 8-bit integers, or
+        None.
+        """
         if not isinstance(node, Node) or str(node.target) not in (_QUANTIZE, _DEQUANTIZE):
             return None
         dtype = node.args[5]
@@ -101,7 +103,7 @@ class _Placer:
         return Scheme(float(scale), int(zero), int(low), int(high), dtype)
 
     def source(self, node: object) -> Quantized | None:
-        """The whole numbers that a value is dequantized from, unless they are a stored weight."""
+        """Returns the integers that a value is dequantized from, or None. Stored weights are excluded."""
         scheme = self.scheme(node)
         if (
             not isinstance(node, Node)
@@ -113,7 +115,7 @@ class _Placer:
         return Quantized(node_arg(node), scheme)
 
     def quantize(self, x: Node, like: Node, before: Node) -> Node:
-        """`x` quantized as `like` quantizes; nothing where it is dequantized from the same."""
+        """Quantizes `x` like `like`. Returns the integers of `x` if it is dequantized with the same scheme."""
         found = self.source(x)
         if found is not None and found.scheme == self.scheme(like):
             return found.node
@@ -121,7 +123,7 @@ class _Placer:
         return call(before, like.target, (x, *like.args[1:]), dict(like.kwargs), val=val, like=like)
 
     def sink(self, node: Node) -> None:
-        """Move elements of whole numbers instead of what they stand for."""
+        """Moves a dequantize behind a call that moves elements, so that the call moves integers."""
         found = [self.source(x) for x in _moved(node)]
         sources = [source for source in found if source is not None]
         if not found or len(sources) < len(found) or len({source.scheme for source in sources}) > 1:
@@ -136,7 +138,7 @@ class _Placer:
         )
 
     def raise_(self, node: Node) -> None:
-        """Quantize before elements are moved, not behind."""
+        """Moves a quantize before a call that moves elements."""
         if str(node.target) != _QUANTIZE or self.scheme(node) is None:
             return
         mover = node_arg(node)
@@ -150,15 +152,18 @@ class _Placer:
                 self.raise_(part)
 
     def move(self, node: Node, parts: list[Node], before: Node | None = None) -> Node:
-        """A call that moves elements, of other tensors."""
+        """Repeats a call that moves elements with other operands."""
         args = (parts, *node.args[1:]) if node.target is aten.cat.default else (parts[0], *node.args[1:])
         val = node.meta["val"].to(parts[0].meta["val"].dtype)
         return call(before or node, node.target, args, dict(node.kwargs), val=val, like=node)
 
-    # ---- what stands before a quantize ----
+    # ---- operators that end in a quantize ----
 
     def place(self, node: Node) -> bool:
-        """Put an operator on whole numbers in the place of a quantize and of what computes its operand."""
+        """Replaces a quantize and the operator that computes its operand by one integer operator.
+
+        Returns whether it did.
+        """
         scheme, source = self.scheme(node), node.args[0]
         if scheme is None or not isinstance(source, Node):
             return False
@@ -176,7 +181,7 @@ class _Placer:
         return True
 
     def place_rest(self, node: Node) -> bool:
-        """What quantizes or dequantizes beside layers that stay."""
+        """Replaces a quantize or dequantize that is not part of an integer operator by the engine's operator."""
         scheme = self.scheme(node)
         if scheme is None:
             return False
@@ -192,7 +197,7 @@ class _Placer:
         return True
 
     def _pooled(self, source: Node, scheme: Scheme, node: Node) -> Node | None:
-        """The greatest of whole numbers is that of what they stand for: what is pooled is quantized before."""
+        """Quantizes before a max pool instead of after it: quantization is monotonic and preserves the maximum."""
         pool = source.args[0] if source.target is operator.getitem else None
         if not isinstance(pool, Node) or pool.target is not aten.max_pool2d_with_indices.default:
             return None
@@ -210,7 +215,7 @@ class _Placer:
         return channels_first(placed, before=node)
 
     def _looked_up(self, node: Node, scheme: Scheme) -> Node | None:
-        """Any function of one tensor of 8 bits, element by element, is a table."""
+        """Replaces an elementwise function of one 8-bit tensor by a lookup table."""
         leaves: set[Node] = set()
         if not self._function(node_arg(node), leaves, set()):
             return None
@@ -229,7 +234,10 @@ class _Placer:
         return call(node, cpu.lookup.default, (found.node, stored), val=node.meta["val"], like=node)
 
     def _function(self, node: Node, leaves: set[Node], seen: set[Node]) -> bool:
-        """Collects the dequantized tensors that a value is computed from; whether it is, element by element."""
+        """Collects the dequantized tensors that a value depends on.
+
+        Returns False if the computation is not elementwise.
+        """
         if node in seen:
             return True
         seen.add(node)
@@ -250,7 +258,7 @@ class _Placer:
     # ---- layers ----
 
     def weight(self, value: object) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Whole numbers [N, ...] of 8 bits without a zero point, and the scale of each of the N, of a dequantized weight."""
+        """Returns int8 values [N, ...] with zero point 0 and float64 scales [N] of a dequantized weight, or None."""
         if not isinstance(value, Node):
             return None
         stored = self._weights.any(value.args[0]) if value.op == "call_function" and value.args else None
@@ -282,7 +290,7 @@ class _Placer:
         return stored.detach() if stored is not None and stored.shape == (outputs,) else None
 
     def linear(self, node: Node, scheme: Scheme) -> Node | None:
-        """A product with a dequantized matrix."""
+        """A matrix multiplication with a dequantized weight."""
         x, weight, bias = operands(node)
         if node.target is not aten.linear.default:
             turned = isinstance(weight, Node) and weight.target is aten.permute_copy.default
@@ -291,7 +299,10 @@ class _Placer:
             weight = weight.args[0]
         found, given = self.source(x), self.weight(weight)
         if node.kwargs or found is None or given is None or found.scheme.dtype != scheme.dtype:
-            reject(node, "its input and its weight are not both dequantized from 8 bits")
+            reject(
+                node,
+                "its input and its weight are not both dequantized from 8-bit integers of the same dtype",
+            )
             return None
         whole, scales = given
         outputs, inputs = whole.shape
@@ -299,7 +310,9 @@ class _Placer:
         if (bias is not None and values is None) or whole.dim() != 2 or inputs > MAX_DEPTH:
             reject(
                 node,
-                "its bias is no stored vector" if inputs <= MAX_DEPTH else "its sums need more than 32 bits",
+                "its bias is not a stored vector"
+                if inputs <= MAX_DEPTH
+                else "its accumulators need more than 32 bits",
             )
             return None
         terms = requantization_terms(whole, values, scales * found.scheme.scale, scheme.scale, 1)
@@ -314,7 +327,10 @@ class _Placer:
         groups = int_arg(node, 8)
         found, given = self.source(x), self.weight(filters)
         if found is None or given is None or transposed or found.scheme.dtype != scheme.dtype:
-            reject(node, "it is transposed, or its image and its filter are not both dequantized from 8 bits")
+            reject(
+                node,
+                "it is transposed, or its image and its filter are not both dequantized from 8-bit integers",
+            )
             return None
         whole, scales = given
         outputs, channels, *kernel = whole.shape
@@ -323,7 +339,7 @@ class _Placer:
         if (bias is not None and values is None) or depth > MAX_DEPTH or image_val.dim() != whole.dim():
             reject(
                 node,
-                "its bias is no stored vector, its image has no batch, or its sums need more than 32 bits",
+                "its bias is not a stored vector, its image has no batch dimension, or its accumulators need more than 32 bits",
             )
             return None
         spatial = len(kernel)
@@ -353,13 +369,13 @@ class _Placer:
         )
 
     def mean(self, node: Node, scheme: Scheme) -> Node | None:
-        """The mean over all dimensions but the first two, or but the first and the last."""
+        """The mean over all dimensions except the first two, or except the first and the last."""
         x, dims, keeps = node_arg(node), ops.argument(node, "dim"), ops.argument(node, "keepdim", False)
         rank = x.meta["val"].dim()
         dims = sorted(d % rank for d in dims or ())
         found, last = self.source(x), dims == list(range(1, rank - 1))
         if found is None or not 3 <= rank <= 5 or not (last or dims == list(range(2, rank))):
-            reject(node, "it is no mean over an image that is dequantized from 8 bits")
+            reject(node, "it is not a mean over an image that is dequantized from 8-bit integers")
             return None
         kernel = [found.node.meta["val"].shape[d] for d in dims]
         image = found.node if last else channels_last(found.node, before=node)
@@ -375,7 +391,7 @@ class _Placer:
         return call(node, aten.squeeze_copy.dims, (placed, flat), val=val, like=node)
 
     def avg_pool(self, node: Node, scheme: Scheme) -> Node | None:
-        """The means under windows that all have as many elements."""
+        """The means under windows that all have the same number of elements."""
         kernel, stride, padding, ceil, padded, divisor = (
             ops.argument(node, name, default)
             for name, default in (("kernel_size", None), ("stride", ()), ("padding", 0), ("ceil_mode", False), ("count_include_pad", True), ("divisor_override", None))
@@ -386,12 +402,12 @@ class _Placer:
             (n + 2 * p - k) % s for n, k, s, p in zip(size, kernel, stride, padding, strict=True)
         )
         if ragged or (any(padding) and not padded and divisor is None):
-            reject(node, "its windows at the edge have fewer elements")
+            reject(node, "its windows at the border have fewer elements")
             return None
         return self._pooled_mean(node, kernel, stride, padding, divisor or math.prod(kernel), scheme)
 
     def adaptive_avg_pool(self, node: Node, scheme: Scheme) -> Node | None:
-        """The same of windows that fill an image."""
+        """Average pooling with windows of equal sizes that divide the image."""
         given, wanted = node_arg(node).meta["val"].shape[2:], ints_arg(node, 1)
         if any(not isinstance(n, int) or n % m for n, m in zip(given, wanted, strict=True)):
             reject(node, "its windows have different sizes")
@@ -404,7 +420,7 @@ class _Placer:
     ) -> Node | None:
         found = self.source(node.args[0])
         if found is None or found.node.meta["val"].dim() != len(kernel) + 2:
-            reject(node, "its image is not dequantized from 8 bits, or has no batch")
+            reject(node, "its image is not dequantized from 8-bit integers, or has no batch dimension")
             return None
         image = channels_last(found.node, before=node)
         val = permuted(node.meta["val"], [0, *range(2, len(kernel) + 2), 1])
@@ -421,7 +437,7 @@ class _Placer:
         scheme: Scheme,
         val: torch.Tensor,
     ) -> Node | None:
-        """Sums under windows of an image, channels last, divided by `count`; `where`: kernel, stride, padding."""
+        """Sums under windows of an image, channels last, divided by `count`. `where` is (kernel, stride, padding)."""
         fits = all(isinstance(n, int) for n in where[0]) and 0 < math.prod(where[0]) <= _MAX_POOL_ELEMENTS
         if found.scheme.dtype != scheme.dtype or not fits:
             reject(node, f"its windows are of varying size, or larger than {_MAX_POOL_ELEMENTS:,} elements")
@@ -441,7 +457,7 @@ class _Placer:
         return self._of_two(node, cpu.quantized_add.default, a, b, scheme)
 
     def multiply(self, node: Node, scheme: Scheme) -> Node | None:
-        """The product of two dequantized tensors, of which one may be broadcast."""
+        """The elementwise product of two dequantized tensors; one of them may broadcast."""
         found = [self.source(x) for x in node.args[:2]]
         shape = node.meta["val"].shape
         for a, b in (found, found[::-1]):
@@ -475,7 +491,7 @@ _RULES: dict[Any, Callable[[_Placer, Node, Scheme], Node | None]] = {
 
 
 def _moved(node: Node) -> list[Node]:
-    """The tensors whose elements a call moves; none if it computes."""
+    """Returns the tensor operands of a call that only moves elements, or an empty list for other calls."""
     if node.op != "call_function":
         return []
     if node.target is aten.cat.default:
@@ -484,8 +500,10 @@ def _moved(node: Node) -> list[Node]:
 
 
 def _before_clamps(node: Node, scheme: Scheme) -> tuple[Node, Scheme | None]:
-    """What a quantize reads but for a ReLU or another clamp, and the scheme with the bounds of it; no scheme where the value
-    has other readers."""
+    """Skips ReLUs and other clamps before a quantize. Returns the node before them and the scheme with their bounds.
+
+    The scheme is None if the clamped value has other users or if a bound is not supported.
+    """
     inverse = torch.tensor(1.0 / scheme.scale)
     while len(node.users) == 1:
         if node.target is aten.relu.default:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a graph with permutations between operators that want their channels last and others. Out: the same with each
-# permutation moved towards the outputs, through operators that do not mind, until it meets its inverse or one that does.
-"""Permutations move until they cancel."""
+# In: a graph with permutations around operators that require channels last. Out: the same graph with each permutation
+# moved towards the outputs, through operators that support any order of dimensions, until it meets its inverse or
+# another operator.
+"""Moves permutations until they cancel."""
 
 from __future__ import annotations
 
@@ -26,42 +27,42 @@ Order = tuple[int, ...]
 
 
 class Place(NamedTuple):
-    """A value is `inner` with its dimensions in this order: its dimension d is `order[d]` of `inner`."""
+    """A value as a permutation of `inner`: dimension d of the value is dimension `order[d]` of `inner`."""
 
     inner: Node
     order: Order
 
 
 def permuted(val: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """A value with its dimensions in another order, dense."""
+    """Returns an empty dense tensor like `val` with its dimensions in another order."""
     return val.new_empty([val.shape[dim] for dim in order])
 
 
 def permute(node: Node, order: Sequence[int], before: Node) -> Node:
-    """The node with its dimensions in another order."""
+    """Inserts a permutation of `node` before `before`."""
     val = permuted(node.meta["val"], order)
     return call(before, aten.permute_copy.default, (node, list(order)), val=val, like=before)
 
 
 def channels_last(image: Node, before: Node) -> Node:
-    """[N, C, *spatial] -> [N, *spatial, C]."""
+    """Inserts the permutation [N, C, *spatial] -> [N, *spatial, C]."""
     return permute(image, [0, *range(2, image.meta["val"].dim()), 1], before)
 
 
 def channels_first(image: Node, before: Node) -> Node:
-    """[N, *spatial, C] -> [N, C, *spatial]."""
+    """Inserts the permutation [N, *spatial, C] -> [N, C, *spatial]."""
     last = image.meta["val"].dim() - 1
     return permute(image, [0, last, *range(1, last)], before)
 
 
 def move_permutes(program: ExportedProgram) -> ExportedProgram:
-    """Permutations move towards the outputs until they meet their inverse."""
+    """Moves permutations towards the outputs until they meet their inverse."""
     mover = _Mover(program)
     for node in list(program.graph.nodes):
         if node.op == "call_function":
             mover.visit(node)
     if mover.moved or mover.met:
-        note(program, f"permutations: {mover.moved} moved, {mover.met} met their inverse")
+        note(program, f"permutations: {mover.moved} moved, {mover.met} cancelled with their inverse")
     return program
 
 
@@ -74,7 +75,7 @@ class _Mover:
         self.moved = self.met = 0
 
     def visit(self, node: Node) -> None:
-        """Move what is permuted in the operands of a call behind it."""
+        """Moves permutations of a call's operands behind the call, if a rule supports it."""
         if node.target in _PERMUTES:
             self._permutation(node)
         elif any(source in self._places for source in node.all_input_nodes):
@@ -101,17 +102,20 @@ class _Mover:
         self._places[node] = whole
 
     def place(self, node: object) -> Place | None:
-        """Where a value comes from by a permutation."""
+        """Returns the permutation that yields a value, or None."""
         return self._places.get(node) if isinstance(node, Node) else None
 
     def inside(self, node: Node, args: Sequence[Any], order: Order, shape: Sequence[Any]) -> None:
-        """Put a call on inner values in the place of one: its result has `shape`, the node is that in `order`."""
+        """Replaces `node` by the same call on inner values.
+
+        The inner result has `shape`; `node` is its permutation by `order`.
+        """
         val = node.meta["val"].new_empty(list(shape))
         inner = call(node, node.target, tuple(args), dict(node.kwargs), val=val, like=node)
         self.outside(node, inner, order)
 
     def outside(self, node: Node, inner: Node, order: Order) -> None:
-        """Let a permutation of `inner` take the place of a node."""
+        """Replaces `node` by a permutation of `inner`."""
         self.moved += 1
         if order == tuple(range(len(order))):
             replace(self._program, node, inner)
@@ -121,7 +125,7 @@ class _Mover:
         self._places[result] = Place(inner, order)
 
     def broadcast(self, value: Node, order: Order, before: Node) -> Node:
-        """An operand of fewer elements than the result, in the inner order."""
+        """Returns an operand with fewer elements than the result, in the order of the inner dimensions."""
         shape = value.meta["val"].shape
         padded = [1] * (len(order) - len(shape)) + list(shape)
         inverse = _inverse(order)
@@ -156,7 +160,7 @@ def _order(node: Node) -> Order:
     return tuple(order)
 
 
-# ---- operators that do not mind: what each makes of its arguments ----
+# ---- rules: how each operator runs on permuted operands ----
 
 
 def _pointwise(mover: _Mover, node: Node) -> None:
@@ -187,7 +191,7 @@ def _pointwise(mover: _Mover, node: Node) -> None:
 
 
 def _one_operand(mover: _Mover, node: Node) -> None:
-    """(input, ...), element by element; other tensors are no images."""
+    """(input, ...), elementwise; other tensor arguments are not permuted."""
     place = mover.place(node.args[0])
     if place is not None:
         shape = [node.meta["val"].shape[dim] for dim in _inverse(place.order)]
@@ -213,7 +217,7 @@ def _concatenate(mover: _Mover, node: Node) -> None:
 
 
 def _slice_scatter(mover: _Mover, node: Node) -> None:
-    """(input, part, dim, ...), both permuted alike."""
+    """(input, part, dim, ...), with the same permutation of both tensors."""
     whole, part = mover.place(node.args[0]), mover.place(node.args[1])
     if whole is None or part is None or whole.order != part.order:
         return
@@ -253,7 +257,7 @@ def _one_dim(mover: _Mover, node: Node) -> None:
 
 
 def _select(mover: _Mover, node: Node) -> None:
-    """(input, dim, index): the dimension goes."""
+    """(input, dim, index): removes the dimension."""
     place = mover.place(node.args[0])
     if place is None:
         return
@@ -264,7 +268,7 @@ def _select(mover: _Mover, node: Node) -> None:
 
 
 def _arg_reduce(mover: _Mover, node: Node) -> None:
-    """(input, dim, keepdim): the place of an element along one dimension."""
+    """(input, dim, keepdim): the index of an element along one dimension."""
     place = mover.place(node.args[0])
     if place is None or len(node.args) < 2 or node.args[1] is None:
         return
@@ -275,7 +279,7 @@ def _arg_reduce(mover: _Mover, node: Node) -> None:
 
 
 def _split(mover: _Mover, node: Node) -> None:
-    """(input, sizes, dim), with a list of parts."""
+    """(input, sizes, dim), with a list of results."""
     place = mover.place(node.args[0])
     if place is None:
         return
@@ -305,7 +309,7 @@ def _pad(mover: _Mover, node: Node) -> None:
 
 
 def _reshape(mover: _Mover, node: Node) -> None:
-    """Dimensions that are merged or divided stay together where they are neighbours inside, too."""
+    """Supports reshapes that merge or divide dimensions which are also adjacent in the inner order."""
     place = mover.place(node.args[0])
     if place is None:
         return
@@ -323,16 +327,16 @@ def _reshape(mover: _Mover, node: Node) -> None:
         first, last = min(dims), max(dims)
         between = [dim for dim in range(first, last + 1) if sizes[dim] != 1]
         if between != sorted(dims):
-            return  # not neighbours inside
+            return  # not adjacent in the inner order
         for dim, source in zip(between, dims, strict=True):
             sources[dim] = source
         inner_groups.append((first, news))
     inner = place.inner
-    if sources != sorted(sources):  # neighbours in another order: a shuffle of channels stays one inside
+    if sources != sorted(sources):  # adjacent, but in another order, as in a channel shuffle
         inner = permute(inner, sources, node)
     inner_groups.sort()
     sequence = [dim for _, news in inner_groups for dim in news]
-    # Dimensions of one element that belong to no group, such as a batch of one, stand in front.
+    # Dimensions of size 1 that belong to no group, such as a batch of one, become the first dimensions.
     sequence = [dim for dim in range(len(new)) if dim not in sequence] + sequence
     order = tuple(sequence.index(dim) for dim in range(len(new)))
     shape = [new[dim] for dim in sequence]
@@ -342,7 +346,10 @@ def _reshape(mover: _Mover, node: Node) -> None:
 
 
 def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:
-    """Dimensions of `old` beside those of `new` that have the same elements; those of one element are left out."""
+    """Returns groups of dimensions of `old` and `new` with equal numbers of elements, or None.
+
+    Size-1 dimensions are omitted.
+    """
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     olds = [dim for dim, size in enumerate(old) if size != 1]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: products with a constant matrix on the right. Out: `cpu::linear` on its panels.
-"""Linear layers become `cpu::linear`."""
+# In: matrix multiplications with a constant right operand. Out: `cpu::linear` with packed weights.
+"""Replaces linear layers by `cpu::linear`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def place_linears(program: ExportedProgram) -> ExportedProgram:
-    """Products with a constant matrix become cpu::linear."""
+    """Replaces matrix multiplications with a constant matrix by cpu::linear."""
     weights = Weights(program)
     count = 0
     for node in calls(program, aten.linear.default, aten.mm.default, aten.addmm.default):
@@ -35,7 +35,7 @@ def place_linears(program: ExportedProgram) -> ExportedProgram:
 
 
 def _read_tables_from_panels(program: ExportedProgram, weights: Weights) -> None:
-    """Tables of embeddings that are weights of linear layers, too, so that the file has them once."""
+    """Reads tied embedding tables from the packed weight of the linear layer, so that the file stores them once."""
     layers = [(weights.weight(of), packed) for of, how, packed in weights.packings() if how == _AS_GIVEN]
     for node in calls(program, aten.embedding.default):
         table, indices = node.args[:2]
@@ -51,20 +51,20 @@ def _read_tables_from_panels(program: ExportedProgram, weights: Weights) -> None
         if node.users and val.dtype != torch.float32:
             found = call(node, aten._to_copy.default, (found,), {"dtype": val.dtype}, val=val, like=node)
         replace(program, node, found)
-        note(program, "a table of embeddings is read from the panels of a linear layer")
+        note(program, "an embedding table is read from the packed weight of a linear layer")
 
 
 def _same(one: torch.Tensor | None, other: torch.Tensor) -> bool:
-    """Whether tensors are the same numbers, which stand at two places where each was computed from one."""
+    """Whether two tensors have equal elements. A tied weight is stored twice if each copy was computed separately."""
     return one is not None and one.dtype is other.dtype and torch.equal(one, other)
 
 
-# How the weight of `aten.linear`, [outputs, inputs], is packed.
+# Key of the packing of the weight of `aten.linear`, [outputs, inputs].
 _AS_GIVEN = ("linear", False)
 
 
 def operands(node: Node) -> tuple[Any, Any, Any]:
-    """The input, the weight and the bias or None of a linear, mm or addmm."""
+    """Returns the input, the weight, and the bias or None of a linear, mm or addmm."""
     if node.target is aten.addmm.default:
         bias, x, weight = node.args
         return x, weight, bias
@@ -74,7 +74,7 @@ def operands(node: Node) -> tuple[Any, Any, Any]:
 
 def _placed(weights: Weights, node: Node) -> Node | None:
     if node.kwargs:
-        reject(node, "the product is scaled")
+        reject(node, "the matrix multiplication is scaled by alpha or beta")
         return None
     transposed = node.target is not aten.linear.default
     x, weight, bias = operands(node)
@@ -86,7 +86,9 @@ def _placed(weights: Weights, node: Node) -> Node | None:
     if bias is not None:
         bias_values = weights.get(bias)
         if bias_values is None or tuple(bias_values.shape) != (outputs,):
-            reject(node, weights.why_not(bias, "bias") or "its bias is no vector of the outputs")
+            reject(
+                node, weights.why_not(bias, "bias") or "its bias does not have one element for each output"
+            )
             return None
     packed = weights.packed(
         weight,

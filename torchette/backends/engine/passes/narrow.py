@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a graph of bfloat16 or float16. Out: the same in float32. Only what the user gives and gets, and the large weights,
-# stay 16 bits: reading them is what takes time, and every processor computes in float32.
-"""What is computed in 16 bits is computed in float32 on weights of 16 bits."""
+# In: a graph with bfloat16 or float16 values. Out: the same computation in float32. Inputs, outputs and large weights
+# keep their 16-bit dtype, because memory traffic dominates their cost. The kernels compute in float32 on all processors.
+"""Computes in float32 on 16-bit weights."""
 
 from __future__ import annotations
 
@@ -34,40 +34,43 @@ from torchette.exir.passes.remove_noops import remove_noops
 
 aten = torch.ops.aten
 
-# What gives numbers as they are, with _copy behind it or not.
+# Operators, with or without the suffix _copy, that move elements without changing them.
 _MOVES = frozenset({"index_put", "permute", "squeeze", "transpose", "unsqueeze", "view"})
 NARROW = (torch.bfloat16, torch.float16)
-# Operators whose kernels read weights of 16 bits, and which argument is the weight.
+# Operators with kernels that read 16-bit weights -> index of the weight argument.
 _LAYERS = {
     aten.linear.default: 1, aten.mm.default: 1, aten.addmm.default: 2, aten.convolution.default: 1,
 }  # fmt: skip
-# What depends on how numbers are stored.
+# Operators with results that depend on the bit representation of a dtype.
 _OF_BITS = frozenset(
     {aten.view_copy.dtype, aten.view.dtype, aten.nextafter.default, aten.hash_tensor.default}
 )
 
 
 def compute_in_float32(program: ExportedProgram) -> ExportedProgram:
-    """Replace arithmetic on bfloat16 and float16 by arithmetic on float32. Bodies of loops and branches stay as they are."""
+    """Replaces bfloat16 and float16 arithmetic by float32 arithmetic.
+
+    Does not change the bodies of loops and branches.
+    """
     _read_rows(program)
     widening = _Widening(program)
     for node in list(program.graph.nodes):
         widening.visit(node)
     sync_signature(program)
     if widening.count:
-        note(program, f"{widening.count} values of 16 bits are computed in float32")
+        note(program, f"{widening.count} 16-bit values are computed in float32")
         remove_noops(program)
         drop_unused_constants(program)
     return program
 
 
 def fold_around_weights(program: ExportedProgram) -> ExportedProgram:
-    """What follows from stored tensors alone is stored, but large weights stay 16 bits."""
+    """Folds constants, but does not widen large 16-bit weights."""
     return fold_constants(program, widen=False)
 
 
 def _read_rows(program: ExportedProgram) -> None:
-    """Of a table of 16 bits only the rows that are read are made float32."""
+    """Widens only the looked-up rows of a 16-bit embedding table, not the table."""
     stored = constants(program)
     for node in calls(program, aten.embedding.default):
         table = widened_from(node.args[0])
@@ -83,7 +86,7 @@ def _read_rows(program: ExportedProgram) -> None:
 
 
 def store_widened(program: ExportedProgram) -> ExportedProgram:
-    """Weights of 16 bits that no layer reads as they are become float32."""
+    """Stores 16-bit weights as float32 if no operator reads the 16-bit form."""
     stored, count = constants(program), 0
     for node in calls(program):
         source = widened_from(node)
@@ -91,13 +94,13 @@ def store_widened(program: ExportedProgram) -> ExportedProgram:
             replace(program, node, add_constant(program, f"{source.name}_wide", stored[source].float(), node))
             count += 1
     if count:
-        note(program, f"{count} weights of 16 bits are stored as float32")
+        note(program, f"{count} 16-bit weights are stored as float32")
     drop_unused_constants(program)
     return program
 
 
 def widened_from(value: object) -> Node | None:
-    """The node of 16 bits that a node makes float32 of."""
+    """Returns the 16-bit node that `value` converts to float32, or None."""
     if not isinstance(value, Node) or value.target is not aten._to_copy.default:
         return None
     (source,) = value.all_input_nodes
@@ -106,14 +109,14 @@ def widened_from(value: object) -> Node | None:
 
 
 class _Widening:
-    """A graph while its nodes become float32, in order."""
+    """Converts the nodes of a graph to float32, in order."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self._program = program
         self._stored = constants(program)
-        self._given: dict[Node, torch.dtype] = {}  # what is float32 now -> what it was
+        self._given: dict[Node, torch.dtype] = {}  # node that is now float32 -> its original dtype
         self._casts: dict[tuple[Node, torch.dtype], Node] = {}
-        self._wide: dict[Node, Node] = {}  # stored tensors -> the same in float32
+        self._wide: dict[Node, Node] = {}  # stored tensor -> its float32 copy
         self._states: set[str] = set()
         self._moves: set[Node] = set()
         self.count = 0
@@ -122,12 +125,12 @@ class _Widening:
             if readers and all(
                 ops.is_operator(one.target) and one.target.namespace == "cpu" for one in readers
             ):
-                self._moves |= moves  # a kernel reads it as it is
+                self._moves |= moves  # the engine's kernels read 16-bit state directly
             else:
                 self._keep_state_wide(state)
 
     def _keep_state_wide(self, state: Node) -> None:
-        """State that lives from call to call, such as a cache, is read as a whole and written in part."""
+        """Stores a state in float32. Each call reads all of a state, such as a cache, and writes only a part of it."""
         specs = self._program.graph_signature.input_specs
         spec = next(spec for spec in specs if getattr(spec.arg, "name", None) == state.name)
         tensor = self._program.state_dict.get(spec.target, self._program.constants.get(spec.target))
@@ -137,14 +140,14 @@ class _Widening:
             replace_constant(self._program, state, tensor.float())
 
     def visit(self, node: Node) -> None:
-        """Let a node take and give float32; what is kept takes what it took."""
+        """Converts a node to float32 operands and results. Operators that are kept receive their original dtypes."""
         if node.op == "placeholder" or ops.is_symbolic(node.target):
             return
         if node.op == "output":
             specs = self._program.graph_signature.output_specs
             results = list(list_arg(node))
             for i, (value, spec) in enumerate(zip(results, specs, strict=True)):
-                if isinstance(value, Node):  # one value may be a state and a result
+                if isinstance(value, Node):  # one value may be both a state and an output
                     is_state = spec.kind is OutputKind.BUFFER_MUTATION and spec.target in self._states
                     results[i] = (self._as_wide if is_state else self._as_given)(value, node)
             node.args = (tuple(results) if isinstance(node.args[0], tuple) else results,)
@@ -175,7 +178,7 @@ class _Widening:
         if not ops.is_operator(target) or target.namespace != "aten" or target in _OF_BITS | ops.ASSERTIONS:
             return True
         if target is aten.embedding.default and given[0] in self._stored:
-            return True  # only its rows are made float32
+            return True  # only the looked-up rows are widened
         return not ops.is_pure(target)
 
     def _mapped(self, node: Node, change: Callable[[Node, Node], Node]) -> tuple[Any, Any]:
@@ -208,7 +211,7 @@ class _Widening:
 
 
 def _moved(state: Node) -> tuple[set[Node], set[Node]]:
-    """The nodes that give what a state holds, and those that read it."""
+    """Returns the calls that move a state's elements, and the calls that read them."""
     moves, readers, left = set(), set(), [state]
     while left:
         for user in left.pop().users:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: normalisations of the last dimension, whole or written by hand. Out: `cpu::layer_norm` and `cpu::rms_norm`.
-"""Layer and RMS norms become one operator."""
+# In: normalizations over the last dimensions, as one call or decomposed. Out: `cpu::layer_norm` and `cpu::rms_norm`.
+"""Replaces layer and RMS norms by one operator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ cpu = torch.ops.cpu
 
 
 class _Norm(NamedTuple):
-    """A normalised value before its weight."""
+    """A normalization without its weight and bias: the input, the normalized shape, and the node of the result."""
 
     x: Node
     shape: list[int]
@@ -32,7 +32,7 @@ class _Norm(NamedTuple):
 
 
 def place_norms(program: ExportedProgram) -> ExportedProgram:
-    """Layer and RMS norms become cpu::layer_norm and cpu::rms_norm."""
+    """Replaces layer and RMS norms by cpu::layer_norm and cpu::rms_norm."""
     weights = Weights(program)
     whole = sum(_place_whole(program, node) for node in calls(program, aten.native_layer_norm.default))
     by_hand = 0
@@ -42,7 +42,7 @@ def place_norms(program: ExportedProgram) -> ExportedProgram:
             _place(program, weights, found)
             by_hand += 1
     if whole or by_hand:
-        note(program, f"{whole} norms, and {by_hand} written by hand, became one operator each")
+        note(program, f"{whole} norms and {by_hand} decomposed norms became one operator each")
     return program
 
 
@@ -51,7 +51,7 @@ def _place_whole(program: ExportedProgram, node: Node) -> bool:
     first = [user for user in node.users if user.target is operator.getitem and user.args[1] == 0]
     others = [user for user in node.users if user not in first and user.users]
     if others or not first or checked(x, Node).meta["val"].dtype != torch.float32:
-        reject(node, "its mean or deviation is read, too" if others else "its input is not float32")
+        reject(node, "its mean or deviation is also read" if others else "its input is not float32")
         return False
     args = (x, weight, bias, ints_arg(node, 1), eps)
     placed = call(node, cpu.layer_norm.default, args, val=first[0].meta["val"], like=node)
@@ -61,7 +61,7 @@ def _place_whole(program: ExportedProgram, node: Node) -> bool:
 
 
 def _place(program: ExportedProgram, weights: Weights, norm: _Norm) -> None:
-    """Put an operator in the place of a norm, with the weight and the bias that follow it."""
+    """Replaces a normalization, with the weight and the bias that follow it, by one operator."""
     weight, end = _constant_operand(weights, norm.end, aten.mul.Tensor, norm.shape)
     bias = None
     if norm.centred and weight is not None:
@@ -77,7 +77,7 @@ def _place(program: ExportedProgram, weights: Weights, norm: _Norm) -> None:
 def _constant_operand(
     weights: Weights, node: Node, target: object, shape: list[int]
 ) -> tuple[Node | None, Node]:
-    """The stored tensor of this shape that a value's only reader combines it with, and that reader."""
+    """Returns the constant of this shape that the only user of `node` combines it with, and that user."""
     users = list(node.users)
     if len(users) == 1 and users[0].target is target and not users[0].kwargs:
         (user,) = users
@@ -87,14 +87,14 @@ def _constant_operand(
             sizes = list(tensor.shape)
             if sizes == shape:
                 return other, user
-            # Dimensions of one element in front, as channels have them that were first.
+            # Leading dimensions of size 1 remain if channels were moved to the end.
             if sizes[-len(shape) :] == shape and set(sizes[: -len(shape)]) == {1}:
                 return weights.packed(other, ("shape", *shape), lambda tensor: tensor.reshape(shape)), user
     return None, node
 
 
 def _by_hand(weights: Weights, root: Node) -> _Norm | None:
-    """x / sqrt(mean(x^2) + eps), of x as it is or less its mean."""
+    """Matches x / sqrt(mean(x^2) + eps), with x centred or not."""
     inverse: bool = root.target is aten.rsqrt.default
     if root.target is aten.pow.Tensor_Scalar:
         if root.args[1] not in (0.5, -0.5):
@@ -130,7 +130,10 @@ def _by_hand(weights: Weights, root: Node) -> _Norm | None:
 
 
 def _quotient(weights: Weights, root: Node, inverse: bool) -> tuple[Node, Node] | None:
-    """What is divided by a root, and the quotient; the root, or its inverse, is read there alone."""
+    """Returns the dividend and the quotient of a division by `root`.
+
+    The root or its inverse must have no other user.
+    """
     if len(root.users) != 1:
         return None
     (user,) = root.users
@@ -144,7 +147,7 @@ def _quotient(weights: Weights, root: Node, inverse: bool) -> tuple[Node, Node] 
     if not inverse or user.target is not aten.mul.Tensor:
         return None
     x = user.args[1] if user.args[0] is root else user.args[0]
-    if weights.number(x) == 1 and len(user.users) == 1:  # 1 / sqrt(...)
+    if weights.number(x) == 1 and len(user.users) == 1:  # 1 / sqrt(x)
         root, (user,) = user, user.users
         x = user.args[1] if user.args[0] is root else user.args[0]
         if user.target is not aten.mul.Tensor:
@@ -153,7 +156,7 @@ def _quotient(weights: Weights, root: Node, inverse: bool) -> tuple[Node, Node] 
 
 
 def _centre(x: Node) -> Node | None:
-    """y of y - mean(y)."""
+    """Returns y if x is y - mean(y), otherwise None."""
     if x.target is not aten.sub.Tensor or x.kwargs or not isinstance(x.args[0], Node):
         return None
     y, mean = x.args[0], x.args[1]
@@ -167,7 +170,7 @@ _VAR_MEAN = aten.var_mean.correction
 
 
 def _variance_of(value: object, x: Node) -> list[Any] | None:
-    """The shape of the dimensions of which a value is the variance, of x."""
+    """Returns the sizes of the reduced dimensions if `value` is the variance of x, otherwise None."""
     if isinstance(value, Node) and value.target is operator.getitem and value.args[1] == 0:
         value = value.args[0]
         if not isinstance(value, Node) or value.target is not _VAR_MEAN:
@@ -180,7 +183,9 @@ def _variance_of(value: object, x: Node) -> list[Any] | None:
 
 
 def _mean_of(node: object) -> tuple[Node | None, list[Any]]:
-    """What a value is the mean of, along the last dimensions, which it keeps; and their shape."""
+    """Returns x and the sizes of the reduced dimensions if `node` is the mean of x over its last dimensions, kept with
+    size 1.
+    """
     if isinstance(node, Node) and node.target is aten.mean.dim and isinstance(node.args[0], Node):
         shape = _last(node.args[0], node.args[1])
         if shape is not None and len(node.args) > 2 and node.args[2]:
@@ -189,7 +194,7 @@ def _mean_of(node: object) -> tuple[Node | None, list[Any]]:
 
 
 def _last(x: Node, dims: Argument) -> list[Any] | None:
-    """The sizes of these dimensions, if they are the last ones."""
+    """Returns the sizes of the dimensions `dims` if they are the last ones, otherwise None."""
     sizes = list(x.meta["val"].shape)
     listed = dims if isinstance(dims, (list, tuple)) else ()
     given = sorted(checked(dim, int) % len(sizes) for dim in listed)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: `cpu::quantize` and `cpu::dequantize` beside calls that only move elements. Out: the same on the other side of the
-# moves: of floats for patterns of floats, of whole numbers for the machine.
-"""Where values are quantized and dequantized."""
+# In: `cpu::quantize` and `cpu::dequantize` next to calls that only move elements. Out: the same calls on the other side
+# of the moves. Float patterns such as attention match moves of floats; at run time, moves of 8-bit integers are faster.
+"""Chooses the points in a graph at which values are quantized and dequantized."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from torchette.exir.graph import TURNS, call, calls, note, replace
 aten = torch.ops.aten
 cpu = torch.ops.cpu
 
-# Operators that move elements and compute nothing, of one tensor each.
+# Operators with one tensor operand that move elements and do not compute.
 MOVES = TURNS - {operator.getitem} | {aten.slice_copy.Tensor, aten.select_copy.int}
 
 
 def moves(node: object) -> TypeGuard[Node]:
-    """Whether a value is another one with its elements moved."""
+    """Whether a node is a call that only moves the elements of its operand."""
     return (
         isinstance(node, Node)
         and node.op == "call_function"
@@ -35,7 +35,7 @@ def moves(node: object) -> TypeGuard[Node]:
 
 
 def lift_dequantize(program: ExportedProgram, node: Argument) -> None:
-    """What leads to a value, but for moves and factors, is dequantized before its elements are moved."""
+    """Moves a dequantize before the moves that lead to `node`, through moves and multiplications by factors."""
     while moves(node) or (isinstance(node, Node) and node.target in (aten.mul.Tensor, aten.div.Tensor)):
         node = node.args[0]
     while isinstance(node, Node) and node.target is cpu.dequantize.default and moves(node.args[0]):
@@ -43,7 +43,7 @@ def lift_dequantize(program: ExportedProgram, node: Argument) -> None:
 
 
 def lower_quantize(program: ExportedProgram, node: Node) -> None:
-    """What a value becomes, but for moves, is quantized after its elements are moved."""
+    """Moves a quantize behind the moves that follow it, if `node` has no other users."""
     while len(node.users) == 1 and (quantize := next(iter(node.users))).target is cpu.quantize.default:
         if len(quantize.users) != 1 or not moves(move := next(iter(quantize.users))):
             return
@@ -53,7 +53,7 @@ def lower_quantize(program: ExportedProgram, node: Node) -> None:
 
 
 def settle_quantize(program: ExportedProgram) -> ExportedProgram:
-    """Whole numbers are moved, where nothing but moves stands before a quantize or behind a dequantize."""
+    """Moves elements as integers if only moves precede a quantize or follow a dequantize."""
     moved = sum(_sink(program, node) for node in list(calls(program, cpu.dequantize.default)))
     for node in reversed(list(calls(program, cpu.quantize.default))):
         while moves(move := node_arg(node)) and len(move.users) == 1:
@@ -65,7 +65,7 @@ def settle_quantize(program: ExportedProgram) -> ExportedProgram:
 
 
 def _sink(program: ExportedProgram, node: Node) -> int:
-    """Dequantizes after the moves that are all users of a dequantize; returns the number of moves."""
+    """Moves a dequantize behind its users if all of them are moves. Returns the number of moved calls."""
     users = list(node.users)
     if not all(moves(user) for user in users):
         return 0
@@ -78,7 +78,7 @@ def _sink(program: ExportedProgram, node: Node) -> int:
 
 
 def _before_move(program: ExportedProgram, node: Node) -> Node:
-    """Quantize or dequantize what the operand is moved from; gives that call."""
+    """Applies the quantize or dequantize to the operand of the move instead of its result. Returns the new call."""
     move = node_arg(node)
     again = _again(node, node_arg(move), node)
     replace(program, node, _moved(move, again, before=node))

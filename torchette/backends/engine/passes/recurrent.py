@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: calls of lstm and gru as torch.export captures them; decomposed, they would be a graph of steps. Out: `cpu::lstm` and
-# `cpu::gru`, one for each layer and direction.
-"""Recurrent layers become one operator for all steps."""
+# In: lstm and gru as torch.export captures them, before the decompositions expand them into a graph of time steps. Out:
+# `cpu::lstm` and `cpu::gru`, one call for each layer and direction.
+"""Replaces recurrent layers by one operator for all time steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _GATES = {aten.lstm.input: 4, aten.gru.input: 3}
 
 
 def place_recurrent(program: ExportedProgram) -> ExportedProgram:
-    """lstm and gru on stored weights become cpu::lstm and cpu::gru; those of 16 bits between casts."""
+    """Replaces lstm and gru with stored weights by cpu::lstm and cpu::gru.
+
+    16-bit layers compute in float32, between casts.
+    """
     weights, mode, count = Weights(program), fake_mode(program), 0
     for node in calls(program, *_GATES):
         if not _is_taken(weights, node):
@@ -61,7 +64,7 @@ def _is_taken(weights: Weights, node: Node) -> bool:
 
 
 def _direction(weights: Weights, node: Node) -> Any:
-    """What writes one layer in one direction."""
+    """Returns a function that emits one layer in one direction."""
     gates, batch_first = _GATES[overload(node)], ops.argument(node, "batch_first")
     how = "gates", gates
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: rotary positions as transformers writes them, tokens before heads. Out: `cpu::rotary`.
-"""Rotary positions become one operator."""
+# In: rotary position embeddings in the form of transformers, tokens before heads. Out: `cpu::rotary`.
+"""Replaces rotary position embeddings by one operator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def place_rotary(program: ExportedProgram) -> ExportedProgram:
-    """x cos + rotate_half(x) sin becomes cpu::rotary."""
+    """Replaces x cos + rotate_half(x) sin by cpu::rotary."""
     count = 0
     for node in calls(program, aten.add.Tensor):
         placed = _placed(node)
@@ -26,7 +26,7 @@ def place_rotary(program: ExportedProgram) -> ExportedProgram:
             replace(program, node, placed)
             count += 1
     if count:
-        note(program, f"{count} times rotary positions became cpu::rotary")
+        note(program, f"{count} rotary position embeddings became cpu::rotary")
     return program
 
 
@@ -58,7 +58,7 @@ def _rotary(node: Node, x: Node, cos: Argument, sin: Argument) -> Node | None:
 
 
 def _by_token(angle: object, value: torch.Tensor) -> list[Any] | None:
-    """The shape [B or 1, T, D] of angles that are given as [B or 1, T, 1, D]."""
+    """Reshapes angles from [B or 1, T, 1, D] to [B or 1, T, D]."""
     if not isinstance(angle, Node):
         return None
     shape = angle.meta["val"].shape
@@ -70,7 +70,7 @@ def _by_token(angle: object, value: torch.Tensor) -> list[Any] | None:
 
 
 def _is_half_turned(node: object, x: Node) -> bool:
-    """cat(-x2, x1) of the two halves of the last dimension."""
+    """Whether `node` is cat(-x2, x1) of the two halves of the last dimension of x."""
     if not isinstance(node, Node) or node.target is not aten.cat.default:
         return False
     last, parts = x.meta["val"].dim() - 1, list_arg(node)

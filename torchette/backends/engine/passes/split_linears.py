@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a linear layer whose result is only read in parts: queries, keys and values, gate and up. Out: a layer for each part,
-# on its rows of the weight, so that no part is copied.
-"""Linear layers whose results are cut become one for each part."""
+# In: a linear layer with a result that is only read in parts, such as query, key and value, or gate and up. Out: one
+# layer for each part, with its rows of the weight, so that no part is copied.
+"""Splits linear layers with results that are read in parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 class _Part(NamedTuple):
-    """Rows of a weight, and the node that has what they yield."""
+    """A range of rows of a weight, and the node that reads their results."""
 
     first: int
     last: int
@@ -29,7 +29,7 @@ class _Part(NamedTuple):
 
 
 def split_linears(program: ExportedProgram) -> ExportedProgram:
-    """Linear layers that are read in parts become one for each part."""
+    """Splits linear layers that are read in parts into one layer for each part."""
     weights = Weights(program)
     count = 0
     for node in calls(program, aten.linear.default):
@@ -63,7 +63,9 @@ def _rows(first: int, last: int) -> Pack:
 
 
 def _parts(node: Node) -> list[_Part]:
-    """The parts of the last dimension in which a result is read; none where it is read otherwise."""
+    """Returns the parts of the last dimension that the users read, or an empty list if a user reads it in another
+    way.
+    """
     val = node.meta["val"]
     dim, step, source = val.dim() - 1, 1, node
     users = list(node.users)
@@ -72,7 +74,7 @@ def _parts(node: Node) -> list[_Part]:
         shape = source.meta["val"].shape
         if not all(isinstance(size, int) for size in (*shape, *val.shape)):
             return []
-        # Leading dimensions as they were, the last one divided.
+        # The view keeps the leading dimensions and divides the last one.
         if list(shape[:dim]) != list(val.shape[:dim]) or len(shape) <= dim:
             return []
         step = math.prod(shape[dim + 1 :])
@@ -106,6 +108,6 @@ def _parts(node: Node) -> list[_Part]:
         if first >= last:
             return []
         parts.append(_Part(first * step, last * step, user))
-    # Parts that overlap would be computed twice.
+    # Overlapping parts would be computed twice.
     ends = sorted((part.first, part.last) for part in parts)
     return parts if all(a[1] <= b[0] for a, b in itertools.pairwise(ends)) else []

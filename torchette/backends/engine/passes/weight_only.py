@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: products with a matrix that is computed from stored whole numbers and their scales, and rows of such a table. Out:
-# `cpu::weight_only_linear` and `cpu::weight_only_embedding` on the whole numbers, so that no matrix of floats is ever in
-# memory.
-"""Layers with weights of 8, 4 or 2 bits become `cpu::weight_only_linear` and `cpu::weight_only_embedding`."""
+# In: matrix multiplications with a weight that is computed from stored integers and their scales, and lookups in such a
+# table. Out: `cpu::weight_only_linear` and `cpu::weight_only_embedding` on the integers. The float matrix is never
+# stored in memory.
+"""Replaces layers with 8-, 4- or 2-bit weights by `cpu::weight_only_linear` and `cpu::weight_only_embedding`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WHOLE = (torch.int8, torch.uint8)
 
 
 class Scaled(NamedTuple):
-    """A matrix [N, K] as whole numbers, and the scales and zero points of groups of inputs, float32 [N, groups]."""
+    """A matrix [N, K] of integers, with scales and zero points for groups of inputs, float32 [N, groups]."""
 
     whole: torch.Tensor
     scales: torch.Tensor
@@ -34,16 +34,16 @@ class Scaled(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """The same as the engine's operators take it."""
+    """A quantized matrix in the layout of the engine's operators."""
 
     whole: Node
     scales: Node
     outputs: int
-    group: int  # inputs
+    group: int  # inputs that share a scale
 
 
 def place_weight_only(program: ExportedProgram) -> ExportedProgram:
-    """Products with a matrix of stored integers, and tables of them, keep the integers."""
+    """Keeps the integers of matrix multiplications and embedding tables with quantized weights."""
     weights, stored = Weights(program), dict(constants(program))
     packed: dict[Node, Packed | None] = {}
     count = 0
@@ -58,14 +58,16 @@ def place_weight_only(program: ExportedProgram) -> ExportedProgram:
             continue
         added = weights.get(bias)
         if bias is not None and (added is None or added.shape != (found.outputs,)):
-            reject(node, weights.why_not(bias, "bias") or "its bias is no vector of the outputs")
+            reject(
+                node, weights.why_not(bias, "bias") or "its bias does not have one element for each output"
+            )
             continue
         args = (x, found.whole, found.scales, bias, found.outputs)
         placed = call(node, torch.ops.cpu.weight_only_linear.default, args, val=node.meta["val"], like=node)
         replace(program, node, placed)
         count += 1
     if count:
-        note(program, f"{count} linear layers keep weights of 8 or 4 bits")
+        note(program, f"{count} linear layers keep 8- or 4-bit weights")
     tables = _place_tables(program, weights, stored)
     if count or tables:
         remove_dead_code(program)
@@ -73,7 +75,7 @@ def place_weight_only(program: ExportedProgram) -> ExportedProgram:
 
 
 def _place_tables(program: ExportedProgram, weights: Weights, stored: dict[Node, torch.Tensor]) -> int:
-    """Rows of a table are made floats as they are looked up."""
+    """Replaces lookups in quantized tables, so that only the requested rows are dequantized."""
     packed: dict[Node, tuple[Any, ...] | None] = {}
     count = 0
     for node in calls(program, aten.embedding.default):
@@ -84,19 +86,21 @@ def _place_tables(program: ExportedProgram, weights: Weights, stored: dict[Node,
             packed[table] = _packed_table(weights, _scaled(stored, table, False), table)
         found = packed[table]
         if found is None:
-            reject(node, "its table is not computed from integers of 8 bits and their scales")
+            reject(node, "its table is not computed from 8-bit integers and their scales")
             continue
         target = torch.ops.cpu.weight_only_embedding.default
         placed = call(node, target, (*found, indices), val=node.meta["val"], like=node)
         replace(program, node, placed)
         count += 1
     if count:
-        note(program, f"{count} tables of embeddings stay integers of 8, 4 or 2 bits")
+        note(program, f"{count} embedding tables keep 8-, 4- or 2-bit integers")
     return count
 
 
 def _packed_table(weights: Weights, found: Scaled | None, table: Node) -> tuple[Any, ...] | None:
-    """The table in as few bits as hold its numbers, scales, zero points or None, and the bits."""
+    """Returns the table in the narrowest format that fits, its scales, its zero points or None, and the bits per
+    value.
+    """
     if found is None:
         return None
     whole, scales, zeros = found
@@ -117,18 +121,18 @@ def _packed_table(weights: Weights, found: Scaled | None, table: Node) -> tuple[
 def packed_weight(
     weights: Weights, stored: dict[Node, torch.Tensor], node: Node, weight: Node
 ) -> Packed | None:
-    """The matrix of a product, if it is computed from stored whole numbers."""
+    """Returns the packed weight of a matrix multiplication if it is computed from stored integers, otherwise None."""
     found = _scaled(stored, weight, node.target is not aten.linear.default)
     if found is None or found.zeros is not None:
         return None
     packed = pack(weights, weight, found)
     if packed is None:
-        reject(node, f"its weight has groups of inputs that are no multiple of {QUAD}")
+        reject(node, f"its weight has groups of inputs with a size that is not a multiple of {QUAD}")
     return packed
 
 
 def pack(weights: Weights, like: Node, matrix: Scaled) -> Packed | None:
-    """Stores a matrix; None if its groups are no whole quads."""
+    """Packs and stores a matrix. Returns None if the group size is not a multiple of 4."""
     whole, scales, _ = matrix
     outputs, inputs = whole.shape
     size = inputs // scales.shape[1]
@@ -144,7 +148,9 @@ def pack(weights: Weights, like: Node, matrix: Scaled) -> Packed | None:
 
 
 def _scaled(stored: dict[Node, torch.Tensor], weight: Node, transposed: bool) -> Scaled | None:
-    """What a matrix is computed from, if it is (whole - zero) scale, bit for bit."""
+    """Returns the integers, scales and zero points that reproduce a matrix as (whole - zero) scale, bit for bit, or
+    None.
+    """
     roots = _roots(stored, weight)
     if roots is None or weight.meta["val"].dim() != 2 or weight.meta["val"].dtype != torch.float32:
         return None
@@ -157,7 +163,7 @@ def _scaled(stored: dict[Node, torch.Tensor], weight: Node, transposed: bool) ->
     outputs, inputs = matrix.shape
     others = [t for t in roots if t is not tables[0]]
     table = tables[0].detach()
-    # As the matrix has it, or turned, as where a pass has stored it so.
+    # The stored table has the layout of the matrix or, after a pass transposed the matrix, that of its transpose.
     layouts = [table.reshape(outputs, inputs), *([table.reshape(inputs, outputs).t()] if transposed else [])]
     floats = [t.detach() for t in others if t.is_floating_point()]
     for whole, scale in itertools.product(layouts, floats or [torch.ones(outputs)]):
@@ -172,7 +178,7 @@ def _scaled(stored: dict[Node, torch.Tensor], weight: Node, transposed: bool) ->
             above = grouped.float() - zero.unsqueeze(2)
             if not torch.equal((above * factors.unsqueeze(2)).view(outputs, inputs), matrix):
                 continue
-            # A zero point that leaves 8 bits is part of the whole numbers.
+            # Subtract the zero point from the integers if the differences fit into 8 bits.
             if above.min() >= -128 and above.max() <= 127 and torch.equal(above, above.round()):
                 return Scaled(above.view(outputs, inputs).to(torch.int8), factors)
             return Scaled(whole, factors, zero)
@@ -180,7 +186,7 @@ def _scaled(stored: dict[Node, torch.Tensor], weight: Node, transposed: bool) ->
 
 
 def _roots(stored: dict[Node, torch.Tensor], node: Node) -> list[torch.Tensor] | None:
-    """The stored tensors that a value is computed from; None if it needs others."""
+    """Returns the stored tensors that a value is computed from, or None if it also depends on other values."""
     found: dict[Node, None] = {}
     waiting = [node]
     while waiting:
