@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Models quantized with PT2E, whole: the compiled one computes what the converted graph does, on the default backend."""
+"""Models quantized with PT2E: the compiled model matches the converted graph, on the default backend."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ from torchette.errors import ZeroRangeWarning
 
 STATIC = ({}, {"is_per_channel": True})
 DYNAMIC = ({"is_dynamic": True}, {"is_dynamic": True, "is_per_channel": True})
-SHARE = (
-    0.001  # of the elements may be a step of the output's scale away: a sum in another order rounds otherwise
-)
+SHARE = 0.001  # fraction of elements that may differ by one quantization step, because the order of summation differs
 
 
 def _words(how: dict[str, bool]) -> str:
@@ -46,7 +44,7 @@ def _converted(model: nn.Module, args: tuple, quantizer) -> torch.fx.GraphModule
 
 
 def _steps(graph: torch.fx.GraphModule) -> list[float]:
-    """The scale of each output; 0 where it is not quantized."""
+    """Returns the scale of each output, or 0 if the output is not quantized."""
     outputs = graph.graph.output_node().args[0]
     given = outputs if isinstance(outputs, (tuple, list)) else [outputs]
     static = torch.ops.quantized_decomposed.dequantize_per_tensor.default
@@ -54,7 +52,10 @@ def _steps(graph: torch.fx.GraphModule) -> list[float]:
 
 
 def _agrees(graph: torch.fx.GraphModule, args: tuple, rounding: float = 1e-5) -> None:
-    """On the given inputs and on others of the same range; `rounding` is that of floats, relative to the largest."""
+    """Compares on the given inputs and on others of the same range.
+
+    `rounding` is the float tolerance, relative to the maximum.
+    """
     model = torchette.compile(graph, args)
     torch.manual_seed(1)
     others = tuple(arg[torch.randperm(len(arg))] for arg in args)
@@ -95,7 +96,7 @@ class _Recurrent(nn.Module):
 
 
 class _Joined(nn.Module):
-    """Both sides of the cat have one scale."""
+    """Both operands of the cat have the same scale."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +123,7 @@ def _images() -> nn.Module:
 
 
 def _with_zeros() -> nn.Module:
-    """A channel without weights, and so a range without width."""
+    """A channel with zero weights, and so with an empty range."""
     model = _images()
     nn.init.zeros_(model[2].weight[3])
     nn.init.zeros_(model[2].bias)
@@ -152,7 +153,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
 @pytest.mark.parametrize("how", sweep([*STATIC, *DYNAMIC], STATIC[1], DYNAMIC[1]), ids=_words)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.filterwarnings("ignore:Using padding=.same.:UserWarning")
-def test_a_model(name: str, how: dict[str, bool]) -> None:
+def test_model_matches_converted_graph(name: str, how: dict[str, bool]) -> None:
     torch.manual_seed(0)
     build, draw = MODELS[name]
     args = (draw(),)
@@ -162,8 +163,8 @@ def test_a_model(name: str, how: dict[str, bool]) -> None:
         _agrees(graph, args)
 
 
-def test_padding_is_where_it_was() -> None:
-    """The padded word of a quantized table is zero, and the words beside it are not."""
+def test_padding_row_of_quantized_embedding_is_zero() -> None:
+    """The padding row of a quantized table is zero, and the rows next to it are not."""
     torch.manual_seed(0)
     model, args = _Embedded(), (torch.arange(20).reshape(4, 5),)
     quantizer = ComposableQuantizer([EmbeddingQuantizer(), _quantizer()])
@@ -175,7 +176,7 @@ def test_padding_is_where_it_was() -> None:
 
 
 @pytest.mark.parametrize("how", [*STATIC, *DYNAMIC], ids=_words)
-def test_torchette_quantizes(how: dict[str, bool]) -> None:
+def test_torchette_quantizer_matches_converted_graph(how: dict[str, bool]) -> None:
     torch.manual_seed(0)
     model, x = _Recurrent(nn.GRU).eval(), torch.randn(3, 7, 8)
     compiled = torchette.compile(model, (x,), quantizer=_quantizer(**how), calibration=[x, x * 0.5])
@@ -183,7 +184,7 @@ def test_torchette_quantizes(how: dict[str, bool]) -> None:
 
 
 class _Encoder(nn.Module):
-    """A transformer of two layers over 16 vectors."""
+    """A transformer with two layers over 16 vectors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,19 +212,19 @@ def test_dynamic_int8_keeps_30_decibels(name: str) -> None:
     assert any("dynamic" in operator for operator in compiled.program.operators())
 
 
-# ---- sums that 32 bits do not hold ----
+# ---- accumulators that need more than 32 bits ----
 
 
 @pytest.mark.parametrize("how", sweep([*STATIC, *DYNAMIC], STATIC[0], DYNAMIC[1]), ids=_words)
-def test_a_sum_beyond_32_bits(how: dict[str, bool]) -> None:
+def test_accumulator_beyond_32_bits(how: dict[str, bool]) -> None:
     torch.manual_seed(0)
     size = 200_000
     model, args = nn.Sequential(nn.Linear(size, 2, bias=False)), (torch.rand(3, size) * 0.1 + 0.9,)
     with torch.no_grad():
         model[0].weight.uniform_(0.9, 1.0)
-    assert size * 114 * 200 > 2**31, "least weight, least input, in integers"
+    assert size * 114 * 200 > 2**31, "smallest weight times smallest input, in integers"
     graph = _converted(model, args, _quantizer(**how))
-    _agrees(graph, args, rounding=size**0.5 * 2**-22)  # as many additions, each rounded
+    _agrees(graph, args, rounding=size**0.5 * 2**-22)  # `size` additions, each with a rounding error
     torch.testing.assert_close(torchette.compile(graph, args)(*args), model(*args), rtol=0.05, atol=0.0)
 
 
@@ -241,7 +242,7 @@ class _Normed(nn.Module):
 
 
 def _figures(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pictures of one of five patterns, each with its own strength and noise."""
+    """Images of one of five patterns, with random strength and noise."""
     generator = torch.Generator().manual_seed(seed)
     classes = torch.randint(0, 5, (count,), generator=generator)
     y, x = torch.meshgrid(torch.linspace(-1, 1, 8), torch.linspace(-1, 1, 8), indexing="ij")
@@ -268,7 +269,7 @@ def test_trained_with_quantization() -> None:
     torchao_pt2e.move_exported_model_to_eval(prepared)
     with torch.no_grad():
         expected = prepared(many).argmax(1)
-        assert float((expected == truth).float().mean()) > 0.8, "it has learned"
+        assert float((expected == truth).float().mean()) > 0.8, "the network has not learned the task"
         converted = convert_pt2e(prepared)
         found = torchette.compile(converted, (many,))(many).argmax(1)
     assert float((found == expected).float().mean()) >= 0.995

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`torchette.quantize`: each recipe, limits that are kept or refused by name, and the table of what was measured."""
+"""`torchette.quantize`: recipes, limits, error messages, and the table of measurements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLASSES = 8
 
 
 class _Net(nn.Module):
-    """A convolution, a sum, and linear layers; `narrow` has no multiple of 32 inputs."""
+    """A convolution, an addition, and linear layers; the inputs of `narrow` are not a multiple of 32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,9 @@ class _Net(nn.Module):
 
 
 class _Uneven(nn.Module):
-    """Between `first` and `last` one number in 64 is huge and does not count: one scale for all loses the others."""
+    """One value in 64 between `first` and `last` is an outlier that does not affect the result; a per-tensor scale
+    loses the rest.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -68,7 +70,7 @@ class _Sign(nn.Module):
 
 
 class _Two(nn.Module):
-    """Two outputs of different size."""
+    """Two outputs of different magnitude."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +81,7 @@ class _Two(nn.Module):
 
 
 class _Running(nn.Module):
-    """Adds up what it was given."""
+    """Accumulates its inputs in a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +102,7 @@ def _rows(count: int = 16) -> list[torch.Tensor]:
 
 
 def _close(reference: nn.Module) -> Callable[[Any], list[float]]:
-    """A metric, for each example: minus the largest difference from a model."""
+    """A metric with a score for each example: minus the largest difference from a model."""
     rows = _rows()
     return lambda model: [-(model(x) - reference(x)).abs().max().item() for x in rows]
 
@@ -118,7 +120,7 @@ BITS = {"8da4w": 4, "int4-weight-only": 4, "bfloat16": 16, "float16": 16}
 
 
 @pytest.mark.parametrize("recipe", sweep(RECIPES, "int8", "8da4w", "bfloat16"))
-def test_all_layers_that_a_recipe_fits(recipe: str) -> None:
+def test_recipe_quantizes_all_supported_layers(recipe: str) -> None:
     model, images = _Net().eval(), _images()
     before = copy.deepcopy(model.state_dict())
     quantized, table = torchette.quantize(model, images, recipe)
@@ -133,7 +135,7 @@ def test_all_layers_that_a_recipe_fits(recipe: str) -> None:
 
 
 class _Words(nn.Module):
-    """Two tables, of which one is a layer's weight, too."""
+    """Two tables; one is tied to a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +147,7 @@ class _Words(nn.Module):
 
 
 @pytest.mark.parametrize("recipe", ["int8-weight-only", "int4-weight-only"])
-def test_tables_of_embeddings(recipe: str) -> None:
+def test_embedding_tables(recipe: str) -> None:
     tokens = [
         torch.randint(0, 200, (1, 9), generator=torch.Generator().manual_seed(seed)) for seed in range(3)
     ]
@@ -157,14 +159,14 @@ def test_tables_of_embeddings(recipe: str) -> None:
     assert "cpu::weight_only_embedding.out" in operators
 
 
-def test_calibration_comes_as_everywhere() -> None:
+def test_calibration_accepts_tuples_dicts_and_tensors() -> None:
     model, images = _Net().eval(), _images(2)
     for calibration in (iter(images), [(it,) for it in images], [{"image": it} for it in images]):
         _, table = torchette.quantize(model, calibration, "int8-weight-only")
         assert len(table.chosen.layers) == 2
 
 
-def test_sizes_that_vary() -> None:
+def test_dynamic_shapes() -> None:
     model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4)).eval()
     shapes = ({0: torch.export.Dim("rows", min=1, max=9)},)
     rows = [torch.randn(4, 64), torch.randn(9, 64)]
@@ -173,12 +175,12 @@ def test_sizes_that_vary() -> None:
     assert [compiled(x).shape for x in rows] == [(4, 4), (9, 4)]
 
 
-def test_the_worst_output_counts() -> None:
+def test_sqnr_is_that_of_the_worst_output() -> None:
     _, table = torchette.quantize(_Two().eval(), _rows(), "int8-weight-only")
     assert all(20 < layer.sqnr < 80 for layer in table.layers)
 
 
-def test_buffers_of_the_given_model_stay() -> None:
+def test_buffers_of_the_given_model_do_not_change() -> None:
     model = _Running().eval()
     quantized, _ = torchette.quantize(model, _rows(4), "int8-weight-only")
     assert not model.sum.any()
@@ -190,7 +192,7 @@ def test_buffers_of_the_given_model_stay() -> None:
 
 @pytest.fixture
 def time_is_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call takes a nanosecond for each byte of the file, so the choice does not depend on this machine."""
+    """Each call lasts a nanosecond for each byte of the file, so the choice does not depend on this machine."""
     monkeypatch.setattr(
         quantize._Work,
         "_times",
@@ -199,11 +201,11 @@ def time_is_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("time_is_size")
-def test_layers_that_lose_too_much_stay_in_float32() -> None:
+def test_sensitive_layers_stay_in_float32() -> None:
     model = _Uneven().eval()
     quantized, table = torchette.quantize(model, _rows(), "int8", _close(model), max_drop=0.1)
     bits = {layer.name: layer.bits for layer in table.layers}
-    assert (bits["first"], bits["last"], bits["even"]) == (16, 32, 8), "the small one would save nothing"
+    assert (bits["first"], bits["last"], bits["even"]) == (16, 32, 8), "the small layer has no saving"
     compiled = torchette.compile(quantized, (_rows()[0],))
     chosen = table.chosen
     assert chosen.score == pytest.approx(sum(_close(model)(compiled)) / 16, rel=1e-3)
@@ -214,20 +216,20 @@ def test_layers_that_lose_too_much_stay_in_float32() -> None:
 
 
 @pytest.mark.usefixtures("time_is_size")
-def test_without_a_metric_the_class_counts_and_a_percentage_is_relative() -> None:
+def test_default_metric_compares_classes_and_percentage_is_relative() -> None:
     _, table = torchette.quantize(_Uneven().eval(), _rows(), "int8", max_drop="10%")
     assert table.points[0].score == 1 and 0 <= (table.chosen.drop or 0.0) <= 0.1
     bits = {layer.name: layer.bits for layer in table.layers}
     assert bits["first"] >= 16 and min(bits.values()) == 8
 
 
-def test_without_classes_the_noise_counts() -> None:
+def test_default_metric_without_classes_is_noise() -> None:
     model = nn.Conv2d(1, 4, 3).eval()
     _, table = torchette.quantize(model, _images(), "int8", max_drop="1%")
     assert 0.99 < (table.chosen.score or 0.0) < 1
 
 
-def test_no_more_layers_than_a_size_needs() -> None:
+def test_size_limit_quantizes_fewest_layers() -> None:
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))).eval()
     plain = torchette.compile(model, (_rows()[0],)).nbytes / 1e6
     quantized, table = torchette.quantize(model, _rows(), "int8-weight-only", max_mb=0.7 * plain)
@@ -237,7 +239,7 @@ def test_no_more_layers_than_a_size_needs() -> None:
     assert same is model and not table.chosen.layers
 
 
-def test_limits_that_cannot_be_kept() -> None:
+def test_infeasible_limits_raise_budget_not_met() -> None:
     model = _Uneven().eval()
     with pytest.raises(QuantizationError) as caught:
         torchette.quantize(model, _rows(), "int8", _close(model), max_drop=1e-9, max_ms=1e3, max_mb=1e-3)
@@ -252,22 +254,22 @@ def test_limits_that_cannot_be_kept() -> None:
     ("change", "kind", "message"),
     [
         ({"recipe": "int3"}, InputError, "no quantization scheme 'int3'"),
-        ({"calibration": []}, InputError, "no input to observe"),
-        ({"metric": lambda model: None}, InputError, "the metric gave None"),
-        ({"metric": lambda model: float("nan")}, InputError, "the metric gave nan"),
-        ({"metric": lambda model: []}, InputError, "the metric gave []"),
+        ({"calibration": []}, InputError, "calibration is empty"),
+        ({"metric": lambda model: None}, InputError, "the metric returned None"),
+        ({"metric": lambda model: float("nan")}, InputError, "the metric returned nan"),
+        ({"metric": lambda model: []}, InputError, "the metric returned []"),
         ({"max_drop": -0.1}, InputError, "max_drop is"),
         ({"max_drop": "a little"}, InputError, "max_drop is 'a little'"),
         ({"max_ms": 0}, InputError, "max_ms is 0"),
         ({"max_mb": float("nan")}, InputError, "max_mb is nan"),
         ({"model": torch.relu}, InputTypeError, "expected a torch.nn.Module"),
         ({"model": nn.Sequential(nn.Linear(64, 2), nn.Dropout()).train()}, TrainModeError, "training mode"),
-        ({"model": _Sign().eval()}, InputError, "no tensor of floats"),
-        ({"model": nn.ReLU().eval()}, QuantizationError, "fits no layer of ReLU"),
+        ({"model": _Sign().eval()}, InputError, "no floating-point tensor"),
+        ({"model": nn.ReLU().eval()}, QuantizationError, "supports no layer of ReLU"),
         ({"model": nn.ReLU().eval(), "backend": "tpu"}, DelegationError, "there is no backend 'tpu'"),
     ],
 )
-def test_mistakes_are_named(change: dict[str, Any], kind: type[Exception], message: str) -> None:
+def test_error_messages(change: dict[str, Any], kind: type[Exception], message: str) -> None:
     given = {"model": nn.Linear(64, 2).eval(), "calibration": _rows(1), "recipe": "int8-weight-only"} | change
     with pytest.raises(kind) as caught:
         torchette.quantize(**given)
@@ -276,7 +278,7 @@ def test_mistakes_are_named(change: dict[str, Any], kind: type[Exception], messa
 
 
 class _Massive(nn.Module):
-    """One of 200 results of `narrow` is huge, and a norm behind the sum makes the others count again."""
+    """One of 200 results of `narrow` is an outlier; the norm after the addition amplifies the others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -292,7 +294,7 @@ class _Massive(nn.Module):
         return self.last(self.norm(x + self.narrow(self.widen(x).relu())))
 
 
-def test_results_with_few_huge_numbers_stay_in_floats() -> None:
+def test_results_with_outliers_stay_in_floats() -> None:
     model, rows = _Massive().eval(), _rows()
     _, table = torchette.quantize(model, rows, "int8")
     assert set(table.wide) == {"narrow", "add"} and table.wide["narrow"] < 1
@@ -304,16 +306,16 @@ def test_results_with_few_huge_numbers_stay_in_floats() -> None:
     plain = recipes.apply(recipe, model, program, layers, layers, [((row,), {}) for row in rows])
     expected, rounded = (torch.cat([it(row) for row in rows]) for it in (model, plain))
     lost = (expected - rounded).square().sum() / expected.square().sum()
-    assert -10 * lost.log10() < table.chosen.sqnr - 6, "all of it in integers loses more"
+    assert -10 * lost.log10() < table.chosen.sqnr - 6, "quantizing all layers should lose more"
 
 
-# ---- the choice, on figures that are given ----
+# ---- selection among given measurements ----
 
-MS, DROPS = (10.0, 6.0, 4.0, 5.0, 9.0), (0.0, 0.1, 0.2, 0.3, 0.4)  # by how many layers have integers
+MS, DROPS = (10.0, 6.0, 4.0, 5.0, 9.0), (0.0, 0.1, 0.2, 0.3, 0.4)  # index: number of integer layers
 
 
 class _Given:
-    """Points that need no measuring."""
+    """A run with given points that measures nothing."""
 
     def __init__(self) -> None:
         self.points: dict[int, Point] = {}
@@ -328,7 +330,7 @@ class _Given:
     ("limits", "count"),
     [
         ({}, 4),
-        ({"max_drop": 0.35}, 2),  # 3 are within it, too, and slower
+        ({"max_drop": 0.35}, 2),  # 3 layers are also within the limit, but slower
         ({"max_drop": "35%"}, 2),
         ({"max_drop": 0.05}, None),
         ({"ms": 4.5}, 2),
@@ -340,7 +342,7 @@ class _Given:
         ({"max_drop": 0.15, "ms": 4.5}, None),
     ],
 )
-def test_how_many_layers_get_integers(limits: dict[str, Any], count: int | None) -> None:
+def test_limits_select_number_of_integer_layers(limits: dict[str, Any], count: int | None) -> None:
     given = quantize._Limits.of(**({"max_drop": None, "ms": None, "mb": None} | limits))
     assert quantize._search(_Given(), 4, 2, given) == count  # type: ignore[arg-type]
 
@@ -349,20 +351,20 @@ def test_how_many_layers_get_integers(limits: dict[str, Any], count: int | None)
     ("costs", "best"),
     [
         ({1: (9.85, 3.0), 2: (2.68, 3.1)}, 2),
-        ({1: (2.60, 4.0), 2: (2.68, 3.0)}, 2),  # 5 % are no difference in time
-        ({1: (11.0, 4.0), 2: (12.0, 3.0)}, 2),  # float32 takes 10 ms
+        ({1: (2.60, 4.0), 2: (2.68, 3.0)}, 2),  # times within 5 % are equal
+        ({1: (11.0, 4.0), 2: (12.0, 3.0)}, 2),  # float32: 10 ms
         ({1: (12.0, 3.0), 2: (11.0, 3.1)}, 2),
         ({}, None),
     ],
 )
-def test_the_fastest_or_else_the_smallest_within_the_drop(
+def test_fastest_choice_within_drop_or_smallest(
     costs: dict[int, tuple[float, float]], best: int | None
 ) -> None:
     within = {number: Point(("a",), 30.0, ms, mb) for number, (ms, mb) in costs.items()}
     assert quantize._best(within, Point((), math.inf, 10.0, 12.0)) == best
 
 
-def test_choices_save_most_for_their_noise() -> None:
+def test_choices_have_least_noise_for_their_saving() -> None:
     layers = [
         Layer("slow", "Linear", 8, 60.0, 1.0, 2.0, 100, 90),
         Layer("loud", "Linear", 8, 20.0, 9.0, 8.0, 900, 500),
@@ -379,7 +381,7 @@ def test_choices_save_most_for_their_noise() -> None:
     assert set(found[-1]) == {"slow", "loud", "quiet", ""}
 
 
-def test_layers_have_the_bits_that_save_most_for_their_noise() -> None:
+def test_choices_combine_bits_with_least_noise() -> None:
     layers = [
         Layer(
             name,
@@ -400,7 +402,7 @@ def test_layers_have_the_bits_that_save_most_for_their_noise() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_other_choice_saves_as_much_for_less(seed: int) -> None:
+def test_knapsack_solutions_are_optimal(seed: int) -> None:
     draw = random.Random(seed)
     options = [
         [
@@ -417,23 +419,23 @@ def test_no_other_choice_saves_as_much_for_less(seed: int) -> None:
     every = [of(choice) for choice in itertools.product(*(range(-1, len(each)) for each in options))]
     found = [of(choice) for choice in knapsack.solutions(options)]
     assert found == sorted(found) and found[-1][0] == max(saving for saving, _ in every)
-    for saving, cost in found:  # the savings of seven items are rounded by half a step of 2,000 each
+    for saving, cost in found:  # rounding changes each of seven savings by up to half a step of 2,000
         others = [other for more, other in every if more >= saving + 1]
         assert cost <= min(others, default=math.inf) + 1e-12
     assert len(knapsack.solutions(options, most=4)) <= 4
     assert knapsack.solutions([[(0.0, 1.0)], [(-3.0, 0.0)]]) == []
 
 
-# ---- what a file keeps ----
+# ---- resuming from a file ----
 
 
 def _measured_lines(path: Path) -> list[str]:
-    """The names of the whole lines but the first."""
+    """Returns the names of the complete lines except the first."""
     lines = path.read_text().splitlines()[1:]
     return [json.loads(line)["name"] for line in lines if line.endswith("}")]
 
 
-def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, path = _Uneven().eval(), tmp_path / "measured.jsonl"
     given: dict[str, Any] = {"metric": _close(model), "max_drop": 0.1, "resume": path}
     measure, calls = quantize._Work._measured, 0
@@ -450,14 +452,16 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         torchette.quantize(model, _rows(), "int8", **given)
     before = _measured_lines(path)
     assert (
-        sum(name.startswith("layer") for name in before) == 7  # four, three of them in bfloat16, too
+        sum(name.startswith("layer") for name in before) == 7  # four layers, three of them also in bfloat16
         and sum(name.startswith("point") for name in before) == 2
     )
-    with path.open("a") as file:  # a line that was cut off
+    with path.open("a") as file:  # an incomplete line
         file.write('{"name": "point of')
     _, table = torchette.quantize(model, _rows(), "int8", **given)
     after = _measured_lines(path)
-    assert after[: len(before)] == before and len(set(after)) == len(after), "nothing is measured twice"
+    assert after[: len(before)] == before and len(set(after)) == len(after), (
+        "a layer or choice was measured twice"
+    )
     assert table.chosen is not None and (table.chosen.drop or 0.0) <= 0.1
     count = calls
     _, again = torchette.quantize(model, _rows(), "int8", **given)
@@ -471,7 +475,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 class _Functions(nn.Module):
-    """Layers that are no modules."""
+    """Layers that are functions, not modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -483,7 +487,7 @@ class _Functions(nn.Module):
         return self.last(nn.functional.linear(x, self.weight).relu())
 
 
-def test_layers_that_are_functions_are_timed() -> None:
+def test_functional_layers_are_timed() -> None:
     rows = [row.view(1, 1, 64) for row in _rows(4)]
     _, table = torchette.quantize(_Functions().eval(), rows, "int8")
     layers = {layer.name: layer for layer in table.layers}
@@ -491,10 +495,10 @@ def test_layers_that_are_functions_are_timed() -> None:
     for name in ("attend", "last"):
         layer = layers[name]
         assert layer.float_us and layer.integer_us and 0 < layer.integer_bytes < layer.float_bytes
-    assert layers["attend"].float_bytes > 4 * 4 * 64 * 64  # all of its products
+    assert layers["attend"].float_bytes > 4 * 4 * 64 * 64  # all of its matrix multiplications
 
 
-def test_four_bits_and_eight() -> None:
+def test_4_bit_recipe_also_measures_8_bits() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
     rows = _rows()
@@ -507,7 +511,7 @@ def test_four_bits_and_eight() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("time_is_size")
-def test_bfloat16_where_integers_lose_too_much() -> None:
+def test_sensitive_layers_use_bfloat16() -> None:
     model = _Uneven().eval()
     plain = torchette.compile(model, (_rows()[0],)).nbytes / 1e6
     given: dict[str, Any] = {"metric": _close(model), "max_mb": 0.7 * plain}
@@ -518,10 +522,10 @@ def test_bfloat16_where_integers_lose_too_much() -> None:
         assert compiled.nbytes / 1e6 == table.chosen.megabytes <= 0.7 * plain
         sixteen = table.layers[0].others[-1]
         assert sixteen.sqnr > 40 and sixteen.integer_bytes < 0.6 * sixteen.float_bytes
-        assert table.layers[-1].name or len(table.layers[-1].levels) == 1, "a sum has no weights"
+        assert table.layers[-1].name or len(table.layers[-1].levels) == 1, "an addition has no weights"
 
 
-def test_a_board_counts_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_board_time_is_instruction_count(monkeypatch: pytest.MonkeyPatch) -> None:
     model, seen = _Net().eval(), []
 
     class Counter:
@@ -541,7 +545,7 @@ def test_a_board_counts_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(seen) > 2 * len(table.layers)
 
 
-def test_the_table_says_what_is_not_better() -> None:
+def test_table_marks_dominated_points() -> None:
     slow = Layer("head", "Linear", 8, 31.4, 5.0, 9.0, 4000, 2000)
     quick = Layer("body", "Conv2d", 8, 40.2, 9.0, 5.0, 8000, 3000)
     plain = Point((), float("inf"), 2.0, 0.012)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One vocabulary of quantization schemes, in code, messages and documentation."""
+"""The names of quantization schemes are the same in code, messages and documentation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchette.quantization import LLM_SCHEMES, RECIPES, SCHEMES, scheme_named
 ROOT = Path(__file__).parents[2]
 
 
-def test_no_name_means_two_schemes() -> None:
+def test_names_are_unique() -> None:
     names = [name for scheme in SCHEMES.values() for name in (scheme.name, *scheme.aliases)]
     assert len(names) == len(set(names))
     assert all(
@@ -22,7 +22,7 @@ def test_no_name_means_two_schemes() -> None:
     )
 
 
-def test_an_unknown_name_lists_the_schemes_that_there_are() -> None:
+def test_unknown_name_lists_all_schemes() -> None:
     for among in (RECIPES, LLM_SCHEMES):
         with pytest.raises(InputError, match="no quantization scheme 'int3'") as caught:
             scheme_named("int3", among)
@@ -30,12 +30,12 @@ def test_an_unknown_name_lists_the_schemes_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("alias", ["int8", "int8-static"])
-def test_int8_of_a_language_model_is_refused(alias: str) -> None:
+def test_int8_is_ambiguous_for_language_models(alias: str) -> None:
     with pytest.raises(InputError, match="ambiguous" if alias == "int8" else "do not support"):
         scheme_named(alias, LLM_SCHEMES)
 
 
-def test_the_page_lists_all_names() -> None:
+def test_page_lists_all_names() -> None:
     page = (ROOT / "docs/quantize.md").read_text()
     table = page[page.index("## Schemes") : page.index("## Calibration")]
     rows = re.findall(r"^\| `([\w-]+)` \|([^|]*)\|", table, re.MULTILINE)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""torchao's `quantize_` on linear layers: integers of any width agree with eager, small floats are refused by name."""
+"""torchao's `quantize_` on linear layers: integers of any width match eager; small floats raise an error that names
+the dtype.
+"""
 
 from __future__ import annotations
 
@@ -84,15 +86,15 @@ def test_integers_agree_with_eager(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", ["8-bit weights", "8da4w", "integers by row"])
-def test_any_number_of_rows(name: str) -> None:
+def test_dynamic_number_of_rows(name: str) -> None:
     model, x = _quantized(CONFIGURATIONS[name]()), torch.randn(9, 64)
     compiled = torchette.compile(model, (x[:4],), dynamic_shapes=({0: Dim("rows", min=1, max=9)},))
     for rows in (1, 9):
         torch.testing.assert_close(compiled(x[:rows]), model(x[:rows]), rtol=1e-5, atol=1e-5)
 
 
-def test_packed_weights_of_four_bits() -> None:
-    """torchao packs them for the devices that it has kernels for; where it has none, it says so itself."""
+def test_packed_4_bit_weights() -> None:
+    """torchao packs 4-bit weights only for devices that its kernels support, and raises its own error otherwise."""
     x = torch.randn(5, 64)
     try:
         model = _quantized(Int4WeightOnlyConfig(group_size=32))
@@ -104,7 +106,7 @@ def test_packed_weights_of_four_bits() -> None:
         assert error.hints or "try:" in str(error)
 
 
-# ---- floats of 8 bits ----
+# ---- 8-bit floats ----
 
 
 class _Stored(nn.Module):
@@ -178,7 +180,7 @@ def _refused(run: Callable[[], object]) -> DialectError:
 
 @pytest.mark.parametrize("backend", ["auto", "portable", "xnnpack"])
 @pytest.mark.parametrize("name", FLOATS)
-def test_floats_of_eight_bits_are_refused_by_name(name: str, backend: str) -> None:
+def test_8_bit_floats_raise_error_with_location(name: str, backend: str) -> None:
     model, x = FLOATS[name]
     error = _refused(lambda: torchette.compile(model.eval(), (x,), backend=backend))
     assert "# here" in str(error)
@@ -186,7 +188,7 @@ def test_floats_of_eight_bits_are_refused_by_name(name: str, backend: str) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_torchao_s_floats_of_eight_bits(dtype: torch.dtype) -> None:
+def test_torchao_8_bit_float_configuration_raises(dtype: torch.dtype) -> None:
     model, x = _quantized(Float8WeightOnlyConfig(), dtype), torch.randn(5, 64, dtype=dtype)
     _refused(lambda: torchette.compile(model, (x,)))
     _refused(lambda: to_edge(export(model, (x,))))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What integers leave of trained networks: their answers on data that they have not seen, and their bytes."""
+"""Accuracy and file size of quantized trained networks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _accuracy(name: str, outputs: torch.Tensor) -> float:
 def test_accuracy_is_within_a_point_of_float32(name: str, recipe: str) -> None:
     network = trained.train(name)
     expected = _accuracy(name, network.outputs(network.module))
-    assert expected > 0.95, "a network that has not learned proves nothing"
+    assert expected > 0.95, "the float32 network has not learned the task"
     assert _accuracy(name, network.outputs(_compiled(name, recipe))) >= expected - 0.01
 
 
@@ -48,23 +48,23 @@ def test_accuracy_is_within_a_point_of_float32(name: str, recipe: str) -> None:
         ("static int8", 0.27),
         ("dynamic int8", 0.27),
         ("weight-only int8", 0.27),  # 0.26: a quarter, scales, and the program
-        # an eighth, a scale of four bytes to each 32 weights, and the program; XNNPACK's file has 0.15
+        # an eighth, a 4-byte scale for each 32 weights, and the program; XNNPACK's file has 0.15
         ("8da4w", 0.17),
         ("bfloat16", 0.52),
     ],
 )
-def test_bytes_of_a_file_of_large_linear_layers(recipe: str, share: float) -> None:
+def test_file_size_with_large_linear_layers(recipe: str, share: float) -> None:
     plain, quantized = (len(bytes(_compiled("digits_mlp", it))) for it in ("float32", recipe))
     assert quantized <= share * plain
 
 
 @pytest.mark.parametrize("recipe", ["static int8", "dynamic int8", "8da4w", "weight-only int8", "float16"])
-def test_integers_take_no_more_memory_than_floats(recipe: str) -> None:
+def test_integers_need_no_more_memory_than_floats(recipe: str) -> None:
     plain, quantized = (_compiled("digits_mlp", it).planned_bytes for it in ("float32", recipe))
     assert quantized <= plain
 
 
-def test_training_gives_the_same_weights_each_time() -> None:
+def test_training_is_deterministic() -> None:
     first = trained.train("digits_mlp").module.state_dict()
     again = trained.train.__wrapped__("digits_mlp").module.state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The vocabulary of quantization: `torchette.quantize`, `torchette compile --quantize`, `torchette.llm.export` and
-# `torchette llm compile --quantize` read their names from this table.
+# The scheme names of `torchette.quantize`, `torchette compile --quantize`, `torchette.llm.export` and
+# `torchette llm compile --quantize` are defined in this table.
 """Quantization: the schemes and their names; `torchette.quantize` applies them."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ class Scheme(NamedTuple):
 
     Attributes:
         name: the name in tables, files and messages.
-        aliases: other names that mean the same: those of ExecuTorch, torchao and optimum, and older ones of ours.
-        text: the weights and the activations, which are float32 if it does not name them.
+        aliases: names with the same meaning: those of ExecuTorch, torchao and optimum, and older names of Torchette.
+        text: the dtypes of weights and activations; a dtype that is not named is float32.
         is_static: whether scales of activations are observed on calibration inputs.
         for_llm: whether `torchette.llm.export` supports the scheme.
     """
@@ -30,7 +30,7 @@ class Scheme(NamedTuple):
 
     @property
     def names(self) -> str:
-        """The name and the aliases as one text."""
+        """Returns the name and the aliases as one text."""
         return f"{self.name} ({', '.join(self.aliases)})" if self.aliases else self.name
 
 
@@ -61,16 +61,16 @@ def scheme_named(name: str, among: Collection[str] = RECIPES) -> Scheme:
         among: the names of the supported schemes.
 
     Raises:
-        InputError: there is no such scheme, or it is not supported.
+        InputError: if there is no such scheme, or if it is not in `among`.
     """
     supported = [SCHEMES[one] for one in among]
     found = next((one for one in SCHEMES.values() if name in (one.name, *one.aliases)), None)
     if found in supported:
         return found
     hints = [f"one of: {', '.join(one.names for one in supported)}"]
-    if name == "int8":  # language models had the name for weights alone
+    if name == "int8":  # for language models, older versions used this name for weight-only quantization
         raise InputError(
-            "the scheme 'int8' is ambiguous for a language model: name one of two",
+            "the scheme 'int8' is ambiguous for a language model: choose one of two schemes",
             hints=[
                 "int8-weight-only: 8-bit weights, float32 activations (the meaning of int8 in older versions)",
                 "int8-dynamic: 8-bit weights, 8-bit activations with scales from each input",
@@ -83,6 +83,6 @@ def scheme_named(name: str, among: Collection[str] = RECIPES) -> Scheme:
 
 
 def schemes_text(among: Collection[str] = RECIPES) -> str:
-    """The schemes and their aliases for a command's help."""
+    """Formats the schemes and their aliases for a command's help."""
     rows = [f"  {SCHEMES[name].names}\n    {SCHEMES[name].text}" for name in among]
     return "\n".join(["schemes of --quantize (and their aliases):", *rows])

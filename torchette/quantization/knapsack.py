@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What integers in each layer save and cost comes in; the choices that save most for what they cost go out. Numbers alone.
-"""A knapsack with one option for each item, or none."""
+# In: the savings and costs of each layer's options. Out: the combinations with the lowest cost for their savings.
+"""Solves a knapsack problem with at most one option for each item."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_STEPS = 2000  # into which what all items save together is divided
+_STEPS = 2000  # resolution of the total saving
 
 
 def solutions(options: Sequence[Sequence[tuple[float, float]]], most: int = 64) -> list[tuple[int, ...]]:
-    """Choices of at most one option for each item, each with the least cost for what it saves (to a part in 2,000 of all
-    that there is to save).
+    """Selects at most one option for each item, with the lowest total cost for the total saving.
+
+    Savings are rounded to 1/2,000 of the maximum total saving.
 
     Args:
-        options: for each item the (saving, cost) of each of its options; those that save nothing are left out.
-        most: how many choices; where there are more, they are spread evenly.
+        options: the (saving, cost) pairs of each item's options. Options without a positive saving are ignored.
+        most: maximum number of solutions. If there are more, they are sampled evenly.
 
     Returns:
-        The number of the option of each item, -1 for none, in the order of what is saved. The last choice saves most.
+        For each solution, the index of the option of each item, or -1 for none. Solutions are sorted by their total
+        saving; the last one has the largest saving.
     """
     total = sum(max((saving for saving, _ in of if saving > 0), default=0.0) for of in options)
     if total <= 0:
@@ -28,7 +30,7 @@ def solutions(options: Sequence[Sequence[tuple[float, float]]], most: int = 64) 
     units = [
         [max(1, round(_STEPS * saving / total)) if saving > 0 else 0 for saving, _ in of] for of in options
     ]
-    least = np.full(1 + sum(max(of, default=0) for of in units), np.inf)  # cost, by what is saved
+    least = np.full(1 + sum(max(of, default=0) for of in units), np.inf)  # lowest cost for each saving
     least[0] = 0.0
     taken: np.ndarray = np.full((len(options), len(least)), -1, np.int8)
     for item, of in enumerate(options):
@@ -40,7 +42,7 @@ def solutions(options: Sequence[Sequence[tuple[float, float]]], most: int = 64) 
             better = costs < least[unit:]
             least[unit:][better] = costs[better]
             taken[item, unit:][better] = number
-    # Where nothing that saves more costs as little.
+    # Keep the solutions that cost less than all solutions with a larger saving.
     following: np.ndarray = np.append(np.minimum.accumulate(least[::-1])[::-1][1:], np.inf)
     best = np.flatnonzero(least < following)
     if len(best) > most:

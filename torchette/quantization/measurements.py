@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What was measured comes in, one thing after the other; a later run reads it from the file and measures only the rest.
-"""`Measurements`: a file of lines of JSON that grows while models are measured."""
+# Measurements are appended to a file. A later run reads the file and measures only the missing values.
+"""`Measurements`: a JSON Lines file that grows while models are measured."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torchette.errors import InputError
 
 
 class Measurements:
-    """Values by name, in memory, and in a file where there is one.
+    """Named values in memory and, optionally, in a file.
 
     Args:
-        path: the file, which is made if it is not there; None for none.
-        of: what is measured, and on what. A file of something else is refused.
+        path: the file, which is created if it does not exist; None keeps the values in memory only.
+        of: describes the model and the conditions of the measurements.
 
     Raises:
-        InputError: the file is of something else.
+        InputError: if the file contains measurements under other conditions.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, of: dict[str, Any]) -> None:
@@ -35,22 +35,22 @@ class Measurements:
             before = records[0].get("of") if records else None
             other = [key for key in of if not isinstance(before, dict) or before.get(key) != of[key]]
             raise InputError(
-                f"{self._path} has measurements of something else: {', '.join(other)} differ",
-                hints=["another file, or none, measures anew"],
+                f"{self._path} contains measurements of another configuration; different: {', '.join(other)}",
+                hints=["use another file, or no file, to start a new measurement"],
             )
         self._values = {record["name"]: record["value"] for record in records[1:] if "name" in record}
         if not lines:
             self._append({"of": of})
-        elif not text.endswith("\n"):  # it was cut off within a line
+        elif not text.endswith("\n"):  # an interrupted run wrote an incomplete line
             with self._path.open("a", encoding="utf-8") as file:
                 file.write("\n")
 
     def get(self, name: str) -> Any:
-        """What was measured; None if it was not."""
+        """Returns the value of a measurement, or None if there is none."""
         return self._values.get(name)
 
     def put(self, name: str, value: object) -> None:
-        """Keeps a value."""
+        """Stores a value."""
         self._values[name] = value
         if self._path is not None:
             self._append({"name": name, "value": value})
@@ -62,7 +62,7 @@ class Measurements:
 
 
 def _record(line: str) -> dict[str, Any] | None:
-    """A line; None for one that was cut off."""
+    """Parses a line. Returns None if the line is incomplete."""
     try:
         found = json.loads(line)
     except ValueError:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a model, inputs and a recipe, perhaps with limits. Out: a quantized model, and a table of errors, times and sizes.
+# In: a model, inputs and a recipe, optionally with limits. Out: a quantized model, and a table of errors, times and sizes.
 #
-# With limits, measurements choose the layers:
-# 1. Each layer is quantized alone. Its cost is the signal-to-noise ratio of the network's output, the worst one of several,
-#    on the first 32 inputs. The layer is also compiled alone, in floats and in integers, and both are timed in turns. More
-#    bits are measured as well: weights of bfloat16, and 8 bits if the recipe has 4.
-# 2. A knapsack finds, for up to 64 amounts of bytes, or of microseconds if `max_ms` is given, the bits of each layer (32, 16,
-#    8 or 4) with the least sum of noise that save as much.
-# 3. Some of these choices are compiled as a whole and measured, about the logarithm of their number. With `max_drop` the
-#    fastest of them within all limits is chosen, see `_best`; without it the one that saves least.
-"""`torchette.quantize`: one call from floats to integers."""
+# With limits, the layers are chosen by measurements:
+# 1. Each layer is quantized alone. Its cost is the lowest signal-to-noise ratio (SNR) among the network's outputs on the
+#    first 32 inputs. The layer is also compiled alone, in floats and in integers, and both versions are timed alternately.
+#    Wider formats are measured as well: bfloat16 weights, and 8 bits if the recipe has 4.
+# 2. A knapsack solver finds, for up to 64 savings of bytes, or of microseconds if `max_ms` is given, the bits of each
+#    layer (32, 16, 8 or 4) with the least total noise.
+# 3. A number of these choices that grows with the logarithm of their count is compiled as a whole and measured. With
+#    `max_drop`, `_best` selects among the choices within all limits. Without it, the choice with the smallest saving
+#    that is within the limits is selected.
+"""`torchette.quantize`: quantizes a model with one call."""
 
 from __future__ import annotations
 
@@ -45,12 +46,12 @@ from torchette.quantization.recipes import BETWEEN, Call
 from torchette.quantization.table import Layer, Point, QuantizationTable
 from torchette.runtime import kernel_level
 
-_ROUNDS = 9  # of measured turns; the median counts
-_TURN_SECONDS = 0.003  # a turn repeats what is quicker
-_LOOKED_AT = 32  # inputs that the error of a layer is taken from
-_RESAMPLES = 1000  # of the bootstrap
-_MOST_CHOICES = 66  # 64 of the knapsack, float32 and all layers
-_EQUAL = 1.05  # times and sizes that differ by less are equal when one of several choices is taken
+_ROUNDS = 9  # timed rounds; the median is used
+_TURN_SECONDS = 0.003  # faster models are repeated within a round
+_LOOKED_AT = 32  # inputs for the error of a layer
+_RESAMPLES = 1000  # bootstrap samples
+_MOST_CHOICES = 66  # 64 knapsack solutions, float32, and all layers
+_EQUAL = 1.05  # a smaller ratio of two times or sizes counts as equal in `_best`
 
 Metric = Callable[[Callable[..., Any]], Any]
 
@@ -69,46 +70,53 @@ def quantize(
     resume: str | os.PathLike[str] | None = None,
     board: str | None = None,
 ) -> tuple[nn.Module, QuantizationTable]:
-    """Quantize a model for `torchette.compile`.
+    """Quantizes a model for `torchette.compile`.
 
-    Without a limit, all layers that the recipe supports are quantized. With a limit, measurements choose the bits of each
-    layer; the top of this module describes the search.
+    Without a limit, all layers that the recipe supports are quantized. With a limit, measurements choose the bits of
+    each layer; the top of this module describes the search.
 
     Args:
         model: a module in eval mode. It does not change.
         calibration: typical inputs: tuples of arguments, dicts of named arguments or single tensors. All of them are
             observed. The model is captured with the first one.
-        recipe: "int8": weights and activations of layers and of the operators between them; "int8-dynamic": linear layers,
-            with the scales of activations from each input; "8da4w": the same with 4-bit weights in groups of 32;
-            "int8-weight-only" and "int4-weight-only": embeddings and linear layers that compute in floats.
-        metric: called with a compiled model, which is called like `model`. Returns a number, or one for each example, whose
-            mean is the score; higher is better. With one for each example the table has 95 % intervals of drops:
-            percentiles of 1,000 bootstrap means, with the same examples for both models. The default with `max_drop` is the
-            share of calibration inputs with the largest output of float32, if the first output is [n, classes];
-            otherwise 1 - noise / signal.
-        max_drop: the largest drop of the metric below its value in float32: a number, absolute; or a text such as "0.5%",
-            relative. The drop itself is compared, not the end of its interval.
-        max_ms: milliseconds of a call with the first calibration input, on this machine.
-        max_mb: size of the compiled file, in 10^6 bytes.
-        dynamic_shapes, backend: as for `torchette.compile`, which must get the same.
+        recipe: "int8": weights and activations of layers and of the operators between them; "int8-dynamic": linear
+            layers, with the scales of activations from each input; "8da4w": like "int8-dynamic" with 4-bit weights in
+            groups of 32; "int8-weight-only" and "int4-weight-only": embeddings and linear layers that compute in
+            floats.
+        metric: a function of a compiled model, which is called like `model`. Returns a score, or one score for each
+            example; the mean is compared, and higher is better. With one score for each example, the table has 95 %
+            intervals of
+            drops: percentiles of 1,000 bootstrap means, with the same examples for both models. The default with
+                `max_drop`
+            is the share of calibration inputs with the same argmax as float32 if the first output is [n, classes], and
+            1 - noise / signal otherwise.
+        max_drop: the largest allowed drop of the metric below its float32 value: a float, absolute; or a text such as
+            "0.5%", relative. The drop itself is compared, not the end of its interval.
+        max_ms: maximum milliseconds of a call with the first calibration input, on this machine.
+        max_mb: maximum size of the compiled file, in 10^6 bytes.
+        dynamic_shapes, backend: arguments of `torchette.compile`; pass the same values to it afterwards.
         resume: a file that stores the measurements. An interrupted run continues with it, and a run with other limits
             measures only new choices. The metric must be the same.
-        board: a board of `torchette build --board`, such as "mps2-an386", a Cortex-M4F. Its time is the instructions of its
-            image in qemu, start and one call; `max_ms` is in millions. Needs qemu-system-arm and compilers for both.
+        board: a board of `torchette build --board`, such as "mps2-an386", a Cortex-M4F. The time is the instruction
+            count of the board's image in qemu, including startup and one call; `max_ms` is in millions. Requires
+            qemu-system-arm and compilers for both machines.
 
     Returns:
-        The quantized model, and the table of all measurements. With `max_drop` it is the fastest measured model within all
-        limits, or the smallest if none is faster than float32; without it the one with the fewest integers. If float32 is within `max_ms` and `max_mb`, and there is no
-        `max_drop`, the model is the given one.
+        The quantized model, and the table of all measurements. With `max_drop`, the model is the fastest measured one
+        within all limits, or the smallest one if none is faster than float32. Otherwise it is the one with the fewest
+        integer layers. Without `max_drop`, the given model is returned if float32 is within `max_ms` and `max_mb`.
 
     Raises:
-        InputError: an unknown recipe, no calibration, a metric without a number, an invalid limit, or a file to resume of
-            another model, recipe, backend, machine or calibration.
-        TargetError, MissingCompilerError, BuildError: the board is unknown, lacks a tool, or has too little memory.
+        InputError: if the recipe is unknown, calibration is empty, the metric returns no score, a limit is
+            invalid, or the file to resume belongs to another model, recipe, backend, machine or calibration.
+        TargetError, MissingCompilerError, BuildError: if the board is unknown, lacks a tool, or has too little memory.
         QuantizationError: code "nothing-to-quantize": the recipe supports no layer. Code "budget-not-met": no choice is
             within the limits; the text names the nearest one.
-        MissingPackageError: torchao is not installed.
-        TrainModeError, ExportError: as for `torchette.compile`.
+        MissingPackageError: if torchao is not installed.
+        TrainModeError, ExportError: see `torchette.compile`.
+
+    Example:
+        ``quantized, table = torchette.quantize(model, [(x,) for x in images], max_drop="0.5%")``
     """
     recipe = scheme_named(recipe).name
     chosen_recipe = recipes.recipe_named(recipe)
@@ -121,7 +129,9 @@ def quantize(
         )
     calls, _ = calls_of(calibration, ((), {}))
     if not calls:
-        raise InputError("there is no input to observe", hints=["calibration=[(x,), ...]"])
+        raise InputError(
+            "calibration is empty; at least one input is required", hints=["calibration=[(x,), ...]"]
+        )
     require("torchao.quantization", "quantizing")
     counter = None if board is None else Counter(board)
     check_backend(backend)
@@ -149,16 +159,16 @@ def _begin(
     counter: Counter | None,
     of: dict[str, Any],
 ) -> _Work:
-    """Captures the model, finds its layers and opens the measurements, which describe `of`."""
+    """Captures the model, finds its layers and opens the measurements. `of` describes the measurements."""
     progress("quantize", "capture")
     args, kwargs = calls[0]
     program = capture(model, args, kwargs, dynamic_shapes, "forward")
     layers = recipes.layers_of(recipe, model, program)
     if not layers:
         raise QuantizationError(
-            f"the recipe {of['recipe']!r} fits no layer of {type(model).__name__}",
+            f"the recipe {of['recipe']!r} supports no layer of {type(model).__name__}",
             hints=[
-                "int8 takes convolutions, too; recipes of 4 bits take linear layers of a multiple of 32 inputs"
+                "int8 also supports convolutions; 4-bit recipes require linear layers with a multiple of 32 inputs"
             ],
             code="nothing-to-quantize",
         )
@@ -167,7 +177,10 @@ def _begin(
 
 
 def _measure(recipe: str, work: _Work, limits: _Limits) -> tuple[QuantizationTable, int | None]:
-    """Measures layers and choices. Returns the table and the choice, None if no choice is within the limits."""
+    """Measures layers and choices.
+
+    Returns the table and the index of the selected choice, or None if none is within the limits.
+    """
     several = not limits.are_none
     work.total = sum(len(work.levels(name, several)) for name in work.layers) + _most_points(_MOST_CHOICES)
     measured = [work.layer(name, several) for name in work.layers]
@@ -188,7 +201,7 @@ def _measure(recipe: str, work: _Work, limits: _Limits) -> tuple[QuantizationTab
 
 @dataclass(frozen=True)
 class _Limits:
-    """What may not be exceeded; None where there is no limit."""
+    """Upper limits; None means no limit."""
 
     drop: float | None
     is_relative: bool
@@ -201,11 +214,11 @@ class _Limits:
         drop = None if max_drop is None else _number("max_drop", str(max_drop).strip().removesuffix("%"))
         for name, value in (("max_ms", ms), ("max_mb", mb)):
             if value is not None and _number(name, value) <= 0:
-                raise InputError(f"{name} is {value}: nothing takes so little", hints=[f"{name}=10.0"])
+                raise InputError(f"{name} is {value}; it must be greater than 0", hints=[f"{name}=10.0"])
         return cls(drop / 100 if is_relative and drop is not None else drop, is_relative, ms, mb)
 
     def keeps(self, point: Point, plain: float | None) -> bool:
-        """Whether a point is within the limits; `plain` is float32's score."""
+        """Whether a point is within the limits. `plain` is the float32 score."""
         limit = self.allowed(plain)
         return (
             (limit is None or (point.drop is not None and point.drop <= limit))
@@ -214,13 +227,13 @@ class _Limits:
         )
 
     def allowed(self, plain: float | None) -> float | None:
-        """The largest drop, in the metric's units."""
+        """Returns the largest allowed drop, in the metric's units."""
         if self.drop is None or plain is None:
             return self.drop
         return self.drop * abs(plain) if self.is_relative else self.drop
 
     def excess(self, point: Point, plain: float | None) -> float:
-        """How far beyond the limits a point is, in parts of them."""
+        """Returns the sum of the relative excesses over the limits."""
         pairs = (
             (point.drop, self.allowed(plain)), (point.milliseconds, self.ms), (point.megabytes, self.mb),
         )  # fmt: skip
@@ -249,7 +262,7 @@ def _number(name: str, value: SupportsFloat | str) -> float:
         number = math.nan
     if not math.isfinite(number) or number < 0:
         raise InputError(
-            f"{name} is {value!r}, no number that is 0 or more",
+            f"{name} is {value!r}; it must be a number that is 0 or greater",
             hints=['max_drop=0.01 (absolute) or max_drop="0.5%" (relative)', "max_ms=2.5", "max_mb=1.0"],
         )
     return number
@@ -260,11 +273,11 @@ def _not_met(table: QuantizationTable, limits: _Limits) -> QuantizationError:
     quantized = [point for point in table.pareto if point.layers] or list(table.points[1:])
     nearest = min(quantized, key=lambda point: limits.excess(point, plain))
     error = QuantizationError(
-        f"no choice of layers keeps {limits} with {table.recipe}; the nearest: {nearest}",
+        f"no choice of layers is within {limits} with {table.recipe}; the nearest: {nearest}",
         where=[f"float32: {table.points[0]}"],
         hints=[
-            f"limits that it keeps: {_kept(nearest, limits)}",
-            "another recipe; torchette.quantize lists them",
+            f"limits that the nearest one satisfies: {_kept(nearest, limits)}",
+            "choose another recipe; torchette.quantize lists them",
             *table.remarks,
         ],
         code="budget-not-met",
@@ -282,14 +295,15 @@ def _kept(point: Point, limits: _Limits) -> str:
     )
 
 
-# ---- the choice ----
+# ---- candidate choices ----
 
 
 def _choices(layers: Sequence[Layer], by_time: bool) -> tuple[list[dict[str, int]], int]:
-    """Bits by layer: nothing; the knapsack's choices, each with the least noise for what it saves; all layers. Also the number
-    of the last one that takes only layers which gain.
+    """Returns the candidate choices, and the index of the last choice in which every layer has a positive saving.
 
-    What is between layers has nothing of its own to save: it goes with the first layer that is noisier.
+    A choice maps layers to bits. The candidates are: no layer; the knapsack's solutions; all layers. Operators between
+    the layers have no separate saving. They are quantized in a choice if a chosen layer adds more noise than they
+    do.
     """
     alone = [layer for layer in layers if layer.name != BETWEEN]
     options = [[(_gain(level, by_time), _noise(level)) for level in layer.levels] for layer in alone]
@@ -309,12 +323,12 @@ def _choices(layers: Sequence[Layer], by_time: bool) -> tuple[list[dict[str, int
 
 
 def _most_points(count: int) -> int:
-    """How many of `count` choices are measured at most: the two ends, one more, and those that halving looks at."""
+    """Returns the maximum number of measured choices: both ends, one more, and the steps of the binary search."""
     return 3 + math.ceil(math.log2(count))
 
 
 def _gain(layer: Layer, by_time: bool) -> float:
-    """Microseconds or bytes that integers save; 0 where that is not known."""
+    """Returns the microseconds or bytes that integers save, or 0 if they were not measured."""
     before = layer.float_us if by_time else layer.float_bytes
     after = layer.integer_us if by_time else layer.integer_bytes
     return 0.0 if before is None or after is None else before - after
@@ -325,8 +339,10 @@ def _noise(layer: Layer) -> float:
 
 
 def _search(work: _Work, last: int, gaining: int, limits: _Limits) -> int | None:
-    """Which of the choices 0 to `last`, of which each saves more than the one before up to `gaining`, is taken; None where
-    none keeps the limits."""
+    """Returns the index of the selected choice among 0 to `last`, or None if no choice is within the limits.
+
+    Up to `gaining`, each choice has a larger saving than the one before.
+    """
 
     def keeps(number: int, only: _Limits = limits) -> bool:
         return only.keeps(work.point(number), plain)
@@ -339,23 +355,24 @@ def _search(work: _Work, last: int, gaining: int, limits: _Limits) -> int | None
         of_drop = replace(limits, ms=None, mb=None)
         if limits.ms is not None:
             work.point(gaining)
-        least, most = 0, last  # the last one whose drop is allowed
+        least, most = 0, last  # binary search for the last choice within the drop limit
         while least < most:
             middle = (least + most + 1) // 2
             least, most = (middle, most) if keeps(middle, of_drop) else (least, middle - 1)
         return _best({n: point for n, point in work.points.items() if n and keeps(n)}, work.points[0])
     least, most = 0, gaining if keeps(gaining) else last
-    while least < most:  # the first one that is fast and small enough
+    while least < most:  # binary search for the first choice within the time and size limits
         middle = (least + most) // 2
         least, most = (least, middle) if keeps(middle) else (middle + 1, most)
     return min((number for number in work.points if keeps(number)), default=None)
 
 
 def _best(within: Mapping[int, Point], plain: Point) -> int | None:
-    """The choice that is taken of those `within` the limits; None if there are none.
+    """Returns the index of the best choice among those `within` the limits, or None if there are none.
 
-    The fastest one is taken. If none is faster than float32, the smallest one is taken. Choices that differ by less than
-    `_EQUAL` are equal in time or size: then the other one of time and size decides, then the signal-to-noise ratio.
+    The fastest choice is best. If none is faster than float32, the smallest choice is best. Times or sizes that differ by
+    less than the factor `_EQUAL` are equal. The other criterion, size or time, decides between equal choices, then the
+    signal-to-noise ratio.
     """
     if not within:
         return None
@@ -373,12 +390,12 @@ def _best(within: Mapping[int, Point], plain: Point) -> int | None:
     return min(equal, key=lambda number: (second(number), -within[number].sqnr))
 
 
-# ---- measuring ----
+# ---- measurements ----
 
 
 @dataclass
 class _Work:
-    """A model while it is quantized, and what was measured of it."""
+    """The state of a quantization run: the model, its layers, and the measurements."""
 
     model: nn.Module
     calls: Sequence[Call]
@@ -389,17 +406,17 @@ class _Work:
     backend: Any
     progress: Progress
     kept: Measurements
-    counter: Counter | None = None  # of a board's instructions
+    counter: Counter | None = None  # counts the instructions on a board
     metric: Metric | None = None
-    choices: list[dict[str, int]] = field(default_factory=list)  # bits by layer
-    points: dict[int, Point] = field(default_factory=dict)  # by the number of a choice
+    choices: list[dict[str, int]] = field(default_factory=list)  # layer name -> bits
+    points: dict[int, Point] = field(default_factory=dict)  # choice index -> point
 
-    done: int = 0  # layers and choices that are measured
-    total: int = 0  # all of them, at most
+    done: int = 0  # measured layers and choices
+    total: int = 0  # maximum number of layers and choices
 
     def __post_init__(self) -> None:
         self._alone: dict[Any, tuple[float, float, int, int]] = {}
-        eager = copy.deepcopy(self.model)  # a call may change buffers
+        eager = copy.deepcopy(self.model)  # a call may modify buffers
         self._inputs = {name: [pair] for name, pair in self._inputs_of_layers(eager).items()}
         self.wide = recipes.wide_results(self.recipe, self.program, self.calls[:_LOOKED_AT])
         functions = [name for name in self.layers if name not in self._inputs and name != BETWEEN]
@@ -409,18 +426,18 @@ class _Work:
         self._plain: tuple[CompiledModel, Tensor | None] | None = None
 
     def quantized(self, chosen: Mapping[str, int]) -> nn.Module:
-        """The model with these layers in integers of so many bits."""
+        """Returns the model with these layers quantized: layer name -> bits."""
         return recipes.apply(
             self.recipe, self.model, self.program, self.layers, chosen, self.calls, self.wide
         )
 
     def layer(self, name: str, several: bool) -> Layer:
-        """What integers in this layer alone do; `several`: also with more bits."""
+        """Measures this layer alone in integers. With `several`, also measures the wider formats."""
         first, *others = (self._layer(name, bits) for bits in self.levels(name, several))
         return replace(first, others=tuple(others))
 
     def levels(self, name: str, several: bool) -> tuple[int, ...]:
-        """The bits with which a layer is measured."""
+        """Returns the bits with which a layer is measured."""
         return self.recipe.levels if several and name != BETWEEN else self.recipe.levels[:1]
 
     def _layer(self, name: str, bits: int) -> Layer:
@@ -437,13 +454,13 @@ class _Work:
         return Layer(name, kind, bits, *numbers)
 
     def point(self, number: int) -> Point:
-        """The model of a choice, compiled and measured once."""
+        """Compiles and measures the model of a choice. The result is cached."""
         if number not in self.points:
             chosen = self.choices[number]
             self.done += 1
             name = f"point {sorted(chosen.items())}"
             kept = self.kept.get(name)
-            # What was measured without a metric has no score.
+            # Measurements of runs without a metric have no score.
             if kept is not None and (self.metric is None or kept["score"] is not None):
                 interval = kept["interval"] and tuple(kept["interval"])
                 layers = {"layers": tuple(kept["layers"]), "bits": tuple(kept["bits"])}
@@ -455,11 +472,11 @@ class _Work:
         return self.points[number]
 
     def _show(self, step: str) -> None:
-        """Shows the step that begins."""
+        """Reports the next step to the progress callback."""
         self.progress("quantize", step, self.done - 1, self.total)
 
     def agreement(self, model: Callable[..., Any]) -> Tensor:
-        """The metric that there is without one: for each row, or each input, how well it gives what float32 gives."""
+        """The default metric: for each row or each input, how closely the outputs match those of float32."""
         found = []
         for (args, kwargs), (expected, *_) in zip(self.calls, self._expected, strict=True):
             given = _floats(model(*args, **kwargs))[0]
@@ -500,19 +517,19 @@ class _Work:
     def _times(
         self, models: Mapping[str, CompiledModel], runs: Mapping[str, Callable[[], Any]]
     ) -> dict[str, float]:
-        """Seconds of each here; of a board, billions of instructions."""
+        """Returns the seconds of each run on this machine, or the billions of instructions on a board."""
         if self.counter is None:
             return _in_turns(runs)
         return {name: 1e-9 * self.counter.instructions(bytes(model)) for name, model in models.items()}
 
     def _compiled(self, model: nn.Module, *given: Any) -> CompiledModel:
         with warnings.catch_warnings():
-            # who compiles what was chosen is told then
+            # Delegation warnings are issued later, when the user compiles the selected model.
             warnings.simplefilter("ignore", DelegationWarning)
             return compile(model, *given, backend=self.backend)
 
     def _sqnr(self, model: Callable[..., Any]) -> float:
-        """Of the output that has the lowest."""
+        """Returns the lowest signal-to-quantization-noise ratio among the outputs."""
         given = [_floats(model(*args, **kwargs)) for args, kwargs in self.calls[:_LOOKED_AT]]
         ratios = []
         for sides in zip(zip(*self._expected[:_LOOKED_AT]), zip(*given)):
@@ -522,7 +539,7 @@ class _Work:
         return min(ratios)
 
     def _inputs_of_layers(self, model: nn.Module) -> dict[str, tuple[nn.Module, Tensor]]:
-        """Each layer that is a module, and what it is given when the model runs on the first input."""
+        """Returns each layer that is a module, and its input when the model runs on the first calibration input."""
         found: dict[str, Tensor] = {}
 
         def keep(name: str) -> Callable[..., None]:
@@ -545,7 +562,7 @@ class _Work:
         }
 
     def _measured_alone(self, part: nn.Module, x: Tensor, bits: int) -> tuple[float, float, int, int]:
-        """Microseconds and bytes of a layer's file, in floats and in integers."""
+        """Returns the microseconds and file bytes of a layer, in floats and in integers."""
         key = repr(part), tuple(x.shape), x.dtype, bits
         if key not in self._alone:
             program = capture(part, (x,), {}, None, "forward")
@@ -563,12 +580,12 @@ class _Work:
 
 
 def _facts(model: nn.Module, calls: Sequence[Call]) -> dict[str, Any]:
-    """What measurements hold for: weights, inputs and machine, in short."""
+    """Returns a summary of the weights, the inputs and the machine, for which the measurements are valid."""
 
     def digest(tensors: Iterable[tuple[str, Any]]) -> str:
         text = sha256()
         for name, value in tensors:
-            if not isinstance(value, Tensor):  # a module's own state may be anything
+            if not isinstance(value, Tensor):  # extra state of a module may have any type
                 continue
             text.update(f"{name} {value.shape} {value.dtype}".encode())
             text.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -584,28 +601,30 @@ def _facts(model: nn.Module, calls: Sequence[Call]) -> dict[str, Any]:
 
 
 def _text(backend: object) -> str:
-    """A backend's name, or those of several."""
+    """Returns the name of a backend, or the names of several."""
     given = backend if isinstance(backend, (list, tuple)) else [backend]
     return ", ".join(one if isinstance(one, str) else type(one).__name__ for one in given)
 
 
 def _module(model: nn.Module, name: str) -> nn.Module | None:
-    """The module of a layer, if it computes nothing else."""
+    """Returns the module of a layer, or None if the module computes more than the layer."""
     part = model.get_submodule(name.partition("@")[0])
     return part if isinstance(part, (nn.Linear, nn.Embedding, nn.modules.conv._ConvNd)) else None
 
 
 def _floats(outputs: object) -> list[Tensor]:
-    """The tensors of floats that a model gives."""
+    """Returns the floating-point tensors among a model's outputs."""
     leaves = pytree.tree_leaves(outputs)
     found = [it.detach() for it in leaves if isinstance(it, Tensor) and it.is_floating_point()]
     if not found:
-        raise InputError("the model gives no tensor of floats to compare", hints=["return its logits, too"])
+        raise InputError(
+            "the model returns no floating-point tensor to compare", hints=["return the logits as well"]
+        )
     return found
 
 
 def _in_turns(runs: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """Median seconds of each; they take turns, so that what else the machine does meets all of them."""
+    """Returns median seconds. The runs alternate, so that other load on the machine affects all of them equally."""
     repeats = {}
     for name, run in runs.items():
         run()
@@ -631,7 +650,7 @@ def _seconds(run: Callable[[], Any], repeats: int) -> float:
 
 
 def _scores(metric: Metric, model: CompiledModel) -> Tensor:
-    """What a metric gives, as [n]."""
+    """Returns the scores of a metric as [n]."""
     given = metric(model)
     try:
         scores = torch.as_tensor(given, dtype=torch.float64).flatten()
@@ -639,14 +658,14 @@ def _scores(metric: Metric, model: CompiledModel) -> Tensor:
         scores = torch.tensor([])
     if not len(scores) or not bool(scores.isfinite().all()):
         raise InputError(
-            f"the metric gave {given!r}, which is no number",
+            f"the metric returned {given!r}, which is not a number",
             hints=["return a float, or a list of floats, one for each example; higher is better"],
         )
     return scores
 
 
 def _interval(drops: Tensor) -> tuple[float, float]:
-    """Where 95 % of the means of drawn examples are."""
+    """Returns the 95 % bootstrap interval of the mean."""
     draws = torch.Generator().manual_seed(0)
     chosen = torch.randint(len(drops), (_RESAMPLES, len(drops)), generator=draws)
     low, high = torch.quantile(

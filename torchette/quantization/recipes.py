@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A model, the name of a recipe and names of layers come in; the model with those layers on integers goes out. torchao does
-# the work: its PT2E where activations have a scale in the graph, its `quantize_` where the weights alone decide.
-"""What the recipes of `torchette.quantize` do: `layers_of` and `apply`."""
+# In: a model, the name of a recipe and names of layers. Out: the model with those layers quantized by torchao: with
+# PT2E if activations have scales in the graph, with `quantize_` if only weights are quantized ahead of time.
+"""Implements the recipes of `torchette.quantize`: `layers_of` and `apply`."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from torchette.exir.graph import calls
 from torchette.packages import quietly
 from torchette.quantization import scheme_named
 
-# The name, among those of layers, of what is quantized between them: sums, products, averages, joins.
+# The name that represents the quantized operators between layers: additions, multiplications, averages, concatenations.
 BETWEEN = ""
 _WITH_FILTERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)
-_GROUP = 32  # inputs that have one scale, where weights have 4 bits
+_GROUP = 32  # inputs that share a scale of 4-bit weights
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A scheme.
+    """The implementation of a scheme.
 
     Attributes:
-        bits: of a weight.
-        make: a quantizer for PT2E, a configuration for `quantize_`, or the dtype in which weights of floats are stored.
-        in_graph: whether PT2E does it.
-        group: the number of a layer's inputs must be a multiple of it.
-        tables: whether it takes tables of embeddings, too.
-        eight: where `bits` are 4, a configuration for layers that get 8.
+        bits: bits of a weight.
+        make: returns a PT2E quantizer, a configuration for `quantize_`, or the dtype of stored floating-point weights.
+        in_graph: whether PT2E quantizes the captured graph.
+        group: the number of inputs of a layer must be a multiple of it.
+        tables: whether embedding tables are also quantized.
+        eight: for 4-bit recipes, returns the 8-bit configuration for layers that need more precision.
     """
 
     bits: int
@@ -54,33 +54,42 @@ class Recipe:
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """The bits that a layer's weights may have, the fewest first. 16: bfloat16."""
+        """The supported bits of a layer's weights in ascending order; 16 means bfloat16."""
         return (self.bits, *((8,) if self.eight else ()), *((16,) if self.bits < 16 else ()))
 
 
 def recipe_named(name: str) -> Recipe:
-    """Returns the recipe of a scheme's name or alias. Raises InputError if there is no such scheme."""
+    """Returns the recipe of a scheme's name or alias.
+
+    Raises:
+        InputError: if there is no such scheme.
+    """
     return _RECIPES[scheme_named(name).name]
 
 
 def quantizer_of(name: str) -> Any:
-    """A quantizer of torchao's for all that the recipe "int8" or "int8-dynamic" fits."""
+    """Returns torchao's quantizer for all operators of the recipe "int8" or "int8-dynamic"."""
     from torchette.backends.xnnpack import pt2e_quantizer
 
     dynamic = name == "int8-dynamic"
     config = pt2e_quantizer.get_symmetric_quantization_config(is_per_channel=True, is_dynamic=dynamic)
     quantizer = pt2e_quantizer.XNNPACKQuantizer().set_global(config)
     for pattern in quantizer.SUPPORTED_PATTERNS if dynamic else ():
-        if pattern.name.startswith("conv"):  # XNNPACK alone runs them so; the CPU engine would in floats
+        if pattern.name.startswith(
+            "conv"
+        ):  # only XNNPACK supports them; the CPU engine would compute in floats
             for operator in pattern.op_overloads:
                 quantizer.set_operator_type(operator, None)
     return quantizer
 
 
 def layers_of(recipe: Recipe, model: nn.Module, program: ExportedProgram | None) -> dict[str, str]:
-    """Name -> kind, such as "Linear", of the layers that a recipe fits, in the order in which they run.
+    """Returns name -> kind, such as "Linear", of the layers that a recipe supports, in execution order.
 
-    `program` is the captured model, which recipes of PT2E need.
+    Args:
+        recipe: the recipe.
+        model: the model.
+        program: the captured model, required by PT2E recipes.
     """
     if not recipe.in_graph:
         named = model.named_parameters(remove_duplicate=False)
@@ -96,7 +105,7 @@ def layers_of(recipe: Recipe, model: nn.Module, program: ExportedProgram | None)
                 )
             if not recipe.tables or not isinstance(part, nn.Embedding) or part.max_norm is not None:
                 return False
-            # A table that is a layer's weight, too, would be stored twice.
+            # A tied embedding would be stored twice.
             return part.embedding_dim % recipe.group == 0 and uses[id(part.weight)] == 1
 
         return {name: type(part).__name__ for name, part in model.named_modules() if fits(part)}
@@ -115,7 +124,7 @@ def layers_of(recipe: Recipe, model: nn.Module, program: ExportedProgram | None)
 
 
 class _One(nn.Module):
-    """A call of a graph by itself, with all that it was given but its first argument."""
+    """A single call of a graph as a module; all arguments except the first one are stored."""
 
     def __init__(self, target: Callable[..., Any], rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         super().__init__()
@@ -137,7 +146,7 @@ class _One(nn.Module):
 
 
 class _Recorder(torch.fx.Interpreter):
-    """Keeps what calls of some names are given."""
+    """Runs a graph and records the arguments of calls with the given names."""
 
     def __init__(self, module: torch.nn.Module, names: Collection[str]) -> None:
         super().__init__(module)
@@ -154,7 +163,7 @@ class _Recorder(torch.fx.Interpreter):
 def calls_alone(
     recipe: Recipe, program: ExportedProgram, names: Collection[str], given: Call
 ) -> dict[str, list[tuple[nn.Module, torch.Tensor]]]:
-    """For layers of a recipe of PT2E that are functions: each call as a module, and what it is given when the model runs."""
+    """Returns, for functional layers of a PT2E recipe, each call as a module and its input on the calibration input."""
     layers, _ = _operators(recipe.make())
     of = {
         node.name: name
@@ -173,24 +182,26 @@ def calls_alone(
 
 
 def _to_run(program: ExportedProgram) -> Any:
-    """The program as a module, whose calls change no buffer of the model."""
+    """Returns the program as a module that does not modify the model's buffers."""
     module = program.module()
     return copy.deepcopy(module) if program.graph_signature.buffers_to_mutate else module
 
 
 class Wide(NamedTuple):
-    """Results that 8 bits cannot hold, because some numbers are far larger than the typical ones; with how many steps a
-    typical number has."""
+    """Results that 8 bits cannot represent, because outliers are far larger than typical values.
+
+    The values are the number of quantization steps of a typical value.
+    """
 
     layers: dict[str, float]
-    sums: dict[str, float]  # by the name of the node, and layers that stand in no module
+    sums: dict[str, float]  # by node name; includes layers that are not modules
 
 
 NOTHING_WIDE = Wide({}, {})
 
 
 class _Ranges(torch.fx.Interpreter):
-    """Adds up, for the results of some calls, what tells whether they are wide."""
+    """Runs a graph and accumulates the ranges and typical magnitudes of some results."""
 
     def __init__(self, module: torch.nn.Module, names: Collection[str]) -> None:
         super().__init__(module)
@@ -214,14 +225,17 @@ class _Ranges(torch.fx.Interpreter):
         return result
 
     def steps(self, name: str) -> float:
-        """The root mean square of the typical numbers of a result, in steps of 8 bits."""
+        """Returns the root mean square of the typical values of a result, in 8-bit quantization steps."""
         low, high, total, count = self._found.get(name, [0.0, 0.0, 0.0, 1.0])
         return math.sqrt(total / count) * 255 / (high - low) if high > low else math.inf
 
 
 def wide_results(recipe: Recipe, program: ExportedProgram | None, calibration: Sequence[Call]) -> Wide:
-    """The results of layers and sums whose typical numbers, all but the largest 1 %, are less than 2 steps of their scale, on
-    average. Rounding takes most of what they say, and a norm behind them makes it as large as the rest."""
+    """Finds results of layers and additions that lose most of their information in 8-bit quantization.
+
+    The typical values of a result are all except the largest 1 %. A result is wide if their root mean square is less
+    than 2 quantization steps. A norm that follows would amplify the rounding error.
+    """
     if not recipe.in_graph or recipe.make().global_config.input_activation.is_dynamic:
         return NOTHING_WIDE
     assert program is not None
@@ -258,7 +272,7 @@ _CLAMPS = {
 
 
 def _behind_moves(node: torch.fx.Node) -> torch.fx.Node:
-    """Where the numbers of a value come from, through what computes nothing in inference."""
+    """Skips operators that only move elements or have no effect in inference."""
     while node.op == "call_function" and node.target in _KEEPING and isinstance(node.args[0], torch.fx.Node):
         node = node.args[0]
     return node
@@ -280,9 +294,14 @@ def apply(
     calibration: Sequence[Call],
     wide: Wide = NOTHING_WIDE,
 ) -> nn.Module:
-    """The model with the chosen ones of its layers, which `layers_of` gave, on integers: name -> bits, among `recipe.levels`.
-    The given one stays as it is. Of layers with wide results, linear ones give floats and others stay as they are; so do
-    sums. Weights of 16 bits are bfloat16."""
+    """Quantizes the chosen layers. The given model does not change.
+
+    Args:
+        layers: the names that `layers_of` returned.
+        chosen: name -> bits, one of `recipe.levels`; 16-bit weights are bfloat16.
+        wide: results that stay in floats: linear layers keep integer weights and return floats; other layers and
+            additions are not quantized.
+    """
     if recipe.bits == 16:
         changed = copy.deepcopy(model)
         for name in chosen:
@@ -305,7 +324,7 @@ def apply(
     assert program is not None
     quantizer = recipe.make()
     config = quantizer.global_config
-    # the innermost module that is named counts
+    # the most deeply nested module name has priority
     for name in sorted(filter(None, layers), key=lambda name: -name.count(".")):
         quantizer.set_module_name(name, config if chosen.get(name, 16) < 16 else None)
     kept = {name: steps for name, steps in wide.layers.items() if chosen.get(name, 16) < 16}
@@ -314,9 +333,7 @@ def apply(
     if BETWEEN not in chosen:
         for operator in layer_operators | others:
             quantizer.set_operator_type(operator, None)
-    if (
-        min(chosen.values(), default=16) == 16
-    ):  # a model that is a layer has no name that would keep it in floats
+    if min(chosen.values(), default=16) == 16:  # a model that is itself a layer has no module name to exclude
         quantizer.set_global(None)
     changed = pt2e.quantize(program.module(), [quantizer], calibration)
     _round_weights(changed, layer_operators, {name for name, bits in chosen.items() if bits == 16})
@@ -326,21 +343,21 @@ def apply(
 def _leave_in_floats(quantizer: Any, program: ExportedProgram, wide: Wide) -> None:
     linear = {_module_name(node) for node in calls(program, torch.ops.aten.linear.default)}
     config = quantizer.global_config
-    for name in wide.layers:  # weights of linear layers stay integers beside floats
+    for name in wide.layers:  # linear layers keep integer weights with float results
         quantizer.set_module_name(name, replace(config, output_activation=None) if name in linear else None)
     if wide.sums:
         quantizer.set_filter_function(lambda node: node.name not in wide.sums)
 
 
 def quantizer_for(name: str, program: ExportedProgram, calibration: Sequence[Call]) -> tuple[Any, Wide]:
-    """`quantizer_of(name)`, which leaves wide results of a program in floats; and those."""
+    """Returns `quantizer_of(name)`, changed so that wide results stay in floats, and these results."""
     quantizer, wide = quantizer_of(name), wide_results(recipe_named(name), program, calibration)
     _leave_in_floats(quantizer, program, wide)
     return quantizer, wide
 
 
 def _round_weights(graph: GraphModule, layers: set[Any], names: Collection[str]) -> None:
-    """Weights of these layers as bfloat16 has them."""
+    """Rounds the weights of these layers to bfloat16."""
     for node in graph.graph.nodes if names else ():
         if node.target in layers and _module_name(node) in names:
             weight = node.args[1]
@@ -352,7 +369,10 @@ def _round_weights(graph: GraphModule, layers: set[Any], names: Collection[str])
 
 
 class _Rounded(nn.Module):
-    """A weight as the file has it. The parameter keeps all of its bits, so that a batch norm joins it before it is rounded."""
+    """Rounds a weight to its stored dtype.
+
+    The parameter keeps full precision, so that a batch norm is folded before rounding.
+    """
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -363,7 +383,7 @@ class _Rounded(nn.Module):
 
 
 def _operators(quantizer: Any) -> tuple[set[Any], set[Any]]:
-    """Those of layers, and the others, that the quantizer looks for."""
+    """Returns the operators of layers, and the other operators, that the quantizer annotates."""
     dynamic = quantizer.global_config.input_activation.is_dynamic
     layers: set[Any] = set()
     others: set[Any] = set()
@@ -374,7 +394,7 @@ def _operators(quantizer: Any) -> tuple[set[Any], set[Any]]:
 
 
 def _module_name(node: torch.fx.Node) -> str:
-    """Of the innermost module that a call stands in, as the quantizer knows it."""
+    """Returns the name of the innermost module of a call, in the quantizer's notation."""
     stack = list(node.meta.get("nn_module_stack", {}).values())
     return stack[-1][0].removeprefix("L['self'].") if stack else ""
 

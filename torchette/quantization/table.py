@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What `torchette.quantize` measured comes in, by layer and by whole model; tables for people go out.
-"""`QuantizationTable`: layers with their errors, times and bytes, and what whole models cost."""
+# In: the measurements of `torchette.quantize`, by layer and by model. Out: tables for people.
+"""`QuantizationTable`: errors, times and sizes of layers, and of complete models."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from torchette import notebook
 from torchette.devtools.inspect import Table
 from torchette.units import byte_text
 
-_NAMED = 5  # layers, in a remark
+_NAMED = 5  # maximum number of layers that a remark names
 
 
 def wide_remark(wide: Mapping[str, float]) -> str:
-    """Names results and their steps, and says why they stay in floats."""
+    """Names the results that stay in floats, and the reason."""
     text = ", ".join(f"{name} ({steps:.1f})" for name, steps in list(wide.items())[:_NAMED])
     more = f", and {len(wide) - _NAMED} more" if len(wide) > _NAMED else ""
     return (
-        "results that stay in floats, with convolutions that give them: a few numbers are so much larger than the rest "
-        f"that a typical one would have few steps of 8 bits (less than 2 here, or in what is added): {text}{more}"
+        "results that stay in floats, with the convolutions that produce them: outliers are so large that a typical value "
+        f"has less than 2 steps of an 8-bit scale, in the result or in an operand that is added: {text}{more}"
     )
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer that the recipe fits.
+    """The measurements of a layer that the recipe supports.
 
     Attributes:
-        name: the module's; "" for operators that stand in no layer, such as sums.
-        kind: its class, or the operators.
-        bits: of its weights in the model that was returned; 32 for floats.
-        sqnr: decibels of the network's output when only this layer has integers; infinite where nothing differs.
-        float_us, integer_us: microseconds of the layer alone, compiled for this machine; None where that was not measured. Of a
+        name: the module name; "" for operators outside of layers, such as additions.
+        kind: the module's class, or the operators.
+        bits: bits of the weights in the returned model; 32 for floats.
+        sqnr: signal-to-quantization-noise ratio of the network's output in decibels, with only this layer quantized;
+            infinite if the outputs are equal.
+        float_us, integer_us: microseconds of the layer alone, compiled for this machine; None if not measured. On a
             board: thousands of instructions.
-        float_bytes, integer_bytes: of a file with this layer alone; None as above.
-        others: the same with more bits, where there are limits to keep: 8, where the recipe has 4, and 16, which is bfloat16.
+        float_bytes, integer_bytes: bytes of a file with this layer alone; None if not measured.
+        others: measurements with more bits, if there are limits: 8 if the recipe has 4, and 16 (bfloat16).
     """
 
     name: str
@@ -53,36 +54,36 @@ class Layer:
 
     @property
     def levels(self) -> tuple[Layer, ...]:
-        """What was measured of it, the fewest bits first."""
+        """All measurements of the layer, in ascending order of bits."""
         return (self, *self.others)
 
     @property
     def title(self) -> str:
-        """Its name, for people."""
+        """The displayed name."""
         return self.name or "(no layer)"
 
     @property
     def is_slower(self) -> bool:
-        """Whether integers take as long as floats here, or longer."""
+        """Whether integers are not faster than floats in this measurement."""
         return self.float_us is not None and self.integer_us is not None and self.integer_us >= self.float_us
 
 
 @dataclass(frozen=True)
 class Point:
-    """A model that was compiled and run.
+    """The measurements of a compiled model.
 
     Attributes:
-        layers: the names of those with integers or bfloat16.
-        sqnr: decibels of its output against the float32 model's.
-        milliseconds: of a call: float32's, times the ratio of both when they take turns, so that what else the machine does
-            counts for neither. Of a board: millions of instructions.
-        megabytes: of the file, 10^6 bytes.
-        score: what the metric gave; None where there is none.
-        drop: how much less that is than float32's.
-        interval: of the drop, 95 %; None where the metric gives no score for each example.
-        chosen: whether this is the model that was returned.
-        bits: of the weights of each of `layers`.
-        unit: of `milliseconds`.
+        layers: names of the layers in integers or bfloat16.
+        sqnr: signal-to-quantization-noise ratio of the output in decibels, compared with the float32 model.
+        milliseconds: time of a call: the float32 time multiplied by the ratio of both models in alternating runs, which
+            cancels the effect of other load. On a board: millions of instructions.
+        megabytes: size of the file in 10^6 bytes.
+        score: the score of the metric; None without a metric.
+        drop: the float32 score minus this score.
+        interval: 95 % interval of the drop; None if the metric returns no score for each example.
+        chosen: whether this is the returned model.
+        bits: bits of the weights of each layer in `layers`.
+        unit: unit of `milliseconds`.
     """
 
     layers: tuple[str, ...]
@@ -98,23 +99,23 @@ class Point:
 
     @property
     def parts(self) -> str:
-        """How many layers have integers, and bfloat16."""
+        """The number of integer layers and of bfloat16 layers, as text."""
         narrow = self.bits.count(16)
         return f"{len(self.layers) - narrow}" + (f" + {narrow} bfloat16" if narrow else "")
 
     @property
     def time_text(self) -> str:
-        """The time of a call."""
+        """The time of a call, as text."""
         return f"{self.milliseconds:.3g} {self.unit}"
 
     @property
     def size_text(self) -> str:
-        """The size of the file."""
+        """The size of the file, as text."""
         return byte_text(1e6 * self.megabytes)
 
     @property
     def costs(self) -> tuple[float, float, float]:
-        """Error, milliseconds, megabytes: less is better."""
+        """(error, milliseconds, megabytes); lower is better."""
         return (-self.sqnr if self.drop is None else self.drop, self.milliseconds, self.megabytes)
 
     def __str__(self) -> str:
@@ -124,14 +125,14 @@ class Point:
 
 @dataclass(frozen=True)
 class QuantizationTable:
-    """What `torchette.quantize` measured; prints as tables, in a notebook too.
+    """The measurements of `torchette.quantize`. Prints as tables, also in a notebook.
 
     Attributes:
-        recipe: its name.
-        layers: in the order of the model.
-        points: all models that were compiled and measured, from float32 to the recipe everywhere.
-        wide: layers and sums whose results stay in floats, because few numbers are far larger than the others; how many steps
-            of 8 bits a typical number of them would have.
+        recipe: the name of the recipe.
+        layers: the layers in the order of the model.
+        points: all compiled and measured models, from float32 to the recipe in all layers.
+        wide: layers and additions with results that stay in floats because of outliers -> the number of 8-bit steps of
+            a typical value.
     """
 
     recipe: str
@@ -141,7 +142,7 @@ class QuantizationTable:
 
     @property
     def pareto(self) -> tuple[Point, ...]:
-        """The points that no other one matches or beats in error, time and size alike."""
+        """The Pareto front: the points that no other point matches or improves in error, time and size together."""
         costs = [point.costs for point in self.points]
         return tuple(
             point
@@ -153,11 +154,11 @@ class QuantizationTable:
 
     @property
     def chosen(self) -> Point | None:
-        """The model that was returned; None in the table of an error."""
+        """The returned model; None in the table of an error."""
         return next((point for point in self.points if point.chosen), None)
 
     def choosing(self, chosen: Point) -> QuantizationTable:
-        """The same table, with the point that was chosen."""
+        """Returns the same table with another chosen point."""
         bits = dict(zip(chosen.layers, chosen.bits, strict=True))
         layers = tuple(replace(it, bits=bits.get(it.name, 32)) for it in self.layers)
         points = tuple(replace(point, chosen=point is chosen) for point in self.points)
@@ -165,7 +166,7 @@ class QuantizationTable:
 
     @property
     def _small(self) -> str:
-        """The unit of a layer alone, a thousandth of a model's."""
+        """The unit of a layer's time, a thousandth of the unit of a model's time."""
         return "µs" if self.points[0].unit == "ms" else "k instructions"
 
     @property
@@ -174,7 +175,7 @@ class QuantizationTable:
 
     @property
     def remarks(self) -> list[str]:
-        """What stays in floats, and why; where integers are not faster on this machine, and which layers are why."""
+        """The results that stay in floats, and the layers that are not faster in integers."""
         found = []
         if self.wide:
             found.append(wide_remark(self.wide))
@@ -193,12 +194,12 @@ class QuantizationTable:
             )
             more = f", and {len(slow) - _NAMED} more" if len(slow) > _NAMED else ""
             found.append(
-                f"layers that are not faster alone, with what turns floats into integers: {text}{more}"
+                f"layers that are not faster alone, including the conversion between floats and integers: {text}{more}"
             )
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values; None for numbers that are not finite."""
+        """Returns the table as plain values. Infinite and NaN values are None."""
 
         def plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in pairs}
@@ -207,7 +208,7 @@ class QuantizationTable:
 
     @property
     def verdict(self) -> str:
-        """The model that was returned, next to float32's: layers, error, time and size; empty in the table of an error."""
+        """Compares the returned model with float32: layers, error, time and size. Empty in the table of an error."""
         it, plain = self.chosen, self.points[0]
         if it is None:
             return ""
@@ -222,7 +223,7 @@ class QuantizationTable:
         )
 
     def tables(self) -> Iterator[Table]:
-        """Models; then layers, those with the largest error first."""
+        """Yields the table of models, and the table of layers with the largest error first."""
         yield self._models()
         rows: list[tuple[Any, ...]] = [
             (
