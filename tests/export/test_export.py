@@ -82,7 +82,7 @@ def test_options_of_recipes(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING", logger="torchette"):
         assert ExportRecipe.get_recipe(XNNPackRecipeType.FP32, speed=1).name == "xnnpack_fp32"
     assert "xnnpack_fp32 has no option speed" in caplog.text
-    with pytest.raises(InputError, match="'fast' is no recipe"):
+    with pytest.raises(InputError, match="'fast' is not a recipe"):
         ExportRecipe.get_recipe("fast")  # type: ignore[arg-type]
 
 
@@ -108,7 +108,7 @@ def test_backends_register_their_recipes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "xnnpack" in recipe_registry.list_backends()
     assert recipe_registry.get_supported_recipes("xnnpack") == list(XNNPackRecipeType)
     assert XNNPACKRecipeProvider().create_recipe(_Recipes.ONE) is None
-    with pytest.raises(InputError, match="no recipes for the backend mine") as error:
+    with pytest.raises(InputError, match="no recipes are registered for the backend mine") as error:
         ExportRecipe.get_recipe(_Recipes.ONE)
     assert "xnnpack" in str(error.value)
     registry = RecipeRegistry()
@@ -133,9 +133,9 @@ def test_recipes_are_combined() -> None:
     named = [ExportRecipe(lowering_recipe=LoweringRecipe({"f": [NullPartitioner()]})) for _ in range(2)]
     merged = ExportRecipe.combine(named, "two").lowering_recipe
     assert merged is not None and len(merged.partitioners["f"]) == 2  # type: ignore[index, call-overload]
-    with pytest.raises(InputError, match=r"differ in strict: True, False"):
+    with pytest.raises(InputError, match=r"have different values of strict: True, False"):
         ExportRecipe.combine([first, dataclasses.replace(second, strict=False)])
-    with pytest.raises(InputError, match="no recipe"):
+    with pytest.raises(InputError, match="recipes is empty"):
         ExportRecipe.combine([])
 
 
@@ -159,7 +159,7 @@ def test_a_session_step_by_step(tmp_path: Path, capsys: pytest.CaptureFixture) -
     session = ExportSession(
         {"one": _Sum(), "two": _Sum()}, {"one": [PAIR], "two": [PAIR]}, recipe, constant_methods={"n": 3}
     )
-    with pytest.raises(ExportError, match="no stage to_executorch has run yet") as error:
+    with pytest.raises(ExportError, match="stage to_executorch has not run yet") as error:
         session.get_pte_buffer()
     assert error.value.code == "stage-not-run"
     session.export()
@@ -225,13 +225,13 @@ def test_other_stages() -> None:
     assert session.get_registered_stage("count") is counting
     assert session.get_registered_stage(StageType.TO_EDGE) is not None
     for wrong, words in (
-        ([StageType.TO_EXECUTORCH], "to_executorch cannot stand at the start"),
-        ([StageType.TO_EDGE, StageType.TORCH_EXPORT], "torch_export cannot stand after to_edge"),
+        ([StageType.TO_EXECUTORCH], "to_executorch cannot be the first stage"),
+        ([StageType.TO_EDGE, StageType.TORCH_EXPORT], "torch_export cannot follow to_edge"),
     ):
         with pytest.raises(InputError, match=words):
             export(_Sum(), [PAIR], ExportRecipe(pipeline_stages=wrong))
     program = torch.export.export(_Sum(), PAIR)
-    with pytest.raises(InputError, match="torch_export is not for what was captured already"):
+    with pytest.raises(InputError, match="torch_export does not accept a model that is already captured"):
         export(program, None, ExportRecipe(pipeline_stages=[StageType.TORCH_EXPORT]))
 
 
@@ -240,7 +240,7 @@ def test_what_a_session_cannot_start_with() -> None:
         ExportSession(_Sum())
     with pytest.raises(InputTypeError, match="no module and no exported program but int"):
         ExportSession(3, [PAIR])
-    with pytest.raises(InputError, match="needs a train_fn"):
+    with pytest.raises(InputError, match="requires a train_fn"):
         export(_Sum(), [PAIR], ExportRecipe(quantization_recipe=QuantizationRecipe([object()], is_qat=True)))
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's `executorch.export` under our root: a recipe and a model come in, a session that has run goes out.
-"""`export(model, example_inputs, recipe)`, recipes, and the registry of the backends that have some."""
+# ExecuTorch's `executorch.export` in Torchette's namespace. In: a recipe and a model. Out: a finished export session.
+"""`export(model, example_inputs, recipe)`, recipes, and the registry of recipes by backend."""
 
 from __future__ import annotations
 

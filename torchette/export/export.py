@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A recipe and a model come in; its steps run one after the other, and what each of them gave can be asked for. The names
-# are ExecuTorch's (executorch.export); the work is torch.export's, torchao's and the compiler's.
+# In: a recipe and a model. Out: a session with the artifacts of its stages. The names are those of executorch.export;
+# torch.export, torchao and the compiler implement the stages.
 """`export(model, example_inputs, recipe)` and the `ExportSession` that it returns."""
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ _LOWERED = (
 
 
 class ExportSession:
-    """The steps of a recipe, for one or several methods. `export()` runs them."""
+    """Runs the stages of a recipe for one or several methods.
+
+    Example:
+        ``session = ExportSession(model, [(x,)], recipe); session.export(); session.save_to_pte("model.pte")``
+    """
 
     def __init__(
         self,
@@ -44,18 +48,22 @@ class ExportSession:
         artifact_dir: str | None = None,
         generate_etrecord: bool = False,
     ) -> None:
-        """
+        """Creates a session. `export()` runs its stages.
+
         Args:
-            model: a module, a graph module, what `torch.export.export` returned, or the path of a saved one; or method name
-                -> one of the first three.
-            example_inputs: tuples of arguments; or method name -> those. The first is captured, all of them are observed
-                where the recipe quantizes. A captured program needs none.
-            dynamic_shapes: as for `torch.export.export`; or method name -> that.
-            name, constant_methods, generate_etrecord: as for `to_edge`; `name` is for people.
-            artifact_dir: a folder that is made for what users put there.
+            model: a module, a graph module, an exported program, or the path of a saved one; or a mapping from method
+                names to modules, graph modules or exported programs.
+            example_inputs: tuples of arguments; or a mapping from method names to them. The first tuple is used to
+                capture the model, all tuples are used for calibration. Optional for exported programs.
+            export_recipe: the stages and their options; default: `ExportRecipe()`.
+            name: a name for display.
+            dynamic_shapes: see `torch.export.export`; or a mapping from method names to them.
+            constant_methods, generate_etrecord: see `to_edge`.
+            artifact_dir: a folder for the user's artifacts, created if it does not exist.
 
         Raises:
-            InputError: inputs are missing, or the stages of the recipe cannot follow one another.
+            InputTypeError: if a model has another type.
+            InputError: if example inputs are missing, or if the stages of the recipe are in an invalid order.
         """
         if isinstance(model, (str, Path)):
             model = load(model)
@@ -63,7 +71,7 @@ class ExportSession:
         for method, given in self._models.items():
             if not isinstance(given, (torch.nn.Module, ExportedProgram)):
                 raise InputTypeError(
-                    f"method {method!r} is no module and no exported program but {type(given).__name__}"
+                    f"method {method!r}: expected a module or an exported program, not {type(given).__name__}"
                 )
         self.name = name
         self._recipe = export_recipe or ExportRecipe()
@@ -84,7 +92,7 @@ class ExportSession:
             if not self._inputs.get(method):
                 raise InputError(
                     f"method {method!r} has no example inputs",
-                    hints=["example_inputs=[(x,)], a tuple of arguments or more"],
+                    hints=["example_inputs=[(x,)], one or more tuples of arguments"],
                 )
 
     def _usual_stages(self) -> list[StageType]:
@@ -100,20 +108,24 @@ class ExportSession:
     # ---- stages ----
 
     def register_stage(self, stage_type: StageType, stage: Stage) -> None:
-        """Another stage, or another one in the place of one: `run(artifact)` does it, `get_artifacts()` gives what it made."""
+        """Registers a stage, or replaces the default one. See `Stage` for the interface."""
         self._own[stage_type] = stage
 
     def get_registered_stage(self, stage_type: StageType) -> Any:
-        """What does that stage; None where nobody does."""
+        """Returns the registered or default stage, or None."""
         return self.get_all_registered_stages().get(stage_type)
 
     def get_all_registered_stages(self) -> dict[Any, Any]:
-        """Stage -> what does it."""
+        """Returns all stages by stage type."""
         usual = {kind: STAGES[kind].of(self._recipe) for kind in self._stages if kind in STAGES}
         return {**usual, **self._own}
 
     def export(self) -> None:
-        """Run all stages. Raises InputError for stages that cannot follow one another, and what the stages raise."""
+        """Runs all stages.
+
+        Raises:
+            InputError: if the stages are in an invalid order. Exceptions of the stages are propagated.
+        """
         self._check_stages()
         self._artifacts.clear()
         artifact = PipelineArtifact(dict(self._models), self._context)
@@ -132,73 +144,90 @@ class ExportSession:
         for kind in self._stages:
             late = isinstance(given, (GraphModule, ExportedProgram)) and kind in _OF_MODULES
             if late or (isinstance(given, ExportedProgram) and kind is StageType.TORCH_EXPORT):
-                raise InputError(f"stage {kind.value} is not for what was captured already")
+                raise InputError(f"stage {kind.value} does not accept a model that is already captured")
             if kind not in self._own:
                 if kind not in STAGES:
                     raise InputError(
                         f"there is no stage {kind!r}", hints=["session.register_stage(stage_type, stage)"]
                     )
                 if previous not in self._own and previous not in STAGES[kind].follows:
-                    before = "at the start" if previous is None else f"after {previous.value}"
-                    raise InputError(f"stage {kind.value} cannot stand {before}")
+                    before = "be the first stage" if previous is None else f"follow {previous.value}"
+                    raise InputError(f"stage {kind.value} cannot {before}")
             previous = kind
 
-    # ---- what came of them ----
+    # ---- artifacts ----
 
     def get_stage_artifacts(self) -> dict[StageType, PipelineArtifact]:
-        """What each stage gave."""
+        """Returns the artifact of each stage that has run."""
         return self._artifacts
 
     def _made(self, *kinds: StageType) -> Any:
-        """What the first of these stages that ran has given."""
+        """Returns the data of the first of these stages that has run."""
         for kind in kinds:
             if kind in self._artifacts:
                 return self._artifacts[kind].data
         names = " or ".join(kind.value for kind in kinds)
-        raise ExportError(f"no stage {names} has run yet", hints=["session.export()"], code="stage-not-run")
+        raise ExportError(f"stage {names} has not run yet", hints=["session.export()"], code="stage-not-run")
 
     def get_exported_program(self, method_name: str = "forward") -> ExportedProgram:
-        """The captured method. InputError if there is none of that name."""
+        """Returns the captured method.
+
+        Raises:
+            InputError: if the method does not exist.
+            ExportError: if the stage has not run.
+        """
         result: ExportedProgram = _of(self._made(StageType.TORCH_EXPORT), method_name)
         return result
 
     def get_edge_program_manager(self) -> EdgeProgramManager:
-        """The program as it was lowered."""
+        """Returns the lowered program."""
         result: EdgeProgramManager = self._made(*_LOWERED)
         return result
 
     def get_executorch_program_manager(self) -> ExecutorchProgramManager:
-        """The finished program."""
+        """Returns the finished program."""
         result: ExecutorchProgramManager = self._made(StageType.TO_EXECUTORCH)
         return result
 
     def get_executorch_program(self) -> Any:
-        """Its records."""
+        """Returns the finished program's records."""
         return self.get_executorch_program_manager().executorch_program
 
     def get_pte_buffer(self) -> bytes:
-        """The bytes of the file."""
+        """Returns the content of the .pte file."""
         return self.get_executorch_program_manager().buffer
 
     def save_to_pte(self, output_name: str) -> None:
-        """Writes the file; ".pte" is added to a name without an ending."""
+        """Writes the .pte file. Appends ".pte" to a name without a suffix."""
         path = Path(output_name)
         self.get_executorch_program_manager().save(path if path.suffix else path.with_suffix(".pte"))
 
     def get_example_input(self, method_name: str = "forward") -> tuple[Any, ...]:
-        """What a method was captured with. InputError if it has none."""
+        """Returns the first example input of a method.
+
+        Raises:
+            InputError: if the method has no example inputs.
+        """
         result: tuple[Any, ...] = _of(self._inputs, method_name)[0]
         return result
 
     def run_method(
         self, method_name: str = "forward", example_inputs: tuple[Any, ...] | None = None
     ) -> list[Any]:
-        """What a method of the finished program gives for its example inputs or others, run by the runtime."""
+        """Runs a method of the finished program in the runtime.
+
+        Args:
+            method_name: the method.
+            example_inputs: the arguments; default: the method's first example input.
+
+        Returns:
+            The outputs.
+        """
         args = self.get_example_input(method_name) if example_inputs is None else example_inputs
         return Runtime.get().load_program(self.get_pte_buffer()).load_method(method_name).execute(list(args))
 
     def print_delegation_info(self) -> None:
-        """For each method the calls, where they run, and why not elsewhere."""
+        """Prints the calls of each method, their backend, and the reasons why other backends do not support them."""
         edge = self.get_edge_program_manager()
         for method in sorted(edge.methods):
             print(f"{method}:\n{edge.delegation(method)}")
@@ -218,7 +247,14 @@ def export(
     artifact_dir: str | None = None,
     generate_etrecord: bool = False,
 ) -> ExportSession:
-    """A session whose stages have run; for the arguments see `ExportSession`."""
+    """Creates an `ExportSession` and runs its stages. See `ExportSession` for the arguments.
+
+    Raises:
+        InputError: if example inputs are missing, or if the stages of the recipe are in an invalid order.
+
+    Example:
+        ``torchette.export.export(model, [(x,)], recipe).save_to_pte("model.pte")``
+    """
     session = ExportSession(
         model,
         example_inputs,
@@ -234,7 +270,7 @@ def export(
 
 
 def _shapes_by_method(given: object, models: Mapping[str, Any]) -> dict[str, Any]:
-    """Method name -> dynamic shapes. A mapping may also have the names of arguments; it then counts for all methods."""
+    """Returns method name -> dynamic shapes. A mapping from argument names applies to all methods."""
     if isinstance(given, Mapping) and not set(given) <= set(models):
         given = dict.fromkeys(models, given)
     return by_method(given, models, "dynamic_shapes")
@@ -243,5 +279,5 @@ def _shapes_by_method(given: object, models: Mapping[str, Any]) -> dict[str, Any
 def _of(found: Mapping[str, Any], method_name: str) -> Any:
     if method_name not in found:
         names = ", ".join(sorted(map(repr, found))) or "none"
-        raise InputError(f"there is no method {method_name!r}; those that there are: {names}")
+        raise InputError(f"there is no method {method_name!r}; available methods: {names}")
     return found[method_name]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The steps from a module to a file as data, under ExecuTorch's names (executorch.export). Backends register providers, which
-# make recipes by name; export.py runs recipes.
+# Declares the stages from a module to a file as data, with the names of executorch.export. Backends register providers
+# that create recipes by name; export.py runs recipes.
 """`ExportRecipe` and its parts, and `recipe_registry`."""
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from torchette.export.types import StageType
 
 
 class Mode(str, Enum):
-    """With more checks, or without."""
+    """Whether passes are checked while the session runs."""
 
     DEBUG = "debug"
     RELEASE = "release"
 
 
 class _AbstractEnum(EnumMeta, ABCMeta):
-    """Of an enumeration that others derive from."""
+    """The metaclass of an abstract enumeration."""
 
 
 class RecipeType(Enum, metaclass=_AbstractEnum):
-    """The recipes of a backend derive from it; their values are their names."""
+    """The base class of the recipe enumerations of backends. The value of a member is the recipe's name."""
 
     @classmethod
     @abstractmethod
     def get_backend_name(cls) -> str:
-        """The provider's `backend_name`."""
+        """Returns the `backend_name` of the provider."""
 
 
 @dataclass
 class AOQuantizationConfig:
-    """Torchao's `quantize_`: a configuration, and which modules it is for, as `filter_fn(module, name)` says."""
+    """A configuration of torchao's `quantize_`, and a filter of modules: `filter_fn(module, name)`."""
 
     ao_base_config: Any
     filter_fn: Callable[[Any, str], bool] | None = None
@@ -52,14 +52,15 @@ class AOQuantizationConfig:
 
 @dataclass
 class QuantizationRecipe:
-    """How weights and activations become whole numbers.
+    """Defines how weights and activations are quantized.
 
     Attributes:
-        quantizers: torchao's, of PT2E; several annotate one after the other.
-        ao_quantization_configs: for the module itself, before it is captured.
-        is_qat: whether `train_fn(prepared)` trains the model with quantization; else it observes what it is given.
-        dynamic_batch_size: whether the first dimension may vary while it observes or trains.
-        calibration_inputs_fn: gives what it observes, tuples of arguments; the example inputs where there is none.
+        quantizers: PT2E quantizers of torchao, which annotate the graph in order.
+        ao_quantization_configs: configurations that are applied to the module before it is captured.
+        is_qat: whether `train_fn(prepared)` trains the model with fake quantization; otherwise observers are
+            calibrated.
+        dynamic_batch_size: whether the first dimension may vary during calibration or training.
+        calibration_inputs_fn: returns tuples of calibration arguments; default: the example inputs.
         pre_prepare_passes, post_prepare_passes, pre_convert_passes, post_convert_passes: graph module -> graph module.
     """
 
@@ -75,18 +76,18 @@ class QuantizationRecipe:
     post_convert_passes: GraphPasses = None
 
     def get_quantizers(self) -> Sequence[Any] | None:
-        """Those of PT2E."""
+        """Returns the PT2E quantizers, or None."""
         return self.quantizers
 
 
 @dataclass
 class LoweringRecipe:
-    """How a captured program becomes one for the device.
+    """Defines how a captured program is lowered.
 
     Attributes:
-        partitioners: asked in order; or method -> partitioners.
-        edge_transform_passes: method name, program -> passes for the Edge dialect.
-        edge_manager_transform_passes: `EdgeProgramManager` -> passes for it.
+        partitioners: partitioners in order of priority; or method -> partitioners.
+        edge_transform_passes: functions of (method name, program) that return passes for the Edge dialect.
+        edge_manager_transform_passes: functions of an `EdgeProgramManager` that return passes for it.
         edge_compile_config: see `EdgeCompileConfig`.
     """
 
@@ -98,17 +99,17 @@ class LoweringRecipe:
 
 @dataclass
 class ExportRecipe:
-    """All of the way from a module to a file.
+    """Defines all stages from a module to a file.
 
     Attributes:
-        name: for people.
-        quantization_recipe, lowering_recipe: what it quantizes and lowers with.
-        aten_transform_passes: method name, captured program -> program.
-        source_transform_in_place: whether `ao_quantization_configs` may change the given module, not a copy.
+        name: a name for display.
+        quantization_recipe, lowering_recipe: the options of quantization and lowering.
+        aten_transform_passes: functions of (method name, captured program) that return a program.
+        source_transform_in_place: whether `ao_quantization_configs` modify the given module instead of a copy.
         executorch_backend_config: see `ExecutorchBackendConfig`.
-        pipeline_stages: other steps than the usual ones.
-        mode: with `Mode.DEBUG` every pass is held against eager.
-        strict: as for `torch.export.export`.
+        pipeline_stages: the stages; default: those that the model and the recipe require.
+        mode: `Mode.DEBUG` compares the results of every pass with eager execution.
+        strict: see `torch.export.export`.
     """
 
     name: str | None = None
@@ -123,15 +124,18 @@ class ExportRecipe:
 
     @classmethod
     def get_recipe(cls, recipe: RecipeType, **kwargs: object) -> ExportRecipe:
-        """A backend's recipe; `kwargs` are its options.
+        """Returns a recipe of a backend.
+
+        Args:
+            recipe: a member of a backend's `RecipeType`.
+            **kwargs: options of the recipe.
 
         Raises:
-            InputError: it is none, or its backend does not have it; names those that there are.
+            InputError: if `recipe` is not a recipe, or if its backend does not provide it. The message lists the
+                recipes.
         """
         if not isinstance(recipe, RecipeType):
-            raise InputError(
-                f"{recipe!r} is no recipe", hints=["a member of an enumeration of a backend's recipes"]
-            )
+            raise InputError(f"{recipe!r} is not a recipe", hints=["pass a member of a backend's RecipeType"])
         backend = recipe.get_backend_name()
         made = recipe_registry.create_recipe(recipe, backend, **kwargs)
         if made is None:
@@ -141,13 +145,17 @@ class ExportRecipe:
 
     @classmethod
     def combine(cls, recipes: Sequence[ExportRecipe], recipe_name: str | None = None) -> ExportRecipe:
-        """One recipe of several: lists follow one another, in everything else they must agree.
+        """Combines several recipes. Lists are concatenated; all other options must be equal.
+
+        Args:
+            recipes: one or more recipes.
+            recipe_name: the name of the result.
 
         Raises:
-            InputError: two of them differ in something of which there can be one only; names it.
+            InputError: if `recipes` is empty, or if two recipes have different values of an option.
         """
         if not recipes:
-            raise InputError("there is no recipe to combine")
+            raise InputError("recipes is empty; at least one recipe is required")
         name = recipe_name or "_".join(recipe.name or "unnamed" for recipe in recipes)
         merged = _merge([dataclasses.replace(recipe, name=name) for recipe in recipes])
         assert isinstance(merged, ExportRecipe)
@@ -155,7 +163,7 @@ class ExportRecipe:
 
 
 def _merge(parts: Sequence[Any]) -> Any:
-    """One record of several of a class."""
+    """Merges several instances of a dataclass."""
     fields = {}
     for field in dataclasses.fields(parts[0]):
         values = [value for part in parts if (value := getattr(part, field.name)) is not None]
@@ -174,12 +182,12 @@ def _merge(parts: Sequence[Any]) -> Any:
             fields[field.name] = values[0]
         else:
             differ = ", ".join(dict.fromkeys(map(repr, values)))
-            raise InputError(f"recipes that are combined differ in {field.name}: {differ}")
+            raise InputError(f"the combined recipes have different values of {field.name}: {differ}")
     return type(parts[0])(**fields)
 
 
 class BackendRecipeProvider(ABC):
-    """Makes the recipes of a backend. The backend's module of recipes registers one when it is imported."""
+    """Creates the recipes of a backend. Importing the backend's recipe module registers a provider."""
 
     @property
     @abstractmethod
@@ -200,7 +208,7 @@ class BackendRecipeProvider(ABC):
 
 
 class RecipeRegistry:
-    """The providers, by name of the backend."""
+    """The recipe providers by backend name."""
 
     def __init__(self) -> None:
         self._providers: dict[str, BackendRecipeProvider] = {}
@@ -210,11 +218,19 @@ class RecipeRegistry:
         self._providers[provider.backend_name] = provider
 
     def create_recipe(self, recipe_type: RecipeType, backend: str, **kwargs: object) -> ExportRecipe | None:
-        """Returns the recipe, or None if the backend has no such recipe. Raises InputError if the backend is unknown."""
+        """Returns the recipe, or None if the backend has no such recipe.
+
+        Raises:
+            InputError: if the backend has no registered provider.
+        """
         return self._provider(backend).create_recipe(recipe_type, **kwargs)
 
     def get_supported_recipes(self, backend: str) -> Sequence[RecipeType]:
-        """Returns the recipes of a backend. Raises InputError if the backend is unknown."""
+        """Returns the recipes of a backend.
+
+        Raises:
+            InputError: if the backend has no registered provider.
+        """
         return self._provider(backend).get_supported_recipes()
 
     def list_backends(self) -> list[str]:
@@ -224,10 +240,10 @@ class RecipeRegistry:
     def _provider(self, backend: str) -> BackendRecipeProvider:
         if backend not in self._providers:
             raise InputError(
-                f"there are no recipes for the backend {backend}",
+                f"no recipes are registered for the backend {backend}",
                 hints=[
                     f"backends with recipes: {', '.join(self._providers) or 'none'}",
-                    "import its recipes",
+                    "import the module with its recipes",
                 ],
             )
         return self._providers[backend]

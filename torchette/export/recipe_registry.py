@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's path (executorch.export.recipe_registry) of names that are defined next to the recipes.
-"""`BackendRecipeProvider`, and the registry of the backends that have recipes."""
+# ExecuTorch's module path (executorch.export.recipe_registry) for names that `recipe.py` defines.
+"""`BackendRecipeProvider`, and the registry of recipes by backend."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What the stage before has left comes in; what this one makes of it goes out. The work is torch.export's, torchao's and the
-# compiler's; names and arguments are ExecuTorch's (executorch.export.stages).
-"""The stages, which of them may follow which, and `Stage` for one of your own."""
+# The stages of an export session; the artifact of a stage is the input of the next one. torch.export, torchao and the
+# compiler implement them. Names and arguments are those of executorch.export.stages.
+"""The stages, their order, and the base class `Stage` for custom stages."""
 
 from __future__ import annotations
 
@@ -32,50 +32,54 @@ from torchette.packages import require
 
 @dataclass
 class PipelineArtifact:
-    """What a stage gave: method -> model, or a manager; and beside it what is known about it."""
+    """The result of a stage: method name -> model, or a program manager; and named context values."""
 
     data: Any
     context: dict[str, Any] = field(default_factory=dict)
 
     def add_context(self, key: str, value: object) -> None:
-        """Let something be known by that name."""
+        """Sets a context value."""
         self.context[key] = value
 
     def get_context(self, key: str, default: object = None) -> Any:
-        """What is known by that name."""
+        """Returns a context value, or `default`."""
         return self.context.get(key, default)
 
     def copy_with_new_data(self, new_data: Any) -> PipelineArtifact:
-        """Other data, about which the same is known."""
+        """Returns an artifact with other data and a copy of the context."""
         return PipelineArtifact(new_data, dict(self.context))
 
 
 class Stage(ABC):
-    """A step of a session. `run` leaves what it made in ``self._artifact``."""
+    """A stage of a session. `run` stores its result in ``self._artifact``."""
 
     _artifact: PipelineArtifact | None = None
 
     @property
     @abstractmethod
     def stage_type(self) -> Any:
-        """Its name among the steps."""
+        """The type that identifies the stage."""
 
     @property
     @abstractmethod
     def valid_predecessor_stages(self) -> list[Any]:
-        """The steps that it may follow."""
+        """The stages that may precede this stage."""
 
     @property
     @abstractmethod
     def can_start_pipeline(self) -> bool:
-        """Whether it may be the first."""
+        """Whether the stage may be the first one."""
 
     @abstractmethod
     def run(self, artifact: PipelineArtifact) -> None:
-        """Do it."""
+        """Runs the stage on the artifact of the previous stage."""
 
     def get_artifacts(self) -> PipelineArtifact:
-        """What it made. ExportError before `run`."""
+        """Returns the result.
+
+        Raises:
+            ExportError: if `run` was not called.
+        """
         if self._artifact is None:
             raise ExportError(
                 f"{type(self).__name__} has not run yet", hints=["stage.run(artifact)"], code="stage-not-run"
@@ -84,42 +88,42 @@ class Stage(ABC):
 
 
 class _OfRecipe(Stage):
-    """A stage that does what a recipe says."""
+    """A stage with options from a recipe."""
 
     kind: ClassVar[StageType]
     follows: ClassVar[tuple[StageType | None, ...]]
-    """The steps that it may follow; None among them: it may be the first."""
+    """The stages that may precede this one; None if it may be the first stage."""
     _recipe: ExportRecipe
 
     @classmethod
     def of(cls, recipe: ExportRecipe) -> _OfRecipe:
-        """The stage of a whole recipe."""
+        """Creates the stage from an export recipe."""
         stage = cls.__new__(cls)
         stage._recipe = recipe
         return stage
 
     @classmethod
     def from_recipe(cls, lowering_recipe: LoweringRecipe | None) -> _OfRecipe:
-        """The stage of the lowering part of a recipe."""
+        """Creates the stage from a lowering recipe."""
         return cls.of(ExportRecipe(lowering_recipe=lowering_recipe))
 
     @property
     def stage_type(self) -> StageType:
-        """Its name among the steps."""
+        """The type that identifies the stage."""
         return self.kind
 
     @property
     def valid_predecessor_stages(self) -> list[StageType]:
-        """The steps that it may follow."""
+        """The stages that may precede this stage."""
         return [kind for kind in self.follows if kind is not None]
 
     @property
     def can_start_pipeline(self) -> bool:
-        """Whether it may be the first."""
+        """Whether the stage may be the first one."""
         return None in self.follows
 
     def run(self, artifact: PipelineArtifact) -> None:
-        """Do it."""
+        """Runs the stage on the artifact of the previous stage."""
         self._artifact = artifact.copy_with_new_data(self._made(artifact.data, artifact))
 
     def _made(self, data: Any, artifact: PipelineArtifact) -> Any:
@@ -149,7 +153,7 @@ class _OfRecipe(Stage):
 
 
 class SourceTransformStage(_OfRecipe):
-    """Modules -> modules whose weights torchao has quantized."""
+    """In: modules. Out: modules with weights that torchao has quantized."""
 
     kind, follows = StageType.SOURCE_TRANSFORM, (None,)
 
@@ -171,7 +175,7 @@ class SourceTransformStage(_OfRecipe):
 
 
 class QuantizeStage(_OfRecipe):
-    """Modules -> graph modules that PT2E has quantized."""
+    """In: modules. Out: graph modules that PT2E has quantized."""
 
     kind, follows = StageType.QUANTIZE, (None, StageType.SOURCE_TRANSFORM)
 
@@ -183,7 +187,7 @@ class QuantizeStage(_OfRecipe):
         if not recipe.quantizers:
             return data
         if recipe.is_qat and recipe.train_fn is None:
-            raise InputError("a recipe that trains with quantization needs a train_fn")
+            raise InputError("quantization-aware training (is_qat) requires a train_fn")
         return {
             method: self._quantized(model, _inputs(artifact, method), recipe)
             for method, model in data.items()
@@ -215,7 +219,7 @@ class QuantizeStage(_OfRecipe):
 
 
 class TorchExportStage(_OfRecipe):
-    """Modules -> captured programs."""
+    """In: modules. Out: captured programs."""
 
     kind, follows = StageType.TORCH_EXPORT, (None, StageType.SOURCE_TRANSFORM, StageType.QUANTIZE)
 
@@ -239,7 +243,7 @@ class TorchExportStage(_OfRecipe):
 
 
 class EdgeTransformAndLowerStage(_OfRecipe):
-    """Captured programs -> an `EdgeProgramManager` whose parts backends have taken."""
+    """In: captured programs. Out: an `EdgeProgramManager` with partitions delegated to backends."""
 
     kind, follows = StageType.TO_EDGE_TRANSFORM_AND_LOWER, (None, StageType.TORCH_EXPORT)
 
@@ -270,7 +274,7 @@ class EdgeTransformAndLowerStage(_OfRecipe):
 
 
 class ToEdgeStage(_OfRecipe):
-    """Captured programs -> an `EdgeProgramManager`."""
+    """In: captured programs. Out: an `EdgeProgramManager`."""
 
     kind, follows = StageType.TO_EDGE, (None, StageType.TORCH_EXPORT)
 
@@ -287,7 +291,7 @@ class ToEdgeStage(_OfRecipe):
 
 
 class EdgeProgramManagerTransformStage(_OfRecipe):
-    """An `EdgeProgramManager` -> one on which passes have run."""
+    """In: an `EdgeProgramManager`. Out: one that passes have transformed."""
 
     kind, follows = (
         StageType.EDGE_PROGRAM_MANAGER_TRANSFORM,
@@ -299,7 +303,7 @@ class EdgeProgramManagerTransformStage(_OfRecipe):
         edge_transform_passes: object = None,
         edge_manager_transform_passes: Sequence[Callable[[Any], Any]] | None = None,
     ) -> None:
-        del edge_transform_passes  # of the stage that leads to Edge
+        del edge_transform_passes  # used by the stage that converts to Edge
         lowering = LoweringRecipe(edge_manager_transform_passes=edge_manager_transform_passes)
         self._recipe = ExportRecipe(lowering_recipe=lowering)
 
@@ -310,7 +314,7 @@ class EdgeProgramManagerTransformStage(_OfRecipe):
 
 
 class ToBackendStage(_OfRecipe):
-    """An `EdgeProgramManager` -> one whose parts backends have taken."""
+    """In: an `EdgeProgramManager`. Out: one with partitions delegated to backends."""
 
     kind, follows = StageType.TO_BACKEND, (StageType.TO_EDGE, StageType.EDGE_PROGRAM_MANAGER_TRANSFORM)
 
@@ -325,7 +329,7 @@ class ToBackendStage(_OfRecipe):
 
 
 class ExecutorchStage(_OfRecipe):
-    """An `EdgeProgramManager` -> the finished program."""
+    """In: an `EdgeProgramManager`. Out: the finished program."""
 
     kind, follows = (
         StageType.TO_EXECUTORCH,
@@ -348,7 +352,7 @@ STAGES: dict[Any, type[_OfRecipe]] = {stage.kind: stage for stage in _OfRecipe._
 
 
 def _inputs(artifact: PipelineArtifact, method: str) -> Sequence[tuple[Any, ...]]:
-    """What a method is captured and observed with."""
+    """Returns the example inputs of a method."""
     found = (artifact.get_context("example_inputs") or {}).get(method)
     if not found:
         raise InputError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The names of the steps from a module to a file; they are ExecuTorch's (executorch.export.types).
+# The stages from a module to a file, with the names of executorch.export.types.
 """`StageType`."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class StageType(str, Enum):
-    """The steps of a session."""
+    """The type of a stage of an export session."""
 
     SOURCE_TRANSFORM = "source_transform"
     QUANTIZE = "quantize"

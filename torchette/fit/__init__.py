@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Methods at Edge and what a device has come in; a program that fits goes out, or an error that says what is missing, to
-# the byte, and what would make it fit.
-"""Compile to the size of a device: the bill of each try is read from the file that it gives, so what is promised is what is needed."""
+# In: methods at Edge and the memory of a device. Out: a program that fits, or an error with the excess in bytes and the
+# changes that would make the program fit.
+"""Compiles to the memory size of a device.
+
+The memory of each attempt is computed from its file, so the result is exact.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from torchette.format import pte
 if TYPE_CHECKING:
     from torchette.exir.passes.split_rows import Split
 
-# A change that saves less of what is missing is not worth telling.
+# Minimum relative saving of a change.
 _LEAST_GAIN = 0.01
 _MOST_CHANGES = 8
 _TRIES = 4
@@ -32,15 +35,18 @@ _TRIES = 4
 def fit(
     edge: EdgeProgramManager, config: ExecutorchBackendConfig, device: Device
 ) -> ExecutorchProgramManager:
-    """The program for a device, changed so that it fits where that is asked for.
+    """Compiles a program for a device, and changes it so that it fits if `device.fit` is set.
 
     Args:
         edge: the methods.
-        config: how they are lowered.
-        device: what there is; with `fit`, layers are changed, otherwise the changes are only named.
+        config: the options of the lowering.
+        device: the available memory. If `fit` is set, layers are split; otherwise the error only suggests the splits.
+
+    Returns:
+        The program, within the limits of the device.
 
     Raises:
-        PlanError: code "over-budget"; says what is missing and which changes help.
+        PlanError: code "over-budget": the program does not fit. The error contains the excess and the useful changes.
     """
     program = edge.to_executorch(config)
     over = _over(program, device)
@@ -54,18 +60,18 @@ def fit(
     if changes and left is None:
         hints.append("fit=True makes these changes, and the model fits")
     elif changes and left is not None:
-        hints.append(f"with all of them, still {left[0]}")
+        hints.append(f"with all changes, the model does not fit: {left[0]}")
     if "flash" in over[0]:
-        hints.append("store less: a smaller model, or weights shared between methods")
+        hints.append("reduce the stored bytes: use a smaller model, or share weights between methods")
     if not hints:
         hints.append(
-            "no split of layers helps: make smaller what lives at the fullest moment, which `torchette memory` draws"
+            "no split of layers helps: reduce the tensors that are live at the peak; `torchette memory` shows them"
         )
     raise PlanError(f"the model does not fit: {over[0]}", where=over[1], hints=hints, code="over-budget")
 
 
 def _over(program: ExecutorchProgramManager, device: Device) -> tuple[str, list[str]] | None:
-    """What is too much, in a line and in detail; None if all fits."""
+    """Returns the exceeded limit as a summary and details, or None if the program fits."""
     size = len(program.buffer)
     if device.flash_bytes is not None and size > device.flash_bytes:
         stored = sorted({(tensor.nbytes, name) for name, tensor in _constants(program).items()}, reverse=True)
@@ -84,7 +90,7 @@ def _over(program: ExecutorchProgramManager, device: Device) -> tuple[str, list[
 
 
 def _constants(program: ExecutorchProgramManager) -> dict[str, torch.Tensor]:
-    """What the methods store, by name."""
+    """Returns the stored tensors of all methods by name."""
     found: dict[str, torch.Tensor] = {}
     for method in program.methods:
         exported = program.exported_program(method)
@@ -96,7 +102,7 @@ def _constants(program: ExecutorchProgramManager) -> dict[str, torch.Tensor]:
 
 
 def _largest(program: ExecutorchProgramManager, device: Device) -> Bill | None:
-    """The bill of the method that needs most RAM."""
+    """Returns the bill of the method that requires the most RAM."""
     if device.ram_bytes is None:
         return None
     found = bills(pte.read(program.buffer), device.target)
@@ -109,7 +115,10 @@ def _with_splits(
     device: Device,
     program: ExecutorchProgramManager,
 ) -> tuple[ExecutorchProgramManager, list[tuple[str, int]]]:
-    """The program that needs least, and what was done to it: in words, with the bytes that it saves."""
+    """Splits layers until the program fits or no split helps.
+
+    Returns the program, and the changes with the saved bytes.
+    """
     changes: list[tuple[str, int]] = []
     splits: dict[str, list[Any]] = {name: list(given) for name, given in config.row_splits.items()}
     while len(changes) < _MOST_CHANGES:
@@ -122,7 +131,7 @@ def _with_splits(
         ):
             break
         excess, best = bill.ram - device.ram_bytes, None
-        # An estimate may be a little short, and a split itself takes method memory: ask for more where that misses.
+        # The estimate may be too low, and a split itself needs method memory. Retry with a larger excess.
         for _ in range(_TRIES):
             found = _propose(edge, config, splits, bill, excess)
             if found is None:

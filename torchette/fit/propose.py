@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A program at the end of Edge and a number of bytes come in, the split of image layers that brings its planned memory
-# there at the least cost goes out. Only an estimate is made here: whoever applies the split plans anew and knows.
-"""Which layers to compute in strips, so that a program fits into the memory of a device."""
+# In: a program at the end of Edge and a target size in bytes. Out: the split of image layers that reduces planned
+# memory to the target at the lowest cost. This is an estimate; the caller applies the split and runs the memory
+# planner.
+"""Chooses layers to compute in strips, so that a program fits into the memory of a device."""
 
 from __future__ import annotations
 
@@ -34,14 +35,14 @@ from torchette.units import counted
 aten = torch.ops.aten
 
 STRIPS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
-# Longer runs of layers repeat so many rows that they are never the best choice.
+# Maximum length of a run. Longer runs repeat too many rows to be the best choice.
 MOST_LAYERS = 80
 
 
 class Proposal(NamedTuple):
-    """A split, what it is estimated to leave of planned memory, and what it costs.
+    """A split, the estimated planned memory after it, and its cost.
 
-    `peak` is in bytes; `work` is the share of the program's work (see `cost`) that is done again, 0.05 for 5 %.
+    `peak` is in bytes. `work` is the share of the program's work (see `cost`) that is repeated; 0.05 means 5 %.
     """
 
     split: Split
@@ -51,7 +52,9 @@ class Proposal(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """One call: what it makes, of how many bytes, what it reads, and in whose bytes its result may lie."""
+    """One call: its result, the size of the result in bytes, its operands, and the operands that the result may
+    overwrite.
+    """
 
     makes: Any
     nbytes: int
@@ -60,16 +63,17 @@ class _Step(NamedTuple):
 
 
 def propose(program: ExportedProgram, target: int, lent: Iterable[Node] = ()) -> Proposal | None:
-    """The split with the least repeated work that brings planned memory down to `target` bytes, by estimate; where none
-    does, the one that leaves least.
+    """Finds the split with the least repeated work that reduces planned memory to `target` bytes, by estimate.
+
+    If no split reaches the target, returns the split with the lowest peak.
 
     Args:
         program: at the end of Edge.
         target: bytes.
-        lent: inputs and outputs that lie in the caller's memory.
+        lent: inputs and outputs in the caller's memory, which are not planned.
 
     Returns:
-        None where no split lowers the peak.
+        The split, or None if no split reduces the peak.
     """
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
     index = {node: i for i, node in enumerate(nodes)}
@@ -99,7 +103,7 @@ def propose(program: ExportedProgram, target: int, lent: Iterable[Node] = ()) ->
             first = index[layers[0]]
             outside = max((live for i, live in enumerate(whole) if not first <= i <= index[last]), default=0)
             if outside >= peak:
-                break  # a longer run of layers may reach it, but this peak is not the only one
+                break  # another peak of this height is outside of the run; a longer run may include it
             read = {source for node in layers for source in carriers(node)} - members
             across = sum(
                 align(size, ALIGNMENT)
@@ -121,7 +125,7 @@ def propose(program: ExportedProgram, target: int, lent: Iterable[Node] = ()) ->
                 strip, repeated = _strip_cost(layers, count)
                 estimate = max(outside, least + strip)
                 if estimate >= before:
-                    break  # more strips only repeat more
+                    break  # more strips only increase the repeated work
                 before = estimate
                 work = repeated / total if total else 0.0
                 if best is None or _rank(estimate, work, target) < _rank(best.peak, best.work, target):
@@ -137,7 +141,7 @@ def _rank(peak: int, work: float, target: int) -> tuple[float, ...]:
 
 
 def _text(layers: Sequence[Node], count: int, work: float) -> str:
-    """The split in the user's terms."""
+    """Describes the split for the user."""
     first, last = place(layers[0]), place(layers[-1])
     between = first if first == last else f"{first} ... {last}"
     return (
@@ -146,7 +150,10 @@ def _text(layers: Sequence[Node], count: int, work: float) -> str:
 
 
 def _regions(last: Node, index: Mapping[Node, int], kept: set[Node]) -> Iterator[list[Node]]:
-    """Ever longer runs of layers that end in `last`: nothing but it is used by others."""
+    """Yields runs of layers that end in `last`, in increasing length.
+
+    Only the result of `last` is used outside of a run.
+    """
     members = {last}
     frontier = [source for source in carriers(last) if source in index]
     if last.target is operator.getitem:
@@ -168,7 +175,7 @@ def _regions(last: Node, index: Mapping[Node, int], kept: set[Node]) -> Iterator
 
 
 def _strip_cost(layers: Sequence[Node], count: int) -> tuple[int, float]:
-    """(bytes that the fullest strip takes besides operands and result, work that is done again)."""
+    """Returns (peak bytes of a strip without operands and result, repeated work)."""
     last, most, work = layers[-1], 0, 0.0
     for rows in strip_bounds(rows_of(last), count):
         needed = needed_rows(layers, rows)
@@ -193,7 +200,7 @@ def _strip_cost(layers: Sequence[Node], count: int) -> tuple[int, float]:
 
 
 def _simulate(steps: Sequence[_Step], live: dict[Any, int], kept: set[Any]) -> list[int]:
-    """Bytes in use during each step; a result takes the place of a dying operand of its size where it may."""
+    """Returns the live bytes during each step. A result overwrites a dying operand of the same size if it may."""
     last_use: dict[Any, int] = {}
     for time, step in enumerate(steps):
         last_use[step.makes] = time
@@ -215,13 +222,13 @@ def _simulate(steps: Sequence[_Step], live: dict[Any, int], kept: set[Any]) -> l
 
 
 def _stored(program: ExportedProgram) -> set[Node]:
-    """Weights and state, whose place does not depend on the order of the layers."""
+    """Returns weights and state. Their memory does not depend on the order of the layers."""
     user = set(program.graph_signature.user_inputs)
     return {node for node in placeholders(program) if node.name not in user}
 
 
 def _result_bytes(node: Node, share: float = 1.0) -> int:
-    """Of what a call makes, or of a share of its rows; what getitem takes of several results counts there."""
+    """Returns the bytes of a result, or of a share of its rows. Results that getitem selects are counted there."""
     val = node.meta.get("val")
     if not isinstance(val, (tuple, list)):
         return _bytes(val, share)
@@ -234,7 +241,7 @@ def _rows_bytes(node: Node, rows: int) -> int:
 
 
 def _overwritable(node: Node) -> list[Node]:
-    """As in planning, where a view that is a copy becomes an alias."""
+    """Returns the operands that the result may overwrite, as in memory planning; a view copy becomes an alias."""
     return node.all_input_nodes if node.target is aten.view_copy.default else ops.overwritable(node)
 
 
