@@ -110,8 +110,8 @@ def test_arguments_by_name(nest: torchette.Model) -> None:
 def test_refused_arguments(nest: torchette.Model) -> None:
     (image, pair), kwargs = arguments()
     for args, given, words in [
-        ((image,), kwargs, "takes 2 positional arguments, 1"),
-        ((image, pair), {}, "needs the argument 'scale'"),
+        ((image,), kwargs, "requires 2 positional arguments, 1"),
+        ((image, pair), {}, "requires the argument 'scale'"),
         ((image, pair), {**kwargs, "middle": image}, "no argument 'middle'"),
         ((image, image), kwargs, "must be a tuple, not Tensor"),
         ((image, (pair[0], {"g": image})), kwargs, r"\['h'\] missing.*\['g'\] unknown"),

@@ -209,7 +209,7 @@ def test_cut_short_and_longer_files(signed: bytes) -> None:
     for data in (signed + b"\0", signed[:-1], signed[: len(signed) // 2]):
         with pytest.raises(FormatError):
             load(data)
-    assert receipt.verify(signed + b"\0")[0].holds == ["bytes behind the end of the file"]
+    assert receipt.verify(signed + b"\0")[0].holds == ["bytes after the end of the file"]
 
 
 @pytest.mark.parametrize("counts", [(1 << 32) - 1, 1 << 28, 9])

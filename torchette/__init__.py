@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The public surface: names resolve on first use, so that importing the package costs next to nothing and the runtime
-# half works where torch is absent.
+# The public API. Names are resolved on first use, so that importing the package is cheap and the runtime part works
+# without torch.
 """Torchette: PyTorch models to ExecuTorch programs, and a small runtime that executes them.
 
 >>> import torch, torchette
@@ -30,7 +30,7 @@ __version__ = "0.1.0"
 
 compat.install()
 
-# Public name -> (module, attribute there); None is the module itself.
+# Public name -> (module, attribute of the module); None means the module itself.
 _LAZY: dict[str, tuple[str, str | None]] = {
     "Device": ("torchette.device", "Device"),
     "compile": ("torchette._compile", "compile"),
@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker would accept every name
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept every attribute
 
     def __getattr__(name: str) -> Any:
         if name not in _LAZY:

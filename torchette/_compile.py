@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# An nn.Module and example inputs come in, a model that runs on the real runtime goes out. A thin layer: torch.export,
-# to_edge, to_executorch and the runtime do the work; here their failures are put in the user's terms.
-"""`torchette.compile`: one call from a module to a model that can be called and saved."""
+# In: an nn.Module and example inputs. Out: a model that runs on the real runtime. torch.export, to_edge, to_executorch
+# and the runtime do the work; this module combines them and explains their failures.
+"""`torchette.compile`: compiles a module to a model that can be called and saved."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from torchette.methods import by_method
 from torchette.model import Model
 from torchette.runtime import kernel_level
 
-# What is fastest everywhere without a library: the CPU engine.
+# The fastest backend on every processor that needs no third-party library: the CPU engine.
 AUTO = "cpu"
 
 # Argument of older versions -> its replacement.
@@ -82,12 +82,12 @@ _MOVED = {
 
 
 class CompiledModel(Model):
-    """A model fresh from the compiler: all that `Model` can do, and how it came about.
+    """A compiled model, with the results of the compiler in addition to the interface of `Model`.
 
     Attributes:
-        program: the `ExecutorchProgramManager` with graphs, plan and records of the file.
-        delegations: by method, where its calls run, and why.
-        calibration: by method, the inputs that were observed to quantize it; empty without a quantizer.
+        program: the `ExecutorchProgramManager` with graphs, memory plan and records of the file.
+        delegations: method name -> the backends of its calls, with reasons.
+        calibration: method name -> a description of its calibration inputs; empty without a quantizer.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class CompiledModel(Model):
         captured: Mapping[str, ExportedProgram] | None = None,
         delegations: Mapping[str, Delegation] | None = None,
     ) -> None:
-        self._data_files: list[Path] = []  # weights that the program does not hold itself
+        self._data_files: list[Path] = []  # files with weights that are stored outside of the program
         if program.has_tensor_data:
             folder = tempfile.mkdtemp(prefix="torchette-")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -109,18 +109,22 @@ class CompiledModel(Model):
         self.calibration: dict[str, str] = {}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the .pte file, and beside it the files of weights that stand apart (`external_constants`)."""
+        """Writes the .pte file and, into the same folder, the files of external weights (`external_constants`).
+
+        Returns:
+            The path of the .pte file.
+        """
         self.program.write_tensor_data_to_file(Path(path).parent)
         return super().save(path)
 
     def verify(self, rtol: float = 1e-4, atol: float = 1e-5) -> float:
-        """Run every method on its example inputs, here and as it was captured, and compare.
+        """Runs every method on its example inputs, and compares the outputs with those of the captured program.
 
         Returns:
-            The largest absolute difference between any two elements.
+            The largest absolute difference between two elements.
 
         Raises:
-            CompileError: code "results-differ"; names method and output.
+            CompileError: code "results-differ": an output is not within the tolerances. The message names it.
         """
         largest = 0.0
         for name, captured in self._captured.items():
@@ -142,26 +146,32 @@ class CompiledModel(Model):
         atol: float = 1e-5,
         facts: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Gives the file a receipt, see `torchette.receipt`: hashes of its bytes, versions, and how far its outputs
-        are from the captured program's, on the example inputs and on others drawn with these seeds.
+        """Adds a receipt to the file, see `torchette.receipt`: hashes of its bytes, versions, and measured errors.
 
-        An output fits within the tolerances, or with a signal-to-noise ratio of 40 dB, which rounding weights takes. `facts`
-        are stored too. `save` and `bytes` give the signed file from now on; `program` keeps the other.
+        The errors are the differences from the captured program's outputs, on the example inputs and on random inputs.
+        An output must be within the tolerances, or have a signal-to-noise ratio of 40 dB or more, which allows
+        for rounded weights. Afterwards, `save` and `bytes` return the signed file; `program` remains unsigned.
+
+        Args:
+            seeds: seeds of the random inputs.
+            rtol, atol: tolerances, see `torch.allclose`.
+            facts: additional entries of the receipt, which must be JSON values.
 
         Returns:
-            The facts that the receipt has.
+            All entries of the receipt.
 
         Raises:
-            CompileError: code "results-differ"; names method, output and inputs.
+            CompileError: code "results-differ": an output is outside of the tolerances. The message names it and the
+                inputs.
         """
         compared: list[dict[str, Any]] = []
         exceptions: list[str] = []
         for name, captured in self._captured.items():
             if captured.example_inputs is None:
-                exceptions.append(f"method {name}: not run, it has no example inputs")
+                exceptions.append(f"method {name}: not run, because it has no example inputs")
                 continue
             if drawn := _draws(captured):
-                exceptions.append(f"method {name}: not compared, {drawn} draws random numbers")
+                exceptions.append(f"method {name}: not compared, because {drawn} draws random values")
                 continue
             args, kwargs = captured.example_inputs
             for seed in (None, *seeds):
@@ -191,7 +201,7 @@ class CompiledModel(Model):
     def _outputs(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-        """By number, each output that is a tensor, of the captured program and of the compiled one."""
+        """Returns output index -> (output of the captured program, output of the compiled method), for tensors."""
         captured, method = self._captured[name], self.methods[name]
         expected = pytree.tree_leaves(user_results(captured, evaluate(captured, args, kwargs)))
         method.reset()
@@ -202,22 +212,25 @@ class CompiledModel(Model):
 
     @property
     def planned_bytes(self) -> int:
-        """Bytes of planned memory, the largest method's."""
+        """Bytes of planned memory of the method that requires the most."""
         return max(self.program.planned_bytes(name)[0] for name in self.program.methods)
 
     @property
     def lower_bound_bytes(self) -> int:
-        """Bytes that any memory plan would need at least, for the method with the largest plan."""
+        """A lower bound of the bytes of any memory plan, for the method with the largest plan."""
         return max(self.program.planned_bytes(name) for name in self.program.methods)[1]
 
     def arenas(self, method_name: str = "forward") -> dict[str, int]:
-        """Bytes that a method needs of each arena that it was compiled for, by name; empty where none were given."""
+        """Returns arena name -> the bytes that a method requires of it. Empty if no arenas were given."""
         meta = self.program.exported_program(method_name).graph_module.meta
         return dict(zip(meta.get("arenas", ()), meta["non_const_buffer_sizes"][1:], strict=False))
 
     def report(self, method_name: str = "forward") -> Report:
-        """What each pass of the compiler did, which patterns became operators of a target, and what stayed portable and why;
-        prints as tables."""
+        """Returns the changes of each pass, the patterns that became target operators, and the calls that stayed
+        portable.
+
+        The report prints as tables.
+        """
         return replace(self.program.report(method_name), calibration=self.calibration.get(method_name))
 
 
@@ -238,53 +251,58 @@ def compile(
     verify: bool = False,
     **moved: object,
 ) -> CompiledModel:
-    """Compile a PyTorch model for the runtime.
+    """Compiles a PyTorch model for the runtime.
 
     Args:
-        module: a module in eval mode; or what `torch.export.export` returned; or, for several methods, method name ->
-            ExportedProgram or (module, args), (module, args, kwargs) or (module, args, kwargs, dynamic_shapes).
-            The first two become the method "forward". Nothing of it is changed.
-        args, kwargs: example inputs; their dtypes, ranks and, but for dynamic dimensions, shapes are fixed.
-        dynamic_shapes: as for `torch.export.export`; a range, `Dim("n", min=2, max=128)`, is checked when inputs are set.
-        backend: what runs the model. "auto", the default, is "cpu": the CPU engine, fused kernels on packed weights, on
-            every processor; "portable": kernels without it, in a file that ExecuTorch runs, too; "xnnpack" or another folder
-            of `torchette.backends`; a `Partitioner`; a list of them, asked in order; or method name -> those. What a
-            backend does not take, the kernels run.
-        quantizer: of torchao's (`torchao.quantization.pt2e.quantizer.Quantizer`), or a list of them. The model is observed
-            on `calibration` and converted; `torchette.quantize` chooses both the quantizer and the layers.
-            With `backend="portable"` a quantized model runs correctly, but no faster: integers are computed in floats.
-        calibration: the inputs to observe: tuples of arguments, dicts of named ones or single tensors; or, for several
-            methods, method name -> those. By default the example inputs, which then must be typical inputs: the scales of a
-            static quantizer cover only the observed values. "random": inputs drawn like the example inputs, for estimates of
-            size and speed; the file then says that its accuracy is meaningless. `CompiledModel.report()` says what was used.
-        io: "int8" or "uint8": floats are taken and returned as whole numbers, by a model that is quantized with fixed scales.
-            What they stand for is in `MethodMeta`'s tensors (`quant`), and in the file as constant methods such as
-            ``forward_input0_scale``.
+        module: a module in eval mode; or an exported program; or, for several methods, method name -> ExportedProgram
+            or (module, args), (module, args, kwargs) or (module, args, kwargs, dynamic_shapes). The first two become
+            the method "forward". The module is not modified.
+        args, kwargs: example inputs. Their dtypes, ranks and static dimensions are fixed.
+        dynamic_shapes: see `torch.export.export`. A range, such as `Dim("n", min=2, max=128)`, is checked when inputs
+            are set.
+        backend: the backend of the model. "auto", the default, is "cpu": the CPU engine, which runs fused kernels on
+            packed weights on every processor. "portable": kernels without the engine, in a file that ExecuTorch also
+            runs. "xnnpack" or another folder of `torchette.backends`; a `Partitioner`; a list of backends in order of
+            priority; or method name -> backends. Kernels run the calls that no backend supports.
+        quantizer: a quantizer of torchao (`torchao.quantization.pt2e.quantizer.Quantizer`), or a list of them. The
+            model is calibrated on `calibration` and converted. `torchette.quantize` chooses both the quantizer and the
+            layers. With `backend="portable"`, a quantized model is correct but not faster: it computes in floats.
+        calibration: the calibration inputs: tuples of arguments, dicts of named arguments or single tensors; or, for
+            several methods, method name -> inputs. The default is the example inputs, which must then be typical
+            inputs: the scales of a static quantizer cover only the observed values. "random": inputs drawn like the
+                example inputs, for
+            estimates of size and speed; the file then records that its accuracy is meaningless.
+            `CompiledModel.report()` describes the calibration.
+        io: "int8" or "uint8": the program accepts and returns integers instead of floats. Requires a model that is
+            quantized with fixed scales. The scales and zero points are in the tensors of `MethodMeta` (`quant`), and in
+            the file as constant methods such as ``forward_input0_scale``.
         constant_methods: method name -> value that the method returns.
-        edge: how to reach the Edge dialect: operators to keep, optimisations to leave out, checks, training mode, progress;
-            see `EdgeCompileConfig`.
-        config: how to go on from there: your own passes, a portable fallback, memory planning, parallel branches, weights in
-            files of their own; see `ExecutorchBackendConfig`. Where it does not say otherwise, inputs and outputs use the
-            caller's memory, and tensors of dynamic shape take memory at their actual size.
-        device: the memories and limits of the machine that will run it; see `Device`.
-        verify: run the compiled model on the example inputs and on random ones, compare with the captured one, and store the
-            result in the file with hashes of all of its bytes; see `CompiledModel.sign`.
+        edge: options of the conversion to Edge: operators to preserve, disabled optimizations, checks, training mode,
+            progress; see `EdgeCompileConfig`.
+        config: options after Edge: custom passes, a portable fallback, memory planning, parallel branches, external
+            weights; see `ExecutorchBackendConfig`. By default, inputs and outputs use the caller's memory, and tensors
+            of dynamic shape use memory of their actual size.
+        device: the memories and limits of the target machine; see `Device`.
+        verify: whether to run the compiled model on the example inputs and on random inputs, to compare it with the
+            captured program, and to store the result in the file with hashes of all bytes; see `CompiledModel.sign`.
 
     Returns:
-        A model that takes what the module takes and returns what it returns, run by the real runtime.
+        A model that accepts and returns the same values as the module, run by the real runtime.
 
     Raises:
-        TrainModeError: the module, or a part of it, is in training mode, without `EdgeCompileConfig(train_mode=True)`.
-        ExportError: `torch.export` cannot capture it; names the line of the model and a remedy.
-        DialectError: an operator has no place in the compiler's dialects; lists all of them.
-        DelegationError: there is no such backend, or it cannot take what its partitioner has chosen.
-        MissingKernelError: the runtime lacks kernels; lists all of them with the lines that need them.
-        PlanError: the tensors do not fit into the arenas, or the model not into the device; names how many bytes are
-            missing and what would help.
-        CompileError: code "results-differ": `verify` has found an output that differs.
-        InputError: `calibration` without `quantizer`, or of another method; arenas beside a memory planning pass; `io` of
-            another dtype.
-        QuantizationError: code "not-quantized": `io` is given, and an input is used, or an output computed, in floats.
+        TrainModeError: if a part of the module is in training mode, without `EdgeCompileConfig(train_mode=True)`.
+        ExportError: if `torch.export` cannot capture the module; names the line of the model and a remedy.
+        DialectError: if an operator is not part of the compiler's dialects; lists all of them.
+        DelegationError: if a backend does not exist or cannot compile a partition.
+        MissingKernelError: if the runtime lacks kernels; lists all of them with the lines that need them.
+        PlanError: if the tensors exceed the arenas or the device; names the missing bytes and the remedies.
+        CompileError: code "results-differ": with `verify`, an output differs.
+        InputError: if `calibration` has no `quantizer` or names another method, if both arenas and a memory planning
+            pass are given, or if `io` is another dtype.
+        QuantizationError: code "not-quantized": with `io`, an input is used, or an output is computed, in floats.
+
+    Example:
+        ``torchette.compile(model, (torch.randn(1, 3, 224, 224),)).save("model.pte")``
     """
     _refuse_moved(moved)
     edge, config, device = (
@@ -315,11 +333,11 @@ def compile(
 
 
 def _refuse_moved(moved: Mapping[str, Any]) -> None:
-    """Raises for a keyword argument that `compile` does not have, or not any more."""
+    """Raises for a keyword argument that `compile` does not have or no longer has."""
     for name in moved:
         if name not in _MOVED:
             raise TypeError(f"compile() got an unexpected keyword argument {name!r}")
-        raise InputTypeError(f"compile() has no argument {name!r} any more", hints=[_MOVED[name]])
+        raise InputTypeError(f"compile() no longer has the argument {name!r}", hints=[_MOVED[name]])
 
 
 def _check_choices(
@@ -332,11 +350,13 @@ def _check_choices(
     edge: EdgeCompileConfig,
     config: ExecutorchBackendConfig,
 ) -> None:
-    """Raises the errors that need only the arguments of `compile`, before the export, which may take minutes."""
+    """Checks the arguments of `compile` before the export, which may take minutes."""
     if quantizer is not None:
         pt2e.check_quantizers(quantizer if isinstance(quantizer, (list, tuple)) else [quantizer])
     elif calibration is not None:
-        raise InputError("calibration is given, but no quantizer", hints=["quantizer=XNNPACKQuantizer()..."])
+        raise InputError(
+            "calibration is given without a quantizer", hints=["quantizer=XNNPACKQuantizer()..."]
+        )
     for given in by_method(calibration, methods, "calibration").values():
         check_calibration(given)
     if io is not None:
@@ -349,8 +369,11 @@ def _check_choices(
 def _captured(
     methods: Mapping[str, tuple[Any, ...]], quantizer: Any, calibration: Any, edge: EdgeCompileConfig
 ) -> tuple[dict[str, ExportedProgram], dict[str, tuple[int, str]]]:
-    """Method name -> captured program, quantized if asked for, and method name -> the number of observed inputs and their
-    description."""
+    """Captures the methods, and quantizes them if a quantizer is given.
+
+    Returns:
+        Method name -> captured program, and method name -> (number of calibration inputs, their description).
+    """
     programs = {name: _export(name, given, edge) for name, given in methods.items()}
     if quantizer is None:
         return programs, {}
@@ -374,7 +397,7 @@ def _captured(
 def _quantized_io(
     programs: Mapping[str, ExportedProgram], io: str
 ) -> tuple[dict[str, ExportedProgram], dict[str, Any]]:
-    """Programs that accept and return integers, and the constant methods that return their scales."""
+    """Returns programs that accept and return integers, and constant methods that return their scales."""
     found: dict[str, ExportedProgram] = {}
     scales: dict[str, Any] = {}
     for name, program in programs.items():
@@ -392,12 +415,12 @@ def _lowered(
     device: Device,
     warns_of_delegation: bool,
 ) -> tuple[ExecutorchProgramManager, dict[str, Delegation]]:
-    """The finished program, and method name -> where its calls run."""
+    """Returns the finished program, and method name -> the backends of its calls."""
     try:
         lowered = transform_and_lower(programs, None, partitioners, constant_methods, edge, False, False)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", MissingKernelWarning)  # it is an error here
-            if not warns_of_delegation:  # if the user chose no backend, only `report()` has the reasons
+            warnings.simplefilter("ignore", MissingKernelWarning)  # `_check_kernels` raises an error instead
+            if not warns_of_delegation:  # without a chosen backend, the reasons are only in `report()`
                 warnings.simplefilter("ignore", DelegationWarning)
             program = fit(lowered, config, device)
         _check_kernels(program)
@@ -407,7 +430,7 @@ def _lowered(
 
 
 def _quantization_facts(quantizer: object, observed: Mapping[str, tuple[int, str]]) -> dict[str, Any]:
-    """The entries of a receipt about quantization; empty without a quantizer."""
+    """Returns the entries of a receipt about quantization; empty without a quantizer."""
     if quantizer is None:
         return {}
     given = quantizer if isinstance(quantizer, (list, tuple)) else [quantizer]
@@ -420,15 +443,18 @@ def _quantization_facts(quantizer: object, observed: Mapping[str, tuple[int, str
 
 def _differ(method: str, output: int, difference: float, inputs: str) -> CompileError:
     return CompileError(
-        f"method {method!r}: output {output} differs by up to {difference:.3g} from the captured program's, on {inputs}",
+        f"method {method!r}: output {output} differs by up to {difference:.3g} from the output of the captured program, on {inputs}",
         hints=["edge=EdgeCompileConfig(check_passes=True) names a pass that changes the result"],
         code="results-differ",
     )
 
 
 def _error(theirs: torch.Tensor, ours: torch.Tensor) -> dict[str, Any]:
-    """The largest difference, and the signal-to-noise ratio in decibels (None: there is no noise, or no signal), over the
-    elements that are finite on both sides; and in how many others the two are not the same."""
+    """Returns the error statistics of an output.
+
+    The largest difference and the signal-to-noise ratio in decibels (None without noise or without signal) include the
+    elements that are finite in both tensors. The other elements are counted if they differ.
+    """
     wide = torch.complex128 if theirs.is_complex() else torch.float64
     theirs, ours = theirs.to(wide), ours.to(wide)
     finite = theirs.isfinite() & ours.isfinite()
@@ -444,7 +470,7 @@ def _error(theirs: torch.Tensor, ours: torch.Tensor) -> dict[str, Any]:
 
 
 def _draws(program: ExportedProgram) -> str:
-    """The first operator whose result depends on a random generator; empty if there is none."""
+    """Returns the first operator with random results, or an empty string."""
     for node in calls(program):
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             return str(node.target)
@@ -452,7 +478,7 @@ def _draws(program: ExportedProgram) -> str:
 
 
 def _planned_for(device: Device, config: ExecutorchBackendConfig) -> ExecutorchBackendConfig:
-    """What the user has not chosen about memory follows from the device."""
+    """Completes the options for memory from the device."""
     planner, mode = config.memory_planning_pass, config.dynamic_memory_planning_mode
     if type(planner) is not DefaultMemoryPlanningPass:
         if device.arenas:
@@ -471,7 +497,7 @@ def _planned_for(device: Device, config: ExecutorchBackendConfig) -> ExecutorchB
 
 
 def _partitioners(backend: object, methods: Iterable[str]) -> dict[str, list[Any]]:
-    """Method name -> partitioners."""
+    """Returns method name -> partitioners."""
     if isinstance(backend, Mapping):
         given = by_method(backend, methods, "backend")
         return {name: _partitioners(one, [name])[name] for name, one in given.items()}
@@ -480,13 +506,18 @@ def _partitioners(backend: object, methods: Iterable[str]) -> dict[str, list[Any
 
 
 def check_backend(backend: object) -> None:
-    """Raises DelegationError or InputTypeError for a `backend` that `compile` does not accept for any methods."""
+    """Checks a `backend` argument.
+
+    Raises:
+        DelegationError: if the backend does not exist.
+        InputTypeError: if the argument has another type.
+    """
     methods = list(backend) if isinstance(backend, Mapping) else ["forward"]
     partitioners_by_method(_partitioners(backend, methods), methods)
 
 
 def partitioners_of(backend: object) -> list[Any]:
-    """What a name, or a partitioner, stands for: "portable" for none."""
+    """Returns the partitioners of a name or a partitioner; "portable" has none."""
     if not isinstance(backend, str):
         return [backend]
     name = AUTO if backend == "auto" else backend
@@ -500,7 +531,7 @@ def _methods(
         return {"forward": (module, args, kwargs, dynamic_shapes)}
     if args or kwargs or dynamic_shapes:
         raise InputTypeError(
-            "with several methods, each brings its own example inputs",
+            "with several methods, each method requires its own example inputs",
             hints=['torchette.compile({"encode": (encoder, (x,)), "decode": (decoder, (y,))})'],
         )
     methods = {}
@@ -550,8 +581,8 @@ def _check_kernels(program: ExecutorchProgramManager) -> None:
         where=[f"{name}{_operands(program, name)}: {line}" for name, line in missing.items()],
         hints=[
             *kernel_hints(missing),
-            "where the device has the kernels and this machine has not: torchette.exir.to_edge(...).to_executorch() "
-            "compiles all the same, with a warning",
+            "if the device has the kernels and this machine does not: torchette.exir.to_edge(...).to_executorch() "
+            "compiles with a warning",
         ],
     )
     error.operators = tuple(missing)
@@ -559,7 +590,9 @@ def _check_kernels(program: ExecutorchProgramManager) -> None:
 
 
 def _operands(program: ExecutorchProgramManager, operator: str) -> str:
-    """What the calls of an operator are given, as ` of (float32 0 1, int64 0)`: dtype and dim order of each tensor."""
+    """Formats the operands of an operator's calls, such as ` of (float32 0 1, int64 0)`: dtype and dim order of each
+    tensor.
+    """
     found: dict[str, None] = {}
     for method in program.methods:
         for node in calls(program.exported_program(method)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Where what is made once for a machine is kept: objects of builds, limits of the processor.
+# The folder for files that are created once for each machine: build objects, and limits of the processor.
 """`cache_folder`."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """``$TORCHETTE_CACHE``, or ``torchette`` in the user's cache folder; it need not exist."""
+    """Returns ``$TORCHETTE_CACHE``, or ``torchette`` in the user's cache folder. The folder may not exist."""
     named = os.environ.get("TORCHETTE_CACHE")
     if named:
         return Path(named)

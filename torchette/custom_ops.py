@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a library that `torchette custom build` made of C++ operators. Out: the same kernels behind torch's operators, for
-# eager and export, and in the runtime's registry.
-"""Operators of one's own, from a library: `load_library`."""
+# In: a library of C++ operators from `torchette custom build`. Out: the same kernels as torch operators, for eager
+# execution and export, and in the runtime's registry.
+"""Loads custom operators from a library: `load_library`."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ if TYPE_CHECKING:
 
 
 def load_library(path: str | os.PathLike[str]) -> list[str]:
-    """Loads operators: their kernels into the runtime and, where torch is installed, the operators into torch.
+    """Loads custom operators: their kernels into the runtime and, if torch is installed, the operators into torch.
 
-    In torch each has its functional overload, which runs the kernel on the CPU and tells export what the result looks
-    like, and the out variant that programs call. What torch has under such a name already stays as it is.
+    In torch, each operator has a functional overload, which runs the kernel on the CPU and provides the result's shape
+    to torch.export, and the out variant that programs call. Operators that torch already has do not change.
 
     Args:
-        path: a library of `torchette custom build`. Loading it twice changes nothing.
+        path: a library of `torchette custom build`. Loading it again has no effect.
 
     Returns:
-        The names of the operators that the library describes, such as ``my::scale``.
+        The names of the library's operators, such as ``my::scale``.
 
     Raises:
-        RuntimeLoadError: it cannot be loaded, is of another version, or there is a kernel of such a name already.
-        InputError: torch does not understand a schema.
+        RuntimeLoadError: if the library cannot be loaded, has another version, or has a kernel with an existing name.
+        InputError: if torch cannot parse a schema.
+
+    Example:
+        ``torchette.load_library("libmine.so")``
     """
     described = runtime.load_kernels(path)
     if importlib.util.find_spec("torch") is not None:
@@ -41,7 +44,7 @@ def load_library(path: str | os.PathLike[str]) -> list[str]:
     return [schema.partition("(")[0] for schema, _ in described]
 
 
-_libraries: list[Any] = []  # torch forgets what nobody holds
+_libraries: list[Any] = []  # keeps the torch libraries alive
 
 
 def _declare(schema: str, result: str) -> None:
@@ -59,7 +62,7 @@ def _declare(schema: str, result: str) -> None:
     try:
         library.define(rest)
     except RuntimeError as error:
-        raise InputError(f"torch does not understand the schema {schema!r}: {error}") from None
+        raise InputError(f"torch cannot parse the schema {schema!r}: {error}") from None
     op = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
     name = rest.partition("(")[0].strip()
     look = functools.partial(_look, op, result)
@@ -70,7 +73,7 @@ def _declare(schema: str, result: str) -> None:
 
 
 def _arguments(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """The values of all arguments in the order of the schema."""
+    """Returns the values of all arguments in the order of the schema."""
     values = []
     for position, argument in enumerate(op._schema.arguments):
         if position < len(args):
@@ -81,7 +84,7 @@ def _arguments(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str,
 
 
 def _look(op: torch._ops.OpOverload, result: str, *args: object, **kwargs: object) -> Any:
-    """New tensors as the operator gives them, their elements not set."""
+    """Returns uninitialized tensors with the shapes and dtypes of the operator's results."""
     import torch
 
     names = [argument.name for argument in op._schema.arguments]
@@ -119,7 +122,7 @@ def _call(op: torch._ops.OpOverload, values: Sequence[Any], outs: Sequence[torch
 
 
 def _dense(value: object) -> Any:
-    """Kernels are given row-major tensors and channels-last ones, as in a program."""
+    """Makes a tensor contiguous or channels-last, the layouts that kernels receive in a program."""
     import torch
 
     if isinstance(value, (list, tuple)):

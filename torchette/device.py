@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What the machine has that a model is compiled for: a value that the compiler plans and checks against.
+# The properties of a target machine that the compiler plans memory for and checks.
 """`Device`: the memories and limits of the machine that will run the model."""
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from torchette.units import byte_count
 
 @dataclass(frozen=True)
 class Device:
-    """What a device has for a model. Sizes are bytes: ``65536`` or ``"64K"``.
+    """The memory of a device that is available to a model. Sizes are bytes: ``65536`` or ``"64K"``.
 
     >>> Device(ram="64K", flash="256K", target="cortex-m4", fit=True)
     >>> Device(arenas={"SRAM": "64K", "DRAM": None})
 
     Attributes:
-        ram: for planned, method and temp memory together, of the method that needs most; None: as much as it takes.
-        flash: for the .pte file, without the runtime's code; None: as much as it takes.
-        target: the processor, whose structures the bill of `ram` counts; see `torchette memory --help`.
-        arenas: its memories, the fastest first: name -> size, or None for as many bytes as it takes. Tensors with the
-            most traffic for their size go to the first. They become memory ids 1, 2, ...
-        fit: change the model where it needs more than `ram`: compute image layers a few rows at a time, which repeats
-            some work. Otherwise such a model is refused, with the changes that would make it fit.
+        ram: for planned, method and temp memory together, of the method that requires the most; None: unlimited.
+        flash: for the .pte file, without the runtime's code; None: unlimited.
+        target: the processor, which determines the sizes of the runtime's structures; see `torchette memory --help`.
+        arenas: the memories, the fastest first: name -> size, or None for an unlimited size. The first arenas contain
+            the tensors with the most traffic for their size. The arenas become memory ids 1, 2, ...
+        fit: whether to change a model that requires more than `ram`: image layers are computed a few rows at a time,
+            which repeats some work. Otherwise such a model raises an error that lists these changes.
 
     Raises:
-        InputError: a size is no number of bytes; there is no such target; `fit` without `ram`.
+        InputError: if a size is not a number of bytes, the target does not exist, or `fit` is set without `ram`.
     """
 
     ram: int | str | None = None
@@ -46,16 +46,18 @@ class Device:
             targets.processor(self.target)
         sizes = self.ram_bytes, self.flash_bytes
         if self.fit and sizes[0] is None:
-            raise InputError("fit=True needs the size to fit into", hints=['Device(ram="256K", fit=True)'])
+            raise InputError(
+                "fit=True requires the size of the memory", hints=['Device(ram="256K", fit=True)']
+            )
 
     @property
     def ram_bytes(self) -> int | None:
-        """`ram` as a number."""
+        """`ram` in bytes."""
         return _bytes("device ram", self.ram)
 
     @property
     def flash_bytes(self) -> int | None:
-        """`flash` as a number."""
+        """`flash` in bytes."""
         return _bytes("device flash", self.flash)
 
 

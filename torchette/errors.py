@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What goes wrong, in the user's terms: every exception that Torchette raises on purpose. Imports nothing, because
-# the compiler, the file formats, the runtime and the command line all stand on it.
+# All exceptions that Torchette raises on purpose. This module imports nothing, because the compiler, the file formats,
+# the runtime and the command line depend on it.
 """The exception tree.
 
     TorchetteError                                  error
@@ -12,26 +12,26 @@
     |  |- PassError (RuntimeError)                  pass-failed          a pass raised, or changed the result
     |  |- MissingOutVariantError (LookupError)      missing-out-variant  an operator has no out overload
     |  |- MissingKernelError (LookupError)          missing-kernel       the runtime has no such kernel
-    |  |- DelegationError (ValueError)              delegation-failed    a part cannot be given to a backend
+    |  |- DelegationError (ValueError)              delegation-failed    a partition cannot be delegated
     |  |- PlanError (RuntimeError)                  plan-failed          memory cannot be planned
     |  |- EmitError (RuntimeError)                  emit-failed          a graph has no form in the file
-    |  `- UnsupportedError (NotImplementedError)    unsupported          understood, but not built yet
+    |  `- UnsupportedError (NotImplementedError)    unsupported          known, but not implemented
     |- BuildError (RuntimeError)                    build-failed         a compiler or linker refused a source
-    |  |- TargetError (ValueError)                  no-such-target       nothing is built for a target of that name
+    |  |- TargetError (ValueError)                  no-such-target       there is no target with this name
     |  `- MissingCompilerError (FileNotFoundError)  no-compiler          there is no compiler for the target
-    |- MissingPackageError (ImportError)            missing-package      a package that this needs is not installed
-    |- FormatError (ValueError)                     bad-file             a file is not what it says it is
+    |- MissingPackageError (ImportError)            missing-package      a required package is not installed
+    |- FormatError (ValueError)                     bad-file             a file is invalid or damaged
     |- ModelNotFoundError (FileNotFoundError)       no-such-file         a file or a folder does not exist
     |- InputError (ValueError)                      bad-input            a value does not fit the method
     |  `- InputTypeError (TypeError)                bad-input-type       a value is of the wrong type
-    |- UsageError (ValueError)                      bad-usage            a command line that cannot be carried out
+    |- UsageError (ValueError)                      bad-usage            an invalid command line
     |- RuntimeLoadError (RuntimeError)              load-failed          the runtime refused a program
-    |  `- NativeModuleError (ImportError)           no-native-module     the compiled runtime is not there
+    |  `- NativeModuleError (ImportError)           no-native-module     the compiled runtime is missing
     `- ExecutionError (RuntimeError)                execution-failed     a method failed while it ran
 
-Each is also the built-in in brackets, so ``except ValueError`` works as anyone would expect. ``error.code`` is stable
-and fit for programs, ``error.where`` lists places (the user's file and line first), ``error.hints`` what to try. The
-text has them in this order: what is wrong, where, what to try.
+Each error is also an instance of the built-in exception in brackets, so that ``except ValueError`` works.
+``error.code`` is stable and intended for programs. ``error.where`` lists locations (the user's file and line first),
+and ``error.hints`` lists remedies. The text contains them in this order: message, locations, remedies.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from typing import Any
 
 
 class TorchetteError(Exception):
-    """The root of everything that Torchette raises on purpose.
+    """The base class of all exceptions that Torchette raises on purpose.
 
     Args:
-        message: what is wrong, in the user's terms; its first line must be enough to understand the fault.
-        where: places, the most useful first, such as ``model.py:12, in forward: y = x.unfold(...)``.
-        hints: what to try, one concrete remedy each; may hold several lines of code.
-        code: a stable kebab-case name; by default the class's.
+        message: the problem, in the user's terms; the first line must be sufficient to understand it.
+        where: locations, the most useful first, such as ``model.py:12, in forward: y = x.unfold(...)``.
+        hints: remedies, one concrete action each; may contain several lines of code.
+        code: a stable kebab-case name; default: that of the class.
     """
 
     code: str = "error"
@@ -64,7 +64,7 @@ class TorchetteError(Exception):
 
     @property
     def page(self) -> str:
-        """The section of the documentation about the code."""
+        """The section of the documentation that describes the code."""
         return f"docs/errors.md#{self.code}"
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ def _rebuild(
 
 
 def not_copyable(what: str, remedy: str) -> InputTypeError:
-    """Returns the error for an object of the runtime that someone pickles or copies."""
+    """Returns the error for pickling or copying an object of the runtime."""
     return InputTypeError(
         f"{what} cannot be pickled or copied: its memory belongs to this process", hints=[remedy]
     )
@@ -99,7 +99,7 @@ def not_copyable(what: str, remedy: str) -> InputTypeError:
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Returns ``; did you mean NAME?`` with the most similar known name, or nothing if no name is similar."""
-    import difflib  # only after an error
+    import difflib  # imported only after an error
 
     names = {str(one).lower(): str(one) for one in known}
     near = difflib.get_close_matches(str(name).lower(), names, 1)
@@ -112,76 +112,78 @@ def unknown_name(kind: str, name: object, known: Iterable[object]) -> str:
 
 
 class CompileError(TorchetteError):
-    """Something ahead of time: between the module and the bytes."""
+    """An error of the compiler, between the module and the file."""
 
     code = "compile-failed"
 
 
 class ExportError(CompileError, RuntimeError):
-    """``torch.export`` could not capture the model."""
+    """``torch.export`` cannot capture the model."""
 
     code = "export-failed"
 
 
 class TrainModeError(ExportError, ValueError):
-    """The model, or a part of it, is in training mode."""
+    """A part of the model is in training mode."""
 
     code = "train-mode"
 
 
 class QuantizationError(CompileError, ValueError):
-    """The model's quantization is not finished, of a kind that the compiler has not, or not within the limits; then
-    ``.table`` has what `torchette.quantize` measured."""
+    """The model's quantization is unfinished, unsupported, or not within the limits.
+
+    In the last case, ``.table`` contains the measurements of `torchette.quantize`.
+    """
 
     code = "bad-quantization"
     table: object = None
 
 
 class DialectError(CompileError, ValueError):
-    """A graph breaks the rules of its dialect; ``.violations`` holds every one of them."""
+    """A graph violates the rules of its dialect; ``.violations`` lists all violations."""
 
     code = "dialect-violation"
     violations: tuple[Any, ...] = ()
 
     @property
     def page(self) -> str:
-        """The section about dialects, if the code is the code of a rule."""
+        """The section about dialects, if the code is that of a rule."""
         return f"docs/errors.md#{DialectError.code}" if self.violations else super().page
 
     def __str__(self) -> str:
-        # Each violation has its place and its remedy beside it already.
+        # Each violation already contains its location and its remedy.
         return self.message if self.violations else super().__str__()
 
 
 class PassError(CompileError, RuntimeError):
-    """A pass raised, left a broken graph, or changed the model's result; ``.pass_name`` names it."""
+    """A pass raised an error, produced an invalid graph, or changed the model's result; ``.pass_name`` names it."""
 
     code = "pass-failed"
     pass_name: str | None = None
 
 
 class MissingOutVariantError(CompileError, LookupError):
-    """Operators without an out overload; ``.operators`` lists all of them."""
+    """Operators without an out overload; ``.operators`` lists them."""
 
     code = "missing-out-variant"
     operators: tuple[str, ...] = ()
 
 
 class MissingKernelError(CompileError, LookupError):
-    """Operators that the runtime has no kernel for; ``.operators`` lists all of them."""
+    """Operators without a kernel in the runtime; ``.operators`` lists them."""
 
     code = "missing-kernel"
     operators: tuple[str, ...] = ()
 
 
 class MissingKernelWarning(UserWarning):
-    """A finished program needs kernels that this runtime lacks; the one that it is for may have them."""
+    """A finished program needs kernels that this runtime lacks; the target's runtime may have them."""
 
     code = "kernel-not-here"
 
 
 def kernel_hints(operators: Iterable[str], *, in_aten: bool = False) -> list[str]:
-    """What to try where kernels are missing, by who would have them."""
+    """Returns the remedies for missing kernels, by the namespace of the operators."""
     operators = list(operators)
     theirs = [name for name in operators if name.partition("::")[0] not in ("aten", "dim_order_ops")]
     hints = []
@@ -189,66 +191,66 @@ def kernel_hints(operators: Iterable[str], *, in_aten: bool = False) -> list[str
         hints.append("run it on torch's own kernels: Runtime.get(aten=True), `torchette run --aten`")
     if theirs:
         hints += [
-            f"for {', '.join(theirs)}: torchette.load_library('libmine.so') brings operators with their kernels; "
-            "`torchette custom build` makes such a library",
+            f"for {', '.join(theirs)}: torchette.load_library('libmine.so') loads operators with their kernels; "
+            "`torchette custom build` builds such a library",
         ]
     return [
         *hints,
-        "rewrite those lines with other operators; `torchette ops` lists what there is",
+        "rewrite those lines with other operators; `torchette ops` lists the supported operators",
         "write the kernels: docs/custom-kernels.md",
     ]
 
 
 class DelegationError(CompileError, ValueError):
-    """A part of the program cannot be given to a backend: unknown name, contradicting tags, a failed preprocess."""
+    """A partition cannot be delegated: unknown backend, contradictory tags, or a failed preprocess."""
 
     code = "delegation-failed"
 
 
 class DelegationWarning(UserWarning):
-    """Something expensive stays on the portable kernels although a backend was asked for."""
+    """Expensive calls run on the portable kernels although a backend was requested."""
 
     code = "left-behind"
 
 
 class ZeroRangeWarning(UserWarning):
-    """The inputs of a calibration show next to nothing of the range of a value, which is quantized to zeros in use."""
+    """The calibration inputs cover almost nothing of a value's range; the value will be quantized to zeros."""
 
     code = "zero-range"
 
 
 class UntestedTorchWarning(UserWarning):
-    """The tests of Torchette did not run with the installed release of torch."""
+    """The installed release of torch is not among the tested releases."""
 
     code = "untested-torch"
 
 
 class PlanError(CompileError, RuntimeError):
-    """Memory cannot be planned, or a plan overlaps."""
+    """Memory cannot be planned, or a plan has overlapping values."""
 
     code = "plan-failed"
 
 
 class EmitError(CompileError, RuntimeError):
-    """A graph holds something that the file format has no form for."""
+    """A graph contains something that the file format cannot represent."""
 
     code = "emit-failed"
 
 
 class UnsupportedError(CompileError, NotImplementedError):
-    """A feature that is understood and named, but not there yet."""
+    """A feature that is known but not implemented."""
 
     code = "unsupported"
 
 
 class BuildError(TorchetteError, RuntimeError):
-    """What `torchette build` asked a compiler or linker for failed."""
+    """A compiler or linker that `torchette build` called failed."""
 
     code = "build-failed"
 
 
 class TargetError(BuildError, ValueError):
-    """There is no target of that name, or it lacks what a model needs."""
+    """There is no target with this name, or it lacks something that a model requires."""
 
     code = "no-such-target"
 
@@ -266,31 +268,31 @@ class MissingPackageError(TorchetteError, ImportError):
 
 
 class FormatError(TorchetteError, ValueError):
-    """A file is not what it says it is: wrong magic, cut short, an index out of bounds."""
+    """A file is invalid: wrong magic, truncated, or an index out of bounds."""
 
     code = "bad-file"
 
 
 class ModelNotFoundError(TorchetteError, FileNotFoundError):
-    """There is no file or folder at the given path. `torchette.files` makes these errors."""
+    """A file or folder does not exist. `torchette.files` creates these errors."""
 
     code = "no-such-file"
 
 
 class InputError(TorchetteError, ValueError):
-    """An input does not fit what the method was compiled for: number, dtype, rank, shape, dim order."""
+    """An input does not match the compiled method: count, dtype, rank, shape, or dim order."""
 
     code = "bad-input"
 
 
 class InputTypeError(InputError, TypeError):
-    """An input is of a type that the method cannot take at all."""
+    """An input has a type that the method does not accept."""
 
     code = "bad-input-type"
 
 
 class UsageError(TorchetteError, ValueError):
-    """A command line has an unknown or a missing argument, or arguments that contradict each other."""
+    """A command line has an unknown, missing or contradictory argument."""
 
     code = "bad-usage"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Writes files at once and whole, and makes the errors for files that cannot be used.
+# Writes files atomically, and creates the errors for unusable files.
 """`replacing`, `check_target`, `missing_file`, `missing_folder`, `file_error`, `hints_for`."""
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from typing import BinaryIO
 
 from torchette.errors import FormatError, ModelNotFoundError, TorchetteError, did_you_mean
 
-# What to do with files that are given in place of a .pte file, by suffix.
+# Remedies for files that are passed instead of a .pte file, by suffix.
 _OTHER_KINDS = {
     ".py": "compile the model first: `torchette compile {path}:NAME -o {stem}.pte`",
     ".pt2": "compile the exported program first: `torchette compile {path} -o {stem}.pte`",
-    ".pt": "a file of torch.save has no program: load it into its module, and call torchette.compile",
+    ".pt": "a file of torch.save contains no program: load it into its module, and call torchette.compile",
     ".gguf": "compile the language model first: `torchette llm compile {path} -o {stem}.pte`",
     ".bpte": "`torchette validate {path}` runs the cases of a bundled program",
-    ".ptd": "a data file has weights only: name the .pte file, and this file as its data file",
+    ".ptd": "a data file contains only weights: pass the .pte file, and this file as its data file",
     ".etdp": "`torchette inspector --etdump_path {path}` shows an ETDump",
 }
 _OTHER_KINDS[".pth"] = _OTHER_KINDS[".pt"]
 
 
 def hints_for(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """What to do with a file or a folder that is not a .pte file; empty if its name and contents do not tell."""
+    """Returns remedies for a file or folder that is not a .pte file; empty if its name and contents are unknown."""
     name = Path(path)
-    is_checkpoint = (name / "config.json").is_file()  # a folder of Hugging Face
+    is_checkpoint = (name / "config.json").is_file()  # a Hugging Face checkpoint
     found = _OTHER_KINDS[".gguf"] if is_checkpoint else _OTHER_KINDS.get(name.suffix)
     return (found.format(path=name, stem=name.stem),) if found else ()
 
 
 def missing_file(path: str | os.PathLike[str], hints: Sequence[str] = ()) -> ModelNotFoundError:
-    """The error for a file that does not exist. It names a file of the same folder with a similar name."""
+    """Returns the error for a file that does not exist. It suggests a file in the same folder with a similar name."""
     file = Path(path)
     if not file.parent.is_dir():
         return missing_folder(file.parent, hints)
@@ -44,12 +44,12 @@ def missing_file(path: str | os.PathLike[str], hints: Sequence[str] = ()) -> Mod
 
 
 def missing_folder(path: str | os.PathLike[str], hints: Sequence[str] = ()) -> ModelNotFoundError:
-    """The error for a folder that does not exist."""
+    """Returns the error for a folder that does not exist."""
     return ModelNotFoundError(f"there is no folder {os.fspath(path)}", hints=hints, code="no-such-folder")
 
 
 def file_error(error: OSError, hints: Sequence[str] = ()) -> TorchetteError:
-    """The error of Torchette for an error of the operating system, such as a file that does not exist."""
+    """Converts an operating system error, such as a missing file, to an error of Torchette."""
     name = error.filename
     if isinstance(error, FileNotFoundError) and name:
         return missing_file(name, hints)
@@ -60,11 +60,11 @@ def file_error(error: OSError, hints: Sequence[str] = ()) -> TorchetteError:
 
 
 def check_target(path: str | os.PathLike[str]) -> None:
-    """Checks, before long work, that a file can be written to a path.
+    """Checks that a file can be written to a path, before long work starts.
 
     Raises:
         ModelNotFoundError: code "no-such-folder": the folder does not exist.
-        FormatError: `path` is a folder.
+        FormatError: if `path` is a folder.
     """
     target = Path(path)
     if not target.parent.is_dir():
@@ -75,10 +75,13 @@ def check_target(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of `path` at once and whole when the block ends, or not at all.
+    """Opens a temporary file that replaces `path` atomically when the block ends without an error.
+
+    Yields:
+        The binary file.
 
     Raises:
-        ModelNotFoundError, FormatError: as `check_target`.
+        ModelNotFoundError, FormatError: see `check_target`.
     """
     target = Path(path)
     check_target(target)
@@ -91,7 +94,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
             umask = os.umask(0)
             os.umask(umask)
-            os.chmod(file.name, 0o666 & ~umask)  # as open() would have made it
+            os.chmod(file.name, 0o666 & ~umask)  # the permissions of a file that open() creates
             os.replace(file.name, target)
         except BaseException:
             os.unlink(file.name)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: an argument that counts for every method of a program, or method name -> value. Out: always the latter.
-"""Arguments by method: `by_method` resolves both forms."""
+# In: an argument for all methods of a program, or method name -> value. Out: method name -> value.
+"""Resolves arguments by method: `by_method`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def by_method(given: object, methods: Iterable[str] = ("forward",), what: str = 
         Method name -> value, as a new dict. Methods that have no value are absent.
 
     Raises:
-        InputTypeError: a mapping names a method that does not exist.
+        InputTypeError: if a mapping names a method that does not exist.
     """
     if given is None:
         return {}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A .pte file or its bytes come in, a model goes out that is called like the module that it was compiled from. Needs numpy
-# alone; what the runtime takes flat is given its structure here.
+# In: a .pte file or its bytes. Out: a model that is called like the compiled module. Requires only numpy. The runtime
+# accepts flat lists of values; this module converts them from and to nested structures.
 """`torchette.load`, and the callable model that it and `torchette.compile` return."""
 
 from __future__ import annotations
@@ -40,19 +40,25 @@ def load(
     """Loads a compiled model.
 
     Args:
-        source: the path of a .pte file, which is mapped, its contents, or an open binary file. A file made by ExecuTorch
-            will do.
-        method: what calling the model runs; by default ``forward``, or the only method there is.
-        data_files: paths of the .ptd files with the weights that the program does not hold itself.
-        aten: whether it runs on torch's own kernels, see `Runtime.get`.
-        threads: the number of threads of each method; by default the number of `Runtime.set_num_threads`.
+        source: the path of a .pte file, which is memory-mapped; its contents; or an open binary file. Files of ExecuTorch are
+            supported.
+        method: the default method of the model; by default ``forward``, or the only method.
+        data_files: paths of the .ptd files with external weights.
+        aten: whether to run on torch's own kernels, see `Runtime.get`.
+        threads: the number of threads of each method; default: that of `Runtime.set_num_threads`.
+
+    Returns:
+        The model.
 
     Raises:
-        InputError: `threads` is not an integer from 1.
-        InputTypeError: `source` is neither a path, bytes nor a binary file.
-        ModelNotFoundError: there is no such file.
-        FormatError: it is no program, cut short or damaged.
-        RuntimeLoadError: it needs kernels or backends that are not there; all of them are named.
+        InputError: if `threads` is not a positive integer.
+        InputTypeError: if `source` is not a path, bytes or a binary file.
+        ModelNotFoundError: if the file does not exist.
+        FormatError: if the file is not a program, or is truncated or damaged.
+        RuntimeLoadError: if kernels or backends are missing; names all of them.
+
+    Example:
+        ``outputs = torchette.load("model.pte")(x)``
     """
     model = Model(source, method, data_files, aten, threads)
     if model.default is not None:
@@ -61,14 +67,14 @@ def load(
 
 
 class Model:
-    """A compiled model. Call it with what the module takes: it returns what the module returns.
+    """A compiled model. A call accepts and returns the same values as the module.
 
-    Further methods are attributes: ``model.decode(x)``; `methods` has them all. Buffers that a method updates keep their
-    values from call to call.
+    All methods are attributes: ``model.decode(x)``; `methods` lists them. Buffers that a method updates keep their
+    values between calls.
     """
 
     default: str | None
-    """The method that calling the model runs."""
+    """The name of the method that a call of the model runs."""
     methods: Mapping[str, BoundMethod]
     """All methods by name."""
 
@@ -133,7 +139,11 @@ class Model:
         return sorted({*super().__dir__(), *self.methods})
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the .pte file. A file of that name is replaced at once and whole, or not at all."""
+        """Writes the .pte file. An existing file is replaced atomically.
+
+        Returns:
+            The path.
+        """
         with replacing(path) as file:
             if isinstance(self._source, str):
                 with open(self._source, "rb") as source:
@@ -143,12 +153,12 @@ class Model:
         return Path(path)
 
     def __bytes__(self) -> bytes:
-        """The contents of the .pte file."""
+        """Returns the contents of the .pte file."""
         return Path(self._source).read_bytes() if isinstance(self._source, str) else bytes(self._source)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the .pte file."""
+        """Size of the .pte file in bytes."""
         return (
             os.path.getsize(self._source)
             if isinstance(self._source, str)
@@ -173,13 +183,13 @@ class Model:
 
 
 class BoundMethod:
-    """One method of a model, loaded when it is first called."""
+    """One method of a model. It is loaded on the first call."""
 
     def __init__(self, program: Program, meta: MethodMeta, threads: int | None = None) -> None:
         self._program, self._threads = program, threads
         self._method: Method | None = None
         self.meta = meta
-        """What it takes, gives and needs."""
+        """Inputs, outputs and memory requirements."""
         self._inputs = argument_tree(meta)
         self._outputs = pytree.decode(meta.encoded_outputs)
         results = pytree.leaves(self._outputs) if self._outputs is not None else ()
@@ -187,7 +197,7 @@ class BoundMethod:
         args, kwargs = self._inputs.children
         self._keywords = pytree.keys(kwargs.type or "", kwargs.context)
         self._names = list(_names(self._inputs, meta))
-        # the arguments' own names, where they are single tensors: those may be given by keyword too
+        # Names of positional arguments that are single tensors; they can also be passed by keyword.
         leaves = _first_leaves(args)
         self._positional = [
             meta.input_name(leaf) if child.is_leaf else ""
@@ -195,7 +205,7 @@ class BoundMethod:
         ]
 
     def load(self) -> Method:
-        """The method of the runtime beneath, loaded now if it was not. Raises as `Program.load_method` does."""
+        """Returns the runtime's method, and loads it if necessary. See `Program.load_method` for the errors."""
         if self._method is None:
             method = self._program.load_method(self.meta.name(), threads=self._threads)
             method.input_names = self._names
@@ -203,30 +213,36 @@ class BoundMethod:
         return self._method
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
-        """Runs the method on arguments of the structure that it was exported with; tensors are torch's or numpy's.
-        Results that were complex are complex again: below this door they are pairs, with a last dimension of 2.
+        """Runs the method.
+
+        Args:
+            *args, **kwargs: arguments with the structure of the example inputs; tensors of torch or numpy.
+
+        Returns:
+            The outputs with the structure of the module's outputs. Complex outputs, which the runtime represents as
+            pairs in a last dimension of 2, are converted back to complex tensors.
 
         Raises:
-            InputError: an argument is missing, unknown, of another structure, or does not fit; it is named.
-            ExecutionError: the method failed.
+            InputError: if an argument is missing, unknown, or does not match the compiled method; names it.
+            ExecutionError: if the method fails.
         """
         method = self.load()
         outputs = method.execute(self._flat(args, kwargs))
         if self._outputs is not None:
-            if len(outputs) == self._outputs.num_leaves:  # else unflatten says so
+            if len(outputs) == self._outputs.num_leaves:  # otherwise unflatten raises an error
                 for i in self._complex:
                     outputs[i] = _put_together(outputs[i], f"output {i} of method {self.meta.name()!r}")
             return pytree.unflatten(self._outputs, outputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def reset(self) -> None:
-        """Gives buffers that the method updates their first values again."""
+        """Restores the initial values of the buffers that the method updates."""
         self.load().reset()
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         positional, keyword = self._inputs.children
         given = list(args)
-        # an argument that was positional at export may come by keyword, as in Python
+        # An argument that was positional at export may be passed by keyword, as in Python.
         while len(given) < len(positional.children) and (name := self._positional[len(given)]) in kwargs:
             kwargs = dict(kwargs)
             given.append(kwargs.pop(name))
@@ -234,12 +250,12 @@ class BoundMethod:
         unknown = [name for name in kwargs if name not in self._keywords]
         if len(given) != len(positional.children) or missing or unknown:
             takes = counted(len(positional.children), "positional argument")
-            problem = f"takes {takes}, {len(given)} {'is' if len(given) == 1 else 'are'} given"
+            problem = f"requires {takes}, {len(given)} {'is' if len(given) == 1 else 'are'} given"
             if unknown:
-                problem = f"takes no argument {', '.join(map(repr, unknown))}"
+                problem = f"has no argument {', '.join(map(repr, unknown))}"
                 problem += did_you_mean(unknown[0], filter(None, (*self._positional, *self._keywords)))
             elif missing:
-                problem = f"needs the argument {', '.join(map(repr, missing))}"
+                problem = f"requires the argument {', '.join(map(repr, missing))}"
             raise InputError(
                 f"method {self.meta.name()!r} {problem}", hints=[f"its signature: {self.signature}"]
             )
@@ -252,7 +268,7 @@ class BoundMethod:
 
     @property
     def signature(self) -> str:
-        """Name, inputs and outputs on one line."""
+        """Name, inputs and outputs in one line."""
         meta = self.meta
         inputs = [f"{name}: {meta.input_text(i)}" for i, name in enumerate(self._names)]
         results = [
@@ -274,22 +290,24 @@ class BoundMethod:
 
 
 def _put_together(pairs: Any, what: str) -> Any:
-    """The complex tensor of which a method yields the real view, without a copy where the pairs lie together."""
+    """Converts a real view to a complex tensor, without a copy if the pairs are contiguous."""
     kind = str(getattr(pairs, "dtype", type(pairs).__name__)).removeprefix("torch.")
     shape = tuple(getattr(pairs, "shape", ()))
     if kind not in ("float16", "float32", "float64") or shape[-1:] != (2,):
-        raise FormatError(f"{what} is said to be complex, and is {kind}{list(shape)}, no pairs of numbers")
+        raise FormatError(
+            f"{what} should contain pairs of real and imaginary parts, but has the type {kind}{list(shape)}"
+        )
     if isinstance(pairs, np.ndarray):
         wide = (
             pairs.astype(np.float32) if kind == "float16" else pairs
-        )  # numpy has no complex numbers of 2 x 16 bits
+        )  # numpy has no complex type of 2 x 16 bits
         return np.ascontiguousarray(wide).view(np.complex128 if kind == "float64" else np.complex64)[..., 0]
-    torch = sys.modules["torch"]  # loaded, since the pairs are torch's
+    torch = sys.modules["torch"]  # already imported, because the tensor is a torch tensor
     return torch.view_as_complex(pairs.contiguous())
 
 
 def argument_tree(meta: MethodMeta) -> Tree:
-    """Returns the tree of a method's (args, kwargs). All inputs are positional if the file has no such tree."""
+    """Returns the tree of a method's (args, kwargs). All inputs are positional if the file stores no tree."""
     tree, count = pytree.decode(meta.encoded_inputs), meta.num_inputs()
     if (
         tree is not None
@@ -313,7 +331,7 @@ def _names(tree: Tree, meta: MethodMeta) -> Iterator[str]:
 
 
 def _first_leaves(tree: Tree) -> list[int]:
-    """The number of the first leaf of each child."""
+    """Returns the index of the first leaf of each child."""
     starts, at = [], 0
     for child in tree.children:
         starts.append(at)

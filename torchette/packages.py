@@ -61,7 +61,7 @@ def require(module: str, purpose: str, hints: Iterable[str] = ()) -> Any:
 
     Args:
         module: the module's full name, such as ``torchao.quantization``.
-        purpose: what needs the package, as the subject of the error's sentence.
+        purpose: the feature that needs the package, as the subject of the error's sentence.
         hints: remedies besides installing the package.
 
     Raises:
@@ -77,8 +77,7 @@ def require(module: str, purpose: str, hints: Iterable[str] = ()) -> Any:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Hides the warnings and log messages of packages that are imported or called in the context: no user can act on them.
-    Errors are not hidden."""
+    """Hides warnings and log messages of packages that are imported or called in the context. Errors are not hidden."""
     import logging
     import warnings
 
@@ -95,7 +94,9 @@ def quietly() -> Iterator[None]:
 def missing_package(
     module: str, purpose: str, error: BaseException, hints: Iterable[str] = ()
 ) -> MissingPackageError:
-    """The error for a module that could not be imported because of ``error``; the other parameters are those of `require`."""
+    """Returns the error for a module that could not be imported because of ``error``; see `require` for the other
+    arguments.
+    """
     top = module.partition(".")[0]
     package = PACKAGES.get(top) or Package(top, top, None, "")
     names = imported_packages(error)
@@ -122,7 +123,10 @@ def missing_package(
 
 
 def imported_packages(error: BaseException) -> list[str]:
-    """The packages, without ours, that were being imported when the error was raised, the innermost last."""
+    """Returns the packages that were being imported when the error was raised, the innermost last.
+
+    Excludes Torchette.
+    """
     while error.__cause__ is not None:
         error = error.__cause__
     names: list[str] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Steps of long work come in by name; the current one and the time that is left go to standard error. Imports next to nothing.
+# Prints the current step of long work and the remaining time to standard error. Imports only small modules.
 """`Progress`: the current step of long work, on standard error."""
 
 from __future__ import annotations

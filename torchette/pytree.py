@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The trees of a method's inputs and outputs: the text that a file holds comes in, functions between nested structures
-# and flat lists go out. Knows torch's registered classes only where torch is loaded already.
+# The structures of a method's inputs and outputs. Decodes them from a file's text, and converts between nested
+# structures and flat lists. Uses classes that are registered with torch only if torch is already imported.
 """Structures of values: `decode` a tree from a file, `flatten` a structure into a list, `unflatten` it back.
 
-The text is torch's, which ExecuTorch stores too: JSON ``[1, {"type", "context", "children_spec"}]``, a leaf without type.
+The text has torch's format, which ExecuTorch also stores: JSON ``[1, {"type", "context", "children_spec"}]``. Leaves have no
+type.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from typing import Any
 from torchette.errors import FormatError, InputError
 
 _VERSION = 1
-_MAX_DEPTH = 64  # a file is not trusted to be shallow
+_MAX_DEPTH = 64  # limits the recursion on untrusted files
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A node, or a leaf, which has no type.
+    """A node of a structure. A leaf has no type.
 
     Attributes:
-        type: the container's registered name, such as ``builtins.dict``.
-        context: what the container needs besides its children: a dict's keys, a class's name, as parsed JSON.
-        text: the context as it stands in the file.
-        children: its members in order.
-        is_complex: of a leaf, whether the method's value is the real view of a complex tensor: pairs in a last dimension of 2.
+        type: the registered name of the container, such as ``builtins.dict``.
+        context: additional data of the container as parsed JSON, such as the keys of a dict or a class name.
+        text: the context as text, as stored in the file.
+        children: the members in order.
+        is_complex: of a leaf: whether the value is the real view of a complex tensor, with pairs in a last dimension of
+            2.
     """
 
     type: str | None = None
@@ -42,7 +44,7 @@ class Tree:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether this stands for one value."""
+        """Whether the node is a leaf."""
         return self.type is None
 
 
@@ -51,7 +53,11 @@ COMPLEX_LEAF = Tree(is_complex=True)
 
 
 def decode(text: str) -> Tree | None:
-    """The tree that `text` describes; None if it is empty. FormatError if it is no such text."""
+    """Decodes a tree, or returns None if `text` is empty.
+
+    Raises:
+        FormatError: if `text` is not a valid tree.
+    """
     if not text:
         return None
     try:
@@ -73,7 +79,7 @@ def _decode(record: dict[str, Any], depth: int) -> Tree:
     try:
         context = json.loads(text)
     except (TypeError, ValueError):
-        context = text  # some classes store plain text
+        context = text  # some classes store text that is not JSON
     if kind in _KEYED and len(keys(kind, context)) != len(children):
         raise ValueError(f"{kind} with {len(children)} members and other keys")
     return Tree(kind, context, text, children, sum(child.num_leaves for child in children))
@@ -83,19 +89,19 @@ _KEYED = ("builtins.dict", "collections.OrderedDict", "collections.defaultdict")
 
 
 def keys(kind: str, context: Any) -> list[Any]:
-    """The keys of a dict-like node of that type and context."""
+    """Returns the keys of a dict-like node with this type and context."""
     result: list[Any] = context["dict_context"] if kind == "collections.defaultdict" else context
     return result
 
 
 def _registered(kind: str) -> Any:
-    """Torch's own record of that container, which can build it; None where torch is not loaded or does not know it."""
+    """Returns torch's registration of a container type, or None if torch is not imported or does not know the type."""
     torch_pytree = sys.modules.get("torch.utils._pytree")
     if torch_pytree is None:
         return None
     nodes = torch_pytree.SUPPORTED_NODES
     python_type = torch_pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(kind)
-    if python_type is None:  # a dataclass need not be registered under a name
+    if python_type is None:  # dataclasses may be registered without a name
         python_type = next((t for t in nodes if f"{t.__module__}.{t.__qualname__}" == kind), None)
     return None if python_type is None else nodes.get(python_type)
 
@@ -104,25 +110,28 @@ _NAMED_TUPLES = ("torch.return_types.", "collections.namedtuple.")
 
 
 def _is_named_result(tree: Tree) -> bool:
-    """Whether this is a tuple whose fields have the names in the context: a namedtuple, or the result of torch.topk and the
-    like."""
+    """Whether the context lists the field names of a tuple: a namedtuple, or a result of operators such as
+    torch.topk.
+    """
     return tree.type is not None and tree.type.startswith(_NAMED_TUPLES)
 
 
 def _named_result(tree: Tree, members: list[Any]) -> Any:
-    """A tuple of torch's class if it is one of torch's and torch is loaded, else of a class with the same name and fields."""
+    """Creates a tuple of torch's class if torch is imported and has it, else of a new class with the same name and
+    fields.
+    """
     module, _, name = str(tree.type).rpartition(".")
     torch_class = getattr(sys.modules.get("torch.return_types"), name, None)
     try:
         if torch_class is not None and module == "torch.return_types":
             return torch_class(members)
         return collections.namedtuple(name, tree.context)(*members)
-    except (TypeError, ValueError):  # names or a number of fields that a file made up
+    except (TypeError, ValueError):  # invalid names or a wrong field count in the file
         return tuple(members)
 
 
 def names(tree: Tree, root: str = "") -> Iterator[str]:
-    """What to call each leaf: the way to it, such as ``args[1]['h']``."""
+    """Yields a display name for each leaf, the path to it, such as ``args[1]['h']``."""
     if tree.is_leaf:
         yield root
         return
@@ -133,7 +142,7 @@ def names(tree: Tree, root: str = "") -> Iterator[str]:
 def _labels(tree: Tree) -> list[str]:
     if tree.type in _KEYED:
         return [f"[{key!r}]" for key in keys(tree.type, tree.context)]
-    # A dataclass: the fields that there are, and those that are None.
+    # A dataclass stores its fields and the names of the fields that are None.
     is_nested = isinstance(tree.context, list) and [*map(type, tree.context)] == [list, list]
     fields = tree.context[0] if is_nested else tree.context
     if isinstance(fields, list) and [*map(type, fields)] == [str] * len(tree.children):
@@ -142,7 +151,7 @@ def _labels(tree: Tree) -> list[str]:
 
 
 def leaves(tree: Tree) -> Iterator[Tree]:
-    """The leaves in order."""
+    """Yields the leaves in order."""
     if tree.is_leaf:
         yield tree
     for child in tree.children:
@@ -150,8 +159,11 @@ def leaves(tree: Tree) -> Iterator[Tree]:
 
 
 def flatten(tree: Tree, value: object, where: str, out: list[Any]) -> None:
-    """Appends the leaves of `value`, which must have the structure `tree`, to `out`. InputError that names the place, a way
-    from `where`."""
+    """Appends the leaves of `value` to `out`.
+
+    Raises:
+        InputError: if `value` does not have the structure `tree`. The message contains the path, starting with `where`.
+    """
     if tree.is_leaf:
         out.append(value)
         return
@@ -193,10 +205,10 @@ def _members(tree: Tree, value: object, where: str) -> Sequence[Any]:
 
 
 def unflatten(tree: Tree, values: Sequence[Any]) -> Any:
-    """The structure `tree` with `values`, as many as it has leaves, in their places.
+    """Builds the structure `tree` with `values`, one for each leaf.
 
-    Containers are the types that they were where Python or the loaded torch knows them; other classes become dicts
-    of their fields, or tuples.
+    Containers have their original types if Python or the imported torch knows them. Other classes become dicts of their
+    fields, or tuples.
     """
     if len(values) != tree.num_leaves:
         raise FormatError(f"a method's tree has {tree.num_leaves} leaves for {len(values)} values")
@@ -233,7 +245,7 @@ def _unflatten(tree: Tree, take: Callable[[], Any]) -> Any:
 
 
 def _build(tree: Tree, members: list[Any]) -> Any:
-    """A container of a class that torch has registered, if it has."""
+    """Builds a container of a class that is registered with torch, or returns None."""
     node = _registered(tree.type or "")
     torch_pytree = sys.modules.get("torch.utils._pytree")
     if node is None or torch_pytree is None:
@@ -243,9 +255,9 @@ def _build(tree: Tree, members: list[Any]) -> Any:
     if definition is not None and definition.from_dumpable_context is not None:
         try:
             context = definition.from_dumpable_context(tree.text)
-        except Exception:  # a class that cannot be imported: its fields are worth something all the same
+        except Exception:  # the class cannot be imported; the caller returns its fields instead
             return None
     try:
         return node.unflatten_fn(members, context)
-    except Exception:  # a class that has other fields than the file says
+    except Exception:  # the fields of the class do not match those in the file
         return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file. Out: the same file with a receipt: hashes of all of its bytes, where it comes from, how far its results
-# are from eager's; and of a file with a receipt, what of it has changed.
-"""The receipt of a .pte file, stored as named data that readers skip.
+# In: a .pte file. Out: the same file with a receipt: hashes of all bytes, its origin, and the errors compared with
+# eager execution. For a file with a receipt: the bytes that have changed.
+"""The receipt of a .pte file, stored as named data that readers ignore.
 
 >>> Path("net.pte").write_bytes(sign(Path("net.pte").read_bytes(), {"trained": "2026-03"}))
 >>> read("net.pte").facts["torchette"]
@@ -9,7 +9,7 @@
 >>> verify("net.pte")  # nothing has changed
 []
 
-docs/format.md describes the bytes, docs/decisions/0014-receipts-hash-with-xxh64.md says why they are so.
+docs/format.md describes the bytes; docs/decisions/0014-receipts-hash-with-xxh64.md explains the design.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from torchette.runtime import xxh64
 
 __all__ = ["KEY", "Damage", "Entry", "Receipt", "provenance", "read", "rows", "sign", "verify"]
 
-_SMALLEST, _LARGEST = 1 << 12, 1 << 20  # bytes of a part; tensors below the first share one
+_SMALLEST, _LARGEST = 1 << 12, 1 << 20  # minimum and maximum bytes of a part; smaller tensors share a part
 _ALIGNMENT = 16
-_UNKNOWN = 1 << 40  # stands for the receipt's size until it is known; takes as many bytes in the program
+_UNKNOWN = 1 << 40  # placeholder of the receipt's size, with the same encoded length
 
 
 @dataclass(frozen=True)
 class Damage:
-    """Bytes that are not those that the receipt was made for."""
+    """A range of bytes that differs from the receipt."""
 
     file: str
     offset: int
     nbytes: int
-    holds: list[str]  # names of tensors, delegates and data there, or what the bytes are for
+    holds: list[str]  # names of the tensors, delegates and data in the range, or the purpose of the bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """The damage as plain values."""
+        """Returns the damage as plain values."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -62,14 +62,16 @@ class Damage:
 def sign(
     program: bytes, facts: Mapping[str, Any] | None = None, data_files: Sequence[str | os.PathLike[str]] = ()
 ) -> bytes:
-    """The file with a receipt, in place of the one that it may have. Segments keep their alignment.
+    """Returns the file with a receipt, which replaces an existing receipt. Segments keep their alignment.
 
     Args:
-        program: the bytes of a .pte file, of Torchette or ExecuTorch.
-        facts: what the receipt says, as JSON can hold it; the versions of the packages are added.
-        data_files: paths of the .ptd files that the program's weights are in.
+        program: the bytes of a .pte file of Torchette or ExecuTorch.
+        facts: the entries of the receipt, JSON values. Package versions are added.
+        data_files: paths of the .ptd files with the program's weights.
 
-    Raises FormatError (not a program), InputTypeError (`facts` is no JSON).
+    Raises:
+        FormatError: if `program` is not a valid program.
+        InputTypeError: if `facts` cannot be stored as JSON.
     """
     file = pte.read(program)
     record, segments = _without(file)
@@ -105,9 +107,14 @@ def sign(
 
 
 def read(source: str | os.PathLike[str] | bytes | pte.PteFile) -> Receipt | None:
-    """The receipt of a .pte file, given as a path, as bytes or as already read; None where it has none.
+    """Returns the receipt of a .pte file, or None if it has none.
 
-    Raises ModelNotFoundError, FormatError (no program, or its receipt is damaged: code "damaged").
+    Args:
+        source: a path, bytes, or a parsed file.
+
+    Raises:
+        ModelNotFoundError: if the file does not exist.
+        FormatError: if the file is not a program; code "damaged": if the receipt is damaged.
     """
     blob = _file(source).named().get(KEY)
     return None if blob is None else _parsed(blob)
@@ -116,10 +123,12 @@ def read(source: str | os.PathLike[str] | bytes | pte.PteFile) -> Receipt | None
 def verify(
     source: str | os.PathLike[str] | bytes, data_files: Sequence[str | os.PathLike[str]] = ()
 ) -> list[Damage]:
-    """Which bytes of a program and its data files are not those that its receipt was made for.
+    """Compares a program and its data files with the receipt. Returns the damaged ranges.
 
-    Raises ModelNotFoundError, FormatError: no program; code "no-receipt": it has none; code "damaged": so damaged that it
-    cannot be read.
+    Raises:
+        ModelNotFoundError: if a file does not exist.
+        FormatError: if the file is not a program; code "no-receipt": if it has no receipt; code "damaged": if the
+            damage prevents reading it.
     """
     name = "the program" if isinstance(source, bytes) else os.fspath(source)
     file = _file(source)
@@ -139,13 +148,13 @@ def verify(
         at += entry.nbytes
     if at + len(blob) != len(file.buffer):
         end = at + len(blob)
-        found.append(Damage(name, end, len(file.buffer) - end, ["bytes behind the end of the file"]))
+        found.append(Damage(name, end, len(file.buffer) - end, ["bytes after the end of the file"]))
     for path in data_files:
         if not Path(path).is_file():
             raise missing_file(path)
         entry = _entry_of_data(Path(path).read_bytes())
         if entry not in receipt.data_files:
-            holds = ["not a data file that the receipt was made with"]
+            holds = ["not a data file of the receipt"]
             found.append(Damage(os.fspath(path), 0, entry.nbytes, holds))
     return found
 
@@ -177,7 +186,7 @@ def _parsed(blob: memoryview) -> Receipt:
 
 
 def _without(file: pte.PteFile) -> tuple[Any, bytes]:
-    """The program's record, and the bytes of its segments, without a receipt."""
+    """Returns the program's record and the bytes of its segments, without a receipt."""
     record = file.program
     area = (
         file.buffer[file.segment_base : file.segment_base + file.segment_data_size]
@@ -196,14 +205,14 @@ def _without(file: pte.PteFile) -> tuple[Any, bytes]:
 
 
 def _alignment(file: pte.PteFile, record: Record) -> int:
-    """What the segments of the record are aligned to in the file, or more."""
+    """Returns an alignment that all segments of the record have in the file."""
     starts = [file.segment_base + segment.offset for segment in record.segments]
     common = math.gcd(file.segment_base, *starts) or _ALIGNMENT
     return max(common & -common, _ALIGNMENT)
 
 
 def _bounds(record: Record, base: int, end: int) -> list[int]:
-    """Where the parts begin and end: at tensors and segments, so that damage has a name."""
+    """Returns the boundaries of the hashed parts. They are at tensors and segments, so that damage can be named."""
     starts = {base, end}
     for segment in record.segments:
         starts.add(base + segment.offset)
@@ -231,7 +240,9 @@ def _holds(file: pte.PteFile, offset: int, nbytes: int) -> list[str]:
 
 
 def _entry_of_data(data: bytes) -> Entry:
-    """Of a data file: the hash of the hashes of its pieces, each with what comes before it."""
+    """Returns the entry of a data file: a hash of the hashes of its pieces, which include the bytes before each
+    piece.
+    """
     view, found = memoryview(data), 0
     for at in range(0, len(view), _LARGEST):
         found = xxh64(struct.pack("<QQ", found, xxh64(view[at : at + _LARGEST])))

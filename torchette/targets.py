@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the name of a machine. Out: what its processor is like, what compilers must be told to build for it, and what runs its
-# programs here. `torchette build`, `torchette memory` and `Device(target=...)` ask this table.
-"""The machines that Torchette knows: `TARGETS` to build for, `PROCESSORS` for which memory is counted."""
+# In: the name of a machine. Out: properties of its processor, compiler flags, and an emulator. Used by `torchette
+# build`, `torchette memory` and `Device(target=...)`.
+"""The supported machines: `TARGETS` for builds, and `PROCESSORS` for memory accounting."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torchette.errors import InputError, TargetError, unknown_name
 
 @dataclass(frozen=True)
 class Processor:
-    """A kind of processor, as far as memory depends on it.
+    """The properties of a processor that affect memory.
 
     Attributes:
-        name: what `torchette memory --target` takes, besides the names of `TARGETS`.
-        pointer: bytes of a pointer. A number of the runtime's structures is aligned to its size.
-        lanes: floats in one of the kernels' vectors.
+        name: a value of `torchette memory --target`, in addition to the names of `TARGETS`.
+        pointer: bytes of a pointer. A scalar in the runtime's structures is aligned to its size.
+        lanes: float32 lanes of the kernels' vectors.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Processor:
     lanes: int = 4
 
 
-# How wide the vectors are that the kernels of a level are written for (torchette/kernels/simd.h).
+# Kernel level -> float32 lanes of its vectors (torchette/kernels/simd.h).
 LANES = {"v1": 4, "v3": 8, "v4": 16, "baseline": 4}
 
 PROCESSORS = {
@@ -47,11 +47,15 @@ PROCESSORS = {
 
 
 def processor(name: str) -> Processor:
-    """Returns the processor of a machine. The name is one of `TARGETS`, or begins with one of `PROCESSORS`, such as
-    cortex-m0. For this machine, see `torchette.devtools.device_memory.processor_of`.
+    """Returns the processor of a machine.
+
+    For this machine, see `torchette.devtools.device_memory.processor_of`.
+
+    Args:
+        name: one of `TARGETS`, or a name that begins with one of `PROCESSORS`, such as cortex-m0.
 
     Raises:
-        InputError: there is no such processor.
+        InputError: if there is no such processor.
     """
     kinds = [kind for kind in PROCESSORS if re.fullmatch(rf"{kind}(\d+\w*|-.+)?", name)]
     if not kinds:
@@ -64,20 +68,20 @@ def processor(name: str) -> Processor:
 
 @dataclass(frozen=True)
 class Target:
-    """A machine to build for; `processor` has its processor by the same name.
+    """A machine to build for. `processor` returns its processor by the same name.
 
     Attributes:
-        name: what `--target` takes.
-        text: one line for people.
-        kind: "linux" (a process with files), "bare" (an image and nothing below it), "wasm", or "other" (a process of
-            another system).
-        zig: flags of `zig c++` for compiling; empty for the machine that this runs on.
-        zig_link: flags for linking where they are others than `zig`.
-        gcc: prefix of the GNU tools, such as ``aarch64-linux-gnu-``; None where there are none.
-        gcc_flags: flags that those need.
-        emulator: the command that runs a program of the target on Linux x86-64; empty where none is needed or known.
-        levels: whether the kernels are compiled for each level of x86-64, of which the runtime picks one.
-        note: what cannot be had for this target, or was not tried.
+        name: the value of `--target`.
+        text: a description of one line.
+        kind: "linux" (a process with files), "bare" (an image without an operating system), "wasm", or "other" (a
+            process of another operating system).
+        zig: compiler flags of `zig c++`; empty for the host.
+        zig_link: linker flags, if they differ from `zig`.
+        gcc: prefix of the GNU tools, such as ``aarch64-linux-gnu-``; None if there are none.
+        gcc_flags: flags for the GNU tools.
+        emulator: the command that runs a program of the target on Linux x86-64; empty if it is unnecessary or unknown.
+        levels: whether the kernels are compiled for each x86-64 level, so that the runtime selects one.
+        note: limitations of the target, or features that are not tested.
     """
 
     name: str
@@ -93,8 +97,8 @@ class Target:
 
 
 def _cortex(name: str, text: str, zig: str, gcc_fpu: str | None) -> Target:
-    # A core without its floating-point unit named would pass floats in registers and compute them in software.
-    # newlib declares M_PI and Bessel functions to those who ask.
+    # Without the name of the floating-point unit, gcc passes floats in registers but computes them in software.
+    # newlib declares M_PI and Bessel functions only with _GNU_SOURCE.
     abi = "soft" if name == "cortex-m0plus" else "hard"
     flags: tuple[str, ...] = (f"-mcpu={name}", "-mthumb", f"-mfloat-abi={abi}", "-D_GNU_SOURCE")
     flags += (f"-mfpu={gcc_fpu}",) if gcc_fpu else ()
@@ -105,7 +109,8 @@ def _cortex(name: str, text: str, zig: str, gcc_fpu: str | None) -> Target:
         name,
         text,
         "bare",
-        # zig has C and C++ headers for Linux only; of its musl, which does not compile for all of them, mathematics is linked
+        # zig has C and C++ headers for Linux only. Its musl does not compile for all of these cores; only the math part
+        # is linked.
         zig=("-target", "thumb-linux-musleabihf", f"-mcpu={zig}"),
         zig_link=("-target", "thumb-linux-musleabihf", "-mcpu=cortex_m4+vfp4d16sp"),
         gcc="arm-none-eabi-",
@@ -122,7 +127,7 @@ TARGETS = {
     for target in (
         Target(
             "host",
-            "the machine that this runs on",
+            "this machine",
             "linux",
             gcc="",
             levels=_X86,
@@ -187,7 +192,7 @@ TARGETS = {
             "WebAssembly for web pages and Node.js, with a JavaScript module",
             "wasm",
             zig=_WASM,
-            # no main: JavaScript calls the exports. A stack that is too small traps, since it lies below everything else
+            # no main: JavaScript calls the exports. The stack is at the lowest addresses, so that an overflow traps
             zig_link=(
                 *_WASM,
                 "-mexec-model=reactor",
@@ -201,7 +206,7 @@ TARGETS = {
             "macOS on Apple silicon",
             "other",
             zig=("-target", "aarch64-macos"),
-            note="built by the tests, run by none",
+            note="the tests build it, but do not run it",
         ),
         Target(
             "x86-64-windows",
@@ -209,7 +214,7 @@ TARGETS = {
             "other",
             zig=("-target", "x86_64-windows-gnu"),
             gcc="x86_64-w64-mingw32-",
-            # gcc aligns no stack to 32 bytes there, so that moves of vectors must not ask for it
+            # gcc does not align the stack to 32 bytes on Windows, so vector moves must not require alignment
             gcc_flags=("-Wa,-muse-unaligned-vector-move",),
             emulator=("wine",),
             levels=True,
@@ -219,24 +224,24 @@ TARGETS = {
             "Android 10, 64-bit ARM",
             "other",
             gcc="aarch64-linux-android29-",
-            note="needs the NDK: ziglang has no headers of Android's C library",
+            note="requires the NDK, because ziglang has no headers of Android's C library",
         ),
     )
 }
 
 
 def find(name: str) -> Target:
-    """The target called `name`; "native" is "host".
+    """Returns the target with this name; "native" is an alias of "host".
 
     Raises:
-        TargetError: nothing is built for a machine of that name; the hint names the nearest.
+        TargetError: if there is no such target; a hint lists the targets.
     """
     name = "host" if name == "native" else name
     if name in TARGETS:
         return TARGETS[name]
     if name in PROCESSORS:
         raise TargetError(
-            f"there is no target {name!r} to build for: it is a processor for which memory is counted",
+            f"there is no build target {name!r}: it is a processor for memory accounting",
             hints=[f"the targets are {', '.join(TARGETS)}"],
         )
     raise TargetError(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Sizes, durations and counts as people write and read them.
+# Parses and formats sizes, durations and counts.
 """`byte_count`, `byte_text`, `duration_text`, `counted`, `wrong_count`.
 
-Sizes in output are decimal, as torch, pip and file managers print them: 1 kB is 1000 bytes, 1 MB is 10^6 bytes. Exact sizes
-are printed in bytes. Sizes that the user writes are memories of devices, which are powers of 1024, as in linker scripts.
+Sizes in output are decimal, as in torch, pip and file managers: 1 kB is 1000 bytes, 1 MB is 10^6 bytes. Exact sizes are
+printed in bytes. Sizes that the user enters are device memories with binary units, as in linker scripts.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ def byte_count(text: str) -> int:
     """Returns the size in bytes: ``"64K"`` is 65536. The units K, M and G are powers of 1024, with or without B or iB.
 
     Raises:
-        ValueError: the text is not a size.
+        ValueError: if the text is not a size.
     """
     match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
-        raise ValueError(f"{text!r} is no number of bytes, such as 65536, 64K or 2M")
+        raise ValueError(f"{text!r} is not a number of bytes, such as 65536, 64K or 2M")
     return int(match[1]) * _UNITS[match[2].upper()]
 
 

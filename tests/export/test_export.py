@@ -178,7 +178,7 @@ def test_a_session_step_by_step(tmp_path: Path, capsys: pytest.CaptureFixture) -
     assert (tmp_path / "sums.pte").read_bytes() == session.get_pte_buffer()
     session.print_delegation_info()
     assert capsys.readouterr().out.count("NullBackend") >= 2
-    with pytest.raises(InputError, match="no method 'three'; those that there are: 'one', 'two'"):
+    with pytest.raises(InputError, match="no method 'three'; available methods: 'one', 'two'"):
         session.get_exported_program("three")
 
 

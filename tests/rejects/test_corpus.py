@@ -453,7 +453,7 @@ _PLANNED = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
     ("given", "code", "words"),
     [
         ({"module": lambda x: x}, "bad-input-type", ["nn.Module", "function"]),
-        ({"module": {"a": nn.ReLU()}}, "bad-input-type", ["each brings its own example inputs"]),
+        ({"module": {"a": nn.ReLU()}}, "bad-input-type", ["each method requires its own example inputs"]),
         ({"constant_methods": {"config": object()}}, "emit-failed", ["constant method 'config'"]),
         ({"constant_methods": {"forward": 3}}, "bad-input-type", ["forward", "constant method"]),
         ({"config": ExecutorchBackendConfig(passes=[3])}, "not-a-pass", ["3 is not a pass"]),
@@ -463,7 +463,7 @@ _PLANNED = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
             "bad-input-type",
             ["'aten::relu'", "torch.ops.aten.relu.default"],
         ),
-        ({"fit": True}, "bad-input-type", ["no argument 'fit' any more", "Device(ram=..., fit=True)"]),
+        ({"fit": True}, "bad-input-type", ["no longer has the argument 'fit'", "Device(ram=..., fit=True)"]),
         ({"backend": "tpu"}, "unknown-backend", ["there is no backend 'tpu'", "portable", "xnnpack"]),
         ({"backend": {"back": "cpu"}}, "bad-input-type", ["backend is given for back", "methods: forward"]),
         ({"backend": ["cpu", 3]}, "bad-input-type", ["expected a Partitioner, not 3"]),

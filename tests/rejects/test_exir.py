@@ -174,7 +174,7 @@ def test_all_missing_kernels_with_their_lines(monkeypatch):
             "expected a torch.nn.Module or an ExportedProgram, not function",
         ),
         (lambda: torchette.compile(nn.ReLU(), X), "args is a tensor, it must be a tuple"),
-        (lambda: torchette.compile({"a": nn.ReLU()}, (X,)), "each brings its own example inputs"),
+        (lambda: torchette.compile({"a": nn.ReLU()}, (X,)), "each method requires its own example inputs"),
     ],
     ids=["function", "tensor", "several"],
 )

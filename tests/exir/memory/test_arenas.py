@@ -103,5 +103,5 @@ def test_lending_inputs_and_outputs_is_offered_where_it_helps() -> None:
 
 
 def test_a_size_that_is_none_is_refused() -> None:
-    with pytest.raises(InputError, match="arena SRAM: 'much' is no number of bytes"):
+    with pytest.raises(InputError, match="arena SRAM: 'much' is not a number of bytes"):
         torchette.compile(Wide().eval(), ARGS, device=torchette.Device(arenas={"SRAM": "much"}))
