@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Specs find a place in the banks of a device, by ExecuTorch's names; what does not fit is refused.
+# Memory planning over the banks of a device, with ExecuTorch's names.
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def test_the_best_bank_first_then_the_next() -> None:
     assert (sizes, ids) == ([0, 224, 0], [1, 1])
     sizes, ids = planned([FAST, SLOW], [spec(100), spec(100), spec(100)])
     assert sorted(ids) == [1, 1, 2] and sizes == [0, 224, 112]
-    # What lives at other times shares the bank.
+    # Tensors with disjoint lifetimes share the bank.
     assert planned([FAST, SLOW], [spec(200, t, t) for t in range(5)]) == ([0, 208, 0], [1] * 5)
-    # The order of the list counts, not the ids.
+    # The order of the list determines the priority, not the ids.
     assert planned([Bank("b", 256, 7), Bank("a", 4096, 3)], [spec(16)])[1] == [7]
 
 
@@ -56,7 +56,9 @@ def test_each_bank_has_its_alignment_and_the_padding() -> None:
     banks = [Bank("fast", 256, 1, alignment=64), SLOW]
     sizes, ids = planned(banks, [spec(10), spec(10)], padding=8)
     assert (sizes, ids) == ([0, 136, 0], [1, 1])
-    with pytest.raises(BankPlacementError, match="alignment 24, no multiple of the plan's, 16"):
+    with pytest.raises(
+        BankPlacementError, match="alignment 24, which is not a multiple of the plan's alignment, 16"
+    ):
         planned([Bank("odd", 256, 1, alignment=24)], [spec(1)])
 
 
@@ -70,7 +72,7 @@ def test_what_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize(
     ("banks", "words"),
     [
-        ([], "one bank at least"),
+        ([], "at least one bank"),
         ([FAST, Bank("fast", 9, 2)], "the same name: fast"),
         ([FAST, Bank("other", 9, 1)], "the same mem_id: 1"),
         ([Bank("x", 0, 1)], "bank x: size 0"),
@@ -89,7 +91,9 @@ def test_a_device_is_asked() -> None:
     assert target.bank(2) is SLOW and target.mem_id("fast") == 1
     with pytest.raises(ValueError, match="no bank has mem_id 4"):
         target.bank(4)
-    with pytest.raises(ValueError, match=r"no bank has name 'x'; there are fast\(mem_id=1, size=256\), slow"):
+    with pytest.raises(
+        ValueError, match=r"no bank has name 'x'; the banks are fast\(mem_id=1, size=256\), slow"
+    ):
         target.mem_id("x")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""ExecuTorch's module paths are served from one table, which is held against ExecuTorch itself."""
+"""ExecuTorch's module paths are served from one table, which is compared with the installed ExecuTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchette import compat
 
 
 def _names(path: str) -> dict[str, str]:
-    """Name -> our module; none where all names of one module are meant."""
+    """Name -> Torchette module; empty if the path maps to one module."""
     found = compat.TABLE[path]
     return {} if isinstance(found, str) else found
 
@@ -30,7 +30,7 @@ def test_every_name_is_there(path: str) -> None:
         module.no_such_name  # noqa: B018
 
 
-# Paths of the peer's earlier releases, which code in the field still imports.
+# Paths of earlier ExecuTorch releases, which existing code still imports.
 EARLIER = (
     "backends.backend_api",
     "backends.backend_details",
@@ -41,7 +41,8 @@ EARLIER = (
 )
 
 
-# The operators of both are `torch.ops.llama`: only one may be loaded. tests/llm/exporting/test_custom_ops.py holds them against each other.
+# Both packages register `torch.ops.llama`, so only one can be loaded. tests/llm/exporting/test_custom_ops.py compares
+# them.
 OPERATORS = (
     "extension.llm.custom_ops.custom_ops",
     "examples.models.llama.source_transformation.custom_kv_cache",
@@ -56,7 +57,7 @@ def test_the_peer_has_the_same_paths(path: str) -> None:
     if path.startswith("devtools.visualization"):
         pytest.importorskip("model_explorer")
     theirs = importlib.import_module(f"executorch.{path}")
-    # The peer's package keeps these to its modules.
+    # Private names of the peer's package.
     inner = {"DelegationInfo"}
     if path == "exir.passes":
         inner |= {
@@ -125,13 +126,16 @@ def test_devtools_has_the_peer_s_names() -> None:
 
 @pytest.mark.parametrize("path", compat.ABSENT)
 def test_what_is_not_here_says_what_there_is_instead(path: str) -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"is not there\. Try: .*from-executorch\.md") as caught:
+    with pytest.raises(ModuleNotFoundError, match=r"does not exist\. Try: .*from-executorch\.md") as caught:
         importlib.import_module(f"torchette.{path}.no_such_module")
     assert compat.ABSENT[path] in str(caught.value)
 
 
 def _paths_of_executorch() -> list[str]:
-    """All modules of the installed package: Python and native. Its tests, examples and third parties' code are left out."""
+    """Returns all modules of the installed package: Python and native.
+
+    Its tests, examples and third parties' code are left out.
+    """
     package = importlib.util.find_spec("executorch")
     if package is None:
         pytest.skip("ExecuTorch is not installed")
@@ -147,7 +151,7 @@ def _paths_of_executorch() -> list[str]:
 
 
 def _is_here(path: str) -> bool | None:
-    """Whether a path is served; None if an import of it would say nothing."""
+    """Whether a path is served; None if its import would raise an error without an alternative."""
     try:
         return None if importlib.util.find_spec(f"torchette.{path}") is None else True
     except ModuleNotFoundError as error:
@@ -176,7 +180,7 @@ def test_every_module_of_executorch_is_here_or_says_what_there_is_instead() -> N
     ],
 )
 def test_a_name_that_is_not_here_says_what_there_is_instead(path: str) -> None:
-    with pytest.raises(ImportError, match=rf"torchette\.{path}\.no_such_name is not there\. Try: "):
+    with pytest.raises(ImportError, match=rf"torchette\.{path}\.no_such_name does not exist\. Try: "):
         exec(f"from torchette.{path} import no_such_name")
     if path not in ("devtools", "backends.xnnpack"):
         with pytest.raises(AttributeError, match=r"no attribute 'no_such_name'\. Try: "):
@@ -215,7 +219,7 @@ alias_executorch()
 alias_executorch()
 import torchette, executorch
 assert executorch is torchette
-# In both orders: a module of its package's name must not take the place of the name.
+# In both orders: a module with the name of a function in its package must not replace the function.
 import executorch.export.export
 from executorch.export import export
 export.__call__
@@ -240,7 +244,7 @@ def test_executorch_stands_for_torchette() -> None:
     done = subprocess.run([sys.executable, "-c", ALIASED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     one, two, three = done.stdout.splitlines()
-    assert "`executorch` stands for torchette here, which has no module no_such" in one
+    assert "`executorch` is an alias of torchette, which has no module no_such" in one
     assert "executorch.exir.no_such" in two and "Try: torchette pte-diff" in three
 
 
@@ -253,7 +257,7 @@ from torchette.errors import TorchetteError
 try:
     alias_executorch()
 except TorchetteError as error:
-    assert "executorch.exir has been imported already" in str(error), error
+    assert "executorch.exir is already imported" in str(error), error
     sys.exit(7)
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 7

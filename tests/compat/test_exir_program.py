@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The words of ExecuTorch's first releases lead to programs that compute what the module does.
+# The API of ExecuTorch's first releases returns programs with the results of the module.
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_snippet_of_2023_runs_with_one_warning() -> None:
         )
         program = edge.to_executorch(exir.ExecutorchBackendConfig())
     assert [str(w.message).split(":")[0] for w in found if w.category is DeprecationWarning and "exir" in str(w.message)] == [
-        "exir.capture is the way of ExecuTorch's first releases"
+        "exir.capture is the API of ExecuTorch's first releases"
     ]  # fmt: skip
     assert isinstance(program, exir.ExecutorchProgram) and isinstance(edge, exir.ExirExportedProgram)
     torch.testing.assert_close(run(program.buffer, X), Net()(X))
@@ -64,7 +64,7 @@ def test_functions_passes_and_eager(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.filterwarnings("ignore:exir.capture")
 def test_sizes_that_vary_are_named() -> None:
-    with pytest.raises(InputTypeError, match="are a tuple, not Tensor"):
+    with pytest.raises(InputTypeError, match="must be a tuple, not Tensor"):
         exir.capture(Net(), X)  # type: ignore[arg-type]
     config = exir.CaptureConfig(enable_dynamic_shape=True)
     with pytest.raises(InputTypeError, match="does not say which"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The calls of ExecuTorch's examples, from a module to a file.
+# The functions of ExecuTorch's examples, from a module to a file.
 
 from __future__ import annotations
 

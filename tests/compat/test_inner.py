@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Names of ExecuTorch's inner modules that programs of others import, and passes over whole programs.
+# ExecuTorch's internal names that third-party programs import, and passes over whole programs.
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def edge(model: nn.Module | None = None) -> Any:
 
 
 class Doubled(ExportedProgramPassBase):
-    """Of whole programs: it sees stored tensors."""
+    """A pass over a program, with access to its stored tensors."""
 
     seen = 0
 
@@ -65,7 +65,7 @@ def test_passes_over_programs_and_graphs_run_in_order() -> None:
         -nn.functional.linear(X, first.weight * 2, first.bias * 2), last.weight * 2, last.bias * 2
     )
     torch.testing.assert_close(result.exported_program.module()(X), wanted)
-    # and where programs are transformed
+    # also in `transform`
     assert (
         edge().transform([Doubled()]).exported_program().state_dict["0.weight"].sum()
         == first.weight.sum() * 2
@@ -177,7 +177,7 @@ def test_tensors_share_slots() -> None:
         return places, sum(slot.size for slot in slots)
 
     tensors = spec(256, 6, 7), spec(128, 0, 4), spec(128, 1, 1)
-    assert plan(*tensors, overlapping=True) == ([0, 0, 0], 256)  # the last one lies behind the second
+    assert plan(*tensors, overlapping=True) == ([0, 0, 0], 256)  # the last one is after the second
     assert plan(*tensors, overlapping=False) == ([0, 0, 1], 384)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The names that ExecuTorch's documentation and examples use, at their paths."""
+"""The names in ExecuTorch's documentation and examples exist at their paths."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Partitions of groups, and what a lowered graph says of itself, by ExecuTorch's names.
+# Partitions of node groups, and information about a lowered graph, with ExecuTorch's names.
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_as_few_partitions_as_there_can_be() -> None:
 
 def test_groups_stay_whole() -> None:
     assert proposed(node_groups=[[ADD, THIRD]]) == [{SECOND, ADD, THIRD, MUL}]
-    # These cannot be one call: sin lies between them. The rest stays as it is.
+    # These cannot be one call, because sin is between them. The other nodes are not affected.
     assert proposed(node_groups=[[RELU, ADD]], allows_single_node_partition=True) == [
         {RELU}, {SECOND}, {ADD}, {MUL, THIRD}
     ]  # fmt: skip
@@ -143,7 +143,7 @@ def test_what_a_node_stands_for() -> None:
 
 
 def test_dequantize_calls_are_duplicated_and_a_quantized_part_becomes_an_operator() -> None:
-    """Under both roots: the graphs have the same calls after the same steps."""
+    """Under both import roots, the graphs have the same calls after the same steps."""
     ours = _quantized_steps("torchette")
     assert ours == [True, 3, "aten::linear", 3, 1, 1, 2]
     pytest.importorskip("executorch")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Passes and constants for backends of one's own (executorch.backends.transforms): what a graph becomes, and that it computes
-# the same.
+# Passes and constants for custom backends (executorch.backends.transforms): the transformed graph, and its unchanged
+# results.
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Model(nn.Module):
 
 
 def graph(calls: Any, *inputs: torch.Tensor) -> torch.fx.GraphModule:
-    """A graph of what `calls(graph, *inputs)` gives; every node knows what it yields."""
+    """Builds a graph of the calls that `calls(graph, *inputs)` adds; every node has a value."""
     made = torch.fx.Graph()
     given = []
     for number, value in enumerate(inputs):

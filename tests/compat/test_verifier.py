@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The Edge dialect's rules by ExecuTorch's name of its verifier.
+# The rules of the Edge dialect, by the name of ExecuTorch's verifier.
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_a_configuration_lets_through() -> None:
 def test_the_rule_about_dtypes_alone() -> None:
     program = to_edge(EXPORTED).exported_program()
     _check_tensor_args_matching_op_allowed_dtype(program.graph_module)
-    _check_tensor_args_matching_op_allowed_dtype(EXPORTED.graph_module)  # silu is no fault of dtypes
+    _check_tensor_args_matching_op_allowed_dtype(EXPORTED.graph_module)  # silu violates another rule
     add = next(node for node in program.graph.nodes if "add" in str(node.target))
     source = add.all_input_nodes[0]
     source.meta["val"] = source.meta["val"].to(torch.int64)

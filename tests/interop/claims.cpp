@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What docs/from-executorch.md says of C++ programs for ExecuTorch: which names are there, which are not. It
-// is compiled only.
+// Compile-only checks of the claims about C++ in docs/from-executorch.md: names that exist, and names that do not.
 #include <executorch/devtools/etdump/etdump_flatcc.h>
 #include <executorch/extension/data_loader/buffer_data_loader.h>
 #include <executorch/extension/data_loader/file_data_loader.h>
@@ -31,7 +30,7 @@
 namespace rt = executorch::runtime;
 namespace ext = executorch::extension;
 
-// ---- there, in every spelling ----
+// ---- names that exist, under all namespaces ----
 
 static_assert(std::is_same_v<rt::Program, torch::executor::Program>);
 static_assert(std::is_same_v<rt::Program, torchette::Program>);
@@ -52,7 +51,7 @@ using Runner = ext::llm::TextLLMRunner;
 using Tokenizers = std::tuple<torchette::extension::llm::HFTokenizer, torchette::extension::llm::Tiktoken,
                               torchette::extension::llm::SPTokenizer>;
 
-// ---- another type than there ----
+// ---- names with another type than in ExecuTorch ----
 
 static_assert(std::is_same_v<decltype(rt::CompileSpec::value), rt::Span<const uint8_t>>);
 static_assert(std::is_same_v<decltype(&rt::register_backend), rt::Error (*)(rt::Backend&)>);
@@ -61,7 +60,7 @@ static_assert(
 static_assert(
     std::is_same_v<decltype(std::declval<rt::EValue>().tryToTensor()), rt::Result<executorch::aten::Tensor>>);
 
-// ---- members that are there, and that are not ----
+// ---- members that exist, and members that do not ----
 
 #define MEMBER(name, expression)         \
   template <typename T, typename = void> \
@@ -85,7 +84,7 @@ static_assert(!HasLoadInto<rt::NamedDataMap>::value);
 static_assert(HasLayout<ext::FlatTensorDataMap>::value && HasLoadInto<ext::FlatTensorDataMap>::value);
 static_assert(HasAllocationEvents<executorch::etdump::ETDumpGen>::value);
 
-// ---- names that are not there: one that were would stand beside these, and neither could be used ----
+// ---- names that do not exist: an existing name would be ambiguous with these declarations ----
 
 namespace absent {
 struct KernelKey {};

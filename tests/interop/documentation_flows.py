@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# python -m tests.interop.documentation_flows ROOT: runs the steps of the Python pages of ExecuTorch's documentation with the
-# import root ROOT and prints JSON: name of a flow -> its result. The docstring of a flow names the page.
+# python -m tests.interop.documentation_flows ROOT: runs the steps of the Python pages of ExecuTorch's documentation
+# with the import root ROOT and prints JSON: flow name -> result. The docstring of a flow names the page.
 """Flows of ExecuTorch's documentation, versions 1.0 to 1.5, that run under both import roots."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.utils.matcher_utils import SubgraphMatcher
 from torch.fx.passes.utils.source_matcher_utils import get_source_partitions
 
-Module = Callable[[str], Any]  # path below the root -> module
+Module = Callable[[str], Any]  # module path below the root -> module
 FLOWS: dict[str, Callable[[Module], Any]] = {}
 
 
@@ -50,7 +50,7 @@ class AddMul(torch.nn.Module):
 
 
 class Named(torch.nn.Module):
-    """One operator of two arguments, in torch's own spelling."""
+    """One operator of two arguments, in torch's notation."""
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.add(x, y)
@@ -70,7 +70,7 @@ def close(found: Any, expected: torch.Tensor = EXPECTED) -> bool:
 
 
 def called(module: Any) -> list[str]:
-    """The names of the operators that a graph calls."""
+    """Returns the names of the operators that a graph calls."""
     found = (node.target._schema for node in module.graph.nodes if node.op == "call_function")
     return [f"{schema.name}.{schema.overload_name}" for schema in found]
 
@@ -80,7 +80,7 @@ def lowered(root: Module) -> Any:
     return root("exir").to_edge_transform_and_lower(captured(), partitioner=[partitioner()])
 
 
-KEPT: list[bytes] = []  # ExecuTorch's modules read the bytes that they were loaded from
+KEPT: list[bytes] = []  # ExecuTorch's modules do not keep the bytes of their file alive
 
 
 def loaded(root: Module, buffer: bytes, **options: Any) -> Any:
@@ -125,7 +125,7 @@ def the_runtime_in_python(root: Module) -> Any:
 
 @flow
 def dynamic_shapes(root: Module) -> Any:
-    """using-executorch-export: a batch of varying size."""
+    """using-executorch-export: dynamic batch size."""
     sizes = {"x": {0: torch.export.Dim("batch", max=8)}}
     program = captured(args=(torch.randn(2, 3, 8, 8),), dynamic_shapes=sizes)
     module = loaded(root, root("exir").to_edge(program).to_executorch().buffer)
@@ -134,7 +134,7 @@ def dynamic_shapes(root: Module) -> Any:
 
 @flow
 def several_methods(root: Module) -> Any:
-    """using-executorch-export: methods and constant methods of one file."""
+    """using-executorch-export: several methods and constant methods in one file."""
     x = torch.ones(3)
     programs = {"encode": captured(AddMul(), (x, x * 2)), "decode": captured(torch.nn.ReLU(), (x,))}
     edge = root("exir").to_edge(programs, constant_methods={"bos": 1})
@@ -147,7 +147,7 @@ def several_methods(root: Module) -> Any:
 
 @flow
 def weights_in_a_file(root: Module) -> Any:
-    """using-executorch-export and ptd-file-format: weights apart from the program."""
+    """using-executorch-export and ptd-file-format: external weights."""
     program = plain(root, external_constants=True)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "model.pte").write_bytes(program.buffer)
@@ -168,7 +168,7 @@ def a_recipe(root: Module) -> Any:
 
 @flow
 def the_configuration_of_the_tutorial(root: Module) -> Any:
-    """export-to-executorch-tutorial: passes, memory planning and dynamic shapes by configuration."""
+    """export-to-executorch-tutorial: passes, memory planning and dynamic shapes in the configuration."""
     passes, planning = root("exir.passes"), root("exir.memory_planning")
     shapes = root("exir.passes.sym_shape_eval_pass").ConstraintBasedSymShapeEvalPass()
     suite = planning.MemoryPlanningAlgorithmSuite(algo_list=[planning.greedy])
@@ -198,7 +198,7 @@ def programs_in_files(root: Module) -> Any:
 
 @flow
 def a_planning_pass_of_ones_own(root: Module) -> Any:
-    """compiler-memory-planning: a subclass that chooses the memory of each tensor."""
+    """compiler-memory-planning: a subclass that selects the memory of each tensor."""
     planning, base = root("exir.memory_planning"), root("exir.passes").MemoryPlanningPass
 
     class Placed(base):  # type: ignore[misc, valid-type]
@@ -234,7 +234,7 @@ def a_trace_of_memory(root: Module) -> Any:
 
 @flow
 def one_operator_for_another(root: Module) -> Any:
-    """compiler-custom-compiler-passes, level 1: also one operator for two, and for none."""
+    """compiler-custom-compiler-passes, level 1: also one-to-many and many-to-none rewrites."""
     base, ops = root("exir.pass_base").ExportPass, root("exir.dialects._ops").ops
 
     class MulSub(base):  # type: ignore[misc, valid-type]
@@ -269,7 +269,7 @@ def one_operator_for_another(root: Module) -> Any:
 
 @flow
 def scalars_become_tensors(root: Module) -> Any:
-    """compiler-custom-compiler-passes, level 1: arguments by the operator's schema."""
+    """compiler-custom-compiler-passes, level 1: arguments according to the operator's schema."""
 
     class ScalarToTensor(root("exir.pass_base").ExportPass):  # type: ignore[misc]
         def call_operator(self, op: Any, args: Any, kwargs: Any, meta: Any) -> Any:
@@ -291,7 +291,7 @@ def scalars_become_tensors(root: Module) -> Any:
 
 @flow
 def torchs_rewriter_and_matchers(root: Module) -> Any:
-    """compiler-custom-compiler-passes, level 2 and partitioners: torch's tools on our graphs."""
+    """compiler-custom-compiler-passes, level 2 and partitioners: torch's tools on Edge graphs."""
     exir, ops = root("exir"), root("exir.dialects._ops").ops
     module = captured(AddMul(), (Y, Z)).module()
     replaced = subgraph_rewriter.replace_pattern_with_filters(
@@ -332,7 +332,7 @@ def torchs_rewriter_and_matchers(root: Module) -> Any:
 
 @flow
 def passes_by_hand(root: Module) -> Any:
-    """compiler-custom-compiler-passes, level 3 and pass manager: conditions, and checks of one's own."""
+    """compiler-custom-compiler-passes, level 3 and pass manager: conditions and custom checks."""
     base, manager = root("exir.pass_base").PassBase, root("exir.pass_manager").PassManager
 
     class Replace(base):  # type: ignore[misc, valid-type]
@@ -381,7 +381,7 @@ def passes_by_hand(root: Module) -> Any:
 
 @flow
 def lowering_by_hand(root: Module) -> Any:
-    """compiler-delegate-and-partitioner: a whole program, a partitioner, and the lowered modules of a graph."""
+    """compiler-delegate-and-partitioner: a complete program, a partitioner, and the lowered modules of a graph."""
     exir, api = root("exir"), root("exir.backend.backend_api")
     partitioner = root("backends.xnnpack.partition.xnnpack_partitioner").XnnpackPartitioner
     edge = exir.to_edge(captured(), compile_config=exir.EdgeCompileConfig(_check_ir_validity=False))
@@ -401,7 +401,7 @@ def lowering_by_hand(root: Module) -> Any:
 
 @flow
 def rules_for_each_operator(root: Module) -> Any:
-    """backend-delegates-integration: a partitioner made of one configuration for each operator, for XNNPACK."""
+    """backend-delegates-integration: a partitioner with one configuration for each operator, for XNNPACK."""
     rules = root("exir.backend.canonical_partitioners.config_partitioner")
     spec = root("exir.backend.partitioner").DelegationSpec("XnnpackBackend", [])
 
@@ -434,7 +434,7 @@ def rules_for_each_operator(root: Module) -> Any:
 
 @flow
 def what_was_delegated(root: Module) -> Any:
-    """debug-backend-delegate: numbers, a table and the graph as text."""
+    """debug-backend-delegate: counts, a table and the graph as text."""
     module = lowered(root).exported_program().graph_module
     info = root("devtools.backend_debug").get_delegation_info(module)
     text = root("exir.backend.utils").format_delegated_graph(module)
@@ -516,7 +516,7 @@ def records_and_the_inspector(root: Module) -> Any:
 
 @flow
 def values_inside_of_a_model(root: Module) -> Any:
-    """model-debugging of 1.5: taps by rules, and a table of both sides."""
+    """model-debugging of 1.5: taps selected by rules, and a table of both sides."""
     tap, partitioner = root("devtools.intermediate_output_tap"), root("backends.xnnpack").XnnpackPartitioner
     relu = tap.select_not(
         tap.select_any(tap.select_by_op_type("linear.default"), tap.select_by_module_path("conv"))

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: folders of the installed executorch package. Out: for each of their test files how many tests pass when `executorch`
-# stands for torchette. The tests and their helpers are executorch's, everything else that they import is ours; a name that
-# is not here is a class that cannot be made, so that the tests which use it fail, and not all of their file.
-"""ExecuTorch's own Python tests on Torchette: python -m tests.interop.executorch_tests OUT.json runtime/test exir/emit
+# In: folders of the installed executorch package. Out: for each test file, the number of tests that pass when
+# `executorch` is an alias of torchette. The tests and their helpers come from executorch; all other imports come from
+# Torchette. A missing name is replaced by a class that cannot be instantiated, so that only the tests that use it fail,
+# not the whole file.
+"""Runs ExecuTorch's Python tests on Torchette: python -m tests.interop.executorch_tests OUT.json runtime/test exir/emit
 
-Every file runs in a process of its own, a fork of this one, for LIMIT seconds at most.
+Each file runs in a separate forked process, for at most LIMIT seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tests.models import zoo
 
 LIMIT = 600
 PEER = Path(torch.__file__).parents[1] / "executorch"
-# Of backends that Torchette does not have, of examples, and of a build.
+# Tests of backends that Torchette does not have, of examples, and of the build.
 OTHERS = (
     "apple", "arm", "cadence", "cortex_m", "cuda", "mlx", "native", "nxp", "openvino", "qualcomm", "samsung", "webgpu",
 )  # fmt: skip
@@ -44,12 +45,12 @@ LEFT_OUT = (
 )
 
 
-# What tests share, though it is not called so.
+# Modules that tests share, with other names.
 SHARED = "executorch.devtools.bundled_program.util"
 
 
 class _Tests:
-    """Serves `executorch.<path>` from the installed package where it is a test or what tests share."""
+    """Serves `executorch.<path>` from the installed package if it is a test or a module that tests share."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         parts = name.split(".")[1:]
@@ -86,7 +87,7 @@ def _found(name: str) -> ModuleType | None:
 
 
 def _stand_in(place: Path) -> None:
-    """Put what a file imports from executorch, and what is not here, where the import finds it."""
+    """Provides the modules that a file imports from executorch, and placeholders for missing names."""
     wanted: dict[str, list[str]] = {}
     for node in ast.walk(ast.parse(place.read_text())):
         for name, names in (
@@ -105,10 +106,10 @@ def _stand_in(place: Path) -> None:
 
 
 def _import(path: Path, config: Any) -> Any:
-    """What pytest imports a test file by: its name, so that our table is asked for what it imports."""
+    """Returns the name by which pytest imports a test file, so that the table is asked for its imports."""
     place = Path(path).relative_to(PEER).with_suffix("")
     place = place.parent if place.name == "__init__" else place
-    for depth in range(1, len(place.parts)):  # a module of ours may be a folder with tests there
+    for depth in range(1, len(place.parts)):  # a Torchette module may be a folder of tests in ExecuTorch
         above = importlib.import_module(".".join(("executorch", *place.parts[:depth])))
         above.__path__ = getattr(above, "__path__", [])
     try:
@@ -134,7 +135,7 @@ class _Reports:
 
 
 def files(*folders: str) -> list[Path]:
-    """The test files below these folders, or all."""
+    """Returns the test files below these folders, or all."""
     found = sorted(path.relative_to(PEER) for path in PEER.rglob("test_*.py"))
     found = [
         path
@@ -145,7 +146,7 @@ def files(*folders: str) -> list[Path]:
 
 
 def run(paths: list[Path], output: Path) -> Counter[str]:
-    """How many tests passed, failed and were skipped; a line of JSON for each goes into a file."""
+    """Counts the passed, failed and skipped tests, and appends one line of JSON for each file."""
     output.write_text("")
     for path in paths:
         child = os.fork()
@@ -162,7 +163,7 @@ def run(paths: list[Path], output: Path) -> Counter[str]:
                     "--rootdir",
                     str(PEER),
                     "--import-mode=importlib",
-                    "--assert=plain",  # else pytest finds the files itself
+                    "--assert=plain",  # otherwise pytest imports the files itself
                 ]
                 pytest.main([*options, str(PEER / path)], plugins=[_Reports(file)])
             os._exit(0)
@@ -183,7 +184,7 @@ def main() -> None:
     sys.meta_path.insert(0, _Tests())
     _pytest.python.importtestmodule = _import
     torch.set_num_threads(1)
-    importlib.import_module("executorch.exir.tests.common")  # and with it most of what the tests share
+    importlib.import_module("executorch.exir.tests.common")  # imports most of the shared modules
     output, *folders = sys.argv[1:]
     print(json.dumps(run(files(*folders), Path(output))))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Programs of other people that import executorch, as they are installed: after one call they get Torchette and run to the end.
+# Third-party programs that import executorch run unchanged on Torchette after one call.
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import sys, torch
 torch.manual_seed(0)
 """
 
-# None of ExecuTorch's own files has been loaded.
+# No file of ExecuTorch was loaded.
 END = """
 peer = [m.__file__ for m in list(sys.modules.values()) if "/site-packages/executorch/" in (getattr(m, "__file__", None) or "")]
 assert not peer, peer
@@ -93,7 +93,7 @@ torch.testing.assert_close(module(x)[0], quantized(x), rtol=0, atol=0.02)
 {END}"""
 
 
-# Both export a network and run the file: attention is torch's, or ExecuTorch's operators with its caches.
+# Both export a network and run the file. Attention uses torch's operator, or ExecuTorch's operators with caches.
 OPTIMUM = f"""{START}
 import os, transformers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
@@ -121,13 +121,13 @@ yolo = YOLO("yolo11n.yaml")
 folder = yolo.export(format="executorch", imgsz=160)
 image = torch.rand(1, 3, 160, 160)
 with torch.no_grad():
-    expected = yolo.model.float().eval()(image)[0]  # without the layers' maps
+    expected = yolo.model.float().eval()(image)[0]  # without the feature maps of the layers
 torch.testing.assert_close(AutoBackend(folder)(image), expected, rtol=1e-3, atol=1e-3)
 {END}"""
 
 
 def run(script: str, *arguments: str, path: Path | None = None) -> None:
-    """With the packages in `path` before those of the environment."""
+    """Runs a script with the packages in `path` before those of the environment."""
     found = {"PYTHONPATH": os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])} if path else {}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script, *arguments], env={**os.environ, **found},
@@ -137,7 +137,7 @@ def run(script: str, *arguments: str, path: Path | None = None) -> None:
 
 
 def installed(packages: str) -> Path:
-    """A folder with these packages alone, which would change others in the environment."""
+    """Installs packages into a folder, because they would change others in the environment."""
     requirements = packages.split()
     name = hashlib.sha256(packages.encode()).hexdigest()[:12]
     folder = Path(os.environ["TORCHETTE_CACHE"]) / "clients" / name
@@ -170,7 +170,7 @@ def test_torchao_quantizes() -> None:
 
 @pytest.mark.slow
 def test_optimum(tmp_path: Path) -> None:
-    """It asks for a transformers of its own, and that for its company."""
+    """Requires a specific transformers release, with its dependencies."""
     path = installed(
         "optimum-executorch==1.1.0 optimum==2.3.0 transformers==5.0.0rc1 tokenizers==0.22.2 huggingface-hub==1.2.4 "
         "pytorch-tokenizers tabulate accelerate psutil packaging httpx httpcore h11 anyio sniffio typer-slim hf-xet "
@@ -202,5 +202,5 @@ import openai
 
 @pytest.mark.slow
 def test_openais_client_and_our_server() -> None:
-    """The test of tests/llm/serve/test_serve.py, with the package that it skips without."""
+    """Runs the test of tests/llm/serve/test_serve.py that is skipped without the package."""
     run(SERVED, path=installed(OPENAI))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's runtime runs our files with control flow, `while_loop` included, which its own compiler refuses, and with
-# assertions.
+# ExecuTorch's runtime runs Torchette's files with control flow and with assertions. `while_loop` is included, which
+# ExecuTorch's compiler does not support.
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_peer_runtime_takes_every_way(name: str) -> None:
 
 
 class Counted(torch.nn.Module):
-    """A number that is asserted to be in a range."""
+    """A value that is asserted to be in a range."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         n = x.sum().item()

@@ -42,7 +42,7 @@ def test_a_documented_flow_gives_executorch_s_results(
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two results are equal, numbers nearly."""
+    """Whether two results are equal, floats approximately."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, float) and isinstance(other, float):
@@ -51,5 +51,5 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def test_no_flow_fails(ours: dict[str, Any]) -> None:
-    """Equal errors, or wrong values, on both sides would be equal results."""
+    """Equal errors, or equal wrong values, on both sides would count as equal results."""
     assert {name: found for name, found in ours.items() if found is False or isinstance(found, str)} == {}

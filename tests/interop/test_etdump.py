@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ETDumps of ExecuTorch 1.5.1 and ours: its Inspector reads ours as it reads its own, with its ETRecord too; ours reads its
-# runtime's.
+# ETDumps of ExecuTorch 1.5.1 and Torchette: each Inspector reads the dumps of both runtimes, and ExecuTorch's Inspector
+# also accepts Torchette's dumps with its own ETRecord.
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ARGS = (torch.linspace(-1, 1, 8).reshape(2, 4),)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program of the peer's compiler, its record, and the dumps that both runtimes write of it."""
+    """A program of the peer's compiler, its record, and its dumps from both runtimes."""
     from executorch.exir import to_edge
     from executorch.runtime import Runtime as PeerRuntime
 
@@ -69,7 +69,7 @@ def inspected(folder: Path, name: str, **more: Any) -> Any:
 
 
 def instructions(block: Any) -> dict[int, Any]:
-    """The events of kernels, by instruction; the peer has two for each."""
+    """Returns the kernel events by instruction; the peer writes two for each."""
     skipped = ("OPERATOR_CALL", "Method::execute")
     return {event._instruction_id: event for event in block.events if event.name not in skipped}
 
@@ -174,5 +174,5 @@ def test_the_serializers_agree() -> None:
     assert (run.events[0].profile_event.name, run.events[0].profile_event.end_time) == (event.name, 2**40 + 9)
     assert run.events[1].allocation_event.allocation_size == 99
     assert run.events[2].debug_event.debug_entry.tensor.offset == 64
-    # theirs comes without the size in front
+    # the peer's result has no size prefix
     assert etdump.load(serialize_to_etdump_flatcc(theirs)) == dump

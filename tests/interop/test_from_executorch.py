@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The claims of docs/from-executorch.md: CLAIMS has for each the test that holds it. Those that no other test holds are here:
-# its imports, what it says is not there, what differs.
+# CLAIMS maps each claim of docs/from-executorch.md to the tests that check it. This file contains the tests of imports,
+# missing names, and differences that no other test checks.
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HERE, CPP, BLOCKS = (
 )
 IMPORT = HERE + "test_an_import_of_the_page_works"
 ABSENT = "compat/test_compat.py::test_what_is_not_here_says_what_there_is_instead"
-# How a claim of the page begins (a row, a point of a list, a paragraph) -> the tests that hold it.
+# The beginning of a claim on the page (a row, a list item, a paragraph) -> the tests that check it.
 CLAIMS: dict[str, str] = {
     "Torchette reads and writes": "interop/test_interop.py::test_our_runtime_runs_the_peers_file interop/test_interop.py::test_peer_runtime_runs_our_file",
     "`from executorch.": IMPORT,
@@ -132,7 +132,7 @@ CLAIMS: dict[str, str] = {
 
 
 def _claims() -> list[str]:
-    """The page without its code: rows of tables, points of lists, other paragraphs."""
+    """Returns the claims of the page without code: table rows, list items, paragraphs."""
     found: list[str] = []
     for block in re.split(r"\n\s*\n", re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)):
         if block.strip().startswith("|"):
@@ -175,7 +175,7 @@ def test_what_the_table_has_no_path_for(path: str) -> None:
 
 
 def test_files_are_read_by_the_modules_that_the_page_names(tmp_path: Path) -> None:
-    """Of our compiler's files and of ExecuTorch's: `format.pte` instead of `_serialize`, `format.ptd` instead of `flat_tensor`."""
+    """For files of both compilers: `format.pte` replaces `_serialize`, `format.ptd` replaces `flat_tensor`."""
     exir = pytest.importorskip("executorch.exir")
     linear = torch.nn.Linear(3, 2)
     exported = torch.export.export(linear, (torch.ones(1, 3),))
@@ -191,7 +191,7 @@ def test_files_are_read_by_the_modules_that_the_page_names(tmp_path: Path) -> No
 
 
 def test_what_the_other_runtime_refuses() -> None:
-    """Theirs a tensor without a bound, ours a backend that it has not."""
+    """ExecuTorch rejects a tensor without a bound; Torchette rejects a backend that it does not have."""
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     program = torchette.compile(
         torch.nn.ReLU(), (torch.ones(3),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), backend="portable"
@@ -322,7 +322,7 @@ def test_a_damaged_file_gives_an_error() -> None:
         torchette.load(data[:200])
 
 
-# Measured with executorch 1.5.1: how many tests of these folders pass at least.
+# Minimum number of passing tests in these folders, measured with executorch 1.5.1.
 PASS = {
     "runtime/test": 14, "exir/program": 18, "exir/emit": 31, "exir/backend": 66, "exir/tests/test_banked": 45,
     "exir/tests/test_passes": 37, "backends/xnnpack/test/ops/test_conv": 38,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Records and Inspectors of both sides: ExecuTorch's reads our record and dump, ours reads its, and both say the same.
+# ETRecords and Inspectors of both projects read each other's records and dumps, and report the same values.
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_peer_reads_our_record(ours: Path) -> None:
     calls = [n for n in edge.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
     assert [n.meta["debug_handle"] for n in calls] == [node.debug_handle for node in mine.nodes()]
     torch.testing.assert_close(edge.module()(X), mine.edge_dialect_program.module()(X))
-    # it finds the captured call of each Edge node by itself, and it is the one that our record names
+    # It finds the captured call of each Edge node, which is the one that Torchette's record names.
     captured = {node.name: node.debug_handle for node in mine.nodes("exported_program")}
     assert propagate_back_debug_handle(record.exported_program, record.export_graph_id, edge)
     found = {
@@ -131,7 +131,7 @@ def test_both_inspectors_say_the_same(side: str, request: pytest.FixtureRequest)
                 [op.split(".", 1)[1] for op in event.op_types]
                 == [op.rpartition("aten.")[2] for op in twin.op_types]
             )
-            # it ends the names of nodes with a line below
+            # It appends an underscore to node names.
             assert list(event.stack_traces.values()) == list(twin.stack_traces.values())
             assert len(event.debug_data) == len(twin.debug_data)
             for value, given in zip(event.debug_data, twin.debug_data, strict=True):
@@ -142,7 +142,7 @@ def test_both_inspectors_say_the_same(side: str, request: pytest.FixtureRequest)
 
 
 def test_results_without_elements_are_read(tmp_path: Path) -> None:
-    """The portable batch norm of ExecuTorch has two of them, which its dump places at offset -1."""
+    """ExecuTorch's portable batch norm has two of them; its dump stores offset -1 for them."""
     from executorch.devtools import Inspector as Peer
     from executorch.exir import to_edge
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
@@ -189,7 +189,9 @@ def test_a_record_of_the_other_side_s_program_is_refused(ours: Path, theirs: Pat
 
 
 def test_delegated_records_are_read_by_the_peer(tmp_path: Path) -> None:
-    """In a process of its own: there is one call of delegates under the name that files have."""
+    """Runs in a separate process, because only one delegate call operator can be registered under the name in the
+    files.
+    """
     from torchette.backends.xnnpack import XnnpackPartitioner
     from torchette.devtools import generate_etrecord
     from torchette.exir import to_edge_transform_and_lower

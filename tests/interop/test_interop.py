@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Interop with ExecuTorch 1.5.1, both ways and without a delegate: its runtime runs what our compiler writes, ours runs
-# what its compiler writes, and `inspect` reads both.
+# Interoperability with ExecuTorch 1.5.1 without delegates: each runtime runs the files of both compilers, and `inspect`
+# reads both.
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_peer_runtime_runs_our_file(name: str) -> None:
 
 @each_kind_of_model
 def test_peer_runtime_runs_our_zero_copy_file(name: str) -> None:
-    """`torchette.compile` leaves inputs and outputs out of the plan."""
+    """`torchette.compile` does not plan memory for inputs and outputs."""
     ours = bytes(artifacts.compiled(name, "portable"))
     artifacts.assert_equal_to_eager(_run_peer(ours, artifacts.args(name)), name)
 
@@ -41,12 +41,12 @@ def test_our_runtime_runs_the_peers_file(name: str) -> None:
 
 @each_kind_of_model
 def test_our_runtime_runs_our_file(name: str) -> None:
-    """The same file that the peer ran above."""
+    """The same file that the peer runs above."""
     artifacts.assert_equal_to_eager(_run_ours(artifacts.our_file(name), artifacts.args(name)), name)
 
 
 def test_the_peer_runs_a_file_that_compares_sizes() -> None:
-    """It overwrites the texts with what the comparisons say, and goes on."""
+    """Replaces the expected texts by the results of the comparisons, and continues."""
     import torchette
     from torchette.exir.config import DynamicMemoryPlanningMode
 
@@ -111,14 +111,14 @@ def test_inspect_reads_both(name: str, compiler: str, tmp_path: Path, capsys: py
 def test_planned_and_method_memory_are_less_than_the_peers(name: str) -> None:
     (ours,) = bills(artifacts.our_file(name), "x86-64", temp=False)
     (theirs,) = pte.read(artifacts.peer_file(name)).program.execution_plan
-    # of its method memory only what is certain: 16 bytes for a value and 64 for a tensor, arguments not counted
+    # a lower bound of its method memory: 16 bytes for a value and 64 for a tensor, without arguments
     kinds = [type(value.val).__name__ for value in theirs.values]
     peer = sum(theirs.non_const_buffer_sizes) + 16 * len(kinds) + 64 * kinds.count("Tensor")
     assert sum(ours.planned) + ours.method < peer
 
 
 def test_both_runtimes_name_the_same_operators() -> None:
-    """What the peer's runtime has under a name, our compiler may emit only under that name."""
+    """If the peer's runtime has an operator, the compiler must emit it under the same name."""
     from executorch.extension.pybindings.portable_lib import _get_operator_names
 
     from torchette.format import pte
@@ -147,7 +147,7 @@ def _our_method(contents: bytes) -> Any:
     return Runtime.get().load_program(contents).load_method("forward")
 
 
-# The peer's method does not keep its program alive, nor the program its bytes.
+# The peer's method does not keep its program alive, nor does the program keep its bytes alive.
 _alive: list[Any] = []
 
 
@@ -159,7 +159,7 @@ def _peer_method(contents: bytes) -> Any:
     return program.load_method("forward")
 
 
-# In a process of its own: behind other tests the peer misses its out variants.
+# In a separate process: after other tests, the peer does not find its out variants.
 _QUANTIZE = """
 import sys
 import torch
@@ -191,7 +191,7 @@ torch.save((args, converted(*args).detach()), sys.argv[1] + "/values.pt")
 
 
 def test_our_runtime_runs_the_peers_quantized_kernels(tmp_path: Path) -> None:
-    """A network that PT2E quantized and no backend took: in the peer's file its integers go through portable kernels."""
+    """A network quantized by PT2E without delegation: in the peer's file, portable kernels process its integers."""
     done = subprocess.run([sys.executable, "-c", _QUANTIZE, tmp_path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     contents = (tmp_path / "model.pte").read_bytes()

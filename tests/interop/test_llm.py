@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a small Llama that ExecuTorch 1.5.1 exports by its own script, and the same by ours for portable kernels. Out: our session
-# says with its files what transformers says, and its runtime with ours.
-"""Language models' files in both directions."""
+# In: a small Llama, exported by ExecuTorch 1.5.1 with its script and by Torchette for portable kernels. Out:
+# Torchette's session matches transformers on ExecuTorch's files, and ExecuTorch's runtime matches it on Torchette's
+# files.
+"""Language model files run in both projects."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _LIBRARY = zoo.declare_torchvision_operators()
 transformers = pytest.importorskip("transformers")
 
 PROMPT, COUNT = [5, 17, 3, 99, 42], 24
-# Their library takes names of operators that are ours, too: it has a process of its own.
+# Runs in a separate process, because their library registers operator names that Torchette also uses.
 EXPORT = """
 import json, sys, torch
 from tests.models import zoo
@@ -41,7 +42,7 @@ if sys.argv[2] != "plain":
 if sys.argv[2] == "8da4w":
     config.backend.xnnpack.enabled = config.backend.xnnpack.extended_ops = True
     config.quantization.qmode, config.quantization.group_size = "8da4w", 32
-    # no table of 4 bits: its numbers lie on a grid, where a last bit decides how dynamic quantization rounds
+    # a 4-bit table has values on a grid, which dynamic quantization may round either way
 config.export.max_seq_length = config.export.max_context_length = 64
 config.export.output_name = folder + "/model.pte"
 export_llama(config)
@@ -61,7 +62,7 @@ facts = {name: program.run_method(name)[0] for name in ("get_max_seq_len", "get_
 print("SAID", json.dumps([tokens, facts, program.run_method("get_eos_ids")]))
 """
 
-# Each token is a word of its own, so that any answer is text.
+# Each token is a separate word, so that any generated text is valid.
 RUNNER = """
 import json, sys
 import executorch.extension.llm.custom_ops.custom_ops
@@ -125,7 +126,7 @@ def test_our_session_takes_their_files(tmp_path: Path, how: str) -> None:
     (tmp_path / "model.json").write_text(json.dumps(described))
     peer(EXPORT, tmp_path, how)
     session = Session(tmp_path / "model.pte")
-    if how == "8da4w":  # rounded weights: what their runtime says
+    if how == "8da4w":  # quantized weights: compare with the peer's runtime
         said = peer(RUN, tmp_path / "model.pte", json.dumps(PROMPT), COUNT).split("SAID")[1]
         answer = session.generate(PROMPT, max_tokens=COUNT, ignore_end=True, temperature=0).run()
         assert [*PROMPT, *answer.tokens] == json.loads(said)[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Programs of ExecuTorch's compiler that compute with sizes: one for each operator on numbers that its runtime has.
+# Programs of ExecuTorch's compiler that compute with sizes: one for each scalar operator in its runtime.
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("executorch", reason="the peer is not installed")
 
 
 def shaped(size: Callable[[Any], Any]) -> Callable[[Tensor, Any], Tensor]:
-    """A function whose result has the computed number of elements. One more than that: torch.export specializes on 1."""
+    """A function with a result of `size(n) + 2` elements. The offset avoids the sizes that torch.export specializes on."""
     return lambda x, n: x.new_zeros((size(n) + 2,))
 
 
@@ -51,7 +51,7 @@ CASES: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "executorch_prim::et_view.default": lambda x, n: (x + 1).view(n * 2, 1).sum(1),
     "executorch_prim::et_copy_index.tensor": lambda x, n: torch._higher_order_ops.map(lambda row: row + 1, x),
 }
-# In its runtime, but its compiler writes another name or refuses the number.
+# Operators in its runtime that its compiler does not emit, because it writes another name or rejects the scalar.
 NOT_WRITTEN = {
     "aten::sym_numel",
     "executorch_prim::floordiv.int",
@@ -75,10 +75,10 @@ def test_our_runtime_runs_the_peers_program(name: str) -> None:
 
     function, sizes = CASES[name], (3, 4, 5, 9)
     shapes: Any = ({0: torch.export.Dim("n", min=3, max=9)},)
-    if "copy_index" in name:  # the peer's `map` takes as many rows as it was captured with
+    if "copy_index" in name:  # the peer's `map` requires the number of rows of the capture
         shapes, sizes = None, (5, 5, 5, 5)
     exported = torch.export.export(Sized(function), (torch.ones(5, 2),), dynamic_shapes=shapes)
-    # Its verifier refuses sym_float, sym_max and sym_min, which its runtime has.
+    # Its verifier rejects sym_float, sym_max and sym_min, although its runtime has them.
     config = EdgeCompileConfig(_check_ir_validity=False)
     contents = to_edge(exported, compile_config=config).to_executorch().buffer
     operators = pte.read(contents).program.execution_plan[0].operators

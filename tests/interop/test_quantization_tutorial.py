@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The steps of ExecuTorch's tutorial of quantization for XNNPACK, under both import roots: one script, one change."""
+"""ExecuTorch's quantization tutorial for XNNPACK runs under both import roots; only the root changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchette.runtime import Runtime
 
 pytest.importorskip("torchao")
 
-# torchao's names stay; ROOT is executorch or torchette.
+# The names of torchao do not change; ROOT is executorch or torchette.
 _SCRIPT = """
 import sys
 
@@ -80,7 +80,9 @@ def _run(root: str, folder: Path, how: str) -> tuple[list, list, list, float]:
 def _agree(got: list[torch.Tensor], expected: list[torch.Tensor], step: float) -> None:
     assert len(got) == len(expected) == 4
     for ours, theirs in zip(got, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=step * 1.01)  # integers round either way
+        torch.testing.assert_close(
+            ours, theirs, rtol=0, atol=step * 1.01
+        )  # integers may round in either direction
 
 
 def _run_file(folder: Path, portable: bool = False) -> list[torch.Tensor]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# An import of `torchette.<path of ExecuTorch>` that is not a file of ours is served from the table in names.txt. The modules
-# next to this file define the names that no code of ours uses. This file imports none of them: it is at the bottom, they are
-# at the top.
-"""ExecuTorch's module paths under our root, so that a migration is a change of the import root.
+# The finder in this file serves imports of `torchette.<ExecuTorch's module path>` if Torchette has no file of that
+# path. The table in names.txt maps the names. Modules in this folder define names that no other code of Torchette uses.
+# This file does not import them: it belongs to the lowest layer, they belong to the highest.
+"""ExecuTorch's module paths below `torchette`, so that code migrates by changing the import root.
 
 >>> from torchette.exir.backend.partitioner import Partitioner       # is torchette.exir.delegation.delegate.Partitioner
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 
 def _read(text: str) -> tuple[dict[str, dict[str, str] | str], dict[str, str]]:
-    """TABLE and ABSENT of the file's text."""
+    """Parses the text of names.txt into TABLE and ABSENT."""
     table: dict[str, dict[str, str] | str] = {}
     absent: dict[str, str] = {}
     paths: list[str] = []
@@ -47,12 +47,13 @@ def _read(text: str) -> tuple[dict[str, dict[str, str] | str], dict[str, str]]:
     return table, absent
 
 
-# Path below the root -> name -> our module that has it, with ":name" if its name there differs; or one module of ours that
-# has all names. And the beginning of a path -> what there is instead of the paths and names that are not here.
+# TABLE: path below the root -> name -> the Torchette module that defines it, with ":name" if its name there differs; or
+# one module that defines all names. ABSENT: prefix of a path -> the alternative to paths and names that are not in
+# TABLE.
 with open(f"{__path__[0]}/names.txt", encoding="utf-8") as _file:
     TABLE, ABSENT = _read(_file.read())
 
-# Paths of our own that have moved -> where they are now.
+# Moved paths of Torchette -> their new paths.
 MOVED = {
     **{f"exir.{name}": f"exir.delegation.{name}" for name in ("cost", "explain", "partition")},
     "checks": "capture.checks",
@@ -77,7 +78,7 @@ MOVED = {
     "session": "export",
 }
 
-# A package under another name of ours: the name that it had in ExecuTorch's first releases.
+# Package name in ExecuTorch's first releases -> its current name.
 ALIASES = {"sdk": "devtools"}
 
 _ROOT, _PEER = "torchette.", "executorch"
@@ -90,8 +91,10 @@ class _Callable(ModuleType):
 
 
 class _Finder:
-    """Stands last among Python's finders: it is asked only for what is no file of ours. (Deriving from the classes of
-    importlib.abc would import a dozen modules.)"""
+    """Serves the paths of TABLE. It is the last of Python's finders, so that files of Torchette have priority.
+
+    It does not derive from importlib.abc, which would import a dozen modules.
+    """
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
         name = fullname.removeprefix(_ROOT)
@@ -101,15 +104,18 @@ class _Finder:
             return None
         if name not in TABLE and name not in _PACKAGES and _renamed(name) is None:
             if instead := _instead(name):
-                # Without `name=`: `from package import name` would hide the text of an error that has it.
-                raise ModuleNotFoundError(f"{fullname} is not there. {instead}")
+                # Without `name=`, because `from package import name` replaces the text of an error with this attribute.
+                raise ModuleNotFoundError(f"{fullname} does not exist. {instead}")
             return None
-        # All are packages, except paths that `python -m` runs: `from path import name` then asks this finder for a missing
-        # name.
+        # All modules are packages, except paths that `python -m` runs. `from path import name` then asks this finder
+        # for a name that the module does not define.
         return importlib.machinery.ModuleSpec(fullname, self, is_package="main" not in TABLE.get(name, ()))  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """The import system makes it, but for one that has a name of its own name: it takes the place of that name."""
+        """Returns a callable module if a name in the module has the name of the module itself, otherwise None.
+
+        For None, the import system creates the module.
+        """
         name = spec.name.removeprefix(_ROOT)
         names = TABLE.get(name, ())
         return (
@@ -118,7 +124,7 @@ class _Finder:
 
     def exec_module(self, module: ModuleType) -> None:
         renamed = _renamed(module.__name__.removeprefix(_ROOT))
-        if renamed is not None:  # the module itself, under both names
+        if renamed is not None:  # one module object under both names
             sys.modules[module.__name__] = importlib.import_module(_ROOT + renamed)
             return
         names = TABLE.get(module.__name__.removeprefix(_ROOT), {})
@@ -129,16 +135,16 @@ class _Finder:
             (lambda: dir(importlib.import_module(names))) if isinstance(names, str) else lambda: sorted(names)
         )
         module.__dir__ = listed  # type: ignore[method-assign]
-        if not isinstance(names, str):  # for `from path import *`
+        if not isinstance(names, str):  # used by `from path import *`
             vars(module)["__all__"] = [name for name in names if not name.startswith("_")]
         for name in () if isinstance(names, str) else names:
-            # A module of the package that is called like a name of it: imported later, it would stand in its place.
+            # Import a submodule with the same name as an attribute first. A later import would overwrite the attribute.
             if f"{module.__name__}.{name}".removeprefix(_ROOT) in TABLE:
                 importlib.import_module(f"{module.__name__}.{name}")
                 delattr(module, name)
 
     def get_code(self, fullname: str) -> Any:
-        """For `python -m`: run the path's `main`."""
+        """Returns code for `python -m` that calls the path's `main`."""
         names = TABLE.get(fullname.removeprefix(_ROOT), {})
         if isinstance(names, str) or "main" not in names:
             return None
@@ -146,10 +152,12 @@ class _Finder:
 
 
 def attributes(module: str) -> Callable[[str], Any]:
-    """Returns a `__getattr__` for a module: it serves the names that the table has for the module's path. A module of ours
-    uses it if ExecuTorch has more names in its module of the same path."""
+    """Returns a `__getattr__` for a module that serves the names of the module's path in the table.
+
+    A module of Torchette uses it if ExecuTorch's module of the same path has more names.
+    """
     names = TABLE.get(module.removeprefix(_ROOT), {})
-    # As of a package: `from module import name` then asks `_Finder` for a name that is not there.
+    # Makes the module a package, so that `from module import name` asks `_Finder` for missing names.
     vars(sys.modules[module]).setdefault("__path__", [])
 
     def lookup(name: str) -> Any:
@@ -170,25 +178,25 @@ def attributes(module: str) -> Callable[[str], Any]:
 
 
 def _instead(name: str) -> str:
-    """Returns the alternative to a path or name of ExecuTorch, as a sentence; empty if no prefix of the table fits."""
+    """Returns the alternative to a path or name of ExecuTorch as a sentence, or an empty string."""
     found = max((path for path in ABSENT if f"{name}.".startswith(f"{path}.")), key=len, default="")
     return f"Try: {ABSENT[found]} (docs/from-executorch.md)" if found else ""
 
 
 def _renamed(name: str) -> str | None:
-    """The path of ours that a path under an alias means."""
+    """Returns Torchette's path for a path below an alias, or None."""
     first, dot, rest = name.partition(".")
     return ALIASES[first] + dot + rest if first in ALIASES else None
 
 
 def install() -> None:
-    """Serve the table's paths; done when `torchette` is imported, and only once."""
+    """Registers the finder. Called when `torchette` is imported; further calls have no effect."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
 
 
 class _Alias:
-    """Serves `executorch` and all below it: the modules of ours, under both names."""
+    """Serves `executorch` and its submodules: the modules of Torchette under both names."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
         first, dot, rest = fullname.partition(".")
@@ -197,36 +205,39 @@ class _Alias:
         try:
             found = importlib.util.find_spec(_ROOT + rest if dot else _ROOT[:-1])
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                f"{fullname}: `executorch` stands for torchette here: {error}"
-            ) from None
+            raise ModuleNotFoundError(f"{fullname}: `executorch` is an alias of torchette: {error}") from None
         if found is None:
             raise ModuleNotFoundError(
-                f"{fullname}: `executorch` stands for torchette here, which has no module {rest}. "
-                "What it has is in docs/from-executorch.md",
+                f"{fullname}: `executorch` is an alias of torchette, which has no module {rest}. "
+                "docs/from-executorch.md lists the modules",
                 name=fullname,
             )
         return importlib.machinery.ModuleSpec(fullname, self)  # type: ignore[arg-type]
 
     def create_module(self, spec: object) -> None:
-        """The import system makes one, which `exec_module` throws away."""
+        """Returns None, so that the import system creates a module, which `exec_module` replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__.removeprefix(_PEER)
         sys.modules[module.__name__] = importlib.import_module(_ROOT[:-1] + name)
-        # Else the next import of a submodule would put it over a name of its package that is called alike.
+        # Otherwise the next import of a submodule would overwrite an attribute of its package with the same name.
         for loaded in [loaded for loaded in sys.modules if loaded.startswith(_ROOT)]:
             sys.modules.setdefault(_PEER + loaded[len(_ROOT) - 1 :], sys.modules[loaded])
 
 
 def alias_executorch() -> None:
-    """Let code that imports `executorch` and that one cannot edit get Torchette: `executorch.exir` is `torchette.exir`, and
-    so on, the same objects. For the whole process; a second call changes nothing. It hides an ExecuTorch that is installed.
+    """Makes `executorch` an alias of `torchette` in this process, for code that imports `executorch` and cannot be
+    changed.
 
-    Importing what is not there raises ModuleNotFoundError, which says what there is instead.
+    `executorch.exir` becomes `torchette.exir`, and so on: the same objects under both names. An installed ExecuTorch is
+    hidden. Further calls have no effect. Importing a missing module raises ModuleNotFoundError, which names an
+    alternative.
 
     Raises:
-        TorchetteError: ExecuTorch itself has been imported already; the two would mix.
+        TorchetteError: if ExecuTorch is already imported.
+
+    Example:
+        ``torchette.compat.alias_executorch(); import executorch.exir``
     """
     if any(isinstance(finder, _Alias) for finder in sys.meta_path):
         return
@@ -235,8 +246,8 @@ def alias_executorch() -> None:
         from torchette.errors import TorchetteError
 
         raise TorchetteError(
-            f"{loaded} has been imported already, so that `executorch` cannot stand for torchette in this process",
-            hints=["call torchette.compat.alias_executorch() before anything that imports executorch"],
+            f"{loaded} is already imported, so `executorch` cannot become an alias of torchette in this process",
+            hints=["call torchette.compat.alias_executorch() before any import of executorch"],
         )
     sys.meta_path.insert(0, _Alias())
     importlib.import_module(_PEER)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a device's memories and specs with lifetimes. Out: a memory and an offset for each spec. Names are ExecuTorch's
-# (executorch.exir.banked_memory_planning); `MemoryPlanningPass(arenas=...)` is the same with fewer words.
-"""Plans over several memories whose ids and sizes are given.
+# In: the memories of a device, and specs with lifetimes. Out: a memory and an offset for each spec. The names are those
+# of executorch.exir.banked_memory_planning; `MemoryPlanningPass(arenas=...)` is a shorter way to the same plans.
+"""Memory planning over several memories with given ids and sizes.
 
 >>> banks = TargetMemoryMap([Bank("sram", 64 * 1024, mem_id=1), Bank("dram", 1 << 20, mem_id=2)])
 >>> ExecutorchBackendConfig(memory_planning_pass=banked_memory_planning_pass(banks))
@@ -37,10 +37,10 @@ class Bank:
     """A memory of a device.
 
     Attributes:
-        name: for messages.
+        name: the name in messages.
         size: bytes that the model may use.
-        mem_id: its number in the file, from 1.
-        alignment: of every offset in it, bytes, a multiple of the plan's; None: the plan's.
+        mem_id: the memory id in the file, 1 or greater.
+        alignment: alignment of all offsets in bytes, a multiple of the plan's alignment; None: the plan's alignment.
     """
 
     name: str
@@ -50,16 +50,16 @@ class Bank:
 
 
 class TargetMemoryMap:
-    """The banks of a device, the best first. A memory id that is none of theirs is left to specs that name it.
+    """The banks of a device, the best first. Specs may name memory ids that belong to no bank; they are not managed.
 
     Raises:
-        ValueError: there is no bank; two have a name or an id; a size, id or alignment is not 1 at least.
+        ValueError: if there is no bank, two banks have the same name or id, or a size, id or alignment is less than 1.
     """
 
     def __init__(self, banks: Sequence[Bank]) -> None:
         self.banks = list(banks)
         if not self.banks:
-            raise ValueError("a device needs one bank at least")
+            raise ValueError("a device needs at least one bank")
         for key in ("name", "mem_id"):
             values = [getattr(bank, key) for bank in self.banks]
             twice = sorted({value for value in values if values.count(value) > 1})
@@ -72,42 +72,52 @@ class TargetMemoryMap:
                     raise ValueError(f"bank {bank.name}: {key} {value} is less than 1")
 
     def mem_ids(self) -> list[int]:
-        """The ids, the best bank first."""
+        """The memory ids, that of the best bank first."""
         return [bank.mem_id for bank in self.banks]
 
     def manages(self, mem_id: int) -> bool:
-        """Whether a bank has that id."""
+        """Whether a bank has this memory id."""
         return mem_id in self.mem_ids()
 
     def bank(self, mem_id: int) -> Bank:
-        """The bank with that id. ValueError if there is none."""
+        """Returns the bank with this memory id.
+
+        Raises:
+            ValueError: if there is none.
+        """
         return self._where("mem_id", mem_id)
 
     def mem_id(self, name: str) -> int:
-        """The id of the bank of that name. ValueError if there is none."""
+        """Returns the memory id of the bank with this name.
+
+        Raises:
+            ValueError: if there is none.
+        """
         return self._where("name", name).mem_id
 
     def _where(self, key: str, value: object) -> Bank:
         for bank in self.banks:
             if getattr(bank, key) == value:
                 return bank
-        raise ValueError(f"no bank has {key} {value!r}; there are {self.describe()}")
+        raise ValueError(f"no bank has {key} {value!r}; the banks are {self.describe()}")
 
     def describe(self) -> str:
-        """All banks in a line."""
+        """Returns a description of all banks in one line."""
         return ", ".join(f"{bank.name}(mem_id={bank.mem_id}, size={bank.size})" for bank in self.banks)
 
 
 class BankedGreedy:
-    """An algorithm for `MemoryPlanningPass`: large tensors go to the best bank that has room, and specs with a memory id stay
-    there.
+    """An algorithm for `MemoryPlanningPass` that assigns large tensors to the best bank with room.
+
+    Specs that already have a memory id keep it.
 
     Args:
         target: the banks.
-        allow_overlapping_allocations: as for `torchette.exir.memory.algorithms.greedy`.
+        allow_overlapping_allocations: see `torchette.exir.memory.algorithms.greedy`.
 
     Raises:
-        BankPlacementError: (when called) the tensors do not fit, or a bank's alignment is no multiple of the plan's.
+        BankPlacementError: when called, if the tensors do not fit, or if a bank's alignment is not a multiple of the
+            plan's alignment.
     """
 
     __name__ = "banked_greedy"
@@ -124,12 +134,12 @@ class BankedGreedy:
         graph_signature: ExportGraphSignature | None,
         extra_padding: int = 0,
     ) -> MemoryAlgoResult:
-        """Where each spec goes."""
+        """Returns the memory id and offset of each spec."""
         alignments = {bank.mem_id: bank.alignment or alignment for bank in self.target.banks}
         for bank in self.target.banks:
             if alignments[bank.mem_id] % alignment:
                 raise BankPlacementError(
-                    f"bank {bank.name} has the alignment {bank.alignment}, no multiple of the plan's, {alignment}"
+                    f"bank {bank.name} has the alignment {bank.alignment}, which is not a multiple of the plan's alignment, {alignment}"
                 )
         reserved = list(getattr(graph_module, "input_mem_buffer_sizes", None) or [])
         reserved += [0] * (1 + max(self.target.mem_ids()) - len(reserved))
@@ -159,13 +169,13 @@ class BankedGreedy:
     def _chosen(
         self, specs: list[TensorSpec], reserved: Sequence[int], alignment: int, padding: int
     ) -> list[tuple[TensorSpec, int]]:
-        """The memory id of each spec."""
+        """Returns the memory id of each spec."""
         ids = self.target.mem_ids()
         ours = [spec for spec in specs if spec.mem_id is None or spec.mem_id in ids]
         room = [
             max(0, b.size - memory.align(reserved[b.mem_id], alignment) - padding) for b in self.target.banks
         ]
-        # With no traffic known, larger tensors go first.
+        # If the traffic is unknown, larger tensors have priority.
         chosen = memory.place(
             [interval(spec) for spec in ours],
             [spec.nbytes() for spec in ours],
@@ -184,16 +194,27 @@ def banked_memory_planning_pass(
     allow_overlapping_allocations: bool = True,
     **kwargs: Any,
 ) -> MemoryPlanningPass:
-    """A pass that plans over the banks; `kwargs` are those of `MemoryPlanningPass`. ValueError for
-    `share_mutable_buffers`, whose state has a memory id of its own."""
+    """Returns a pass that plans over the banks.
+
+    Args:
+        target: the banks.
+        alignment: alignment of the tensors in bytes.
+        allow_overlapping_allocations: see `BankedGreedy`.
+        **kwargs: arguments of `MemoryPlanningPass`.
+
+    Raises:
+        ValueError: for `share_mutable_buffers`, which requires memory id 2 for the state.
+    """
     if kwargs.get("share_mutable_buffers"):
-        raise ValueError("share_mutable_buffers puts the state into memory id 2, whatever the banks are")
+        raise ValueError(
+            "share_mutable_buffers stores the state in memory id 2, which conflicts with the banks"
+        )
     planner = BankedGreedy(target, allow_overlapping_allocations)
     return MemoryPlanningPass(MemoryPlanningAlgorithmSuite([planner]), alignment=alignment, **kwargs)
 
 
 def planned_mem_ids(graph_module: GraphModule) -> list[int]:
-    """The memory id of each planned tensor of a graph."""
+    """Returns the memory id of each planned tensor of a graph."""
     found: dict[TensorSpec, int] = {}
     for node in graph_module.graph.nodes:
         spec = node.meta.get("spec")
@@ -206,11 +227,12 @@ def planned_mem_ids(graph_module: GraphModule) -> list[int]:
 def format_placement_report(
     target: TargetMemoryMap, bufsizes: Sequence[int], mem_ids: Iterable[int] = ()
 ) -> str:
-    """What a plan uses of each bank, as a table.
+    """Formats the usage of each bank as a table.
 
     Args:
-        bufsizes: bytes of each memory id, as ``graph_module.meta["non_const_buffer_sizes"]`` has them.
-        mem_ids: what `planned_mem_ids` gives, to count the tensors.
+        target: the banks.
+        bufsizes: bytes of each memory id, the format of ``graph_module.meta["non_const_buffer_sizes"]``.
+        mem_ids: the result of `planned_mem_ids`, to count the tensors.
     """
     ids, used = list(mem_ids), dict(enumerate(bufsizes))
     lines = [f"{'bank':12} {'mem_id':>6} {'used':>12} {'size':>12} {'share':>6} {'tensors':>8}"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# For passes and backends that raise ExecuTorch's errors. The compiler's own are in torchette/errors.py.
-"""`ExportError`, `InternalError`, `internal_assert`, by ExecuTorch's names."""
+# Errors for passes and backends that raise ExecuTorch's errors. torchette/errors.py defines the compiler's errors.
+"""`ExportError`, `InternalError` and `internal_assert`, with ExecuTorch's names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchette.errors import CompileError
 
 
 class ExportErrorType(Enum):
-    """What kind of mistake an `ExportError` is about."""
+    """The kind of an `ExportError`."""
 
     INVALID_INPUT_TYPE = 1
     INVALID_OUTPUT_TYPE = 2
@@ -21,17 +21,17 @@ class ExportErrorType(Enum):
 
 
 class ExportError(CompileError):
-    """The user's model or pass is at fault."""
+    """An error in the user's model or pass."""
 
     def __init__(self, error_code: ExportErrorType, message: str) -> None:
         super().__init__(f"[{error_code}]: {message}")
 
 
 class InternalError(CompileError):
-    """A pass or backend is at fault."""
+    """An error in a pass or backend."""
 
 
 def internal_assert(pred: bool, assert_msg: str) -> None:
-    """Raises InternalError with that text unless `pred`."""
+    """Raises InternalError with this text unless `pred` is true."""
     if not pred:
         raise InternalError(assert_msg)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A module and its arguments come in, in the words of ExecuTorch's first releases; a program goes out. Each step is what
-# `torch.export.export`, `to_edge` and `to_executorch` do.
-"""`capture(module, args).to_edge().to_executorch().buffer`, as tutorials of 2023 have it."""
+# The API of ExecuTorch's first releases. In: a module and its arguments. Out: a program. `torch.export.export`,
+# `to_edge` and `to_executorch` implement the steps.
+"""`capture(module, args).to_edge().to_executorch().buffer`, the API of tutorials from 2023."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchette.exir.program import EdgeProgramManager, ExecutorchProgramManager,
 
 @dataclass
 class ExirDynamoConfig:
-    """Choices of a tracer that torch has no longer; of no effect."""
+    """Options of a tracer that torch no longer has; ignored."""
 
     allow_rnn: bool = True
     verbose: bool = True
@@ -32,8 +32,10 @@ class ExirDynamoConfig:
 
 @dataclass
 class CaptureConfig:
-    """How to capture. Of effect is only whether sizes may vary: `enable_dynamic_shape` or `enable_aot` without
-    `dynamic_shapes` is refused, as torch must be told which."""
+    """Options of the capture. Only the options for dynamic sizes have an effect.
+
+    `enable_dynamic_shape` and `enable_aot` require `dynamic_shapes`, which names the dynamic sizes.
+    """
 
     pt2_mode: bool = True
     enable_functionalization: bool = True
@@ -45,7 +47,7 @@ class CaptureConfig:
 
 
 class CallSpec(NamedTuple):
-    """The structure of a program's arguments and of its results, a `TreeSpec`; None if it is unknown."""
+    """The structures of a program's arguments and results, `TreeSpec` or None if unknown."""
 
     in_spec: TreeSpec | None
     out_spec: TreeSpec | None
@@ -66,31 +68,35 @@ def capture(
     config: CaptureConfig | None = None,
     dynamic_shapes: DynamicShapes = None,
 ) -> ExirExportedProgram:
-    """Capture a module or a function. New code calls `torch.export.export` and `torchette.exir.to_edge`.
+    """Captures a module or a function. New code should use `torch.export.export` and `torchette.exir.to_edge`.
 
     Args:
-        f: what to capture.
-        args: its arguments, in a tuple.
-        dynamic_shapes: as for `torch.export.export`.
+        f: the module or function.
+        args: its arguments, a tuple.
+        config: options, see `CaptureConfig`.
+        dynamic_shapes: see `torch.export.export`.
+
+    Returns:
+        The captured program.
 
     Raises:
-        InputTypeError: the arguments are no tuple, or sizes are to vary and `dynamic_shapes` does not say which.
+        InputTypeError: if `args` is not a tuple, or if dynamic sizes are requested without `dynamic_shapes`.
     """
     warnings.warn(
-        "exir.capture is the way of ExecuTorch's first releases: use torch.export.export(module, args) and "
+        "exir.capture is the API of ExecuTorch's first releases: use torch.export.export(module, args) and "
         "torchette.exir.to_edge(program)",
         DeprecationWarning,
         stacklevel=2,
     )
     if not isinstance(args, tuple):
         raise InputTypeError(
-            f"the arguments of a module are a tuple, not {type(args).__name__}",
+            f"the arguments of a module must be a tuple, not {type(args).__name__}",
             hints=["capture(module, (x,))"],
         )
     config = config or CaptureConfig()
     if config.enable_dynamic_shape and dynamic_shapes is None:
         raise InputTypeError(
-            "enable_dynamic_shape does not say which sizes vary",
+            "enable_dynamic_shape does not name the dynamic sizes",
             hints=["capture(module, (x,), dynamic_shapes={'x': {0: torch.export.Dim('n', max=8)}})"],
         )
     module = f if isinstance(f, torch.nn.Module) else _Function(f)
@@ -100,10 +106,11 @@ def capture(
 
 
 class ExirExportedProgram:
-    """A captured program on its way.
+    """A captured program, with methods for the next steps.
 
     Args:
-        exported_program: what torch.export has captured, or, if `after_to_edge_passes`, a program in the Edge dialect.
+        exported_program: an exported program or, with `after_to_edge_passes`, a program in the Edge dialect.
+        after_to_edge_passes: whether the program is in the Edge dialect.
     """
 
     def __init__(self, exported_program: ExportedProgram, after_to_edge_passes: bool = False) -> None:
@@ -112,41 +119,41 @@ class ExirExportedProgram:
 
     @property
     def exported_program(self) -> ExportedProgram:
-        """The program as it is now."""
+        """The program in its current form."""
         return self._captured if self._edge is None else self._edge.exported_program()
 
     @property
     def graph_module(self) -> torch.fx.GraphModule:
-        """Its graph."""
+        """The graph module of the program."""
         result: torch.fx.GraphModule = self.exported_program.graph_module
         return result
 
     @property
     def code(self) -> str:
-        """Its graph as Python."""
+        """The graph as Python code."""
         return self.graph_module.code
 
     def __call__(self, *args: object) -> Any:
-        """What the program computes, run by torch."""
+        """Runs the program in torch."""
         return self.exported_program.module()(*args)
 
     def transform(self, *passes: Callable[..., Any]) -> ExirExportedProgram:
-        """Another program, on which passes have run."""
+        """Returns a new program that the passes have transformed."""
         if self._edge is not None:
             return self._with(self._edge.transform(list(passes)))
         return ExirExportedProgram(transform(self._captured, *passes))
 
     def to_edge(self, config: EdgeCompileConfig | None = None) -> ExirExportedProgram:
-        """The program in the Edge dialect; see `torchette.exir.to_edge`."""
+        """Converts the program to the Edge dialect; see `torchette.exir.to_edge`."""
         return self._with(to_edge(self._captured, compile_config=config))
 
     def to_executorch(self, config: ExecutorchBackendConfig | None = None) -> ExecutorchProgram:
-        """The finished program; see `EdgeProgramManager.to_executorch`."""
+        """Returns the finished program; see `EdgeProgramManager.to_executorch`."""
         edge = self._edge or to_edge(self._captured)
         return ExecutorchProgram(edge.to_executorch(config))
 
     def dump(self) -> None:
-        """Print the program."""
+        """Prints the program."""
         print(self.exported_program)
 
     def _with(self, edge: EdgeProgramManager) -> ExirExportedProgram:
@@ -156,14 +163,14 @@ class ExirExportedProgram:
 
 
 class ExecutorchProgram:
-    """A finished program with one method; `manager` has all of `ExecutorchProgramManager`."""
+    """A finished program with one method. `manager` is its `ExecutorchProgramManager`."""
 
     def __init__(self, manager: ExecutorchProgramManager) -> None:
         self.manager = manager
 
     @property
     def buffer(self) -> bytes:
-        """The whole file."""
+        """The contents of the .pte file."""
         return self.manager.buffer
 
     @property
@@ -178,5 +185,5 @@ class ExecutorchProgram:
 
     @property
     def delegate_map(self) -> dict[int, Any]:
-        """Instruction -> its backend and that one's debug handles."""
+        """Instruction -> backend name and debug handles of the delegate."""
         return self.manager.delegate_map["forward"]

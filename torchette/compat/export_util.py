@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A module comes in, a program in the Edge dialect or a finished one goes out. The names are those of ExecuTorch's examples
+# In: a module. Out: a program in the Edge dialect, or a finished one. The names are those of ExecuTorch's examples
 # (executorch.extension.export_util.utils).
 """`export_to_edge`, `export_to_exec_prog`, `save_pte_program`."""
 
@@ -33,8 +33,10 @@ def export_to_edge(
     verbose: bool = True,
     generate_etrecord: bool = False,
 ) -> EdgeProgramManager:
-    """Capture a module and bring it into the Edge dialect; see `torch.export.export` and `torchette.exir.to_edge`.
-    `verbose` is of no effect: nothing is printed."""
+    """Captures a module and converts it to the Edge dialect; see `torch.export.export` and `torchette.exir.to_edge`.
+
+    `verbose` is ignored.
+    """
     del verbose
     exported = torch.export.export(
         model,
@@ -53,13 +55,16 @@ def export_to_exec_prog(
     backend_config: ExecutorchBackendConfig | None = None,
     **options: Any,
 ) -> ExecutorchProgramManager:
-    """The finished program of a module, which is set to inference; `options` are those of `export_to_edge`."""
+    """Returns the finished program of a module, which is set to eval mode. `options` are those of `export_to_edge`."""
     return export_to_edge(model.eval(), example_inputs, **options).to_executorch(backend_config)
 
 
 def save_pte_program(prog: ExecutorchProgramManager, model_name: str, output_dir: str = "") -> str:
-    """Write a program and its data files; returns the program's path: `model_name`, or ``<output_dir>/<model_name>.pte``
-    where that has no ending."""
+    """Writes a program and its data files.
+
+    Returns:
+        The path of the program: `model_name`, or ``<output_dir>/<model_name>.pte`` if `model_name` has no suffix.
+    """
     path = Path(model_name) if model_name.endswith(".pte") else Path(output_dir) / f"{model_name}.pte"
     prog.save(path)
     prog.write_tensor_data_to_file(output_dir)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""ExecuTorch's inner functions, by its names."""
+"""ExecuTorch's internal functions, with its names."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from torchette.format import pte
 
 
 class ExperimentalWarning(DeprecationWarning):
-    """The name may change or go."""
+    """An experimental name, which may change or be removed."""
 
 
 class experimental(deprecated):
-    """Marks a class or function, whose use then warns."""
+    """Marks a class or function as experimental; its use issues a warning."""
 
     def __init__(
         self, message: str, /, *, category: type[Warning] = ExperimentalWarning, stacklevel: int = 1
@@ -52,13 +52,13 @@ class experimental(deprecated):
 
 
 class PassRegistry:
-    """Passes by name."""
+    """A registry of passes by name."""
 
     registry: ClassVar[dict[str, list[PassType]]] = {}
 
     @classmethod
     def register(cls, pass_name: str | None = None) -> Callable[[PassType], PassType]:
-        """A decorator that keeps a pass under a name, its own where none is given."""
+        """Returns a decorator that registers a pass; the default name is that of the pass."""
 
         def keep(one_pass: PassType) -> PassType:
             cls.registry[pass_name or one_pass.__name__] = [one_pass]
@@ -69,12 +69,16 @@ class PassRegistry:
 
     @classmethod
     def register_list(cls, pass_name: str, pass_list: list[PassType]) -> None:
-        """Keeps several under a name."""
+        """Registers a list of passes under one name."""
         cls.registry[pass_name] = list(pass_list)
 
     @classmethod
     def get(cls, key: str) -> list[PassType]:
-        """Those under a name; KeyError if there are none."""
+        """Returns the passes of a name.
+
+        Raises:
+            KeyError: if the name is not registered.
+        """
         return cls.registry[key]
 
 
@@ -82,7 +86,7 @@ class PassRegistry:
 
 
 def get_fake_program(real_exported_program: ExportedProgram) -> ExportedProgram:
-    """A program whose parameters and buffers have no bytes; constants are those of the given one."""
+    """Returns a copy of a program with fake parameters and buffers, without storage. Constants are shared."""
     program = copy_program(real_exported_program)
     mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
     program._state_dict = {
@@ -97,12 +101,12 @@ def get_fake_program(real_exported_program: ExportedProgram) -> ExportedProgram:
 def update_to_real_program(
     fake_exported_program: ExportedProgram, real_exported_program: ExportedProgram
 ) -> None:
-    """Gives such a program the bytes."""
+    """Replaces the fake parameters and buffers of a program by real ones."""
     fake_exported_program._state_dict = real_exported_program.state_dict
 
 
 def default_decomposition_table() -> dict[Any, Any]:
-    """How torch breaks operators down into core ATen."""
+    """Returns torch's decompositions to core ATen."""
     return dict(torch.export.default_decompositions().items())
 
 
@@ -111,7 +115,7 @@ def default_decomposition_table() -> dict[Any, Any]:
 
 @contextlib.contextmanager
 def patch_forward(obj: torch.nn.Module, new_method: Callable[..., Any]) -> Iterator[None]:
-    """Inside, the module's `forward` is another of its methods, so that `torch.export.export` captures that one."""
+    """A context in which a method of the module replaces `forward`, so that `torch.export.export` captures it."""
     before = obj.forward
     obj.forward = new_method
     try:
@@ -121,14 +125,14 @@ def patch_forward(obj: torch.nn.Module, new_method: Callable[..., Any]) -> Itera
 
 
 def extract_out_arguments(schema: torch.FunctionSchema, keyword_args: dict[str, Any]) -> Any:
-    """(name, value) of what an operator writes to, among its keyword arguments; a list of them where there are several."""
+    """Returns (name, value) of the out argument among an operator's keyword arguments, or a list of several pairs."""
     names = [argument.name for argument in schema.arguments if ops.writes(argument)]
     found = [(name, keyword_args[name]) for name in names if name in keyword_args]
     return found[0] if len(found) == 1 else found
 
 
 def get_schema_for_operators(names: Iterable[str]) -> dict[str, str]:
-    """The schema of each operator, as "torch.ops.aten.add.Tensor"; those that there are not are left out."""
+    """Returns operator name, such as "torch.ops.aten.add.Tensor", -> schema. Unknown operators are omitted."""
     found = {}
     for name in names:
         path = name.removeprefix("torch.ops.").split(".")
@@ -141,10 +145,10 @@ def get_schema_for_operators(names: Iterable[str]) -> dict[str, str]:
 
 
 class EdgeOpArgValidator(Interpreter):
-    """Runs a graph on tensors.
+    """Runs a graph on tensors and checks the dtypes of Edge operators.
 
     Attributes:
-        violating_ops: operator that was called with dtypes that do not go together -> (name -> dtype, its node).
+        violating_ops: operator that was called with an unsupported combination of dtypes -> (name -> dtype, the node).
     """
 
     def __init__(self, graph_module: GraphModule) -> None:
@@ -152,7 +156,7 @@ class EdgeOpArgValidator(Interpreter):
         self.violating_ops: dict[Any, tuple[dict[str, torch.dtype], Node]] = {}
 
     def run_node(self, n: Node) -> Any:
-        """One call, and its dtypes."""
+        """Runs one call and checks its dtypes."""
         result = super().run_node(n)
         constraint = getattr(getattr(n.target, "_schema", None), "dtype_constraint", None)
         if constraint is not None:
@@ -178,17 +182,25 @@ scalar_type_enum = scalar_type
 
 
 def get_scalar_type(enum: pte.ScalarType) -> torch.dtype:
-    """The dtype that a file's number stands for; KeyError for one that torch has not."""
+    """Returns the dtype of a file's scalar type.
+
+    Raises:
+        KeyError: if torch has no such dtype.
+    """
     return {scalar_type(dtype): dtype for dtype in dtypes.DTYPES.values()}[enum]
 
 
 def num_bytes_from_shape_and_dtype(shape: Sequence[int], dtype: torch.dtype) -> int:
-    """Of a dense tensor."""
+    """Returns the bytes of a dense tensor."""
     return math.prod(shape) * dtype.itemsize
 
 
 def make_allocation_info(mem_id: int, mem_offset: int) -> pte.AllocationDetails:
-    """Where a file says that a tensor lies; ValueError for negative numbers."""
+    """Returns the record of a tensor's memory id and offset.
+
+    Raises:
+        ValueError: if a value is negative.
+    """
     if mem_id < 0 or mem_offset < 0:
         raise ValueError(f"memory {mem_id} and offset {mem_offset}: neither may be negative")
     return pte.AllocationDetails(mem_id, mem_offset & 0xFFFFFFFF, mem_offset >> 32)
@@ -197,7 +209,7 @@ def make_allocation_info(mem_id: int, mem_offset: int) -> pte.AllocationDetails:
 def make_tensor_value(
     data_buffer_idx: int, allocation_info: pte.AllocationDetails | None, spec: TensorSpec
 ) -> pte.Tensor:
-    """The record of a tensor in a file."""
+    """Returns the record of a tensor in a file."""
     return pte.Tensor(
         scalar_type=scalar_type(spec.dtype),
         sizes=list(spec.shape),
@@ -225,7 +237,7 @@ def contains_any_call_fn_target_op(graph_module: GraphModule, target_ops: Iterab
 def create_submodule_from_nodes(
     gm: GraphModule, node_list: Sequence[Node], tag: str, skip_legalize_graph: bool = False
 ) -> tuple[GraphModule, Node]:
-    """Moves nodes into a module of their own, which the graph calls; returns it and the call."""
+    """Moves nodes into a separate module, which the graph calls. Returns the module and the call."""
     wanted = set(node_list)
     nodes = [node for node in gm.graph.nodes if node in wanted]
     name = f"fused_{tag}"
@@ -254,12 +266,12 @@ def create_submodule_from_nodes(
 
 
 def is_out_variant(qualified_opname: str, overload: str) -> bool:
-    """Whether an operator, as ``aten::topk``, writes to tensors that it is given."""
+    """Whether an operator, such as ``aten::topk``, writes to out arguments."""
     return ops.is_out_variant(_overload(qualified_opname, overload))
 
 
 def is_inplace_variant(qualified_opname: str, overload: str) -> bool:
-    """Whether an operator changes its first argument."""
+    """Whether an operator modifies its first argument."""
     return ops.writes(_overload(qualified_opname, overload)._schema.arguments[0])
 
 
@@ -269,7 +281,11 @@ def _overload(name: str, overload: str) -> Any:
 
 
 def to_out_variant(op_overload: OpOverload) -> tuple[Any, tuple[str, ...]]:
-    """The overload that writes to tensors that it is given, and the names of those. MissingOutVariantError if there is none."""
+    """Returns the out overload of an operator, and the names of its out arguments.
+
+    Raises:
+        MissingOutVariantError: if there is no such overload.
+    """
     found = ops.out_variant(op_overload)
     if found is None:
         raise ops.missing_out_variants([(op_overload, "to_out_variant()")])
@@ -280,12 +296,12 @@ def to_out_variant(op_overload: OpOverload) -> tuple[Any, tuple[str, ...]]:
 
 
 def filter_nodes(inputs: Iterable[Any]) -> Iterable[Node]:
-    """The nodes among arguments."""
+    """Yields the nodes among arguments."""
     return [item for item in inputs if isinstance(item, Node)]
 
 
 def get_node_tensor_specs(node: Node) -> list[TensorSpec]:
-    """What is known ahead of time of each tensor that a node yields."""
+    """Returns the specs of all tensors that a node yields."""
     spec = node.meta.get("spec")
     return [
         one for one in (spec if isinstance(spec, (tuple, list)) else [spec]) if isinstance(one, TensorSpec)
@@ -304,8 +320,10 @@ def collect_specs_from_nodes(
     do_assertion: bool = True,
     ignore_dynamic_unbound_tensor: bool = True,
 ) -> Iterator[TensorSpec]:
-    """The specs of nodes that need memory, each once unless `dedup` is false. `ignore_out_var_node` and `do_assertion` are of
-    no effect: a node of an out variant has here the spec of its result."""
+    """Yields the specs of nodes that need memory, without duplicates unless `dedup` is false.
+
+    `ignore_out_var_node` and `do_assertion` are ignored: the node of an out variant has the spec of its result.
+    """
     del ignore_out_var_node, do_assertion
     nodes = list(nodes)
     names = graph_signature.inputs_to_buffers if graph_signature else {}
@@ -331,7 +349,7 @@ def collect_specs_from_nodes(
 
 @dataclass
 class AllocationSpec:
-    """A tensor in a slot, and the byte of the slot at which it begins."""
+    """A tensor in a slot, and its offset in the slot in bytes."""
 
     offset: int
     spec: TensorSpec
@@ -339,7 +357,7 @@ class AllocationSpec:
 
 @dataclass
 class SharedObject:
-    """A slot that tensors take one after another, or side by side; from its first use to its last."""
+    """A slot that tensors use in sequence or next to each other, with the lifetime from its first to its last use."""
 
     idx: int
     offset: int
@@ -352,8 +370,12 @@ class SharedObject:
 def pick_shared_obj(
     shared_objects: list[SharedObject], spec: TensorSpec, allow_overlapping_allocations: bool = True
 ) -> SharedObject:
-    """The slot for a tensor, for algorithms of one's own: the smallest whose tensors are dead while it lives, or, if that is
-    allowed, one with room behind those that are not; else a new one, which is added. The tensor is put into it."""
+    """Selects the slot for a tensor, for custom planning algorithms, and adds the tensor to it.
+
+    The slot is the smallest one without a tensor of an overlapping lifetime. If overlapping allocations are allowed, a
+    slot with room after its live tensors is also suitable. If no slot is suitable, a new slot is appended to
+    `shared_objects`.
+    """
     size = spec.allocated_memory
     first, last = interval(spec)[:2]
 
@@ -385,22 +407,22 @@ def _calls(graph_module: GraphModule, kind: str) -> list[Node]:
 
 
 def get_cond_nodes(graph_module: GraphModule) -> list[Node]:
-    """The calls of `torch.cond`."""
+    """Returns the calls of `torch.cond`."""
     return _calls(graph_module, "cond")
 
 
 def get_while_nodes(graph_module: GraphModule) -> list[Node]:
-    """The calls of `while_loop`."""
+    """Returns the calls of `while_loop`."""
     return _calls(graph_module, "while_loop")
 
 
 def get_map_nodes(graph_module: GraphModule) -> list[Node]:
-    """The calls of `map`."""
+    """Returns the calls of `map`."""
     return _calls(graph_module, "map_impl")
 
 
 def get_scan_nodes(graph_module: GraphModule) -> list[Node]:
-    """The calls of `scan`."""
+    """Returns the calls of `scan`."""
     return _calls(graph_module, "scan")
 
 
@@ -419,13 +441,15 @@ _DATA_FILE = "_default_external_constant"
 def external_constants_pass(
     gm: GraphModule, gen_tag_fn: Callable[[Node], str | None] | None = None
 ) -> PassResult:
-    """Marks constants, which have specs already, for the data file that `gen_tag_fn` names; `to_executorch` writes them there.
-    `ExecutorchBackendConfig(external_constants=gen_tag_fn)` does it in one step."""
+    """Marks constants with specs for the data file that `gen_tag_fn` names; `to_executorch` writes them there.
+
+    `ExecutorchBackendConfig(external_constants=gen_tag_fn)` does it in one step.
+    """
     return _mark(gm, gen_tag_fn or (lambda node: _DATA_FILE))
 
 
 def external_mutable_weights_pass(gm: GraphModule, ep: ExportedProgram) -> PassResult:
-    """Marks parameters that have a gradient for a data file."""
+    """Marks parameters with a gradient for a data file."""
     signature, kind = ep.graph_signature, OutputKind.GRADIENT_TO_PARAMETER
     trained = {spec.target for spec in signature.output_specs if spec.kind is kind}
     names = {name for name, target in signature.inputs_to_parameters.items() if target in trained}
@@ -447,8 +471,10 @@ def _mark(gm: GraphModule, tag: Callable[[Node], str | None]) -> PassResult:
 def delegate_external_constants_pass_unlifted(
     module: torch.nn.Module, gen_tag_fn: Callable[[Node], str | None] | None = None
 ) -> PassResult:
-    """Marks the weights of a captured module (`ep.module()`) for the data files that `gen_tag_fn` names: once it is captured
-    again, with ``strict=True``, backends write them there."""
+    """Marks the weights of a captured module (`ep.module()`) for the data files that `gen_tag_fn` names.
+
+    Backends write the weights there after the module is captured again with ``strict=True``.
+    """
     modified = False
     for part in module.modules() if gen_tag_fn else ():
         for node in part.graph.find_nodes(op="get_attr") if isinstance(part, GraphModule) else ():
@@ -458,22 +484,22 @@ def delegate_external_constants_pass_unlifted(
 
 
 def remove_unused_parameters_pass(ep: ExportedProgram) -> ExportedProgram:
-    """Erases parameters that nothing reads, and their bytes; edits and returns the program."""
+    """Erases unused parameters and their storage. Modifies and returns the program."""
     drop_unused_constants(ep, {InputKind.PARAMETER})
     recompile(ep.graph_module)
     return ep
 
 
 class PruneEmptyTensorsPass(PassBase):
-    """Tensors without elements are no longer concatenated."""
+    """Removes tensors without elements from concatenations."""
 
     def remove_empty_tensors_from_cat(self, graph_module: GraphModule, cat_node: Node) -> None:
-        """Leaves one where all are empty. Programs of others put their own in this method's place."""
+        """Removes them from one `cat`; keeps one if all are empty. Subclasses may override this method."""
         kept = [part for part in nodes_arg(cat_node) if 0 not in part.meta["val"].shape]
         cat_node.args = (kept or nodes_arg(cat_node)[:1], *cat_node.args[1:])
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """Edits the graph."""
+        """Transforms the graph."""
         for node in list(graph_module.graph.nodes):
             if node.target == torch.ops.aten.cat.default:
                 self.remove_empty_tensors_from_cat(graph_module, node)
@@ -483,10 +509,10 @@ class PruneEmptyTensorsPass(PassBase):
 
 
 class FoldRedundantDequantizeQuantizePass(PassBase):
-    """What is quantized again as it was before is not."""
+    """Removes a dequantize that is followed by a quantize with the same parameters."""
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """Edits the graph."""
+        """Transforms the graph."""
         from torchette.compat.transforms import RemoveCloneOpsTransform
 
         fold = RemoveCloneOpsTransform()
@@ -494,7 +520,7 @@ class FoldRedundantDequantizeQuantizePass(PassBase):
         return fold.call(graph_module)
 
 
-# ---- exir.memory: calls of these in a graph stand for memory ----
+# ---- exir.memory: calls of these functions in a graph represent memory ----
 
 
 def alloc(spec: tuple[Sequence[int], torch.dtype] | list[tuple[Sequence[int], torch.dtype]]) -> Any:
@@ -505,11 +531,11 @@ def alloc(spec: tuple[Sequence[int], torch.dtype] | list[tuple[Sequence[int], to
 
 
 def free(spec: TensorSpec) -> None:
-    """Does nothing: a call of it marks the end of a tensor's life."""
+    """Does nothing. A call marks the end of a tensor's lifetime."""
 
 
 def view(base: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
-    """Returns `base` in another shape, in the same memory."""
+    """Returns `base` with another shape, in the same memory."""
     return base.view(size)
 
 
@@ -528,7 +554,7 @@ def edge_to_executorch_passes(
     return [to_torch_operators, *passes]
 
 
-# Operators that Edge programs call in torch's spelling.
+# Operators that Edge programs call by torch's names.
 DISALLOW_LIST = [
     torch.ops.aten._assert_scalar.default,
     torch.ops.aten._assert_async.msg,
@@ -537,7 +563,9 @@ DISALLOW_LIST = [
 
 
 def should_lower_to_edge(op: object) -> bool:
-    """Whether `OpReplacePass` replaces calls of an operator: those of torch's overloads that are not in DISALLOW_LIST."""
+    """Whether `OpReplacePass` replaces calls of an operator: those of torch's overloads that are not in
+    DISALLOW_LIST.
+    """
     return isinstance(op, OpOverload) and op not in DISALLOW_LIST
 
 
@@ -557,11 +585,13 @@ class OpReplacePass(ExportPass):
 
 
 class DuplicateDequantNodePass(PassBase):
-    """Each user of a dequantized value receives its own dequantize call. A backend can then match dequantize, operator and
-    quantize as one pattern."""
+    """Duplicates dequantize calls, so that each user of a dequantized value reads a separate call.
+
+    A backend can then match dequantize, operator and quantize as one pattern.
+    """
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """Edits the graph."""
+        """Transforms the graph."""
         graph = graph_module.graph
         found = [node for node in graph.nodes if "dequantize_per_tensor." in str(node.target)]
         shared = [(node, user) for node in found for user in list(node.users)[1:]]
@@ -576,22 +606,22 @@ class DuplicateDequantNodePass(PassBase):
 def replace_quantized_partition_with_op(
     graph_module: GraphModule, partition: SourcePartition, replacement_op: Callable[..., Any]
 ) -> tuple[Node, list[Node], list[Node]]:
-    """Replaces a part of the model, with the dequantize calls before it and the quantize calls after it, by one operator.
+    """Replaces a partition, with the dequantize calls before it and the quantize calls after it, by one operator.
 
     The operator's arguments are the inputs of the replaced nodes, in the order of their use.
 
     Returns:
-        The new call, and the dequantize and quantize nodes that it replaces.
+        The new call, and the replaced dequantize and quantize nodes.
 
     Raises:
-        ValueError: no dequantize call feeds the part, or no quantize call reads it.
+        ValueError: if no dequantize call feeds the partition, or no quantize call reads it.
     """
     inside = set(partition.nodes)
     order = {node: place for place, node in enumerate(graph_module.graph.nodes)}
     nodes = sorted(inside, key=order.__getitem__)
     inputs = dict.fromkeys(one for node in nodes for one in node.all_input_nodes if one not in inside)
     users = dict.fromkeys(one for node in nodes for one in node.users if one not in inside)
-    # A quantize call, or one behind an activation.
+    # A quantize call, possibly after an activation.
     behind = dict.fromkeys(user for one in users for user in (one, *one.users))
     before = [one for one in inputs if "dequantize_per_tensor." in str(one.target)]
     after = [one for one in behind if ".quantize_per_tensor." in f".{one.target}"]

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a program and rules that select nodes. Out: the program with the values of these nodes as further outputs, and a table of
-# what torch and the runtime compute for them.
-"""The names of ExecuTorch's devtools.intermediate_output_tap. Outputs are whole tensors here: `strip_taps_` has nothing to do, and
-`compare_aot_runtime_dataframe` reduces the tensors of both sides."""
+# In: a program, and rules that select nodes. Out: the program with the values of these nodes as additional outputs, and
+# a table that compares their values in torch and in the runtime.
+"""The names of ExecuTorch's devtools.intermediate_output_tap.
+
+The additional outputs are complete tensors: `strip_taps_` has no effect, and `compare_aot_runtime_dataframe` computes
+the statistics of both sides.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ class StatReducer:
     """The statistics of a tensor in a table.
 
     Attributes:
-        name: of the reducer.
-        fields: names of its statistics; none for the whole tensor.
-        eager: tensor -> the statistics, a tensor of one dimension.
+        name: the name of the reducer.
+        fields: the names of its statistics; empty for the complete tensor.
+        eager: a function from a tensor to its statistics, a tensor of one dimension.
     """
 
     name: str
@@ -65,23 +68,29 @@ TapRule: TypeAlias = tuple[NodeSelector, "str | StatReducer"]
 
 
 def get_reducer(name_or_reducer: str | StatReducer) -> StatReducer:
-    """Returns a reducer by its name. ValueError if there is none."""
+    """Returns a reducer by its name.
+
+    Raises:
+        ValueError: if there is none.
+    """
     if isinstance(name_or_reducer, StatReducer):
         return name_or_reducer
     if name_or_reducer not in _REDUCERS:
-        raise ValueError(f"there is no reducer {name_or_reducer!r}; there are {', '.join(_REDUCERS)}")
+        raise ValueError(
+            f"there is no reducer {name_or_reducer!r}; available reducers: {', '.join(_REDUCERS)}"
+        )
     return _REDUCERS[name_or_reducer]
 
 
 @dataclass(frozen=True)
 class TapSpec:
-    """A value that a program returns in addition.
+    """A value that a program returns as an additional output.
 
     Attributes:
         node_name, op_target: the node and its operator.
-        output_index: among the flat outputs.
-        reducer_name, fields: of the statistics in a table.
-        stack_trace, module_path, module_class: its origin in the model; None if it is unknown.
+        output_index: the index among the flat outputs.
+        reducer_name, fields: the statistics in a table.
+        stack_trace, module_path, module_class: the origin in the model; None if unknown.
         reducer: the reducer of this name.
     """
 
@@ -100,17 +109,17 @@ class TapSpec:
 
 
 def select_all_call_function(exclude: tuple[str, ...] = ("getitem",)) -> NodeSelector:
-    """Selects all calls, but those of functions named in `exclude`."""
+    """Selects all calls except those of functions named in `exclude`."""
     return lambda node: node.op == "call_function" and getattr(node.target, "__name__", "") not in exclude
 
 
 def select_by_op_type(*op_targets: str) -> NodeSelector:
-    """Selects calls of operators by the end of the name: ``linear.default`` or ``aten.linear.default``."""
+    """Selects calls of operators by a suffix of the name: ``linear.default`` or ``aten.linear.default``."""
     return lambda node: node.op == "call_function" and str(node.target).endswith(op_targets)
 
 
 def _modules(node: Node) -> list[tuple[str, str]]:
-    """The path and the class name of each module that a node is in, the outermost first."""
+    """Returns the path and class name of each module that contains a node, the outermost first."""
     stack = (node.meta.get("nn_module_stack") or {}).values()
     return [
         (path, (kind if isinstance(kind, str) else kind.__name__).rpartition(".")[2]) for path, kind in stack
@@ -128,14 +137,14 @@ def _select_in_module(wanted: Callable[[tuple[str, str]], bool], output_only: bo
 
 
 def select_by_module_path(*patterns: str, output_only: bool = True) -> NodeSelector:
-    """Selects calls in modules by shell patterns of the path; with `output_only`, values that leave the module."""
+    """Selects calls by shell patterns of the module path; with `output_only`, only the outputs of the module."""
     return _select_in_module(
         lambda module: any(fnmatch.fnmatchcase(module[0], pattern) for pattern in patterns), output_only
     )
 
 
 def select_by_module_class(*class_names: str, output_only: bool = True) -> NodeSelector:
-    """Selects calls in modules of these classes; with `output_only`, values that leave the module."""
+    """Selects calls by the class of their module; with `output_only`, only the outputs of the module."""
     return _select_in_module(lambda module: module[1] in class_names, output_only)
 
 
@@ -164,19 +173,20 @@ def tap_intermediate_outputs_(
     max_taps: int | None = None,
     error_on_empty: bool = True,
 ) -> tuple[ExportedProgram, list[TapSpec]]:
-    """Makes values of a program further outputs, in place.
+    """Adds intermediate values to the outputs of a program, in place.
 
     Args:
-        rules: pairs of a selector and a reducer, or one pair; the first that selects a node counts. By default the STATS of
-            all calls.
-        max_taps: how many values at most.
-        error_on_empty: whether it is an error that no node is selected.
+        ep: the program.
+        rules: pairs of a selector and a reducer, or one pair. For each node, the first matching rule applies. The
+            default is STATS for all calls.
+        max_taps: maximum number of values.
+        error_on_empty: whether to raise an error if no node is selected.
 
     Returns:
         The program, and the taps in the order of the graph.
 
     Raises:
-        ValueError: no node is selected, or there is no such reducer.
+        ValueError: if no node is selected, or if a reducer does not exist.
     """
     given = [(select_all_call_function(), STATS)] if rules is None else rules
     pairs: list[Any] = [given] if isinstance(given, tuple) and callable(given[0]) else list(given)
@@ -220,7 +230,7 @@ def _tap(node: Node, index: int, reducer: StatReducer) -> TapSpec:
 
 
 def strip_taps_(edge_manager: object) -> None:
-    """Does nothing: the taps of `tap_intermediate_outputs_` are plain outputs."""
+    """Does nothing, because the taps of `tap_intermediate_outputs_` are ordinary outputs."""
 
 
 def tap_compare(
@@ -231,19 +241,19 @@ def tap_compare(
     rules: Sequence[TapRule] | TapRule | None = None,
     error_on_empty: bool = True,
 ) -> tuple[Any, list[TapSpec]]:
-    """Compares what torch and the runtime compute inside of a model.
+    """Compares intermediate values of a model in torch and in the runtime.
 
     Args:
-        model: in eval mode.
+        model: a module in eval mode.
         example_inputs: positional arguments of the model.
         partitioner: partitioners for `to_edge_transform_and_lower`.
-        rules, error_on_empty: as for `tap_intermediate_outputs_`.
+        rules, error_on_empty: see `tap_intermediate_outputs_`.
 
     Returns:
         The DataFrame of `compare_aot_runtime_dataframe`, and the taps.
 
     Raises:
-        MissingPackageError: pandas is not installed.
+        MissingPackageError: if pandas is not installed.
     """
     program, specs = tap_intermediate_outputs_(
         copy_program(torch.export.export(model, example_inputs)), rules, error_on_empty=error_on_empty
@@ -259,14 +269,20 @@ def tap_compare(
 def compare_aot_runtime_dataframe(
     specs: Iterable[TapSpec], aot_flat: Sequence[Any], rt_flat: Sequence[Any]
 ) -> Any:
-    """Returns a DataFrame with a row for each tap: its place, and for each field of its reducer the number of both sides; for a
-    whole tensor the ratio of signal and noise in dB, and the counts of elements.
+    """Compares taps in a table with one row for each tap.
+
+    The columns contain the location and the statistics of the tap's reducer on both sides. For complete tensors, they
+    contain the signal-to-noise ratio in dB and the element counts.
 
     Args:
+        specs: the taps.
         aot_flat, rt_flat: the flat outputs of torch and of the runtime.
 
+    Returns:
+        A pandas.DataFrame.
+
     Raises:
-        MissingPackageError: pandas is not installed.
+        MissingPackageError: if pandas is not installed.
     """
     columns = ("node_name", "module_path", "module_class", "op_target", "reducer_name", "output_index")
     rows = []

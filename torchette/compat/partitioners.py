@@ -38,14 +38,14 @@ from torchette.packages import require
 
 
 class AllNodePartitioner(Partitioner):
-    """Gives every node, and all weights, to one backend."""
+    """Delegates all nodes and weights to one backend."""
 
     def __init__(self, backend_id: str, compile_specs: list[CompileSpec]) -> None:
         super().__init__()
         self.delegation_spec = DelegationSpec(backend_id, compile_specs)
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tag everything but the user's inputs and the output."""
+        """Tags all nodes except user inputs and the output."""
         tag = self.delegation_spec.backend_id
         specs = {spec.arg.name: spec for spec in exported_program.graph_signature.input_specs}
         for node in exported_program.graph.nodes:
@@ -60,10 +60,15 @@ def generate_partitions_from_list_of_nodes(
     pattern_list: Sequence[Sequence[Node]] | None = None,
     op_support: OperatorSupportBase | None = None,
 ) -> list[Partition]:
-    """The largest groups of the given nodes, and of those that `op_support` accepts, that single calls can replace."""
+    """Groups the given nodes, and the nodes that `op_support` accepts, into the largest partitions that single calls
+    can replace.
+
+    Raises:
+        DelegationError: if neither nodes nor a support is given.
+    """
     if pattern_list is None and op_support is None:
         raise DelegationError(
-            "neither nodes nor an OperatorSupportBase is given, so nothing can be grouped",
+            "expected nodes or an OperatorSupportBase; neither is given",
             code="bad-partition",
         )
     given = {node for nodes in pattern_list or () for node in nodes}
@@ -93,7 +98,7 @@ def generate_pattern_op_partitions(
     op_support: OperatorSupportBase | None = None,
     ignore_literals: bool = False,
 ) -> list[Partition]:
-    """As `generate_partitions_from_list_of_nodes`, with all nodes besides that match one of the patterns."""
+    """Like `generate_partitions_from_list_of_nodes`, but also includes nodes that match one of the patterns."""
     found = [list(nodes) for nodes in partitions_list or ()]
     for pattern in patterns or ():
         for match in SubgraphMatcher(pattern, ignore_literals=ignore_literals).match(graph_module.graph):
@@ -105,12 +110,17 @@ def generate_pattern_op_partitions(
 
 
 class GroupBasedPartitioner(CapabilityBasedPartitioner):
-    """Proposes partitions of what `operator_support` accepts, as few as there can be, and keeps given groups of nodes whole.
+    """Proposes partitions of the nodes that `operator_support` accepts, as few as possible. Keeps node groups together.
 
     Args:
-        allows_single_node_partition, non_compute_ops, allowed_single_node_partition_ops: as for torch's
+        graph_module: the graph.
+        operator_support: decides which nodes are supported.
+        allows_single_node_partition, non_compute_ops, allowed_single_node_partition_ops: see torch's
             `CapabilityBasedPartitioner`.
-        node_groups: nodes that stay together. ValueError where a node is in two of them.
+        node_groups: groups of nodes that stay in one partition.
+
+    Raises:
+        ValueError: if a node is in two groups.
     """
 
     def __init__(
@@ -134,7 +144,7 @@ class GroupBasedPartitioner(CapabilityBasedPartitioner):
                 self._group[node] = number
 
     def propose_partitions(self) -> list[Partition]:
-        """The partitions. A group that would be divided among them is one by itself."""
+        """Returns the partitions. A group that would be divided becomes a separate partition."""
         nodes = [node for node in self.graph_module.graph.nodes if node.op not in ("placeholder", "output")]
         submodules = dict(self.graph_module.named_modules())
         tags: dict[Node, str] = {}
@@ -171,12 +181,12 @@ class GroupBasedPartitioner(CapabilityBasedPartitioner):
 
 
 def get_delegates(graph: Graph) -> list[Node]:
-    """The attributes that stand for what backends have taken."""
+    """Returns the get_attr nodes of lowered modules."""
     return [node.args[0] for node in graph.nodes if is_delegate_call(node)]
 
 
 def get_lowered_submodules(graph_module: GraphModule) -> list[tuple[str, LoweredBackendModule, Node]]:
-    """Of each call of a backend: the attribute's name, the module, and the attribute's node."""
+    """Returns, for each delegate call: the attribute's name, the lowered module, and the get_attr node."""
     return [
         (str(node.target), getattr(graph_module, str(node.target)), node)
         for node in get_delegates(graph_module.graph)
@@ -184,18 +194,18 @@ def get_lowered_submodules(graph_module: GraphModule) -> list[tuple[str, Lowered
 
 
 def get_lowered_backend_modules(graph_module: GraphModule) -> list[LoweredBackendModule]:
-    """What backends have taken of a graph."""
+    """Returns the lowered modules of a graph."""
     return [module for _, module, _ in get_lowered_submodules(graph_module)]
 
 
 def is_lowered_module(obj: object) -> bool:
-    """Whether it is a part that a backend has taken."""
+    """Whether an object is a lowered module."""
     return isinstance(obj, LoweredBackendModule)
 
 
 @dataclass
 class DelegationBreakdown:
-    """How many calls of an operator backends have taken, and how many not."""
+    """The numbers of delegated and non-delegated calls of an operator."""
 
     op_type: str = ""
     delegated: int = 0
@@ -204,7 +214,7 @@ class DelegationBreakdown:
 
 @dataclass
 class DelegationInfo:
-    """How many calls backends have taken of a graph, in all and by operator."""
+    """The counts of delegated and non-delegated calls of a graph, in total and by operator."""
 
     num_delegated_subgraphs: int
     num_delegated_nodes: int
@@ -212,7 +222,7 @@ class DelegationInfo:
     delegation_by_operator: dict[str, DelegationBreakdown]
 
     def get_summary(self) -> str:
-        """The sums, a line each."""
+        """Returns the totals, one per line."""
         return (
             f"Total delegated subgraphs: {self.num_delegated_subgraphs}\n"
             f"Number of delegated nodes: {self.num_delegated_nodes}\n"
@@ -220,7 +230,7 @@ class DelegationInfo:
         )
 
     def get_operator_delegation_dataframe(self) -> Any:
-        """A pandas.DataFrame with a row for each operator, by name, and one for all."""
+        """Returns a pandas.DataFrame with one row for each operator, by name, and one row for the total."""
         pandas = require("pandas", "get_operator_delegation_dataframe")
         entries = [self.delegation_by_operator[op] for op in sorted(self.delegation_by_operator)]
         entries.append(DelegationBreakdown("Total", self.num_delegated_nodes, self.num_non_delegated_nodes))
@@ -229,7 +239,7 @@ class DelegationInfo:
 
 
 def get_delegation_info(graph_module: GraphModule) -> DelegationInfo:
-    """What backends have taken of a lowered graph; for reasons see `EdgeProgramManager.delegation`."""
+    """Counts the delegated calls of a lowered graph. `EdgeProgramManager.delegation` also lists the reasons."""
     by_operator: dict[str, DelegationBreakdown] = {}
     counts = [0, 0]
 
@@ -251,7 +261,7 @@ def get_delegation_info(graph_module: GraphModule) -> DelegationInfo:
 
 
 def print_delegation_info(graph_module: GraphModule) -> None:
-    """Print what `get_delegation_info` finds: the sums, and a table."""
+    """Prints the result of `get_delegation_info`: the totals, and a table by operator."""
     info = get_delegation_info(graph_module)
     print(info.get_summary())
     for op in sorted(info.delegation_by_operator):
@@ -260,7 +270,7 @@ def print_delegation_info(graph_module: GraphModule) -> None:
 
 
 def get_non_lowered_nodes(graph: Graph) -> list[Node]:
-    """The calls that run on the portable kernels."""
+    """Returns the calls that run on the portable kernels."""
     return [
         node
         for node in graph.nodes
@@ -271,7 +281,7 @@ def get_non_lowered_nodes(graph: Graph) -> list[Node]:
 
 
 def format_delegated_graph(graph_module: GraphModule) -> str:
-    """The graph as text, with the graph of every delegate below its call."""
+    """Formats a graph as text, with the graph of each delegate below its call."""
     lines = []
     for node in graph_module.graph.nodes:
         lines.append(str(node.format_node()))
@@ -283,12 +293,12 @@ def format_delegated_graph(graph_module: GraphModule) -> str:
 
 
 def print_delegated_graph(graph_module: GraphModule) -> None:
-    """Print what `format_delegated_graph` gives."""
+    """Prints the result of `format_delegated_graph`."""
     print(format_delegated_graph(graph_module))
 
 
 def get_delegated_payload(graph_module: GraphModule) -> dict[str, tuple[str, list[CompileSpec], bytes]]:
-    """By the name of the attribute that the graph calls: backend, options, and what the backend has made of its part."""
+    """Returns attribute name -> (backend, options, payload) for all delegates of a graph."""
     return {
         name: (module.backend_id, module.compile_specs, module.processed_bytes)
         for name, module, _ in get_lowered_submodules(graph_module)
@@ -296,7 +306,7 @@ def get_delegated_payload(graph_module: GraphModule) -> dict[str, tuple[str, lis
 
 
 def is_identical_graph(graph_left: GraphModule, graph_right: GraphModule) -> bool:
-    """Whether two graphs call the same operators with the same arguments in the same order; names may differ."""
+    """Whether two graphs call the same operators with the same arguments in the same order. Names may differ."""
     left, right = list(graph_left.graph.nodes), list(graph_right.graph.nodes)
     if len(left) != len(right):
         return False
@@ -314,15 +324,15 @@ def is_identical_graph(graph_left: GraphModule, graph_right: GraphModule) -> boo
 
 
 def is_shape_dynamic(node: Node) -> bool:
-    """Whether a dimension of a node's result is known only at run time."""
+    """Whether a dimension of a node's result is dynamic."""
     return any(isinstance(size, torch.SymInt) for size in getattr(node.meta.get("val"), "shape", ()))
 
 
 class DelegateMappingBuilder:
-    """Collects instruction of a backend -> debug handles, for `PreprocessResult.debug_handle_map`.
+    """Maps the instructions of a backend to debug handles, for `PreprocessResult.debug_handle_map`.
 
     Args:
-        generated_identifiers: number the instructions from 0, rather than have them named.
+        generated_identifiers: whether to number the instructions from 0 instead of naming them.
     """
 
     def __init__(self, generated_identifiers: bool = False) -> None:
@@ -330,7 +340,7 @@ class DelegateMappingBuilder:
         self._handles: dict[Any, tuple[int, ...]] = {}
 
     def get_delegate_mapping(self) -> dict[Any, tuple[int, ...]]:
-        """What was collected."""
+        """Returns the map."""
         return dict(self._handles)
 
     def insert_delegate_mapping_entry(
@@ -339,18 +349,28 @@ class DelegateMappingBuilder:
         handles: int | Sequence[int | None] | None = None,
         identifier: int | str | None = None,
     ) -> int | str:
-        """Add an instruction that comes from nodes, or from debug handles; returns its identifier.
+        """Adds an instruction that implements nodes or debug handles.
+
+        Args:
+            nodes: the nodes; exclusive with `handles`.
+            handles: the debug handles; exclusive with `nodes`.
+            identifier: the identifier of the instruction; required unless identifiers are generated.
+
+        Returns:
+            The identifier.
 
         Raises:
-            ValueError: an identifier that is given twice or where they are generated, both or neither of nodes and
-                handles, or no debug handle at all.
+            ValueError: if the identifier is a duplicate, or given although identifiers are generated; if both or
+                neither of nodes and handles are given; or if no node has a debug handle.
         """
         if (identifier is not None) == self._generated:
-            raise ValueError("an identifier is given if and only if they are not generated")
+            raise ValueError(
+                "an identifier is required if identifiers are not generated, and not accepted otherwise"
+            )
         if identifier in self._handles:
-            raise ValueError(f"the identifier {identifier!r} is there already")
+            raise ValueError(f"the identifier {identifier!r} already exists")
         if (nodes is None) == (handles is None):
-            raise ValueError("give either nodes or handles")
+            raise ValueError("pass either nodes or handles")
         if nodes is not None:
             sources = [nodes] if isinstance(nodes, Node) else nodes
             handles = [node.meta.get("debug_handle") for node in sources]
@@ -364,31 +384,31 @@ class DelegateMappingBuilder:
 
 
 class WhyNoPartition:
-    """Records why nodes are left out, for the delegation report and, if it listens, a logger."""
+    """Records the reasons why nodes are not delegated, for the delegation report and optionally for a logger."""
 
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger
 
     def __call__(self, node: Node, reason: str) -> None:
-        """Record it."""
+        """Records a reason."""
         reject(node, reason)
         if self._logger is not None:
             self._logger.debug("%s: %s", node, reason)
 
 
 class WhyNoPartitionReporter:
-    """Collects why nodes are left out, one reason for each node, and prints them as a table."""
+    """Collects one reason for each node that is not delegated, and prints them as a table."""
 
     def __init__(self) -> None:
         self._reasons: dict[Node, str] = {}
 
     def report_reject(self, node: Node, reason: str) -> None:
-        """Records the reason, also for the delegation report. A second reason of a node is ignored in the table."""
+        """Records a reason, also for the delegation report. The table ignores further reasons of the same node."""
         reject(node, reason)
         self._reasons.setdefault(node, reason)
 
     def get_table_report(self) -> str:
-        """One line for each node: its name, its operator, the function of the model that it comes from, and the reason."""
+        """Returns one line for each node: name, operator, the model's function, and reason."""
         if not self._reasons:
             return "No nodes rejected."
         rows = [("Node name", "Target", "Torch func", "Reason")]
@@ -399,12 +419,12 @@ class WhyNoPartitionReporter:
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
     def wrap_check(self, operator_support: OperatorSupportBase, message: str) -> OperatorSupportBase:
-        """Returns a support that decides as the given one, and records `message` for each node that it rejects."""
+        """Wraps a support: the result makes the same decisions and records `message` for each rejected node."""
         return ReportRejected(operator_support, self, message)
 
 
 class ReportRejected(OperatorSupportBase):
-    """Decides as another support and reports each rejected node; see `WhyNoPartitionReporter.wrap_check`."""
+    """Makes the decisions of another support and reports rejected nodes; see `WhyNoPartitionReporter.wrap_check`."""
 
     def __init__(
         self, operator_support: OperatorSupportBase, reporter: WhyNoPartitionReporter, message: str
@@ -419,7 +439,7 @@ class ReportRejected(OperatorSupportBase):
         return False
 
 
-# ---- a partitioner made of one rule for each operator ----
+# ---- a partitioner with one rule for each operator ----
 
 
 def format_target_name(target_name: str) -> str:
@@ -442,19 +462,19 @@ class PartitionerConfig(ABC):
 
     @abstractmethod
     def get_original_aten(self) -> torch._ops.OpOverload | None:
-        """The operator that must not be decomposed before the backend sees it; None if there is none."""
+        """Returns the operator that must not be decomposed before partitioning, or None."""
 
     @abstractmethod
     def get_partition(self, node: Node, ep: ExportedProgram) -> list[Node]:
-        """Returns the node and the nodes that go to the backend together with it."""
+        """Returns the node and the nodes that are delegated together with it."""
 
 
 class ConfigerationBasedPartitioner(Partitioner):
-    """Tags the calls that its rules accept for one backend; adjacent calls become one partition.
+    """Tags the calls that its rules accept for one backend. Adjacent calls become one partition.
 
     Args:
         delegation_spec: the backend and its options.
-        partitioner_configs: classes of `PartitionerConfig`, or objects of them, one for each operator.
+        partitioner_configs: subclasses or instances of `PartitionerConfig`, one for each operator.
     """
 
     def __init__(
@@ -475,7 +495,7 @@ class ConfigerationBasedPartitioner(Partitioner):
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
-        """The operators that the rules want whole, and a filter that asks the rule of a node."""
+        """Returns the operators that must not be decomposed, and a filter that applies the rule of a node."""
         wanted = [rule.get_original_aten() for rule in self.target_partitioner_configs.values()]
 
         def accepts(node: Node) -> bool:
@@ -485,7 +505,7 @@ class ConfigerationBasedPartitioner(Partitioner):
         return [op for op in wanted if op is not None], accepts
 
     def get_matched_nodes_from_configs(self, ep: ExportedProgram) -> list[list[Node]]:
-        """For each call that a rule accepts: the nodes that `get_partition` returns."""
+        """Returns the nodes of `get_partition` for each accepted call."""
         found = []
         for node in ep.graph.nodes:
             rule = self._rule(node)
@@ -494,7 +514,7 @@ class ConfigerationBasedPartitioner(Partitioner):
         return found
 
     def generate_partitions(self, ep: ExportedProgram) -> list[Partition]:
-        """The largest groups of accepted nodes that single calls can replace."""
+        """Returns the largest partitions of accepted nodes that single calls can replace."""
         return generate_partitions_from_list_of_nodes(
             ep.graph_module, self.get_matched_nodes_from_configs(ep)
         )

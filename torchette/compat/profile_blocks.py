@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the bytes of a dump of profile blocks, from torchette/devtools/profile_blocks.py or from ExecuTorch's runtime. Out: events
-# over the repetitions of each block, as tables and as a Chrome trace.
+# In: the bytes of a dump of profile blocks from torchette/devtools/profile_blocks.py or ExecuTorch's runtime. Out:
+# events with the repetitions of each block, as tables and as a Chrome trace.
 """The names of ExecuTorch's modules profiler.parse_profiler_results and profiler.profiler_results_cli."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torchette.errors import FormatError
 
 
 class TimeScale(Enum):
-    """The unit of the times in a dump. Times are returned in milliseconds, but cycles stay cycles."""
+    """The unit of the times in a dump. Times are converted to milliseconds; cycles are not converted."""
 
     TIME_IN_NS = 0
     TIME_IN_US = 1
@@ -39,7 +39,7 @@ _PER_MILLISECOND = {TimeScale.TIME_IN_NS: 1_000_000, TimeScale.TIME_IN_US: 1000}
 
 @dataclass
 class ProfileEvent:
-    """An event of a block, with its begin and duration in each repetition of the block."""
+    """An event of a block, with its start time and duration in each repetition of the block."""
 
     name: str
     ts: list[float]
@@ -51,7 +51,7 @@ class ProfileEvent:
 
 @dataclass
 class ProfileEventFrameworkTax:
-    """The share of an execution, in percent, that is not spent in kernels and delegates; one value for each repetition."""
+    """The percentage of an execution outside of kernels and delegates; one value for each repetition."""
 
     exec_time: list[float]
     kernel_and_delegate_time: list[float]
@@ -60,7 +60,7 @@ class ProfileEventFrameworkTax:
 
 @dataclass
 class MemEvent:
-    """The bytes that a block took from an allocator."""
+    """The bytes that a block allocated from an allocator."""
 
     allocator_name: str
     total_allocations_done: int
@@ -71,17 +71,17 @@ def deserialize_profile_results(
 ) -> tuple[dict[str, list[ProfileEvent]], dict[str, list[MemEvent]]]:
     """Reads a dump.
 
-    Blocks of one name are repetitions of the same code: they become one entry.
+    Blocks with the same name are repetitions of the same code and become one entry.
 
     Args:
         buff: the bytes of the dump.
         time_scale: the unit of its times.
 
     Returns:
-        By the name of a block: its events, and the bytes taken from each allocator in its first repetition.
+        Block name -> its events, and block name -> the bytes from each allocator in the first repetition.
 
     Raises:
-        FormatError: the dump is damaged or has another version, or repetitions of a block have different events.
+        FormatError: if the dump is damaged, has another version, or has repetitions of a block with different events.
     """
     blocks: dict[str, list[ProfileEvent]] = {}
     memory: dict[str, list[MemEvent]] = {}
@@ -143,8 +143,10 @@ def _text(name: bytes) -> str:
 def profile_table(
     profile_data: Mapping[str, Sequence[ProfileEvent]], model_buffer: bytes | None = None
 ) -> list[Table]:
-    """Returns a table for each block: a row for each event, with a column for each repetition. `model_buffer` is ignored:
-    `torchette profile` shows the lines of the model."""
+    """Returns a table for each block, with a row for each event and a column for each repetition.
+
+    `model_buffer` is ignored; `torchette profile` prints the lines of the model.
+    """
     del model_buffer
     return [
         Table(
@@ -165,7 +167,7 @@ def profile_table(
 
 
 def mem_profile_table(mem_allocations: Mapping[str, Sequence[MemEvent]]) -> list[Table]:
-    """Returns a table for each block: the bytes that it took from each allocator."""
+    """Returns a table for each block with the bytes that it allocated from each allocator."""
     columns = ("Allocator name", "Total size of allocations done")
     return [
         Table(
@@ -180,8 +182,10 @@ def mem_profile_table(mem_allocations: Mapping[str, Sequence[MemEvent]]) -> list
 def profile_aggregate_framework_tax(
     prof_data: Mapping[str, Sequence[ProfileEvent]],
 ) -> dict[str, ProfileEventFrameworkTax]:
-    """By the name of a block: the share of its executions that is not spent in kernels and delegates. Blocks without an
-    execution are left out."""
+    """Returns block name -> the percentage of its executions outside of kernels and delegates.
+
+    Blocks without an execution are omitted.
+    """
     found = {}
     for name, events in prof_data.items():
         whole = next((event.duration for event in events if "Method::execute" in event.name), [])
@@ -223,8 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line of ExecuTorch's `profiler.profiler_results_cli`."""
     parser = argparse.ArgumentParser("profiler_results_cli", description=main.__doc__)
     parser.add_argument("--prof_results_bin", required=True, help="a file with the bytes of a dump")
-    parser.add_argument("--model_path", help="ignored; torchette profile shows the lines of a model")
-    parser.add_argument("--chrome_json_path", help="the file of a trace for chrome://tracing to write")
+    parser.add_argument("--model_path", help="ignored; torchette profile prints the lines of a model")
+    parser.add_argument("--chrome_json_path", help="output file of a trace for chrome://tracing")
     given = parser.parse_args(arguments)
     events, memory = deserialize_profile_results(Path(given.prof_results_bin).read_bytes())
     tables = [*profile_table(events), *profile_framework_tax_table(profile_aggregate_framework_tax(events))]
@@ -236,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _trace(prof_data: Mapping[str, Sequence[ProfileEvent]]) -> list[dict[str, object]]:
-    """The events as Chrome's trace format has them, in microseconds."""
+    """Converts the events to Chrome's trace format, in microseconds."""
     return [
         {
             "name": f"{name}:{event.name}", "cat": "cpu_op", "ph": "X", "pid": 0, "tid": 0,

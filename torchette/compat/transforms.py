@@ -31,7 +31,7 @@ aten, edge = torch.ops.aten, exir_ops.edge.aten
 
 
 def get_shape(input_node: Node) -> list[Any]:
-    """The sizes of what a node yields."""
+    """Returns the sizes of a node's result."""
     value = input_node.meta.get("val")
     return list((getattr(_owner(input_node), str(input_node.target)) if value is None else value).shape)
 
@@ -41,17 +41,17 @@ def _owner(node: Node) -> Any:
 
 
 def is_get_attr_node(node: Node) -> bool:
-    """Whether a node names an attribute of its module."""
+    """Whether a node is a get_attr node."""
     return node.op == "get_attr"
 
 
 def is_param_node(exp_prog: ExportedProgram, node: Node) -> bool:
-    """Whether a node stands for a stored tensor: a parameter, a buffer, a constant or an attribute."""
+    """Whether a node represents a stored tensor: a parameter, a buffer, a constant or an attribute."""
     return node.op == "get_attr" or _spec(exp_prog, node) is not None
 
 
 def get_param_tensor(exp_prog: ExportedProgram, node: Node | None) -> torch.Tensor | None:
-    """The stored tensor that a node stands for; None where it is none."""
+    """Returns the stored tensor of a node, or None."""
     if node is not None and node.op == "get_attr":
         result: torch.Tensor | None = getattr(_owner(node), str(node.target))
         return result
@@ -60,11 +60,15 @@ def get_param_tensor(exp_prog: ExportedProgram, node: Node | None) -> torch.Tens
 
 
 def set_param_tensor(exp_prog: ExportedProgram, node: Node, tensor: torch.Tensor) -> None:
-    """Store another tensor for a node. RuntimeError where it stands for none."""
+    """Replaces the stored tensor of a node.
+
+    Raises:
+        RuntimeError: if the node does not represent a stored tensor.
+    """
     if node.op == "get_attr":
         setattr(_owner(node), str(node.target), tensor)
     elif _spec(exp_prog, node) is None:
-        raise RuntimeError(f"{node} stands for no stored tensor")
+        raise RuntimeError(f"{node} does not represent a stored tensor")
     else:
         replace_constant(exp_prog, node, tensor)
 
@@ -75,7 +79,7 @@ def _spec(program: ExportedProgram, node: Node) -> InputSpec | None:
 
 
 def _legal(name: str) -> str:
-    """The name as torch.fx spells it."""
+    """Converts a name to an identifier of torch.fx."""
     name = re.sub("[^0-9a-zA-Z_]+", "_", name)
     return f"_{name}" if name[0].isdigit() else name
 
@@ -106,10 +110,10 @@ def create_constant_placeholder(
     data: torch.Tensor,
     persistent_buffer: bool | None = None,
 ) -> Node:
-    """Returns the input of a stored tensor, which it creates if necessary, before the insertion point of the graph.
+    """Returns the input of a stored tensor, and creates it before the graph's insertion point if it does not exist.
 
     Raises:
-        RuntimeError: persistent_buffer is missing, the kind has no stored tensor, or the name is used.
+        RuntimeError: if `persistent_buffer` is missing, the kind has no stored tensor, or the name is used.
     """
     name = _legal(name)
     known = next((node for node in graph.nodes if node.op == "placeholder" and node.name == name), None)
@@ -120,9 +124,9 @@ def create_constant_placeholder(
             result: Node = known
             return result
     if kind is InputKind.BUFFER and persistent_buffer is None:
-        raise RuntimeError(f"whether the buffer {name!r} is persistent is not said")
+        raise RuntimeError(f"persistent_buffer is required for the buffer {name!r}")
     if kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-        raise RuntimeError(f"{kind} is of no stored tensor")
+        raise RuntimeError(f"{kind} has no stored tensor")
     node = _new_input(exp_program, graph, name, data)
     if kind is InputKind.PARAMETER:
         data = torch.nn.Parameter(data, requires_grad=False)
@@ -133,16 +137,17 @@ def create_constant_placeholder(
 
 
 def duplicate_constant_node(exported_program: ExportedProgram, candidate_node: str) -> set[str]:
-    """Copies a stored tensor: each of its users but the first reads its own copy, through its own input.
+    """Copies a stored tensor, so that each user except the first reads a separate copy through a separate input.
 
     Args:
+        exported_program: the program, modified in place.
         candidate_node: the name of the input.
 
     Returns:
         The names of the new inputs.
 
     Raises:
-        ValueError: there is no input of a stored tensor with this name.
+        ValueError: if no input of a stored tensor has this name.
     """
     inputs = placeholders(exported_program)
     node = next((one for one in inputs if one.name == candidate_node), None)
@@ -164,10 +169,14 @@ def duplicate_constant_node(exported_program: ExportedProgram, candidate_node: s
 
 
 def delete_constant_placeholder(exp_program: ExportedProgram, node: Node) -> None:
-    """Erases the input of a stored tensor, and the tensor. Raises RuntimeError if it has users or no tensor."""
+    """Erases the input of a stored tensor, and the tensor.
+
+    Raises:
+        RuntimeError: if the input has users, or if it has no stored tensor.
+    """
     spec = _spec(exp_program, node)
     if node.users or spec is None:
-        raise RuntimeError(f"{node} {'has users' if node.users else 'stands for no stored tensor'}")
+        raise RuntimeError(f"{node} {'has users' if node.users else 'does not represent a stored tensor'}")
     exp_program.graph_signature.input_specs.remove(spec)
     for store in (exp_program.state_dict, exp_program.constants):
         store.pop(spec.target, None)
@@ -175,10 +184,10 @@ def delete_constant_placeholder(exp_program: ExportedProgram, node: Node) -> Non
 
 
 def create_mutable_buffer(exp_program: ExportedProgram, name: str, data: torch.Tensor) -> Node:
-    """Creates a buffer and its input. The buffer's name has no prefix ``b_``.
+    """Creates a mutable buffer and its input. The name of the buffer has no prefix ``b_``.
 
     Raises:
-        RuntimeError: the buffer exists.
+        RuntimeError: if the buffer exists.
     """
     graph, signature, name = exp_program.graph, exp_program.graph_signature, _legal(name)
     target = name.removeprefix("b_")
@@ -207,7 +216,10 @@ def create_mutable_buffer(exp_program: ExportedProgram, name: str, data: torch.T
 
 
 class _Rewrite(PassBase):
-    """Asks `rewrite(node)` for every call what takes its place, before it; None leaves it."""
+    """The base of rewrites.
+
+    `rewrite(node)` inserts the replacement of a call before it, or returns None to keep the call.
+    """
 
     targets: Sequence[Any] = ()
 
@@ -215,7 +227,7 @@ class _Rewrite(PassBase):
         raise NotImplementedError
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """Edits the graph."""
+        """Transforms the graph."""
         graph, modified = graph_module.graph, False
         for node in list(graph.nodes):
             if node.op != "call_function" or node.target not in self.targets:
@@ -236,7 +248,7 @@ class _Rewrite(PassBase):
 
 
 class FuseViewCopyTransform(_Rewrite):
-    """Views of views become one, and views that give a tensor the shape that it has go."""
+    """Merges consecutive views, and removes views that do not change the shape."""
 
     targets = (aten.view_copy.default,)
 
@@ -255,7 +267,7 @@ class FuseViewCopyTransform(_Rewrite):
 
 
 class ReplaceSqueezeAndUnsqueezeWithViewPass(_Rewrite):
-    """Squeezes and unsqueezes become views, where sizes are numbers."""
+    """Replaces squeezes and unsqueezes with static sizes by views."""
 
     targets = (
         aten.squeeze_copy.default, aten.squeeze_copy.dim, aten.squeeze_copy.dims, aten.unsqueeze_copy.default,
@@ -269,7 +281,7 @@ class ReplaceSqueezeAndUnsqueezeWithViewPass(_Rewrite):
 
 
 class ViewCopyToSqueezeUnsqueezePass(_Rewrite):
-    """A view that takes dimensions of 1 away, or adds one, becomes a squeeze or an unsqueeze."""
+    """Replaces a view that removes dimensions of size 1, or adds one, by a squeeze or an unsqueeze."""
 
     targets = FuseViewCopyTransform.targets
 
@@ -290,11 +302,11 @@ class ViewCopyToSqueezeUnsqueezePass(_Rewrite):
 
 
 class RemoveCloneOpsTransform(_Rewrite):
-    """Copies that keep the order of dimensions go, and so does what is quantized again as it was before.
+    """Removes copies that keep the dim order, and dequantize-quantize pairs with equal parameters.
 
     Args:
-        preserve_input_output_copies: keep a copy of an input that is a result.
-        eliminate_quant_dequant_pairs: whether quantizing again goes.
+        preserve_input_output_copies: whether to keep a copy from an input to an output.
+        eliminate_quant_dequant_pairs: whether to remove dequantize-quantize pairs.
     """
 
     def __init__(
@@ -316,7 +328,7 @@ class RemoveCloneOpsTransform(_Rewrite):
         return None if ends and self._keep else source
 
     def _is_non_identity_clone(self, node: Node) -> bool:
-        """Whether a copy has another order. Programs of others put their own in this method's place."""
+        """Whether a copy changes the dim order. Subclasses may override this method."""
         old, new = node_arg(node).meta.get("val"), node.meta.get("val")
         if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
             return False
@@ -324,7 +336,7 @@ class RemoveCloneOpsTransform(_Rewrite):
 
 
 def _twins() -> dict[Any, Any]:
-    """Each operator that quantizes -> the one that goes back."""
+    """Returns quantize operator -> the matching dequantize operator."""
     import torch.ao.quantization.fx._decomposed
 
     spaces = torch.ops.quantized_decomposed
@@ -335,7 +347,7 @@ def _twins() -> dict[Any, Any]:
 
 
 class RemoveGetItemPass(_Rewrite):
-    """The two results of a max pool or of `max` over a dimension become an operator that has the one that is read."""
+    """Replaces a max pool, or `max` over a dimension, by an operator that returns only the result that is read."""
 
     targets = (aten.max_pool2d_with_indices.default, aten.max.dim)
 
@@ -343,10 +355,10 @@ class RemoveGetItemPass(_Rewrite):
         if len(node.users) != 1:
             if node.target == aten.max.dim:
                 return None
-            raise AssertionError(f"{node} has {len(node.users)} users, where one reads its maxima")
+            raise AssertionError(f"{node} has {len(node.users)} users; expected one that reads its maxima")
         (item,) = node.users
         if item.target is not operator.getitem:
-            raise AssertionError(f"{node} is read by {item}, which takes neither of its results")
+            raise AssertionError(f"{node} is read by {item}, which is not a getitem")
         first = item.args[1] == 0
         if node.target == aten.max.dim:
             new = node.graph.call_function(
@@ -355,7 +367,7 @@ class RemoveGetItemPass(_Rewrite):
         elif first:
             new = node.graph.call_function(edge.max_pool2d.default, node.args, node.kwargs)
         else:
-            raise AssertionError(f"{node}: its indices are read and no maxima")
+            raise AssertionError(f"{node}: its indices are read, but not its maxima")
         new.meta = dict(item.meta)
         item.replace_all_uses_with(new)
         node.graph.erase_node(item)
@@ -363,7 +375,7 @@ class RemoveGetItemPass(_Rewrite):
 
 
 class AddmmToLinearTransform(_Rewrite):
-    """Products with a transposed matrix become linear layers."""
+    """Replaces matrix multiplications with a transposed matrix by linear layers."""
 
     targets = (aten.mm.default, aten.addmm.default)
 
@@ -379,13 +391,13 @@ class AddmmToLinearTransform(_Rewrite):
 
 
 def apply_addmm_mm_to_linear_transform(graph: Graph) -> Graph:
-    """As `AddmmToLinearTransform`, of a graph."""
+    """Applies `AddmmToLinearTransform` to a graph."""
     AddmmToLinearTransform().call(checked(graph.owning_module, GraphModule))
     return graph
 
 
 class DimOrderOpsRevertPass(_Rewrite):
-    """ExecuTorch's operators that copy into an order of dimensions become torch's, which copy into a memory format."""
+    """Replaces ExecuTorch's dim-order copies by torch's copies with a memory format."""
 
     targets = (ops.to_dim_order_copy, ops.clone_dim_order)
 
@@ -399,12 +411,12 @@ class DimOrderOpsRevertPass(_Rewrite):
 
 
 class MeanToSumDiv(ExportPass):
-    """A mean becomes a sum and a division."""
+    """Replaces a mean by a sum and a division."""
 
     def call_operator(
         self, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], meta: NodeMetadata
     ) -> ProxyValue:
-        """`mean.dim` in two calls."""
+        """Replaces `mean.dim`."""
         if op != aten.mean.dim:
             return super().call_operator(op, args, kwargs, meta)
         shape = args[0].to_tensor().shape
@@ -416,24 +428,24 @@ class MeanToSumDiv(ExportPass):
 
 
 class Rank0ToRank1Pass(ExportPass):
-    """Inputs without dimensions get two of 1."""
+    """Reshapes inputs without dimensions to the shape [1, 1]."""
 
     def placeholder(self, name: str, arg: object, meta: NodeMetadata) -> ProxyValue:
-        """An input of the graph."""
+        """Converts an input of the graph."""
         if isinstance(arg, torch.Tensor) and arg.dim() == 0:
             meta["val"] = arg = arg.reshape(1, 1)
         return super().placeholder(name, arg, meta)
 
 
 class DecomposeScaledDotProductAttention(ExportPass):
-    """Attention becomes products, a mask and a softmax. `allow_non_fake_inputs` is of no effect."""
+    """Decomposes attention into matrix multiplications, a mask and a softmax. `allow_non_fake_inputs` is ignored."""
 
     def __init__(self, allow_non_fake_inputs: bool = True) -> None:
         super().__init__()
         del allow_non_fake_inputs
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """Edits the graph."""
+        """Transforms the graph."""
         found = super().call(graph_module)
         if found.modified:
             graph_module.graph = found.graph_module.graph
@@ -442,7 +454,7 @@ class DecomposeScaledDotProductAttention(ExportPass):
     def call_operator(
         self, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], meta: NodeMetadata
     ) -> ProxyValue:
-        """`scaled_dot_product_attention`, as torch defines it."""
+        """Decomposes `scaled_dot_product_attention` according to torch's definition."""
         if op != aten.scaled_dot_product_attention.default:
             return super().call_operator(op, args, kwargs, meta)
 
@@ -455,7 +467,8 @@ class DecomposeScaledDotProductAttention(ExportPass):
         query, key, value = args[:3]
         if given["dropout_p"]:
             raise PassError(
-                "attention with dropout is of training", hints=["export the model in eval() mode"]
+                "attention with dropout is not supported outside of training",
+                hints=["export the model in eval() mode"],
             )
         if given["enable_gqa"]:
             heads = query.to_tensor().shape[-3] // key.to_tensor().shape[-3]
@@ -477,10 +490,10 @@ class DecomposeScaledDotProductAttention(ExportPass):
 
 
 class FuseBatchNormWithConvPass(PassBase):
-    """Batch norms of inference become part of the layer before them.
+    """Folds batch norms in eval mode into the preceding layer.
 
     Args:
-        exported_program: whose graph it is given.
+        exported_program: the program with the graph that the pass transforms.
     """
 
     def __init__(self, exported_program: ExportedProgram) -> None:
@@ -488,7 +501,7 @@ class FuseBatchNormWithConvPass(PassBase):
         self.exported_program = exported_program
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """Edits the program."""
+        """Transforms the program."""
         before = len(graph_module.graph.nodes)
         to_edge_operators(fold_batch_norm(to_torch_operators(self.exported_program)))
         recompile(graph_module)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's names of verifiers, for the rules of our dialects. In: a program or a graph module.
+# ExecuTorch's verifiers, implemented with the rules of Torchette's dialects. In: a program or a graph module.
 """`EXIREdgeDialectVerifier` and `EXIRATenDialectVerifier`; `torchette.exir.verify(program, "edge")` is the same."""
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 def _check_tensor_args_matching_op_allowed_dtype(gm: GraphModule) -> None:
-    """The rule of Edge about dtypes alone. Raises SpecViolationError."""
+    """Checks only the dtype rules of Edge.
+
+    Raises:
+        SpecViolationError: if a call violates them.
+    """
     found = [violation for violation in violations(program_of(gm), "edge") if "dtype" in violation.code]
     if found:
         raise SpecViolationError("\n".join(["operators with mismatched dtypes:", *map(str, found)]))
@@ -32,13 +36,17 @@ def EXIREdgeDialectVerifier(
     core_aten_ops_exception_list: Sequence[Any] | None = None,
     preserve_ops: Sequence[Any] | None = None,
 ) -> Any:
-    """Returns a verifier of the Edge dialect. Called with a program or a graph module, it raises torch's SpecViolationError;
-    the cause of that error is a DialectError with all violations.
+    """Returns a verifier of the Edge dialect.
+
+    Called with a program or a graph module, it raises torch's SpecViolationError. The cause of the error is a
+    DialectError with all violations.
 
     Args:
-        edge_compile_config: without its ``_check_ir_validity`` nothing is checked. Its operators to keep are accepted.
-        class_only: return the class, as `ExportedProgram(verifiers=[...])` requires, instead of an object.
-        core_aten_ops_exception_list, preserve_ops: further operators to accept.
+        edge_compile_config: its preserved operators are accepted; without its ``_check_ir_validity``, nothing is
+            checked.
+        class_only: whether to return the class, which `ExportedProgram(verifiers=[...])` requires, instead of an
+            instance.
+        core_aten_ops_exception_list, preserve_ops: additional accepted operators.
     """
     return _verifier("edge", edge_compile_config, class_only, core_aten_ops_exception_list, preserve_ops)
 
@@ -71,10 +79,10 @@ def _verifier(
         dialect = "EDGE" if rules == "edge" else "OLD_EXIR_ATEN"
 
         def check_valid_op(self, op: object) -> None:
-            """Operators are checked together with the other rules."""
+            """Accepts all operators, because `check_additional` checks them."""
 
         def check_additional(self, gm: GraphModule) -> None:
-            """All rules that a graph alone can break."""
+            """Checks all rules that concern a graph."""
             self(gm)
 
         def __call__(self, program: ExportedProgram | GraphModule) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: an exported program. Out: JSON that Google's Model Explorer opens, with the fields that
-# torchette/devtools/model_explorer.py names; or a page of Model Explorer.
+# In: an exported program. Out: JSON for Google's Model Explorer, with the fields from
+# torchette/devtools/model_explorer.py; or a page of Model Explorer.
 """The names of ExecuTorch's module devtools.visualization."""
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ _Program: TypeAlias = ExportedProgram | EdgeProgramManager | ExecutorchProgramMa
 def visualize(
     exported_program: _Program, reuse_server: bool = True, no_open_in_browser: bool = False, **kwargs: object
 ) -> None:
-    """Opens the graph of a program in Model Explorer; its server blocks.
+    """Opens the graph of a program in Model Explorer. The call blocks while the server runs.
 
     Args:
-        exported_program: an ExportedProgram, or the manager of an Edge or a finished program; of a manager, the method forward.
-        reuse_server: use a server that runs already instead of a new one.
-        no_open_in_browser: only start the server.
-        kwargs: further arguments of `model_explorer.visualize_from_config`.
+        exported_program: an ExportedProgram, or the manager of an Edge or finished program; a manager's method
+            "forward" is shown.
+        reuse_server: whether to use a running server instead of a new one.
+        no_open_in_browser: whether to start the server only.
+        **kwargs: further arguments of `model_explorer.visualize_from_config`.
 
     Raises:
-        MissingPackageError: the package ai-edge-model-explorer is not installed.
+        MissingPackageError: if ai-edge-model-explorer is not installed.
     """
     visualize_with_clusters(
         exported_program, None, no_open_in_browser, reuse_server, _no_group, _no_group, **kwargs
@@ -48,8 +49,10 @@ def visualize_graph(
     no_open_in_browser: bool = False,
     **kwargs: object,
 ) -> None:
-    """Opens a GraphModule in Model Explorer. `exported_program`, the program that it belongs to, is ignored. Further arguments
-    and errors as for `visualize`."""
+    """Opens a GraphModule in Model Explorer.
+
+    `exported_program`, the program of the graph, is ignored. See `visualize` for the other arguments and errors.
+    """
     del exported_program
     visualize(graph_module, reuse_server, no_open_in_browser, **kwargs)
 
@@ -77,16 +80,18 @@ def visualize_with_clusters(
     get_node_qdq_cluster_name: Callable[[Node], str | None] = _cluster,
     **kwargs: object,
 ) -> None:
-    """Shows a program with its nodes in layers: partitions, and clusters of quantized operators inside of them.
+    """Shows the nodes of a program in nested layers: partitions, and clusters of quantized operators within them.
 
     Args:
-        exported_program: as for `visualize`.
-        json_file_name: write the graph to this file for Model Explorer, instead of opening it; the package is not needed.
-        get_node_partition_name, get_node_qdq_cluster_name: the layer of a node, or None; by default its
-            ``meta["delegation_tag"]`` and ``meta["cluster"]``. A node in neither is in the layers of its modules.
+        exported_program: see `visualize`.
+        json_file_name: writes the graph to this file for Model Explorer instead of opening it; does not require the
+            package.
+        no_open_in_browser, reuse_server: see `visualize`.
+        get_node_partition_name, get_node_qdq_cluster_name: return the layer of a node, or None. The defaults are
+            ``meta["delegation_tag"]`` and ``meta["cluster"]``. Nodes without both are in the layers of their modules.
 
     Raises:
-        MissingPackageError: there is no `json_file_name`, and the package ai-edge-model-explorer is not installed.
+        MissingPackageError: if ai-edge-model-explorer is not installed and `json_file_name` is None.
     """
     managers = (EdgeProgramManager, ExecutorchProgramManager)
     program = (
@@ -116,7 +121,7 @@ def visualize_with_clusters(
 
 
 def _fx_node(node: Node, partition: str | None, cluster: str | None) -> dict[str, Any]:
-    """A node of a torch.fx.Graph as Model Explorer's JSON has it."""
+    """Converts a node of a torch.fx.Graph to Model Explorer's JSON."""
     modules = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values() if path]
     layers = [name for name in (partition, cluster) if name] or (modules[-1].split(".") if modules else [])
     values = node.meta.get("val")
