@@ -28,7 +28,7 @@ def test_what_memory_is_like_is_known_for_every_target():
 
 
 def test_a_processor_that_nothing_is_built_for_is_told_from_a_wrong_name():
-    with pytest.raises(TargetError, match="a processor for which memory is counted"):
+    with pytest.raises(TargetError, match="a processor for memory accounting"):
         targets.find("x86-64-v4")
     assert targets.find("native") is targets.find("host")
     with pytest.raises(InputError, match="no target 'z80'") as caught:

@@ -238,7 +238,7 @@ def test_other_stages() -> None:
 def test_what_a_session_cannot_start_with() -> None:
     with pytest.raises(InputError, match="method 'forward' has no example inputs"):
         ExportSession(_Sum())
-    with pytest.raises(InputTypeError, match="no module and no exported program but int"):
+    with pytest.raises(InputTypeError, match="expected a module or an exported program, not int"):
         ExportSession(3, [PAIR])
     with pytest.raises(InputError, match="requires a train_fn"):
         export(_Sum(), [PAIR], ExportRecipe(quantization_recipe=QuantizationRecipe([object()], is_qat=True)))

@@ -78,7 +78,7 @@ def test_a_file_that_is_too_large_is_refused_with_its_largest_weights() -> None:
 @pytest.mark.parametrize(
     "given, message",
     [({"ram": "much"}, "device ram: 'much' is not a number"), ({"ram": [1]}, "device ram"), ({"flash": "?"}, "device flash"),
-     ({"target": "z80"}, "z80"), ({"fit": True}, "fit=True needs"), ({"arenas": {"A": "some"}}, "arena A")],
+     ({"target": "z80"}, "z80"), ({"fit": True}, "fit=True requires"), ({"arenas": {"A": "some"}}, "arena A")],
 )  # fmt: skip
 def test_a_device_that_is_none_is_refused(given: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):

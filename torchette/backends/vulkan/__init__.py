@@ -5,7 +5,7 @@ from torchette.backends.vulkan.partitioner import VulkanPartitioner
 from torchette.backends.vulkan.payload import VkMemoryLayout, VkStorageType
 from torchette.backends.vulkan.preprocess import VulkanBackend
 
-# What `torchette.compile(..., backend="vulkan")` asks.
+# The default partitioner of `torchette.compile(..., backend="vulkan")`.
 PARTITIONER = VulkanPartitioner
 
 __all__ = ["PARTITIONER", "VkMemoryLayout", "VkStorageType", "VulkanBackend", "VulkanPartitioner"]

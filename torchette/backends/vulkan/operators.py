@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A node comes in; why the device cannot run it goes out, or None. The runtime's operators are in the C++ files beside this.
-"""Which nodes the runtime has shaders for."""
+# In: a node. Out: the reason why the device cannot run it, or None. The C++ files in this folder implement the
+# operators.
+"""The nodes that the Vulkan runtime supports."""
 
 from __future__ import annotations
 
@@ -26,11 +27,13 @@ Check = Callable[[Node], "str | None"]
 
 
 def name_of(target: object) -> str:
-    """An operator's name in a payload, such as ``aten.add.Tensor``; "" for what is none."""
+    """Returns an operator's name in a payload, such as ``aten.add.Tensor``, or "" if `target` is not an operator."""
     if target is operator.getitem:
         return ""
     if isinstance(target, torch._ops.OpOverload):
-        return str(target).replace("torchette_dim_order.", "dim_order_ops.", 1)  # the peer's name of ours
+        return str(target).replace(
+            "torchette_dim_order.", "dim_order_ops.", 1
+        )  # ExecuTorch's name of the operator
     return getattr(target, "__name__", "")
 
 
@@ -48,7 +51,7 @@ _POINTWISE = _rows()
 
 
 def _value(node: Node, place: int, default: object = None) -> Any:
-    """An argument by its place in the schema."""
+    """Returns an argument by its index in the schema."""
     if place < len(node.args):
         return node.args[place]
     arguments = overload(node)._schema.arguments
@@ -69,11 +72,11 @@ def _pointwise(node: Node) -> str | None:
             if letter[0] == "'" and given != letter.strip("'"):
                 reason = f"no mode {given!r}"
             elif letter[0] in "cxyz" and _tensor(given) is None:
-                reason = "an operand is a number"
+                reason = "an operand is a scalar"
             elif letter[0] in "pq" and not (
                 isinstance(given, (int, float)) or (given is None and "=" in letter)
             ):
-                reason = "a number is known only while the model runs"
+                reason = "a scalar is known only at run time"
         if reason is None:
             return None
         reasons.append(reason)
@@ -81,40 +84,40 @@ def _pointwise(node: Node) -> str | None:
 
 
 def _floats(node: Node) -> str | None:
-    """All tensors in one floating-point type."""
+    """Requires all tensors to have the same floating-point dtype."""
     dtypes = {value.dtype for value in map(_tensor, node.all_input_nodes) if value is not None}
     return (
         None
         if len(dtypes) == 1 and dtypes <= set(_FLOATS)
-        else "it is for tensors of one floating-point type"
+        else "it requires tensors with the same floating-point dtype"
     )
 
 
 def _variance(node: Node) -> str | None:
     value = _tensor(node.args[0])
     assert value is not None
-    return "it is over nothing" if 0 in map(upper_bound, value.shape) else _floats(node)
+    return "it reduces an empty tensor" if 0 in map(upper_bound, value.shape) else _floats(node)
 
 
 def _convolution(node: Node) -> str | None:
     weight = _tensor(node.args[1])
     if weight is None or weight.dim() > 5:
-        return "a convolution of more than three dimensions"
+        return "a convolution with more than three spatial dimensions"
     return _floats(node)
 
 
 def _attention(node: Node) -> str | None:
     query, *others = (_tensor(value) for value in node.args[:3])
     if query is None or not 3 <= query.dim() <= 6 or query.dtype not in _FLOATS:
-        return "queries have another number of dimensions or dtype"
+        return "queries do not have 3 to 6 dimensions and a floating-point dtype"
     batch, heads = query.shape[:-3], upper_bound(query.shape[-3]) or 0
     for it in others:
         if it is None or it.shape[:-3] != batch or heads % max(upper_bound(it.shape[-3]) or 1, 1):
-            return "keys or values are of other batches than queries"
+            return "keys or values have other batch sizes than queries"
     if _value(node, 4, 0.0):
         return "dropout"
     if _value(node, 3) is not None and _value(node, 5, False):
-        return "a mask beside is_causal"
+        return "a mask together with is_causal"
     return None
 
 
@@ -127,19 +130,19 @@ def _index(node: Node) -> str | None:
     if len(given) > 4:
         return "more than four indices"
     if _value(node, 3):
-        return "it adds to what is there"
+        return "it accumulates"
     dtypes = {index.dtype for index in map(_tensor, given) if index is not None}
     return None if dtypes <= {torch.int32, torch.int64} else "a mask as index"
 
 
 def _places(node: Node) -> str | None:
-    """One index: of a dimension that is there."""
+    """Requires a table with dimensions, and an index of int32 or int64."""
     table, index = (
         _tensor(node.args[i]) for i in (0, 1 if name_of(node.target) == "aten.embedding.default" else 2)
     )
     if table is None or not table.dim():
         return "a table without dimensions"
-    return None if index is None or index.dtype in (torch.int32, torch.int64) else "an index of 8 bits"
+    return None if index is None or index.dtype in (torch.int32, torch.int64) else "an 8-bit index"
 
 
 def _is_image(node: Node) -> str | None:
@@ -147,14 +150,14 @@ def _is_image(node: Node) -> str | None:
     return (
         None
         if value is not None and value.dim() in (3, 4) and value.dtype in _FLOATS
-        else "it is for images of floats"
+        else "it requires floating-point images"
     )
 
 
 def _copy(node: Node) -> str | None:
     source, result = _tensor(node.args[0]), _tensor(node)
     assert source is not None and result is not None
-    # a float is cut to 32 bits as an integer is
+    # The shader converts floats through 32-bit integers, which saturate instead of wrapping around.
     limits = torch.iinfo(result.dtype) if result.dtype in (torch.int8, torch.uint8) else None
     given = node.args[0]
     if (
@@ -172,7 +175,7 @@ def _copy(node: Node) -> str | None:
         ):
             return None
     cut = source.dtype in _FLOATS and result.dtype in (torch.int64, torch.uint8, torch.int8)
-    return "a conversion to an integer that is not of 32 bits" if cut else None
+    return "a conversion to int64, int8 or uint8" if cut else None
 
 
 def _instance(node: Node) -> str | None:
@@ -180,7 +183,7 @@ def _instance(node: Node) -> str | None:
     return (
         _floats(node)
         if value is not None and value.dim() > 2 and value.shape[0] == 1
-        else "statistics of several images"
+        else "statistics of a batch of several images"
     )
 
 
@@ -189,7 +192,8 @@ def _rms(node: Node) -> str | None:
 
 
 def _blocks(node: Node) -> str | None:
-    """Of torchao's operators: one scale for all, for a place of one dimension, or for neighbours along the last one."""
+    """For torchao's operators: supports one scale for all, one for each index of a dimension, or one for each group
+    along the last dimension."""
     value, sizes = _tensor(node.args[0]), list_arg(node, 2 if "choose" in name_of(node.target) else 1)
     assert value is not None
     parts = [a for a, b in zip(value.shape, sizes, strict=True) if a != b and b != -1]
@@ -197,9 +201,9 @@ def _blocks(node: Node) -> str | None:
     if not rows and len(parts) > 1:
         return "blocks of several dimensions"
     if not rows and parts and not any(b == 1 and a != 1 for a, b in zip(value.shape, sizes)):
-        return "blocks of a part of a dimension that is not the last"
+        return "blocks that divide a dimension other than the last"
     if "choose" in name_of(node.target) and node.args[1] not in ("SYMMETRIC", "ASYMMETRIC"):
-        return f"no mapping {node.args[1]}"
+        return f"unsupported mapping {node.args[1]}"
     return None
 
 
@@ -207,7 +211,7 @@ def _none(node: Node) -> str | None:
     return None
 
 
-# Results that may be their operand's memory.
+# Results that may share the memory of their operand.
 _VIEWS = (
     "view view_copy _unsafe_view reshape permute permute_copy t t_copy unsqueeze unsqueeze_copy squeeze_copy expand expand_copy "
     "split_with_sizes split_with_sizes_copy flip unfold unfold_copy clone alias_copy detach detach_copy"
@@ -234,7 +238,7 @@ MOVES = frozenset(
         "dim_order_ops._to_dim_order_copy.default",
     ]
 )
-# The first operand with a part changed: in its place where it is a state.
+# Operators that modify a part of their first operand; in place if it is a state.
 CHANGES = frozenset(
     [
         "aten.index_put.default",
@@ -308,12 +312,12 @@ OPERATORS: dict[str, Check] = {
     "dim_order_ops._to_dim_order_copy.default": _copy,
 }  # fmt: skip
 
-# What 64 bits may outgrow 32 by, and what wraps around in 8.
+# Operators with results that may exceed 32 bits if computed in int64, or wrap around in int8 and uint8.
 _GROWS = ("add", "sub", "rsub", "mul", "neg", "pow", "sum", "prod", "cumsum", "div", "abs", "full")
 
 
 def _most(value: object, stored: Mapping[Node, torch.Tensor]) -> float:
-    """A bound of the size of whole numbers: what comes in is checked to have 32 bits."""
+    """Returns a bound of the absolute value of integers. Program inputs are checked to fit into 32 bits."""
     if not isinstance(value, Node):
         return abs(value) if isinstance(value, (int, float)) else math.inf
     tensor, name = _tensor(value), name_of(value.target) if value.op == "call_function" else ""
@@ -343,16 +347,17 @@ def _most(value: object, stored: Mapping[Node, torch.Tensor]) -> float:
 def why_not(
     node: Node, downcast: bool = False, stored: Mapping[Node, torch.Tensor] | None = None
 ) -> str | None:
-    """Why the runtime cannot run a node, None if it can.
+    """Returns the reason why the runtime cannot run a node, or None.
 
     Args:
-        downcast: whether arithmetic in 64 bits may be done in 32, which it is in any case where its numbers stay small.
-        stored: constants, which tell how large these are.
+        node: the node.
+        downcast: whether int64 arithmetic may be computed in int32. It always is if its values are known to be small.
+        stored: constants, which bound the values.
     """
     name = name_of(node.target)
     check = OPERATORS.get(name)
     if check is None:
-        return "Vulkan has no such operator"
+        return "the Vulkan backend does not have this operator"
     for value in (node, *node.all_input_nodes):
         reason = _why_not_value(value.meta.get("val"))
         if reason is not None:
@@ -360,9 +365,9 @@ def why_not(
     result = _tensor(node)
     if result is not None and name.split(".")[1] in _GROWS:
         if result.dtype is torch.int64 and not downcast and _most(node, stored or {}) >= 2**31:
-            return "arithmetic in 64 bits; the option downcast_64_bit does it in 32"
+            return "int64 arithmetic; the option downcast_64_bit computes it in int32"
         if result.dtype in (torch.int8, torch.uint8):
-            return "arithmetic in 8 bits, which would not wrap around"
+            return "8-bit arithmetic, which would not wrap around"
     return check(node)
 
 
@@ -371,7 +376,7 @@ def _why_not_value(val: object) -> str | None:
         if isinstance(one, (int, torch.SymInt)):
             continue
         if not isinstance(one, torch.Tensor):
-            return "an operand is no tensor"
+            return "an operand is not a tensor"
         if one.dtype not in DTYPES:
             return f"dtype {str(one.dtype).removeprefix('torch.')}"
         bounds = [upper_bound(size) for size in one.shape]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Values, calls and constants come in one by one; the bytes that the backend's runtime reads go out, and back.
-"""The payload: a header, then the graph of `torchette/schema/vulkan.fbs`, then constants.
+# Encodes values, calls and constants to the bytes that the backend's runtime reads, and decodes them.
+"""The payload: a header, the graph of `torchette/schema/vulkan.fbs`, and constants.
 
-The header: 4 zero bytes, "VH00", then little-endian its own length (u16: 30), offset and size of the graph (u32, u32),
-offset and size of constants behind it (u32, u64). Ours stand in the program's named data, under the SHA-256 of their
-bytes, so that delegates share them.
+The header consists of 4 zero bytes, "VH00", and little-endian fields: its length (u16: 30), offset and size of the
+graph (u32, u32), and offset and size of the constants after it (u32, u64). Torchette stores constants in the program's
+named data under the SHA-256 of their bytes, so that delegates share them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = SCHEMA.types
 VkStorageType, VkMemoryLayout = T["VkStorageType"], T["VkMemoryLayout"]
 _HEADER = struct.Struct("<4x4sHIIIQ")
 _ALIGNMENT = 16
-_NAMED = 2**64 - 1  # the offset of a constant that is named data
+_NAMED = 2**64 - 1  # the offset of constants in named data
 _DTYPES = {
     torch.bool: "BOOL",
     torch.uint8: "UINT8",
@@ -41,17 +41,22 @@ DTYPES = frozenset(_DTYPES)
 
 
 class Payload:
-    """Collects a graph. Values are named by the numbers that its methods return."""
+    """Builds a graph. Methods that add a value return its index."""
 
     def __init__(self, force_fp16: bool = False, **overrides: object) -> None:
-        """`force_fp16`: keep float32 as float16; `overrides`: fields of the graph."""
+        """Creates an empty graph.
+
+        Args:
+            force_fp16: whether to store float32 as float16.
+            **overrides: fields of the graph.
+        """
         self._graph = T["VkGraph"](version="0", **overrides)
         self._half = force_fp16
         self._store = NamedDataStore()
         self._numbers: dict[Any, int] = {}
 
     def tensor(self, dims: Sequence[int], dtype: torch.dtype, constant: torch.Tensor | None = None) -> int:
-        """A tensor of these greatest sizes; 64 bits are 32 on the device."""
+        """Adds a tensor with these maximum sizes. The device stores int64 as int32."""
         kept = {torch.int64: torch.int32}.get(dtype, dtype)
         staged = kept
         if self._half and dtype is torch.float32:
@@ -69,7 +74,7 @@ class Payload:
         )
 
     def scalar(self, number: object) -> int:
-        """None, a truth value, a number or a text; equal ones are one value."""
+        """Adds None, a boolean, a number or a string. Equal scalars share one value."""
         key = (type(number), str(number))
         if key not in self._numbers:
             if number is None:
@@ -86,25 +91,25 @@ class Payload:
         return self._numbers[key]
 
     def size(self) -> int:
-        """A number that is known when the graph runs."""
+        """Adds an integer that is known only at run time."""
         return self._value("SymInt", value=0)
 
     def numbers(self, items: Sequence[int | float]) -> int:
-        """A list of numbers that are known."""
+        """Adds a list of constants."""
         real = any(isinstance(item, float) for item in items)
         kind = "DoubleList" if real else "IntList"
         return self._value(kind, items=[float(item) if real else int(item) for item in items])
 
     def list(self, values: Sequence[int]) -> int:
-        """A list of values."""
+        """Adds a list of values."""
         return self._value("ValueList", items=list(values))
 
     def call(self, name: str, arguments: Sequence[int], handle: int) -> None:
-        """A call of the operator; the last argument is its result. `handle`: the debug handle of what it comes from."""
+        """Adds a call of an operator. The last argument is the result; `handle` is the debug handle of the node."""
         self._graph.chain.append(T["OperatorCall"](node_id=handle, name=name, args=list(arguments)))
 
     def finish(self, inputs: Sequence[int], outputs: Sequence[int]) -> tuple[bytes, NamedDataStoreOutput]:
-        """The bytes for the runtime, and the constants that it finds by name."""
+        """Returns the payload, and the constants in named data."""
         self._graph.input_ids, self._graph.output_ids = list(inputs), list(outputs)
         graph = bytes(flatbuffer.encode(SCHEMA, self._graph))
         start = _aligned(_HEADER.size)
@@ -119,7 +124,7 @@ class Payload:
 
     def _constant(self, tensor: torch.Tensor, kept: torch.dtype) -> int:
         if kept is torch.float16:
-            tensor = tensor.clamp(-65504, 65504)  # a mask's lowest number stays one
+            tensor = tensor.clamp(-65504, 65504)  # the minimum of a mask must stay finite
         data = row_major(tensor.to(kept))
         key = hashlib.sha256(data).hexdigest()
         if key not in self._numbers:
@@ -130,17 +135,17 @@ class Payload:
 
 
 def read(processed: bytes) -> Any:
-    """The graph of a payload.
+    """Decodes the graph of a payload.
 
     Raises:
-        FormatError: these are other bytes, or damaged.
+        FormatError: if the bytes are not a Vulkan payload, or are damaged.
     """
     if len(processed) < _HEADER.size or processed[4:8] != b"VH00":
-        raise FormatError("these bytes are no Vulkan payload: they do not have its header")
+        raise FormatError("not a Vulkan payload: the header is missing")
     _, _, start, size, _, _ = _HEADER.unpack_from(processed)
     graph = memoryview(processed)[start : start + size]
     if len(graph) != size or bytes(graph[4:8]) != SCHEMA.identifier:
-        raise FormatError("the Vulkan payload is cut short, or of another version")
+        raise FormatError("the Vulkan payload is truncated, or has another version")
     return flatbuffer.decode(SCHEMA, graph)
 
 

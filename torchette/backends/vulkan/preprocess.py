@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A program of operators that the runtime has comes in, a payload goes out. See payload.py for its form.
-"""What the Vulkan backend makes of a program."""
+# In: a program of supported operators. Out: a payload; see payload.py for its format.
+"""Compiles a program to a Vulkan payload."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _OVERRIDES = {"storage_type_override": VkStorageType, "memory_layout_override": 
 
 
 class VulkanBackend(BackendDetails):
-    """Networks on whatever Vulkan finds. The payload has ExecuTorch's form."""
+    """Delegates programs to Vulkan devices. The payload has ExecuTorch's format."""
 
-    # ExecuTorch's options. The backend stores all tensors in buffers, so the options that choose between images and
-    # buffers change nothing.
+    # ExecuTorch's options. The backend stores all tensors in buffers, so options that select images or buffers have no
+    # effect.
     option_names = frozenset(
         [
             "force_fp16",
@@ -48,15 +48,15 @@ class VulkanBackend(BackendDetails):
 
     @staticmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
-        """The payload of a program; its weights are named data.
+        """Returns the payload of a program, with its weights as named data.
 
         Raises:
-            ValueError: a node that the runtime has no shader for, or an input that changes.
+            ValueError: if the runtime does not support a node, or if the program modifies an input.
         """
         options = {spec.key: int.from_bytes(spec.value, "little") for spec in compile_specs}
         if edge_program.graph_signature.user_inputs_to_mutate:
             raise ValueError(
-                f"it changes {', '.join(written(edge_program))}: the Vulkan backend keeps state of its own only"
+                f"it modifies {', '.join(written(edge_program))}: the Vulkan backend supports mutable state only within the delegate"
             )
         overrides = {key: kind(options[key]) for key, kind in _OVERRIDES.items() if key in options}
         builder = _Builder(edge_program, Payload(bool(options.get("force_fp16")), **overrides))
@@ -71,7 +71,7 @@ class VulkanBackend(BackendDetails):
 
 
 def _states(program: ExportedProgram) -> tuple[dict[Node, torch.Tensor], list[tuple[Node, Node]]]:
-    """The buffers that change, with their first values; and (its new value, buffer) in the order of the outputs."""
+    """Returns mutable buffer -> initial value, and pairs of (new value, buffer) in the order of the outputs."""
     signature = program.graph_signature
     nodes = dict(zip((spec.target for spec in signature.input_specs), placeholders(program), strict=True))
     tensors = {spec.target: tensor_of(program, spec) for spec in signature.input_specs}
@@ -81,13 +81,15 @@ def _states(program: ExportedProgram) -> tuple[dict[Node, torch.Tensor], list[tu
 
 
 def _in_place(program: ExportedProgram, updates: list[tuple[Node, Node]]) -> dict[Node, Node]:
-    """New values that can stand where the old ones do: these with a part changed, and not read any more."""
+    """Returns new value -> state for updates in place: a part of the state changes, and the old value is not read
+    afterwards.
+    """
     order = {node: place for place, node in enumerate(program.graph.nodes)}
     found: dict[Node, Node] = {}
     for new, state in updates:
         if name_of(new.target) in CHANGES and new.args[0] is state and new not in found:
             seen, todo = {new}, [state]
-            while todo:  # the buffer, and what may be the same memory
+            while todo:  # the buffer and values that may share its memory
                 for user in todo.pop().users:
                     if user not in seen:
                         seen.add(user)
@@ -99,7 +101,7 @@ def _in_place(program: ExportedProgram, updates: list[tuple[Node, Node]]) -> dic
 
 
 class _Builder:
-    """Values of a payload by the nodes that they come from."""
+    """Adds the calls of a program to a payload, and maps nodes to values."""
 
     def __init__(self, program: ExportedProgram, payload: Payload) -> None:
         self._program, self._payload = program, payload
@@ -130,7 +132,7 @@ class _Builder:
             self._call(node, handle)
 
     def _find_needed(self) -> set[Node]:
-        """What is computed: layers on whole numbers have some of their operands with them."""
+        """Returns the nodes that are computed. Integer layers compute some of their operands themselves."""
         needed = set(outputs(self._program))
         for node in reversed(list(calls(self._program))):
             if node in self._quantized:
@@ -158,7 +160,7 @@ class _Builder:
             self._payload.scalar(layer.group),
         ]
         if layer.weights.dtype is torch.uint8:
-            rest.reverse()  # the peer's order
+            rest.reverse()  # ExecuTorch's order
         result = self._values[node] = self._new(node.meta["val"])
         self._payload.call(layer.name, [self._argument(node.args[0]), weights, scales, *rest, result], handle)
 
@@ -180,7 +182,7 @@ class _Builder:
         self._payload.call(name_of(node.target), [*arguments, result], handle)
 
     def finish(self) -> tuple[bytes, Any]:
-        """The payload and its named data."""
+        """Returns the payload and its named data."""
         for new, state in self._updates:
             if self._in_place.get(new) is not state:
                 kept = self._value(state)
@@ -197,7 +199,7 @@ class _Builder:
                 return self._payload.list([self._argument(item) for item in value])
             return self._payload.numbers(value)
         if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
-            value = None  # the result says it
+            value = None  # the result determines the dtype
         return self._payload.scalar(value)
 
     def _value(self, node: Node) -> int:

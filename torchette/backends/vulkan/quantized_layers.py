@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A number of 8 bits that a layer of dequantized ones makes comes in; the layer of the runtime's on whole numbers goes out.
-"""`quantized_layer`: convolutions and linear layers between dequantize and quantize are computed in whole numbers."""
+# In: a quantize node. Out: the integer layer of the runtime that computes its operand, or None.
+"""`quantized_layer`: convolutions and linear layers between dequantize and quantize are computed in integers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ NAME = "torchette.quantized_convolution.default"
 _QUANTIZE, _DEQUANTIZE = (
     f"quantized_decomposed.{way}_per_tensor.default" for way in ("quantize", "dequantize")
 )
-_MAX_DEPTH = CONSTANTS["kMaxIntegerDepth"]  # products of 8-bit integers whose sum fits into 32 bits
+_MAX_DEPTH = CONSTANTS["kMaxIntegerDepth"]  # maximum number of 8-bit multiplications per 32-bit accumulator
 
 
 @dataclass
 class QuantizedLayer:
-    """A layer: clamp(round((sum + bias) factor) + zero, low, high), sum: of (input - input_zero) weight.
+    """A layer: clamp(round((sum + bias) factor) + zero, low, high), with the integer sum of (input - input_zero)
+    weight.
 
     Attributes:
-        input: of whole numbers.
+        input: the node of the integers.
         weight: int8.
-        terms: float32 (2, outputs) by its bits: what is added to a sum, and what a unit of it is in units of the result.
+        terms: float32 (2, outputs), stored as int32: the addend of the accumulator, and the ratio of the accumulator's
+            scale to the result's scale.
         numbers: input_zero, stride, padding, dilation, groups, zero, low, high.
     """
 
@@ -41,7 +43,7 @@ class QuantizedLayer:
 
 
 def quantized_layer(node: Node, stored: Mapping[Node, torch.Tensor]) -> QuantizedLayer | None:
-    """None of a node that is no such layer."""
+    """Returns the integer layer that ends in a quantize node, or None."""
     found = _numbers(node, _QUANTIZE)
     if found is None:
         return None
@@ -69,7 +71,7 @@ def quantized_layer(node: Node, stored: Mapping[Node, torch.Tensor]) -> Quantize
 
 
 def _numbers(node: object, way: str) -> tuple[float, int, int, int] | None:
-    """Scale, zero point and bounds of what is quantized or dequantized, to or from 8 bits."""
+    """Returns scale, zero point and bounds of a quantize or dequantize node with 8-bit integers, or None."""
     if not isinstance(node, Node) or node.op != "call_function" or name_of(node.target) != way:
         return None
     real = node_arg(node) if way == _QUANTIZE else node
@@ -80,7 +82,7 @@ def _numbers(node: object, way: str) -> tuple[float, int, int, int] | None:
 
 
 def _bounds(node: Node) -> tuple[float, float] | None:
-    """Of what clamps."""
+    """Returns the bounds of a clamp, or None."""
     kind = name_of(node.target) if node.op == "call_function" else ""
     if kind == "aten.relu.default":
         return 0.0, math.inf
@@ -92,7 +94,7 @@ def _bounds(node: Node) -> tuple[float, float] | None:
 
 
 def _weight(node: object, stored: Mapping[Node, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Whole numbers without a zero point, and the scale of each output in float64."""
+    """Returns integers with zero point 0, and the float64 scale of each output, or None."""
     source = node.args[0] if isinstance(node, Node) and node.args else None
     numbers = stored.get(source) if isinstance(source, Node) else None
     if (

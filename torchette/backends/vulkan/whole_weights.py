@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A linear layer whose weights are dequantized comes in; the layer of the runtime's that takes them as whole numbers goes out.
-"""`whole_linear`: weights of 8 and 4 bits stay what they are."""
+# In: a linear layer with dequantized weights. Out: the layer of the runtime that reads the integers, or None.
+"""`whole_linear`: linear layers with 8- and 4-bit weights."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torchette.exir.arguments import ints_arg, node_arg
 
 @dataclass
 class WholeLinear:
-    """A layer.
+    """A linear layer with integer weights.
 
     Attributes:
-        name: the operator that computes it.
-        weights: int8 (outputs, inputs), or two of 4 bits in uint8 (outputs, inputs / 2).
+        name: the operator of the runtime.
+        weights: int8 (outputs, inputs), or two 4-bit weights per uint8 (outputs, inputs / 2).
         scales: (outputs), or (groups, outputs).
-        group: inputs to a scale.
+        group: number of inputs that share a scale.
     """
 
     name: str
@@ -32,14 +32,14 @@ class WholeLinear:
 
 
 def whole_linear(node: Node, stored: Mapping[Node, torch.Tensor]) -> WholeLinear | None:
-    """None of another node, or of weights that are quantized in another way."""
+    """Returns the layer of a node, or None if the node is not a linear layer with supported quantized weights."""
     layer = name_of(node.target) if node.op == "call_function" else ""
     if layer not in ("aten.linear.default", "aten.mm.default") or not isinstance(
         weight := node.args[1], Node
     ):
         return None
     kind, args = name_of(weight.target), weight.args
-    if layer == "aten.mm.default":  # of torchao's weights, whose scales come afterwards
+    if layer == "aten.mm.default":  # torchao's form, which multiplies by the scales afterwards
         numbers = stored.get(node_arg(weight)) if kind == "aten._to_copy.default" else None
         if numbers is None or numbers.dtype is not torch.int8:
             return None

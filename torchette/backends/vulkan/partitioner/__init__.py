@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A program in the Edge dialect comes in; what the runtime has shaders for has a tag afterwards, the rest a reason.
-"""Which nodes go to Vulkan."""
+# In: a program in the Edge dialect. Out: tags on supported nodes, and reasons for all other nodes.
+"""Selects the nodes that are delegated to Vulkan."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TO_RUNTIME = ("force_fp16", "storage_type_override", "memory_layout_override")
 
 
 class VulkanPartitioner(Partitioner):
-    """Everything that the runtime has shaders for, in float32 or float16."""
+    """Selects all nodes that the runtime supports, in float32 or float16."""
 
     def __init__(
         self,
@@ -43,16 +43,18 @@ class VulkanPartitioner(Partitioner):
         nn_module_blocklist: Collection[str] | None = None,
         nn_module_allowlist: Collection[str] | None = None,
     ) -> None:
-        """
+        """Creates a partitioner.
+
         Args:
-            compile_options: by name. `force_fp16`: float32 is float16 on the device. `downcast_64_bit`: arithmetic in
-                int64 may be done in int32. `skip_bool_tensors`: leave out what reads or gives truth values. All take
-                sizes that vary, so `require_dynamic_shapes` changes nothing, as do those that choose storage.
-            operator_blocklist, operator_allowlist: operators to leave out, and the only ones to take.
-            nn_module_blocklist, nn_module_allowlist: the same for names of classes of modules.
+            compile_options: options by name. `force_fp16`: stores float32 as float16 on the device. `downcast_64_bit`:
+                computes int64 arithmetic in int32. `skip_bool_tensors`: leaves out nodes with boolean tensors. Dynamic
+                sizes are always supported, so `require_dynamic_shapes` has no effect; options that select storage have
+                none either.
+            operator_blocklist, operator_allowlist: operators that are never, or exclusively, delegated.
+            nn_module_blocklist, nn_module_allowlist: names of module classes that are never, or exclusively, delegated.
 
         Raises:
-            InputError: there is no such option.
+            InputError: if an option does not exist.
         """
         super().__init__()
         options = dict(compile_options or {})
@@ -70,7 +72,7 @@ class VulkanPartitioner(Partitioner):
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
-        """What the runtime has whole."""
+        """Returns the operators that must not be decomposed."""
         whole = [op for op in {functional(node.target) for node in calls(ep)} if name_of(op) in OPERATORS]
         return (
             whole,
@@ -80,7 +82,7 @@ class VulkanPartitioner(Partitioner):
         )
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tag it, and the weights and the state that only it uses."""
+        """Tags the supported nodes, and the weights and state that only they use."""
         stored = constants(exported_program)
         for node in calls(exported_program):
             if node.target is operator.getitem:
@@ -111,10 +113,10 @@ class VulkanPartitioner(Partitioner):
             isinstance(val := value.meta.get("val"), torch.Tensor) and val.dtype is torch.bool
             for value in (node, *node.all_input_nodes)
         ):
-            return "truth values, which skip_bool_tensors leaves out"
+            return "boolean tensors, which skip_bool_tensors excludes"
         return why_not(node, bool(self._options.get("downcast_64_bit")), stored)
 
 
 def _plain(op: object) -> str:
-    """An operator's name, of torch's operator or of the peer's, which stands for it."""
+    """Returns the name of an operator of torch, or of ExecuTorch's operator of the same name."""
     return name_of(op) or str(op)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// (x - mean) / sqrt(variance + epsilon) * weight + bias of each channel of (images, channels, pixels), without gaps.
+// (x - mean) / sqrt(variance + epsilon) * weight + bias for each channel of dense (images, channels, pixels).
 // variants: words half
 // probe: 1 1 | 60 3 5 2 0.001 | f:62 f:3 f:3 f:3 p:3 f:60
 #version 450

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What is added to scores so that a row sees the columns up to its own number.
+// The causal mask that is added to the scores: row i sees the columns 0 to i.
 // variants: words half
 // probe: 1 1 | 63 9 | f:63
 #version 450

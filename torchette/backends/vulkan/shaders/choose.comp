@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The scale and the zero point with which whole numbers from low to high stand for each row of `size` numbers; a group
-// makes a row.
+// Chooses the scale and zero point of each row of `size` elements for quantization to [low, high]. One workgroup per
+// row.
 // variants: words half
 // probe: 3 1 | 3 70 1 -128.0 127.0 0.0001 | f:211 f:3 i9:3
 #version 450

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The shaders of this folder and pointwise.def come in; what the runtime embeds goes out, made when it is built.
+"""Compiles the shaders of this folder and pointwise.def to the sources that the runtime embeds, during the build.
 
-Run by CMake: `compile.py GLSLC OUTPUT`. Each `*.comp` is compiled for every variant that its comment `variants:` names:
-`words`, or `half`, whose buffers may hold 16-bit floats. `OUTPUT/shaders.h` names them, `OUTPUT/shaders.cpp` has their
-SPIR-V, `OUTPUT/pointwise.inc` the switch of the pointwise shader, `OUTPUT/pointwise_table.inc` its operators.
+Run by CMake: `compile.py GLSLC OUTPUT`. Each `*.comp` is compiled for every variant in its comment `variants:`:
+`words`, or `half`, with buffers that may hold 16-bit floats. `OUTPUT/shaders.h` declares the shaders,
+`OUTPUT/shaders.cpp` contains their SPIR-V, `OUTPUT/pointwise.inc` the switch of the pointwise shader, and
+`OUTPUT/pointwise_table.inc` its operators.
 
-What a driver is tried with stands in comments, `probe[N=A,B]: groups layers | push constants | buffers`: where constant N is A
-or B, or always without the brackets. A line that is indented goes on with the one
-before. A push constant with a point is a float. A buffer is a kind and its number of elements:
-`f:` floats, `p:` positive ones, `iM:` whole numbers from -M to below M, `kN:` of the kind that constant N says.
+The comments `probe[N=A,B]: groups layers | push constants | buffers` define test inputs for drivers. The part in
+brackets restricts a probe to pipelines with constant N equal to A or B. An indented line continues the previous line. A
+push constant with a decimal point is a float. A buffer is a kind and an element count: `f:` floats, `p:` positive
+floats, `iM:` integers in [-M, M), `kN:` the kind that constant N selects.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ HERE = Path(__file__).parent
 
 
 def pointwise_rows(text: str) -> list[list[str]]:
-    """The rows of pointwise.def: operator, arguments, what it computes in, expression."""
+    """Parses pointwise.def to rows: operator, arguments, dtype of the computation, expression."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [[cell.strip() for cell in line.split(" | ", 3)] for line in lines]
 
 
 def switch(rows: list[list[str]]) -> str:
-    """The function `compute`, for floats and for whole numbers."""
+    """Generates the function `compute`, for floats and for integers."""
     text = ""
     for kind, whole in (("float", False), ("int", True)):
         text += f"{kind} compute(uint operation, {kind} x, {kind} y, {kind} z, {kind} p, {kind} q) {{\n  switch (operation) {{\n"
         for number, (_, arguments, computes, expression) in enumerate(rows):
             if computes == ("float" if whole else "int"):
                 continue
-            if arguments.startswith("c "):  # a condition comes first, the others behind it
+            if arguments.startswith("c "):  # the condition is the first operand
                 expression = re.sub(
                     r"\b[cxy]\b", lambda m: {"c": "x != 0", "x": "y", "y": "z"}[m.group()], expression
                 )
@@ -49,14 +50,14 @@ def switch(rows: list[list[str]]) -> str:
 
 
 def table(rows: list[list[str]]) -> str:
-    """Initializers of the runtime's table."""
+    """Generates the initializers of the runtime's table."""
     return "".join(
         f'{{"{name}", "{arguments}", Computes::k_{computes}}},\n' for name, arguments, computes, _ in rows
     )
 
 
 def probes(text: str) -> str:
-    """Initializers of a shader's probes."""
+    """Generates the initializers of a shader's probes."""
     found = ""
     for when, body in re.findall(r"// probe(?:\[(.*)\])?: (.*(?:\n//   .*)*)", text):
         groups, push, buffers = (part.split() for part in body.replace("\n//", "").split("|"))
@@ -74,7 +75,7 @@ def probes(text: str) -> str:
 
 
 def compile_all(glslc: str, output: Path) -> None:
-    """Writes everything into the folder `output`; exits where a shader does not compile."""
+    """Writes all generated files to the folder `output`. Exits if a shader does not compile."""
     output.mkdir(parents=True, exist_ok=True)
     rows = pointwise_rows((HERE.parent / "pointwise.def").read_text())
     (output / "pointwise.inc").write_text(switch(rows))

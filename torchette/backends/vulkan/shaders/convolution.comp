@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A convolution of three dimensions, or its transposed: an invocation makes BLOCK channels of one pixel. Inputs and results
-// are (images, channels, depth, height, width), weights (channels out, channels in of a group, depth, height, width), or
-// transposed (channels in, channels out of a group, depth, height, width); none has gaps.
+// A three-dimensional convolution or transposed convolution. An invocation computes BLOCK channels of one pixel. Inputs
+// and results are dense (images, channels, depth, height, width). Weights are dense (output channels, input channels of
+// a group, depth, height, width), or for transposed convolutions (input channels, output channels of a group, depth,
+// height, width).
 // variants: words half
 // probe: 1 1 | 40 8 2 5 6 8 2 4 5 2 3 2 1 2 1 0 1 1 1 1 1 2 1 0 0 -5.0 5.0 0 0.7 1.3 | f:481 f:384 f:8 f:320 f:320
 #version 450
@@ -10,14 +11,14 @@
 layout(local_size_x = 64) in;
 layout(constant_id = 0) const uint HAS_BIAS = 0;
 layout(constant_id = 1) const uint TRANSPOSED = 0;
-layout(constant_id = 2) const uint BLOCK = 1;  // 1 or 4; divides the channels out of a group
+layout(constant_id = 2) const uint BLOCK = 1;  // 1 or 4; divides the output channels of a group
 layout(constant_id = 3) const uint HAS_OTHER = 0;
 EPILOGUE_CONSTANTS(4, 5)
 layout(binding = 0) readonly buffer In { REAL source[]; };
 layout(binding = 1) readonly buffer Weights { REAL weights[]; };
 layout(binding = 2) readonly buffer Bias { REAL bias[]; };
 layout(binding = 3) writeonly buffer Out { REAL result[]; };
-layout(binding = 4) readonly buffer Other { REAL other[]; };  // of the sizes of the result, without gaps
+layout(binding = 4) readonly buffer Other { REAL other[]; };  // dense, with the sizes of the result
 layout(push_constant) uniform Push {
   uint count;
   uint in_channels, in_depth, in_height, in_width;
@@ -30,7 +31,7 @@ layout(push_constant) uniform Push {
   uint other_offset, then_p, then_q;
 };
 
-// Where a tap of the kernel reads, below 0 for nowhere.
+// The input index that a tap of the kernel reads, or a negative value for padding.
 int place(uint at, uint tap, int stride, int pad, int dilation, uint size) {
   int found;
   if (TRANSPOSED != 0) {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A convolution of whole numbers of 8 bits: an invocation makes BLOCK channels of one pixel. Sums are exact; from there on
-// floats: plus a bias in units of the sum, times what a unit is in units of the result, rounded, plus the result's zero
-// point. Inputs and results are words (images, channels, depth, height, width), weights (channels out, channels in of a
-// group, depth, height, width) words or, PACKED, four in one. A linear layer is one of images of one pixel.
+// A convolution of 8-bit integers. An invocation computes BLOCK channels of one pixel. The integer accumulator is
+// exact. The float operations after it: add a bias in units of the accumulator, multiply by the ratio of the
+// accumulator's scale to the scale of the result, round, add the zero point of the result. Inputs and results are words
+// (images, channels, depth, height, width). Weights are (output channels, input channels of a group, depth, height,
+// width), in words or, if PACKED, four per word. A linear layer is a convolution of images of one pixel.
 // probe: 1 1 | 40 8 2 5 6 8 2 4 5 2 3 2 1 2 1 0 1 1 1 1 1 2 3 -7 -128 127 0 0 | i128:481 i128:384 f:16 i9:320
 #version 450
 #include "elements.glsl"
 layout(local_size_x = 64) in;
 layout(constant_id = 0) const uint PACKED = 0;
-layout(constant_id = 1) const uint BLOCK = 1;  // 1 or 4; divides the channels out of a group
+layout(constant_id = 1) const uint BLOCK = 1;  // 1 or 4; divides the output channels of a group
 layout(binding = 0) readonly buffer In { int source[]; };
 layout(binding = 1) readonly buffer Weights { int weights[]; };
 layout(binding = 2) readonly buffer Terms { float terms[]; };  // biases, then factors
@@ -39,7 +40,7 @@ void main() {
   uint window = kernel_depth * kernel_height * kernel_width, plane = in_depth * in_height * in_width;
   ivec4 sum = ivec4(0);
   for (uint kz = 0; kz < kernel_depth; ++kz) {
-    uint iz = uint(int(z) * stride_z - pad_z + int(kz) * dilation_z);  // below 0 is beyond the end, too
+    uint iz = uint(int(z) * stride_z - pad_z + int(kz) * dilation_z);  // a negative index wraps around and exceeds the end
     if (iz >= in_depth) continue;
     for (uint ky = 0; ky < kernel_height; ++ky) {
       uint iy = uint(int(y) * stride_y - pad_y + int(ky) * dilation_y);

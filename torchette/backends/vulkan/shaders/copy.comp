@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Elements from one place to another, with strides on both sides and between kinds.
+// Copies elements with strides on both sides, and converts between kinds.
 // variants: words half
 // probe: 1 1 | 64 2 2 2 2 2 2 2 2 3 1 2 1 3 1 2 1 128 64 32 16 8 4 2 1 1 2 | k0:200 k1:8200
 #version 450

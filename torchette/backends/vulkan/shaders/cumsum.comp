@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sums of all up to each element along one dimension; an invocation makes a row. Neither side has gaps.
+// Cumulative sums along one dimension. One invocation per row; both tensors are dense.
 // variants: words half
 // probe: 1 1 | 6 7 3 1 | k0:43 k0:42
 #version 450

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What all shaders share: kinds of elements (torchette/backends/vulkan/graph.h), buffers of them, the number of an
-// invocation.
+// Shared by all shaders: kinds of elements (torchette/backends/vulkan/graph.h), buffers of elements, and the index of
+// an invocation.
 #ifdef HALF
 #extension GL_EXT_shader_16bit_storage : require
 #endif
 
 const uint FLOAT = 0, INT = 1, BOOL = 2, HALVES = 3;
 
-// A buffer whose elements are of a kind that a constant names: read them with AT.
+// A buffer with elements of a kind that a constant selects; read them with AT.
 #ifdef HALF
 #define IN(place, name)                                        \
   layout(binding = place) readonly buffer In##place { uint name[]; }; \
@@ -37,13 +37,13 @@ const uint FLOAT = 0, INT = 1, BOOL = 2, HALVES = 3;
 #endif
 #define INT_AT(name, i, kind) ((kind) == FLOAT ? int(uintBitsToFloat(name[i])) : int(name[i]))
 
-// A buffer of floats, in the storage of the variant.
+// A buffer of floats, in the storage format of the variant.
 #ifdef HALF
 #define REAL float16_t
 #else
 #define REAL float
 #endif
 
-// Groups are spread over x and y.
+// Workgroups are distributed over x and y.
 uint group() { return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x; }
-uint element() { return group() * 64 + gl_LocalInvocationID.x; }  // of 64 invocations, as most shaders have
+uint element() { return group() * 64 + gl_LocalInvocationID.x; }  // for workgroups of 64 invocations

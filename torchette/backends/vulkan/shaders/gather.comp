@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Elements of a table (outer, size, inner) at places along its middle dimension. An index that is not there is held at
-// the end, so that nothing outside is read.
+// Elements of a table (outer, size, inner) at indices along its middle dimension. Out-of-range indices are clamped, so
+// that no memory outside of the table is read.
 // variants: words half
 // probe: 1 1 | 60 5 4 3 12 3 1 1 | f:49 i4:61 f:60
 #version 450

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Elements (outer, middle, inner) at places of up to four neighbouring dimensions, which one tensor of indices (middle) each
-// says: from a table to the result, or from a source into it. An index that is not there is held at the end.
+// Reads elements of a table (outer, middle, inner) at up to four adjacent indexed dimensions, each with one tensor of
+// indices (middle), or writes elements of a source to them. Out-of-range indices are clamped.
 // variants: words half
 // probe[0=0]: 1 1 | 60 5 3 7 2 1 0 4 3 2 5 1 3 2 9 1 0 1 0 | f:90 f:60 i3:6 i3:6 i3:6 i3:6
 // probe[0=1]: 1 1 | 12 1 3 200 60 1 0 4 3 2 5 1 3 2 9 1 0 1 0 | f:12 f:800 i3:6 i3:6 i3:6 i3:6

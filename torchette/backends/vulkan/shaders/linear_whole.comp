@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A linear layer with weights that are whole numbers, and a scale for each output and group of inputs: a group of
-// invocations makes one number. The weights are int8, or two of four bits in eight: the even input's in the low ones, eight
-// more than they are. Such eight bits are a word, or PACKED, four in one.
+// A linear layer with integer weights and a scale for each output and group of inputs. A workgroup computes one
+// element. Weights are int8, or two 4-bit values plus 8 per byte, with the even input in the low nibble. A byte is
+// stored in a word or, if PACKED, four bytes per word.
 // variants: words half
 // probe: 15 1 | 3 5 70 32 | f:210 i128:350 f:15 f:5 f:15
 #version 450

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// out[b][m][n] = limited(alpha * sum over k of a[b][m][k] * b[b][k][n] + beta * bias[b][m][n]). A group makes 32 x 32 of
-// it, an invocation 4 x 4; out has no gaps.
+// out[b][m][n] = clamp(alpha * sum over k of a[b][m][k] * b[b][k][n] + beta * bias[b][m][n]). A workgroup computes a
+// tile of 32 x 32 elements, an invocation 4 x 4; out is dense.
 // variants: words half
 // probe: 2 2 | 35 20 19 2 1 0 665 19 1 0 0 380 20 1 0 0 0 0 1 0.7 1.3 -9.0 9.0 0 0.7 1.3 | f:1331 f:760 f:20
 //   f:1400 f:1400
@@ -16,7 +16,7 @@ layout(binding = 0) readonly buffer A { REAL a[]; };
 layout(binding = 1) readonly buffer B { REAL b[]; };
 layout(binding = 2) readonly buffer Bias { REAL bias[]; };
 layout(binding = 3) writeonly buffer Out { REAL result[]; };
-layout(binding = 4) readonly buffer Other { REAL other[]; };  // of the sizes of the result, without gaps
+layout(binding = 4) readonly buffer Other { REAL other[]; };  // dense, with the sizes of the result
 #include "matmul.glsl"
 shared float tile_a[STEP][TILE], tile_b[STEP][TILE];
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What matmul.comp computes where there are few rows: a group makes one number, its invocations share the sum.
+// The computation of matmul.comp for few rows: a workgroup computes one element, its invocations share the reduction.
 // variants: words half
 // probe: 18 2 | 2 9 70 2 1 0 140 70 1 0 0 630 9 1 0 0 0 0 1 0.7 1.3 -9.0 9.0 0 0.7 1.3 | f:281 f:1260 f:9 f:36 f:36
 #version 450
@@ -13,7 +13,7 @@ layout(binding = 0) readonly buffer A { REAL a[]; };
 layout(binding = 1) readonly buffer B { REAL b[]; };
 layout(binding = 2) readonly buffer Bias { REAL bias[]; };
 layout(binding = 3) writeonly buffer Out { REAL result[]; };
-layout(binding = 4) readonly buffer Other { REAL other[]; };  // of the sizes of the result, without gaps
+layout(binding = 4) readonly buffer Other { REAL other[]; };  // dense, with the sizes of the result
 #include "matmul.glsl"
 shared float partial[64];
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Rows of `size` numbers side by side, (x - mean) / sqrt(variance + epsilon) * weight + bias; a group makes a row. Weights
-// belong to the place in a row, or, where rows are groups of channels, to the channel.
+// Normalizes dense rows of `size` elements: (x - mean) / sqrt(variance + epsilon) * weight + bias. One workgroup per
+// row. Weights are indexed by the position in the row or, if rows are groups of channels, by the channel.
 // variants: words half
 // probe: 4 1 | 4 70 2 14 10 1 0 0 0.001 | f:281 f:70 f:70 f:280 f:4 f:4
 #version 450
 #include "elements.glsl"
 layout(local_size_x = 64) in;
-const uint LAYER = 0, GROUPS = 1, MEAN_SQUARE = 2;  // of the last the mean is taken for 0
+const uint LAYER = 0, GROUPS = 1, MEAN_SQUARE = 2;  // MEAN_SQUARE uses a mean of 0
 layout(constant_id = 0) const uint MODE = 0;
 layout(constant_id = 1) const uint HAS_WEIGHT = 0;
 layout(constant_id = 2) const uint HAS_BIAS = 0;

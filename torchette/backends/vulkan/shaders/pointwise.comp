@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators of pointwise.def: an element of the result from one of each operand, which may be broadcast.
+// Operators of pointwise.def: one element of the result from one element of each operand. Operands may broadcast.
 // variants: words half
 // probe[1=0]: 2 1 | 120 2 2 2 2 2 2 1 2 1 3 1 1 2 1 0 1 2 1 1 0 2 1 0 3 1 2 3 0.7 1.3 0.6 0.9 | k2:260
 //   k3:260 k4:260 k5:120
@@ -13,7 +13,7 @@ layout(constant_id = 2) const uint KIND_X = 0;
 layout(constant_id = 3) const uint KIND_Y = 0;
 layout(constant_id = 4) const uint KIND_Z = 0;
 layout(constant_id = 5) const uint KIND_OUT = 0;
-layout(constant_id = 6) const uint RANK = 0;  // 0: all lie alike
+layout(constant_id = 6) const uint RANK = 0;  // 0: all tensors have the same layout
 IN(0, x_)
 IN(1, y_)
 IN(2, z_)

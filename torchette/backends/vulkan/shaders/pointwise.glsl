@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// compute(operation, x, y, z, p, q): the rows of pointwise.def, from 1; and what other shaders do with their results.
+// compute(operation, x, y, z, p, q): the rows of pointwise.def, numbered from 1; and the epilogue of other shaders.
 float larger(float x, float y) { return isnan(x) ? x : isnan(y) ? y : max(x, y); }
 int larger(int x, int y) { return max(x, y); }
 float limited(float x, float low, float high) { return isnan(x) ? x : min(max(x, low), high); }
@@ -23,7 +23,7 @@ int floor_divide(int x, int y) {
 float tanh_(float x) { return isnan(x) ? x : tanh(clamp(x, -15.0, 15.0)); }
 float log1p(float x) { return abs(x) < 0.0005 ? x - 0.5 * x * x : log(1.0 + x); }
 float expm1(float x) { return abs(x) < 0.005 ? x + x * x * (0.5 + x / 6.0) : exp(x) - 1.0; }
-// Abramowitz and Stegun, Handbook of Mathematical Functions, 4.4.46: within 2e-8. Drivers' own may be 3e-4 off.
+// Abramowitz and Stegun, Handbook of Mathematical Functions, 4.4.46: within 2e-8. Errors of drivers reach 3e-4.
 float acos_(float x) {
   float a = abs(x);
   float sum = (((((((-0.0012624911 * a + 0.0066700901) * a - 0.0170881256) * a + 0.0308918810) * a - 0.0501743046) * a +
@@ -31,7 +31,7 @@ float acos_(float x) {
   float angle = sqrt(1.0 - a) * sum;
   return x < 0.0 ? 3.14159265358979324 - angle : angle;
 }
-// The same, 7.1.26: within 1.5e-7
+// Abramowitz and Stegun, 7.1.26: within 1.5e-7.
 float erf(float x) {
   float t = 1.0 / (1.0 + 0.3275911 * abs(x));
   float sum = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t;
@@ -53,7 +53,7 @@ float power(float x, float y) {
 
 #include "pointwise.inc"
 
-// Shaders with an epilogue have these two constants, of numbers of their own.
+// Shaders with an epilogue define these two constants with separate ids.
 #define EPILOGUE_CONSTANTS(operation_id, swapped_id)             \
   layout(constant_id = operation_id) const uint EPILOGUE = 0;    \
   layout(constant_id = swapped_id) const uint SWAPPED = 0;       \

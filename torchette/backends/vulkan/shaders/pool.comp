@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Windows of images (images * channels, height, width), without gaps: their largest numbers, with places if asked for, or
-// their means.
+// Windows over dense images (images * channels, height, width): the maxima, optionally with their indices, or the
+// means.
 // variants: words half
 // probe: 1 1 | 36 6 7 3 4 3 2 2 2 1 1 1 1 1 0 1 | f:127 f:36 i4:36
 #version 450
@@ -34,7 +34,7 @@ void main() {
     top = y * stride_y - pad_y, bottom = top + (kernel_y - 1) * dilation_y + 1;
     left = x * stride_x - pad_x, right = left + (kernel_x - 1) * dilation_x + 1;
   }
-  // torch counts the padding that is inside of the padded image
+  // torch counts the padding within the bounds of the padded image.
   float area = float((min(bottom, h + pad_y) - top) * (min(right, w + pad_x) - left));
   float sum = 0.0, most = uintBitsToFloat(0xff800000u);
   int seen = 0, place = -1;

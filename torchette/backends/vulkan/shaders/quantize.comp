@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Numbers as whole ones of a scale and a zero point, or back. These are two numbers, or one for each of `channels`: where
-// an element's channel is i / inner % channels.
+// Quantizes or dequantizes elements. There is one scale and zero point, or one pair for each of `channels`; the channel
+// of element i is i / inner % channels.
 // variants: words half
 // probe[0=0]: 1 1 | 60 5 4 1 0 0 0.013 3.0 -128.0 127.0 | k1:61 p:4 i9:4 k2:60
 // probe[0=1]: 1 1 | 60 5 4 1 0 0 0.013 3.0 -128.0 127.0 | k1:61 p:4 i9:4 k2:60

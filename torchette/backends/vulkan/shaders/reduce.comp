@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One number from many: a group makes it, its invocations share the elements. The dimensions that stay and those that go
-// have strides of their own.
+// Reduces many elements to one per workgroup; its invocations share the elements. Kept and reduced dimensions have
+// separate strides.
 // variants: words half
 // probe: 6 1 | 6 70 1 1 2 3 0 0 210 70 1 1 7 10 0 0 10 1 1 1.0 | k1:421 k2:6
 #version 450
@@ -11,7 +11,7 @@ const uint NUMBERS = 0, WHOLE = 1, PLACES = 2;
 layout(constant_id = 0) const uint MODE = 0;
 layout(constant_id = 1) const uint KIND_IN = 0;
 layout(constant_id = 2) const uint KIND_OUT = 0;
-layout(constant_id = 3) const uint GIVES = 0;  // floats, whole numbers of such, or where an extreme is
+layout(constant_id = 3) const uint GIVES = 0;  // floats, integers, or the index of a minimum or maximum
 IN(0, in_)
 OUT(1, out_)
 layout(push_constant) uniform Push {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Images (images * channels, height, width), without gaps, in another size: the nearest pixel, or the mean of
-// four, or of sixteen.
+// Resizes dense images (images * channels, height, width): nearest pixel, or interpolation between four or sixteen
+// pixels.
 // variants: words half
 // probe: 2 1 | 84 4 5 6 7 1 0.64 0.7 | f:41 f:84
 #version 450
@@ -15,7 +15,7 @@ layout(push_constant) uniform Push { uint count, in_height, in_width, height, wi
 
 float from(uint to, float scale) { return ALIGNS_CORNERS != 0 ? float(to) * scale : (float(to) + 0.5) * scale - 0.5; }
 
-// Keys' kernel with a = -0.75.
+// Keys's cubic kernel with a = -0.75.
 float weight(float d) {
   d = abs(d);
   return d <= 1.0 ? (1.25 * d - 2.25) * d * d + 1.0 : ((3.75 - 0.75 * d) * d - 6.0) * d + 3.0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// For each index an element, whose place along one dimension it is: from the other side, which has strides, to the one
-// that lies as the indices do, or back, or a number. An index that is not there is held at the end.
+// For each index, copies an element along one dimension: from a strided tensor to a tensor with the shape of the
+// indices, or back, or writes a scalar. Out-of-range indices are clamped.
 // variants: words half
 // probe[0=0]: 1 1 | 60 2 2 2 2 2 2 2 2 3 1 2 1 3 1 2 1 5 7 1 1 1 0 | f:250 i7:61 f:61
 // probe[0=1,2]: 1 1 | 20 2 2 2 2 2 2 2 2 1024 512 256 128 64 32 16 8 1 7 1 1 1 0 | f:21 i7:21 f:20500

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// exp(x) over its sum along one dimension, or the logarithm of that; a group makes a row. Neither side has gaps.
+// Softmax or log-softmax along one dimension. One workgroup per row; both tensors are dense.
 // variants: words half
 // probe: 4 1 | 4 70 2 1 | f:281 f:280
 #version 450
