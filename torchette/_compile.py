@@ -311,7 +311,7 @@ def compile(
         device or Device(),
     )
     methods = _methods(module, args, kwargs, dynamic_shapes)
-    config = _planned_for(device, config)
+    config = _with_device_memory(device, config)
     partitioners = partitioners_by_method(_partitioners(backend, methods), methods)
     _check_choices(methods, partitioners, quantizer, calibration, io, constant_methods, edge, config)
     programs, observed = _captured(methods, quantizer, calibration, edge)
@@ -328,7 +328,7 @@ def compile(
     model = CompiledModel(program, programs, placed)
     model.calibration = {name: what for name, (_, what) in observed.items()}
     if verify:
-        model.sign(facts=_quantization_facts(quantizer, observed))
+        model.sign(facts=_quantization_entries(quantizer, observed))
     return model
 
 
@@ -429,7 +429,7 @@ def _lowered(
     return program, {name: program.report(name).delegation or lowered.delegation(name) for name in programs}
 
 
-def _quantization_facts(quantizer: object, observed: Mapping[str, tuple[int, str]]) -> dict[str, Any]:
+def _quantization_entries(quantizer: object, observed: Mapping[str, tuple[int, str]]) -> dict[str, Any]:
     """Returns the entries of a receipt about quantization; empty without a quantizer."""
     if quantizer is None:
         return {}
@@ -477,7 +477,7 @@ def _draws(program: ExportedProgram) -> str:
     return ""
 
 
-def _planned_for(device: Device, config: ExecutorchBackendConfig) -> ExecutorchBackendConfig:
+def _with_device_memory(device: Device, config: ExecutorchBackendConfig) -> ExecutorchBackendConfig:
     """Completes the options for memory from the device."""
     planner, mode = config.memory_planning_pass, config.dynamic_memory_planning_mode
     if type(planner) is not DefaultMemoryPlanningPass:

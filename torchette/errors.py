@@ -5,27 +5,27 @@
 
     TorchetteError                                  error
     |- CompileError                                 compile-failed       ahead of time
-    |  |- ExportError (RuntimeError)                export-failed        torch.export refused the model
+    |  |- ExportError (RuntimeError)                export-failed        torch.export rejected the model
     |  |  `- TrainModeError (ValueError)            train-mode           the model is not in eval mode
     |  |- QuantizationError (ValueError)            bad-quantization     the model's quantization is not finished
-    |  |- DialectError (ValueError)                 dialect-violation    a graph breaks its dialect's rules
-    |  |- PassError (RuntimeError)                  pass-failed          a pass raised, or changed the result
+    |  |- DialectError (ValueError)                 dialect-violation    a graph violates the rules of its dialect
+    |  |- PassError (RuntimeError)                  pass-failed          a pass raised an error or changed the result
     |  |- MissingOutVariantError (LookupError)      missing-out-variant  an operator has no out overload
     |  |- MissingKernelError (LookupError)          missing-kernel       the runtime has no such kernel
     |  |- DelegationError (ValueError)              delegation-failed    a partition cannot be delegated
     |  |- PlanError (RuntimeError)                  plan-failed          memory cannot be planned
-    |  |- EmitError (RuntimeError)                  emit-failed          a graph has no form in the file
+    |  |- EmitError (RuntimeError)                  emit-failed          the file format cannot represent a graph
     |  `- UnsupportedError (NotImplementedError)    unsupported          known, but not implemented
-    |- BuildError (RuntimeError)                    build-failed         a compiler or linker refused a source
+    |- BuildError (RuntimeError)                    build-failed         a compiler or linker failed
     |  |- TargetError (ValueError)                  no-such-target       there is no target with this name
     |  `- MissingCompilerError (FileNotFoundError)  no-compiler          there is no compiler for the target
     |- MissingPackageError (ImportError)            missing-package      a required package is not installed
     |- FormatError (ValueError)                     bad-file             a file is invalid or damaged
     |- ModelNotFoundError (FileNotFoundError)       no-such-file         a file or a folder does not exist
-    |- InputError (ValueError)                      bad-input            a value does not fit the method
+    |- InputError (ValueError)                      bad-input            a value does not match the method
     |  `- InputTypeError (TypeError)                bad-input-type       a value is of the wrong type
     |- UsageError (ValueError)                      bad-usage            an invalid command line
-    |- RuntimeLoadError (RuntimeError)              load-failed          the runtime refused a program
+    |- RuntimeLoadError (RuntimeError)              load-failed          the runtime rejected a program
     |  `- NativeModuleError (ImportError)           no-native-module     the compiled runtime is missing
     `- ExecutionError (RuntimeError)                execution-failed     a method failed while it ran
 
@@ -298,13 +298,13 @@ class UsageError(TorchetteError, ValueError):
 
 
 class RuntimeLoadError(TorchetteError, RuntimeError):
-    """The runtime refused to load a program or a method."""
+    """The runtime rejected a program or a method while loading it."""
 
     code = "load-failed"
 
 
 class NativeModuleError(RuntimeLoadError, ImportError):
-    """The compiled part of ``torchette.runtime`` is missing or does not fit this Python."""
+    """The compiled part of ``torchette.runtime`` is missing or was built for another Python."""
 
     code = "no-native-module"
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Names, facts and tables come in; HTML that a notebook shows goes out. Colours are the notebook's own, light or dark.
-"""What results look like in a notebook: the `_repr_html_` of programs, methods and reports is made here."""
+# In: names, values and tables. Out: HTML for a notebook, which uses the colors of the light or dark theme.
+"""Formats results for notebooks: the `_repr_html_` of programs, methods and reports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-ROWS = 12  # of a table that are shown
+ROWS = 12  # maximum number of displayed rows of a table
 
 _LINE = "border-color:color-mix(in srgb,currentColor 18%,transparent)"
 _SOFT = "opacity:.65"
@@ -15,14 +15,14 @@ _CELL = f"padding:3px 14px 3px 0;background:none;border:0;border-bottom:1px soli
 
 
 def tables(parts: Iterable[tuple[str, Sequence[str], Sequence[Sequence[Any]]]], heading: str = "") -> str:
-    """HTML of tables (title, columns, rows); of a long one the first rows. Texts are escaped."""
+    """Formats tables (title, columns, rows) as HTML. Long tables show only their first rows. Text is escaped."""
     found = [_table(*part) for part in parts]
     top = f'<div style="font-weight:600;margin-bottom:6px">{_escape(heading)}</div>' if heading else ""
     return f'<div class="torchette" style="font-size:13px;line-height:1.45;max-width:100%;overflow-x:auto">{top}{"".join(found)}</div>'
 
 
 def facts(heading: str, pairs: Sequence[tuple[str, Any]]) -> str:
-    """HTML of names with their values."""
+    """Formats names and values as HTML."""
     return tables([("", (), [(name, value) for name, value in pairs])], heading)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from torchette.errors import MissingPackageError, UntestedTorchWarning
 
-TESTED_TORCH = ("2.13", "2.15")  # the first and the last release of torch that the tests ran with
+TESTED_TORCH = ("2.13", "2.15")  # the oldest and newest tested releases of torch
 
 
 class Package(NamedTuple):
@@ -32,7 +32,10 @@ class Package(NamedTuple):
 
     @property
     def install(self) -> str:
-        """The command that installs the package. PyPI's torch for Linux is a CUDA build of gigabytes."""
+        """The command that installs the package.
+
+        For torch, it selects the CPU build, because PyPI's build includes CUDA.
+        """
         quoted = f"'{self.requirement}'" if ">" in self.requirement else self.requirement
         index = " --index-url https://download.pytorch.org/whl/cpu" if self.module == "torch" else ""
         return f"pip install {quoted}{index}"
@@ -62,10 +65,10 @@ def require(module: str, purpose: str, hints: Iterable[str] = ()) -> Any:
     Args:
         module: the module's full name, such as ``torchao.quantization``.
         purpose: the feature that needs the package, as the subject of the error's sentence.
-        hints: remedies besides installing the package.
+        hints: remedies in addition to installing the package.
 
     Raises:
-        MissingPackageError: the package is not installed, or it raised an error while it was imported.
+        MissingPackageError: if the package is not installed, or if its import raised an error.
     """
     try:
         with quietly():
@@ -143,10 +146,10 @@ def import_compiler(module: str, purpose: str) -> Any:
 
     Args:
         module: the module's full name.
-        purpose: the name that the user asked for, as the subject of the error's sentence.
+        purpose: the requested name, as the subject of the error's sentence.
 
     Raises:
-        MissingPackageError: a package is missing, or the import failed with a release of torch that the tests did not run with.
+        MissingPackageError: if a package is missing, or if the import failed with an untested release of torch.
     """
     try:
         return importlib.import_module(module)
@@ -166,7 +169,7 @@ def import_compiler(module: str, purpose: str) -> Any:
 
 @functools.cache
 def warn_of_untested_torch() -> None:
-    """Warns once in a process if the tests did not run with the installed release of torch."""
+    """Warns once in a process if the installed release of torch is not among the tested releases."""
     problem = torch_problem(_torch_version())
     if problem is not None:
         lines = (problem, "`model.verify()` compares a compiled model with torch", f"Try: {torch_remedy()}")
@@ -174,7 +177,7 @@ def warn_of_untested_torch() -> None:
 
 
 def torch_problem(version: str | None) -> str | None:
-    """Returns a sentence if the tests did not run with a release of torch; None if they did, or if torch is missing."""
+    """Returns a message for an untested release of torch, or None if it is tested or missing."""
     first, last = TESTED_TORCH
     if version is None or _minor(first) <= _minor(version) <= _minor(last):
         return None
@@ -182,7 +185,7 @@ def torch_problem(version: str | None) -> str | None:
 
 
 def torch_remedy() -> str:
-    """The command that installs a release of torch that the tests ran with."""
+    """Returns the command that installs a tested release of torch."""
     major, minor = _minor(TESTED_TORCH[1])
     return PACKAGES["torch"].install.replace(
         f">={TESTED_TORCH[0]}", f">={TESTED_TORCH[0]},<{major}.{minor + 1}"
@@ -199,5 +202,5 @@ def _torch_version() -> str | None:
 
 
 def _minor(version: str) -> tuple[int, ...]:
-    """The major and the minor version."""
+    """Returns the major and minor version."""
     return tuple(int(number) for number in version.split(".")[:2])

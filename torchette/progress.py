@@ -11,7 +11,7 @@ from torchette.units import duration_text
 
 
 class Progress:
-    """Prints the current step of long work to standard error: one line that changes on a terminal, otherwise new lines.
+    """Prints the current step of long work to standard error: one changing line on a terminal, otherwise separate lines.
 
     Args:
         interval: the seconds between two lines if standard error is not a terminal, and before the first line. Work that
@@ -22,20 +22,20 @@ class Progress:
         self._interval = interval
         self._printed = time.monotonic()
         self._counted: tuple[float, int] | None = (
-            None  # when the counted steps began, and how many were done then
+            None  # start time of the counted steps, and the number of finished steps at that time
         )
 
     def __enter__(self) -> Progress:
         return self
 
     def __call__(self, stage: str, name: str, done: int = 0, total: int = 0) -> None:
-        """Prints a step that begins now.
+        """Prints the start of a step.
 
         Args:
             stage: the work that the step belongs to.
             name: the step.
-            done: the number of steps that are finished.
-            total: the number of all steps, from which the time that is left is estimated; 0 if it is not known.
+            done: the number of finished steps.
+            total: the total number of steps, used to estimate the remaining time; 0 if unknown.
         """
         now = time.monotonic()
         text = f"{stage}: {name}{self._count(now, done, total) if total else ''}"

@@ -198,7 +198,7 @@ def _members(tree: Tree, value: object, where: str) -> Sequence[Any]:
         elif isinstance(value, dict):
             members = list(value.values())
         else:
-            raise InputError(f"{where} must be a {tree.type}, which is known only after importing its module")
+            raise InputError(f"{where} must be a {tree.type}; import the module that defines this class")
     if len(members) != len(tree.children):
         raise InputError(f"{where} must have {len(tree.children)} members, not {len(members)}")
     return members

@@ -29,7 +29,7 @@ def byte_count(text: str) -> int:
 def byte_text(count: float) -> str:
     """Returns a size in bytes as text with three significant digits: ``4_448_000`` is ``"4.45 MB"``.
 
-    The page of `torchette report` has the same function in JavaScript.
+    The page of `torchette report` implements the same function in JavaScript.
     """
     if count < 1000:
         return f"{count:.0f} B"

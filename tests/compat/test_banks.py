@@ -36,7 +36,7 @@ def planned(banks: list[Bank], specs: list[TensorSpec], padding: int = 0) -> tup
 FAST, SLOW = Bank("fast", 256, 1), Bank("slow", 4096, 2)
 
 
-def test_the_best_bank_first_then_the_next() -> None:
+def test_best_bank_is_filled_first() -> None:
     sizes, ids = planned([FAST, SLOW], [spec(100), spec(100)])
     assert (sizes, ids) == ([0, 224, 0], [1, 1])
     sizes, ids = planned([FAST, SLOW], [spec(100), spec(100), spec(100)])
@@ -47,12 +47,12 @@ def test_the_best_bank_first_then_the_next() -> None:
     assert planned([Bank("b", 256, 7), Bank("a", 4096, 3)], [spec(16)])[1] == [7]
 
 
-def test_what_has_a_memory_stays_there() -> None:
+def test_specs_with_memory_id_keep_it() -> None:
     sizes, ids = planned([FAST, SLOW], [spec(200), spec(200, mem_id=1), spec(8, mem_id=5)])
     assert ids == [2, 1, 5] and sizes == [0, 208, 208, 0, 0, 16]
 
 
-def test_each_bank_has_its_alignment_and_the_padding() -> None:
+def test_bank_alignment_and_padding() -> None:
     banks = [Bank("fast", 256, 1, alignment=64), SLOW]
     sizes, ids = planned(banks, [spec(10), spec(10)], padding=8)
     assert (sizes, ids) == ([0, 136, 0], [1, 1])
@@ -62,7 +62,7 @@ def test_each_bank_has_its_alignment_and_the_padding() -> None:
         planned([Bank("odd", 256, 1, alignment=24)], [spec(1)])
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_oversized_tensors_raise() -> None:
     with pytest.raises(BankPlacementError, match="bank slow has 4,096 bytes, 4,112 are needed"):
         planned([FAST, SLOW], [spec(4100)])
     with pytest.raises(BankPlacementError, match="bank fast has 256 bytes"):
@@ -80,12 +80,12 @@ def test_what_does_not_fit_is_refused() -> None:
         ([Bank("x", 9, 1, 0)], "bank x: alignment 0"),
     ],
 )
-def test_what_is_no_device(banks: list[Bank], words: str) -> None:
+def test_invalid_banks_raise(banks: list[Bank], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         TargetMemoryMap(banks)
 
 
-def test_a_device_is_asked() -> None:
+def test_target_memory_map_lookups() -> None:
     target = TargetMemoryMap([FAST, SLOW])
     assert target.mem_ids() == [1, 2] and target.manages(2) and not target.manages(3)
     assert target.bank(2) is SLOW and target.mem_id("fast") == 1
@@ -97,7 +97,7 @@ def test_a_device_is_asked() -> None:
         target.mem_id("x")
 
 
-def test_a_model_runs_from_two_banks() -> None:
+def test_model_runs_from_two_banks() -> None:
     class Net(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             for _ in range(4):

@@ -21,7 +21,7 @@ def _names(path: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", compat.TABLE)
-def test_every_name_is_there(path: str) -> None:
+def test_every_name_exists(path: str) -> None:
     module = importlib.import_module(f"torchette.{path}")
     for name, ours in _names(path).items():
         home, _, called = ours.partition(":")
@@ -52,7 +52,7 @@ OPERATORS = (
 @pytest.mark.parametrize(
     "path", [path for path in compat.TABLE if path not in EARLIER + OPERATORS and "xnnpack" not in path]
 )
-def test_the_peer_has_the_same_paths(path: str) -> None:
+def test_paths_exist_in_peer(path: str) -> None:
     pytest.importorskip("executorch")
     if path.startswith("devtools.visualization"):
         pytest.importorskip("model_explorer")
@@ -75,7 +75,7 @@ MODULES = (
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_the_xnnpack_backend_has_the_peer_s_names(module: str) -> None:
+def test_xnnpack_backend_has_peer_names(module: str) -> None:
     pytest.importorskip("executorch.backends.xnnpack")
     path = ".".join(filter(None, ("backends.xnnpack", module)))
     theirs, ours = (importlib.import_module(f"{root}.{path}") for root in ("executorch", "torchette"))
@@ -96,12 +96,12 @@ def test_the_xnnpack_backend_has_the_peer_s_names(module: str) -> None:
             assert getattr(ours, name).target_name == target
 
 
-def test_a_module_does_not_hide_a_name_of_its_package() -> None:
+def test_submodule_does_not_hide_function_of_its_package() -> None:
     script = "import torchette.export.export; from torchette.export import export; export.__call__"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_sdk_is_devtools() -> None:
+def test_sdk_is_alias_of_devtools() -> None:
     import torchette.sdk
     from torchette.sdk.bundled_program.core import BundledProgram
     from torchette.sdk.inspector import Inspector, TimeScale
@@ -112,7 +112,7 @@ def test_sdk_is_devtools() -> None:
     assert (BundledProgram, Inspector) == (torchette.devtools.BundledProgram, torchette.devtools.Inspector)
 
 
-def test_devtools_has_the_peer_s_names() -> None:
+def test_devtools_has_peer_names() -> None:
     for path in ("devtools", "devtools.etrecord", "devtools.inspector.numerical_comparator"):
         theirs = pytest.importorskip(f"executorch.{path}")
         ours = importlib.import_module(f"torchette.{path}")
@@ -125,7 +125,7 @@ def test_devtools_has_the_peer_s_names() -> None:
 
 
 @pytest.mark.parametrize("path", compat.ABSENT)
-def test_what_is_not_here_says_what_there_is_instead(path: str) -> None:
+def test_missing_path_names_alternative(path: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=r"does not exist\. Try: .*from-executorch\.md") as caught:
         importlib.import_module(f"torchette.{path}.no_such_module")
     assert compat.ABSENT[path] in str(caught.value)
@@ -158,7 +158,7 @@ def _is_here(path: str) -> bool | None:
         return False if "Try: " in str(error) else None
 
 
-def test_every_module_of_executorch_is_here_or_says_what_there_is_instead() -> None:
+def test_every_executorch_module_is_served_or_names_alternative() -> None:
     found = {path: _is_here(path) for path in _paths_of_executorch()}
     assert len(found) > 1500 and sum(map(bool, found.values())) > 140
     assert [path for path, here in found.items() if here is None] == []
@@ -179,7 +179,7 @@ def test_every_module_of_executorch_is_here_or_says_what_there_is_instead() -> N
         "backends.xnnpack",
     ],
 )
-def test_a_name_that_is_not_here_says_what_there_is_instead(path: str) -> None:
+def test_missing_name_names_alternative(path: str) -> None:
     with pytest.raises(ImportError, match=rf"torchette\.{path}\.no_such_name does not exist\. Try: "):
         exec(f"from torchette.{path} import no_such_name")
     if path not in ("devtools", "backends.xnnpack"):
@@ -187,26 +187,26 @@ def test_a_name_that_is_not_here_says_what_there_is_instead(path: str) -> None:
             importlib.import_module(f"torchette.{path}").no_such_name  # noqa: B018
 
 
-def test_a_path_serves_a_star_import() -> None:
+def test_star_import() -> None:
     names: dict[str, object] = {}
     exec("from torchette.exir.backend.utils import *", names)
     assert {"WhyNoPartition", "get_delegates"} <= set(names)
 
 
-def test_the_environment_is_collected() -> None:
+def test_environment_is_collected() -> None:
     path = "torchette.util.collect_env"
     done = subprocess.run([sys.executable, "-m", path], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "backends: " in done.stdout and "torch: " in done.stdout, done.stderr
     assert "cpu" in importlib.import_module(path).get_env_info()
 
 
-def test_other_paths_are_refused() -> None:
+def test_unknown_paths_raise() -> None:
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("torchette.exir.backend.no_such_module")
 
 
 @pytest.mark.parametrize(("old", "new"), sorted(compat.MOVED.items()))
-def test_a_module_that_has_moved_says_where_it_is(old: str, new: str) -> None:
+def test_moved_module_names_new_path(old: str, new: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=rf"torchette\.{old} has moved: import torchette\.{new}$"):
         importlib.import_module(f"torchette.{old}")
     importlib.import_module(f"torchette.{new}")
@@ -240,7 +240,7 @@ assert not any("/executorch/" in (getattr(m, "__file__", None) or "") for m in l
 """
 
 
-def test_executorch_stands_for_torchette() -> None:
+def test_alias_executorch() -> None:
     done = subprocess.run([sys.executable, "-c", ALIASED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     one, two, three = done.stdout.splitlines()
@@ -248,7 +248,7 @@ def test_executorch_stands_for_torchette() -> None:
     assert "executorch.exir.no_such" in two and "Try: torchette pte-diff" in three
 
 
-def test_executorch_does_not_stand_for_torchette_once_it_is_there() -> None:
+def test_alias_after_import_of_executorch_raises() -> None:
     script = """
 import sys, types
 sys.modules["executorch.exir"] = types.ModuleType("executorch.exir")

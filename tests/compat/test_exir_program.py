@@ -26,7 +26,7 @@ def run(buffer: bytes, x: torch.Tensor) -> torch.Tensor:
     return Runtime.get().load_program(buffer).load_method("forward").execute([x])[0]
 
 
-def test_the_snippet_of_2023_runs_with_one_warning() -> None:
+def test_2023_snippet_runs_with_one_warning() -> None:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         edge = exir.capture(Net(), (X,), exir.CaptureConfig(enable_aot=True)).to_edge(
@@ -44,7 +44,7 @@ def test_the_snippet_of_2023_runs_with_one_warning() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:exir.capture")
-def test_functions_passes_and_eager(capsys: pytest.CaptureFixture[str]) -> None:
+def test_capture_functions_passes_and_eager(capsys: pytest.CaptureFixture[str]) -> None:
     captured = exir.capture(lambda x, y: x * y, (X, X))
     torch.testing.assert_close(captured(X, X), X * X)
     captured.dump()
@@ -63,11 +63,11 @@ def test_functions_passes_and_eager(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:exir.capture")
-def test_sizes_that_vary_are_named() -> None:
+def test_dynamic_sizes_require_dynamic_shapes() -> None:
     with pytest.raises(InputTypeError, match="must be a tuple, not Tensor"):
         exir.capture(Net(), X)  # type: ignore[arg-type]
     config = exir.CaptureConfig(enable_dynamic_shape=True)
-    with pytest.raises(InputTypeError, match="does not say which"):
+    with pytest.raises(InputTypeError, match="does not name the dynamic sizes"):
         exir.capture(Net(), (X,), config)
     captured = exir.capture(Net(), (X,), config, {"x": {0: torch.export.Dim("n", max=8)}})
     buffer = captured.to_executorch().buffer
@@ -75,7 +75,7 @@ def test_sizes_that_vary_are_named() -> None:
         torch.testing.assert_close(run(buffer, torch.ones(n)), torch.full((n,), 2.0))
 
 
-def test_the_package_does_not_hide_the_function() -> None:
+def test_package_does_not_hide_function() -> None:
     import torchette.exir.capture._config as config
 
     assert config.CaptureConfig is exir.CaptureConfig

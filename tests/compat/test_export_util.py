@@ -15,7 +15,7 @@ from torchette.runtime import Runtime
 NET, X = nn.Sequential(nn.Linear(4, 2), nn.Dropout()).eval(), torch.ones(1, 4)
 
 
-def test_a_module_becomes_a_file(tmp_path: Path) -> None:
+def test_export_to_file(tmp_path: Path) -> None:
     program = export_to_exec_prog(
         NET, (X,), backend_config=ExecutorchBackendConfig(external_constants=True), strict=False
     )
@@ -29,7 +29,7 @@ def test_a_module_becomes_a_file(tmp_path: Path) -> None:
     )
 
 
-def test_a_module_becomes_edge() -> None:
+def test_export_to_edge() -> None:
     shapes = ({0: torch.export.Dim("n", max=4)},)
     edge = export_to_edge(
         NET,

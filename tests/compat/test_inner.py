@@ -56,7 +56,7 @@ def relu_to_neg(module: GraphModule) -> PassResult:
     return PassResult(module, bool(found))
 
 
-def test_passes_over_programs_and_graphs_run_in_order() -> None:
+def test_program_and_graph_passes_run_in_order() -> None:
     program, double = edge().exported_program(), Doubled()
     result = ExportedProgramPassManager([relu_to_neg, double], run_checks_after_each_pass=True)(program)
     assert isinstance(result, ExportedProgramPassResult) and result.modified and double.seen == 1
@@ -72,7 +72,7 @@ def test_passes_over_programs_and_graphs_run_in_order() -> None:
     )
 
 
-def test_a_graph_that_calls_a_method_is_found() -> None:
+def test_nodes_that_call_a_method_are_found() -> None:
     def spoil(module: GraphModule) -> PassResult:
         with module.graph.inserting_before(module.graph.output_node()):
             module.graph.call_method("relu", (next(iter(module.graph.nodes)),))
@@ -82,7 +82,7 @@ def test_a_graph_that_calls_a_method_is_found() -> None:
         PassManager([spoil], run_checks_after_each_pass=True)(edge().exported_program().graph_module)
 
 
-def test_sizes_of_run_time_are_no_numbers_of_a_pass() -> None:
+def test_symbolic_sizes_are_not_specialized_by_passes() -> None:
     program = torch.export.export(layers(), (X,), dynamic_shapes=({0: torch.export.Dim("n", max=8)},))
     size = next(n.meta["val"] for n in program.graph.nodes if n.name == "input").shape[0]
     for function in (bool, int, range):
@@ -91,13 +91,13 @@ def test_sizes_of_run_time_are_no_numbers_of_a_pass() -> None:
     assert int(ProxyValue(3, torch.fx.Graph().placeholder("x"))) == 3
 
 
-def test_passes_by_name() -> None:
+def test_pass_registry() -> None:
     inner.PassRegistry.register()(relu_to_neg)
     inner.PassRegistry.register_list("both", [relu_to_neg, Doubled()])
     assert inner.PassRegistry.get("relu_to_neg") == [relu_to_neg] and len(inner.PassRegistry.get("both")) == 2
 
 
-def test_an_experimental_name_warns() -> None:
+def test_experimental_name_warns() -> None:
     @inner.experimental("it may go")
     def function() -> int:
         return 1
@@ -109,7 +109,7 @@ def test_an_experimental_name_warns() -> None:
         layers()
 
 
-def test_a_program_without_bytes_gets_them_back() -> None:
+def test_fake_program_becomes_real() -> None:
     program = torch.export.export(layers(), (X,))
     fake = inner.get_fake_program(program)
     assert all(isinstance(value, torch._subclasses.FakeTensor) for value in fake.state_dict.values())
@@ -117,7 +117,7 @@ def test_a_program_without_bytes_gets_them_back() -> None:
     torch.testing.assert_close(fake.module()(X), layers()(X))
 
 
-def test_calls_are_found_in_branches() -> None:
+def test_calls_in_branches_are_found() -> None:
     class Branch(nn.Module):
         def forward(self, flag: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
             return torch.cond(flag, lambda x: x.sin(), lambda x: x.cos(), (x,))
@@ -130,7 +130,7 @@ def test_calls_are_found_in_branches() -> None:
     ) == []
 
 
-def test_nodes_move_into_a_module_of_their_own() -> None:
+def test_nodes_move_into_submodule() -> None:
     module = edge().exported_program().graph_module
     inputs = [torch.randn(node.meta["val"].shape) for node in module.graph.find_nodes(op="placeholder")]
     wanted = module(*inputs)
@@ -142,7 +142,7 @@ def test_nodes_move_into_a_module_of_their_own() -> None:
     torch.testing.assert_close(module(*inputs), wanted)
 
 
-def test_out_variants_by_name() -> None:
+def test_out_variants() -> None:
     assert inner.to_out_variant(torch.ops.aten.topk.default) == (
         torch.ops.aten.topk.values,
         ("values", "indices"),
@@ -153,7 +153,7 @@ def test_out_variants_by_name() -> None:
     )
 
 
-def test_specs_that_need_memory() -> None:
+def test_specs_from_nodes() -> None:
     program = assign_specs(edge().exported_program())
     nodes, signature = program.graph.nodes, program.graph_signature
 
@@ -165,7 +165,7 @@ def test_specs_that_need_memory() -> None:
     assert count(ignore_const=False) == 8
 
 
-def test_tensors_share_slots() -> None:
+def test_tensors_share_memory_slots() -> None:
     def spec(size: int, first: int, last: int) -> TensorSpec:
         made = TensorSpec(torch.uint8, [size])
         made.lifetime = [first, last]
@@ -181,7 +181,7 @@ def test_tensors_share_slots() -> None:
     assert plan(*tensors, overlapping=False) == ([0, 0, 1], 384)
 
 
-def test_parameters_that_nothing_reads_go() -> None:
+def test_unused_parameters_are_removed() -> None:
     class Unused(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -206,7 +206,7 @@ def test_empty_tensors_are_not_concatenated() -> None:
     assert len(cat.args[0]) == 2
 
 
-def test_marked_constants_go_to_a_data_file() -> None:
+def test_tagged_constants_are_stored_in_data_file() -> None:
     program = assign_specs(edge().exported_program())
     assert inner.external_constants_pass(
         program.graph_module, lambda node: "w" if "weight" in node.name else None
@@ -221,7 +221,7 @@ def assign(module: GraphModule) -> GraphModule:
     return module
 
 
-def test_weights_that_a_backend_takes_go_to_the_files_of_their_tags() -> None:
+def test_delegated_weights_are_stored_in_tagged_files() -> None:
     captured = torch.export.export(layers(), (X,)).module()
     tags = {"0": "first", "2": None}
     inner.delegate_external_constants_pass_unlifted(
@@ -234,7 +234,7 @@ def test_weights_that_a_backend_takes_go_to_the_files_of_their_tags() -> None:
     torch.testing.assert_close(module.forward((X,))[0], layers()(X))
 
 
-def test_a_pass_that_was_made_with_a_program_edits_the_one_that_comes_out() -> None:
+def test_pass_bound_to_program_edits_the_result() -> None:
     class Doubling:
         def __init__(self, program: ExportedProgram) -> None:
             self.exported_program = program
@@ -252,7 +252,7 @@ def test_a_pass_that_was_made_with_a_program_edits_the_one_that_comes_out() -> N
     assert torch.equal(before.exported_program().state_dict["0.weight"], first)
 
 
-def test_another_method_is_captured_as_forward() -> None:
+def test_patch_forward() -> None:
     class Counter(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -271,7 +271,7 @@ def test_another_method_is_captured_as_forward() -> None:
     assert torch.equal(found.module()(), torch.zeros(1)) and model.forward == before
 
 
-def test_schemas_and_what_they_write() -> None:
+def test_schemas_and_out_arguments() -> None:
     known = inner.get_schema_for_operators(["torch.ops.aten.add.Tensor", "torch.ops.aten.no_such.default"])
     assert (
         list(known) == ["torch.ops.aten.add.Tensor"]
@@ -283,7 +283,7 @@ def test_schemas_and_what_they_write() -> None:
     assert [name for name, _ in two] == ["values", "indices"]
 
 
-def test_dtypes_that_an_operator_does_not_take_are_found() -> None:
+def test_unsupported_dtypes_are_found() -> None:
     class Absolute(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.abs()
@@ -298,7 +298,7 @@ def test_dtypes_that_an_operator_does_not_take_are_found() -> None:
     assert found == {"self": torch.complex64, "__ret_0": torch.float32}
 
 
-def test_records_of_a_tensor() -> None:
+def test_tensor_records() -> None:
     from torchette.exir.tensor import (
         get_scalar_type,
         make_allocation_info,

@@ -75,7 +75,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("path", NAMES)
-def test_documented_names_are_there(path: str) -> None:
+def test_documented_names_exist(path: str) -> None:
     module, _, owner = path.partition(":")
     found = importlib.import_module(f"torchette.{module}")
     found = getattr(found, owner) if owner else found

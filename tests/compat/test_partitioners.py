@@ -59,14 +59,14 @@ def proposed(**options) -> list[set[torch.fx.Node]]:
     return [set(partition.nodes) for partition in partitions]
 
 
-def test_as_few_partitions_as_there_can_be() -> None:
+def test_partitions_are_as_few_as_possible() -> None:
     assert proposed(allows_single_node_partition=True) == [{RELU}, {SECOND, ADD, THIRD, MUL}]
     assert proposed() == [{SECOND, ADD, THIRD, MUL}]
     assert proposed(allowed_single_node_partition_ops=["torch.ops.aten.relu.default"])[0] == {RELU}
     assert proposed(non_compute_ops=["torch.ops.aten.relu.default", "torch.ops.aten.mul.Tensor"]) == []
 
 
-def test_groups_stay_whole() -> None:
+def test_groups_are_not_divided() -> None:
     assert proposed(node_groups=[[ADD, THIRD]]) == [{SECOND, ADD, THIRD, MUL}]
     # These cannot be one call, because sin is between them. The other nodes are not affected.
     assert proposed(node_groups=[[RELU, ADD]], allows_single_node_partition=True) == [
@@ -79,7 +79,7 @@ def test_groups_stay_whole() -> None:
 EXPORTED = torch.export.export(Net(), (torch.ones(3),))
 
 
-def test_what_backends_have_taken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_delegation_info(capsys: pytest.CaptureFixture[str]) -> None:
     with validation_disabled():
         edge = to_edge_transform_and_lower(EXPORTED, partitioner=[NullPartitioner()])
     module = edge.exported_program().graph_module
@@ -104,7 +104,7 @@ def test_what_backends_have_taken(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(table["op_type"])[-1] == "Total" and len(table) == len(by_operator) + 1
 
 
-def test_graphs_are_compared_by_what_they_call() -> None:
+def test_identical_graphs() -> None:
     class Other(nn.Module):
         def forward(self, y: torch.Tensor) -> torch.Tensor:
             a = torch.relu(y)
@@ -118,7 +118,7 @@ def test_graphs_are_compared_by_what_they_call() -> None:
     assert not is_identical_graph(graph, torch.export.export(nn.ReLU(), (torch.ones(3),)).graph_module)
 
 
-def test_a_pass_manager_of_xnnpack_runs_the_given_passes() -> None:
+def test_xnnpack_pass_manager_runs_given_passes() -> None:
     class Twice(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.sin(x) + torch.sin(x)
@@ -130,7 +130,7 @@ def test_a_pass_manager_of_xnnpack_runs_the_given_passes() -> None:
         torch.testing.assert_close(result.module()(torch.ones(3)), 2 * torch.sin(torch.ones(3)))
 
 
-def test_what_a_node_stands_for() -> None:
+def test_node_value_queries() -> None:
     layer = nn.Linear(3, 2)
     program = torch.export.export(layer, (torch.ones(1, 3),))
     call = next(node for node in program.graph.nodes if node.op == "call_function")
@@ -142,7 +142,7 @@ def test_what_a_node_stands_for() -> None:
         get_input_node(call, 2)
 
 
-def test_dequantize_calls_are_duplicated_and_a_quantized_part_becomes_an_operator() -> None:
+def test_duplicate_dequantize_and_replace_quantized_partition() -> None:
     """Under both import roots, the graphs have the same calls after the same steps."""
     ours = _quantized_steps("torchette")
     assert ours == [True, 3, "aten::linear", 3, 1, 1, 2]
@@ -186,14 +186,14 @@ def _quantized_steps(root: str) -> list[Any]:
     return [*found, len(call.users)]
 
 
-def test_a_part_without_quantize_calls_is_refused() -> None:
+def test_partition_without_quantize_calls_raises() -> None:
     program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
     (part,) = get_source_partitions(program.graph, [torch.nn.Linear])[torch.nn.Linear]
     with pytest.raises(ValueError, match="no dequantize call feeds it"):
         replace_quantized_partition_with_op(program.graph_module, part, torch.ops.aten.linear)
 
 
-def test_a_support_reports_what_it_rejects() -> None:
+def test_support_reports_rejected_nodes() -> None:
     class Nothing(OperatorSupportBase):
         def is_node_supported(self, submodules: Any, node: Any) -> bool:
             return False
@@ -207,7 +207,7 @@ def test_a_support_reports_what_it_rejects() -> None:
     assert node.meta["rejections"] == ["takes nothing"]
 
 
-def test_rules_partition_for_a_backend_and_the_result_runs() -> None:
+def test_configuration_based_partitioner_result_runs() -> None:
     class Add(PartitionerConfig):
         target_name = "add.Tensor"
 
@@ -234,7 +234,7 @@ def test_rules_partition_for_a_backend_and_the_result_runs() -> None:
     torch.testing.assert_close(torch.as_tensor(result), Sums()(*args))
 
 
-def test_a_constant_to_duplicate_must_exist() -> None:
+def test_duplicating_missing_constant_raises() -> None:
     program = torch.export.export(torch.nn.ReLU(), (torch.ones(2),))
     with pytest.raises(ValueError, match="'x' is not an input of a stored tensor"):
         duplicate_constant_node(program, "x")

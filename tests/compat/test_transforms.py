@@ -71,7 +71,7 @@ CASES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_graph_becomes_plainer(name: str) -> None:
+def test_graph_transformations_keep_results(name: str) -> None:
     run, calls, inputs, expected = CASES[name]
     module = graph(calls, *inputs)
     wanted, before = module(*inputs), targets(module)
@@ -82,7 +82,7 @@ def test_a_graph_becomes_plainer(name: str) -> None:
     assert found.stride() == right.stride() or "view" in name or "squeeze" in name
 
 
-def test_what_is_quantized_again_as_before_is_not() -> None:
+def test_dequantize_quantize_pairs_are_removed() -> None:
     scale = (0.1, 0, -128, 127, torch.int8)
     module = torch.fx.Graph()
     x = module.placeholder("x")
@@ -95,7 +95,7 @@ def test_what_is_quantized_again_as_before_is_not() -> None:
 
 
 @pytest.mark.parametrize("how", ["plain", "causal", "mask", "numbers", "heads", "scale"])
-def test_attention_in_parts(how: str) -> None:
+def test_attention_decomposition(how: str) -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, 3, 4) for _ in range(3))
     options: dict[str, Any] = {"causal": {"is_causal": True}, "scale": {"scale": 0.3}}.get(how, {})
@@ -111,7 +111,7 @@ def test_attention_in_parts(how: str) -> None:
     torch.testing.assert_close(module(q, k, v), model(q, k, v))
 
 
-def test_attention_with_dropout_is_refused() -> None:
+def test_attention_with_dropout_raises() -> None:
     module = graph(
         lambda g, x: g.call_function(
             torch.ops.aten.scaled_dot_product_attention.default, (x, x, x, None, 0.5)
@@ -126,13 +126,13 @@ def edge_program(model: nn.Module, *inputs: torch.Tensor) -> Any:
     return to_edge(torch.export.export(model.eval(), inputs))
 
 
-def test_inputs_without_dimensions_get_two() -> None:
+def test_scalar_inputs_get_rank_2() -> None:
     edge = edge_program(Model(lambda x, y: x + y), torch.tensor(1.0), torch.tensor(2.0))
     program = edge.transform([transforms.Rank0ToRank1Pass()]).exported_program()
     assert {node.meta["val"].shape for node in program.graph.find_nodes(op="placeholder")} == {(1, 1)}
 
 
-def test_a_batch_norm_becomes_part_of_its_layer() -> None:
+def test_batch_norm_is_folded_into_layer() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3)).eval()
     x = torch.randn(1, 2, 4, 4)
@@ -143,7 +143,7 @@ def test_a_batch_norm_becomes_part_of_its_layer() -> None:
 
 
 @pytest.mark.parametrize("kind", [InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR])
-def test_constants_come_and_go(kind: InputKind) -> None:
+def test_constant_placeholders(kind: InputKind) -> None:
     program = edge_program(Model(lambda x: x), torch.zeros(2)).exported_program()
     graph, x = program.graph, next(iter(program.graph.nodes))
 
@@ -171,20 +171,20 @@ def test_constants_come_and_go(kind: InputKind) -> None:
     graph.erase_node(total)
     transforms.delete_constant_placeholder(program, node)
     assert not program.state_dict and not program.constants and len(program.graph_signature.input_specs) == 1
-    with pytest.raises(RuntimeError, match="no stored tensor"):
+    with pytest.raises(RuntimeError, match="does not represent a stored tensor"):
         transforms.delete_constant_placeholder(program, graph.output_node())
-    with pytest.raises(RuntimeError, match="no stored tensor"):
+    with pytest.raises(RuntimeError, match="does not represent a stored tensor"):
         transforms.set_param_tensor(program, x, torch.ones(2))
 
 
-def test_a_constant_says_what_it_is() -> None:
+def test_constant_kind_is_required() -> None:
     program = edge_program(Model(lambda x: x), torch.zeros(2)).exported_program()
     for kind, text in ((InputKind.BUFFER, "persistent"), (InputKind.USER_INPUT, "no stored tensor")):
         with pytest.raises(RuntimeError, match=text):
             transforms.create_constant_placeholder(program, program.graph, "w", kind, torch.ones(2))
 
 
-def test_a_new_buffer_keeps_what_a_program_gives_it() -> None:
+def test_new_mutable_buffer_keeps_updates() -> None:
     def add_count(program: ExportedProgram) -> ExportedProgram:
         graph = program.graph
         count = transforms.create_mutable_buffer(program, "b_count", torch.full((2,), 5.0))

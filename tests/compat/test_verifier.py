@@ -24,7 +24,7 @@ class Net(nn.Module):
 EXPORTED = torch.export.export(Net(), (torch.ones(3),))
 
 
-def test_edge_passes_and_aten_does_not() -> None:
+def test_edge_program_passes_and_aten_program_fails() -> None:
     edge = to_edge(EXPORTED).exported_program()
     for verifier in (EXIREdgeDialectVerifier(), EXIREdgeDialectVerifier(class_only=True)()):
         verifier(edge)
@@ -34,7 +34,7 @@ def test_edge_passes_and_aten_does_not() -> None:
         assert isinstance(error.value.__cause__, DialectError)
 
 
-def test_what_a_configuration_lets_through() -> None:
+def test_configuration_exceptions() -> None:
     EXIREdgeDialectVerifier(EdgeCompileConfig(_check_ir_validity=False))(EXPORTED)
     kept = [torch.ops.aten.silu.default, torch.ops.aten.linalg_vector_norm.default]
     for given in ({"preserve_ops": kept}, {"edge_compile_config": EdgeCompileConfig(preserve_ops=kept)}):
@@ -43,7 +43,7 @@ def test_what_a_configuration_lets_through() -> None:
         EXIREdgeDialectVerifier(preserve_ops=kept[1:])(EXPORTED)
 
 
-def test_the_rule_about_dtypes_alone() -> None:
+def test_dtype_rule_alone() -> None:
     program = to_edge(EXPORTED).exported_program()
     _check_tensor_args_matching_op_allowed_dtype(program.graph_module)
     _check_tensor_args_matching_op_allowed_dtype(EXPORTED.graph_module)  # silu violates another rule
@@ -54,7 +54,7 @@ def test_the_rule_about_dtypes_alone() -> None:
         _check_tensor_args_matching_op_allowed_dtype(program.graph_module)
 
 
-def test_passes_raise_the_errors_by_their_names() -> None:
+def test_passes_raise_named_errors() -> None:
     from torchette.exir.error import ExportError, ExportErrorType, InternalError, internal_assert
 
     from torchette.errors import TorchetteError

@@ -108,7 +108,7 @@ def export_lower_and_run(root: Module) -> Any:
 
 
 @flow
-def the_runtime_in_python(root: Module) -> Any:
+def runtime_python_api(root: Module) -> Any:
     """runtime-python-api-reference: metadata and registries."""
     runtime = root("runtime")
     KEPT.append(plain(root).buffer)
@@ -146,7 +146,7 @@ def several_methods(root: Module) -> Any:
 
 
 @flow
-def weights_in_a_file(root: Module) -> Any:
+def external_weights(root: Module) -> Any:
     """using-executorch-export and ptd-file-format: external weights."""
     program = plain(root, external_constants=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +167,7 @@ def a_recipe(root: Module) -> Any:
 
 
 @flow
-def the_configuration_of_the_tutorial(root: Module) -> Any:
+def tutorial_configuration(root: Module) -> Any:
     """export-to-executorch-tutorial: passes, memory planning and dynamic shapes in the configuration."""
     passes, planning = root("exir.passes"), root("exir.memory_planning")
     shapes = root("exir.passes.sym_shape_eval_pass").ConstraintBasedSymShapeEvalPass()
@@ -185,7 +185,7 @@ def the_configuration_of_the_tutorial(root: Module) -> Any:
 
 
 @flow
-def programs_in_files(root: Module) -> Any:
+def saved_programs(root: Module) -> Any:
     """export-to-executorch-tutorial: save and load before lowering."""
     exir = root("exir")
     with tempfile.TemporaryDirectory() as folder:
@@ -197,7 +197,7 @@ def programs_in_files(root: Module) -> Any:
 
 
 @flow
-def a_planning_pass_of_ones_own(root: Module) -> Any:
+def custom_planning_pass(root: Module) -> Any:
     """compiler-memory-planning: a subclass that selects the memory of each tensor."""
     planning, base = root("exir.memory_planning"), root("exir.passes").MemoryPlanningPass
 
@@ -218,7 +218,7 @@ def a_planning_pass_of_ones_own(root: Module) -> Any:
 
 
 @flow
-def a_trace_of_memory(root: Module) -> Any:
+def memory_trace(root: Module) -> Any:
     """memory-planning-inspection."""
     with tempfile.TemporaryDirectory() as folder:
         root("util.activation_memory_profiler").generate_memory_trace(
@@ -233,7 +233,7 @@ def a_trace_of_memory(root: Module) -> Any:
 
 
 @flow
-def one_operator_for_another(root: Module) -> Any:
+def operator_replacement(root: Module) -> Any:
     """compiler-custom-compiler-passes, level 1: also one-to-many and many-to-none rewrites."""
     base, ops = root("exir.pass_base").ExportPass, root("exir.dialects._ops").ops
 
@@ -268,7 +268,7 @@ def one_operator_for_another(root: Module) -> Any:
 
 
 @flow
-def scalars_become_tensors(root: Module) -> Any:
+def scalars_to_tensors(root: Module) -> Any:
     """compiler-custom-compiler-passes, level 1: arguments according to the operator's schema."""
 
     class ScalarToTensor(root("exir.pass_base").ExportPass):  # type: ignore[misc]
@@ -290,7 +290,7 @@ def scalars_become_tensors(root: Module) -> Any:
 
 
 @flow
-def torchs_rewriter_and_matchers(root: Module) -> Any:
+def torch_rewriter_and_matchers(root: Module) -> Any:
     """compiler-custom-compiler-passes, level 2 and partitioners: torch's tools on Edge graphs."""
     exir, ops = root("exir"), root("exir.dialects._ops").ops
     module = captured(AddMul(), (Y, Z)).module()
@@ -331,7 +331,7 @@ def torchs_rewriter_and_matchers(root: Module) -> Any:
 
 
 @flow
-def passes_by_hand(root: Module) -> Any:
+def manual_passes(root: Module) -> Any:
     """compiler-custom-compiler-passes, level 3 and pass manager: conditions and custom checks."""
     base, manager = root("exir.pass_base").PassBase, root("exir.pass_manager").PassManager
 
@@ -380,7 +380,7 @@ def passes_by_hand(root: Module) -> Any:
 
 
 @flow
-def lowering_by_hand(root: Module) -> Any:
+def manual_lowering(root: Module) -> Any:
     """compiler-delegate-and-partitioner: a complete program, a partitioner, and the lowered modules of a graph."""
     exir, api = root("exir"), root("exir.backend.backend_api")
     partitioner = root("backends.xnnpack.partition.xnnpack_partitioner").XnnpackPartitioner
@@ -400,7 +400,7 @@ def lowering_by_hand(root: Module) -> Any:
 
 
 @flow
-def rules_for_each_operator(root: Module) -> Any:
+def operator_rules(root: Module) -> Any:
     """backend-delegates-integration: a partitioner with one configuration for each operator, for XNNPACK."""
     rules = root("exir.backend.canonical_partitioners.config_partitioner")
     spec = root("exir.backend.partitioner").DelegationSpec("XnnpackBackend", [])
@@ -433,7 +433,7 @@ def rules_for_each_operator(root: Module) -> Any:
 
 
 @flow
-def what_was_delegated(root: Module) -> Any:
+def delegation_info(root: Module) -> Any:
     """debug-backend-delegate: counts, a table and the graph as text."""
     module = lowered(root).exported_program().graph_module
     info = root("devtools.backend_debug").get_delegation_info(module)
@@ -443,7 +443,7 @@ def what_was_delegated(root: Module) -> Any:
 
 
 @flow
-def copies_for_partitioners(root: Module) -> Any:
+def duplicated_constants(root: Module) -> Any:
     """compiler-delegate-and-partitioner, common issues: constants and dequantize calls that several partitions read."""
 
     class Shared(torch.nn.Module):
@@ -491,7 +491,7 @@ def bundles(root: Module) -> Any:
 
 
 @flow
-def records_and_the_inspector(root: Module) -> Any:
+def etrecord_and_inspector(root: Module) -> Any:
     """etrecord, etdump and model-inspector: a record, a run, a table of times, and the times of modules."""
     exir, devtools = root("exir"), root("devtools")
     edge = exir.to_edge(captured(), generate_etrecord=True)
@@ -515,7 +515,7 @@ def records_and_the_inspector(root: Module) -> Any:
 
 
 @flow
-def values_inside_of_a_model(root: Module) -> Any:
+def intermediate_values(root: Module) -> Any:
     """model-debugging of 1.5: taps selected by rules, and a table of both sides."""
     tap, partitioner = root("devtools.intermediate_output_tap"), root("backends.xnnpack").XnnpackPartitioner
     relu = tap.select_not(
@@ -560,7 +560,7 @@ def export_util(root: Module) -> Any:
 
 
 @flow
-def passes_one_after_the_other(root: Module) -> Any:
+def pipeline_passes(root: Module) -> Any:
     """ir-exir and compiler entry points of 1.0: the passes to the last dialect, and emission."""
     exir, memory = root("exir"), root("exir.memory")
     passes = exir.edge_to_executorch_passes(exir.ExecutorchBackendConfig())
@@ -595,7 +595,7 @@ def verifiers(root: Module) -> Any:
 
 
 @flow
-def operators_of_edge(root: Module) -> Any:
+def edge_operators(root: Module) -> Any:
     """ir-exir: ATen calls become Edge calls, by the pass of that name."""
     found = root("exir.passes.replace_aten_with_edge_pass")
     add = torch.ops.aten.add.Tensor

@@ -158,12 +158,12 @@ def test_transformers_exporter(tmp_path: Path) -> None:
 
 
 @pytest.mark.gate
-def test_transformers_decoder_with_a_cache() -> None:
+def test_transformers_decoder_with_cache() -> None:
     pytest.importorskip("transformers")
     run(DECODER)
 
 
-def test_torchao_quantizes() -> None:
+def test_torchao_quantizer() -> None:
     pytest.importorskip("torchao")
     run(QUANTIZER)
 
@@ -201,6 +201,6 @@ import openai
 
 
 @pytest.mark.slow
-def test_openais_client_and_our_server() -> None:
+def test_openai_client_with_server() -> None:
     """Runs the test of tests/llm/serve/test_serve.py that is skipped without the package."""
     run(SERVED, path=installed(OPENAI))

@@ -19,7 +19,7 @@ pytest.importorskip("executorch", reason="the peer is not installed")
 @pytest.mark.parametrize(
     "name", sweep(branching.CASES, "cond", "different_needs", "scan", "while", "nested_while", "map_in_cond")
 )
-def test_peer_runtime_takes_every_way(name: str) -> None:
+def test_peer_runtime_executes_every_branch(name: str) -> None:
     module, inputs = branching.build(name)
     program = to_edge(torch.export.export(module, inputs[0])).to_executorch()
     method = _peer_method(program.buffer)
@@ -37,7 +37,7 @@ class Counted(torch.nn.Module):
         return torch.full((n,), 2.0)
 
 
-def test_peer_runtime_runs_what_asserts() -> None:
+def test_peer_runtime_runs_assertions() -> None:
     x = torch.tensor([1, 2])
     program = to_edge(torch.export.export(Counted().eval(), (x,))).to_executorch()
     called = [op.name for op in program.executorch_program.execution_plan[0].operators]

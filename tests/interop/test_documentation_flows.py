@@ -35,9 +35,7 @@ def theirs() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", FLOWS)
-def test_a_documented_flow_gives_executorch_s_results(
-    name: str, ours: dict[str, Any], theirs: dict[str, Any]
-) -> None:
+def test_documented_flow_matches_executorch(name: str, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     assert _same(ours[name], theirs[name]), (FLOWS[name].__doc__, ours[name], theirs[name])
 
 

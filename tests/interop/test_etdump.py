@@ -74,7 +74,7 @@ def instructions(block: Any) -> dict[int, Any]:
     return {event._instruction_id: event for event in block.events if event.name not in skipped}
 
 
-def test_the_peers_inspector_reads_ours_as_its_own(folder: Path) -> None:
+def test_peer_inspector_reads_both_dumps_equally(folder: Path) -> None:
     blocks = {name: inspected(folder, name).event_blocks for name in ("ours", "peer")}
     assert (
         [block.name for block in blocks["ours"]]
@@ -97,7 +97,7 @@ def test_the_peers_inspector_reads_ours_as_its_own(folder: Path) -> None:
     assert whole.perf_data.avg >= sum(event.perf_data.avg for event in mine.values())
 
 
-def test_with_the_peers_record_events_have_the_same_operators(folder: Path) -> None:
+def test_events_with_peer_record_have_same_operators(folder: Path) -> None:
     record = str(folder / "net.bin")
     ours, theirs = (inspected(folder, name, etrecord=record).event_blocks[1] for name in ("ours", "peer"))
     mine, wanted = instructions(ours), instructions(theirs)
@@ -109,7 +109,7 @@ def test_with_the_peers_record_events_have_the_same_operators(folder: Path) -> N
     assert any(event.op_types for event in mine.values())
 
 
-def test_the_peers_table_and_gap(folder: Path) -> None:
+def test_peer_table_and_numeric_gap(folder: Path) -> None:
     inspector = inspected(folder, "ours", etrecord=str(folder / "net.bin"))
     inspector.print_data_tabular(table := io.StringIO())
     assert "aten::mul.out" in table.getvalue()
@@ -117,7 +117,7 @@ def test_the_peers_table_and_gap(folder: Path) -> None:
     assert len(gap) > 0 and max(max(np.ravel(it)) for it in gap["gap"]) < 1e-10
 
 
-def test_we_read_what_the_peers_runtime_writes(folder: Path) -> None:
+def test_inspector_reads_dump_of_peer_runtime(folder: Path) -> None:
     logged = {}
     for name in ("ours", "peer"):
         data = (folder / f"{name}.values").read_bytes()
@@ -145,7 +145,7 @@ def array(tensor: Any, data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.float32, math.prod(tensor.sizes), tensor.offset).reshape(tensor.sizes)
 
 
-def test_the_serializers_agree() -> None:
+def test_serializers_agree() -> None:
     from executorch.devtools.etdump.serialize import (
         deserialize_from_etdump_flatcc,
         serialize_to_etdump_flatcc,

@@ -32,41 +32,41 @@ HERE, CPP, BLOCKS = (
     "interop/test_from_executorch.py::test_cpp_names",
     "test_docs.py::test_python_blocks_run",
 )
-IMPORT = HERE + "test_an_import_of_the_page_works"
-ABSENT = "compat/test_compat.py::test_what_is_not_here_says_what_there_is_instead"
+IMPORT = HERE + "test_documented_import_works"
+ABSENT = "compat/test_compat.py::test_missing_path_names_alternative"
 # The beginning of a claim on the page (a row, a list item, a paragraph) -> the tests that check it.
 CLAIMS: dict[str, str] = {
-    "Torchette reads and writes": "interop/test_interop.py::test_our_runtime_runs_the_peers_file interop/test_interop.py::test_peer_runtime_runs_our_file",
+    "Torchette reads and writes": "interop/test_interop.py::test_our_runtime_runs_peer_file interop/test_interop.py::test_peer_runtime_runs_our_file",
     "`from executorch.": IMPORT,
-    "`from executorch.exir.passes.external_constants_pass": IMPORT + " compat/test_inner.py::test_weights_that_a_backend_takes_go_to_the_files_of_their_tags",
-    "`exir.capture(": "compat/test_exir_program.py::test_the_snippet_of_2023_runs_with_one_warning",
+    "`from executorch.exir.passes.external_constants_pass": IMPORT + " compat/test_inner.py::test_delegated_weights_are_stored_in_tagged_files",
+    "`exir.capture(": "compat/test_exir_program.py::test_2023_snippet_runs_with_one_warning",
     "`import org.pytorch.executorch": "extension/test_bindings.py::test_java extension/test_bindings.py::test_swift",
     "`diff_pte.py`": "devtools/test_pte_diff.py::test_the_command devtools/test_size.py::test_the_command",
     "Most programs need only": BLOCKS + " interop/test_interop.py::test_peer_runtime_runs_our_zero_copy_file",
-    "Programs of other people": "compat/test_compat.py::test_executorch_stands_for_torchette",
+    "Programs of other people": "compat/test_compat.py::test_alias_executorch",
     "All of `executorch.*` is then": (
-        "compat/test_compat.py::test_executorch_does_not_stand_for_torchette_once_it_is_there interop/test_clients.py::test_transformers_exporter "
-        "interop/test_clients.py::test_transformers_decoder_with_a_cache interop/test_clients.py::test_torchao_quantizes "
+        "compat/test_compat.py::test_alias_after_import_of_executorch_raises interop/test_clients.py::test_transformers_exporter "
+        "interop/test_clients.py::test_transformers_decoder_with_cache interop/test_clients.py::test_torchao_quantizer "
         "interop/test_clients.py::test_optimum interop/test_clients.py::test_ultralytics"
     ),
-    "Edge graphs of `to_edge`": HERE + "test_edge_graphs_print_as_executorch_s_where_it_is_aliased",
-    "Of ExecuTorch 1.5.1's own": HERE + "test_executorch_s_own_tests",
+    "Edge graphs of `to_edge`": HERE + "test_edge_graphs_print_like_executorch_under_alias",
+    "Of ExecuTorch 1.5.1's own": HERE + "test_executorch_tests_pass",
     "An import of a module or name": ABSENT
-    + " compat/test_compat.py::test_every_module_of_executorch_is_here_or_says_what_there_is_instead"
-    + " compat/test_compat.py::test_a_name_that_is_not_here_says_what_there_is_instead",
-    "`executorch.exir._serialize.*`": ABSENT + " interop/test_from_executorch.py::test_files_are_read_by_the_modules_that_the_page_names",
+    + " compat/test_compat.py::test_every_executorch_module_is_served_or_names_alternative"
+    + " compat/test_compat.py::test_missing_name_names_alternative",
+    "`executorch.exir._serialize.*`": ABSENT + " interop/test_from_executorch.py::test_documented_file_modules_read_files",
     "passes that carry out its own pipeline": ABSENT,
-    "`executorch.exir.operator` but": ABSENT + " compat/test_inner.py::test_out_variants_by_name",
+    "`executorch.exir.operator` but": ABSENT + " compat/test_inner.py::test_out_variants",
     "`executorch.backends.transforms.*`": ABSENT,
-    "the passes of `executorch.backends.xnnpack._passes`": HERE + "test_what_the_table_has_no_path_for",
-    "`executorch.extension.pybindings.aten_lib`": HERE + "test_what_the_table_has_no_path_for runtime/test_aten.py::test_reference_models_equal_their_graph runtime/test_aten.py::test_the_guide_s_program_finds_the_package",
-    "`executorch.extension.llm` but": HERE + "test_what_the_table_has_no_path_for llm/exporting/test_custom_ops.py::test_as_executorch",
+    "the passes of `executorch.backends.xnnpack._passes`": HERE + "test_unserved_paths_raise",
+    "`executorch.extension.pybindings.aten_lib`": HERE + "test_unserved_paths_raise runtime/test_aten.py::test_reference_models_equal_their_graph runtime/test_aten.py::test_the_guide_s_program_finds_the_package",
+    "`executorch.extension.llm` but": HERE + "test_unserved_paths_raise llm/exporting/test_custom_ops.py::test_as_executorch",
     "`executorch.extension.training`": "extension/test_training.py::test_executorch_s_names_lead_here",
     "`executorch.exir.backend.test.*`": ABSENT,
     "`executorch.extension.llm.export.builder`": ABSENT,
     "`executorch.backends.*` but": ABSENT,
     "tools such as": ABSENT,
-    "The whole list stands": "compat/test_compat.py::test_every_module_of_executorch_is_here_or_says_what_there_is_instead",
+    "The whole list stands": "compat/test_compat.py::test_every_executorch_module_is_served_or_names_alternative",
     "The targets of an Edge program": (
         "exir/test_edge_operators.py::test_every_operator_of_an_edge_program_is_an_edge_operator "
         "exir/test_edge_operators.py::test_there_is_one_object_per_overload_and_it_equals_torchs exir/test_edge_operators.py::test_schemas_report_dtypes"
@@ -117,17 +117,17 @@ CLAIMS: dict[str, str] = {
     "**Views cost nothing": "exir/passes/test_exec_passes.py::test_views_that_move_nothing_are_aliases",
     "**Structure is kept": HERE + "test_structure_is_kept",
     "**Inputs are checked": "rejects/test_inputs.py::test_each_dimension_has_its_own_bound rejects/test_inputs.py::test_channels_last_is_never_read_in_the_wrong_order",
-    "**`while_loop` compiles": "interop/test_control_flow.py::test_peer_runtime_takes_every_way exir/test_control_flow.py::test_golden_listing",
+    "**`while_loop` compiles": "interop/test_control_flow.py::test_peer_runtime_executes_every_branch exir/test_control_flow.py::test_golden_listing",
     "**Complex numbers compile": "exir/passes/test_split_complex.py::test_complex_results",
-    "**Damaged files give errors": HERE + "test_a_damaged_file_gives_an_error runtime/test_fuzz.py::test_nothing_that_the_fuzzer_finds_is_undefined_behaviour",
+    "**Damaged files give errors": HERE + "test_damaged_file_raises runtime/test_fuzz.py::test_nothing_that_the_fuzzer_finds_is_undefined_behaviour",
     "**Errors have names": "test_errors.py::test_text_says_what_then_where_then_what_to_try test_errors.py::test_every_code_is_documented",
     "**Unfinished quantization": "exir/passes/test_check_quantization.py::test_nothing_was_observed exir/passes/test_check_quantization.py::test_what_still_observes",
     "**All violations at once": "exir/test_dialects.py::test_all_violations_at_once_with_context_and_place",
-    "**`torchette.compile` leaves": HERE + "test_inputs_are_planned_by_to_executorch_alone",
-    "Integer kernels on": "interop/test_interop.py::test_our_runtime_runs_the_peers_quantized_kernels",
+    "**`torchette.compile` leaves": HERE + "test_only_to_executorch_plans_inputs",
+    "Integer kernels on": "interop/test_interop.py::test_our_runtime_runs_peer_quantized_kernels",
     "A Python package for systems": "test_package.py::test_dev_wheel_writes_a_manylinux_wheel",
     "`HintBasedSymShapeEvalPass`": "exir/passes/test_graph_module_passes.py::test_a_configuration_may_name_the_way_that_sizes_are_bounded",
-    "ExecuTorch's runtime does not run": HERE + "test_what_the_other_runtime_refuses",
+    "ExecuTorch's runtime does not run": HERE + "test_runtime_differences_raise",
 }  # fmt: skip
 
 
@@ -169,12 +169,12 @@ LEFT = [
 
 
 @pytest.mark.parametrize("path", LEFT)
-def test_what_the_table_has_no_path_for(path: str) -> None:
+def test_unserved_paths_raise(path: str) -> None:
     with pytest.raises(ModuleNotFoundError, match="Try: "):
         importlib.import_module(f"torchette.{path}")
 
 
-def test_files_are_read_by_the_modules_that_the_page_names(tmp_path: Path) -> None:
+def test_documented_file_modules_read_files(tmp_path: Path) -> None:
     """For files of both compilers: `format.pte` replaces `_serialize`, `format.ptd` replaces `flat_tensor`."""
     exir = pytest.importorskip("executorch.exir")
     linear = torch.nn.Linear(3, 2)
@@ -190,7 +190,7 @@ def test_files_are_read_by_the_modules_that_the_page_names(tmp_path: Path) -> No
         data.unlink()
 
 
-def test_what_the_other_runtime_refuses() -> None:
+def test_runtime_differences_raise() -> None:
     """ExecuTorch rejects a tensor without a bound; Torchette rejects a backend that it does not have."""
     peer = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     program = torchette.compile(
@@ -202,13 +202,13 @@ def test_what_the_other_runtime_refuses() -> None:
 
 
 @pytest.mark.parametrize(("path", "names"), IMPORTS, ids=[path for path, _ in IMPORTS])
-def test_an_import_of_the_page_works(path: str, names: str) -> None:
+def test_documented_import_works(path: str, names: str) -> None:
     module = importlib.import_module(f"torchette.{path}")
     assert [name for name in names.split(", ") if not hasattr(module, name.partition(" as ")[0])] == []
 
 
 @pytest.mark.parametrize("path", FIRST)
-def test_what_the_page_calls_absent_says_what_there_is(path: str) -> None:
+def test_documented_absent_name_names_alternative(path: str) -> None:
     with pytest.raises(ModuleNotFoundError, match="Try: "):
         importlib.import_module(f"torchette.{path}")
 
@@ -234,13 +234,13 @@ assert len(edge.to_executorch().buffer) > 100
 """
 
 
-def test_edge_graphs_print_as_executorch_s_where_it_is_aliased() -> None:
+def test_edge_graphs_print_like_executorch_under_alias() -> None:
     done = subprocess.run([sys.executable, "-c", PRINTED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("executorch_exir_dialects_edge__ops_aten_add_Tensor(") == 2
 
 
-def test_edge_calls_have_executorch_s_names() -> None:
+def test_edge_calls_have_executorch_names() -> None:
     class Sum(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + 1 + x
@@ -283,7 +283,7 @@ def test_structure_is_kept() -> None:
     assert list(found) == ["scaled", "sum"] and torch.equal(torch.as_tensor(found["scaled"]), x * 3)
 
 
-def test_inputs_are_planned_by_to_executorch_alone() -> None:
+def test_only_to_executorch_plans_inputs() -> None:
     model, x = torch.nn.Linear(4, 2).eval(), torch.ones(1, 4)
 
     def planned(data: bytes) -> list[bool]:
@@ -295,7 +295,7 @@ def test_inputs_are_planned_by_to_executorch_alone() -> None:
     assert planned(bytes(torchette.compile(model, (x,), backend="portable"))) == [False, False]
 
 
-def test_a_channels_last_tensor_never_gives_a_wrong_number() -> None:
+def test_channels_last_tensor_never_gives_wrong_result() -> None:
     model = torch.nn.Conv2d(3, 4, 1).eval()
     x = torch.randn(1, 3, 4, 4)
     program = torchette.load(bytes(torchette.compile(model, (x,))))
@@ -305,7 +305,7 @@ def test_a_channels_last_tensor_never_gives_a_wrong_number() -> None:
         program(torch.ones(1, 3, 4, 5))
 
 
-def test_a_result_stays_channels_last_where_the_model_asks_for_it() -> None:
+def test_result_stays_channels_last_if_model_requests_it() -> None:
     class Asked(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return (x + 1).to(memory_format=torch.channels_last)
@@ -316,7 +316,7 @@ def test_a_result_stays_channels_last_where_the_model_asks_for_it() -> None:
         assert found.stride() == Asked()(x).stride() and torch.equal(found, x + 1)
 
 
-def test_a_damaged_file_gives_an_error() -> None:
+def test_damaged_file_raises() -> None:
     data = bytes(torchette.compile(torch.nn.ReLU(), (torch.ones(2),)))
     with pytest.raises(TorchetteError):
         torchette.load(data[:200])
@@ -331,7 +331,7 @@ PASS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", PASS)
-def test_executorch_s_own_tests(folder: str, tmp_path: Path) -> None:
+def test_executorch_tests_pass(folder: str, tmp_path: Path) -> None:
     pytest.importorskip("executorch")
     command = [sys.executable, "-m", "tests.interop.executorch_tests", str(tmp_path / "out.json"), folder]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

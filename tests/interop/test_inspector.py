@@ -82,7 +82,7 @@ def opened(kind: Any, folder: Path, **more: Any) -> Any:
         )
 
 
-def test_the_peer_reads_our_record(ours: Path) -> None:
+def test_peer_reads_torchette_record(ours: Path) -> None:
     from executorch.devtools import parse_etrecord as peer
     from executorch.devtools.inspector._inspector_utils import propagate_back_debug_handle
 
@@ -100,7 +100,7 @@ def test_the_peer_reads_our_record(ours: Path) -> None:
     assert found == captured and set(captured) == {"linear", "layer_norm", "hardswish", "softmax"}
 
 
-def test_we_read_the_peer_s_record(theirs: Path) -> None:
+def test_torchette_reads_peer_record(theirs: Path) -> None:
     record = parse_etrecord(theirs / "net.etrecord")
     assert record.graph_names() == ["exported_program", "edge_dialect_exported_program"]
     nodes = record.nodes()
@@ -114,7 +114,7 @@ def test_we_read_the_peer_s_record(theirs: Path) -> None:
 
 
 @pytest.mark.parametrize("side", ["ours", "theirs"])
-def test_both_inspectors_say_the_same(side: str, request: pytest.FixtureRequest) -> None:
+def test_both_inspectors_agree(side: str, request: pytest.FixtureRequest) -> None:
     from executorch.devtools import Inspector as Peer
 
     folder = request.getfixturevalue(side)
@@ -162,7 +162,7 @@ def test_results_without_elements_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("side", ["ours", "theirs"])
-def test_both_numeric_gaps_are_the_same(side: str, request: pytest.FixtureRequest) -> None:
+def test_numeric_gaps_agree(side: str, request: pytest.FixtureRequest) -> None:
     from executorch.devtools import Inspector as Peer
     from executorch.devtools import parse_etrecord as peer_record
 
@@ -182,13 +182,13 @@ def test_both_numeric_gaps_are_the_same(side: str, request: pytest.FixtureReques
     assert compared >= 3 and len(mine) >= len(peer)
 
 
-def test_a_record_of_the_other_side_s_program_is_refused(ours: Path, theirs: Path) -> None:
+def test_record_of_other_program_raises(ours: Path, theirs: Path) -> None:
     """The same model, but other instructions."""
     with pytest.raises(InputError, match="does not match method 'forward'"):
         opened(Inspector, theirs, etrecord=str(ours / "net.etrecord"))
 
 
-def test_delegated_records_are_read_by_the_peer(tmp_path: Path) -> None:
+def test_peer_reads_delegated_records(tmp_path: Path) -> None:
     """Runs in a separate process, because only one delegate call operator can be registered under the name in the
     files.
     """

@@ -35,7 +35,7 @@ def test_peer_runtime_runs_our_zero_copy_file(name: str) -> None:
 
 
 @each_kind_of_model
-def test_our_runtime_runs_the_peers_file(name: str) -> None:
+def test_our_runtime_runs_peer_file(name: str) -> None:
     artifacts.assert_equal_to_eager(_run_ours(artifacts.peer_file(name), artifacts.args(name)), name)
 
 
@@ -45,7 +45,7 @@ def test_our_runtime_runs_our_file(name: str) -> None:
     artifacts.assert_equal_to_eager(_run_ours(artifacts.our_file(name), artifacts.args(name)), name)
 
 
-def test_the_peer_runs_a_file_that_compares_sizes() -> None:
+def test_peer_runs_file_that_compares_sizes() -> None:
     """Replaces the expected texts by the results of the comparisons, and continues."""
     import torchette
     from torchette.exir.config import DynamicMemoryPlanningMode
@@ -76,7 +76,7 @@ class Added(torch.nn.Module):
 @pytest.mark.xdist_group("llama")
 @pytest.mark.parametrize("file", ["ours", "peer"])
 @pytest.mark.parametrize("runtime", ["ours", "peer"])
-def test_state_lives_on_between_calls(file: str, runtime: str) -> None:
+def test_state_persists_between_calls(file: str, runtime: str) -> None:
     contents = (artifacts.our_file if file == "ours" else artifacts.peer_file)("llama")
     method = (_our_method if runtime == "ours" else _peer_method)(contents)
     decoder = artifacts.fresh_module("llama")
@@ -108,7 +108,7 @@ def test_inspect_reads_both(name: str, compiler: str, tmp_path: Path, capsys: py
 
 
 @each_kind_of_model
-def test_planned_and_method_memory_are_less_than_the_peers(name: str) -> None:
+def test_planned_and_method_memory_are_less_than_peer(name: str) -> None:
     (ours,) = bills(artifacts.our_file(name), "x86-64", temp=False)
     (theirs,) = pte.read(artifacts.peer_file(name)).program.execution_plan
     # a lower bound of its method memory: 16 bytes for a value and 64 for a tensor, without arguments
@@ -117,7 +117,7 @@ def test_planned_and_method_memory_are_less_than_the_peers(name: str) -> None:
     assert sum(ours.planned) + ours.method < peer
 
 
-def test_both_runtimes_name_the_same_operators() -> None:
+def test_both_runtimes_have_same_operator_names() -> None:
     """If the peer's runtime has an operator, the compiler must emit it under the same name."""
     from executorch.extension.pybindings.portable_lib import _get_operator_names
 
@@ -190,7 +190,7 @@ torch.save((args, converted(*args).detach()), sys.argv[1] + "/values.pt")
 """
 
 
-def test_our_runtime_runs_the_peers_quantized_kernels(tmp_path: Path) -> None:
+def test_our_runtime_runs_peer_quantized_kernels(tmp_path: Path) -> None:
     """A network quantized by PT2E without delegation: in the peer's file, portable kernels process its integers."""
     done = subprocess.run([sys.executable, "-c", _QUANTIZE, tmp_path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -105,7 +105,7 @@ def small_llama() -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["plain", "attention as an operator", "8da4w"])
-def test_our_session_takes_their_files(tmp_path: Path, how: str) -> None:
+def test_our_session_runs_peer_files(tmp_path: Path, how: str) -> None:
     model = small_llama()
     parts = {
         "model.layers": "layers", "model.embed_tokens": "tok_embeddings", "model.norm": "norm", "lm_head": "output",
@@ -139,7 +139,7 @@ def test_our_session_takes_their_files(tmp_path: Path, how: str) -> None:
 
 
 @pytest.mark.slow
-def test_their_runtime_takes_our_files(tmp_path: Path) -> None:
+def test_peer_runtime_runs_our_files(tmp_path: Path) -> None:
     from torchette import llm
 
     model = small_llama()

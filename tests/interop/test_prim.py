@@ -18,7 +18,10 @@ pytest.importorskip("executorch", reason="the peer is not installed")
 
 
 def shaped(size: Callable[[Any], Any]) -> Callable[[Tensor, Any], Tensor]:
-    """A function with a result of `size(n) + 2` elements. The offset avoids the sizes that torch.export specializes on."""
+    """A function with a result of `size(n) + 2` elements.
+
+    The offset avoids the sizes that torch.export specializes on.
+    """
     return lambda x, n: x.new_zeros((size(n) + 2,))
 
 
@@ -70,7 +73,7 @@ class Sized(torch.nn.Module):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_our_runtime_runs_the_peers_program(name: str) -> None:
+def test_our_runtime_runs_peer_program(name: str) -> None:
     from executorch.exir import EdgeCompileConfig, to_edge
 
     function, sizes = CASES[name], (3, 4, 5, 9)
@@ -89,7 +92,7 @@ def test_our_runtime_runs_the_peers_program(name: str) -> None:
         torch.testing.assert_close(torch.as_tensor(method.execute([x])[0]), function(x, n))
 
 
-def test_each_operator_of_the_peers_runtime_has_a_program() -> None:
+def test_each_peer_operator_has_a_program() -> None:
     from executorch.extension.pybindings.portable_lib import _get_operator_names
 
     names = {name for name in _get_operator_names() if name.startswith(("executorch_prim::", "aten::sym_"))}

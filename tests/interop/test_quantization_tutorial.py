@@ -98,7 +98,7 @@ def test_without_a_backend(tmp_path: Path) -> None:
     _agree(_run_file(tmp_path / "ours"), expected, step)
 
 
-def test_lowered_for_xnnpack(tmp_path: Path) -> None:
+def test_lowered_to_xnnpack(tmp_path: Path) -> None:
     """Without the library, the portable form of the method replaces the delegate."""
     _, expected, got, step = _run("torchette", tmp_path / "ours", "lowered")
     _agree(got, expected, step)
@@ -107,7 +107,7 @@ def test_lowered_for_xnnpack(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_as_executorch_gives_it(tmp_path: Path) -> None:
+def test_results_match_executorch(tmp_path: Path) -> None:
     pytest.importorskip("executorch.exir")
     _, expected, got, step = _run("torchette", tmp_path / "ours", "lowered")
     _, their_expected, theirs, their_step = _run("executorch", tmp_path / "theirs", "lowered")

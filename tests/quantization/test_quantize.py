@@ -422,7 +422,7 @@ def test_knapsack_solutions_are_optimal(seed: int) -> None:
     for saving, cost in found:  # rounding changes each of seven savings by up to half a step of 2,000
         others = [other for more, other in every if more >= saving + 1]
         assert cost <= min(others, default=math.inf) + 1e-12
-    assert len(knapsack.solutions(options, most=4)) <= 4
+    assert len(knapsack.solutions(options, max_solutions=4)) <= 4
     assert knapsack.solutions([[(0.0, 1.0)], [(-3.0, 0.0)]]) == []
 
 

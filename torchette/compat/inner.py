@@ -202,7 +202,7 @@ def make_allocation_info(mem_id: int, mem_offset: int) -> pte.AllocationDetails:
         ValueError: if a value is negative.
     """
     if mem_id < 0 or mem_offset < 0:
-        raise ValueError(f"memory {mem_id} and offset {mem_offset}: neither may be negative")
+        raise ValueError(f"memory {mem_id} and offset {mem_offset}: both must be 0 or greater")
     return pte.AllocationDetails(mem_id, mem_offset & 0xFFFFFFFF, mem_offset >> 32)
 
 
@@ -547,8 +547,10 @@ def edge_to_executorch_passes(
     name: str | None = None,
     edge_compile_config: EdgeCompileConfig | None = None,
 ) -> list[Callable[[ExportedProgram], ExportedProgram]]:
-    """Returns the passes of the pipeline between Edge and memory planning, for a configuration and a method. They accept and
-    return ExportedPrograms."""
+    """Returns the passes of the pipeline between Edge and memory planning, for a configuration and a method.
+
+    The passes accept and return ExportedPrograms.
+    """
     stages = pipeline.build(edge_compile_config, config, method=name or "forward").stages
     passes = [one for stage in stages if stage.name in pipeline.TO_PLAN[:-1] for one in stage.passes]
     return [to_torch_operators, *passes]
@@ -570,7 +572,7 @@ def should_lower_to_edge(op: object) -> bool:
 
 
 class OpReplacePass(ExportPass):
-    """Calls of torch's operators become calls of Edge operators."""
+    """Replaces calls of torch's operators by calls of Edge operators."""
 
     def call_operator(
         self, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], meta: NodeMetadata

@@ -84,7 +84,9 @@ def generate_partitions_from_list_of_nodes(
 
 def _supports(support: OperatorSupportBase, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
     reason = why_not_taken(
-        lambda: None if support.is_node_supported(submodules, node) else "its OperatorSupport says no"
+        lambda: (
+            None if support.is_node_supported(submodules, node) else "its OperatorSupport does not support it"
+        )
     )
     if reason is not None and node.op == "call_function":
         reject(node, reason)

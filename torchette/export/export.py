@@ -85,7 +85,7 @@ class ExportSession:
         if artifact_dir is not None:
             Path(artifact_dir).mkdir(parents=True, exist_ok=True)
         self._artifacts: dict[StageType, PipelineArtifact] = {}
-        self._own: dict[Any, Any] = {}
+        self._registered: dict[Any, Any] = {}
         self._stages = list(self._recipe.pipeline_stages or self._usual_stages())
         captured = all(isinstance(given, ExportedProgram) for given in self._models.values())
         for method in () if captured else self._models:
@@ -109,7 +109,7 @@ class ExportSession:
 
     def register_stage(self, stage_type: StageType, stage: Stage) -> None:
         """Registers a stage, or replaces the default one. See `Stage` for the interface."""
-        self._own[stage_type] = stage
+        self._registered[stage_type] = stage
 
     def get_registered_stage(self, stage_type: StageType) -> Any:
         """Returns the registered or default stage, or None."""
@@ -118,7 +118,7 @@ class ExportSession:
     def get_all_registered_stages(self) -> dict[Any, Any]:
         """Returns all stages by stage type."""
         usual = {kind: STAGES[kind].of(self._recipe) for kind in self._stages if kind in STAGES}
-        return {**usual, **self._own}
+        return {**usual, **self._registered}
 
     def export(self) -> None:
         """Runs all stages.
@@ -145,12 +145,12 @@ class ExportSession:
             late = isinstance(given, (GraphModule, ExportedProgram)) and kind in _OF_MODULES
             if late or (isinstance(given, ExportedProgram) and kind is StageType.TORCH_EXPORT):
                 raise InputError(f"stage {kind.value} does not accept a model that is already captured")
-            if kind not in self._own:
+            if kind not in self._registered:
                 if kind not in STAGES:
                     raise InputError(
                         f"there is no stage {kind!r}", hints=["session.register_stage(stage_type, stage)"]
                     )
-                if previous not in self._own and previous not in STAGES[kind].follows:
+                if previous not in self._registered and previous not in STAGES[kind].follows:
                     before = "be the first stage" if previous is None else f"follow {previous.value}"
                     raise InputError(f"stage {kind.value} cannot {before}")
             previous = kind

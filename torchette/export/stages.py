@@ -87,7 +87,7 @@ class Stage(ABC):
         return self._artifact
 
 
-class _OfRecipe(Stage):
+class _RecipeStage(Stage):
     """A stage with options from a recipe."""
 
     kind: ClassVar[StageType]
@@ -96,14 +96,14 @@ class _OfRecipe(Stage):
     _recipe: ExportRecipe
 
     @classmethod
-    def of(cls, recipe: ExportRecipe) -> _OfRecipe:
+    def of(cls, recipe: ExportRecipe) -> _RecipeStage:
         """Creates the stage from an export recipe."""
         stage = cls.__new__(cls)
         stage._recipe = recipe
         return stage
 
     @classmethod
-    def from_recipe(cls, lowering_recipe: LoweringRecipe | None) -> _OfRecipe:
+    def from_recipe(cls, lowering_recipe: LoweringRecipe | None) -> _RecipeStage:
         """Creates the stage from a lowering recipe."""
         return cls.of(ExportRecipe(lowering_recipe=lowering_recipe))
 
@@ -152,7 +152,7 @@ class _OfRecipe(Stage):
         )
 
 
-class SourceTransformStage(_OfRecipe):
+class SourceTransformStage(_RecipeStage):
     """In: modules. Out: modules with weights that torchao has quantized."""
 
     kind, follows = StageType.SOURCE_TRANSFORM, (None,)
@@ -174,7 +174,7 @@ class SourceTransformStage(_OfRecipe):
         return models
 
 
-class QuantizeStage(_OfRecipe):
+class QuantizeStage(_RecipeStage):
     """In: modules. Out: graph modules that PT2E has quantized."""
 
     kind, follows = StageType.QUANTIZE, (None, StageType.SOURCE_TRANSFORM)
@@ -218,7 +218,7 @@ class QuantizeStage(_OfRecipe):
         )
 
 
-class TorchExportStage(_OfRecipe):
+class TorchExportStage(_RecipeStage):
     """In: modules. Out: captured programs."""
 
     kind, follows = StageType.TORCH_EXPORT, (None, StageType.SOURCE_TRANSFORM, StageType.QUANTIZE)
@@ -242,7 +242,7 @@ class TorchExportStage(_OfRecipe):
         return programs
 
 
-class EdgeTransformAndLowerStage(_OfRecipe):
+class EdgeTransformAndLowerStage(_RecipeStage):
     """In: captured programs. Out: an `EdgeProgramManager` with partitions delegated to backends."""
 
     kind, follows = StageType.TO_EDGE_TRANSFORM_AND_LOWER, (None, StageType.TORCH_EXPORT)
@@ -273,7 +273,7 @@ class EdgeTransformAndLowerStage(_OfRecipe):
         )
 
 
-class ToEdgeStage(_OfRecipe):
+class ToEdgeStage(_RecipeStage):
     """In: captured programs. Out: an `EdgeProgramManager`."""
 
     kind, follows = StageType.TO_EDGE, (None, StageType.TORCH_EXPORT)
@@ -290,7 +290,7 @@ class ToEdgeStage(_OfRecipe):
         )
 
 
-class EdgeProgramManagerTransformStage(_OfRecipe):
+class EdgeProgramManagerTransformStage(_RecipeStage):
     """In: an `EdgeProgramManager`. Out: one that passes have transformed."""
 
     kind, follows = (
@@ -313,7 +313,7 @@ class EdgeProgramManagerTransformStage(_OfRecipe):
         return data
 
 
-class ToBackendStage(_OfRecipe):
+class ToBackendStage(_RecipeStage):
     """In: an `EdgeProgramManager`. Out: one with partitions delegated to backends."""
 
     kind, follows = StageType.TO_BACKEND, (StageType.TO_EDGE, StageType.EDGE_PROGRAM_MANAGER_TRANSFORM)
@@ -328,7 +328,7 @@ class ToBackendStage(_OfRecipe):
         return data.to_backend(self._partitioners()) if isinstance(given, Mapping) else data
 
 
-class ExecutorchStage(_OfRecipe):
+class ExecutorchStage(_RecipeStage):
     """In: an `EdgeProgramManager`. Out: the finished program."""
 
     kind, follows = (
@@ -348,7 +348,7 @@ class ExecutorchStage(_OfRecipe):
         return data.to_executorch(self._recipe.executorch_backend_config or ExecutorchBackendConfig())
 
 
-STAGES: dict[Any, type[_OfRecipe]] = {stage.kind: stage for stage in _OfRecipe.__subclasses__()}
+STAGES: dict[Any, type[_RecipeStage]] = {stage.kind: stage for stage in _RecipeStage.__subclasses__()}
 
 
 def _inputs(artifact: PipelineArtifact, method: str) -> Sequence[tuple[Any, ...]]:

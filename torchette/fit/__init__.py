@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torchette.exir.passes.split_rows import Split
 
 # Minimum relative saving of a change.
-_LEAST_GAIN = 0.01
-_MOST_CHANGES = 8
+_MIN_GAIN = 0.01
+_MAX_CHANGES = 8
 _TRIES = 4
 
 
@@ -121,7 +121,7 @@ def _with_splits(
     """
     changes: list[tuple[str, int]] = []
     splits: dict[str, list[Any]] = {name: list(given) for name, given in config.row_splits.items()}
-    while len(changes) < _MOST_CHANGES:
+    while len(changes) < _MAX_CHANGES:
         bill = _largest(program, device)
         if (
             bill is None
@@ -136,16 +136,16 @@ def _with_splits(
             found = _propose(edge, config, splits, bill, excess)
             if found is None:
                 break
-            wanted = {**splits, bill.method_name: [*splits.get(bill.method_name, ()), found.split]}
-            less = edge.to_executorch(dataclasses.replace(config, row_splits=wanted))
+            new_splits = {**splits, bill.method_name: [*splits.get(bill.method_name, ()), found.split]}
+            less = edge.to_executorch(dataclasses.replace(config, row_splits=new_splits))
             after = _largest(less, device)
             assert after is not None
             if best is None or after.ram < best[0].ram:
-                best = (after, less, wanted, found.text)
+                best = (after, less, new_splits, found.text)
             if after.ram <= device.ram_bytes:
                 break
             excess += after.ram - device.ram_bytes
-        if best is None or bill.ram - best[0].ram < _LEAST_GAIN * bill.ram:
+        if best is None or bill.ram - best[0].ram < _MIN_GAIN * bill.ram:
             break
         after, program, splits, text = best
         changes.append((text, bill.ram - after.ram))

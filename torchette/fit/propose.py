@@ -36,7 +36,7 @@ aten = torch.ops.aten
 
 STRIPS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 # Maximum length of a run. Longer runs repeat too many rows to be the best choice.
-MOST_LAYERS = 80
+MAX_LAYERS = 80
 
 
 class Proposal(NamedTuple):
@@ -86,11 +86,11 @@ def propose(program: ExportedProgram, target: int, lent: Iterable[Node] = ()) ->
         for node in nodes
     ]
     inputs = {node: _bytes(node.meta["val"]) for node in placeholders(program) if node not in free | stored}
-    whole = _simulate(steps, {**inputs}, kept | set(inputs))
-    peak = max(whole, default=0)
+    in_use = _simulate(steps, {**inputs}, kept | set(inputs))
+    peak = max(in_use, default=0)
     total = sum(cost(node) for node in nodes)
     best: Proposal | None = None
-    worst = whole.index(peak) if whole else 0
+    worst = in_use.index(peak) if in_use else 0
     for last in nodes:
         if window(last) is None or rows_of(last) < 2 or nbytes[last] >= peak:
             continue
@@ -101,7 +101,7 @@ def propose(program: ExportedProgram, target: int, lent: Iterable[Node] = ()) ->
             if nodes[worst] not in members:
                 continue
             first = index[layers[0]]
-            outside = max((live for i, live in enumerate(whole) if not first <= i <= index[last]), default=0)
+            outside = max((live for i, live in enumerate(in_use) if not first <= i <= index[last]), default=0)
             if outside >= peak:
                 break  # another peak of this height is outside of the run; a longer run may include it
             read = {source for node in layers for source in carriers(node)} - members
@@ -162,7 +162,7 @@ def _regions(last: Node, index: Mapping[Node, int], kept: set[Node]) -> Iterator
         members.add(source)
         frontier = [each for each in carriers(source) if each in index]
     yield sorted(members, key=index.__getitem__)
-    while frontier and len(members) < MOST_LAYERS:
+    while frontier and len(members) < MAX_LAYERS:
         node = max(frontier, key=index.__getitem__)
         frontier = [each for each in frontier if each is not node]
         if node in members or node in kept or window(node) is None or not members.issuperset(node.users):

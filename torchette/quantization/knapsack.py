@@ -11,7 +11,9 @@ import numpy as np
 _STEPS = 2000  # resolution of the total saving
 
 
-def solutions(options: Sequence[Sequence[tuple[float, float]]], most: int = 64) -> list[tuple[int, ...]]:
+def solutions(
+    options: Sequence[Sequence[tuple[float, float]]], max_solutions: int = 64
+) -> list[tuple[int, ...]]:
     """Selects at most one option for each item, with the lowest total cost for the total saving.
 
     Savings are rounded to 1/2,000 of the maximum total saving.
@@ -30,29 +32,29 @@ def solutions(options: Sequence[Sequence[tuple[float, float]]], most: int = 64) 
     units = [
         [max(1, round(_STEPS * saving / total)) if saving > 0 else 0 for saving, _ in of] for of in options
     ]
-    least = np.full(1 + sum(max(of, default=0) for of in units), np.inf)  # lowest cost for each saving
-    least[0] = 0.0
-    taken: np.ndarray = np.full((len(options), len(least)), -1, np.int8)
+    min_costs = np.full(1 + sum(max(of, default=0) for of in units), np.inf)  # lowest cost for each saving
+    min_costs[0] = 0.0
+    picks: np.ndarray = np.full((len(options), len(min_costs)), -1, np.int8)
     for item, of in enumerate(options):
-        before = least.copy()
-        for number, (_, cost) in enumerate(of):
-            if not (unit := units[item][number]):
+        before = min_costs.copy()
+        for option, (_, cost) in enumerate(of):
+            if not (unit := units[item][option]):
                 continue
             costs = before[:-unit] + min(cost, 1e300)
-            better = costs < least[unit:]
-            least[unit:][better] = costs[better]
-            taken[item, unit:][better] = number
+            better = costs < min_costs[unit:]
+            min_costs[unit:][better] = costs[better]
+            picks[item, unit:][better] = option
     # Keep the solutions that cost less than all solutions with a larger saving.
-    following: np.ndarray = np.append(np.minimum.accumulate(least[::-1])[::-1][1:], np.inf)
-    best = np.flatnonzero(least < following)
-    if len(best) > most:
-        best = best[np.unique(np.linspace(0, len(best) - 1, most).round().astype(int))]
+    following: np.ndarray = np.append(np.minimum.accumulate(min_costs[::-1])[::-1][1:], np.inf)
+    best = np.flatnonzero(min_costs < following)
+    if len(best) > max_solutions:
+        best = best[np.unique(np.linspace(0, len(best) - 1, max_solutions).round().astype(int))]
     found = []
     for saved in best.tolist():
         choice = []
         for item in reversed(range(len(options))):
-            number = int(taken[item, saved])
-            choice.append(number)
-            saved -= units[item][number] if number >= 0 else 0
+            option = int(picks[item, saved])
+            choice.append(option)
+            saved -= units[item][option] if option >= 0 else 0
         found.append(tuple(reversed(choice)))
     return found

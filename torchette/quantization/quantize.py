@@ -47,10 +47,10 @@ from torchette.quantization.table import Layer, Point, QuantizationTable
 from torchette.runtime import kernel_level
 
 _ROUNDS = 9  # timed rounds; the median is used
-_TURN_SECONDS = 0.003  # faster models are repeated within a round
-_LOOKED_AT = 32  # inputs for the error of a layer
+_MIN_ROUND_SECONDS = 0.003  # faster models are repeated within a round
+_ERROR_INPUTS = 32  # inputs for the error of a layer
 _RESAMPLES = 1000  # bootstrap samples
-_MOST_CHOICES = 66  # 64 knapsack solutions, float32, and all layers
+_MAX_CHOICES = 66  # 64 knapsack solutions, float32, and all layers
 _EQUAL = 1.05  # a smaller ratio of two times or sizes counts as equal in `_best`
 
 Metric = Callable[[Callable[..., Any]], Any]
@@ -135,7 +135,7 @@ def quantize(
     require("torchao.quantization", "quantizing")
     counter = None if board is None else Counter(board)
     check_backend(backend)
-    of = {"recipe": recipe, "backend": _text(backend), **_facts(model, calls)}
+    of = {"recipe": recipe, "backend": _text(backend), **_fingerprint(model, calls)}
     of |= {"machine": board} if board else {}
     with Progress() as progress, torch.no_grad():
         work = _begin(model, calls, chosen_recipe, dynamic_shapes, backend, progress, resume, counter, of)
@@ -182,10 +182,10 @@ def _measure(recipe: str, work: _Work, limits: _Limits) -> tuple[QuantizationTab
     Returns the table and the index of the selected choice, or None if none is within the limits.
     """
     several = not limits.are_none
-    work.total = sum(len(work.levels(name, several)) for name in work.layers) + _most_points(_MOST_CHOICES)
+    work.total = sum(len(work.levels(name, several)) for name in work.layers) + _max_points(_MAX_CHOICES)
     measured = [work.layer(name, several) for name in work.layers]
     work.choices, gaining = _choices(measured, by_time=limits.ms is not None)
-    work.total = work.done + (_most_points(len(work.choices)) if several else 2)
+    work.total = work.done + (_max_points(len(work.choices)) if several else 2)
     chosen = _search(work, len(work.choices) - 1, gaining, limits)
     table = QuantizationTable(
         recipe,
@@ -276,7 +276,7 @@ def _not_met(table: QuantizationTable, limits: _Limits) -> QuantizationError:
         f"no choice of layers is within {limits} with {table.recipe}; the nearest: {nearest}",
         where=[f"float32: {table.points[0]}"],
         hints=[
-            f"limits that the nearest one satisfies: {_kept(nearest, limits)}",
+            f"limits that the nearest one satisfies: {_relaxed_limits(nearest, limits)}",
             "choose another recipe; torchette.quantize lists them",
             *table.remarks,
         ],
@@ -286,7 +286,7 @@ def _not_met(table: QuantizationTable, limits: _Limits) -> QuantizationError:
     return error
 
 
-def _kept(point: Point, limits: _Limits) -> str:
+def _relaxed_limits(point: Point, limits: _Limits) -> str:
     pairs = (("max_drop", limits.drop, point.drop), ("max_ms", limits.ms, point.milliseconds), ("max_mb", limits.mb, point.megabytes))  # fmt: skip
     return ", ".join(
         f"{name}={max(value, 0) * 1.01:.3g}"
@@ -322,7 +322,7 @@ def _choices(layers: Sequence[Layer], by_time: bool) -> tuple[list[dict[str, int
     return found, gaining or len(found) - 1
 
 
-def _most_points(count: int) -> int:
+def _max_points(count: int) -> int:
     """Returns the maximum number of measured choices: both ends, one more, and the steps of the binary search."""
     return 3 + math.ceil(math.log2(count))
 
@@ -418,7 +418,7 @@ class _Work:
         self._alone: dict[Any, tuple[float, float, int, int]] = {}
         eager = copy.deepcopy(self.model)  # a call may modify buffers
         self._inputs = {name: [pair] for name, pair in self._inputs_of_layers(eager).items()}
-        self.wide = recipes.wide_results(self.recipe, self.program, self.calls[:_LOOKED_AT])
+        self.wide = recipes.wide_results(self.recipe, self.program, self.calls[:_ERROR_INPUTS])
         functions = [name for name in self.layers if name not in self._inputs and name != BETWEEN]
         if self.recipe.in_graph and functions:
             self._inputs |= recipes.calls_alone(self.recipe, self.program, functions, self.calls[0])
@@ -519,7 +519,7 @@ class _Work:
     ) -> dict[str, float]:
         """Returns the seconds of each run on this machine, or the billions of instructions on a board."""
         if self.counter is None:
-            return _in_turns(runs)
+            return _alternating_times(runs)
         return {name: 1e-9 * self.counter.instructions(bytes(model)) for name, model in models.items()}
 
     def _compiled(self, model: nn.Module, *given: Any) -> CompiledModel:
@@ -530,9 +530,9 @@ class _Work:
 
     def _sqnr(self, model: Callable[..., Any]) -> float:
         """Returns the lowest signal-to-quantization-noise ratio among the outputs."""
-        given = [_floats(model(*args, **kwargs)) for args, kwargs in self.calls[:_LOOKED_AT]]
+        given = [_floats(model(*args, **kwargs)) for args, kwargs in self.calls[:_ERROR_INPUTS]]
         ratios = []
-        for sides in zip(zip(*self._expected[:_LOOKED_AT]), zip(*given)):
+        for sides in zip(zip(*self._expected[:_ERROR_INPUTS]), zip(*given)):
             left, right = (torch.cat([it.double().flatten() for it in side]).numpy() for side in sides)
             with np.errstate(divide="ignore", invalid="ignore"):
                 ratios.append(math.inf if (left == right).all() else float(signal_to_noise(left, right)))
@@ -579,7 +579,7 @@ class _Work:
         return self._alone[key]
 
 
-def _facts(model: nn.Module, calls: Sequence[Call]) -> dict[str, Any]:
+def _fingerprint(model: nn.Module, calls: Sequence[Call]) -> dict[str, Any]:
     """Returns a summary of the weights, the inputs and the machine, for which the measurements are valid."""
 
     def digest(tensors: Iterable[tuple[str, Any]]) -> str:
@@ -623,12 +623,12 @@ def _floats(outputs: object) -> list[Tensor]:
     return found
 
 
-def _in_turns(runs: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+def _alternating_times(runs: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
     """Returns median seconds. The runs alternate, so that other load on the machine affects all of them equally."""
     repeats = {}
     for name, run in runs.items():
         run()
-        repeats[name] = max(1, round(_TURN_SECONDS / max(_seconds(run, 1), 1e-7)))
+        repeats[name] = max(1, round(_MIN_ROUND_SECONDS / max(_seconds(run, 1), 1e-7)))
     times: dict[str, list[float]] = {name: [] for name in runs}
     collects = gc.isenabled()
     gc.disable()

@@ -123,25 +123,25 @@ def layers_of(recipe: Recipe, model: nn.Module, program: ExportedProgram | None)
     return found | ({BETWEEN: ", ".join(between)} if between else {})
 
 
-class _One(nn.Module):
+class _SingleCall(nn.Module):
     """A single call of a graph as a module; all arguments except the first one are stored."""
 
     def __init__(self, target: Callable[..., Any], rest: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         super().__init__()
-        self._target, self._kwargs, self._rest = target, dict(kwargs), list(rest)
+        self._target, self._kwargs, self._other_args = target, dict(kwargs), list(rest)
         for place, value in enumerate(rest):
             if isinstance(value, torch.Tensor):
                 self.register_buffer(f"given{place}", value.detach())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tensors = dict(self.named_buffers())
-        rest = [tensors.get(f"given{place}", value) for place, value in enumerate(self._rest)]
+        rest = [tensors.get(f"given{place}", value) for place, value in enumerate(self._other_args)]
         result: torch.Tensor = self._target(x, *rest, **self._kwargs)
         return result
 
     def extra_repr(self) -> str:
         return str(
-            [self._target, *(tuple(v.shape) if isinstance(v, torch.Tensor) else v for v in self._rest)]
+            [self._target, *(tuple(v.shape) if isinstance(v, torch.Tensor) else v for v in self._other_args)]
         )
 
 
@@ -177,7 +177,9 @@ def calls_alone(
     recorder.run(*leaves)
     found: dict[str, list[tuple[nn.Module, torch.Tensor]]] = {}
     for call, (target, (x, *rest), kwargs) in recorder.found.items():
-        found.setdefault(of[call], []).append((_One(target, tuple(rest), kwargs).eval(), x.detach().clone()))
+        found.setdefault(of[call], []).append(
+            (_SingleCall(target, tuple(rest), kwargs).eval(), x.detach().clone())
+        )
     return found
 
 
@@ -217,7 +219,7 @@ class _Ranges(torch.fx.Interpreter):
             and result.numel()
         ):
             sizes = result.detach().float().abs().flatten()
-            most = sizes.kthvalue(math.ceil(_TYPICAL * sizes.numel())).values
+            most = sizes.kthvalue(math.ceil(_TYPICAL_SHARE * sizes.numel())).values
             typical = sizes[sizes <= most].square().mean().item()
             low, high, total, count = self._found.get(n.name, [0.0, 0.0, 0.0, 0.0])
             low, high = min(low, result.min().item()), max(high, result.max().item())
@@ -254,7 +256,7 @@ def wide_results(recipe: Recipe, program: ExportedProgram | None, calibration: S
     found, wide = Wide({}, {}), set()
     for node, end in ends.items():
         steps = ranges.steps(end.name)
-        if steps < _LEAST_STEPS:
+        if steps < _MIN_STEPS:
             wide.add(end)
         elif node.target in layers or not wide.intersection(map(_behind_moves, node.all_input_nodes)):
             continue
@@ -264,7 +266,7 @@ def wide_results(recipe: Recipe, program: ExportedProgram | None, calibration: S
     return found
 
 
-_TYPICAL, _LEAST_STEPS = 0.99, 2.0
+_TYPICAL_SHARE, _MIN_STEPS = 0.99, 2.0
 _CLAMPS = {
     torch.ops.aten.relu.default, torch.ops.aten.relu_.default, torch.ops.aten.hardtanh.default,
     torch.ops.aten.hardtanh_.default,
@@ -305,7 +307,9 @@ def apply(
     if recipe.bits == 16:
         changed = copy.deepcopy(model)
         for name in chosen:
-            parametrize.register_parametrization(_part(changed, name), "weight", _Rounded(recipe.make()))
+            parametrize.register_parametrization(
+                _part(changed, name), "weight", _RoundedWeight(recipe.make())
+            )
         return changed
     if not recipe.in_graph:
         from torchao.quantization import quantize_
@@ -319,7 +323,9 @@ def apply(
                     quantize_(changed, make(), lambda part, name, names=names: name in names)
                 continue
             for name in names:
-                parametrize.register_parametrization(_part(changed, name), "weight", _Rounded(torch.bfloat16))
+                parametrize.register_parametrization(
+                    _part(changed, name), "weight", _RoundedWeight(torch.bfloat16)
+                )
         return changed
     assert program is not None
     quantizer = recipe.make()
@@ -368,7 +374,7 @@ def _round_weights(graph: GraphModule, layers: set[Any], names: Collection[str])
     graph.recompile()
 
 
-class _Rounded(nn.Module):
+class _RoundedWeight(nn.Module):
     """Rounds a weight to its stored dtype.
 
     The parameter keeps full precision, so that a batch norm is folded before rounding.

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import torchette
-from torchette.backends.engine.pack import cut_last_panel, pack_linear, unpack_linear, whole_panels
+from torchette.backends.engine.pack import cut_last_panel, pack_linear, restore_last_panel, unpack_linear
 from torchette.exir import ExecutorchBackendConfig
 from torchette.format import ptd, pte
 
@@ -119,7 +119,7 @@ def test_panels_and_their_reverse() -> None:
         packed = pack_linear(weight)
         cut = cut_last_panel(packed, outputs)
         assert cut.numel() == weight.numel()
-        assert torch.equal(whole_panels(cut, 3), packed)
+        assert torch.equal(restore_last_panel(cut, 3), packed)
         assert torch.equal(unpack_linear(packed, outputs), weight)
 
 

@@ -24,34 +24,34 @@ OCTET = CONSTANTS["kOctet"]
 """Number of adjacent inputs that are stored together for each output in a panel of 4-bit weights."""
 
 # Maximum ratio of padding columns to outputs. A weight with a higher ratio gets a cut last panel.
-_ZEROS = 0.01
+_MAX_PADDING = 0.01
 
 
 def cut_last_panel(packed: torch.Tensor, outputs: int) -> torch.Tensor:
     """[panels, *inner, 16] -> [*inner, outputs]: full panels, then the cut last panel.
 
-    Returns `packed` unchanged if the padding is below the limit `_ZEROS`.
+    Returns `packed` unchanged if the padding is below the limit `_MAX_PADDING`.
     """
-    if -outputs % PANEL_WIDTH <= _ZEROS * outputs:
+    if -outputs % PANEL_WIDTH <= _MAX_PADDING * outputs:
         return packed
-    whole, rest = (
+    full, last = (
         packed[: outputs // PANEL_WIDTH],
         packed[outputs // PANEL_WIDTH, ..., : outputs % PANEL_WIDTH],
     )
-    return torch.cat([whole.flatten(), rest.flatten()]).view(*packed.shape[1:-1], outputs)
+    return torch.cat([full.flatten(), last.flatten()]).view(*packed.shape[1:-1], outputs)
 
 
-def whole_panels(weight: torch.Tensor, rank: int) -> torch.Tensor:
+def restore_last_panel(weight: torch.Tensor, rank: int) -> torch.Tensor:
     """Reverses `cut_last_panel` for panels of rank `rank`: [*inner, outputs] -> [panels, *inner, 16]."""
     if weight.dim() == rank:
         return weight
     *inner, outputs = weight.shape
-    whole = outputs // PANEL_WIDTH * PANEL_WIDTH
+    full = outputs // PANEL_WIDTH * PANEL_WIDTH
     flat, depth = weight.flatten(), math.prod(inner)
     last = torch.nn.functional.pad(
-        flat[whole * depth :].view(depth, outputs - whole), (0, -outputs % PANEL_WIDTH)
+        flat[full * depth :].view(depth, outputs - full), (0, -outputs % PANEL_WIDTH)
     )
-    return torch.cat([flat[: whole * depth], last.flatten()]).view(-1, *inner, PANEL_WIDTH)
+    return torch.cat([flat[: full * depth], last.flatten()]).view(-1, *inner, PANEL_WIDTH)
 
 
 def pack_linear(weight: torch.Tensor) -> torch.Tensor:
@@ -164,24 +164,24 @@ def pack_nibbles(weight: torch.Tensor) -> torch.Tensor:
 def unpack_nibbles(packed: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
     """uint8 [ceil(N / 16), ceil(K / 8), 16, 4] -> int8 [N, K]."""
     halves = torch.cat([packed & 15, packed >> 4], -1).to(torch.int8)
-    whole = torch.where(halves > 7, halves - 16, halves)
-    return whole.transpose(1, 2).flatten(0, 1).flatten(1)[:outputs, :inputs]
+    values = torch.where(halves > 7, halves - 16, halves)
+    return values.transpose(1, 2).flatten(0, 1).flatten(1)[:outputs, :inputs]
 
 
 # Bits per value -> the shift of each value within a byte, in order. C++: kernels/quantized.cpp.
-_PLACES = {4: (4, 0), 2: (0, 2, 4, 6)}
+_SHIFTS = {4: (4, 0), 2: (0, 2, 4, 6)}
 
 
-def pack_rows(whole: torch.Tensor, bits: int) -> torch.Tensor:
+def pack_rows(values: torch.Tensor, bits: int) -> torch.Tensor:
     """int8 [N, K] -> uint8 [N, K bits / 8], with the layout of ExecuTorch's embedding tables. Returns 8-bit tables
     unchanged.
 
     Values are in [-(2 ** (bits - 1)), 2 ** (bits - 1)).
     """
     if bits == 8:
-        return whole
-    above = (whole.to(torch.int16) + (1 << bits - 1)).unflatten(1, (-1, 8 // bits))
-    result: torch.Tensor = sum(above[..., i] << place for i, place in enumerate(_PLACES[bits])).to(
+        return values
+    codes = (values.to(torch.int16) + (1 << bits - 1)).unflatten(1, (-1, 8 // bits))
+    result: torch.Tensor = sum(codes[..., i] << shift for i, shift in enumerate(_SHIFTS[bits])).to(
         torch.uint8
     )
     return result
@@ -191,7 +191,7 @@ def unpack_rows(packed: torch.Tensor, bits: int) -> torch.Tensor:
     """Reverses `pack_rows`: uint8 [..., K bits / 8] -> int8 [..., K]."""
     if bits == 8:
         return packed
-    parts = [packed >> place & (1 << bits) - 1 for place in _PLACES[bits]]
+    parts = [packed >> shift & (1 << bits) - 1 for shift in _SHIFTS[bits]]
     return torch.stack(parts, -1).flatten(-2).to(torch.int8) - (1 << bits - 1)
 
 

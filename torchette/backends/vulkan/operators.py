@@ -21,7 +21,7 @@ from torchette.schema import LIMITS
 
 MAX_DIMS = LIMITS["kMaxVulkanDims"]
 _FLOATS = (torch.float32, torch.float16)
-_MOST_ELEMENTS = 2**31 - 2
+_MAX_ELEMENTS = 2**31 - 2
 
 Check = Callable[[Node], "str | None"]
 
@@ -132,10 +132,10 @@ def _index(node: Node) -> str | None:
     if _value(node, 3):
         return "it accumulates"
     dtypes = {index.dtype for index in map(_tensor, given) if index is not None}
-    return None if dtypes <= {torch.int32, torch.int64} else "a mask as index"
+    return None if dtypes <= {torch.int32, torch.int64} else "a boolean mask as index"
 
 
-def _places(node: Node) -> str | None:
+def _gather(node: Node) -> str | None:
     """Requires a table with dimensions, and an index of int32 or int64."""
     table, index = (
         _tensor(node.args[i]) for i in (0, 1 if name_of(node.target) == "aten.embedding.default" else 2)
@@ -292,7 +292,7 @@ OPERATORS: dict[str, Check] = {
             "aten.gather.default", "aten.embedding.default", "aten.index_select.default", "aten.index_copy.default",
             "aten.scatter.src", "aten.scatter.value",
         ),
-        _places,
+        _gather,
     ),
     **dict.fromkeys(
         (
@@ -316,31 +316,31 @@ OPERATORS: dict[str, Check] = {
 _GROWS = ("add", "sub", "rsub", "mul", "neg", "pow", "sum", "prod", "cumsum", "div", "abs", "full")
 
 
-def _most(value: object, stored: Mapping[Node, torch.Tensor]) -> float:
+def _max_abs(value: object, stored: Mapping[Node, torch.Tensor]) -> float:
     """Returns a bound of the absolute value of integers. Program inputs are checked to fit into 32 bits."""
     if not isinstance(value, Node):
         return abs(value) if isinstance(value, (int, float)) else math.inf
     tensor, name = _tensor(value), name_of(value.target) if value.op == "call_function" else ""
     if tensor is None or tensor.is_floating_point() or name.split(".")[1:2] == ["full"]:
-        return _most(value.args[1], stored) if name == "aten.full.default" else math.inf
+        return _max_abs(value.args[1], stored) if name == "aten.full.default" else math.inf
     args, kind = value.args, name.split(".")[1] if name else ""
     if tensor.dtype is torch.bool:
         return 1
     if value in stored and stored[value].numel() == 1:
         return abs(int(stored[value]))
     if name in MOVES or kind in ("neg", "abs"):
-        return _most(args[0], stored)
+        return _max_abs(args[0], stored)
     if kind in ("add", "sub", "rsub") and _value(value, 2, 1) == 1:
-        return _most(args[0], stored) + _most(args[1], stored)
+        return _max_abs(args[0], stored) + _max_abs(args[1], stored)
     if kind == "mul":
-        return _most(args[0], stored) * _most(args[1], stored)
+        return _max_abs(args[0], stored) * _max_abs(args[1], stored)
     if kind in ("cumsum", "sum"):
         source = _tensor(args[0])
         assert source is not None
         sizes = [upper_bound(size) or math.inf for size in source.shape]
-        return _most(args[0], stored) * math.prod(sizes)
+        return _max_abs(args[0], stored) * math.prod(sizes)
     if kind == "clamp" and None not in (low := _value(value, 1), high := _value(value, 2)):
-        return max(_most(low, stored), _most(high, stored))
+        return max(_max_abs(low, stored), _max_abs(high, stored))
     return 2**31
 
 
@@ -364,7 +364,7 @@ def why_not(
             return reason
     result = _tensor(node)
     if result is not None and name.split(".")[1] in _GROWS:
-        if result.dtype is torch.int64 and not downcast and _most(node, stored or {}) >= 2**31:
+        if result.dtype is torch.int64 and not downcast and _max_abs(node, stored or {}) >= 2**31:
             return "int64 arithmetic; the option downcast_64_bit computes it in int32"
         if result.dtype in (torch.int8, torch.uint8):
             return "8-bit arithmetic, which would not wrap around"
@@ -383,6 +383,6 @@ def _why_not_value(val: object) -> str | None:
         known = [bound for bound in bounds if bound is not None]
         if len(known) < len(bounds):
             return "a dimension has no upper bound"
-        if one.dim() > MAX_DIMS or math.prod(known) > _MOST_ELEMENTS:
+        if one.dim() > MAX_DIMS or math.prod(known) > _MAX_ELEMENTS:
             return "more than eight dimensions, or 2^31 elements"
     return None

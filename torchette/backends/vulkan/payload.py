@@ -53,7 +53,7 @@ class Payload:
         self._graph = T["VkGraph"](version="0", **overrides)
         self._half = force_fp16
         self._store = NamedDataStore()
-        self._numbers: dict[Any, int] = {}
+        self._scalars: dict[Any, int] = {}
 
     def tensor(self, dims: Sequence[int], dtype: torch.dtype, constant: torch.Tensor | None = None) -> int:
         """Adds a tensor with these maximum sizes. The device stores int64 as int32."""
@@ -76,7 +76,7 @@ class Payload:
     def scalar(self, number: object) -> int:
         """Adds None, a boolean, a number or a string. Equal scalars share one value."""
         key = (type(number), str(number))
-        if key not in self._numbers:
+        if key not in self._scalars:
             if number is None:
                 new = self._value("Null")
             elif isinstance(number, bool):
@@ -87,8 +87,8 @@ class Payload:
                 new = self._value("Double", double_val=number)
             else:
                 new = self._value("String", string_val=str(number))
-            self._numbers[key] = new
-        return self._numbers[key]
+            self._scalars[key] = new
+        return self._scalars[key]
 
     def size(self) -> int:
         """Adds an integer that is known only at run time."""
@@ -127,11 +127,11 @@ class Payload:
             tensor = tensor.clamp(-65504, 65504)  # the minimum of a mask must stay finite
         data = row_major(tensor.to(kept))
         key = hashlib.sha256(data).hexdigest()
-        if key not in self._numbers:
+        if key not in self._scalars:
             self._store.add_named_data(key, data, _ALIGNMENT)
             self._graph.constants.append(T["VkBytes"](_NAMED, data.nbytes, key))
-            self._numbers[key] = len(self._graph.constants) - 1
-        return self._numbers[key]
+            self._scalars[key] = len(self._graph.constants) - 1
+        return self._scalars[key]
 
 
 def read(processed: bytes) -> Any:

@@ -16,7 +16,7 @@ from torchette.backends.vulkan.operators import CHANGES, MOVES, name_of, why_not
 from torchette.backends.vulkan.payload import Payload, VkMemoryLayout, VkStorageType
 from torchette.backends.vulkan.quantized_layers import NAME as QUANTIZED
 from torchette.backends.vulkan.quantized_layers import QuantizedLayer, quantized_layer
-from torchette.backends.vulkan.whole_weights import WholeLinear, whole_linear
+from torchette.backends.vulkan.weight_only import WeightOnlyLinear, weight_only_linear
 from torchette.exir.arguments import checked, int_arg
 from torchette.exir.delegation.delegate import BackendDetails, CompileSpec, PreprocessResult
 from torchette.exir.graph import calls, constants, outputs, placeholders, tensor_of, written
@@ -109,7 +109,7 @@ class _Builder:
         self._states, self._updates = _states(program)
         self._stored |= self._states
         self._in_place = _in_place(program, self._updates)
-        layers = {node: whole_linear(node, self._stored) for node in calls(program)}
+        layers = {node: weight_only_linear(node, self._stored) for node in calls(program)}
         self._layers = {node: layer for node, layer in layers.items() if layer is not None}
         quantized = {node: quantized_layer(node, self._stored) for node in calls(program)}
         self._quantized = {node: layer for node, layer in quantized.items() if layer is not None}
@@ -127,7 +127,7 @@ class _Builder:
         if quantized := self._quantized.get(node):
             self._quantize(node, quantized, handle)
         elif layer := self._layers.get(node):
-            self._whole(node, layer, handle)
+            self._weight_only(node, layer, handle)
         else:
             self._call(node, handle)
 
@@ -148,10 +148,10 @@ class _Builder:
     def _quantize(self, node: Node, layer: QuantizedLayer, handle: int) -> None:
         weight, terms = (self._payload.tensor(it.shape, it.dtype, it) for it in (layer.weight, layer.terms))
         result = self._values[node] = self._new(node.meta["val"])
-        rest = map(self._argument, layer.numbers)
+        rest = map(self._argument, layer.parameters)
         self._payload.call(QUANTIZED, [self._argument(layer.input), weight, terms, *rest, result], handle)
 
-    def _whole(self, node: Node, layer: WholeLinear, handle: int) -> None:
+    def _weight_only(self, node: Node, layer: WeightOnlyLinear, handle: int) -> None:
         weights, scales = (
             self._payload.tensor(it.shape, it.dtype, it) for it in (layer.weights, layer.scales)
         )

@@ -33,44 +33,44 @@ class QuantizedLayer:
         weight: int8.
         terms: float32 (2, outputs), stored as int32: the addend of the accumulator, and the ratio of the accumulator's
             scale to the result's scale.
-        numbers: input_zero, stride, padding, dilation, groups, zero, low, high.
+        parameters: input_zero, stride, padding, dilation, groups, zero, low, high.
     """
 
     input: Node
     weight: torch.Tensor
     terms: torch.Tensor
-    numbers: list[Any]
+    parameters: list[Any]
 
 
 def quantized_layer(node: Node, stored: Mapping[Node, torch.Tensor]) -> QuantizedLayer | None:
     """Returns the integer layer that ends in a quantize node, or None."""
-    found = _numbers(node, _QUANTIZE)
+    found = _scheme(node, _QUANTIZE)
     if found is None:
         return None
     scale, zero, low, high = found
     layer: Any = node.args[0]
     while len(layer.users) == 1 and (bounds := _bounds(layer)) is not None:
         inverse = torch.tensor(1.0 / scale)
-        least, most = (int((torch.tensor(b) * inverse).round().clamp(-1e6, 1e6)) + zero for b in bounds)
-        low, high, layer = max(low, least), min(high, most), layer.args[0]
+        lower, upper = (int((torch.tensor(b) * inverse).round().clamp(-1e6, 1e6)) + zero for b in bounds)
+        low, high, layer = max(low, lower), min(high, upper), layer.args[0]
     kind = name_of(layer.target) if layer.op == "call_function" else ""
     if kind not in ("aten.convolution.default", "aten.linear.default") or len(layer.users) > 1 or low > high:
         return None
     x, filters, bias = (*layer.args, None)[:3]
-    given, weight = _numbers(x, _DEQUANTIZE), _weight(filters, stored)
+    given, weight = _scheme(x, _DEQUANTIZE), _weight(filters, stored)
     values = stored.get(bias) if bias is not None else torch.zeros(())
     if given is None or weight is None or values is None or x.args[0] in stored:
         return None
-    whole, scales = weight
-    if whole[0].numel() > _MAX_DEPTH or (kind == "aten.convolution.default" and layer.args[6]):
+    integers, scales = weight
+    if integers[0].numel() > _MAX_DEPTH or (kind == "aten.convolution.default" and layer.args[6]):
         return None
     scales = scales * given[0]
     terms = torch.stack([values.double() / scales, scales / scale]).float().view(torch.int32)
     where = [*layer.args[3:6], layer.args[8]] if kind == "aten.convolution.default" else [[1], [0], [1], 1]
-    return QuantizedLayer(x.args[0], whole, terms, [given[1], *where, zero, low, high])
+    return QuantizedLayer(x.args[0], integers, terms, [given[1], *where, zero, low, high])
 
 
-def _numbers(node: object, way: str) -> tuple[float, int, int, int] | None:
+def _scheme(node: object, way: str) -> tuple[float, int, int, int] | None:
     """Returns scale, zero point and bounds of a quantize or dequantize node with 8-bit integers, or None."""
     if not isinstance(node, Node) or node.op != "call_function" or name_of(node.target) != way:
         return None
@@ -96,12 +96,12 @@ def _bounds(node: Node) -> tuple[float, float] | None:
 def _weight(node: object, stored: Mapping[Node, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Returns integers with zero point 0, and the float64 scale of each output, or None."""
     source = node.args[0] if isinstance(node, Node) and node.args else None
-    numbers = stored.get(source) if isinstance(source, Node) else None
+    values = stored.get(source) if isinstance(source, Node) else None
     if (
         not isinstance(node, Node)
-        or numbers is None
-        or numbers.dtype not in (torch.int8, torch.uint8)
-        or numbers.dim() < 2
+        or values is None
+        or values.dtype not in (torch.int8, torch.uint8)
+        or values.dim() < 2
     ):
         return None
     kind = name_of(node.target)
@@ -113,9 +113,9 @@ def _weight(node: object, stored: Mapping[Node, torch.Tensor]) -> tuple[torch.Te
         return None
     if scale is None or zero is None:
         return None
-    outputs = (numbers.shape[0],)
+    outputs = (values.shape[0],)
     scales, zeros = (torch.as_tensor(it).detach().double().expand(outputs) for it in (scale, zero))
-    whole = numbers.double() - zeros.reshape(-1, *[1] * (numbers.dim() - 1))
-    if whole.numel() == 0 or whole.min() < -128 or whole.max() > 127:
+    integers = values.double() - zeros.reshape(-1, *[1] * (values.dim() - 1))
+    if integers.numel() == 0 or integers.min() < -128 or integers.max() > 127:
         return None
-    return whole.to(torch.int8), scales
+    return integers.to(torch.int8), scales

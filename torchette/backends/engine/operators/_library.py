@@ -52,6 +52,6 @@ def channels_last(image: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def shaped(name: str, shape: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]) -> None:
+def register_shape(name: str, shape: Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]) -> None:
     """Registers the output shapes of an operator for tracing, so that tracing does not run its pattern."""
     LIBRARY.impl(name, shape, "Meta")

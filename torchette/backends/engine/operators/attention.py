@@ -39,7 +39,7 @@ def attention(
         [B, T, H, E].
     """
 
-    def turned(x: torch.Tensor) -> torch.Tensor:
+    def swap_tokens_and_heads(x: torch.Tensor) -> torch.Tensor:
         swapped: torch.Tensor = _aten.permute_copy.default(x, [0, 2, 1, 3])
         return swapped
 
@@ -47,9 +47,9 @@ def attention(
         merged: torch.Tensor = _aten.view_copy.default(x, [batch * heads, *x.shape[2:]])
         return merged
 
-    query = turned(query)
+    query = swap_tokens_and_heads(query)
     if not heads_first:
-        key, value = turned(key), turned(value)
+        key, value = swap_tokens_and_heads(key), swap_tokens_and_heads(value)
     (batch, heads, rows, _), (_, groups, columns, _) = query.shape, key.shape
 
     def for_each_head(x: torch.Tensor) -> torch.Tensor:
@@ -75,4 +75,4 @@ def attention(
     weights = _aten._softmax.default(scores, -1, False)
     weights = _aten.where.self(unseen, _aten.full_like.default(weights, 0.0), weights)
     result = _aten.bmm.default(flat(weights), flat(for_each_head(value)))
-    return turned(_aten.view_copy.default(result, [batch, heads, rows, value.shape[3]]))
+    return swap_tokens_and_heads(_aten.view_copy.default(result, [batch, heads, rows, value.shape[3]]))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 
-from torchette.backends.engine.operators._library import LIBRARY, shaped
+from torchette.backends.engine.operators._library import LIBRARY, register_shape
 from torchette.backends.engine.operators.quantized import _to
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
@@ -54,10 +54,10 @@ def cached_attention(
         result: torch.Tensor = _aten.view_copy.default(grouped, [heads, *shape])
         return result
 
-    turned = _aten.view_copy.default(
+    queries = _aten.view_copy.default(
         _aten.permute_copy.default(query, [0, 2, 1, 3]), [heads, rows, query.shape[3]]
     )
-    scores = _aten.mul.Scalar(_aten.bmm.default(turned, for_each_head(key, [1, 2, 0])), scale)
+    scores = _aten.mul.Scalar(_aten.bmm.default(queries, for_each_head(key, [1, 2, 0])), scale)
     if cap:
         scores = _aten.mul.Scalar(_aten.tanh.default(_aten.mul.Scalar(scores, 1 / cap)), cap)
     at = _aten.arange.start_step(0, columns, 1, dtype=torch.int64)
@@ -80,7 +80,9 @@ def cached_attention(
     return outcome
 
 
-shaped("cached_attention", lambda query, key, value, *_: query.new_empty([*query.shape[:3], value.shape[2]]))
+register_shape(
+    "cached_attention", lambda query, key, value, *_: query.new_empty([*query.shape[:3], value.shape[2]])
+)
 
 
 @bind_pattern_to_op(
@@ -116,6 +118,6 @@ def int8_cached_attention(
     return cached_attention(query, *given, start, sinks, scale, window, cap)
 
 
-shaped(
+register_shape(
     "int8_cached_attention", lambda query, key, value, *_: query.new_empty([*query.shape[:3], value.shape[2]])
 )

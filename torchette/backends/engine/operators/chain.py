@@ -51,9 +51,9 @@ def chain(
     """
     scalars = [_aten.full.default([], float(one), dtype=torch.float32) for one in numbers]
     values: dict[str, Any] = {
-        f"{letter}{place}": one
+        f"{letter}{index}": one
         for letter, given in (("i", inputs), ("c", conditions), ("n", scalars))
-        for place, one in enumerate(given)
+        for index, one in enumerate(given)
     }
     words = iter(program.split())
     result = None

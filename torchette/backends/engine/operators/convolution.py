@@ -15,7 +15,7 @@ from torchette.backends.engine.operators._library import (
     finish,
     widened,
 )
-from torchette.backends.engine.pack import unpack_convolution, whole_panels
+from torchette.backends.engine.pack import restore_last_panel, unpack_convolution
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
 
@@ -87,7 +87,9 @@ def planar_convolution(
 
 def _filters(weight: torch.Tensor, spatial: int, outputs: int) -> torch.Tensor:
     """Unpacks a weight to [N, C / groups, *kernel]."""
-    return unpack_convolution(torch.stack([whole_panels(group, spatial + 3) for group in weight]), outputs)
+    return unpack_convolution(
+        torch.stack([restore_last_panel(group, spatial + 3) for group in weight]), outputs
+    )
 
 
 def _convolve(

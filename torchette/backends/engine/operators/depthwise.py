@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from torchette.backends.engine.operators._library import LIBRARY, channels_first, channels_last, finish
-from torchette.backends.engine.pack import unpack_depthwise, whole_panels
+from torchette.backends.engine.pack import restore_last_panel, unpack_depthwise
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
 
@@ -40,7 +40,7 @@ def depthwise(
         activation: a name of `ACTIVATIONS`.
     """
     channels = input.shape[-1]
-    filters, zeros = unpack_depthwise(whole_panels(weight, input.dim()), channels), [0] * len(stride)
+    filters, zeros = unpack_depthwise(restore_last_panel(weight, input.dim()), channels), [0] * len(stride)
     result = ops.edge.aten.convolution.default(
         channels_first(input),
         filters,

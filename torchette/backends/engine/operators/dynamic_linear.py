@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from torchette.backends.engine.operators._library import LIBRARY, finish, shaped
+from torchette.backends.engine.operators._library import LIBRARY, finish, register_shape
 from torchette.backends.engine.operators.quantized import _to
 from torchette.backends.engine.pack import unpack_linear, unpack_nibbles, unpack_quads
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
@@ -29,10 +29,10 @@ def quantize_rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantizes rows to integers in [low, high]: q = clamp(round(x (1 / scale)) + zero).
 
-    The range [least, most] is that of the row's elements and 0. If `symmetric` is False, scale = max((most - least) /
-    steps, epsilon) and zero = low - round(least / scale). If `symmetric` is True, scale = max(max(-least, most) /
-    steps, epsilon) and zero = 0. Rounding is to nearest, ties to even. If an element is infinite or NaN, the scale of
-    its range is NaN and all quantized values of the range are `low`.
+    The range [minimum, maximum] is that of the row's elements and 0. If `symmetric` is False, scale = max((maximum -
+    minimum) / steps, epsilon) and zero = low - round(minimum / scale). If `symmetric` is True, scale = max(max(-minimum,
+    maximum) / steps, epsilon) and zero = 0. Rounding is to nearest, ties to even. If an element is infinite or NaN, the
+    scale of its range is NaN and all quantized values of the range are `low`.
 
     Args:
         input: float32 [..., K].
@@ -45,23 +45,25 @@ def quantize_rows(
         int8 [..., K], and float32 [..., 2]: scale and zero point of each row.
     """
     x = _to(input, torch.float32)
-    none = _aten.full.default([*x.shape[:-1], 1], 0.0)
-    known = _aten.cat.default(
-        [x, none, _aten.mul.Tensor(x, 0.0)], -1
+    zeros = _aten.full.default([*x.shape[:-1], 1], 0.0)
+    extended = _aten.cat.default(
+        [x, zeros, _aten.mul.Tensor(x, 0.0)], -1
     )  # 0 is in the range, an infinite element makes the range NaN
-    dims = list(range(x.dim())) if whole and none.numel() else [-1]
-    least, most = _aten.amin.default(known, dims, True), _aten.amax.default(known, dims, True)
+    dims = list(range(x.dim())) if whole and zeros.numel() else [-1]
+    minimum, maximum = _aten.amin.default(extended, dims, True), _aten.amax.default(extended, dims, True)
     spread = (
-        _aten.maximum.default(_aten.neg.default(least), most) if symmetric else _aten.sub.Tensor(most, least)
+        _aten.maximum.default(_aten.neg.default(minimum), maximum)
+        if symmetric
+        else _aten.sub.Tensor(maximum, minimum)
     )
     scale = _aten.clamp.default(_aten.div.Tensor(spread, torch.tensor(float(steps))), epsilon)
     scale = _aten.add.Tensor(scale, _aten.sub.Tensor(scale, scale))
-    below = _aten.round.default(_aten.div.Tensor(least, scale))
-    zero = _aten.clamp.default(_aten.sub.Tensor(torch.tensor(float(low)), below), low, high)
+    shift = _aten.round.default(_aten.div.Tensor(minimum, scale))
+    zero = _aten.clamp.default(_aten.sub.Tensor(torch.tensor(float(low)), shift), low, high)
     zero = _aten.full_like.default(zero, 0.0) if symmetric else _number(zero, low)
     quantized = _aten.round.default(_aten.mul.Tensor(x, _aten.reciprocal.default(scale)))
     quantized = _number(_aten.clamp.default(_aten.add.Tensor(quantized, zero), low, high), low)
-    rows = _aten.add.Tensor(_aten.cat.default([scale, zero], -1), none)
+    rows = _aten.add.Tensor(_aten.cat.default([scale, zero], -1), zeros)
     return _to(quantized, torch.int8), rows
 
 
@@ -102,26 +104,26 @@ def dynamic_linear(
     """
     inputs, groups = input.shape[-1], scales.shape[1]
     unpack = unpack_quads if weight.dtype is torch.int8 else unpack_nibbles
-    whole = _to(unpack(weight, outputs, inputs), torch.float64)
-    above = _aten.sub.Tensor(_to(input, torch.float64), _to(rows[..., 1:], torch.float64))
+    values = _to(unpack(weight, outputs, inputs), torch.float64)
+    centred = _aten.sub.Tensor(_to(input, torch.float64), _to(rows[..., 1:], torch.float64))
     factors = unpack_linear(scales, outputs)
     total = _aten.full.default([*input.shape[:-1], outputs], 0.0, dtype=scales.dtype)
     for group in range(groups):
         part = slice(group * inputs // groups, (group + 1) * inputs // groups)
-        sums = _to(_aten.linear.default(above[..., part], whole[:, part]), scales.dtype)
+        sums = _to(_aten.linear.default(centred[..., part], values[:, part]), scales.dtype)
         total = _aten.add.Tensor(total, _aten.mul.Tensor(sums, factors[:, group]))
     result = _aten.mul.Tensor(total, rows[..., :1])
     return finish(result if bias is None else _aten.add.Tensor(result, bias), residual, activation)
 
 
-shaped(
+register_shape(
     "quantize_rows",
     lambda input, *_: (
         input.new_empty(input.shape, dtype=torch.int8),
         input.new_empty([*input.shape[:-1], 2], dtype=torch.float32),
     ),
 )
-shaped(
+register_shape(
     "dynamic_linear",
     lambda input, rows, weight, scales, bias, residual, outputs, _: rows.new_empty(
         [*input.shape[:-1], outputs]

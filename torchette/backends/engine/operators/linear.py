@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 
 from torchette.backends.engine.operators._library import LIBRARY, finish, widened
-from torchette.backends.engine.pack import unpack_linear, whole_panels
+from torchette.backends.engine.pack import restore_last_panel, unpack_linear
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
 
@@ -35,6 +35,6 @@ def linear(
         outputs: N.
         activation: a name of `ACTIVATIONS`.
     """
-    matrix = widened(unpack_linear(whole_panels(weight, 3), outputs), input.dtype)
+    matrix = widened(unpack_linear(restore_last_panel(weight, 3), outputs), input.dtype)
     result = ops.edge.aten.linear.default(input, matrix, bias)
     return finish(result, residual, activation)

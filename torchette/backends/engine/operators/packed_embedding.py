@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from torchette.backends.engine.operators._library import LIBRARY, shaped, widened
-from torchette.backends.engine.pack import unpack_linear, unpack_nibbles, unpack_quads, whole_panels
+from torchette.backends.engine.operators._library import LIBRARY, register_shape, widened
+from torchette.backends.engine.pack import restore_last_panel, unpack_linear, unpack_nibbles, unpack_quads
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
 
@@ -24,7 +24,7 @@ def packed_embedding(weight: torch.Tensor, indices: torch.Tensor, rows: int) -> 
     Returns:
         float32 [..., K].
     """
-    table = unpack_linear(whole_panels(weight, 3), rows)
+    table = unpack_linear(restore_last_panel(weight, 3), rows)
     dtype = torch.promote_types(table.dtype, torch.float32)
     return widened(ops.edge.aten.embedding.default(table, indices), dtype)
 
@@ -52,7 +52,7 @@ def scaled_embedding(
     return result
 
 
-shaped(
+register_shape(
     "scaled_embedding",
     lambda weight, scales, indices, rows, depth: scales.new_empty([*indices.shape, depth]),
 )

@@ -24,7 +24,7 @@ def _to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return result
 
 
-def _above(x: torch.Tensor, zero: int) -> torch.Tensor:
+def _subtract_zero(x: torch.Tensor, zero: int) -> torch.Tensor:
     """x - zero, in a dtype that represents all accumulators of such values exactly."""
     result: torch.Tensor = _aten.sub.Tensor(
         _to(x, torch.float64), torch.tensor(float(zero), dtype=torch.float64)
@@ -32,10 +32,10 @@ def _above(x: torch.Tensor, zero: int) -> torch.Tensor:
     return result
 
 
-def _rounded(x: torch.Tensor, zero: int, low: int, high: int, dtype: torch.dtype) -> torch.Tensor:
+def _round_and_clamp(x: torch.Tensor, zero: int, low: int, high: int, dtype: torch.dtype) -> torch.Tensor:
     """clamp(round(x) + zero, low, high), ties to even."""
-    whole = _aten.add.Tensor(_aten.round.default(x), torch.tensor(float(zero)))
-    return _to(_aten.clamp.default(whole, float(low), float(high)), dtype)
+    shifted = _aten.add.Tensor(_aten.round.default(x), torch.tensor(float(zero)))
+    return _to(_aten.clamp.default(shifted, float(low), float(high)), dtype)
 
 
 def _requantized(
@@ -45,7 +45,7 @@ def _requantized(
     of_group = outputs // terms.shape[0]
     bias, multiplier = (_to(terms[:, row, :of_group].flatten(), torch.float32) for row in (1, 2))
     x = _aten.mul.Tensor(_aten.add.Tensor(_to(sums, torch.float32), bias), multiplier)
-    return _rounded(x, zero, low, high, dtype)
+    return _round_and_clamp(x, zero, low, high, dtype)
 
 
 @bind_pattern_to_op(
@@ -73,7 +73,7 @@ def quantized_linear(
         zero, low, high: zero point and bounds of the result, which has the dtype of the input.
     """
     weights = _to(unpack_quads(weight, outputs, input.shape[-1]), torch.float64)
-    sums = _aten.linear.default(_above(input, input_zero), weights)
+    sums = _aten.linear.default(_subtract_zero(input, input_zero), weights)
     return _requantized(sums, terms, outputs, zero, low, high, input.dtype)
 
 
@@ -157,7 +157,7 @@ def _convolved(
     low: int,
     high: int,
 ) -> torch.Tensor:
-    image = channels_first(_above(input, input_zero))
+    image = channels_first(_subtract_zero(input, input_zero))
     given = [list(each) for each in where]
     sums = _aten.convolution.default(image, filters, None, *given, False, [0] * len(given[0]), groups)
     return _requantized(channels_last(sums), terms, filters.shape[0], zero, low, high, input.dtype)
@@ -186,7 +186,7 @@ def quantized_avg_pool(
         kernel, stride, padding: one value for each spatial dimension; a window has at most 65,536 elements.
         zero, low, high: zero point and bounds of the result, which has the dtype of the input.
     """
-    image, spatial = channels_first(_above(input, input_zero)), len(kernel)
+    image, spatial = channels_first(_subtract_zero(input, input_zero)), len(kernel)
     where = [list(each) for each in (kernel, stride, padding)]
     if spatial == 1:
         image, where = _aten.unsqueeze_copy.default(image, 2), [[1, *kernel], [1, *stride], [0, *padding]]
@@ -197,7 +197,7 @@ def quantized_avg_pool(
     x = _aten.mul.Tensor(
         _to(channels_last(sums), torch.float32), torch.tensor(multiplier, dtype=torch.float32)
     )
-    return _rounded(x, zero, low, high, input.dtype)
+    return _round_and_clamp(x, zero, low, high, input.dtype)
 
 
 @bind_pattern_to_op(
@@ -214,14 +214,14 @@ def quantize(
         dtype: int8 or uint8.
     """
     x = _aten.mul.Tensor(_to(input, torch.float32), torch.tensor(1.0 / scale, dtype=torch.float32))
-    return _rounded(x, zero, low, high, dtype)
+    return _round_and_clamp(x, zero, low, high, dtype)
 
 
 @bind_pattern_to_op(LIBRARY, "dequantize(Tensor input, float scale, int zero) -> Tensor")
 def dequantize(input: torch.Tensor, scale: float, zero: int) -> torch.Tensor:
     """(input - zero) scale in float32, for int8 or uint8 inputs."""
-    above = _aten.sub.Tensor(_to(input, torch.float32), torch.tensor(float(zero)))
-    result: torch.Tensor = _aten.mul.Tensor(above, torch.tensor(scale, dtype=torch.float32))
+    centred = _aten.sub.Tensor(_to(input, torch.float32), torch.tensor(float(zero)))
+    result: torch.Tensor = _aten.mul.Tensor(centred, torch.tensor(scale, dtype=torch.float32))
     return result
 
 
@@ -236,13 +236,13 @@ def lookup(input: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     Returns:
         A tensor with the shape of `input` and the dtype of `table`.
     """
-    places = _aten.remainder.Scalar(_to(input, torch.int64), 256)
-    rows = _aten.index_select.default(table, 0, _aten.view_copy.default(places, [-1]))
+    indices = _aten.remainder.Scalar(_to(input, torch.int64), 256)
+    rows = _aten.index_select.default(table, 0, _aten.view_copy.default(indices, [-1]))
     result: torch.Tensor = _aten.view_copy.default(rows, list(input.shape))
     return result
 
 
-def _of_two(name: str, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _bind_binary(name: str, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Binds quantize(function(dequantize(a), dequantize(b))) for two int8 or two uint8 tensors."""
 
     @bind_pattern_to_op(
@@ -268,7 +268,7 @@ def _of_two(name: str, function: Callable[..., torch.Tensor]) -> Callable[..., t
     return pattern
 
 
-quantized_add = _of_two("quantized_add", _aten.add.Tensor)
+quantized_add = _bind_binary("quantized_add", _aten.add.Tensor)
 """`b` has the shape of `a`."""
-quantized_mul = _of_two("quantized_mul", _aten.mul.Tensor)
+quantized_mul = _bind_binary("quantized_mul", _aten.mul.Tensor)
 """`b` has the rank of `a`; each size of `b` equals the size of `a` or is 1 and broadcasts."""

@@ -46,13 +46,13 @@ def lstm(
     if bias is not None:
         given = unpack_gate_bias(bias, units)
         params += [given, torch.zeros_like(given)]
-    turned = _turned(input, reverse, batch_first)
+    steps_in_order = _in_time_order(input, reverse, batch_first)
     state = [hidden[None], cell[None]]
     layer = torch.ops.aten.lstm.input
     output, last, last_cell = layer(
-        turned, state, params, bias is not None, 1, 0.0, False, False, batch_first
+        steps_in_order, state, params, bias is not None, 1, 0.0, False, False, batch_first
     )
-    return _turned(output, reverse, batch_first), last[0].clone(), last_cell[0].clone()
+    return _in_time_order(output, reverse, batch_first), last[0].clone(), last_cell[0].clone()
 
 
 @bind_pattern_to_op(
@@ -75,13 +75,15 @@ def gru(
     params = [widened(unpack_gates(it, 3, units), input.dtype) for it in (weight, state_weight)]
     if bias is not None and state_bias is not None:
         params += [unpack_gate_bias(bias, units), unpack_gate_bias(state_bias, units)]
-    turned = _turned(input, reverse, batch_first)
+    steps_in_order = _in_time_order(input, reverse, batch_first)
     layer = torch.ops.aten.gru.input
-    output, last = layer(turned, hidden[None], params, bias is not None, 1, 0.0, False, False, batch_first)
-    return _turned(output, reverse, batch_first), last[0].clone()
+    output, last = layer(
+        steps_in_order, hidden[None], params, bias is not None, 1, 0.0, False, False, batch_first
+    )
+    return _in_time_order(output, reverse, batch_first), last[0].clone()
 
 
-def _turned(steps: torch.Tensor, reverse: bool, batch_first: bool) -> torch.Tensor:
+def _in_time_order(steps: torch.Tensor, reverse: bool, batch_first: bool) -> torch.Tensor:
     return _aten.flip.default(steps, [1 if batch_first else 0]) if reverse else steps
 
 

@@ -23,9 +23,9 @@ def rotary(input: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
     half = input.shape[-1] // 2
     first = _aten.slice_copy.Tensor(input, 3, 0, half)
     second = _aten.slice_copy.Tensor(input, 3, half, 2 * half)
-    turned = _aten.cat.default([_aten.neg.default(second), first], 3)
+    rotated = _aten.cat.default([_aten.neg.default(second), first], 3)
     straight = _aten.mul.Tensor(input, _aten.unsqueeze_copy.default(cos, 2))
     result: torch.Tensor = _aten.add.Tensor(
-        straight, _aten.mul.Tensor(turned, _aten.unsqueeze_copy.default(sin, 2))
+        straight, _aten.mul.Tensor(rotated, _aten.unsqueeze_copy.default(sin, 2))
     )
     return result

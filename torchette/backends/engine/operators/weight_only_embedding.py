@@ -32,9 +32,9 @@ def weight_only_embedding(
     Returns:
         float32 [..., K].
     """
-    whole = unpack_rows(_aten.embedding.default(weight, indices), bits)
+    values = unpack_rows(_aten.embedding.default(weight, indices), bits)
     factors = _aten.embedding.default(scales, indices)
-    groups = whole.unflatten(-1, (factors.shape[-1], -1)).to(factors.dtype)
+    groups = values.unflatten(-1, (factors.shape[-1], -1)).to(factors.dtype)
     if zeros is not None:
         groups = _aten.sub.Tensor(groups, _aten.embedding.default(zeros, indices).unsqueeze(-1))
     result: torch.Tensor = _aten.mul.Tensor(groups, factors.unsqueeze(-1)).flatten(-2)

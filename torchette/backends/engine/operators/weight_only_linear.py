@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 
-from torchette.backends.engine.operators._library import LIBRARY, shaped
+from torchette.backends.engine.operators._library import LIBRARY, register_shape
 from torchette.backends.engine.pack import unpack_linear, unpack_nibbles, unpack_quads
 from torchette.exir.dialects._ops import bind_pattern_to_op, ops
 
@@ -32,19 +32,19 @@ def weight_only_linear(
     """
     inputs = input.shape[-1]
     unpack = unpack_quads if weight.dtype is torch.int8 else unpack_nibbles
-    whole = _aten._to_copy.default(unpack(weight, outputs, inputs), dtype=input.dtype)
+    values = _aten._to_copy.default(unpack(weight, outputs, inputs), dtype=input.dtype)
     factors = unpack_linear(scales, outputs)
     groups = (
-        whole.reshape(outputs, factors.shape[1], -1)
+        values.reshape(outputs, factors.shape[1], -1)
         if inputs
-        else whole.new_empty(outputs, factors.shape[1], 0)
+        else values.new_empty(outputs, factors.shape[1], 0)
     )
     scaled = _aten.mul.Tensor(groups, factors.unsqueeze(2)).reshape(outputs, inputs)
     result: torch.Tensor = _aten.linear.default(input, scaled, bias)
     return result
 
 
-shaped(
+register_shape(
     "weight_only_linear",
     lambda input, weight, scales, bias, outputs: input.new_empty([*input.shape[:-1], outputs]),
 )

@@ -53,16 +53,16 @@ class Activations:
         given = list(value.args) + [None] * (len(args) - len(value.args))
         return len(given) == len(args) and all(map(self._fits, given, args))
 
-    def _fits(self, given: object, wanted: object) -> bool:
-        if callable(wanted):
-            return bool(wanted(given))
-        if isinstance(wanted, Node) or wanted is None or given is None:
-            return given is wanted
+    def _fits(self, given: object, expected: object) -> bool:
+        if callable(expected):
+            return bool(expected(given))
+        if isinstance(expected, Node) or expected is None or given is None:
+            return given is expected
         number = self._weights.number(given)
         return (
-            isinstance(wanted, (int, float))
+            isinstance(expected, (int, float))
             and number is not None
-            and math.isclose(number, wanted, rel_tol=1e-6)
+            and math.isclose(number, expected, rel_tol=1e-6)
         )
 
     def _both(self, value: object, target: object, one: object, other: object) -> bool:
@@ -169,11 +169,11 @@ class Activations:
             value, aten.mul.Tensor, one, other
         )
         half = lambda value: product(value, x, 0.5) or self._is(value, aten.div.Tensor, x, 2)  # noqa: E731
-        whole = lambda value: self._both(value, aten.mul.Tensor, x, factor)  # noqa: E731
+        scaled = lambda value: self._both(value, aten.mul.Tensor, x, factor)  # noqa: E731
         half_factor = lambda value: self._both(value, aten.mul.Tensor, factor, 0.5)  # noqa: E731
         return (
             self._both(end, aten.mul.Tensor, half, factor)
-            or self._both(end, aten.mul.Tensor, whole, 0.5)
+            or self._both(end, aten.mul.Tensor, scaled, 0.5)
             or self._both(end, aten.mul.Tensor, x, half_factor)
         )
 
@@ -185,7 +185,7 @@ _FORMS: dict[str, Callable[[Activations, Node, Node], bool]] = {
 }  # fmt: skip
 
 # Number of calls in the longest pattern.
-_LONGEST = 9
+_MAX_CALLS = 9
 
 
 def _ends(node: Node) -> Iterator[tuple[Node, set[Node]]]:
@@ -195,7 +195,7 @@ def _ends(node: Node) -> Iterator[tuple[Node, set[Node]]]:
     """
     made: list[Node] = []
     waiting = set(node.users)
-    while waiting and len(made) < _LONGEST:
+    while waiting and len(made) < _MAX_CALLS:
         first = min(waiting)
         waiting.remove(first)
         if first.op != "call_function":

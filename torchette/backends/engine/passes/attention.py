@@ -31,7 +31,7 @@ class _Scores(NamedTuple):
     product: Node  # of the queries and the transposed keys
     scale: float
     mask: Node | torch.Tensor | None  # float: added to the scores; bool: True for visible keys
-    dead: bool  # a row without visible keys yields NaN
+    masked_rows_are_nan: bool  # a row without visible keys yields NaN
 
 
 def place_attention(program: ExportedProgram) -> ExportedProgram:
@@ -43,7 +43,7 @@ def place_attention(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def _not(softmax: Node, reason: str) -> bool:
+def _reject(softmax: Node, reason: str) -> bool:
     reject(softmax, f"not fused into cpu::attention: {reason}")
     return False
 
@@ -61,13 +61,13 @@ class _Finder:
             or value.dtype != torch.float32
             or value.dim() not in (3, 4)
         ):
-            return _not(
+            return _reject(
                 softmax, "it is not over the last dimension of a float32 tensor with 3 or 4 dimensions"
             )
         product, safe = self._product_behind(softmax)
         scores = self._scores(softmax.args[0])
         if product is None or scores is None:
-            return _not(
+            return _reject(
                 softmax,
                 "it is not between two matrix multiplications with only a scale and a mask",
             )
@@ -75,26 +75,26 @@ class _Finder:
             lift_dequantize(self._program, operand)
         lower_quantize(self._program, product)
         if isinstance(scores.mask, torch.Tensor) and softmax.graph is not self._program.graph:
-            return _not(softmax, "its mask is a computed constant, which a branch cannot store")
+            return _reject(softmax, "its mask is a computed constant, which a branch cannot store")
         if scores.mask is not None and not _broadcasts(scores.mask, value):
-            return _not(softmax, "its mask does not broadcast to [batch, heads, queries, keys]")
+            return _reject(softmax, "its mask does not broadcast to [batch, heads, queries, keys]")
         if value.dim() == 3 and self._as_4d(product.args[1], value) is None:
             return self._place_flat(softmax, product, scores, safe)
-        query, turned = scores.product.args[:2]
+        query, transposed = scores.product.args[:2]
         query, scale = self._scaled(self._as_4d(query, value), scores.scale)
-        key, scale = self._scaled(self._turned(turned, value), scale)
+        key, scale = self._scaled(self._keys_before_transpose(transposed, value), scale)
         values = self._as_4d(product.args[1], value)
         end, guard = self._end(product, softmax, scores)
         if query is None or key is None or values is None or end is None or end.meta["val"].dim() != 4:
-            return _not(
+            return _reject(
                 softmax, "queries, keys and values do not have the shape [batch, heads, tokens, depth]"
             )
-        if scores.dead and not safe and guard is None and not self._some_key_seen(scores.mask):
-            return _not(
+        if scores.masked_rows_are_nan and not safe and guard is None and not self._some_key_seen(scores.mask):
+            return _reject(
                 softmax, "a row without visible keys yields NaN in the model and zeros in cpu::attention"
             )
         if not _shapes_fit(query, key, values):
-            return _not(softmax, "the shapes of queries, keys and values do not match")
+            return _reject(softmax, "the shapes of queries, keys and values do not match")
         mask, causal = self._mask(scores.mask, value)
         order = [0, 2, 1, 3]
         given = [permute(one, order, end) for one in (query, self._ungrouped(key), self._ungrouped(values))]
@@ -111,15 +111,15 @@ class _Finder:
     def _place_flat(self, softmax: Node, product: Node, scores: _Scores, safe: bool) -> bool:
         """Replaces attention of rank 3, with the heads merged into the batch, by attention with one head."""
         query, scale = self._scaled(node_arg(scores.product, 0), scores.scale)
-        turned, scale = self._scaled(node_arg(scores.product, 1), scale)
-        if query is None or turned is None or turned.target is not aten.permute_copy.default:
+        transposed, scale = self._scaled(node_arg(scores.product, 1), scale)
+        if query is None or transposed is None or transposed.target is not aten.permute_copy.default:
             return False
-        if [dim % 3 for dim in ints_arg(turned, 1)] != [0, 2, 1]:
+        if [dim % 3 for dim in ints_arg(transposed, 1)] != [0, 2, 1]:
             return False
-        key, scale = self._scaled(node_arg(turned), scale)
+        key, scale = self._scaled(node_arg(transposed), scale)
         if key is None:
             return False
-        if scores.dead and not safe and not self._some_key_seen(scores.mask):
+        if scores.masked_rows_are_nan and not safe and not self._some_key_seen(scores.mask):
             return False
         mask, causal = self._mask(scores.mask, softmax.meta["val"])
 
@@ -222,17 +222,17 @@ class _Finder:
 
     def _scores(self, node: object) -> _Scores | None:
         """Matches a matrix multiplication that is scaled and masked."""
-        scale, mask, dead = 1.0, None, False
+        scale, mask, masked_rows_are_nan = 1.0, None, False
         for _ in range(8):
             if not isinstance(node, Node):
                 return None
             if node.target is aten.bmm.default:
-                return _Scores(node, scale, mask, dead)
+                return _Scores(node, scale, mask, masked_rows_are_nan)
             if node.target in _RESHAPES:
                 node = node.args[0]
             elif (
                 node.target in (aten.mul.Tensor, aten.div.Tensor)
-                and (product := self._number(node)) is not None
+                and (product := self._constant_factor(node)) is not None
             ):
                 node, factor = product
                 scale *= factor
@@ -240,8 +240,13 @@ class _Finder:
                 found = self._filled(node)
                 if found is None:
                     return None
-                node, mask, dead = found
-            elif node.target is aten.add.Tensor and scale == 1.0 and not node.kwargs and not dead:
+                node, mask, masked_rows_are_nan = found
+            elif (
+                node.target is aten.add.Tensor
+                and scale == 1.0
+                and not node.kwargs
+                and not masked_rows_are_nan
+            ):
                 node, added = self._summands(node)
                 mask = added if mask is None else self._sum(mask, added)
                 if mask is None:
@@ -269,7 +274,7 @@ class _Finder:
                 return kept, constant if inverse else condition, math.isinf(fill)
             return kept, torch.zeros(constant.shape).masked_fill(~constant, fill), False
         if math.isinf(fill):
-            return kept, self._not(condition, node) if inverse else condition, True
+            return kept, self._inverted(condition, node) if inverse else condition, True
         # The fill value is finite: a row of filled scores yields the mean of the values. The float mask keeps this
         # result.
         val = condition.meta["val"].new_empty(condition.meta["val"].shape, dtype=torch.float32)
@@ -279,7 +284,7 @@ class _Finder:
         args = (condition, other, zero) if inverse else (condition, zero, other)
         return kept, call(node, aten.where.self, args, val=val, like=node), False
 
-    def _not(self, condition: Node, before: Node) -> Node:
+    def _inverted(self, condition: Node, before: Node) -> Node:
         if condition.target in (aten.logical_not.default, aten.bitwise_not.default):
             return node_arg(condition)
         val = condition.meta["val"]
@@ -311,7 +316,7 @@ class _Finder:
                 return scores, mask
         return None, None
 
-    def _number(self, node: Node) -> tuple[Any, float] | None:
+    def _constant_factor(self, node: Node) -> tuple[Any, float] | None:
         """Returns (value, factor) of a multiplication or a division by a constant, or None."""
         left, right = node.args[:2]
         number = self._weights.number(right)
@@ -325,7 +330,7 @@ class _Finder:
     def _scaled(self, node: Node | None, scale: float) -> tuple[Node | None, float]:
         """Removes constant factors from a value and multiplies them into `scale`."""
         while node is not None and node.target in (aten.mul.Tensor, aten.div.Tensor):
-            found = self._number(node)
+            found = self._constant_factor(node)
             if found is None:
                 break
             node, factor = found
@@ -351,7 +356,7 @@ class _Finder:
                 return source
         return None
 
-    def _turned(self, node: object, probabilities: torch.Tensor) -> Node | None:
+    def _keys_before_transpose(self, node: object, probabilities: torch.Tensor) -> Node | None:
         """Returns the keys before their transposition, [batch, heads, keys, columns], or None."""
         source = self._as_4d(node, probabilities)
         if source is None:
@@ -418,14 +423,14 @@ class _Finder:
                 waiting += node.all_input_nodes
             elif self._weights.any(node) is None:
                 return None
-        known: dict[Node, Any] = {}
+        values: dict[Node, Any] = {}
         for node in sorted(needed):
             if node.op == "call_function":
-                args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), known.__getitem__)
-                known[node] = function(node)(*args, **kwargs)
+                args, kwargs = torch.fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+                values[node] = function(node)(*args, **kwargs)
             else:
-                known[node] = self._weights.any(node)
-        return known[value] if isinstance(known[value], torch.Tensor) else None
+                values[node] = self._weights.any(node)
+        return values[value] if isinstance(values[value], torch.Tensor) else None
 
 
 _RESHAPES = frozenset({aten.view_copy.default, aten.expand_copy.default, aten.clone.default})
@@ -449,7 +454,7 @@ def _broadcasts(mask: Node | torch.Tensor, scores: torch.Tensor) -> bool:
     shape = (mask if isinstance(mask, torch.Tensor) else mask.meta["val"]).shape
     last = scores.shape[max(len(scores.shape) - len(shape), 0) :]
     return len(last) == len(shape) and all(
-        same_size(size, 1) or same_size(size, wanted) for size, wanted in zip(shape, last, strict=True)
+        same_size(size, 1) or same_size(size, expected) for size, expected in zip(shape, last, strict=True)
     )
 
 

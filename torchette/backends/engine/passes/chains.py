@@ -177,9 +177,10 @@ def _groups(weights: Weights, nodes: list[Node]) -> dict[Node, list[Node]]:
 
 
 def _joins(weights: Weights, node: Node, end: Node, group: list[Node]) -> bool:
-    whole: Any = end.args[0] if end.target in _FOLDS else end
+    operand: Any = end.args[0] if end.target in _FOLDS else end
     return (
-        same_shape(node.meta["val"].shape, whole.meta["val"].shape) and _written(weights, [*group, node]).fits
+        same_shape(node.meta["val"].shape, operand.meta["val"].shape)
+        and _written(weights, [*group, node]).fits
     )
 
 
@@ -229,11 +230,11 @@ def _is_elementwise(weights: Weights, node: Node) -> bool:
     if not isinstance(value, torch.Tensor) or value.dim() == 0 or not is_dense(value):
         return False
     operands: list[Any] = list(node.args) if node.target in _DIRECT else [node.args[0]]
-    for place, operand in enumerate(operands):
-        condition = node.target in _LOGICAL or (place == 0 and node.target is aten.where.self)
-        wanted = torch.bool if condition else torch.float32
-        number = wanted == torch.float32 and _number(weights, operand) is not None
-        if not number and (_dtype(operand) != wanted or not is_dense(operand.meta["val"])):
+    for index, operand in enumerate(operands):
+        condition = node.target in _LOGICAL or (index == 0 and node.target is aten.where.self)
+        expected = torch.bool if condition else torch.float32
+        is_constant = expected == torch.float32 and _number(weights, operand) is not None
+        if not is_constant and (_dtype(operand) != expected or not is_dense(operand.meta["val"])):
             return False
     return value.dtype in (torch.float32, torch.bool)
 
@@ -248,9 +249,13 @@ def _fits(node: Node) -> bool:
         return node.args[1] in (2, 3, 4, *_POWERS)
     if node.target in (aten.clamp.default, aten.hardtanh.default, aten.leaky_relu.default, aten.elu.default):
         given = node.args[1:]
-        most = 1 if node.target in (aten.leaky_relu.default, aten.elu.default) else 2
-        known = all(one is None or isinstance(one, (int, float)) for one in given)
-        return known and len(given) <= most and any(one is not None for one in (*given, 1)[:most])
+        max_count = 1 if node.target in (aten.leaky_relu.default, aten.elu.default) else 2
+        are_constant = all(one is None or isinstance(one, (int, float)) for one in given)
+        return (
+            are_constant
+            and len(given) <= max_count
+            and any(one is not None for one in (*given, 1)[:max_count])
+        )
     return True
 
 

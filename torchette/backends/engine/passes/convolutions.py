@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: convolutions with constant filters, channels first. Out: the operators of the engine with packed filters, between
 # two permutations, which `layouts.py` removes if they cancel.
-"""Convolutions become `cpu::convolution`, `cpu::depthwise` or `cpu::transposed_convolution`."""
+"""Replaces convolutions by `cpu::convolution`, `cpu::depthwise` or `cpu::transposed_convolution`."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _placed(weights: Weights, node: Node) -> Node | None:
     if x.meta["val"].dim() != spatial + 2 or not 1 <= spatial <= 3:
         reject(node, "its image has no batch dimension, or not one to three spatial dimensions")
         return None
-    where = [each(ints_arg(node, place), spatial) for place in (3, 4, 5)]
+    where = [per_dimension(ints_arg(node, index), spatial) for index in (3, 4, 5)]
     outputs = filter_values.shape[1] * groups if transposed else filter_values.shape[0]
     if transposed and outputs == groups > 1:
         reject(node, "nothing to gain: it is transposed with one output channel per group")
@@ -127,7 +127,7 @@ def _placed(weights: Weights, node: Node) -> Node | None:
         packed = weights.packed(
             filters, how, lambda tensor: pack_transposed_convolution(tensor.float(), groups)
         )
-        args = (image, packed, bias, None, *where, each(ints_arg(node, 7), spatial), outputs, "none")
+        args = (image, packed, bias, None, *where, per_dimension(ints_arg(node, 7), spatial), outputs, "none")
         return call(node, torch.ops.cpu.transposed_convolution.default, args, val=val, like=node)
     if groups > 1 and groups == outputs and filter_values.shape[1] == 1 and x.meta["val"].shape[1] == outputs:
         packed = weights.packed(
@@ -186,6 +186,6 @@ def _without_zeros(x: Node, padding: list[int]) -> tuple[Node, list[int]]:
     return source, padding[:first] + [a + width for a, width in zip(padding[first:], widths, strict=True)]
 
 
-def each(given: Sequence[int], spatial: int) -> list[int]:
+def per_dimension(given: Sequence[int], spatial: int) -> list[int]:
     """Expands a single value to one value for each spatial dimension."""
     return list(given) * spatial if len(given) == 1 else list(given)

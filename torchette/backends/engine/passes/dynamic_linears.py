@@ -16,7 +16,7 @@ from torch.fx import Node
 from torchette.backends.engine.passes.constants import Weights
 from torchette.backends.engine.passes.integers import MAX_DEPTH
 from torchette.backends.engine.passes.linears import operands
-from torchette.backends.engine.passes.weight_only import Packed, Scaled, pack, packed_weight
+from torchette.backends.engine.passes.weight_only import PackedMatrix, QuantizedMatrix, pack, packed_weight
 from torchette.exir import ops
 from torchette.exir.arguments import checked, ints_arg
 from torchette.exir.delegation.delegate import reject
@@ -28,7 +28,7 @@ cpu = torch.ops.cpu
 
 _EXACT = (torch.float32, torch.float64)
 _SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
-_TINY = 2.0**-126  # the reciprocal of a smaller scale overflows
+_MIN_SCALE = 2.0**-126  # the reciprocal of a smaller scale overflows
 
 
 class Scheme(NamedTuple):
@@ -47,7 +47,7 @@ class Quantized(NamedTuple):
 
     x: Node
     scheme: Scheme
-    numbers: Formula
+    integers: Formula
     zero: Formula
     scale: Formula
 
@@ -75,7 +75,7 @@ class _Placer:
         self._program = program
         self._weights = Weights(program)
         self._stored = dict(constants(program))
-        self._packed: dict[Node, Packed | None] = {}
+        self._packed: dict[Node, PackedMatrix | None] = {}
         self._formulas: dict[Node, _Formulas] = {}
         self.rows: dict[tuple[Node, Scheme], tuple[Node, Node]] = {}
 
@@ -94,13 +94,13 @@ class _Placer:
     def _of_floats(self, node: Node, x: Node, weight: Node, bias: object) -> bool:
         if weight in self._stored or x.target is not aten.mul.Tensor:
             return False
-        above, scale = x.args
-        found = self._quantized(scale, above)
+        integers, scale = x.args
+        found = self._quantized(scale, integers)
         if found is None or not same_shape(x.meta["val"].shape, found.x.meta["val"].shape):
             return False
         formulas = self._formulas[found.x]
         if formulas.of(x) != formulas.make(
-            "mul", formulas.make("sub", found.numbers, found.zero), found.scale
+            "mul", formulas.make("sub", found.integers, found.zero), found.scale
         ):
             reject(node, "its input is not quantized like the results of cpu::quantize_rows")
             return False
@@ -121,12 +121,15 @@ class _Placer:
 
     def _of_integers(self, node: Node, x: Node, weight: Node) -> bool:
         """Replaces an mm of integers and the multiplications with scales that follow it."""
-        matrix, lift = self._stored.get(weight), self._lift(node, x, weight)
+        matrix, offset = self._stored.get(weight), self._offset(node, x, weight)
         product: Node | None = node
-        if lift:
+        if offset:
             # On processors that only multiply uint8 by int8, torchao adds an offset to the inputs and subtracts it from
             # the results.
-            product, x = _only_user(node, aten.sub.Tensor), _before(_before(x).args[0]).args[0]
+            product, x = (
+                _only_user(node, aten.sub.Tensor),
+                _skip_views_and_casts(_skip_views_and_casts(x).args[0]).args[0],
+            )
         end = _only_user(product, aten._to_copy.default)
         if (
             matrix is None
@@ -135,27 +138,27 @@ class _Placer:
             or end.meta["val"].dtype is not torch.float32
         ):
             return False
-        end, numbers = _only_user(end, aten.mul.Tensor), _before(x)
+        end, integers = _only_user(end, aten.mul.Tensor), _skip_views_and_casts(x)
         if end is None or not _is_column(end.args[1]):
             return False
-        found = self._quantized(_before(end.args[1]), numbers)
-        if found is None or not same_shape(numbers.meta["val"].shape, found.x.meta["val"].shape):
+        found = self._quantized(_skip_views_and_casts(end.args[1]), integers)
+        if found is None or not same_shape(integers.meta["val"].shape, found.x.meta["val"].shape):
             return False
         formulas, (depth, outputs) = self._formulas[found.x], matrix.shape
-        if lift and not 0 <= found.scheme.low + lift <= found.scheme.high + lift <= 255:
+        if offset and not 0 <= found.scheme.low + offset <= found.scheme.high + offset <= 255:
             return False
-        if formulas.of(numbers) != found.numbers or not same_size(x.meta["val"].shape[-1], depth):
+        if formulas.of(integers) != found.integers or not same_size(x.meta["val"].shape[-1], depth):
             return False
-        below = _only_user(end, aten.sub.Tensor)
-        if below is not None:  # subtracts zero * scale * (sums of the weights)
-            end, taken = below, below.args[1]
-            if not isinstance(taken, Node) or taken.target is not aten.mul.Tensor:
+        correction = _only_user(end, aten.sub.Tensor)
+        if correction is not None:  # subtracts zero * scale * (sums of the weights)
+            end, zero_term = correction, correction.args[1]
+            if not isinstance(zero_term, Node) or zero_term.target is not aten.mul.Tensor:
                 return False
-            scaled, sums = taken.args
+            scaled, sums = zero_term.args
             known = self._row(sums, outputs)
             if known is None or not torch.equal(known.flatten().double(), matrix.double().sum(0)):
                 return False
-            if not _is_column(scaled) or formulas.of(_before(scaled)) != formulas.make("mul", found.zero, found.scale):  # fmt: skip
+            if not _is_column(scaled) or formulas.of(_skip_views_and_casts(scaled)) != formulas.make("mul", found.zero, found.scale):  # fmt: skip
                 return False
         elif not found.scheme.symmetric:
             return False
@@ -188,22 +191,30 @@ class _Placer:
             reject(node, "its result is reshaped to other leading dimensions")
             return False
         scales = factors.detach().reshape(-1, 1).expand(outputs, 1)
-        stored = Scaled(matrix.detach().t().to(torch.int8), scales)
+        stored = QuantizedMatrix(matrix.detach().t().to(torch.int8), scales)
         packed = pack(self._weights, weight, stored)
         return packed is not None and self._emit(node, last, found, packed, bias)
 
-    def _lift(self, node: Node, x: Node, weight: Node) -> int:
+    def _offset(self, node: Node, x: Node, weight: Node) -> int:
         """Returns the offset that is added to the inputs to make them uint8 and subtracted from the results, or 0."""
-        cast, matrix = _before(x), self._stored.get(weight)
+        cast, matrix = _skip_views_and_casts(x), self._stored.get(weight)
         if cast.target is not aten._to_copy.default or cast.meta["val"].dtype is not torch.uint8:
             return 0
-        add, sub = _before(cast.args[0]), _only_user(node, aten.sub.Tensor)
-        by = self._stored.get(add.args[1]) if add.target is aten.add.Tensor else None
-        if by is None or by.numel() != 1 or by.is_floating_point() or sub is None or matrix is None:
+        add, sub = _skip_views_and_casts(cast.args[0]), _only_user(node, aten.sub.Tensor)
+        offset = self._stored.get(add.args[1]) if add.target is aten.add.Tensor else None
+        if (
+            offset is None
+            or offset.numel() != 1
+            or offset.is_floating_point()
+            or sub is None
+            or matrix is None
+        ):
             return 0
-        taken = self._row(sub.args[1], matrix.shape[1])
-        same = taken is not None and torch.equal(taken.flatten().long(), by.long() * matrix.long().sum(0))
-        return int(by) if same and isinstance(add.args[0], Node) else 0
+        subtracted = self._row(sub.args[1], matrix.shape[1])
+        same = subtracted is not None and torch.equal(
+            subtracted.flatten().long(), offset.long() * matrix.long().sum(0)
+        )
+        return int(offset) if same and isinstance(add.args[0], Node) else 0
 
     def _row(self, value: object, outputs: int) -> torch.Tensor | None:
         """Returns a stored tensor of one element, or of one element for each output, or None."""
@@ -217,7 +228,7 @@ class _Placer:
         stored = self._weights.get(value)
         return stored is not None and stored.shape == (outputs,)
 
-    def _emit(self, node: Node, end: Node, found: Quantized, packed: Packed, bias: object) -> bool:
+    def _emit(self, node: Node, end: Node, found: Quantized, packed: PackedMatrix, bias: object) -> bool:
         if packed.group > MAX_DEPTH:
             reject(node, "its accumulators need more than 32 bits")
             return False
@@ -227,10 +238,10 @@ class _Placer:
                 vals = val.to(torch.int8), val.new_empty((*val.shape[:-1], 2))
             first = _first_after(found.x)
             pair = call(first, cpu.quantize_rows.default, (found.x, *found.scheme), val=vals, like=node)
-            numbers, factors = (
+            integers, factors = (
                 call(first, operator.getitem, (pair, i), val=part, like=node) for i, part in enumerate(vals)
             )
-            self.rows[found.x, found.scheme] = numbers, factors
+            self.rows[found.x, found.scheme] = integers, factors
         args = (*self.rows[found.x, found.scheme], *packed[:2], bias, None, packed.outputs, "none")
         placed = call(end, cpu.dynamic_linear.default, args, val=end.meta["val"], like=node)
         replace(self._program, end, placed)
@@ -269,7 +280,7 @@ def _only_user(node: Node | None, target: object) -> Node | None:
     return None
 
 
-def _before(node: object) -> Any:
+def _skip_views_and_casts(node: object) -> Any:
     """Skips views and casts between integer dtypes."""
     while isinstance(node, Node) and (
         node.target is aten.view_copy.default
@@ -304,7 +315,7 @@ def _reductions(scale: object) -> Iterator[Node]:
 
 # ---- formulas ----
 
-_DEEPEST = 32  # maximum number of calls between a tensor and its dequantized form
+_MAX_CALLS = 32  # maximum number of calls between a tensor and its dequantized form
 
 Formula = int  # an index; equal formulas of one tensor have equal indices
 
@@ -326,7 +337,7 @@ class _Formulas:
     def __init__(self, x: Node, stored: dict[Node, torch.Tensor]) -> None:
         self._x = x
         self._stored = stored
-        self._numbers: dict[tuple[Any, ...], Formula] = {}
+        self._ids: dict[tuple[Any, ...], Formula] = {}
         self._tuples: list[tuple[Any, ...]] = []
         self._depth = 0
         self._known: dict[Node, Formula | None] = {x: self.make("x")}
@@ -346,10 +357,10 @@ class _Formulas:
             if kind == "add" and self._is_number(parts[i], 0.0):
                 return checked(parts[1 - i], int)
         key = (kind, *parts)
-        if key not in self._numbers:
-            self._numbers[key] = len(self._tuples)
+        if key not in self._ids:
+            self._ids[key] = len(self._tuples)
             self._tuples.append(key)
-        return self._numbers[key]
+        return self._ids[key]
 
     def _is_number(self, formula: Formula, value: float) -> bool:
         return self._tuples[formula] == ("number", value)
@@ -362,7 +373,7 @@ class _Formulas:
             return None
         if value not in self._known:
             self._known[value] = None
-            if self._depth < _DEEPEST:
+            if self._depth < _MAX_CALLS:
                 self._depth += 1
                 self._known[value] = self._read(value)
                 self._depth -= 1
@@ -397,7 +408,7 @@ class _Formulas:
             return self.make("clamp", part, low, high)
         if target not in _POINTWISE or node.kwargs or val.dtype is not torch.float32:
             return None
-        if not self._is_even(node):
+        if not self._broadcasts_by_range(node):
             return None
         parts = [self.of(arg) for arg in node.args]
         return None if None in parts else self.make(_POINTWISE[target], *parts)
@@ -413,7 +424,7 @@ class _Formulas:
         kind = "amin" if node.target is aten.amin.default else "amax"
         return self.make(kind, "row" if dims == {rank - 1} and rank > 1 else "whole")
 
-    def _is_even(self, node: Node) -> bool:
+    def _broadcasts_by_range(self, node: Node) -> bool:
         """Whether operands broadcast only if they are scalars, or values of a range that apply to the elements of that
         range.
         """
@@ -428,17 +439,17 @@ class _Formulas:
             if same_shape(sizes, shape):
                 continue
             of_row = same_shape(sizes, (*shape[:-1], 1)) and same_shape(shape, self._x.meta["val"].shape)
-            if not of_row and not (self._of_whole(part) and all(same_size(size, 1) for size in sizes)):
+            if not of_row and not (self._is_per_tensor(part) and all(same_size(size, 1) for size in sizes)):
                 return False
         return True
 
-    def _of_whole(self, formula: Formula) -> bool:
+    def _is_per_tensor(self, formula: Formula) -> bool:
         """Whether a value is a scalar that is computed from all elements of x."""
         kind, *parts = self._tuples[formula]
         if kind in ("amin", "amax"):
             return parts == ["whole"]
         return kind == "number" or (
-            kind != "x" and all(self._of_whole(part) for part in self._parts(formula))
+            kind != "x" and all(self._is_per_tensor(part) for part in self._parts(formula))
         )
 
     def _has_x(self, formula: Formula) -> bool:
@@ -457,15 +468,15 @@ class _Formulas:
             return float(parts[0]).is_integer() and info.min <= parts[0] <= info.max
         if kind != "clamp" or None in parts[1:]:
             return False
-        return info.min <= parts[1] and parts[2] <= info.max and self._is_whole(formula)
+        return info.min <= parts[1] and parts[2] <= info.max and self._is_integer(formula)
 
-    def _is_whole(self, formula: Formula) -> bool:
+    def _is_integer(self, formula: Formula) -> bool:
         kind, *parts = self._tuples[formula]
         if kind == "number":
             return float(parts[0]).is_integer()
         if kind == "clamp":
-            return all(float(bound).is_integer() for bound in parts[1:]) and self._is_whole(parts[0])
-        return kind == "round" or (kind in ("add", "sub") and all(map(self._is_whole, parts)))
+            return all(float(bound).is_integer() for bound in parts[1:]) and self._is_integer(parts[0])
+        return kind == "round" or (kind in ("add", "sub") and all(map(self._is_integer, parts)))
 
     def quantized(self, scale: object, above: object) -> Quantized | None:
         """Returns how x is quantized, or None if the pattern does not match.
@@ -485,7 +496,7 @@ class _Formulas:
         _, spread, divisor = self._tuples[parts[0]]
         epsilon, (number, *steps) = parts[1], self._tuples[divisor]
         clamp, *bounds = self._tuples[numbers]
-        if number != "number" or not steps[0] > 0 or epsilon is None or epsilon < _TINY:
+        if number != "number" or not steps[0] > 0 or epsilon is None or epsilon < _MIN_SCALE:
             return None
         if clamp != "clamp" or not all(
             isinstance(bound, (int, float)) and bound == int(bound) for bound in bounds[1:]

@@ -32,11 +32,11 @@ _OPERATORS = (
 def fuse_epilogues(program: ExportedProgram) -> ExportedProgram:
     """Fuses additions and activations into the preceding linear layer or convolution."""
     residuals = activations = 0
-    known = Activations(program)
+    finder = Activations(program)
     for node in calls(program, *_OPERATORS):
         added = _add_residual(program, node)
         residuals += added is not node
-        finished = _add_activation(program, known, added)
+        finished = _add_activation(program, finder, added)
         activations += finished is not added
     if residuals or activations:
         note(
@@ -57,13 +57,13 @@ def _add_residual(program: ExportedProgram, node: Node) -> Node:
     value, own = other.meta["val"], node.meta["val"]
     if value.dtype != own.dtype or not same_shape(value.shape, own.shape):
         return node
-    place = [argument.name for argument in overload(node)._schema.arguments].index("residual")
-    args = (*node.args[:place], other, *node.args[place + 1 :])
+    index = [argument.name for argument in overload(node)._schema.arguments].index("residual")
+    args = (*node.args[:index], other, *node.args[index + 1 :])
     return _move(program, node, addition, args)
 
 
-def _add_activation(program: ExportedProgram, known: Activations, node: Node) -> Node:
-    found = known.after(node)
+def _add_activation(program: ExportedProgram, finder: Activations, node: Node) -> Node:
+    found = finder.after(node)
     if found is None:
         return node
     return _move(program, node, found.end, (*node.args[:-1], found.name))

@@ -12,7 +12,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.backends.engine.passes.convolutions import each, only_result
+from torchette.backends.engine.passes.convolutions import only_result, per_dimension
 from torchette.backends.engine.passes.layouts import channels_first, channels_last, permuted
 from torchette.exir.arguments import checked, ints_arg, node_arg, overload
 from torchette.exir.delegation.delegate import reject
@@ -45,7 +45,7 @@ def place_images(program: ExportedProgram) -> ExportedProgram:
         replace(program, result, channels_first(placed, before=node))
         count += 1
     if count:
-        note(program, f"{count} pools, resizes and norms followed the convolutions")
+        note(program, f"{count} pools, resizes and norms between convolutions run with channels last")
     return program
 
 
@@ -66,14 +66,14 @@ def _spatial(node: Node) -> int:
 
 def _max_pool(node: Node) -> Placed:
     kernel, stride, padding, dilation, ceil = _filled(node, [None, [], [0], [1], False])
-    where = [each(given, _spatial(node)) for given in (kernel, stride or kernel, padding, dilation)]
+    where = [per_dimension(given, _spatial(node)) for given in (kernel, stride or kernel, padding, dilation)]
     return cpu.max_pool.default, (*where, ceil)
 
 
 def _avg_pool(node: Node) -> Placed:
-    kernel, stride, padding, *rest = _filled(node, [None, [], [0], False, True, None])
-    where = [each(given, _spatial(node)) for given in (kernel, stride or kernel, padding)]
-    return cpu.avg_pool.default, (*where, *rest)
+    kernel, stride, padding, *others = _filled(node, [None, [], [0], False, True, None])
+    where = [per_dimension(given, _spatial(node)) for given in (kernel, stride or kernel, padding)]
+    return cpu.avg_pool.default, (*where, *others)
 
 
 def _adaptive_avg_pool(node: Node) -> Placed:
@@ -94,12 +94,12 @@ def _instance_norm(node: Node) -> Placed:
 
 def _resize(mode: str) -> Callable[[Node], Placed]:
     def placed(node: Node) -> Placed:
-        size, *rest = node.args[1:]
-        align = False if mode.startswith("nearest") else rest.pop(0)
+        size, *others = node.args[1:]
+        align = False if mode.startswith("nearest") else others.pop(0)
         if overload(node)._overloadname == "vec":
-            (scales,) = rest or (None,)
+            (scales,) = others or (None,)
         else:
-            scales = rest if rest and None not in rest else None
+            scales = others if others and None not in others else None
         return cpu.resize.default, (size, scales, mode, align)
 
     return placed

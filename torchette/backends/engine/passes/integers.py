@@ -17,10 +17,10 @@ from torch.fx.node import Target
 
 from torchette.backends.engine.pack import pack_linear, pack_quads, requantization_terms
 from torchette.backends.engine.passes.constants import Weights
-from torchette.backends.engine.passes.convolutions import each, only_result
+from torchette.backends.engine.passes.convolutions import only_result, per_dimension
 from torchette.backends.engine.passes.layouts import channels_first, channels_last, permuted
 from torchette.backends.engine.passes.linears import operands
-from torchette.backends.engine.passes.quantize_points import moves
+from torchette.backends.engine.passes.quantize_points import is_move
 from torchette.exir import ops
 from torchette.exir.arguments import int_arg, ints_arg, node_arg, nodes_arg, number_arg
 from torchette.exir.delegation.delegate import reject
@@ -66,15 +66,18 @@ def place_integers(program: ExportedProgram) -> ExportedProgram:
         return program
     placer = _Placer(program)
     for node in list(calls(program)):
-        placer.sink(node)
+        placer.move_dequantize_down(node)
     for node in reversed(list(calls(program))):
         if not node._erased:
-            placer.raise_(node)
-    count = sum(placer.place(node) for node in list(calls(program)) if str(node.target) == _QUANTIZE)
+            placer.move_quantize_up(node)
+    count = sum(placer.index(node) for node in list(calls(program)) if str(node.target) == _QUANTIZE)
     remove_dead_code(program)
-    rest = sum(placer.place_rest(node) for node in list(calls(program)))
-    if count or rest:
-        note(program, f"{count} quantized layers run on integers; {rest} values are quantized or dequantized")
+    remaining = sum(placer.place_remaining(node) for node in list(calls(program)))
+    if count or remaining:
+        note(
+            program,
+            f"{count} quantized layers run on integers; {remaining} values are quantized or dequantized",
+        )
     return program
 
 
@@ -99,7 +102,7 @@ class _Placer:
         floats = node_arg(node) if str(node.target) == _QUANTIZE else node
         if floats.meta["val"].dtype != torch.float32:
             return None
-        scale, zero, low, high = (number_arg(node, place) for place in (1, 2, 3, 4))
+        scale, zero, low, high = (number_arg(node, index) for index in (1, 2, 3, 4))
         return Scheme(float(scale), int(zero), int(low), int(high), dtype)
 
     def source(self, node: object) -> Quantized | None:
@@ -122,7 +125,7 @@ class _Placer:
         val = x.meta["val"].to(like.args[5])
         return call(before, like.target, (x, *like.args[1:]), dict(like.kwargs), val=val, like=like)
 
-    def sink(self, node: Node) -> None:
+    def move_dequantize_down(self, node: Node) -> None:
         """Moves a dequantize behind a call that moves elements, so that the call moves integers."""
         found = [self.source(x) for x in _moved(node)]
         sources = [source for source in found if source is not None]
@@ -137,7 +140,7 @@ class _Placer:
             call(node, first.target, args, dict(first.kwargs), val=node.meta["val"], like=node),
         )
 
-    def raise_(self, node: Node) -> None:
+    def move_quantize_up(self, node: Node) -> None:
         """Moves a quantize before a call that moves elements."""
         if str(node.target) != _QUANTIZE or self.scheme(node) is None:
             return
@@ -149,7 +152,7 @@ class _Placer:
         mover.graph.erase_node(mover)
         for part in parts:
             if not part._erased:
-                self.raise_(part)
+                self.move_quantize_up(part)
 
     def move(self, node: Node, parts: list[Node], before: Node | None = None) -> Node:
         """Repeats a call that moves elements with other operands."""
@@ -159,7 +162,7 @@ class _Placer:
 
     # ---- operators that end in a quantize ----
 
-    def place(self, node: Node) -> bool:
+    def index(self, node: Node) -> bool:
         """Replaces a quantize and the operator that computes its operand by one integer operator.
 
         Returns whether it did.
@@ -180,7 +183,7 @@ class _Placer:
         replace(self._program, node, placed)
         return True
 
-    def place_rest(self, node: Node) -> bool:
+    def place_remaining(self, node: Node) -> bool:
         """Replaces a quantize or dequantize that is not part of an integer operator by the engine's operator."""
         scheme = self.scheme(node)
         if scheme is None:
@@ -203,13 +206,13 @@ class _Placer:
             return None
         if only_result(pool) is not source or len(node_arg(node).users) != 1:
             return None
-        numbers = self.quantize(node_arg(pool), node, before=pool)
+        integers = self.quantize(node_arg(pool), node, before=pool)
         names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
         kernel, stride, padding, dilation, ceil = (ops.argument(pool, name) for name in names)
-        windows = [each(given or kernel, 2) for given in (kernel, stride, padding, dilation)]
-        image = channels_last(numbers, before=node)
-        if str(numbers.target) == _QUANTIZE and numbers.args[0] is pool.args[0]:
-            self.place(numbers)
+        windows = [per_dimension(given or kernel, 2) for given in (kernel, stride, padding, dilation)]
+        image = channels_last(integers, before=node)
+        if str(integers.target) == _QUANTIZE and integers.args[0] is pool.args[0]:
+            self.index(integers)
         val = permuted(node.meta["val"], [0, 2, 3, 1])
         placed = call(node, cpu.max_pool.default, (image, *windows, bool(ceil)), val=val, like=source)
         return channels_first(placed, before=node)
@@ -228,8 +231,8 @@ class _Placer:
         codes = torch.arange(256, dtype=torch.uint8).view(found.scheme.dtype)
         exact = (codes.to(torch.float32) - found.scheme.zero) * torch.tensor(found.scheme.scale)
         result = evaluate(node_arg(node), {**constants(self._program), **dict.fromkeys(leaves, exact)})
-        whole = torch.round(result * (1.0 / scheme.scale)) + scheme.zero
-        table = whole.clamp(scheme.low, scheme.high).nan_to_num(scheme.low).to(scheme.dtype)
+        codes_of_results = torch.round(result * (1.0 / scheme.scale)) + scheme.zero
+        table = codes_of_results.clamp(scheme.low, scheme.high).nan_to_num(scheme.low).to(scheme.dtype)
         stored = self._weights.add(f"{node.name}_table", table, node)
         return call(node, cpu.lookup.default, (found.node, stored), val=node.meta["val"], like=node)
 
@@ -280,10 +283,10 @@ class _Placer:
             scales, zeros = scales.detach().double(), kept.detach()
         else:
             return None
-        whole = stored.detach().to(torch.int32) - zeros.to(torch.int32).view(-1, *[1] * (stored.dim() - 1))
-        if whole.numel() == 0 or whole.min() < -128 or whole.max() > 127:
+        integers = stored.detach().to(torch.int32) - zeros.to(torch.int32).view(-1, *[1] * (stored.dim() - 1))
+        if integers.numel() == 0 or integers.min() < -128 or integers.max() > 127:
             return None
-        return whole.to(torch.int8), scales
+        return integers.to(torch.int8), scales
 
     def bias(self, value: object, outputs: int) -> torch.Tensor | None:
         stored = self._weights.get(value)
@@ -343,7 +346,7 @@ class _Placer:
             )
             return None
         spatial = len(kernel)
-        where = [each(ints_arg(node, place), spatial) for place in (3, 4, 5)]
+        where = [per_dimension(ints_arg(node, index), spatial) for index in (3, 4, 5)]
         image = channels_last(found.node, before=node)
         last = whole.movedim(1, -1).reshape(outputs, depth)
         scales = scales * found.scheme.scale
@@ -397,7 +400,9 @@ class _Placer:
             for name, default in (("kernel_size", None), ("stride", ()), ("padding", 0), ("ceil_mode", False), ("count_include_pad", True), ("divisor_override", None))
         )  # fmt: skip
         size = node_arg(node).meta["val"].shape[2:]
-        kernel, stride, padding = (each(given, len(size)) for given in (kernel, stride or kernel, padding))
+        kernel, stride, padding = (
+            per_dimension(given, len(size)) for given in (kernel, stride or kernel, padding)
+        )
         ragged = ceil and any(
             (n + 2 * p - k) % s for n, k, s, p in zip(size, kernel, stride, padding, strict=True)
         )
@@ -454,7 +459,7 @@ class _Placer:
             return None
         if not same_shape(a.node.meta["val"].shape, b.node.meta["val"].shape):
             return None
-        return self._of_two(node, cpu.quantized_add.default, a, b, scheme)
+        return self._binary(node, cpu.quantized_add.default, a, b, scheme)
 
     def multiply(self, node: Node, scheme: Scheme) -> Node | None:
         """The elementwise product of two dequantized tensors; one of them may broadcast."""
@@ -465,10 +470,10 @@ class _Placer:
                 continue
             sizes = b.node.meta["val"].shape
             if len(sizes) == len(shape) > 0 and all(same_size(size, 1) or same_size(size, whole) for size, whole in zip(sizes, shape, strict=True)):  # fmt: skip
-                return self._of_two(node, cpu.quantized_mul.default, a, b, scheme)
+                return self._binary(node, cpu.quantized_mul.default, a, b, scheme)
         return None
 
-    def _of_two(self, node: Node, target: Target, a: Quantized, b: Quantized, scheme: Scheme) -> Node | None:
+    def _binary(self, node: Node, target: Target, a: Quantized, b: Quantized, scheme: Scheme) -> Node | None:
         if not a.scheme.dtype == b.scheme.dtype == scheme.dtype:
             return None
         args = (a.node, b.node, *a.scheme[:2], *b.scheme[:2], *scheme[:4])
@@ -496,7 +501,7 @@ def _moved(node: Node) -> list[Node]:
         return []
     if node.target is aten.cat.default:
         return nodes_arg(node)
-    return [node_arg(node)] if moves(node) else []
+    return [node_arg(node)] if is_move(node) else []
 
 
 def _before_clamps(node: Node, scheme: Scheme) -> tuple[Node, Scheme | None]:
@@ -507,17 +512,17 @@ def _before_clamps(node: Node, scheme: Scheme) -> tuple[Node, Scheme | None]:
     inverse = torch.tensor(1.0 / scheme.scale)
     while len(node.users) == 1:
         if node.target is aten.relu.default:
-            least, most = 0.0, math.inf
+            lower, upper = 0.0, math.inf
         elif node.target in (aten.hardtanh.default, aten.clamp.default):
-            least, most = (ops.argument(node, name) for name in ("min_val", "max_val")) if node.target is aten.hardtanh.default else (ops.argument(node, name) for name in ("min", "max"))  # fmt: skip
-            least, most = -math.inf if least is None else least, math.inf if most is None else most
+            lower, upper = (ops.argument(node, name) for name in ("min_val", "max_val")) if node.target is aten.hardtanh.default else (ops.argument(node, name) for name in ("min", "max"))  # fmt: skip
+            lower, upper = -math.inf if lower is None else lower, math.inf if upper is None else upper
         else:
             return node, scheme
-        if not all(isinstance(bound, (int, float)) for bound in (least, most)):
+        if not all(isinstance(bound, (int, float)) for bound in (lower, upper)):
             return node, None
         low, high = (
             int(torch.round(torch.tensor(float(bound)) * inverse).clamp(-1e6, 1e6) + scheme.zero)
-            for bound in (least, most)
+            for bound in (lower, upper)
         )
         low, high = max(scheme.low, low), min(scheme.high, high)
         if low > high:

@@ -26,7 +26,7 @@ cpu = torch.ops.cpu
 Order = tuple[int, ...]
 
 
-class Place(NamedTuple):
+class Permutation(NamedTuple):
     """A value as a permutation of `inner`: dimension d of the value is dimension `order[d]` of `inner`."""
 
     inner: Node
@@ -61,8 +61,8 @@ def move_permutes(program: ExportedProgram) -> ExportedProgram:
     for node in list(program.graph.nodes):
         if node.op == "call_function":
             mover.visit(node)
-    if mover.moved or mover.met:
-        note(program, f"permutations: {mover.moved} moved, {mover.met} cancelled with their inverse")
+    if mover.moved or mover.cancelled:
+        note(program, f"permutations: {mover.moved} moved, {mover.cancelled} cancelled with their inverse")
     return program
 
 
@@ -70,15 +70,15 @@ class _Mover:
     def __init__(self, program: ExportedProgram) -> None:
         self._program = program
         self._weights = Weights(program)
-        self._places: dict[Node, Place] = {}
+        self._permutations: dict[Node, Permutation] = {}
         self._outputs = {value for value in outputs(program) if isinstance(value, Node)}
-        self.moved = self.met = 0
+        self.moved = self.cancelled = 0
 
     def visit(self, node: Node) -> None:
         """Moves permutations of a call's operands behind the call, if a rule supports it."""
         if node.target in _PERMUTES:
             self._permutation(node)
-        elif any(source in self._places for source in node.all_input_nodes):
+        elif any(source in self._permutations for source in node.all_input_nodes):
             rule = _RULES.get(node.target)
             if rule is None and ops.is_pointwise(node.target):
                 rule = _pointwise
@@ -88,33 +88,35 @@ class _Mover:
     def _permutation(self, node: Node) -> None:
         source = node_arg(node)
         order = _order(node)
-        place = self._places.get(source, Place(source, tuple(range(len(order)))))
-        whole = Place(place.inner, tuple(place.order[dim] for dim in order))
-        if whole.order == tuple(range(len(order))):
-            self.met += source in self._places
-            if whole.inner.op != "placeholder" or node not in self._outputs:
-                replace(self._program, node, whole.inner)
+        permutation = self._permutations.get(source, Permutation(source, tuple(range(len(order)))))
+        composed = Permutation(permutation.inner, tuple(permutation.order[dim] for dim in order))
+        if composed.order == tuple(range(len(order))):
+            self.cancelled += source in self._permutations
+            if composed.inner.op != "placeholder" or node not in self._outputs:
+                replace(self._program, node, composed.inner)
             return
-        if source in self._places:
-            composed = permute(whole.inner, whole.order, node)
-            replace(self._program, node, composed)
-            node = composed
-        self._places[node] = whole
+        if source in self._permutations:
+            permutation_call = permute(composed.inner, composed.order, node)
+            replace(self._program, node, permutation_call)
+            node = permutation_call
+        self._permutations[node] = composed
 
-    def place(self, node: object) -> Place | None:
+    def permutation(self, node: object) -> Permutation | None:
         """Returns the permutation that yields a value, or None."""
-        return self._places.get(node) if isinstance(node, Node) else None
+        return self._permutations.get(node) if isinstance(node, Node) else None
 
-    def inside(self, node: Node, args: Sequence[Any], order: Order, shape: Sequence[Any]) -> None:
+    def replace_by_inner_call(
+        self, node: Node, args: Sequence[Any], order: Order, shape: Sequence[Any]
+    ) -> None:
         """Replaces `node` by the same call on inner values.
 
         The inner result has `shape`; `node` is its permutation by `order`.
         """
         val = node.meta["val"].new_empty(list(shape))
         inner = call(node, node.target, tuple(args), dict(node.kwargs), val=val, like=node)
-        self.outside(node, inner, order)
+        self.replace_by_permutation(node, inner, order)
 
-    def outside(self, node: Node, inner: Node, order: Order) -> None:
+    def replace_by_permutation(self, node: Node, inner: Node, order: Order) -> None:
         """Replaces `node` by a permutation of `inner`."""
         self.moved += 1
         if order == tuple(range(len(order))):
@@ -122,7 +124,7 @@ class _Mover:
             return
         result = permute(inner, order, node)
         replace(self._program, node, result)
-        self._places[result] = Place(inner, order)
+        self._permutations[result] = Permutation(inner, order)
 
     def broadcast(self, value: Node, order: Order, before: Node) -> Node:
         """Returns an operand with fewer elements than the result, in the order of the inner dimensions."""
@@ -167,35 +169,35 @@ def _pointwise(mover: _Mover, node: Node) -> None:
     val = node.meta["val"]
     order: Order | None = None
     for source in node.all_input_nodes:
-        place = mover.place(source)
-        if place is not None and same_shape(source.meta["val"].shape, val.shape):
-            if order not in (None, place.order):
+        permutation = mover.permutation(source)
+        if permutation is not None and same_shape(source.meta["val"].shape, val.shape):
+            if order not in (None, permutation.order):
                 return
-            order = place.order
+            order = permutation.order
     if order is None:
         return
-    taken: dict[Node, Node] = {}
+    operands: dict[Node, Node] = {}
     for source in node.all_input_nodes:
-        place, given = mover.place(source), source.meta.get("val")
+        permutation, given = mover.permutation(source), source.meta.get("val")
         if not isinstance(given, torch.Tensor) or all(same_size(size, 1) for size in given.shape):
-            taken[source] = source
-        elif place is not None and place.order == order and given.dim() == val.dim():
-            taken[source] = place.inner
+            operands[source] = source
+        elif permutation is not None and permutation.order == order and given.dim() == val.dim():
+            operands[source] = permutation.inner
         elif same_shape(given.shape, val.shape) and mover._weights.get(source) is None:
             return
     for source in node.all_input_nodes:
-        if source not in taken:
-            taken[source] = mover.broadcast(source, order, node)
-    args = torch.fx.node.map_arg(node.args, taken.__getitem__)
-    mover.inside(node, args, order, [val.shape[dim] for dim in _inverse(order)])
+        if source not in operands:
+            operands[source] = mover.broadcast(source, order, node)
+    args = torch.fx.node.map_arg(node.args, operands.__getitem__)
+    mover.replace_by_inner_call(node, args, order, [val.shape[dim] for dim in _inverse(order)])
 
 
 def _one_operand(mover: _Mover, node: Node) -> None:
     """(input, ...), elementwise; other tensor arguments are not permuted."""
-    place = mover.place(node.args[0])
-    if place is not None:
-        shape = [node.meta["val"].shape[dim] for dim in _inverse(place.order)]
-        mover.inside(node, (place.inner, *node.args[1:]), place.order, shape)
+    permutation = mover.permutation(node.args[0])
+    if permutation is not None:
+        shape = [node.meta["val"].shape[dim] for dim in _inverse(permutation.order)]
+        mover.replace_by_inner_call(node, (permutation.inner, *node.args[1:]), permutation.order, shape)
 
 
 def _along(node: Node, position: int, order: Order) -> int:
@@ -204,41 +206,41 @@ def _along(node: Node, position: int, order: Order) -> int:
 
 
 def _concatenate(mover: _Mover, node: Node) -> None:
-    places = [mover.place(source) for source in list_arg(node)]
-    orders = {place.order if place is not None else None for place in places}
+    permutations = [mover.permutation(source) for source in list_arg(node)]
+    orders = {permutation.order if permutation is not None else None for permutation in permutations}
     if len(orders) != 1:
         return
     (order,) = orders
     if order is None:
         return
     shape = [node.meta["val"].shape[dim] for dim in _inverse(order)]
-    inner = [place.inner for place in places if place is not None]
-    mover.inside(node, (inner, _along(node, 1, order)), order, shape)
+    inner = [permutation.inner for permutation in permutations if permutation is not None]
+    mover.replace_by_inner_call(node, (inner, _along(node, 1, order)), order, shape)
 
 
 def _slice_scatter(mover: _Mover, node: Node) -> None:
     """(input, part, dim, ...), with the same permutation of both tensors."""
-    whole, part = mover.place(node.args[0]), mover.place(node.args[1])
+    whole, part = mover.permutation(node.args[0]), mover.permutation(node.args[1])
     if whole is None or part is None or whole.order != part.order:
         return
     order, val = whole.order, node.meta["val"]
     args = (whole.inner, part.inner, _along(node, 2, order), *node.args[3:])
-    mover.inside(node, args, order, [val.shape[dim] for dim in _inverse(order)])
+    mover.replace_by_inner_call(node, args, order, [val.shape[dim] for dim in _inverse(order)])
 
 
 def _reduce(mover: _Mover, node: Node) -> None:
-    place = mover.place(node.args[0])
+    permutation = mover.permutation(node.args[0])
     dims = node.args[1] if len(node.args) > 1 else None
-    if place is None or not dims or not isinstance(dims, (list, tuple)):
+    if permutation is None or not dims or not isinstance(dims, (list, tuple)):
         return
-    order = place.order
-    gone = {dim % len(order) for dim in dims}
-    inner_dims = sorted(order[dim] for dim in gone)
+    order = permutation.order
+    removed = {dim % len(order) for dim in dims}
+    inner_dims = sorted(order[dim] for dim in removed)
     keep = bool(node.args[2]) if len(node.args) > 2 else bool(node.kwargs.get("keepdim", False))
-    left = order if keep else _renumbered([order[dim] for dim in range(len(order)) if dim not in gone])
+    kept = order if keep else _renumbered([order[dim] for dim in range(len(order)) if dim not in removed])
     val = node.meta["val"]
-    args = (place.inner, inner_dims, *node.args[2:])
-    mover.inside(node, args, left, [val.shape[dim] for dim in _inverse(left)])
+    args = (permutation.inner, inner_dims, *node.args[2:])
+    mover.replace_by_inner_call(node, args, kept, [val.shape[dim] for dim in _inverse(kept)])
 
 
 def _renumbered(dims: Sequence[int]) -> Order:
@@ -248,70 +250,74 @@ def _renumbered(dims: Sequence[int]) -> Order:
 
 def _one_dim(mover: _Mover, node: Node) -> None:
     """(input, dim, ...) with a result of the same rank."""
-    place = mover.place(node.args[0])
-    if place is None:
+    permutation = mover.permutation(node.args[0])
+    if permutation is None:
         return
     val = node.meta["val"]
-    args = (place.inner, _along(node, 1, place.order), *node.args[2:])
-    mover.inside(node, args, place.order, [val.shape[dim] for dim in _inverse(place.order)])
+    args = (permutation.inner, _along(node, 1, permutation.order), *node.args[2:])
+    mover.replace_by_inner_call(
+        node, args, permutation.order, [val.shape[dim] for dim in _inverse(permutation.order)]
+    )
 
 
 def _select(mover: _Mover, node: Node) -> None:
     """(input, dim, index): removes the dimension."""
-    place = mover.place(node.args[0])
-    if place is None:
+    permutation = mover.permutation(node.args[0])
+    if permutation is None:
         return
-    gone = _along(node, 1, place.order)
-    left = _renumbered([dim for dim in place.order if dim != gone])
-    shape = [node.meta["val"].shape[dim] for dim in _inverse(left)]
-    mover.inside(node, (place.inner, gone, *node.args[2:]), left, shape)
+    removed = _along(node, 1, permutation.order)
+    kept = _renumbered([dim for dim in permutation.order if dim != removed])
+    shape = [node.meta["val"].shape[dim] for dim in _inverse(kept)]
+    mover.replace_by_inner_call(node, (permutation.inner, removed, *node.args[2:]), kept, shape)
 
 
 def _arg_reduce(mover: _Mover, node: Node) -> None:
     """(input, dim, keepdim): the index of an element along one dimension."""
-    place = mover.place(node.args[0])
-    if place is None or len(node.args) < 2 or node.args[1] is None:
+    permutation = mover.permutation(node.args[0])
+    if permutation is None or len(node.args) < 2 or node.args[1] is None:
         return
-    gone, keep = _along(node, 1, place.order), len(node.args) > 2 and bool(node.args[2])
-    left = place.order if keep else _renumbered([dim for dim in place.order if dim != gone])
-    shape = [node.meta["val"].shape[dim] for dim in _inverse(left)]
-    mover.inside(node, (place.inner, gone, *node.args[2:]), left, shape)
+    removed, keep = _along(node, 1, permutation.order), len(node.args) > 2 and bool(node.args[2])
+    kept = permutation.order if keep else _renumbered([dim for dim in permutation.order if dim != removed])
+    shape = [node.meta["val"].shape[dim] for dim in _inverse(kept)]
+    mover.replace_by_inner_call(node, (permutation.inner, removed, *node.args[2:]), kept, shape)
 
 
 def _split(mover: _Mover, node: Node) -> None:
     """(input, sizes, dim), with a list of results."""
-    place = mover.place(node.args[0])
-    if place is None:
+    permutation = mover.permutation(node.args[0])
+    if permutation is None:
         return
-    order = place.order
-    args = (place.inner, node.args[1], _along(node, 2, order))
+    order = permutation.order
+    args = (permutation.inner, node.args[1], _along(node, 2, order))
     val = [permuted(part, _inverse(order)) for part in node.meta["val"]]
     inner = call(node, node.target, args, val=val, like=node)
     for part in list(node.users):
         index = int_arg(part, 1)
-        mover.outside(part, call(part, operator.getitem, (inner, index), val=val[index], like=part), order)
+        mover.replace_by_permutation(
+            part, call(part, operator.getitem, (inner, index), val=val[index], like=part), order
+        )
 
 
 def _pad(mover: _Mover, node: Node) -> None:
-    place = mover.place(node.args[0])
-    if place is None:
+    permutation = mover.permutation(node.args[0])
+    if permutation is None:
         return
-    rank = len(place.order)
+    rank = len(permutation.order)
     amounts = list_arg(node, 1)
     pairs: list[tuple[Any, Any]] = [(0, 0)] * rank
     for index in range(len(amounts) // 2):
         pairs[rank - 1 - index] = amounts[2 * index], amounts[2 * index + 1]
-    inverse = _inverse(place.order)
+    inverse = _inverse(permutation.order)
     inner = [pairs[dim] for dim in inverse]
     given = [number for pair in reversed(inner) for number in pair]
     shape = [node.meta["val"].shape[dim] for dim in inverse]
-    mover.inside(node, (place.inner, given, *node.args[2:]), place.order, shape)
+    mover.replace_by_inner_call(node, (permutation.inner, given, *node.args[2:]), permutation.order, shape)
 
 
 def _reshape(mover: _Mover, node: Node) -> None:
     """Supports reshapes that merge or divide dimensions which are also adjacent in the inner order."""
-    place = mover.place(node.args[0])
-    if place is None:
+    permutation = mover.permutation(node.args[0])
+    if permutation is None:
         return
     old, new = node_arg(node).meta["val"].shape, node.meta["val"].shape
     if not all(isinstance(size, int) for size in (*old, *new)) or math.prod(new) == 0:
@@ -320,10 +326,10 @@ def _reshape(mover: _Mover, node: Node) -> None:
     if groups is None:
         return
     inner_groups: list[tuple[int, list[int]]] = []  # (first inner dimension, new dimensions)
-    sizes = place.inner.meta["val"].shape
+    sizes = permutation.inner.meta["val"].shape
     sources = list(range(len(sizes)))
     for olds, news in groups:
-        dims = [place.order[dim] for dim in olds]
+        dims = [permutation.order[dim] for dim in olds]
         first, last = min(dims), max(dims)
         between = [dim for dim in range(first, last + 1) if sizes[dim] != 1]
         if between != sorted(dims):
@@ -331,7 +337,7 @@ def _reshape(mover: _Mover, node: Node) -> None:
         for dim, source in zip(between, dims, strict=True):
             sources[dim] = source
         inner_groups.append((first, news))
-    inner = place.inner
+    inner = permutation.inner
     if sources != sorted(sources):  # adjacent, but in another order, as in a channel shuffle
         inner = permute(inner, sources, node)
     inner_groups.sort()
@@ -342,7 +348,7 @@ def _reshape(mover: _Mover, node: Node) -> None:
     shape = [new[dim] for dim in sequence]
     val = node.meta["val"].new_empty(shape)
     inner = call(node, aten.view_copy.default, (inner, shape), val=val, like=node)
-    mover.outside(node, inner, order)
+    mover.replace_by_permutation(node, inner, order)
 
 
 def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:

@@ -42,7 +42,7 @@ _LAYERS = {
     aten.linear.default: 1, aten.mm.default: 1, aten.addmm.default: 2, aten.convolution.default: 1,
 }  # fmt: skip
 # Operators with results that depend on the bit representation of a dtype.
-_OF_BITS = frozenset(
+_BIT_DEPENDENT = frozenset(
     {aten.view_copy.dtype, aten.view.dtype, aten.nextafter.default, aten.hash_tensor.default}
 )
 
@@ -114,14 +114,14 @@ class _Widening:
     def __init__(self, program: ExportedProgram) -> None:
         self._program = program
         self._stored = constants(program)
-        self._given: dict[Node, torch.dtype] = {}  # node that is now float32 -> its original dtype
+        self._original_dtypes: dict[Node, torch.dtype] = {}  # node that is now float32 -> its original dtype
         self._casts: dict[tuple[Node, torch.dtype], Node] = {}
         self._wide: dict[Node, Node] = {}  # stored tensor -> its float32 copy
         self._states: set[str] = set()
         self._moves: set[Node] = set()
         self.count = 0
         for _, _, state in buffer_updates(program):
-            moves, readers = _moved(state)
+            moves, readers = _moves_and_readers(state)
             if readers and all(
                 ops.is_operator(one.target) and one.target.namespace == "cpu" for one in readers
             ):
@@ -135,7 +135,7 @@ class _Widening:
         spec = next(spec for spec in specs if getattr(spec.arg, "name", None) == state.name)
         tensor = self._program.state_dict.get(spec.target, self._program.constants.get(spec.target))
         if spec.target is not None and tensor is not None and tensor.dtype in NARROW:
-            self._given[state] = tensor.dtype
+            self._original_dtypes[state] = tensor.dtype
             self._states.add(spec.target)
             replace_constant(self._program, state, tensor.float())
 
@@ -160,7 +160,7 @@ class _Widening:
         node.args, node.kwargs = self._mapped(node, self._as_wide)
         val = node.meta.get("val")
         if isinstance(val, torch.Tensor) and val.dtype in NARROW:
-            self._given[node] = val.dtype
+            self._original_dtypes[node] = val.dtype
             self.count += 1
         if isinstance(val, (list, tuple)):
             node.meta["val"] = type(val)(map(_wide, val))
@@ -175,7 +175,11 @@ class _Widening:
             return isinstance(node.meta["val"], torch.Tensor) and _is_narrow(
                 given[0].meta["val"][node.args[1]]
             )
-        if not ops.is_operator(target) or target.namespace != "aten" or target in _OF_BITS | ops.ASSERTIONS:
+        if (
+            not ops.is_operator(target)
+            or target.namespace != "aten"
+            or target in _BIT_DEPENDENT | ops.ASSERTIONS
+        ):
             return True
         if target is aten.embedding.default and given[0] in self._stored:
             return True  # only the looked-up rows are widened
@@ -190,10 +194,12 @@ class _Widening:
         return torch.fx.node.map_aggregate(node.args, leaf), torch.fx.node.map_aggregate(node.kwargs, leaf)
 
     def _as_given(self, value: Node, user: Node) -> Node:
-        return self._cast(value, self._given[value], user) if value in self._given else value
+        return (
+            self._cast(value, self._original_dtypes[value], user) if value in self._original_dtypes else value
+        )
 
     def _as_wide(self, value: Node, user: Node) -> Node:
-        if not _is_narrow(value.meta.get("val")) or value in self._given:
+        if not _is_narrow(value.meta.get("val")) or value in self._original_dtypes:
             return value
         if value not in self._stored or _is_weight(value, user):
             return self._cast(value, torch.float32, user)
@@ -210,7 +216,7 @@ class _Widening:
         return self._casts[value, dtype]
 
 
-def _moved(state: Node) -> tuple[set[Node], set[Node]]:
+def _moves_and_readers(state: Node) -> tuple[set[Node], set[Node]]:
     """Returns the calls that move a state's elements, and the calls that read them."""
     moves, readers, left = set(), set(), [state]
     while left:

@@ -34,19 +34,21 @@ class _Norm(NamedTuple):
 def place_norms(program: ExportedProgram) -> ExportedProgram:
     """Replaces layer and RMS norms by cpu::layer_norm and cpu::rms_norm."""
     weights = Weights(program)
-    whole = sum(_place_whole(program, node) for node in calls(program, aten.native_layer_norm.default))
-    by_hand = 0
+    layer_norms = sum(
+        _place_layer_norm(program, node) for node in calls(program, aten.native_layer_norm.default)
+    )
+    decomposed = 0
     for node in calls(program, aten.rsqrt.default, aten.sqrt.default, aten.pow.Tensor_Scalar):
-        found = _by_hand(weights, node)
+        found = _decomposed(weights, node)
         if found is not None:
             _place(program, weights, found)
-            by_hand += 1
-    if whole or by_hand:
-        note(program, f"{whole} norms and {by_hand} decomposed norms became one operator each")
+            decomposed += 1
+    if layer_norms or decomposed:
+        note(program, f"{layer_norms} norms and {decomposed} decomposed norms became one operator each")
     return program
 
 
-def _place_whole(program: ExportedProgram, node: Node) -> bool:
+def _place_layer_norm(program: ExportedProgram, node: Node) -> bool:
     x, _, weight, bias, eps = node.args
     first = [user for user in node.users if user.target is operator.getitem and user.args[1] == 0]
     others = [user for user in node.users if user not in first and user.users]
@@ -93,7 +95,7 @@ def _constant_operand(
     return None, node
 
 
-def _by_hand(weights: Weights, root: Node) -> _Norm | None:
+def _decomposed(weights: Weights, root: Node) -> _Norm | None:
     """Matches x / sqrt(mean(x^2) + eps), with x centred or not."""
     inverse: bool = root.target is aten.rsqrt.default
     if root.target is aten.pow.Tensor_Scalar:

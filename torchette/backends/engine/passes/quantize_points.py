@@ -23,7 +23,7 @@ cpu = torch.ops.cpu
 MOVES = TURNS - {operator.getitem} | {aten.slice_copy.Tensor, aten.select_copy.int}
 
 
-def moves(node: object) -> TypeGuard[Node]:
+def is_move(node: object) -> TypeGuard[Node]:
     """Whether a node is a call that only moves the elements of its operand."""
     return (
         isinstance(node, Node)
@@ -36,60 +36,60 @@ def moves(node: object) -> TypeGuard[Node]:
 
 def lift_dequantize(program: ExportedProgram, node: Argument) -> None:
     """Moves a dequantize before the moves that lead to `node`, through moves and multiplications by factors."""
-    while moves(node) or (isinstance(node, Node) and node.target in (aten.mul.Tensor, aten.div.Tensor)):
+    while is_move(node) or (isinstance(node, Node) and node.target in (aten.mul.Tensor, aten.div.Tensor)):
         node = node.args[0]
-    while isinstance(node, Node) and node.target is cpu.dequantize.default and moves(node.args[0]):
+    while isinstance(node, Node) and node.target is cpu.dequantize.default and is_move(node.args[0]):
         node = _before_move(program, node)
 
 
 def lower_quantize(program: ExportedProgram, node: Node) -> None:
     """Moves a quantize behind the moves that follow it, if `node` has no other users."""
     while len(node.users) == 1 and (quantize := next(iter(node.users))).target is cpu.quantize.default:
-        if len(quantize.users) != 1 or not moves(move := next(iter(quantize.users))):
+        if len(quantize.users) != 1 or not is_move(move := next(iter(quantize.users))):
             return
-        node = _moved(move, node)
-        replace(program, move, _again(quantize, node, move))
+        node = _repeat_move(move, node)
+        replace(program, move, _repeat_call(quantize, node, move))
         quantize.graph.erase_node(quantize)
 
 
 def settle_quantize(program: ExportedProgram) -> ExportedProgram:
     """Moves elements as integers if only moves precede a quantize or follow a dequantize."""
-    moved = sum(_sink(program, node) for node in list(calls(program, cpu.dequantize.default)))
+    moved = sum(_move_down(program, node) for node in list(calls(program, cpu.dequantize.default)))
     for node in reversed(list(calls(program, cpu.quantize.default))):
-        while moves(move := node_arg(node)) and len(move.users) == 1:
+        while is_move(move := node_arg(node)) and len(move.users) == 1:
             node = _before_move(program, node)
             moved += 1
     if moved:
-        note(program, f"{moved} calls that move elements move integers")
+        note(program, f"{moved} calls that only move elements process integers")
     return program
 
 
-def _sink(program: ExportedProgram, node: Node) -> int:
+def _move_down(program: ExportedProgram, node: Node) -> int:
     """Moves a dequantize behind its users if all of them are moves. Returns the number of moved calls."""
     users = list(node.users)
-    if not all(moves(user) for user in users):
+    if not all(is_move(user) for user in users):
         return 0
     moved = len(users)
     for user in users:
-        again = _again(node, _moved(user, node_arg(node)), user)
+        again = _repeat_call(node, _repeat_move(user, node_arg(node)), user)
         replace(program, user, again)
-        moved += _sink(program, again)
+        moved += _move_down(program, again)
     return moved
 
 
 def _before_move(program: ExportedProgram, node: Node) -> Node:
     """Applies the quantize or dequantize to the operand of the move instead of its result. Returns the new call."""
     move = node_arg(node)
-    again = _again(node, node_arg(move), node)
-    replace(program, node, _moved(move, again, before=node))
+    again = _repeat_call(node, node_arg(move), node)
+    replace(program, node, _repeat_move(move, again, before=node))
     return again
 
 
-def _again(node: Node, x: Node, before: Node) -> Node:
+def _repeat_call(node: Node, x: Node, before: Node) -> Node:
     val = x.meta["val"].to(node.meta["val"].dtype)
     return call(before, node.target, (x, *node.args[1:]), dict(node.kwargs), val=val, like=node)
 
 
-def _moved(move: Node, x: Node, before: Node | None = None) -> Node:
+def _repeat_move(move: Node, x: Node, before: Node | None = None) -> Node:
     val = move.meta["val"].to(x.meta["val"].dtype)
     return call(before or move, move.target, (x, *move.args[1:]), dict(move.kwargs), val=val, like=move)

@@ -39,7 +39,7 @@ def place_recurrent(program: ExportedProgram) -> ExportedProgram:
     """
     weights, mode, count = Weights(program), fake_mode(program), 0
     for node in calls(program, *_GATES):
-        if not _is_taken(weights, node):
+        if not _is_supported(weights, node):
             continue
         emit = Emit(mode, lambda target, args, val: call(node, target, args, val=val, like=node))  # noqa: B023
         results = write_layers(emit, node, node_arg(node), _direction(weights, node))
@@ -50,7 +50,7 @@ def place_recurrent(program: ExportedProgram) -> ExportedProgram:
     return program
 
 
-def _is_taken(weights: Weights, node: Node) -> bool:
+def _is_supported(weights: Weights, node: Node) -> bool:
     if ops.argument(node, "train") and ops.argument(node, "dropout"):
         return False
     dtype = node_arg(node).meta["val"].dtype
@@ -84,14 +84,14 @@ def _direction(weights: Weights, node: Node) -> Any:
         biases = [bias(*both)] if gates == 4 else [bias(one) for one in both]
         target = cpu.lstm.default if gates == 4 else cpu.gru.default
         dtype = x.meta["val"].dtype
-        x, *start = (_as(emit, value, torch.float32) for value in (x, *start))
+        x, *start = (_cast(emit, value, torch.float32) for value in (x, *start))
         layers = emit(target, x, *start, *matrices, *biases, backwards, batch_first)
         results = (emit(operator.getitem, layers, index) for index in range(len(start) + 1))
-        output, *final = (_as(emit, value, dtype) for value in results)
+        output, *final = (_cast(emit, value, dtype) for value in results)
         return [*final, output]
 
     return direction
 
 
-def _as(emit: Emit, value: Node, dtype: torch.dtype) -> Node:
+def _cast(emit: Emit, value: Node, dtype: torch.dtype) -> Node:
     return value if value.meta["val"].dtype is dtype else emit(aten.to.dtype, value, dtype)

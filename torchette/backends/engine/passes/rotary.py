@@ -36,10 +36,10 @@ def _placed(node: Node) -> Node | None:
         return None
     if left.target is not aten.mul.Tensor or right.target is not aten.mul.Tensor:
         return None
-    for straight, turned in ((left, right), (right, left)):
-        for x, cos in (straight.args, straight.args[::-1]):
-            for half, sin in (turned.args, turned.args[::-1]):
-                if isinstance(x, Node) and _is_half_turned(half, x):
+    for direct, rotated in ((left, right), (right, left)):
+        for x, cos in (direct.args, direct.args[::-1]):
+            for half, sin in (rotated.args, rotated.args[::-1]):
+                if isinstance(x, Node) and _is_rotated_half(half, x):
                     return _rotary(node, x, cos, sin)
     return None
 
@@ -69,7 +69,7 @@ def _by_token(angle: object, value: torch.Tensor) -> list[Any] | None:
     return [shape[0], shape[1], shape[3]]
 
 
-def _is_half_turned(node: object, x: Node) -> bool:
+def _is_rotated_half(node: object, x: Node) -> bool:
     """Whether `node` is cat(-x2, x1) of the two halves of the last dimension of x."""
     if not isinstance(node, Node) or node.target is not aten.cat.default:
         return False

@@ -54,7 +54,7 @@ def split_linears(program: ExportedProgram) -> ExportedProgram:
             replace(program, part, layer)
         count += 1
     if count:
-        note(program, f"{count} linear layers became one for each part that is read")
+        note(program, f"{count} linear layers were split into one for each part that is read")
     return program
 
 
@@ -89,8 +89,8 @@ def _parts(node: Node) -> list[_Part]:
                 return []
             ends_of = list(itertools.accumulate(given[0], initial=0))
             for result in user.users:
-                place = int_arg(result, 1)
-                parts.append(_Part(ends_of[place] * step, ends_of[place + 1] * step, result))
+                index = int_arg(result, 1)
+                parts.append(_Part(ends_of[index] * step, ends_of[index + 1] * step, result))
             continue
         if user.target is aten.select_copy.int:
             if given[0] % source.meta["val"].dim() != dim:

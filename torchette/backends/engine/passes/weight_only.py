@@ -22,21 +22,21 @@ from torchette.exir.passes.fold_constants import evaluate
 from torchette.exir.passes.remove_dead_code import remove_dead_code
 
 aten = torch.ops.aten
-_WHOLE = (torch.int8, torch.uint8)
+_INTEGERS = (torch.int8, torch.uint8)
 
 
-class Scaled(NamedTuple):
+class QuantizedMatrix(NamedTuple):
     """A matrix [N, K] of integers, with scales and zero points for groups of inputs, float32 [N, groups]."""
 
-    whole: torch.Tensor
+    values: torch.Tensor
     scales: torch.Tensor
     zeros: torch.Tensor | None = None
 
 
-class Packed(NamedTuple):
+class PackedMatrix(NamedTuple):
     """A quantized matrix in the layout of the engine's operators."""
 
-    whole: Node
+    values: Node
     scales: Node
     outputs: int
     group: int  # inputs that share a scale
@@ -45,7 +45,7 @@ class Packed(NamedTuple):
 def place_weight_only(program: ExportedProgram) -> ExportedProgram:
     """Keeps the integers of matrix multiplications and embedding tables with quantized weights."""
     weights, stored = Weights(program), dict(constants(program))
-    packed: dict[Node, Packed | None] = {}
+    packed: dict[Node, PackedMatrix | None] = {}
     count = 0
     for node in calls(program, aten.linear.default, aten.mm.default, aten.addmm.default):
         x, weight, bias = operands(node)
@@ -62,7 +62,7 @@ def place_weight_only(program: ExportedProgram) -> ExportedProgram:
                 node, weights.why_not(bias, "bias") or "its bias does not have one element for each output"
             )
             continue
-        args = (x, found.whole, found.scales, bias, found.outputs)
+        args = (x, found.values, found.scales, bias, found.outputs)
         placed = call(node, torch.ops.cpu.weight_only_linear.default, args, val=node.meta["val"], like=node)
         replace(program, node, placed)
         count += 1
@@ -97,21 +97,21 @@ def _place_tables(program: ExportedProgram, weights: Weights, stored: dict[Node,
     return count
 
 
-def _packed_table(weights: Weights, found: Scaled | None, table: Node) -> tuple[Any, ...] | None:
+def _packed_table(weights: Weights, found: QuantizedMatrix | None, table: Node) -> tuple[Any, ...] | None:
     """Returns the table in the narrowest format that fits, its scales, its zero points or None, and the bits per
     value.
     """
     if found is None:
         return None
-    whole, scales, zeros = found
+    values, scales, zeros = found
     fits = (
         b
         for b in (2, 4)
-        if whole.min() >= -(1 << b - 1) and whole.max() < 1 << b - 1 and whole.shape[1] % (8 // b) == 0
+        if values.min() >= -(1 << b - 1) and values.max() < 1 << b - 1 and values.shape[1] % (8 // b) == 0
     )
     bits = next(fits, 8)
     return (
-        weights.add(f"{table.name}_whole", pack_rows(whole, bits), table),
+        weights.add(f"{table.name}_whole", pack_rows(values, bits), table),
         weights.add(f"{table.name}_scales", scales, table),
         None if zeros is None else weights.add(f"{table.name}_zeros", zeros, table),
         bits,
@@ -120,7 +120,7 @@ def _packed_table(weights: Weights, found: Scaled | None, table: Node) -> tuple[
 
 def packed_weight(
     weights: Weights, stored: dict[Node, torch.Tensor], node: Node, weight: Node
-) -> Packed | None:
+) -> PackedMatrix | None:
     """Returns the packed weight of a matrix multiplication if it is computed from stored integers, otherwise None."""
     found = _scaled(stored, weight, node.target is not aten.linear.default)
     if found is None or found.zeros is not None:
@@ -131,31 +131,31 @@ def packed_weight(
     return packed
 
 
-def pack(weights: Weights, like: Node, matrix: Scaled) -> Packed | None:
+def pack(weights: Weights, like: Node, matrix: QuantizedMatrix) -> PackedMatrix | None:
     """Packs and stores a matrix. Returns None if the group size is not a multiple of 4."""
-    whole, scales, _ = matrix
-    outputs, inputs = whole.shape
+    values, scales, _ = matrix
+    outputs, inputs = values.shape
     size = inputs // scales.shape[1]
-    nibbles = whole.min() >= -8 and whole.max() <= 7 and (scales.shape[1] == 1 or size % OCTET == 0)
+    nibbles = values.min() >= -8 and values.max() <= 7 and (scales.shape[1] == 1 or size % OCTET == 0)
     if not nibbles and scales.shape[1] > 1 and size % QUAD != 0:
         return None
-    return Packed(
-        weights.add(f"{like.name}_whole", (pack_nibbles if nibbles else pack_quads)(whole), like),
+    return PackedMatrix(
+        weights.add(f"{like.name}_whole", (pack_nibbles if nibbles else pack_quads)(values), like),
         weights.add(f"{like.name}_scales", pack_linear(scales), like),
         outputs,
         size,
     )
 
 
-def _scaled(stored: dict[Node, torch.Tensor], weight: Node, transposed: bool) -> Scaled | None:
-    """Returns the integers, scales and zero points that reproduce a matrix as (whole - zero) scale, bit for bit, or
+def _scaled(stored: dict[Node, torch.Tensor], weight: Node, transposed: bool) -> QuantizedMatrix | None:
+    """Returns the integers, scales and zero points that reproduce a matrix as (values - zero) scale, bit for bit, or
     None.
     """
     roots = _roots(stored, weight)
     if roots is None or weight.meta["val"].dim() != 2 or weight.meta["val"].dtype != torch.float32:
         return None
     elements = weight.meta["val"].numel()
-    tables = [t for t in roots if t.dtype in _WHOLE and t.numel() == elements > 0]
+    tables = [t for t in roots if t.dtype in _INTEGERS and t.numel() == elements > 0]
     if len(tables) != 1:
         return None
     matrix = evaluate(weight, dict(stored))
@@ -166,22 +166,22 @@ def _scaled(stored: dict[Node, torch.Tensor], weight: Node, transposed: bool) ->
     # The stored table has the layout of the matrix or, after a pass transposed the matrix, that of its transpose.
     layouts = [table.reshape(outputs, inputs), *([table.reshape(inputs, outputs).t()] if transposed else [])]
     floats = [t.detach() for t in others if t.is_floating_point()]
-    for whole, scale in itertools.product(layouts, floats or [torch.ones(outputs)]):
+    for values, scale in itertools.product(layouts, floats or [torch.ones(outputs)]):
         if scale.numel() == 1:
             scale = scale.reshape(1).expand(outputs)
         groups = scale.numel() // outputs
         if groups * outputs != scale.numel() or groups == 0 or inputs % groups != 0:
             continue
-        factors, grouped = scale.reshape(outputs, groups).float(), whole.reshape(outputs, groups, -1)
+        factors, grouped = scale.reshape(outputs, groups).float(), values.reshape(outputs, groups, -1)
         zeros = [t.detach() for t in others if t.numel() == outputs * groups and t is not scale]
         for zero in [torch.zeros(outputs, groups), *(t.reshape(outputs, groups).float() for t in zeros)]:
-            above = grouped.float() - zero.unsqueeze(2)
-            if not torch.equal((above * factors.unsqueeze(2)).view(outputs, inputs), matrix):
+            centred = grouped.float() - zero.unsqueeze(2)
+            if not torch.equal((centred * factors.unsqueeze(2)).view(outputs, inputs), matrix):
                 continue
             # Subtract the zero point from the integers if the differences fit into 8 bits.
-            if above.min() >= -128 and above.max() <= 127 and torch.equal(above, above.round()):
-                return Scaled(above.view(outputs, inputs).to(torch.int8), factors)
-            return Scaled(whole, factors, zero)
+            if centred.min() >= -128 and centred.max() <= 127 and torch.equal(centred, centred.round()):
+                return QuantizedMatrix(centred.view(outputs, inputs).to(torch.int8), factors)
+            return QuantizedMatrix(values, factors, zero)
     return None
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a linear layer with dequantized weights. Out: the layer of the runtime that reads the integers, or None.
-"""`whole_linear`: linear layers with 8- and 4-bit weights."""
+"""`weight_only_linear`: linear layers with 8- and 4-bit weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchette.exir.arguments import ints_arg, node_arg
 
 
 @dataclass
-class WholeLinear:
+class WeightOnlyLinear:
     """A linear layer with integer weights.
 
     Attributes:
@@ -31,7 +31,7 @@ class WholeLinear:
     group: int
 
 
-def whole_linear(node: Node, stored: Mapping[Node, torch.Tensor]) -> WholeLinear | None:
+def weight_only_linear(node: Node, stored: Mapping[Node, torch.Tensor]) -> WeightOnlyLinear | None:
     """Returns the layer of a node, or None if the node is not a linear layer with supported quantized weights."""
     layer = name_of(node.target) if node.op == "call_function" else ""
     if layer not in ("aten.linear.default", "aten.mm.default") or not isinstance(
@@ -40,12 +40,12 @@ def whole_linear(node: Node, stored: Mapping[Node, torch.Tensor]) -> WholeLinear
         return None
     kind, args = name_of(weight.target), weight.args
     if layer == "aten.mm.default":  # torchao's form, which multiplies by the scales afterwards
-        numbers = stored.get(node_arg(weight)) if kind == "aten._to_copy.default" else None
-        if numbers is None or numbers.dtype is not torch.int8:
+        values = stored.get(node_arg(weight)) if kind == "aten._to_copy.default" else None
+        if values is None or values.dtype is not torch.int8:
             return None
-        depth, columns = numbers.shape
+        depth, columns = values.shape
         ones = torch.ones(columns)
-        return WholeLinear("aten._weight_int8pack_mm.default", numbers.t().contiguous(), ones, depth)
+        return WeightOnlyLinear("aten._weight_int8pack_mm.default", values.t().contiguous(), ones, depth)
     if kind == "torchao.dequantize_affine.default":
         block, (scale, zero) = ints_arg(weight, 1), args[2:4]
         low, high = (args[5], args[6]) if len(args) > 6 else (-128, 127)
@@ -54,11 +54,11 @@ def whole_linear(node: Node, stored: Mapping[Node, torch.Tensor]) -> WholeLinear
         block = [1, -1]
     else:
         return None
-    numbers, scales = stored.get(node_arg(weight)), stored.get(scale) if isinstance(scale, Node) else None
+    values, scales = stored.get(node_arg(weight)), stored.get(scale) if isinstance(scale, Node) else None
     zeros = stored.get(zero) if isinstance(zero, Node) else torch.zeros(()) if zero is None else None
-    if numbers is None or scales is None or zeros is None or numbers.dtype is not torch.int8 or block[0] != 1:
+    if values is None or scales is None or zeros is None or values.dtype is not torch.int8 or block[0] != 1:
         return None
-    columns, depth = numbers.shape
+    columns, depth = values.shape
     group = depth if block[1] == -1 else block[1]
     if zeros.any() or depth % group or scales.numel() != columns * depth // group:
         return None
@@ -70,9 +70,9 @@ def whole_linear(node: Node, stored: Mapping[Node, torch.Tensor]) -> WholeLinear
         and high <= 7
         and depth % 2 == 0
     ):
-        nibbles = (numbers + 8).to(torch.uint8)
-        return WholeLinear(
+        nibbles = (values + 8).to(torch.uint8)
+        return WeightOnlyLinear(
             "et_vk.linear_q4gsw.default", nibbles[:, ::2] | nibbles[:, 1::2] << 4, scales, group
         )
     one = scales[0] if len(scales) == 1 else scales
-    return WholeLinear("aten._weight_int8pack_mm.default", numbers, one, group)
+    return WeightOnlyLinear("aten._weight_int8pack_mm.default", values, one, group)
