@@ -59,6 +59,6 @@ def test_given_state() -> None:
 def test_what_stays(module: nn.Module) -> None:
     program = place_recurrent(capture(module, (STEPS,), None, None, "forward"))
     assert not [node for node in calls(program) if str(node.target).startswith("cpu.")]
-    with pytest.warns(DelegationWarning, match="its weight is no stored constant"):
+    with pytest.warns(DelegationWarning, match="its weight is not a stored constant"):
         compiled = torchette.compile(module, (STEPS,), backend="cpu")
     torch.testing.assert_close(compiled(STEPS), module(STEPS))
