@@ -81,7 +81,7 @@ def test_the_edge_of_64_bits() -> None:
     for name, x in itertools.product(
         ("ceil", "round", "trunc", "sym_int"), (1e300, -1e300, math.nan, math.inf)
     ):
-        with pytest.raises(RuntimeError, match="64 bits"):
+        with pytest.raises(RuntimeError, match="int64"):
             call(f"{name}.Scalar", x)
 
 
@@ -205,7 +205,7 @@ def test_bits_of_numbers_and_truth_values(name: str) -> None:
     for numbers in (INTEGERS, [False, True]):
         for a, b in itertools.product(numbers, numbers):
             assert equal(call(f"{name}.Scalar", a, b), BITWISE[name](a, b)), (a, b)
-    with pytest.raises(RuntimeError, match="fraction"):
+    with pytest.raises(RuntimeError, match="bitwise"):
         call(f"{name}.Scalar", 1.5, 2)
 
 
@@ -223,7 +223,7 @@ def test_shifts() -> None:
         call("rshift.Scalar", -1, 200) == -1
         and call("rshift.Scalar", 1, 200) == call("lshift.Scalar", 1, 200) == 0
     )
-    with pytest.raises(RuntimeError, match="no less than 0"):
+    with pytest.raises(RuntimeError, match="at least 0"):
         call("lshift.Scalar", 1, -1)
 
 

@@ -192,10 +192,10 @@ def refused(name: str, message: str, like: list[torch.Tensor], *arguments: objec
 def test_bad_arguments_are_refused() -> None:
     x, q = torch.randn(3, 4), torch.zeros(3, 4, dtype=torch.int8)
     refused("quantize_per_tensor.out", "quant_max 200", [q], x, 0.1, 0, -128, 200, 1)
-    refused("quantize_per_tensor.out", "dtype says 0", [q], x, 0.1, 0, 0, 127, 0)
-    refused("quantize_per_tensor.out", "input is of type 1, not of floats", [q], q, 0.1, 0, -128, 127, 1)
+    refused("quantize_per_tensor.out", "dtype is 0", [q], x, 0.1, 0, 0, 127, 0)
+    refused("quantize_per_tensor.out", "input is of type 1, expected a floating type", [q], q, 0.1, 0, -128, 127, 1)
     wide = torch.zeros(3, 4, dtype=torch.uint16)
-    refused("quantize_per_tensor.out", "no quantized numbers are of type 27", [wide], x, 0.1, 0, 0, 127, 27)
+    refused("quantize_per_tensor.out", "type 27 is not a quantized integer type", [wide], x, 0.1, 0, 0, 127, 27)
     refused("quantize_per_channel.out", "2 scales", [q], x, torch.ones(2), torch.zeros(2), 0, -128, 127, 1)
     refused("dequantize_per_channel.out", "dimension", [x], q, torch.ones(3), None, 2, -128, 127, 1, None)
     refused("choose_qparams.Tensor_out", "0 elements", [torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.int64)],

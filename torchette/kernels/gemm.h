@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Matrix product of floats: C[m,n] = A[m,k] B[k,n] (+ bias), any strides of A and B, rows of C contiguous.
-// Convolutions bring their own way of fetching a panel of B.
+// Float GEMM: C[m,n] = A[m,k] B[k,n] (+ bias). A and B may have any strides; the rows of C are contiguous.
+// Convolutions supply their own function that fetches a panel of B.
 #pragma once
 
 #include "torchette/kernels/simd.h"
@@ -16,64 +16,62 @@ struct Matrix {
   ptrdiff_t col;
 };
 
-// One register tile: `rows` rows by `vectors` vectors of accumulators. The shapes use the machine's
-// registers.
+// Limits of a register tile of `rows` rows by `vectors` vectors of accumulators, chosen so that the
+// accumulators fill the vector registers.
 constexpr int kMaxRows = kVectorRegisters == 32 ? 14 : 6;
 constexpr int kMaxVectors = 3;
-/// Most rows of a tile that is `vectors` wide.
+/// Maximum number of rows of a tile that is `vectors` vectors wide.
 constexpr int max_rows(int vectors) { return vectors <= 2 ? kMaxRows : (kVectorRegisters == 32 ? 9 : 4); }
-/// Depth of a panel of B: deep enough that loading and storing C does not count, shallow enough for the L1/L2
-/// cache.
+/// Depth of a panel of B: large enough to amortize loading and storing C, small enough for the L1/L2 cache.
 constexpr size_t kMaxDepth = 384;
-/// So many products at most are added up one after the other: rounding errors grow with the root of a chain's
-/// length.
+/// Maximum number of products that are accumulated in sequence. Rounding error grows with the square root of
+/// this length.
 constexpr size_t kMaxChain = kMaxDepth / 2;
 constexpr size_t kPanelFloats = kMaxDepth * kMaxVectors * kLanes;
-/// Shallow panels are fetched several at a time, in so many floats: machines with short vectors have less
-/// memory and gain less.
+/// Shallow panels are fetched several at a time, up to this number of floats. Targets with short vectors have
+/// less memory and benefit less.
 constexpr size_t kMaxPanels = 8;
 constexpr size_t kShallowFloats = kLanes >= 8 ? kPanelFloats : kPanelFloats / 4;
-/// So few columns behind the last whole vector are summed up as dot products along the depth.
+/// Up to this number of columns after the last full vector are computed as dot products along the depth.
 constexpr size_t kMaxTail = kLanes / 3;
 
-/// Splits `total` into as few nearly equal parts of at most `most` as possible; gives the size of the next
-/// one.
+/// Splits `total` into the fewest nearly equal parts of at most `most` and returns the size of the next part.
 TORCHETTE_INLINE size_t next_part(size_t total, size_t most) {
   if (total <= most) return total;
   const size_t parts = (total + most - 1) / most;
   return (total + parts - 1) / parts;
 }
 
-/// `count` rounded up to whole vectors.
+/// Rounds `count` up to a multiple of kLanes.
 TORCHETTE_INLINE size_t whole_vectors(size_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
-/// Floats of the panels of B, for products of inner size `k` with up to `n` columns.
+/// Returns the number of floats in the panels of B for inner size `k` and at most `n` columns.
 size_t panel_floats(size_t n, size_t k);
 
-/// Scratch memory of matrix products, taken from the context on first need and shared by all products of a
-/// kernel, of which the first is the largest. It grows with them, at most to kPanelFloats and the columns
-/// behind, and kBlockRows x kMaxDepth where the left side is copied: 270 KB at 16 lanes, 94 KB at 4.
+/// Scratch memory for GEMMs, allocated from the context on first use and shared by all GEMMs of a kernel; the
+/// first GEMM must be the largest. Its size is at most kPanelFloats plus the tail columns, and
+/// kBlockRows x kMaxDepth if the left side is copied: 270 KB at 16 lanes, 94 KB at 4 lanes.
 class GemmScratch {
  public:
   explicit GemmScratch(Context& context) : context_(context) {}
-  /// panel_floats(n, k) floats, or null.
+  /// Returns panel_floats(n, k) floats, or null if the allocation fails.
   float* panels(size_t n, size_t k) {
     return panels_ != nullptr ? panels_ : panels_ = take(panel_floats(n, k));
   }
-  /// `count` floats, the same number each time, for the caller's own blocks; or null.
+  /// Returns `count` floats for the caller's own blocks, or null. Every call must pass the same count.
   float* blocks(size_t count) { return blocks_ != nullptr ? blocks_ : blocks_ = take(count); }
-  /// A block of the left side: up to kBlockRows of `m` rows, of the depth of a panel; or null.
+  /// Returns a block of the left side, or null: min(kBlockRows, m) rows of the depth of a panel.
   float* rows(size_t m, size_t k) {
     return rows_ != nullptr ? rows_
                             : rows_ = take((m < kBlockRows ? m : kBlockRows) * next_part(k, kMaxDepth));
   }
 
-  /// By lanes alone, as all scratch memory, so that what a machine of one width takes is known of all of
-  /// them.
+  /// Depends only on the number of lanes, like all scratch sizes, so that the scratch memory measured on one
+  /// machine is valid for all machines with the same vector width.
   static constexpr size_t kBlockRows = kLanes == 16 ? 112 : 48;
 
  private:
-  /// One float at least: a product of inner size 0 needs none, and null says that there is no memory.
+  /// Allocates at least one float: a GEMM with inner size 0 needs none, and null means out of memory.
   float* take(size_t count) {
     return static_cast<float*>(context_.allocate_temp((count > 0 ? count : 1) * sizeof(float)));
   }
@@ -85,34 +83,34 @@ class GemmScratch {
 };
 
 /// C[m,n] = bias + A[m,k] B[k,n]. `row_bias` (one per row) and `col_bias` (one per column) may be null.
-/// Error: MemoryAllocationFailed if scratch memory is needed but not available.
+/// Errors: MemoryAllocationFailed if scratch memory is needed but not available.
 Error gemm(GemmScratch& scratch, size_t m, size_t n, size_t k, Matrix a, Matrix b, float* c, ptrdiff_t c_row,
            const float* row_bias, const float* col_bias);
 
-/// Where panels of B come from. Extended by what the function needs.
+/// Source of the panels of B. Derived structs add the state that `fetch` needs.
 struct PanelSource {
-  /// Gives B[k0 .. k0 + depth, n0 .. n0 + columns] as rows of `width` floats (a multiple of kLanes; zeros
-  /// behind `columns`): writes them to `panel`, or points `from` at where they lie already. Returns how far
-  /// apart the rows are.
+  /// Fetches B[k0 .. k0 + depth, n0 .. n0 + columns] as rows of `width` floats, a multiple of kLanes, with
+  /// zeros after `columns`. Writes them to `panel`, or sets `from` to their existing location. Returns the
+  /// row stride.
   ptrdiff_t (*fetch)(const PanelSource& self, size_t k0, size_t depth, size_t n0, size_t columns,
                      size_t width, float* panel, const float*& from);
 };
 
-/// The left side and the result of a product whose right side is fetched.
+/// The left side and the result of a GEMM with a fetched right side.
 struct Product {
   size_t m, n, k;
-  const float* a;  // rows of contiguous floats, `a_row` apart
+  const float* a;  // contiguous rows with stride `a_row`
   ptrdiff_t a_row;
   float* c;
   ptrdiff_t c_row;
   const float* row_bias;  // one per row, or null
   const float* col_bias;  // one per column, or null
-  bool accumulate;        // start from what C holds instead of the biases
+  bool accumulate;        // start from C instead of the biases
 };
 
 /// C (+)= A B. `panels` has panel_floats(n, k) floats.
 void gemm_panels(const Product& product, const PanelSource& source, float* panels);
-/// C (+)= A B where B's rows are contiguous, `b_row` apart and near enough to be read in place.
+/// C (+)= A B for B with contiguous rows and a stride `b_row` small enough to read B in place.
 void gemm_of_rows(const Product& product, const float* b, ptrdiff_t b_row, float* panels);
 
 }  // namespace TORCHETTE_ISA

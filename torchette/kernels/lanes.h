@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Vectors as a type: several numbers of one kind, with the operators of one. GCC and Clang have it in the
-// language, and it becomes the machine's vectors; elsewhere it is a structure with loops, which gives the
-// same numbers, slower.
+// SIMD vector types: a fixed number of lanes of one element type, with the arithmetic operators of that type.
+// GCC and Clang provide vector extensions, which compile to the processor's vector registers. For other
+// compilers, the type is a struct with loops that computes the same values, but slower.
 #pragma once
 
 #include <utility>
@@ -13,10 +13,10 @@
 #endif
 
 #if TORCHETTE_GNU
-// Every function of vectors is inlined, so the calling convention that GCC tells of is never used.
+// Every function that passes a vector is inlined, so the ABI change that GCC warns about has no effect.
 #pragma GCC diagnostic ignored "-Wpsabi"
 #elif defined(__AVX__)
-#error "this compiler is not told of wider vectors: compile without AVX, or with clang-cl"
+#error "kernels need GCC or Clang for AVX: compile without AVX, or with clang-cl"
 #endif
 
 namespace torchette {
@@ -24,17 +24,18 @@ namespace TORCHETTE_ISA {
 
 #if TORCHETTE_GNU
 
-/// Names a type of so many numbers; comparisons of it give whole numbers of the same size, -1 or 0.
+/// Declares a vector type of `count` lanes. Comparisons return a vector of integers of the same size: -1 or
+/// 0.
 #define TORCHETTE_LANES(name, T, count) typedef T name __attribute__((vector_size((count) * sizeof(T))))
-/// The same where it lies among numbers in memory.
+/// The same type for unaligned memory that may alias elements of type T.
 #define TORCHETTE_LANES_IN_MEMORY(name, T, count) \
   typedef T name __attribute__((vector_size((count) * sizeof(T)), aligned(alignof(T)), may_alias))
-/// The numbers of a and, behind them, of b at these places.
+/// Selects lanes from the concatenation of a and b by index.
 #define TORCHETTE_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-/// a where the mask is set, else b: lane by lane, or of numbers.
+/// Selects a if the mask is set, otherwise b. The mask is a vector (selected per lane) or a boolean.
 #define TORCHETTE_SELECT(mask, a, b) ((mask) ? (a) : (b))
 
-/// Each number in another type.
+/// Converts each lane to the element type of To.
 template <typename To, typename From>
 TORCHETTE_INLINE To convert_lanes(From from) {
   return __builtin_convertvector(from, To);
@@ -69,7 +70,7 @@ struct Lanes {
   T lane[kCount];
 
   Lanes() = default;
-  /// The same number in all, as the operators of vectors take numbers.
+  /// Broadcasts a scalar to all lanes, as the operators of vector extensions do.
   template <typename Any, typename = decltype(static_cast<T>(std::declval<Any>()))>
   TORCHETTE_INLINE Lanes(Any number) {
     for (T& place : lane) place = static_cast<T>(number);
@@ -120,7 +121,7 @@ struct Lanes {
 
 template <typename To, typename From>
 TORCHETTE_INLINE To convert_lanes(const From& from) {
-  static_assert(To::kLanes == From::kLanes, "as many numbers");
+  static_assert(To::kLanes == From::kLanes, "To and From have different lane counts");
   To to;
   for (size_t i = 0; i < To::kLanes; ++i) to.lane[i] = static_cast<typename To::Number>(from.lane[i]);
   return to;

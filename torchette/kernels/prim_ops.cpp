@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators on numbers (symbolic sizes become these), on sizes, and the two that rearrange memory instead of
-// computing: a view that shares its source's bytes, and the step of a map that writes one slice of its
-// result.
+// Operators on scalars (which represent symbolic sizes at run time) and on sizes, and two operators that move
+// memory without computing: a view that shares the bytes of its source, and the operator that writes one
+// slice of the result of a map.
 #include <cmath>
 #include <cstring>
 
@@ -12,7 +12,7 @@ namespace TORCHETTE_ISA {
 
 static bool is_whole(const Scalar& a) { return !a.is_floating(); }
 
-// Sizes are small; sums that are not wrap around, as the peer's do.
+// Sizes are small. Larger values wrap around on overflow, as in ExecuTorch.
 static uint64_t bits(const Scalar& a) { return static_cast<uint64_t>(a.to_int()); }
 static Value whole(uint64_t value) { return Value(static_cast<int64_t>(value)); }
 
@@ -33,7 +33,7 @@ static Error truediv(Context&, const Scalar& a, const Scalar& b, Value& out) {
   out = Value(a.to_double() / b.to_double());
   return Error::Ok;
 }
-/// Quotient toward minus infinity and remainder of the divisor's sign, as in Python.
+/// Floor division and a remainder with the sign of the divisor, as in Python.
 static Error divide(const Scalar& a, const Scalar& b, Value& quotient, Value& remainder) {
   if (is_whole(a) && is_whole(b)) {
     const int64_t x = a.to_int(), y = b.to_int();
@@ -70,13 +70,14 @@ static Error neg(Context&, const Scalar& a, Value& out) {
   return Error::Ok;
 }
 
-/// -1, 0 or 1; 2 where one is NaN.
+/// Returns -1, 0 or 1; returns 2 if either value is NaN.
 static int compare(const Scalar& a, const Scalar& b) {
   if (is_whole(a) && is_whole(b)) return (a.to_int() > b.to_int()) - (a.to_int() < b.to_int());
   const double x = a.to_double(), y = b.to_double();
   return x != x || y != y ? 2 : (x > y) - (x < y);
 }
-/// With a text in the place of the result: an error with this text where the comparison does not hold.
+/// Stores the result of a comparison. For an assertion, which has a message instead of a result, returns an
+/// error with this message if the comparison is false.
 static Error decide(bool holds, const Scalar& a, const Scalar& b, const char* wanted, Verdict out) {
   if (out.slot != nullptr) {
     *out.slot = Value(holds);
@@ -84,7 +85,7 @@ static Error decide(bool holds, const Scalar& a, const Scalar& b, const char* wa
   }
   if (holds) return Error::Ok;
   const auto length = static_cast<int>(out.text.size());
-  if (a.is_bool())  // the text says it all
+  if (a.is_bool())  // the message suffices
     TORCHETTE_LOG(Error, "%.*s", length, out.text.data());
   else
     TORCHETTE_LOG(Error, "%.*s: %.15g is not %s%.15g", length, out.text.data(), a.to_double(), wanted,
@@ -127,7 +128,8 @@ static Error sym_float(Context&, const Scalar& a, Value& out) {
   out = Value(a.to_double());
   return Error::Ok;
 }
-/// Whole numbers to a power that is not negative stay whole, and wrap around as products do.
+/// Integers with a non-negative exponent yield an integer, which wraps around on overflow like
+/// multiplication.
 static Error power(Context&, const Scalar& a, const Scalar& b, Value& out) {
   if (!is_whole(a) || !is_whole(b) || b.to_int() < 0) {
     out = Value(std::pow(a.to_double(), b.to_double()));
@@ -139,10 +141,11 @@ static Error power(Context&, const Scalar& a, const Scalar& b, Value& out) {
   out = whole(result);
   return Error::Ok;
 }
-/// Of numbers, and of truth values, which stay such.
+/// Bitwise operators on integers, and on booleans, which return a boolean.
 #define TORCHETTE_BITWISE(name, sign)                                                                    \
   static Error name(Context&, const Scalar& a, const Scalar& b, Value& out) {                            \
-    TORCHETTE_CHECK(is_whole(a) && is_whole(b), InvalidArgument, "a fraction has no bits");              \
+    TORCHETTE_CHECK(is_whole(a) && is_whole(b), InvalidArgument,                                         \
+                    "bitwise operators require integers or booleans");                                   \
     out = a.is_bool() && b.is_bool() ? Value((bits(a) sign bits(b)) != 0) : whole(bits(a) sign bits(b)); \
     return Error::Ok;                                                                                    \
   }
@@ -152,7 +155,7 @@ TORCHETTE_BITWISE(bit_xor, ^)
 #undef TORCHETTE_BITWISE
 static Error shift(const Scalar& a, const Scalar& b, bool left, Value& out) {
   TORCHETTE_CHECK(is_whole(a) && is_whole(b) && b.to_int() >= 0, InvalidArgument,
-                  "whole numbers are shifted, by no less than 0");
+                  "a shift requires integers and a shift count of at least 0");
   const int64_t x = a.to_int(), by = b.to_int();
   if (left)
     out = whole(by > 63 ? 0 : bits(a) << by);
@@ -165,7 +168,7 @@ static Error rshift(Context&, const Scalar& a, const Scalar& b, Value& out) {
   return shift(a, b, false, out);
 }
 static Error sym_sqrt(Context&, const Scalar& a, Value& out) {
-  TORCHETTE_CHECK(a.to_double() >= 0, InvalidArgument, "%g has no square root", a.to_double());
+  TORCHETTE_CHECK(a.to_double() >= 0, InvalidArgument, "the square root of %g is not real", a.to_double());
   out = Value(std::sqrt(a.to_double()));
   return Error::Ok;
 }
@@ -175,10 +178,10 @@ static Error absolute(Context&, const Scalar& a, Value& out) {
                          : Value(a.to_int());
   return Error::Ok;
 }
-/// A fraction that has been made whole must fit the 64 bits.
+/// Converts a rounded float to int64. Errors: InvalidArgument if it is out of range.
 static Error to_whole(double value, Value& out) {
   TORCHETTE_CHECK(value >= -9223372036854775808.0 && value < 9223372036854775808.0, InvalidArgument,
-                  "%g is not a whole number of 64 bits", value);
+                  "%g is out of the range of int64", value);
   out = Value(static_cast<int64_t>(value));
   return Error::Ok;
 }
@@ -197,7 +200,7 @@ TORCHETTE_WHOLE(trunc, std::trunc)
 #undef TORCHETTE_WHOLE
 
 static Error sym_size(Context&, const Tensor& x, int64_t dim, Value& out) {
-  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self has no dimensions, and so no sizes");
+  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self is a 0-d tensor, which has no sizes");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   out = Value(static_cast<int64_t>(x.sizes()[static_cast<size_t>(dim)]));
   return Error::Ok;
@@ -207,17 +210,17 @@ static Error sym_numel(Context&, const Tensor& x, Value& out) {
   return Error::Ok;
 }
 static Error sym_stride(Context&, const Tensor& x, int64_t dim, Value& out) {
-  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self has no dimensions, and so no strides");
+  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self is a 0-d tensor, which has no strides");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   out = Value(static_cast<int64_t>(x.strides()[static_cast<size_t>(dim)]));
   return Error::Ok;
 }
-/// Every tensor begins where its memory does.
+/// Tensors always begin at the start of their storage.
 static Error sym_storage_offset(Context&, const Tensor&, Value& out) {
   out = Value(int64_t{0});
   return Error::Ok;
 }
-/// Formats are torch's numbers: 0 row-major, 2 channels innermost, 3 the same of volumes.
+/// `format` is torch's memory format: 0 contiguous, 2 channels_last, 3 channels_last_3d.
 static Error sym_is_contiguous(Context&, const Tensor& x, int64_t format, Value& out) {
   if (format != 2 && format != 3) {
     out = Value(is_contiguous(x));
@@ -225,7 +228,7 @@ static Error sym_is_contiguous(Context&, const Tensor& x, int64_t format, Value&
   }
   bool found = x.dim() == (format == 2 ? 4 : 5);
   int64_t step = 1;
-  // Of N C D H W, the channels lie innermost and then the others from the last.
+  // In channels-last order of N C D H W, C has stride 1, followed by the other dimensions from the last.
   for (ptrdiff_t i = 0; found && i < x.dim(); ++i) {
     const auto d = static_cast<size_t>(i == 0 ? 1 : i == x.dim() - 1 ? 0 : x.dim() - i);
     found = x.sizes()[d] == 1 || x.strides()[d] == step;
@@ -235,7 +238,7 @@ static Error sym_is_contiguous(Context&, const Tensor& x, int64_t format, Value&
   return Error::Ok;
 }
 static Error local_scalar_dense(Context&, const Tensor& x, Value& out) {
-  TORCHETTE_CHECK(x.numel() == 1, InvalidArgument, "self has %d elements, which are not a number",
+  TORCHETTE_CHECK(x.numel() == 1, InvalidArgument, "self has %d elements, expected 1",
                   static_cast<int>(x.numel()));
   switch (x.scalar_type()) {
     case ScalarType::Byte:
@@ -275,13 +278,13 @@ static Error local_scalar_dense(Context&, const Tensor& x, Value& out) {
       out = Value(*x.const_data_ptr<uint8_t>() != 0);
       return Error::Ok;
     default:
-      TORCHETTE_LOG(Error, "self has an element of type %d, which is not a number",
+      TORCHETTE_LOG(Error, "self is of type %d, which cannot become a scalar",
                     static_cast<int>(x.scalar_type()));
       return Error::InvalidType;
   }
 }
 
-/// `out` becomes a view of x's bytes; if it has its own memory, the bytes are copied there.
+/// Makes `out` a view of the bytes of x. If `out` has its own memory, copies the bytes to it.
 static Error et_view(Context&, const Tensor& x, Span<const int64_t> wanted, Tensor& out) {
   TORCHETTE_TRY(same_type(x, out, "the view and its tensor"));
   TORCHETTE_CHECK(wanted.size() <= kMaxDim, InvalidArgument, "a view has more than 16 dimensions");
@@ -290,28 +293,28 @@ static Error et_view(Context&, const Tensor& x, Span<const int64_t> wanted, Tens
   size_t open = kMaxDim;
   for (size_t d = 0; d < wanted.size(); ++d) {
     TORCHETTE_CHECK((wanted[d] >= 0 && wanted[d] <= INT32_MAX) || (wanted[d] == -1 && open == kMaxDim),
-                    InvalidArgument, "a view's sizes are not negative, but for one -1");
+                    InvalidArgument, "sizes of a view must be at least 0, except for a single -1");
     sizes[d] = static_cast<SizesType>(wanted[d]);
     if (wanted[d] == -1)
       open = d;
     else
       known *= wanted[d];
-    TORCHETTE_CHECK(known <= INT32_MAX, InvalidArgument, "a view is too large");
+    TORCHETTE_CHECK(known <= INT32_MAX, InvalidArgument, "a view has more than 2^31 - 1 elements");
   }
   if (open != kMaxDim) {
     TORCHETTE_CHECK(known > 0 && x.numel() % known == 0, InvalidArgument,
-                    "%d elements cannot be viewed in rows of %d", static_cast<int>(x.numel()),
+                    "%d elements cannot be viewed: not divisible by %d", static_cast<int>(x.numel()),
                     static_cast<int>(known));
     sizes[open] = static_cast<SizesType>(x.numel() / known);
     known *= sizes[open];
   }
-  TORCHETTE_CHECK(known == x.numel(), InvalidArgument, "%d elements cannot be viewed as %d",
+  TORCHETTE_CHECK(known == x.numel(), InvalidArgument, "%d elements cannot be viewed as %d elements",
                   static_cast<int>(x.numel()), static_cast<int>(known));
   TORCHETTE_TRY(resize_tensor(out, {sizes, wanted.size()}));
   bool same_layout = same_dim_order(x, out);
   for (ptrdiff_t d = 0; same_layout && d < x.dim(); ++d) same_layout = x.size(d) == out.size(d);
   TORCHETTE_CHECK(same_layout || (is_contiguous(x) && is_contiguous(out)), NotSupported,
-                  "elements that are not in row-major order cannot be viewed");
+                  "a view of a tensor that is not in row-major order is not supported");
   if (out.const_data_ptr() == nullptr)
     out.unsafe_impl()->data = x.mutable_data_ptr();
   else if (out.const_data_ptr() != x.const_data_ptr() && x.numel() > 0)
@@ -319,20 +322,21 @@ static Error et_view(Context&, const Tensor& x, Span<const int64_t> wanted, Tens
   return Error::Ok;
 }
 
-/// `to` grows to index + 1 slices, if it may grow; that slice becomes `from`.
+/// Resizes `to` to index + 1 slices if its shape is dynamic, then copies `from` to slice `index`.
 static Error et_copy_index(Context&, Tensor& to, const Tensor& from, int64_t index) {
-  TORCHETTE_TRY(same_type(from, to, "the slice and its place"));
+  TORCHETTE_TRY(same_type(from, to, "the slice and the tensor"));
   TORCHETTE_CHECK(index >= 0 && index < INT32_MAX && to.dim() == from.dim() + 1, InvalidArgument,
-                  "slice %lld of %d dimensions cannot go into a tensor of %d", static_cast<long long>(index),
-                  static_cast<int>(from.dim()), static_cast<int>(to.dim()));
+                  "slice %lld with %d dimensions does not fit a tensor with %d dimensions",
+                  static_cast<long long>(index), static_cast<int>(from.dim()), static_cast<int>(to.dim()));
   SizesType sizes[kMaxDim];
   sizes[0] = static_cast<SizesType>(index + 1);
   for (size_t d = 0; d < static_cast<size_t>(from.dim()); ++d) {
-    TORCHETTE_CHECK(from.sizes()[d] == to.sizes()[d + 1], InvalidArgument, "a slice does not fit its place");
+    TORCHETTE_CHECK(from.sizes()[d] == to.sizes()[d + 1], InvalidArgument,
+                    "a slice differs from the tensor in size");
     sizes[d + 1] = from.sizes()[d];
   }
   if (to.shape_dynamism() == TensorShapeDynamism::STATIC)
-    TORCHETTE_CHECK(index < to.sizes()[0], InvalidArgument, "index %lld is beyond the size %lld",
+    TORCHETTE_CHECK(index < to.sizes()[0], InvalidArgument, "index %lld is out of range for size %lld",
                     static_cast<long long>(index), static_cast<long long>(to.sizes()[0]));
   else
     TORCHETTE_TRY(resize_tensor(to, {sizes, static_cast<size_t>(to.dim())}));

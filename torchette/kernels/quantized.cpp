@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// quantized_decomposed: quantize and dequantize by tensor, channel and token, choose_qparams, embeddings of
-// 8, 4 and 2 bits, add, products with whole numbers. Each step rounds as torch's reference does
-// (torch/ao/quantization/fx/_decomposed.py): in the type of the scales where they are a tensor with
-// dimensions, else in that of the floats.
+// quantized_decomposed operators: quantize and dequantize per tensor, channel and token, choose_qparams,
+// embeddings with 8-bit, 4-bit and 2-bit weights, add, and mixed-dtype matmuls. Each step rounds like torch's
+// reference (torch/ao/quantization/fx/_decomposed.py): in the dtype of the scales if they are a tensor with
+// dimensions, otherwise in the dtype of the floats.
 #include <cmath>
 
 #include "torchette/kernels/dense.h"
@@ -13,19 +13,20 @@ namespace TORCHETTE_ISA {
 
 namespace {
 
-// Elements of a line that is cut for threads, and elements that are worth a thread.
+// Number of elements of a line that a thread processes at a time, and the minimum number of elements for a
+// thread.
 constexpr size_t kBlock = 4096;
 constexpr size_t kLeastWork = size_t{1} << 15;
 
-/// The type of a kernel's argument that names a ScalarType.
+/// Checks that the `dtype` argument, a ScalarType, names the type of the tensor.
 Error check_type(const char* what, const Tensor& t, int64_t type) {
   TORCHETTE_CHECK(static_cast<int64_t>(t.scalar_type()) == type, InvalidType,
-                  "%s: a tensor is of type %d, dtype says %d", what, static_cast<int>(t.scalar_type()),
+                  "%s: a tensor is of type %d, but dtype is %d", what, static_cast<int>(t.scalar_type()),
                   static_cast<int>(type));
   return Error::Ok;
 }
 
-/// Whole numbers of 8, 16 or 32 bits that hold the range.
+/// Checks that the type is an 8-bit, 16-bit or 32-bit integer type with a range that includes [low, high].
 Error check_range(const char* what, ScalarType type, int64_t low, int64_t high) {
   int64_t least = 0, most = 0;
   switch (type) {
@@ -42,7 +43,7 @@ Error check_range(const char* what, ScalarType type, int64_t low, int64_t high) 
       least = INT32_MIN, most = INT32_MAX;
       break;
     default:
-      TORCHETTE_CHECK(false, InvalidType, "%s: no quantized numbers are of type %d", what,
+      TORCHETTE_CHECK(false, InvalidType, "%s: type %d is not a quantized integer type", what,
                       static_cast<int>(type));
   }
   TORCHETTE_CHECK(low >= least && high <= most && low <= high, InvalidArgument,
@@ -52,12 +53,12 @@ Error check_range(const char* what, ScalarType type, int64_t low, int64_t high) 
 }
 
 Error check_real(const char* what, const Tensor& t, const char* name) {
-  TORCHETTE_CHECK(is_floating(t.scalar_type()), InvalidType, "%s: %s is of type %d, not of floats", what,
-                  name, static_cast<int>(t.scalar_type()));
+  TORCHETTE_CHECK(is_floating(t.scalar_type()), InvalidType, "%s: %s is of type %d, expected a floating type",
+                  what, name, static_cast<int>(t.scalar_type()));
   return Error::Ok;
 }
 
-/// A number of `t`, which is real.
+/// Returns the element of the real tensor `t` at an index.
 double number_at(const Tensor& t, ptrdiff_t place) {
   double number;
   load_as(t.scalar_type(), kF64)(static_cast<const char*>(t.const_data_ptr()) + place * t.element_size(), 1,
@@ -65,16 +66,16 @@ double number_at(const Tensor& t, ptrdiff_t place) {
   return number;
 }
 
-/// The one number of a tensor of scales or zero points.
+/// Returns the only element of a scale or zero point tensor.
 Error one_number(const char* what, const Tensor& t, double& number) {
   TORCHETTE_CHECK(t.numel() == 1 && is_real(t.scalar_type()), InvalidArgument,
-                  "%s: scale or zero_point has %d numbers of type %d", what, static_cast<int>(t.numel()),
-                  static_cast<int>(t.scalar_type()));
+                  "%s: scale or zero_point has %d elements of type %d, expected 1", what,
+                  static_cast<int>(t.numel()), static_cast<int>(t.scalar_type()));
   number = number_at(t, 0);
   return Error::Ok;
 }
 
-/// A tensor cut into lines that have one scale each: line i is of scale i % count.
+/// A tensor as a sequence of lines. Line i uses scale i % count.
 struct Lines {
   size_t lines, count, length;
 
@@ -87,14 +88,14 @@ struct Lines {
   }
 };
 
-/// Scale and zero point of each line: numbers, or those of tensors.
+/// Scale and zero point of each line, either scalars or tensors.
 struct Numbers {
   double scale = 1, zero = 0;
   const Tensor* scales = nullptr;
   const Tensor* zeros = nullptr;
 };
 
-/// What is done to the numbers of a line.
+/// The operation that is applied to a line.
 struct Step {
   Convert load, store;
   ptrdiff_t from_size, to_size;
@@ -110,7 +111,7 @@ void quantize_line(const Step& step, const char* x, char* y, size_t n, T factor,
   for (size_t i = 0, c; i < n; i += c) {
     c = n - i < kChunk ? n - i : kChunk;
     step.load(x + static_cast<ptrdiff_t>(i) * step.from_size, 1, v, c);
-    // a product and a sum in one loop would be rounded once
+    // Separate loops, because a fused multiply-add would round only once.
     for (size_t j = 0; j < c; ++j) v[j] *= factor;
     if (step.zero_first)
       for (size_t j = 0; j < c; ++j) v[j] += zero;
@@ -122,7 +123,7 @@ void quantize_line(const Step& step, const char* x, char* y, size_t n, T factor,
   }
 }
 
-/// Rounds `n` numbers to a narrow type of floats.
+/// Rounds `n` values to the 16-bit float type.
 void narrow(const Step& step, float* v, size_t n) {
   if (step.to_narrow == nullptr) return;
   uint16_t narrow[kChunk];
@@ -158,7 +159,7 @@ void run_lines(Context& context, const Lines& of, const Step& step, const void* 
       const auto number = static_cast<ptrdiff_t>(line % of.count);
       const double zero = numbers.zeros != nullptr ? number_at(*numbers.zeros, number) : numbers.zero;
       double scale = numbers.scales != nullptr ? number_at(*numbers.scales, number) : numbers.scale;
-      // A tensor of scales is inverted in its own type, a number as a double.
+      // A tensor of scales is inverted in its own dtype, a scalar scale in double.
       if (kQuantize)
         scale = numbers.scales != nullptr && sizeof(T) == sizeof(float)
                     ? static_cast<double>(1.0f / static_cast<float>(scale))
@@ -173,7 +174,7 @@ void run_lines(Context& context, const Lines& of, const Step& step, const void* 
   });
 }
 
-/// The steps of all these operators. `wide` says that doubles are computed with.
+/// Common implementation of these operators. `wide` selects double arithmetic.
 template <bool kQuantize>
 Error run(Context& context, const Tensor& input, const Lines& lines, Step step, bool wide, bool rounds,
           const Tensor& out, const Numbers& numbers) {
@@ -221,7 +222,7 @@ Error dequantize_by_tensor(Context& context, const Tensor& input, double scale, 
                     {scale, zero});
 }
 
-/// Scales and zero points of lines: as many as there are of them.
+/// Checks that there is one scale, and one zero point if present, per line.
 Error check_scales(const char* what, const Lines& lines, const Tensor& scales,
                    const Optional<Tensor>& zero_points) {
   const auto fits = [&](const Tensor& t) {
@@ -230,7 +231,7 @@ Error check_scales(const char* what, const Lines& lines, const Tensor& scales,
   TORCHETTE_TRY(check_real(what, scales, "scales"));
   TORCHETTE_CHECK(
       fits(scales) && (!zero_points.has_value() || fits(*zero_points)), InvalidArgument,
-      "%s: %d scales and %d zero points where %d are needed", what, static_cast<int>(scales.numel()),
+      "%s: %d scales and %d zero points, expected %d of each", what, static_cast<int>(scales.numel()),
       static_cast<int>(zero_points.has_value() ? zero_points->numel() : -1), static_cast<int>(lines.count));
   return Error::Ok;
 }
@@ -250,8 +251,8 @@ Error quantize_lines(Context& context, const char* what, const Lines& lines, con
   return run<true>(context, input, lines, step, wide, false, out, {1, 0, &s, &z});
 }
 
-/// Differences are whole numbers that a double holds, so that a product is rounded once where it is made a
-/// float.
+/// The difference of quantized value and zero point is an integer that a double represents exactly, so the
+/// result is rounded once, in the conversion to float.
 Error dequantize_lines(Context& context, const char* what, const Lines& lines, const Tensor& input,
                        const Tensor& scales, const Optional<Tensor>& zero_points, const Tensor& out) {
   TORCHETTE_TRY(check_real(what, out, "out"));
@@ -317,7 +318,7 @@ Error dequantize_per_channel_out(Context& context, const Tensor& input, const Te
   return dequantize_lines(context, "dequantize_per_channel", lines, input, scales, zero_points, out);
 }
 
-/// Tokens are the rows along the last dimension.
+/// A token is a row along the last dimension.
 Error tokens_of(const char* what, const Tensor& input, Lines& lines) {
   TORCHETTE_CHECK(input.dim() > 0, InvalidArgument, "%s: input has no dimensions", what);
   size_t tokens = 1;
@@ -348,7 +349,7 @@ Error dequantize_per_token_out(Context& context, const Tensor& input, const Tens
   return dequantize_lines(context, "dequantize_per_token", lines, input, scales, zero_points, out);
 }
 
-/// As quantize(dequantize(a) + dequantize(b)).
+/// Computes quantize(dequantize(a) + dequantize(b)).
 Error add_out(Context& context, const Tensor& a, double a_scale, int64_t a_zero, int64_t a_low,
               int64_t a_high, const Tensor& b, double b_scale, int64_t b_zero, int64_t b_low, int64_t b_high,
               double out_scale, int64_t out_zero, int64_t low, int64_t high, Tensor& out) {
@@ -394,7 +395,7 @@ Error add_out(Context& context, const Tensor& a, double a_scale, int64_t a_zero,
   return to.finish();
 }
 
-/// Least and greatest of n floats and 0; not numbers go on.
+/// Minimum and maximum of n floats and 0. NaN propagates.
 void range_of(const float* x, size_t n, float& least, float& most) {
   least = most = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -443,7 +444,7 @@ Error choose_qparams_per_token_asymmetric_out(Context& context, const Tensor& in
   TORCHETTE_TRY(check_real(kName, input, "input"));
   Lines lines;
   TORCHETTE_TRY(tokens_of(kName, input, lines));
-  TORCHETTE_CHECK(lines.length > 0, InvalidArgument, "%s: tokens of no elements", kName);
+  TORCHETTE_CHECK(lines.length > 0, InvalidArgument, "%s: input has tokens of size 0", kName);
   SizesType sizes[kMaxDim];
   const auto rank = static_cast<size_t>(input.dim());
   for (size_t d = 0; d < rank; ++d) sizes[d] = d + 1 < rank ? input.sizes()[d] : 1;
@@ -462,18 +463,19 @@ Error choose_qparams_per_token_asymmetric_out(Context& context, const Tensor& in
     const float from_least = kLow + below, from_most = kHigh + above;
     const float zero = from_least + from_most > 0 ? kLow - below : kHigh - above;
     scales.data<double>()[i] = static_cast<double>(scale);
-    const double rounded = std::rint(clamped(zero, kLow, kHigh));  // or no number, which a cast must not see
+    const double rounded =
+        std::rint(clamped(zero, kLow, kHigh));  // may be NaN, which a cast must not receive
     store_as(kF64, ScalarType::Long)(&rounded, 1, zeros.data<int64_t>() + i, 1);
   }
   TORCHETTE_TRY(scales.finish());
   return zeros.finish();
 }
 
-// --- Products of floats with whole numbers ---
+// --- Mixed-dtype matrix multiplications ---
 
-/// input [m, k] times a weight of int8 and its scales: [k, n] with a scale for each row, or, `turned`, [n, k]
-/// with one or more for each row, which groups of neighbours share. Errors: zero points, which the reference
-/// does not know either.
+/// Multiplies input [m, k] by an int8 weight with scales. The weight is [k, n] with one scale per row or, if
+/// `turned`, [n, k] with one or more scales per row, each for a group of consecutive elements. Errors:
+/// NotSupported for zero points, which the reference does not support either.
 Error mixed(Context& context, const char* what, bool turned, const Tensor& input, const Tensor& weight,
             const Tensor& scales, const Optional<Tensor>& zero_points, const Tensor& out) {
   TORCHETTE_TRY(check_real(what, input, "input"));
@@ -533,8 +535,8 @@ Error mixed_linear_out(Context& context, const Tensor& input, const Tensor& weig
 
 // --- Embeddings ---
 
-/// `n` numbers of a row from number `at` on, one or several in a byte: the first of a byte in its highest
-/// bits for 4, in its lowest for 2.
+/// Unpacks `n` values of a row, starting at index `at`. A byte contains the first of its values in the
+/// highest bits if kBits is 4, in the lowest bits if kBits is 2.
 template <int kBits>
 void numbers_of(const uint8_t* row, size_t at, size_t n, float* v) {
   constexpr size_t kPerByte = 8 / kBits;
@@ -550,7 +552,7 @@ void numbers_of(const uint8_t* row, size_t at, size_t n, float* v) {
   for (; j < n; ++j) v[j] = number(row[(at + j) / kPerByte], (at + j) % kPerByte);
 }
 
-/// Rows of numbers of so many bits. Groups of a row have a scale each.
+/// Embedding with rows of `bits`-bit values. Each group of a row has its own scale.
 Error embedding(Context& context, unsigned bits, const Tensor& weight, const Tensor& scales,
                 const Optional<Tensor>& zero_points, const Tensor& indices, Tensor& out) {
   constexpr const char* what = "embedding of integers";
@@ -576,7 +578,7 @@ Error embedding(Context& context, unsigned bits, const Tensor& weight, const Ten
   TORCHETTE_CHECK(fits(scales) && groups > 0 && columns % groups == 0 &&
                       (!zero_points.has_value() ||
                        (fits(*zero_points) && zero_points->scalar_type() == scales.scalar_type())),
-                  InvalidArgument, "%s: %d scales and %d zero points for %d rows of %d numbers", what,
+                  InvalidArgument, "%s: %d scales and %d zero points do not fit %d rows of %d values", what,
                   static_cast<int>(scales.numel()),
                   static_cast<int>(zero_points.has_value() ? zero_points->numel() : -1),
                   static_cast<int>(rows), static_cast<int>(columns));
@@ -603,7 +605,8 @@ Error embedding(Context& context, unsigned bits, const Tensor& weight, const Ten
   for (size_t i = 0; i < static_cast<size_t>(indices.numel()); ++i) {
     const int64_t row = index.data<int64_t>()[i];
     TORCHETTE_CHECK(row >= 0 && static_cast<size_t>(row) < rows, InvalidArgument,
-                    "%s: index %lld for %d rows", what, static_cast<long long>(row), static_cast<int>(rows));
+                    "%s: index %lld is out of range for %d rows", what, static_cast<long long>(row),
+                    static_cast<int>(rows));
     const auto* packed = bytes.data<uint8_t>() + static_cast<size_t>(row) * (columns / per_byte);
     for (size_t at = 0, n; at < columns; at += n) {
       const size_t group = at / length, ends = (group + 1) * length;
@@ -643,8 +646,8 @@ Error embedding_dtype_out(Context& context, const Tensor& weight, const Tensor& 
 Error weight_only_embedding_out(Context& context, const Tensor& weight, const Tensor& scales,
                                 const Optional<Tensor>& zeros, int64_t bits, const Tensor& indices,
                                 Tensor& out) {
-  TORCHETTE_CHECK(bits == 8 || bits == 4 || bits == 2, InvalidArgument, "weight_only_embedding: %lld bits",
-                  static_cast<long long>(bits));
+  TORCHETTE_CHECK(bits == 8 || bits == 4 || bits == 2, InvalidArgument,
+                  "weight_only_embedding: bits is %lld, expected 8, 4 or 2", static_cast<long long>(bits));
   return embedding(context, static_cast<unsigned>(bits), weight, scales, zeros, indices, out);
 }
 

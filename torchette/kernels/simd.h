@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A vector of floats as wide as the instruction set that this file is compiled for (16, 8 or 4 lanes), made
-// of the compiler's vector extensions: kernels are written once and compiled per level.
+// Vec: a float vector of the register width of the instruction set for which this file is compiled (16, 8 or
+// 4 lanes). Kernels are written once with it and compiled once per instruction set level.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 #include "torchette/runtime/dtype.h"
 #include "torchette/runtime/span.h"
 
-// Vectors of floats and integers of Cortex-M.
+// Helium: the M-profile Vector Extension of Cortex-M, with float and integer vectors.
 #if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
 #define TORCHETTE_HAS_HELIUM 1
 #else
@@ -46,8 +46,8 @@ constexpr int kVectorRegisters = 16;
 #endif
 #endif
 
-// Whether the machine has vectors of floats. Elsewhere compilers make them of numbers, and keep arrays of
-// them in memory: what should stay in registers is written with numbers there.
+// Whether the processor has float vectors. Without them, compilers scalarize vector code and keep arrays of
+// vectors in memory. Code that must stay in registers uses scalars in that case.
 #if TORCHETTE_GNU && (defined(__SSE__) || defined(__ARM_NEON) || defined(__wasm_simd128__) || \
                       defined(__riscv_vector) || TORCHETTE_HAS_HELIUM)
 #define TORCHETTE_HAS_VECTORS 1
@@ -55,7 +55,8 @@ constexpr int kVectorRegisters = 16;
 #define TORCHETTE_HAS_VECTORS 0
 #endif
 
-/// kLanes floats; vi: as many int32, also what comparisons of Vec give (-1 or 0 per lane).
+/// Vec: kLanes floats. VecInt: kLanes int32 values, also the result type of Vec comparisons (-1 or 0 per
+/// lane).
 TORCHETTE_LANES(Vec, float, kLanes);
 TORCHETTE_LANES(VecInt, int32_t, kLanes);
 TORCHETTE_LANES_IN_MEMORY(UnalignedVec, float, kLanes);
@@ -65,7 +66,7 @@ TORCHETTE_INLINE Vec load(const float* p) { return *reinterpret_cast<const Unali
 TORCHETTE_INLINE void store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
 TORCHETTE_INLINE VecInt load(const int32_t* p) { return *reinterpret_cast<const UnalignedVecInt*>(p); }
 TORCHETTE_INLINE void store(int32_t* p, VecInt v) { *reinterpret_cast<UnalignedVecInt*>(p) = v; }
-/// kLanes numbers of 16 bits as floats, which hold each of them exactly.
+/// Loads kLanes 16-bit floats and converts them to float, which is exact.
 TORCHETTE_INLINE Vec load(const BFloat16* p) {
 #if defined(__AVX512BW__)
   const __m512i bits = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -85,13 +86,13 @@ TORCHETTE_INLINE Vec load(const BFloat16* p) {
 }
 TORCHETTE_INLINE Vec load(const Half* p) {
 #if defined(__AVX512F__)
-  // GCC warns of the form without a mask.
+  // GCC warns about the intrinsic without a mask.
   return _mm512_maskz_cvtph_ps(0xffffu, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 #elif defined(__F16C__)
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 #elif defined(__aarch64__)
   return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t*>(p))));
-#else  // as Half::to_float
+#else  // the algorithm of Half::to_float
   TORCHETTE_LANES_IN_MEMORY(Bits, uint16_t, kLanes);
   const VecInt bits = convert_lanes<VecInt>(*reinterpret_cast<const Bits*>(p));
   const VecInt magnitude = (bits & 0x7fff) << 13;
@@ -103,13 +104,13 @@ TORCHETTE_INLINE Vec load(const Half* p) {
 TORCHETTE_INLINE Vec broadcast(float x) { return x - Vec{}; }
 TORCHETTE_INLINE VecInt broadcast(int32_t x) { return x - VecInt{}; }
 #if defined(__ARM_NEON) && !defined(__aarch64__)
-TORCHETTE_INLINE uint32x4_t is_greater(Vec a, Vec b) {  // GCC would compare lane by lane
+TORCHETTE_INLINE uint32x4_t is_greater(Vec a, Vec b) {  // GCC compares lane by lane otherwise
   uint32x4_t mask;
   asm("vcgt.f32 %q0, %q1, %q2" : "=w"(mask) : "w"(a), "w"(b));
   return mask;
 }
 #endif
-/// The greater lane; `b` where either is NaN (as the machine instruction does).
+/// Lane-wise maximum. Returns the lane of `b` if either lane is NaN, like the x86 instruction.
 TORCHETTE_INLINE Vec maximum(Vec a, Vec b) {
 #if defined(__ARM_NEON) && !defined(__aarch64__)
   return vbslq_f32(is_greater(a, b), a, b);
@@ -129,9 +130,9 @@ TORCHETTE_INLINE Vec minimum(Vec a, Vec b) {
 #endif
 }
 
-/// Each lane in the other type; floats are cut to whole numbers.
+/// Converts int32 lanes to float, and float lanes to int32 with truncation.
 TORCHETTE_INLINE Vec to_floats(VecInt x) {
-#if TORCHETTE_HAS_HELIUM  // of the general form GCC makes numbers
+#if TORCHETTE_HAS_HELIUM  // GCC scalarizes convert_lanes here
   return vcvtq_f32_s32(reinterpret_cast<int32x4_t>(x));
 #else
   return convert_lanes<Vec>(x);
@@ -145,7 +146,7 @@ TORCHETTE_INLINE VecInt to_whole(Vec x) {
 #endif
 }
 
-/// a * b + c, in one rounding where the machine can.
+/// a * b + c, with a single rounding if the target has FMA.
 TORCHETTE_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
   return _mm512_fmadd_ps(a, b, c);
@@ -153,7 +154,7 @@ TORCHETTE_INLINE Vec fma(Vec a, Vec b, Vec c) {
   return _mm256_fmadd_ps(a, b, c);
 #elif defined(__ARM_NEON) && defined(__ARM_FEATURE_FMA)
   return vfmaq_f32(c, a, b);
-#elif defined(__ARM_NEON)  // on 32 bits GCC makes numbers of a * b + c, for the sake of subnormal ones
+#elif defined(__ARM_NEON)  // 32-bit GCC scalarizes a * b + c to preserve subnormals
   return vmlaq_f32(c, a, b);
 #elif TORCHETTE_HAS_HELIUM
   return vfmaq_f32(c, a, b);
@@ -162,7 +163,7 @@ TORCHETTE_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #endif
 }
 
-/// The first `n` floats at `p` (0 < n <= kLanes), zeros after them; touches no memory beyond.
+/// Loads the first `n` floats at `p` (0 < n <= kLanes) and sets the other lanes to zero. Reads only n floats.
 TORCHETTE_INLINE Vec load_partial(const float* p, size_t n) {
 #if defined(__AVX512F__)
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1u), p);
@@ -176,14 +177,14 @@ TORCHETTE_INLINE Vec load_partial(const float* p, size_t n) {
 #endif
 }
 
-/// Bits [0, n), n clamped to [0, 32].
+/// Returns a mask with bits [0, n) set. n is clamped to [0, 32].
 TORCHETTE_INLINE uint32_t low_bits(ptrdiff_t n) { return n <= 0 ? 0u : n >= 32 ? ~0u : (1u << n) - 1u; }
-/// The bits i of 32 for which `from + i` is a place of a row of `width`.
+/// Returns a 32-bit mask with bit i set if 0 <= from + i < width.
 TORCHETTE_INLINE uint32_t inside_bits(ptrdiff_t from, ptrdiff_t width) {
   return low_bits(width - from) & ~low_bits(-from);
 }
 
-/// Which lanes a masked load touches, in the form that the machine wants. Bit i of `bits` is lane i.
+/// Lane mask of a masked load, in the representation of the instruction set. Bit i of `bits` selects lane i.
 #if defined(__AVX512F__)
 typedef __mmask16 LaneMask;
 TORCHETTE_INLINE LaneMask lane_mask(uint32_t bits) { return static_cast<__mmask16>(bits); }
@@ -198,7 +199,7 @@ typedef uint32_t LaneMask;
 TORCHETTE_INLINE LaneMask lane_mask(uint32_t bits) { return bits & ((1u << kLanes) - 1u); }
 #endif
 
-/// Lane i is p[i] where the mask is set, else 0; memory behind unset lanes is not touched.
+/// Lane i is p[i] if its mask bit is set, otherwise 0. Memory of unselected lanes is not read.
 TORCHETTE_INLINE Vec load_masked(const float* p, LaneMask mask) {
 #if defined(__AVX512F__)
   return _mm512_maskz_loadu_ps(mask, p);
@@ -212,12 +213,12 @@ TORCHETTE_INLINE Vec load_masked(const float* p, LaneMask mask) {
 #endif
 }
 
-/// Writes the first `n` lanes (0 < n <= kLanes) and nothing else.
+/// Stores the first `n` lanes (0 < n <= kLanes) and writes no other memory.
 TORCHETTE_INLINE void store_partial(float* p, Vec v, size_t n) {
 #if defined(__AVX512F__)
   _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1u), v);
 #elif defined(__AVX2__)
-  // AMD's processors take some 20 times as long for a masked store as for a plain one.
+  // On AMD processors, a masked store takes about 20 times as long as a plain store.
   if (n >= kLanes) return store(p, v);
   __m128 part = _mm256_castps256_ps128(v);
   if ((n & 4) != 0) {
@@ -254,12 +255,13 @@ TORCHETTE_INLINE void store_partial(float* p, Vec v, size_t n) {
 #define TORCHETTE_LOW 0, 4, 1, 5
 #define TORCHETTE_HIGH 2, 6, 3, 7
 #endif
-/// Splits the 2 * kLanes floats (a, b): `even` gets those at even places, `odd` the others.
+/// Splits the 2 * kLanes floats (a, b): `even` receives the floats at even indices, `odd` those at odd
+/// indices.
 TORCHETTE_INLINE void deinterleave(Vec a, Vec b, Vec& even, Vec& odd) {
   even = TORCHETTE_SHUFFLE(a, b, TORCHETTE_EVEN);
   odd = TORCHETTE_SHUFFLE(a, b, TORCHETTE_ODD);
 }
-/// The inverse: low gets a0 b0 a1 b1 ..., high goes on.
+/// Inverse of deinterleave(): low and high contain a0 b0 a1 b1 ...
 TORCHETTE_INLINE void interleave(Vec a, Vec b, Vec& low, Vec& high) {
   low = TORCHETTE_SHUFFLE(a, b, TORCHETTE_LOW);
   high = TORCHETTE_SHUFFLE(a, b, TORCHETTE_HIGH);
@@ -269,7 +271,7 @@ TORCHETTE_INLINE void interleave(Vec a, Vec b, Vec& low, Vec& high) {
 #undef TORCHETTE_LOW
 #undef TORCHETTE_HIGH
 
-/// Transposes the square of kLanes x kLanes floats, by as many perfect shuffles as the width has bits.
+/// Transposes a kLanes x kLanes matrix with log2(kLanes) perfect shuffles.
 TORCHETTE_INLINE void transpose(Vec (&rows)[kLanes]) {
   TORCHETTE_UNROLL(4)
   for (int width = kLanes; width > 1; width /= 2) {
@@ -282,7 +284,7 @@ TORCHETTE_INLINE void transpose(Vec (&rows)[kLanes]) {
   }
 }
 
-/// Folds the lanes of `v` with `op` in halves.
+/// Reduces the lanes of `v` with `op`, a binary tree of halves.
 template <typename Op>
 TORCHETTE_INLINE float reduce_lanes(Vec v, Op op) {
   TORCHETTE_LANES(Quarter, float, 4);
@@ -304,7 +306,7 @@ TORCHETTE_INLINE float reduce_lanes(Vec v, Op op) {
 TORCHETTE_INLINE float horizontal_sum(Vec v) {
   return reduce_lanes(v, [](auto a, auto b) TORCHETTE_INLINED { return a + b; });
 }
-/// As maximum(): which of NaN and a number is kept is not said.
+/// Reduces with maximum. If a lane is NaN, the result is unspecified.
 TORCHETTE_INLINE float horizontal_max(Vec v) {
   return reduce_lanes(v, [](auto a, auto b) TORCHETTE_INLINED { return TORCHETTE_SELECT(a > b, a, b); });
 }

@@ -213,7 +213,7 @@ def test_the_program_has_what_runners_ask_for(tmp_path: Any) -> None:
     assert {"config.json", "generation_config.json"} < set(program.program.named_data)
     # Caches are written in place, and read as far as they are written: nothing of their size is copied.
     assert "4 buffers updated in place, 0 copied back" in str(program.report())
-    with pytest.raises(TorchetteError, match="is beyond the size 40"):
+    with pytest.raises(TorchetteError, match="is out of range for size 40"):
         program(np.array([[1, 2]]), np.array([39]))
     assert np.isfinite(np.asarray(program(np.array([[1, 2]]), np.array([38])))).all()
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A window that moves over an image, channels last: what convolutions and pools have in common.
+// A sliding window over a channels-last image: the common part of convolutions and pools.
 #pragma once
 
 #include "torchette/kernels/engine/operands.h"
@@ -7,34 +7,34 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// Always three spatial dimensions; missing ones stand in front and have one element.
+/// A window with three spatial dimensions. Missing leading dimensions have size 1.
 struct Window {
   size_t batch, channels;
   ptrdiff_t in[3], out[3], kernel[3], stride[3], padding[3], dilation[3];
-  int spatial;  // dimensions that the tensors have
+  int spatial;  // number of spatial dimensions of the tensors
 
   size_t in_pixels() const { return static_cast<size_t>(in[0] * in[1] * in[2]); }
   size_t out_pixels() const { return static_cast<size_t>(out[0] * out[1] * out[2]); }
   size_t taps() const { return static_cast<size_t>(kernel[0] * kernel[1] * kernel[2]); }
-  /// One pixel after the other, as they are.
+  /// Whether each output pixel uses exactly the input pixel at the same position.
   bool is_pointwise() const {
     return taps() == 1 && stride[0] * stride[1] * stride[2] == 1 && padding[0] + padding[1] + padding[2] == 0;
   }
 };
 
-/// Reads [N, *spatial, C] and a window of `kernel`, all but the result's sizes. Errors: InvalidArgument, by
-/// `op`. What the elements are is the caller's to check.
+/// Reads the geometry of an input [N, *spatial, C] and a window of `kernel`, except for the result's sizes.
+/// The caller checks the element types. Errors: InvalidArgument, reported for `op`.
 inline Error read_window(const char* op, const Tensor& input, const SizesType* kernel,
                          Span<const int64_t> stride, Span<const int64_t> padding,
                          Span<const int64_t> dilation, Window& window) {
-  TORCHETTE_CHECK(input.dim() >= 3 && input.dim() <= 5, InvalidArgument, "%s: input has %d dimensions", op,
-                  static_cast<int>(input.dim()));
+  TORCHETTE_CHECK(input.dim() >= 3 && input.dim() <= 5, InvalidArgument,
+                  "%s: input has %d dimensions, expected 3 to 5", op, static_cast<int>(input.dim()));
   const int spatial = static_cast<int>(input.dim()) - 2;
   const size_t count = static_cast<size_t>(spatial);
   TORCHETTE_CHECK(stride.size() == count && padding.size() == count && dilation.size() == count,
                   InvalidArgument,
-                  "%s: stride, padding and dilation have %d, %d and %d elements for %d dimensions", op,
-                  static_cast<int>(stride.size()), static_cast<int>(padding.size()),
+                  "%s: stride, padding and dilation have %d, %d and %d elements for %d spatial dimensions",
+                  op, static_cast<int>(stride.size()), static_cast<int>(padding.size()),
                   static_cast<int>(dilation.size()), spatial);
   window.spatial = spatial;
   window.batch = static_cast<size_t>(input.size(0));
@@ -48,7 +48,8 @@ inline Error read_window(const char* op, const Tensor& input, const SizesType* k
     constexpr int64_t kMost = int64_t{1} << 24;
     TORCHETTE_CHECK(stride[g] >= 1 && stride[g] <= kMost && padding[g] >= 0 && padding[g] <= kMost &&
                         dilation[g] >= 1 && dilation[g] <= kMost && kernel[g] >= 1 && kernel[g] <= kMost,
-                    InvalidArgument, "%s: kernel %d, stride %lld, padding %lld, dilation %lld", op,
+                    InvalidArgument,
+                    "%s: kernel %d, stride %lld, padding %lld or dilation %lld is out of range", op,
                     static_cast<int>(kernel[g]), static_cast<long long>(stride[g]),
                     static_cast<long long>(padding[g]), static_cast<long long>(dilation[g]));
     window.in[d] = input.size(given + 1);
@@ -60,7 +61,7 @@ inline Error read_window(const char* op, const Tensor& input, const SizesType* k
   return Error::Ok;
 }
 
-/// The same, and the places of a window that moves over the image and its padding.
+/// Reads the geometry and computes the output sizes for a window over the image and its padding.
 inline Error describe_window(const char* op, const Tensor& input, const SizesType* kernel,
                              Span<const int64_t> stride, Span<const int64_t> padding,
                              Span<const int64_t> dilation, bool ceil, Window& window) {
@@ -69,17 +70,17 @@ inline Error describe_window(const char* op, const Tensor& input, const SizesTyp
     const int64_t step = window.stride[d], before = window.in[d] + window.padding[d];
     const int64_t reach = (window.kernel[d] - 1) * window.dilation[d] + 1;
     const int64_t room = before + window.padding[d] - reach;
-    TORCHETTE_CHECK(room >= 0, InvalidArgument, "%s: a window of %lld over %lld elements of input", op,
-                    static_cast<long long>(reach), static_cast<long long>(before + window.padding[d]));
+    TORCHETTE_CHECK(room >= 0, InvalidArgument, "%s: a window of %lld exceeds %lld elements of padded input",
+                    op, static_cast<long long>(reach), static_cast<long long>(before + window.padding[d]));
     int64_t places = (ceil ? room + step - 1 : room) / step + 1;
-    // A window that begins behind the image and the padding before it is none.
+    // Drops a window that begins after the image and its leading padding.
     if (ceil && (places - 1) * step >= before) --places;
     window.out[d] = static_cast<ptrdiff_t>(places);
   }
   return Error::Ok;
 }
 
-/// Sizes of the result with so many channels: the tensor's dimensions, at most five.
+/// Returns the sizes of a result with `channels` channels: at most five dimensions.
 inline Span<const SizesType> result_sizes(const Window& window, size_t channels, SizesType (&sizes)[5]) {
   sizes[0] = static_cast<SizesType>(window.batch);
   for (int d = 0; d < window.spatial; ++d)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Winograd's F(2x2, 3x3): squares of 4x4 pixels and the filter are transformed, multiplied place by place (16
-// packed products over the channels), and transformed back to 2x2 pixels. The matrices are those of Lavin and
-// Gray, "Fast Algorithms for Convolutional Neural Networks" (2015). The filter is transformed at each call:
-// in the file it would take 16 / 9 of its bytes.
+// Winograd's F(2x2, 3x3): 4x4 pixel tiles and the filter are transformed, multiplied elementwise (16 GEMMs
+// over the channels), and transformed back to 2x2 pixels. The matrices are those of Lavin and Gray, "Fast
+// Algorithms for Convolutional Neural Networks" (2015). The filter is transformed in each call, because a
+// transformed filter would be 16 / 9 times as large in the file.
 #include "torchette/kernels/engine/image_winograd.h"
 
 #include "torchette/kernels/engine/gather.h"
@@ -12,7 +12,7 @@ namespace TORCHETTE_ISA {
 namespace {
 
 constexpr size_t kPlaces = 16;
-// Floats of transformed pixels and of products that stay near, beside what the filter asks for.
+// Floats of transformed pixels and GEMM results that should stay in the cache, in addition to the filter.
 constexpr size_t kNear = size_t{3} << 15;
 constexpr size_t kLeastTiles = 12;
 
@@ -29,7 +29,7 @@ struct Winograd {
 
 size_t tiles_in(ptrdiff_t pixels) { return static_cast<size_t>((pixels + 1) / 2); }
 
-/// B^T d B of a vector of channels: pixels p + c to V at places `step` apart.
+/// B^T d B of a vector of channels: reads pixels p + c and writes the 16 elements of V at stride `step`.
 TORCHETTE_INLINE void transform_pixels(const float* const (&p)[kPlaces], size_t c, float* to, size_t step) {
   Vec half[4][4];
   TORCHETTE_UNROLL(4)
@@ -49,7 +49,7 @@ TORCHETTE_INLINE void transform_pixels(const float* const (&p)[kPlaces], size_t 
   }
 }
 
-/// G g G^T of the filters of a panel and a channel.
+/// G g G^T for the filters of a panel and a channel.
 template <typename W>
 void transform_filter(const W* filter, size_t tap, float* to, size_t step) {
   for (size_t v = 0; v < kPanelWidth; v += kLanes) {
@@ -74,8 +74,8 @@ void transform_filter(const W* filter, size_t tap, float* to, size_t step) {
   }
 }
 
-/// A^T m A of all columns of a tile: rows of 2x2 pixels. False where a result is an infinity or NaN, which
-/// the sums and differences of the method spread further than the definition does.
+/// A^T m A for all columns of a tile: rows of 2x2 pixels. Returns false if a result is infinite or NaN,
+/// because the transforms propagate such values to more outputs than the convolution does.
 bool transform_back(const float* m, size_t step, size_t columns, float* rows) {
   VecInt strange = {};
   for (size_t n = 0; n < columns; n += kLanes) {
@@ -118,7 +118,7 @@ void finish_row(const PackedProduct& product, float low, float high, Activation 
   activate(left, out, 0, 1, product.n);
 }
 
-/// Tiles [first, first + count) of all images.
+/// Convolves tiles [first, first + count), counted over all images.
 void convolve_tiles(const Winograd& g, size_t first, size_t count, float* scratch) {
   const Window& w = *g.window;
   const PackedProduct& product = *g.product;
@@ -170,7 +170,7 @@ void convolve_tiles(const Winograd& g, size_t first, size_t count, float* scratc
         finish_row(product, low, high, left, rows + static_cast<size_t>(i) * g.columns, pixel);
         continue;
       }
-      // By the definition; the transformed pixels are not needed any more.
+      // Recomputes the pixel directly; the transformed pixels are no longer needed.
       PackedProduct one = product.rows(pixel, 1);
       gather_windows(w, g.images + image * w.in_pixels() * g.channels, 0, g.channels, of_image, 1, 0.0f,
                      pixels);
@@ -187,8 +187,8 @@ bool winograd_pays(const Window& w, size_t outputs) {
                      w.stride[1] * w.stride[2] * w.dilation[1] * w.dilation[2] == 1 && w.in[0] == 1 &&
                      w.channels % kLanes == 0 && w.channels >= 32 && outputs >= 32;
   if (!takes) return false;
-  // In multiply-adds for each pair of channels; to transform and store the filter costs 12 an element, and
-  // pixels and results 5. A quarter must be won.
+  // Cost in multiply-adds per pair of channels. Transforming and storing the filter costs 12 per element,
+  // pixels and results cost 5. Winograd must save at least a fifth.
   const size_t tiles = w.batch * tiles_in(w.out[1]) * tiles_in(w.out[2]);
   const size_t transforms = 5 * kPlaces * tiles * (w.channels + outputs) / (w.channels * outputs);
   return 5 * (kPlaces * (tiles + 12) + transforms) < 4 * 9 * w.batch * w.out_pixels();

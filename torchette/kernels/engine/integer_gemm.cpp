@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Register tiles of rows by panels of bytes, whose sums become bytes.
+// Integer GEMM: register tiles of rows by 8-bit panels, with requantized results.
 #include "torchette/kernels/engine/integer_machines.h"
 
-// Whether the processor may have AMX: registers of 16 rows of 64 bytes.
+// Whether the processor may support AMX: tile registers of 16 rows of 64 bytes.
 #if defined(__AVX512F__) && defined(__linux__) && !defined(__clang__)
 #define TORCHETTE_MAY_HAVE_TILES 1
 #include <cpuid.h>
@@ -19,17 +19,17 @@ namespace {
 struct Tile {
   size_t quads, columns;  // columns: of all panels of the tile
   const void* a;          // rows of Machine::Number
-  size_t a_row;           // numbers
+  size_t a_row;           // in elements
   const int8_t* w;
-  size_t w_panel;  // bytes from panel to panel
+  size_t w_panel;  // stride between panels in bytes
   uint8_t* c;
   ptrdiff_t c_row;
   Requantization how;
-  int32_t zero;  // what each input stands above, as multiplied
+  int32_t zero;  // zero point of the inputs in the multiplied format
 };
 
 #if !TORCHETTE_BY_COLUMNS
-/// Makes bytes of the sums of so many rows and vectors; whole(i, v) gives those of a row.
+/// Requantizes a tile of kRows rows and kVectors vectors; whole(i, v) returns vector v of row i.
 template <int kRows, int kVectors, typename Whole>
 TORCHETTE_INLINE void put_sums(const Tile& t, const Whole& whole) {
   TORCHETTE_UNROLL(8)
@@ -53,7 +53,7 @@ void compute(const Tile& t) {
 }
 
 #else
-/// One column of the panel after the other.
+/// Computes the panel kColumns columns at a time.
 template <typename M, int kRows, int kPanels>
 void compute(const Tile& t) {
   const auto* const a = static_cast<const typename M::Number*>(t.a);
@@ -66,7 +66,7 @@ void compute(const Tile& t) {
 }
 #endif
 
-/// The largest tile of at most so many rows; gives how many it has.
+/// Computes the largest tile of at most `rows` rows and returns its number of rows.
 template <typename M, int kPanels, int kRows>
 int run(const Tile& t, size_t rows) {
   if constexpr (kRows > 1)
@@ -120,8 +120,8 @@ void multiply(const IntegerProduct& product, size_t first, size_t last, void* sc
 }
 
 #if TORCHETTE_MAY_HAVE_TILES
-// Tiles, by number: sums of [rows][panels]; rows of A and quads of a panel, whole ones of 64 numbers and
-// those behind the last whole one.
+// AMX tile numbers: accumulators of [rows][panels] (0 to 3); rows of A and quads of a panel, for full steps
+// of 64 elements and for the tail.
 constexpr size_t kTileRows = 16, kTileBytes = 64;
 #define TORCHETTE_TILE_LOAD(tile, from, stride) \
   asm volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"(stride) : "memory")
@@ -131,24 +131,24 @@ constexpr size_t kTileRows = 16, kTileBytes = 64;
   else                                                                 \
     asm volatile("tdpbusd %tmm" #quads ", %tmm" #rows ", %tmm" #sums)
 
-/// Whether there are tiles, and the system lets this process use them.
+/// Whether the processor has AMX and the operating system permits this process to use it.
 static bool has_tiles() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;
-  constexpr long kAskFor = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, of arch_prctl(2)
+  constexpr long kAskFor = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, see arch_prctl(2)
   return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kTile) != 0 && (edx & kInt8) != 0 &&
          syscall(SYS_arch_prctl, kAskFor, kTileData) == 0;
 }
 
 struct TileProduct {
-  size_t whole, tail;  // tiles of 64 numbers, numbers that are left
+  size_t whole, tail;  // full steps of 64 elements, remaining elements
   const uint8_t* a;
   size_t a_row;
   const int8_t* w;
   size_t w_panel;
 };
 
-/// Sums of kTiles times 16 rows and kPanels panels, each [16][16].
+/// Accumulates kTiles x 16 rows by kPanels panels, each [16][16].
 template <int kTiles, int kPanels, bool kSigned>
 TORCHETTE_INLINE void tile_sums(const TileProduct& t, int32_t* sums) {
   asm volatile("tilezero %tmm0\n\ttilezero %tmm1\n\ttilezero %tmm2\n\ttilezero %tmm3");
@@ -208,7 +208,7 @@ void tile_block(const IntegerProduct& product, const TileProduct& t, size_t row,
   }
 }
 
-/// As multiply(), for at least kTileRows rows: the last tiles compute some rows once more.
+/// multiply() with AMX. Requires at least kTileRows rows: the last tiles overlap and recompute some rows.
 void multiply_tiles(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
   const size_t padded = quads_of(product.k) * kQuad;
   TileProduct t = {padded / kTileBytes, padded % kTileBytes, nullptr, padded, nullptr, padded * kPanelWidth};
@@ -265,7 +265,7 @@ IntegerProduct IntegerProduct::rows(size_t first, size_t count) const {
   return part;
 }
 
-size_t integer_scratch(size_t rows, size_t k) {  // in whole vectors
+size_t integer_scratch(size_t rows, size_t k) {  // rounded up to 16 bytes
   return rows * ((quads_of(k) * kQuad * sizeof(int16_t) + 15) / 16 * 16);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The product that the engine's quantized layers stand on: rows of bytes times packed panels of bytes, summed
-// up exactly, and what makes bytes of the sums.
+// The integer GEMM of the engine's quantized layers: 8-bit rows times packed 8-bit panels with exact int32
+// accumulators, and the requantization of the accumulators to 8 bits.
 #pragma once
 
 #include <cmath>
@@ -13,11 +13,12 @@ namespace TORCHETTE_ISA {
 
 constexpr size_t quads_of(size_t inputs) { return (inputs + kQuad - 1) / kQuad; }
 
-/// Writes the first n lanes, at most kLanes, of clamp(round(x) + zero, zero + low, zero + high), ties to
-/// even.
+/// Stores the first n lanes (at most kLanes) of clamp(round(x) + zero, zero + low, zero + high), rounding
+/// ties to even.
 TORCHETTE_INLINE void put_bytes(Vec x, Vec low, Vec high, int32_t zero, size_t n, uint8_t* to) {
-  // Between this number and its double floats have no fractions: what is added to it is rounded. The clamp
-  // stands between that and the product which x is, so no machine makes one rounding of both.
+  // Floats between this constant and twice its value have no fraction bits, so adding it rounds to an
+  // integer. The clamp separates the addition from the multiplication that computed x, which prevents a fused
+  // multiply-add.
   constexpr float kRounds = 12582912.0f;
   constexpr int32_t kRoundsBits = 0x4B400000;
   TORCHETTE_LANES(Bytes, uint8_t, kLanes);
@@ -43,7 +44,7 @@ TORCHETTE_INLINE void put_bytes(Vec x, Vec low, Vec high, int32_t zero, size_t n
 }
 
 #if !TORCHETTE_HAS_VECTORS
-/// The nearest whole number, ties to even; beyond 32 bits the last one of them, or any.
+/// Rounds to the nearest integer, ties to even. Saturates outside of int32, or returns an unspecified value.
 TORCHETTE_INLINE int32_t round_even(float x) {
 #if defined(__ARM_FP) && (__ARM_FP & 4)
   int32_t whole;
@@ -55,12 +56,12 @@ TORCHETTE_INLINE int32_t round_even(float x) {
 }
 #endif
 
-/// How the sums of some outputs become whole numbers of 8 bits:
-/// clamp(round((sum + bias) * multiplier) + zero, low, high).
+/// Requantization of the accumulators of some outputs to 8-bit integers:
+/// clamp(round((accumulator + bias) * multiplier) + zero, low, high).
 struct Requantization {
-  const float* sums;        // of each output's weights, whole numbers
-  const float* bias;        // in units of a sum
-  const float* multiplier;  // of each output
+  const float* sums;        // sum of the weights of each output, integers
+  const float* bias;        // in units of an accumulator
+  const float* multiplier;  // per output
   int32_t zero, low, high;
 
   Requantization from(size_t output) const {
@@ -68,7 +69,7 @@ struct Requantization {
   }
 };
 
-/// The terms of one vector of outputs.
+/// Requantization parameters of one vector of outputs.
 struct RequantizedVector {
   Vec bias, multiplier, low, high;
   int32_t zero;
@@ -79,9 +80,9 @@ struct RequantizedVector {
         low(broadcast(static_cast<float>(how.low - how.zero))),
         high(broadcast(static_cast<float>(how.high - how.zero))),
         zero(how.zero) {}
-  /// The first n outputs of these sums.
+  /// Requantizes and stores the first n lanes.
   TORCHETTE_INLINE void put(Vec sums, size_t n, uint8_t* to) const {
-#if defined(__ARM_NEON)  // as for fma()
+#if defined(__ARM_NEON)  // see fma()
     put_bytes(vmulq_f32(vaddq_f32(sums, bias), multiplier), low, high, zero, n, to);
 #else
     put_bytes((sums + bias) * multiplier, low, high, zero, n, to);
@@ -89,11 +90,11 @@ struct RequantizedVector {
   }
 };
 
-// What the file says of the weights' sums may be anything.
+// Bound for weight sums: the file may contain any value.
 constexpr float kMostOfWeights = 16777216.0f;
 
 #if TORCHETTE_HAS_VECTORS
-/// The sums of outputs' weights.
+/// Loads the weight sums of a vector of outputs as integers.
 TORCHETTE_INLINE VecInt whole_weights(const float* sums) {
   const Vec most = broadcast(kMostOfWeights);
   return to_whole(minimum(maximum(load(sums), -most), most));
@@ -105,7 +106,7 @@ TORCHETTE_INLINE int32_t whole_weights(const float* sums) {
 }
 #endif
 
-/// n sums of whole numbers, less those of their weights times `zero`.
+/// Requantizes n integer accumulators after subtracting `zero` times the weight sum of each output.
 TORCHETTE_INLINE void requantize(const Requantization& how, int32_t zero, const int32_t* sums, size_t n,
                                  uint8_t* to) {
 #if TORCHETTE_HAS_VECTORS
@@ -126,28 +127,28 @@ TORCHETTE_INLINE void requantize(const Requantization& how, int32_t zero, const 
 /// C = requantize((A - input_zero) W).
 struct IntegerProduct {
   size_t m, n, k;
-  const uint8_t* a;  // rows of k numbers of 8 bits
+  const uint8_t* a;  // rows of k 8-bit integers
   ptrdiff_t a_row;
   const int8_t* w;  // panels [panels_of(n)][quads_of(k)][kPanelWidth][kQuad]
-  uint8_t* c;       // rows of n numbers of 8 bits
+  uint8_t* c;       // rows of n 8-bit integers
   ptrdiff_t c_row;
-  bool is_signed;  // what A's bytes are
+  bool is_signed;  // A contains int8 instead of uint8
   int32_t input_zero;
   Requantization how;
 
   IntegerProduct rows(size_t first, size_t count) const;
 };
 
-/// What quantize_rows() knows of a row.
+/// Scale and zero point of a row, computed by quantize_rows().
 struct RowScale {
   float scale, zero;
 };
 
-/// Bytes of scratch memory for a product of so many rows: rows in the form that the machine multiplies.
+/// Returns the scratch bytes that `rows` rows need for conversion to the multiplication format.
 size_t integer_scratch(size_t rows, size_t k);
 /// Computes the columns of panels [first, last).
 void integer_gemm(const IntegerProduct& product, size_t first, size_t last, void* scratch);
-/// All of it, on the context's threads. Errors: no scratch memory.
+/// Computes all panels on the context's threads. Errors: MemoryAllocationFailed without scratch memory.
 Error integer_gemm(Context& context, const char* op, const IntegerProduct& product);
 
 }  // namespace TORCHETTE_ISA

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the products of bytes share: how each machine multiplies a quad, four neighbours of a row, by the
-// quads of some outputs, and rows in the form that it takes. The sums are exact, so every machine gives the
-// same bytes.
+// Shared parts of the integer GEMMs: how each instruction set multiplies a quad (four consecutive inputs of a
+// row) by the quads of several outputs, and the row format that it requires. Accumulation is exact, so all
+// instruction sets return the same bytes.
 #pragma once
 
 #include <atomic>
@@ -18,16 +18,16 @@
 #include <sys/auxv.h>
 #endif
 
-// Whether one output is summed up at a time, in numbers.
+// Whether outputs are computed a few at a time in scalar accumulators.
 #define TORCHETTE_BY_COLUMNS (!TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM)
 
 namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-// Whether the processor may have an instruction that the compiler was not told of: it multiplies and adds up
-// the quads of a whole vector. clang's assembler knows in a function only what its flags allow; of ARM it
-// lets itself be told.
+// Whether the processor may have a dot product instruction that the compile flags do not enable; has_dots()
+// detects it at run time. Clang's assembler accepts only instructions that the flags enable, except on ARM,
+// where an .arch directive enables them.
 #if (defined(__AVX2__) && !defined(__clang__)) || \
     (defined(__aarch64__) && defined(__linux__) && !defined(__ARM_FEATURE_DOTPROD))
 #define TORCHETTE_MAY_HAVE_DOTS 1
@@ -46,10 +46,11 @@ TORCHETTE_INLINE int64_t eight_bytes(const int16_t* p) {
   return quad;
 }
 
-// A machine: Number is what its rows are made of, bytes, or 16 bits from which the zero point is taken
-// already; kOutputs how many of a panel a vector of sums is for, kParts in how many parts the sum of each is.
-// One without vectors of sums has column(), the sums of kColumns outputs and kRows rows; kUnit numbers of
-// these rows are side by side, as put() writes them, and the sums are kPanelWidth apart.
+// A machine describes the integer multiplication of an instruction set. Number: element type of its rows,
+// 8-bit, or 16-bit with the zero point subtracted. kOutputs: outputs of a panel in one accumulator vector.
+// kParts: partial sums per output. A machine without accumulator vectors has column(), which accumulates
+// kColumns outputs of kRows rows; its rows are interleaved in units of kUnit elements, as put() writes them,
+// and the rows of its accumulators are kPanelWidth apart.
 
 #if defined(__ARM_NEON) && (TORCHETTE_MAY_HAVE_DOTS || defined(__ARM_FEATURE_DOTPROD))
 struct Dots {
@@ -72,9 +73,9 @@ struct Dots {
 #endif
 
 #if TORCHETTE_MAY_HAVE_DOTS && defined(__aarch64__)
-/// One instruction more multiplies eight numbers of two rows by those of two outputs.
+/// i8mm: one instruction multiplies eight elements of two rows by those of two outputs.
 struct Pairs : Dots {
-  /// Adds to the sums [two rows][two outputs].
+  /// Accumulates [two rows][two outputs].
   TORCHETTE_INLINE static Vector product(Vector sums, Vector x, Vector w) {
     asm(".arch armv8.2-a+i8mm\n\tsmmla %0.4s, %1.16b, %2.16b" : "+w"(sums) : "w"(x), "w"(w));
     return sums;
@@ -87,7 +88,7 @@ static bool has_pairs() { return (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
 #if defined(__aarch64__)
 static bool has_dots() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
 #elif defined(__AVX512F__)
-/// One instruction multiplies unsigned by signed quads of 16 outputs.
+/// VNNI: one instruction multiplies unsigned by signed quads of 16 outputs.
 struct Dots {
   typedef __m512i Vector;
   typedef uint8_t Number;
@@ -120,11 +121,11 @@ struct Dots {
 };
 static bool has_dots() { return TORCHETTE_CPU_HAS("avxvnni"); }
 #endif
-/// Whether the processor has something, found out once. The level that TORCHETTE_ISA names is that level,
-/// without what the processor has besides.
+/// Whether the processor has a feature, detected once. The environment variable TORCHETTE_ISA selects exactly
+/// one level and disables additional features.
 template <bool (*kHas)()>
 static bool uses() {
-  static std::atomic<int8_t> known{-1};  // threads that race find the same
+  static std::atomic<int8_t> known{-1};  // a race is harmless: all threads store the same value
   int8_t found = known.load(std::memory_order_relaxed);
   if (found < 0) {
     found = getenv("TORCHETTE_ISA") == nullptr && kHas() ? 1 : 0;
@@ -208,13 +209,14 @@ struct Machine {
   TORCHETTE_INLINE static Vector weights(const int8_t* p) {
     return vcombine_s32(vreinterpret_s32_s8(vld1_s8(p)), vdup_n_s32(0));
   }
-  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {  // a product of two bytes has 16 bits
+  TORCHETTE_INLINE static Vector dot(Vector sums, Vector x,
+                                     Vector w) {  // the product of two 8-bit integers is 16-bit
     return vpadalq_s16(sums,
                        vmull_s8(vreinterpret_s8_s32(vget_low_s32(x)), vreinterpret_s8_s32(vget_low_s32(w))));
   }
 };
 #elif TORCHETTE_HAS_HELIUM
-/// Sixteen products of bytes are added up in one number; a gather takes an output's weights together.
+/// Helium: accumulates sixteen 8-bit products at a time; a gather load collects the weights of an output.
 struct Machine {
   typedef int8_t Number;
   static constexpr size_t kUnit = 16, kColumns = 1;
@@ -243,8 +245,8 @@ struct Machine {
   }
 };
 #else
-/// Numbers of 16 bits less the zero point; of a quad the even ones before the odd ones, as SXTB16 leaves
-/// them.
+/// 16-bit elements minus the zero point. Within a quad, even elements precede odd elements, the order that
+/// SXTB16 produces.
 struct Machine {
   typedef int16_t Number;
   static constexpr size_t kUnit = kQuad;
@@ -289,8 +291,8 @@ struct Machine {
     for (size_t i = 0; i < kRows; ++i) sums[i * kPanelWidth] = sum[i];
   }
 #else
-  // A product of 64 bits is of two outputs: their sums are in its halves, the upper one too small by one
-  // where the lower one is negative.
+  // A 64-bit multiplication computes two outputs, with the accumulators in its two halves. The upper half is
+  // one too small if the lower half is negative.
   typedef ptrdiff_t Sum;
   static constexpr size_t kColumns = sizeof(Sum) / sizeof(int32_t), kHalf = 4 * sizeof(Sum);
   template <int kRows>
@@ -317,20 +319,21 @@ struct Machine {
 };
 #endif
 
-/// How many quads a machine's sums have room for.
+/// Maximum number of quads before the accumulators of a machine may overflow.
 template <typename M>
 constexpr size_t kMostQuads = SIZE_MAX;
-/// The tile that follows one of so many rows where fewer are left.
+/// Returns the number of rows of the next smaller tile, for remaining rows.
 constexpr size_t fewer_rows(size_t rows) { return rows == 6 ? 4 : rows / 2; }
 
-// One row reads each weight once. It comes from memory, as far ahead as this many bytes.
+// With a single row, each weight is read once from memory; prefetch this many bytes ahead.
 constexpr size_t kAhead = 4096;
 
 #if !TORCHETTE_BY_COLUMNS
-/// Vector v of the whole sums of a row.
+/// Returns vector v of the accumulators of a row, with the partial sums added.
 template <typename M>
 TORCHETTE_INLINE VecInt whole_sums(const typename M::Vector* sums, int v) {
-  static_assert(sizeof(typename M::Vector) == sizeof(VecInt), "a machine's vector is one of the level's");
+  static_assert(sizeof(typename M::Vector) == sizeof(VecInt),
+                "the vector of a machine must have the size of VecInt");
   VecInt whole;
   if constexpr (M::kParts == 1) {
     memcpy(&whole, &sums[v], sizeof(whole));
@@ -354,11 +357,12 @@ struct Sums {
   typedef typename M::Vector Vector;
   Vector of[kRows][kVectors];
 
-  /// The sums of some quads. With kOnes the last row's inputs are ones, so that its sums are the weights'.
+  /// Accumulates `quads` quads. With kOnes, the inputs of the last row are ones, which yields the weight
+  /// sums.
   template <bool kOnes>
   TORCHETTE_INLINE void set(const typename M::Number* a, size_t a_row, const int8_t* w, size_t w_panel,
                             size_t quads) {
-#if defined(__arm__)  // what is read in a loop below would be written to memory in each round of this one
+#if defined(__arm__)  // a local array avoids a store to memory in each iteration below
     Vector sums[kRows][kVectors];
     sum<kOnes>(sums, a, a_row, w, w_panel, quads);
     TORCHETTE_UNROLL(8)
@@ -411,7 +415,7 @@ struct Sums {
       return M::weights(w + static_cast<size_t>(v / kOfPanel) * w_panel + at * (kPanelWidth * kQuad) +
                         static_cast<size_t>(v % kOfPanel) * kBytes);
     };
-    if constexpr (kOnes && kRows == 2) {  // every other quad has a sum of its own: additions need not wait
+    if constexpr (kOnes && kRows == 2) {  // alternate accumulators shorten the dependency chains
       typedef std::conditional_t<kMostQuads<M> == SIZE_MAX, int32_t, int16_t> Whole;
       TORCHETTE_LANES(Sum, Whole, sizeof(Vector) / sizeof(Whole));
       Vector others[kRows][kVectors];
@@ -437,7 +441,7 @@ struct Sums {
     }
     for (; q < end; ++q) {
       if constexpr (kGiven == 1 && kPanels == 1) TORCHETTE_PREFETCH(w + q * (kPanelWidth * kQuad) + kAhead);
-      if constexpr (kVectors <= 2) {  // of two operands the fewer ones stay in registers
+      if constexpr (kVectors <= 2) {  // the smaller operand stays in registers
         Vector given[kVectors];
         TORCHETTE_UNROLL(2)
         for (int v = 0; v < kVectors; ++v) given[v] = weights(v, q);
@@ -463,7 +467,7 @@ struct Sums {
 };
 
 #if TORCHETTE_MAY_HAVE_DOTS && defined(__aarch64__)
-/// Two rows and two quads at a time; a row that is left goes alone.
+/// Processes two rows and two quads at a time; a remaining row is processed separately.
 template <int kRows, int kPanels>
 struct Sums<Pairs, kRows, kPanels> {
   static constexpr size_t kVectors = kPanelWidth / Dots::kOutputs;
@@ -527,13 +531,14 @@ struct Sums<Pairs, kRows, kPanels> {
 #endif
 
 #if TORCHETTE_BY_COLUMNS
-/// Numbers of a row of k as column() reads it.
+/// Number of elements of a row of k, padded to the unit of column().
 template <typename M>
 constexpr size_t padded_row(size_t k) {
   return (k + M::kUnit - 1) / M::kUnit * M::kUnit;
 }
-/// Rows as column() reads them: of each tile [quads][rows][kUnit], up to `padded` numbers of a row. zero(i)
-/// is what row i stands above. What is left of the rows are tiles of fewer_rows(), or of one each.
+/// Arranges rows for column(): tiles of [quads][rows][kUnit], with each row padded to `padded` elements.
+/// zero(i) is the zero point of row i. The remaining rows form tiles of fewer_rows() rows, or of one row
+/// each.
 template <typename M, bool kFewer, typename Zero>
 void arrange(const uint8_t* a, ptrdiff_t a_row, size_t m, size_t k, size_t padded, int most_rows,
              int32_t flip, Zero zero, typename M::Number* to) {
@@ -550,8 +555,9 @@ void arrange(const uint8_t* a, ptrdiff_t a_row, size_t m, size_t k, size_t padde
   }
 }
 #else
-/// Rows in the form that the machine multiplies, with zeros behind them up to `padded`; as they are if they
-/// have it. `flip` is what four bytes are XORed with, zero(i) what row i then stands above.
+/// Converts rows to the format that the machine multiplies, zero-padded to `padded`. Returns `a` unchanged if
+/// it already has this format. `flip` is XORed with each group of four bytes; zero(i) is the zero point of
+/// row i after the XOR.
 template <typename M, typename Zero>
 const typename M::Number* machine_rows(const uint8_t* a, ptrdiff_t& a_row, size_t m, size_t k, size_t padded,
                                        int32_t flip, Zero zero, void* scratch) {
@@ -562,7 +568,7 @@ const typename M::Number* machine_rows(const uint8_t* a, ptrdiff_t& a_row, size_
   auto* to = static_cast<Number*>(scratch);
   for (size_t i = 0; i < m; ++i, to += padded) {
     const uint8_t* const from = a + static_cast<ptrdiff_t>(i) * a_row;
-    // of loops over bytes the compiler makes no vectors here
+    // Explicit vectors, because the compiler does not vectorize these byte loops.
     TORCHETTE_LANES(Bytes, int8_t, 16);
     TORCHETTE_LANES(Numbers, Number, 16);
     const auto above = static_cast<Number>(kWide ? zero(i) : 0);
@@ -574,14 +580,15 @@ const typename M::Number* machine_rows(const uint8_t* a, ptrdiff_t& a_row, size_
       memcpy(to + j, &numbers, sizeof(numbers));
     }
     for (; j < k; ++j) to[j] = static_cast<Number>(static_cast<int8_t>(from[j] ^ mask) - above);
-    memset(to + k, 0, (padded - k) * sizeof(Number));  // any would do: their weights are zero
+    memset(to + k, 0, (padded - k) * sizeof(Number));  // the value is arbitrary: the weights are zero
   }
   a_row = static_cast<ptrdiff_t>(padded);
   return static_cast<const Number*>(scratch);
 }
 #endif
 
-/// Whether the bytes of rows are turned into those that a machine multiplies by XOR, and what zero then is.
+/// Whether the sign bits of the row bytes must be flipped (XOR) for the machine; shift_of() adjusts the zero
+/// point.
 template <typename M>
 constexpr bool flips(bool is_signed) {
   return is_signed == M::kUnsigned;
@@ -592,11 +599,11 @@ constexpr int32_t shift_of(bool flips) {
   return !flips ? 0 : M::kUnsigned ? 128 : -128;
 }
 
-// Rows that are brought into another form at a time.
+// Number of rows that are converted at a time.
 constexpr size_t kRowsAtOnce = 64;
 
-/// Calls body(first row, rows, first panel, last, worker's scratch) for parts of a product, on the context's
-/// threads: of `at_once` rows at most, and of panels in such units.
+/// Calls body(first row, rows, first panel, last panel, worker's scratch) for parts of a GEMM on the
+/// context's threads. A part has at most `at_once` rows and a multiple of `unit` panels.
 template <typename Body>
 Error for_parts(Context& context, const char* op, size_t m, size_t n, size_t k, size_t each, const Body& body,
                 size_t at_once = kRowsAtOnce, size_t unit = 1) {

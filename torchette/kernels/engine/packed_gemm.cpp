@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Register tiles of rows by panels. The panels of a block stay in the L2 cache while all rows pass by; the
-// rows of a tile stay in the L1 cache while the panels of the block pass by.
+// Float GEMM in register tiles of rows by panels. A block of panels stays in the L2 cache while all rows are
+// processed; the rows of a tile stay in the L1 cache while the panels of the block are processed.
 #include "torchette/kernels/engine/packed_gemm.h"
 
 #include <cmath>
@@ -10,24 +10,24 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-// Floats of the panels of a block; and of one whose weights are widened, which takes memory.
+// Floats in a block of panels, and in a block with widened weights, which needs scratch memory.
 constexpr size_t kBlock = size_t{1} << 16, kWideBlock = 2 * (kProductDepth + 1) * kPanelWidth;
 
-/// Most rows of a tile of so many panels: the sums, a row of the panels and a number are in registers.
+/// Maximum rows of a tile: the accumulators, a row of the panels and a broadcast value fit in the registers.
 constexpr int max_rows(int panels) {
   if (kLanes == 16) return panels <= 2 ? 14 : panels == 4 ? 6 : 3;
   if (kLanes == 8) return panels == 1 ? 6 : panels == 2 ? 2 : 1;
   if (kVectorRegisters == 32) return panels == 1 ? 5 : 2;
   return panels > 1 ? 1 : TORCHETTE_HAS_VECTORS && kVectorRegisters == 8 ? 2 : 4;
 }
-/// Most panels of a tile of one row: so many sums hide the latency of an addition.
+/// Maximum panels of a one-row tile: this many accumulators hide the latency of an addition.
 constexpr int kWidest = kLanes == 16                                    ? 8
                         : kLanes == 8                                   ? 4
                         : TORCHETTE_HAS_VECTORS && kVectorRegisters > 8 ? 2
                                                                         : 1;
 
-// Rows of a tile that widens weights of 16 bits while it reads them; so many rows are left to such tiles, as
-// to widen a panel apart pays where more rows share it.
+// Rows of a tile that converts 16-bit weights while it reads them. With at most kFewRows rows all tiles do
+// so, because converting a panel in advance pays off only if more rows share it.
 constexpr int kNarrowRows = kLanes == 16 ? 6 : max_rows(1);
 constexpr size_t kFewRows = (kLanes == 16 ? 3 : kLanes == 8 ? 4 : 2) * static_cast<size_t>(kNarrowRows);
 
@@ -39,26 +39,26 @@ struct Tile {
   ptrdiff_t a_row;
   const void* w;
   Stored stored;
-  size_t w_panel;  // elements from panel to panel
-  size_t w_row;    // of one panel; several are whole
+  size_t w_panel;  // stride between panels in elements
+  size_t w_row;    // row stride of a single panel; several panels are never cut
   float* c;
   ptrdiff_t c_row;
   const float* bias;      // a vector for each vector of a row, or null
   const float* residual;  // or null
   ptrdiff_t residual_row;
   float low, high;
-  size_t piece;    // of a row of A: floats that follow each other
+  size_t piece;    // contiguous floats of a row of A
   ptrdiff_t skip;  // from the end of a piece to the next one
 };
 
 constexpr int kOfPanel = static_cast<int>(kPanelVectors);
 
-/// C tile = clamp(A tile x panels + bias + residual), for so many vectors of columns. Rows go in groups of
-/// three off one pointer, which spares address registers.
+/// C tile = clamp(A tile x panels + bias + residual) for kVectors vectors of columns. Each pointer addresses
+/// a group of three rows, which saves address registers.
 template <typename W, int kRows, int kVectors>
 void compute(const Tile& t) {
   constexpr int kPanels = (kVectors + kOfPanel - 1) / kOfPanel;
-  constexpr size_t kColumns = kVectors < kOfPanel ? kVectors * kLanes : kPanelWidth;  // of each panel
+  constexpr size_t kColumns = kVectors < kOfPanel ? kVectors * kLanes : kPanelWidth;  // per panel
   constexpr int kPass = parts_of_pass(kRows, kColumns / kPartLanes), kParts = kPanels * kPass;
   const Part low = part_of(t.low), high = part_of(t.high);
   for (size_t at = 0; at < kColumns; at += kPass * kPartLanes) {
@@ -74,7 +74,7 @@ void compute(const Tile& t) {
     for (size_t left = t.depth;;) {
       const size_t depth = left < t.piece ? left : t.piece;
       for (size_t k = 0; k < depth; ++k) {
-        // One row reads each weight once, from streams too many for some processors to foresee.
+        // A single row reads each weight once, from more streams than some hardware prefetchers track.
         if (kRows == 1 && kPanels > 1) {
           TORCHETTE_UNROLL(8)
           for (int p = 0; p < kPanels; ++p) TORCHETTE_PREFETCH(panel[p] + (k + 8) * row);
@@ -124,7 +124,7 @@ Compute pick(size_t rows, std::integer_sequence<int, kRow...>) {
   static constexpr Compute kTiles[] = {compute<W, kRow + 1, kVectors>...};
   return kTiles[rows - 1];
 }
-/// The most rows of a tile that reads such weights.
+/// Maximum rows of a tile with weights of type W.
 template <typename W>
 constexpr int rows_of(int panels) {
   return sizeof(W) == sizeof(float) || max_rows(panels) < kNarrowRows ? max_rows(panels) : kNarrowRows;
@@ -133,13 +133,13 @@ template <typename W, int kPanels>
 Compute of_panels(size_t rows) {
   return pick<W, kPanels * kOfPanel>(rows, std::make_integer_sequence<int, rows_of<W>(kPanels)>{});
 }
-/// Of the first half of a panel.
+/// Returns the function for the first half of a panel.
 template <typename W>
 Compute of_half(size_t rows) {
   return pick<W, kOfPanel / 2>(rows, std::make_integer_sequence < int, kOfPanel<2 ? 0 : rows_of<W>(1)>{});
 }
 
-/// How many panels a tile of so many rows has at most.
+/// Returns the maximum number of panels of a tile of `rows` rows.
 size_t panels_at_once(size_t rows) {
   const auto fits = [&](int panels) {
     return panels <= kWidest && rows <= static_cast<size_t>(max_rows(panels));
@@ -158,29 +158,29 @@ Compute tile_of(size_t rows, size_t panels) {
   return of_panels<W, 1>(rows);
 }
 
-// Rows of a tile where there are many: two panels on AVX-512, where one would leave half of the registers.
+// Rows of a tile if there are many rows. AVX-512 uses two panels: a single panel would use half of the
+// registers.
 constexpr size_t kTileRows = static_cast<size_t>(max_rows(kLanes == 16 ? 2 : 1));
 
-/// Splits `total` into as few nearly equal parts of at most `most` as possible; gives the size of the next
-/// one.
+/// Splits `total` into the fewest nearly equal parts of at most `most` and returns the size of the next part.
 size_t next_part(size_t total, size_t most) {
   if (total <= most) return total;
   const size_t parts = (total + most - 1) / most;
   return (total + parts - 1) / parts;
 }
 
-/// A panel that is cut to so many columns. A row of it is read as if it were whole, with what follows it in
-/// the columns that are thrown away; the rows behind whose columns the panel ends are read from a copy, and
-/// so is a panel of few rows.
+/// A panel that is cut to `columns` columns. Its rows are read at full panel width, and the extra columns are
+/// discarded. The last rows would be read beyond the end of the panel, so they are read from a copy; a panel
+/// with few rows is copied completely.
 struct CutPanel {
   size_t columns;
-  size_t copied = 0;  // rows, the last ones
+  size_t copied = 0;  // number of rows, from the end
   float rows[kPanelWidth * kPanelWidth];
 
-  /// Of `depth` rows at `w`, with `below` rows of the panel below them.
+  /// Copies the last rows of `depth` rows at `w`, if the panel continues for `below` rows.
   void copy(const float* w, size_t depth, size_t below) {
     const size_t last =
-        (kPanelWidth - 1) / columns;  // so many rows of the panel begin within kPanelWidth of its end
+        (kPanelWidth - 1) / columns;  // number of rows that begin within kPanelWidth of the end
     const size_t needed = below >= last ? 0 : last - below;
     copied = depth <= kPanelWidth ? depth : needed;
     memset(rows, 0, copied * kPanelWidth * sizeof(float));
@@ -209,7 +209,7 @@ struct CutPanel {
   }
 };
 
-/// Panels [first, last) of weights of 16 bits in rows [k0, k0 + depth), as whole panels of floats.
+/// Converts panels [first, last) of 16-bit weights in rows [k0, k0 + depth) to full float panels.
 template <typename W>
 void widen(const PackedProduct& product, const W* weights, size_t first, size_t last, size_t k0, size_t depth,
            float* to) {
@@ -217,7 +217,7 @@ void widen(const PackedProduct& product, const W* weights, size_t first, size_t 
     const bool cut = product.cut && (p + 1) * kPanelWidth > product.n;
     const size_t row = cut ? cut_columns(product.n) : kPanelWidth;
     const W* const from = weights + p * product.k * kPanelWidth + k0 * row;
-    const size_t left = (product.k - k0) * row;  // until the weights end, where the panel is cut
+    const size_t left = (product.k - k0) * row;  // elements until the end of a cut panel
     for (size_t i = 0; i < depth; ++i) {
       if (cut && i * row + kPanelWidth > left)
         for (size_t j = 0; j < kPanelWidth; ++j)
@@ -229,13 +229,13 @@ void widen(const PackedProduct& product, const W* weights, size_t first, size_t 
   }
 }
 
-/// Panels of a block of such a depth that is widened.
+/// Returns the number of panels of this depth in a block of widened weights.
 size_t wide_panels(size_t depth) {
   const size_t fitting = kWideBlock / ((depth + 1) * kPanelWidth);
   return fitting > 8 ? fitting / 8 * 8 : fitting / 2 * 2;
 }
 
-/// Copies fewer than kPanelWidth columns of so many rows.
+/// Copies `columns` columns (fewer than kPanelWidth) of `rows` rows.
 void copy_columns(const float* from, ptrdiff_t from_row, float* to, ptrdiff_t to_row, size_t rows,
                   size_t columns) {
   for (size_t at = 0; at < columns; at += kLanes) {
@@ -263,16 +263,16 @@ PackedProduct PackedProduct::rows(size_t first, size_t count) const {
   return part;
 }
 
-/// Rows of a block of panels, which may end with a cut panel.
+/// State of a block of panels that may end with a cut panel.
 struct Block {
   bool has_cut;
   CutPanel cut;
-  const float* cut_panel = nullptr;   // of float32 weights
-  float last_bias[kPanelWidth] = {};  // of the last panel, so that a tile reads a whole one
+  const float* cut_panel = nullptr;   // for float32 weights
+  float last_bias[kPanelWidth] = {};  // bias of the last panel, padded to its full width
 };
 
-/// Panels [begin, end) in rows [k0, k0 + depth): widens their weights if `wide`, and those of a cut panel of
-/// 16 bits.
+/// Prepares panels [begin, end) in rows [k0, k0 + depth): converts their weights if `wide`, and the weights
+/// of a cut 16-bit panel.
 static TORCHETTE_INLINE void prepare_block(const PackedProduct& product, size_t begin, size_t end, size_t k0,
                                            size_t depth, bool narrow, bool wide, Block& block) {
   const size_t n = product.n, k = product.k;
@@ -291,8 +291,8 @@ static TORCHETTE_INLINE void prepare_block(const PackedProduct& product, size_t 
     memcpy(block.last_bias, product.bias + (end - 1) * kPanelWidth, block.cut.columns * sizeof(float));
 }
 
-/// How many panels a tile has, of at most `panels`, if `left` panels of the block and `columns` columns
-/// remain.
+/// Returns the number of panels of the next tile, at most `panels`, if `left` panels of the block and
+/// `columns` columns remain.
 static TORCHETTE_INLINE size_t panels_of_tile(size_t panels, size_t left, size_t columns) {
   while (panels > left) panels /= 2;
   while (panels > 1 && columns < panels * kPanelWidth) panels /= 2;
@@ -305,7 +305,7 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
   float low, high;
   const Activation left = split_activation(product.activation, low, high);
   size_t k0 = 0;
-  do {  // once even if k is 0: the bias must be written
+  do {  // at least once, because the bias is written even if k is 0
     const size_t depth = next_part(k - k0, kProductDepth);
     const bool begins = k0 == 0, ends = k0 + depth >= k;
     const size_t fitting = depth == 0 ? last - first : kBlock / (depth * kPanelWidth);
@@ -347,13 +347,12 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
                     product.piece != 0 ? product.piece : depth,
                     product.piece != 0 ? product.a_piece - static_cast<ptrdiff_t>(product.piece) : 0};
           const bool half = kOfPanel > 1 && panels == 1 && columns <= kPanelWidth / 2;
-          // A tile of one vector may store behind the last column, into the next row, which is computed
-          // later.
+          // A tile of one vector may store beyond the last column into the next row, which is computed later.
           const bool spills = columns < width && product.c_row == static_cast<ptrdiff_t>(n) &&
                               (half ? kPanelWidth / 2 : kPanelWidth) == kPartLanes && added == nullptr &&
                               left == Activation::none && n <= kPanelWidth &&
                               (m - i - rows) * n >= kPanelWidth;
-          // Otherwise a separate tile computes the panel that ends behind the last column.
+          // Otherwise a separate tile computes the panel that extends beyond the last column.
           const bool is_separate = columns < width && !spills;
           float result[kTileRows * kPanelWidth];
           if (is_cut && !narrow) t.w = block.cut_panel;
@@ -385,7 +384,7 @@ void packed_gemm(const PackedProduct& product, size_t first, size_t last) {
 void packed_gemm(Context& context, const PackedProduct& product) {
   const size_t panels = panels_of(product.n), work = product.k + 1, widened = product.widened();
   const size_t tiles = (product.m + kTileRows - 1) / kTileRows;
-  // Rows where there are enough of them for all workers, else panels: both leave every sum as it is.
+  // Splits rows if there are enough for all workers, otherwise panels. The order of accumulation is the same.
   if (tiles >= 4 * context.workers() || tiles >= panels) {
     context.parallel_for(tiles, least_items(kTileRows * product.n * work),
                          [&](size_t begin, size_t end, size_t worker) {
@@ -410,7 +409,7 @@ Error allocate_wide(Context& context, const char* op, PackedProduct& product) {
   if (floats == 0) return Error::Ok;
   product.wide = static_cast<float*>(context.allocate_temp(floats * sizeof(float)));
   TORCHETTE_CHECK(product.wide != nullptr, MemoryAllocationFailed,
-                  "%s: no scratch memory for %d floats of weights", op, static_cast<int>(floats));
+                  "%s: no scratch memory for %d floats of widened weights", op, static_cast<int>(floats));
   return Error::Ok;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The layout of packed weights, and the checks that a kernel makes of them: the file may hold anything.
+// The layout of packed weights and the checks that kernels apply to them, because a file may contain any
+// data.
 #pragma once
 
 #include "torchette/kernels/simd.h"
@@ -11,16 +12,16 @@ namespace TORCHETTE_ISA {
 
 #define TORCHETTE_CONSTANT(name, value) constexpr size_t name = value;
 #include "torchette/schema/engine.def"
-/// Vectors of a row of a panel.
+/// Number of vectors in a row of a panel.
 constexpr size_t kPanelVectors = kPanelWidth / kLanes;
 
-/// How weights are stored. Those of 16 bits become floats where they are read, and all that is computed is
-/// float.
+/// Storage type of the weights. 16-bit weights are converted to float when they are read; all arithmetic is
+/// in float.
 enum class Stored : uint8_t { float32, bfloat16, float16 };
 constexpr size_t size_of(Stored stored) {
   return stored == Stored::float32 ? sizeof(float) : sizeof(uint16_t);
 }
-/// Calls `body` with a pointer to the weights as what they are.
+/// Calls `body` with the weights as a pointer to their storage type.
 template <typename Body>
 TORCHETTE_INLINE auto with_stored(Stored stored, const void* weights, const Body& body) {
   if constexpr (has_dtype(ScalarType::BFloat16))
@@ -30,7 +31,7 @@ TORCHETTE_INLINE auto with_stored(Stored stored, const void* weights, const Body
   return body(static_cast<const float*>(weights));
 }
 
-/// What a tile is made of: vectors, or numbers where the machine has no vectors.
+/// Part: the unit of a register tile, a vector, or a float if the target has no vectors.
 #if TORCHETTE_HAS_VECTORS
 typedef Vec Part;
 template <typename T>
@@ -38,7 +39,7 @@ TORCHETTE_INLINE Part load_part(const T* p) {
   return load(p);
 }
 TORCHETTE_INLINE void store_part(float* p, Part x) { store(p, x); }
-/// The first `n` lanes, fewer than there are.
+/// Loads the first `n` lanes; n must be less than kLanes.
 TORCHETTE_INLINE Part load_part(const float* p, size_t n) { return load_partial(p, n); }
 TORCHETTE_INLINE void store_part(float* p, Part x, size_t n) { store_partial(p, x, n); }
 #else
@@ -59,8 +60,8 @@ TORCHETTE_INLINE Part load_weights(const uint16_t* p, Stored stored) {
 TORCHETTE_INLINE float fma(float a, float b, float c) { return a * b + c; }
 TORCHETTE_INLINE Part part_of(float x) { return x - Part{}; }
 constexpr size_t kPartLanes = sizeof(Part) / sizeof(float);
-/// How many of `parts` of a panel are computed at a time for so many rows. Where registers are few, a panel
-/// takes several passes over the rows.
+/// Returns the number of parts of a panel that are computed at a time for `rows` rows. With few registers, a
+/// panel needs several passes over the rows.
 constexpr int parts_of_pass(int rows, int parts = static_cast<int>(kPanelWidth / kPartLanes)) {
   const int most = !TORCHETTE_HAS_VECTORS                             ? (rows <= 2 ? 8 : 4)
                    : kLanes == 4 && kVectorRegisters < 32 && rows > 1 ? 2
@@ -69,16 +70,16 @@ constexpr int parts_of_pass(int rows, int parts = static_cast<int>(kPanelWidth /
 }
 
 constexpr size_t panels_of(size_t outputs) { return (outputs + kPanelWidth - 1) / kPanelWidth; }
-/// Columns of the last panel, where it is cut behind the last output.
+/// Number of columns of the last panel if it is cut after the last output.
 constexpr size_t cut_columns(size_t outputs) {
   return outputs % kPanelWidth == 0 ? kPanelWidth : outputs % kPanelWidth;
 }
 
-/// With fewer multiply-adds a part is not worth a thread: 10 to 20 microseconds, since what one core has
-/// written another must fetch.
+/// Minimum number of multiply-adds for which a thread pays off: starting one costs 10 to 20 microseconds,
+/// mostly cache misses on data that another core has written.
 constexpr size_t kLeastWork = size_t{1} << (kLanes >= 8 ? 19 : 18);
 
-/// How many of `count` items, of `work` multiply-adds each, a part has at least.
+/// Returns the minimum number of items per thread if each item has `work` multiply-adds.
 TORCHETTE_INLINE size_t least_items(size_t work) {
   return work >= kLeastWork ? 1 : kLeastWork / (work + 1) + 1;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the engine's quantized operators have in common: checks of numbers of 8 bits and of the terms that
-// follow a packed weight.
+// Checks shared by the engine's quantized operators: 8-bit tensors, and the requantization terms stored with
+// a packed weight.
 #pragma once
 
 #include "torchette/kernels/engine/integer_gemm.h"
@@ -12,18 +12,18 @@ namespace TORCHETTE_ISA {
 inline bool is_byte(ScalarType type) { return type == ScalarType::Char || type == ScalarType::Byte; }
 
 inline Error check_bytes(const char* op, const Tensor& t, const char* name) {
-  TORCHETTE_CHECK(is_byte(t.scalar_type()), InvalidType, "%s: %s is of type %d, not of 8 bits", op, name,
-                  static_cast<int>(t.scalar_type()));
+  TORCHETTE_CHECK(is_byte(t.scalar_type()), InvalidType, "%s: %s is of type %d, expected int8 or uint8", op,
+                  name, static_cast<int>(t.scalar_type()));
   TORCHETTE_CHECK(is_contiguous(t), InvalidArgument, "%s: %s is not contiguous", op, name);
   return Error::Ok;
 }
 
-/// Whether whole numbers lie in the range of a type of 8 bits.
+/// Whether [low, high] lies in the range of the 8-bit type.
 inline bool in_range(ScalarType type, int64_t low, int64_t high) {
   return type == ScalarType::Char ? low >= INT8_MIN && high <= INT8_MAX : low >= 0 && high <= UINT8_MAX;
 }
 
-/// The result's sizes, its type, and the range that its numbers are clamped to.
+/// Checks the result's sizes, its type, and the range to which its values are clamped.
 inline Error check_quantized(const char* op, const Tensor& out, Span<const SizesType> sizes, int64_t zero,
                              int64_t low, int64_t high, const char* name = "out") {
   TORCHETTE_TRY(resize_result(out, sizes, name));
@@ -36,15 +36,16 @@ inline Error check_quantized(const char* op, const Tensor& out, Span<const Sizes
   return Error::Ok;
 }
 
-/// The terms of `groups` times `outputs` results: float32 [groups, 3, whole panels], see pack.py.
+/// Reads the terms of `groups` x `outputs` results: float32 [groups, 3, outputs padded to panels], see
+/// pack.py.
 inline Error read_terms(const char* op, const Tensor& terms, size_t groups, size_t outputs, int64_t zero,
                         int64_t low, int64_t high, Requantization& how) {
   const size_t width = panels_of(outputs) * kPanelWidth;
   TORCHETTE_CHECK(terms.scalar_type() == ScalarType::Float && is_contiguous(terms) && terms.dim() == 3 &&
                       static_cast<size_t>(terms.size(0)) == groups && terms.size(1) == 3 &&
                       static_cast<size_t>(terms.size(2)) == width,
-                  InvalidArgument, "%s: terms of type %d with %d elements for %d groups of %d outputs", op,
-                  static_cast<int>(terms.scalar_type()), static_cast<int>(terms.numel()),
+                  InvalidArgument, "%s: terms of type %d with %d elements do not fit %d groups of %d outputs",
+                  op, static_cast<int>(terms.scalar_type()), static_cast<int>(terms.numel()),
                   static_cast<int>(groups), static_cast<int>(outputs));
   const float* const first = terms.const_data_ptr<float>();
   how = {first,
@@ -56,39 +57,40 @@ inline Error read_terms(const char* op, const Tensor& terms, size_t groups, size
   return Error::Ok;
 }
 
-/// A weight that is stored in 8 or 4 bits, of `outputs` outputs of `depth` inputs, and the scales of its
-/// groups of inputs: pack.py.
+/// Checks an 8-bit or 4-bit weight with `outputs` outputs of `depth` inputs, and the scales of its input
+/// groups (see pack.py).
 inline Error check_stored(const char* op, const Tensor& weight, const Tensor& scales, size_t depth,
                           int64_t outputs, size_t& groups) {
   const bool of_bytes = weight.scalar_type() == ScalarType::Char;
   const size_t numbers = of_bytes ? kQuad : 2 * kQuad, panels = panels_of(static_cast<size_t>(outputs));
-  TORCHETTE_CHECK(outputs >= 0 && outputs <= INT32_MAX &&
-                      (of_bytes || weight.scalar_type() == ScalarType::Byte) && is_contiguous(weight) &&
-                      weight.dim() == 4 && static_cast<size_t>(weight.size(0)) == panels &&
-                      static_cast<size_t>(weight.size(1)) == (depth + numbers - 1) / numbers &&
-                      weight.size(2) == ptrdiff_t{kPanelWidth} && weight.size(3) == ptrdiff_t{kQuad},
-                  InvalidArgument, "%s: a weight of type %d with %d elements for %d outputs of %d inputs", op,
-                  static_cast<int>(weight.scalar_type()), static_cast<int>(weight.numel()),
-                  static_cast<int>(outputs), static_cast<int>(depth));
+  TORCHETTE_CHECK(
+      outputs >= 0 && outputs <= INT32_MAX && (of_bytes || weight.scalar_type() == ScalarType::Byte) &&
+          is_contiguous(weight) && weight.dim() == 4 && static_cast<size_t>(weight.size(0)) == panels &&
+          static_cast<size_t>(weight.size(1)) == (depth + numbers - 1) / numbers &&
+          weight.size(2) == ptrdiff_t{kPanelWidth} && weight.size(3) == ptrdiff_t{kQuad},
+      InvalidArgument, "%s: a weight of type %d with %d elements does not fit %d outputs of %d inputs", op,
+      static_cast<int>(weight.scalar_type()), static_cast<int>(weight.numel()), static_cast<int>(outputs),
+      static_cast<int>(depth));
   TORCHETTE_TRY(check_floats(op, scales, "scales"));
   groups = scales.dim() == 3 ? static_cast<size_t>(scales.size(1)) : 0;
   TORCHETTE_CHECK(groups > 0 && static_cast<size_t>(scales.size(0)) == panels &&
                       scales.size(2) == ptrdiff_t{kPanelWidth} && depth % groups == 0 &&
                       (groups == 1 || depth / groups % numbers == 0),
-                  InvalidArgument, "%s: scales of %d dimensions with %d elements for %d outputs of %d inputs",
-                  op, static_cast<int>(scales.dim()), static_cast<int>(scales.numel()),
-                  static_cast<int>(outputs), static_cast<int>(depth));
+                  InvalidArgument,
+                  "%s: scales of %d dimensions with %d elements do not fit %d outputs of %d inputs", op,
+                  static_cast<int>(scales.dim()), static_cast<int>(scales.numel()), static_cast<int>(outputs),
+                  static_cast<int>(depth));
   return Error::Ok;
 }
 
 inline Error check_input_zero(const char* op, const Tensor& input, int64_t zero) {
   TORCHETTE_CHECK(in_range(input.scalar_type(), zero, zero), InvalidArgument,
-                  "%s: input_zero %lld is not of type %d", op, static_cast<long long>(zero),
+                  "%s: input_zero %lld is outside of the range of type %d", op, static_cast<long long>(zero),
                   static_cast<int>(input.scalar_type()));
   return Error::Ok;
 }
 
-/// Bytes as floats: signed ones, or with a flip of -128 unsigned ones, less 128.
+/// Converts kLanes bytes to floats: int8 values if flip is 0, uint8 values minus 128 if flip is -128.
 TORCHETTE_INLINE Vec floats_of(const uint8_t* p, int8_t flip) {
 #if TORCHETTE_HAS_HELIUM
   return vcvtq_f32_s32(veorq_s32(vldrbq_s32(reinterpret_cast<const int8_t*>(p)), vdupq_n_s32(flip)));
@@ -105,7 +107,7 @@ TORCHETTE_INLINE Vec floats_of(const uint8_t* p, int8_t flip) {
 #endif
 }
 
-/// The first n of them, with nothing in memory behind.
+/// Converts the first n bytes and reads no memory after them.
 TORCHETTE_INLINE Vec floats_of(const uint8_t* p, int8_t flip, size_t n) {
   if (n >= kLanes) return floats_of(p, flip);
   uint8_t bytes[kLanes] = {};

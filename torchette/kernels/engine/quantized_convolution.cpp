@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::quantized_convolution, cpu::quantized_depthwise: torchette/backends/engine/operators/quantized.py. As
-// the convolutions of floats: rows of what lies under the windows, times the packed filter.
+// cpu::quantized_convolution, cpu::quantized_depthwise: torchette/backends/engine/operators/quantized.py.
+// Like the float convolution, a GEMM of gathered windows with the packed filter.
 #include "torchette/kernels/engine/gather.h"
 #include "torchette/kernels/engine/quantized.h"
 
@@ -12,7 +12,7 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-// Bytes of gathered rows at a time, and the fewest rows.
+// Bytes of rows that are gathered at a time, and the minimum number of rows.
 constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 18 : size_t{1} << 13;
 constexpr size_t kLeastRows = kLanes >= 8 ? 64 : 8;
 
@@ -22,15 +22,15 @@ Error read_filter(const char* op, const Tensor& input, const Tensor& weight, int
   TORCHETTE_TRY(check_bytes(op, input, "input"));
   TORCHETTE_TRY(check_bytes(op, weight, "weight"));
   TORCHETTE_CHECK(weight.scalar_type() == ScalarType::Char, InvalidType,
-                  "%s: weight is of type %d, not of int8", op, static_cast<int>(weight.scalar_type()));
+                  "%s: weight is of type %d, expected int8", op, static_cast<int>(weight.scalar_type()));
   TORCHETTE_TRY(check_input_zero(op, input, input_zero));
   SizesType window[3];
   TORCHETTE_CHECK(kernel.size() <= 3 && static_cast<ptrdiff_t>(kernel.size()) == input.dim() - 2,
-                  InvalidArgument, "%s: kernel has %d dimensions for an input of %d", op,
+                  InvalidArgument, "%s: kernel has %d elements for an input of %d dimensions", op,
                   static_cast<int>(kernel.size()), static_cast<int>(input.dim()));
   for (size_t d = 0; d < kernel.size(); ++d) {
-    TORCHETTE_CHECK(kernel[d] >= 1 && kernel[d] <= INT32_MAX, InvalidArgument, "%s: kernel of %lld", op,
-                    static_cast<long long>(kernel[d]));
+    TORCHETTE_CHECK(kernel[d] >= 1 && kernel[d] <= INT32_MAX, InvalidArgument,
+                    "%s: kernel size %lld is out of range", op, static_cast<long long>(kernel[d]));
     window[d] = static_cast<SizesType>(kernel[d]);
   }
   return describe_window(op, input, window, stride, padding, dilation, false, w);
@@ -38,14 +38,14 @@ Error read_filter(const char* op, const Tensor& input, const Tensor& weight, int
 
 }  // namespace
 
-// Convolves windows that are gathered as rows of a matrix. `of_group` returns the product of a group.
+// Convolves windows that are gathered as rows of a matrix. `of_group` returns the GEMM of a group.
 template <typename OfGroup>
 static Error convolve_gathered(Context& context, const char* name, const Tensor& input, const Window& w,
                                size_t groups, const IntegerProduct& product, const OfGroup& of_group) {
   const size_t channels = w.channels / groups, k = w.taps() * channels, padded = quads_of(k) * kQuad;
   const size_t panels = panels_of(product.n), pixels = w.out_pixels(), all = w.batch * pixels;
   const auto* const images = static_cast<const uint8_t*>(input.const_data_ptr());
-  // Some rows at a time: as many as the scratch memory holds, and few enough that every worker has some.
+  // Rows per block: as many as the scratch memory holds, but few enough that every worker has a block.
   size_t rows = kGathered / (padded + 1);
   if (rows < kLeastRows) rows = kLeastRows;
   if (rows > all) rows = all;
@@ -64,7 +64,7 @@ static Error convolve_gathered(Context& context, const char* name, const Tensor&
         for (size_t item = begin; item < end; ++item) {
           const size_t group = item / blocks, first = item % blocks * rows;
           const size_t count = all - first < rows ? all - first : rows;
-          for (size_t i = 0; i < count;) {  // a block may go over several images
+          for (size_t i = 0; i < count;) {  // a block may span several images
             const size_t of_image = (first + i) % pixels;
             const size_t part = pixels - of_image < count - i ? pixels - of_image : count - i;
             gather_windows(w, images + (first + i) / pixels * image, group, channels, of_image, part,
@@ -91,21 +91,22 @@ static Error quantized_convolution_out(Context& context, const Tensor& input, co
   Window w;
   TORCHETTE_TRY(read_filter(kName, input, weight, input_zero, kernel, stride, padding, dilation, w));
   TORCHETTE_CHECK(weight.dim() == 5 && weight.size(0) > 0 && outputs >= 0 && outputs <= INT32_MAX,
-                  InvalidArgument, "%s: weight has %d dimensions, for %lld outputs", kName,
+                  InvalidArgument, "%s: weight has %d dimensions for %lld outputs, expected 5", kName,
                   static_cast<int>(weight.dim()), static_cast<long long>(outputs));
   const auto groups = static_cast<size_t>(weight.size(0));
   const size_t channels = w.channels / groups, k = w.taps() * channels, padded = quads_of(k) * kQuad;
   IntegerProduct product = {};
   product.n = static_cast<size_t>(outputs) / groups;
   const size_t panels = panels_of(product.n);
-  TORCHETTE_CHECK(channels * groups == w.channels && product.n * groups == static_cast<size_t>(outputs) &&
-                      static_cast<size_t>(weight.size(1)) == panels &&
-                      static_cast<size_t>(weight.size(2)) * kQuad == padded &&
-                      weight.size(3) == ptrdiff_t{kPanelWidth} && weight.size(4) == ptrdiff_t{kQuad},
-                  InvalidArgument,
-                  "%s: a weight of %d groups and %d elements for %d taps of %d channels and %d outputs",
-                  kName, static_cast<int>(groups), static_cast<int>(weight.numel()),
-                  static_cast<int>(w.taps()), static_cast<int>(w.channels), static_cast<int>(outputs));
+  TORCHETTE_CHECK(
+      channels * groups == w.channels && product.n * groups == static_cast<size_t>(outputs) &&
+          static_cast<size_t>(weight.size(1)) == panels &&
+          static_cast<size_t>(weight.size(2)) * kQuad == padded && weight.size(3) == ptrdiff_t{kPanelWidth} &&
+          weight.size(4) == ptrdiff_t{kQuad},
+      InvalidArgument,
+      "%s: a weight of %d groups and %d elements does not fit %d taps, %d channels and %d outputs", kName,
+      static_cast<int>(groups), static_cast<int>(weight.numel()), static_cast<int>(w.taps()),
+      static_cast<int>(w.channels), static_cast<int>(outputs));
   SizesType sizes[5];
   TORCHETTE_TRY(
       check_quantized(kName, out, result_sizes(w, static_cast<size_t>(outputs), sizes), zero, low, high));
@@ -140,8 +141,8 @@ static Error quantized_convolution_out(Context& context, const Tensor& input, co
 
 namespace {
 
-// Whether sums are whole numbers: vectors of ARM and WebAssembly multiply bytes, and a machine without
-// vectors has no use for floats.
+// Whether accumulators are integers: ARM and WebAssembly have 8-bit vector multiplication, and a target
+// without vectors gains nothing from floats.
 #if !TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM || defined(__ARM_NEON) || defined(__wasm_simd128__)
 #define TORCHETTE_WHOLE_SUMS 1
 #else
@@ -158,19 +159,19 @@ typedef int16_t TapWeight;
 struct DepthwiseRow {
   const Window* window;
   const uint8_t* image;
-  const TapWeight* filter;  // [taps][kPanelWidth], of the panel
+  const TapWeight* filter;  // [taps][kPanelWidth] of this panel
   const Requantization* how;
   uint8_t* out;
   ptrdiff_t z, y;
   int8_t flip;
-  size_t channel, channels;  // the panel's
+  size_t channel, channels;  // of this panel
   const uint8_t* outside;    // a panel of zero points
 
-  /// Pixel x of a line of the image.
+  /// Returns pixel x of a line of the image.
   TORCHETTE_INLINE const uint8_t* pixel(const uint8_t* line, ptrdiff_t x) const {
     return x >= 0 && x < window->in[2] ? line + x * static_cast<ptrdiff_t>(window->channels) : outside;
   }
-  /// A line of the image under tap (kz, ky); null outside.
+  /// Returns the line of the image under tap (kz, ky), or null outside of the image.
   TORCHETTE_INLINE const uint8_t* line(ptrdiff_t kz, ptrdiff_t ky) const {
     const Window& w = *window;
     const ptrdiff_t in_z = z + kz * w.dilation[0], in_y = y + ky * w.dilation[1];
@@ -180,8 +181,8 @@ struct DepthwiseRow {
   }
 };
 
-/// Calls tap(line, filter) for the rows of a window: with the filter of the row's first tap, and null for a
-/// line that is outside, where all pixels are zero points.
+/// Calls tap(line, filter) for each row of taps of a window, with the filter of the row's first tap. `line`
+/// is null outside of the image, where all pixels are zero points.
 template <typename Tap>
 TORCHETTE_INLINE void for_lines(const DepthwiseRow& row, const Tap& tap) {
   const Window& w = *row.window;
@@ -193,19 +194,19 @@ TORCHETTE_INLINE void for_lines(const DepthwiseRow& row, const Tap& tap) {
 }
 
 #if !TORCHETTE_WHOLE_SUMS
-// Pixels of a row whose sums are in registers together.
+// Number of pixels of a row with accumulators in registers at the same time.
 constexpr int kNeighbours = kVectorRegisters >= 32 ? 8 : kVectorRegisters >= 16 ? 4 : 2;
 
-// Sums are of (x - zero) w for the pixels x of a window: of x w, less what `Requantization::sums` says. They
-// are whole numbers below 2^24, which floats have exactly.
+// Accumulators contain the sum of (x - zero) w over the pixels x of a window: the sum of x w, minus the term
+// that `Requantization::sums` determines. They are integers below 2^24, which float represents exactly.
 
 template <bool kWhole>
 TORCHETTE_INLINE Vec get(const DepthwiseRow& row, const uint8_t* pixel, size_t v) {
   return kWhole ? floats_of(pixel + v, row.flip) : floats_of(pixel + v, row.flip, row.channels - v);
 }
 
-/// Neighbouring pixels x to x + kCount of a vector of channels, one tap after the other. With kInside none of
-/// the taps' pixels is beside the line.
+/// Computes the adjacent pixels x to x + kCount for a vector of channels, tap by tap. kInside states that all
+/// taps lie inside the line.
 template <int kCount, bool kWhole, bool kInside>
 void depthwise_taps(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
   const Window& w = *row.window;
@@ -236,8 +237,8 @@ TORCHETTE_INLINE void depthwise_taps(const DepthwiseRow& row, ptrdiff_t x, size_
     depthwise_taps<kCount, kWhole, false>(row, x, v, sums);
 }
 
-/// The same for windows that move by one pixel and are kTaps wide: each pixel is read once for all of them.
-/// With kInside none of their pixels is beside the line.
+/// depthwise_taps() for stride 1 and kernels of width kTaps: each pixel is read once for all windows. kInside
+/// states that all taps lie inside the line.
 template <int kTaps, int kCount, bool kWhole, bool kInside>
 void depthwise_slide(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
   const Window& w = *row.window;
@@ -289,7 +290,7 @@ void depthwise_pixels(const DepthwiseRow& row, ptrdiff_t x, float zero) {
   }
 }
 
-/// The last pixels of a row are computed with some before them once more, which costs less than one by one.
+/// The last block of a row overlaps the previous block, which costs less than computing single pixels.
 template <int kCount, bool kWhole>
 void depthwise_blocks(const DepthwiseRow& row, float zero) {
   const ptrdiff_t pixels = row.window->out[2];
@@ -309,12 +310,13 @@ void widen(const int8_t* bytes, size_t count, float* to) {
 }
 #else
 #if TORCHETTE_HAS_VECTORS
-/// Adds the products of so many pixels, `step` bytes apart, to the sums of a panel's channels.
+/// Multiplies `count` pixels, `step` bytes apart, by their weights and accumulates per channel of a panel.
 template <bool kWhole>
 TORCHETTE_NOINLINE void add_taps(const uint8_t* pixel, ptrdiff_t step, const int8_t* weights, size_t count,
                                  int32_t flip, size_t channels, int32_t* sums) {
 #if TORCHETTE_HAS_HELIUM
-  // Channels 4 i, 4 i + 1 and so on: products are of even and odd bytes, and are widened in the same way.
+  // Lane i of vector j is channel 4 i + j. The multiplications separate even and odd bytes, and so does
+  // widening.
   int32x4x4_t four = vld4q_s32(sums);
   const mve_pred16_t there = vctp8q(channels);
   do {
@@ -373,10 +375,10 @@ TORCHETTE_NOINLINE void add_taps(const uint8_t* pixel, ptrdiff_t step, const int
 
 void widen(const int8_t* bytes, size_t count, int8_t* to) { memcpy(to, bytes, count); }
 #else
-// The bytes of four channels at a time. Of four weights the even ones are before the odd ones, as SXTB16
-// leaves the pixel.
+// Processes the bytes of four channels at a time. Of four weights, the even ones precede the odd ones, the
+// order in which SXTB16 unpacks the pixel.
 
-/// Adds the products of so many pixels, `step` bytes apart, to the sums of a panel's channels.
+/// Multiplies `count` pixels, `step` bytes apart, by their weights and accumulates per channel of a panel.
 template <bool kWhole>
 TORCHETTE_NOINLINE void add_taps(const uint8_t* pixels, ptrdiff_t step, const int16_t* filter, size_t count,
                                  int32_t flip, size_t channels, int32_t* sums) {
@@ -445,7 +447,7 @@ void depthwise_row(const DepthwiseRow& row, float zero) {
   uint8_t* to = row.out;
   for (ptrdiff_t x = 0, at = -w.padding[2]; x < w.out[2]; ++x, at += w.stride[2], to += w.channels) {
     memcpy(sums, above, sizeof(sums));
-    // Taps [first, end) are inside.
+    // Taps [first, end) are inside of the image.
     ptrdiff_t first = 0, end = taps;
     while (first < taps && at + first * w.dilation[2] < 0) ++first;
     while (end > first && at + (end - 1) * w.dilation[2] >= w.in[2]) --end;
@@ -474,12 +476,12 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
   Window w;
   TORCHETTE_TRY(read_filter(kName, input, weight, input_zero, kernel, stride, padding, dilation, w));
   const size_t panels = panels_of(w.channels), taps = w.taps();
-  TORCHETTE_CHECK(taps <= kMaxDepthwiseTaps && weight.dim() == 3 &&
-                      static_cast<size_t>(weight.size(0)) == panels &&
-                      static_cast<size_t>(weight.size(1)) == taps && weight.size(2) == ptrdiff_t{kPanelWidth},
-                  InvalidArgument, "%s: a weight of %d dimensions and %d elements for %d taps of %d channels",
-                  kName, static_cast<int>(weight.dim()), static_cast<int>(weight.numel()),
-                  static_cast<int>(taps), static_cast<int>(w.channels));
+  TORCHETTE_CHECK(
+      taps <= kMaxDepthwiseTaps && weight.dim() == 3 && static_cast<size_t>(weight.size(0)) == panels &&
+          static_cast<size_t>(weight.size(1)) == taps && weight.size(2) == ptrdiff_t{kPanelWidth},
+      InvalidArgument, "%s: a weight of %d dimensions and %d elements does not fit %d taps of %d channels",
+      kName, static_cast<int>(weight.dim()), static_cast<int>(weight.numel()), static_cast<int>(taps),
+      static_cast<int>(w.channels));
   SizesType sizes[5];
   TORCHETTE_TRY(check_quantized(kName, out, result_sizes(w, w.channels, sizes), zero, low, high));
   Requantization how;
@@ -513,7 +515,7 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
                                       channel,
                                       left < kPanelWidth ? left : kPanelWidth,
                                       outside};
-            // A panel that is not whole is read as one where what follows its channels is the image, too.
+            // A partial panel is read at full width if the bytes after its channels belong to the image.
             const auto reaches = [&](ptrdiff_t at, int d) {
               const ptrdiff_t to = at + (w.kernel[d] - 1) * w.dilation[d];
               return to < w.in[d] ? to : w.in[d] - 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::lstm and cpu::gru: torchette/backends/engine/operators/recurrent.py. What the input adds is one
-// product for many steps; each step then adds the product with the state before it, and writes the state
-// where the result has it.
+// cpu::lstm and cpu::gru: torchette/backends/engine/operators/recurrent.py. One GEMM computes the input's
+// contribution for many steps. Each step then adds the GEMM of the previous state and writes the new state
+// directly to the result.
 #include "torchette/kernels/engine/operands.h"
 #include "torchette/kernels/engine/packed_gemm.h"
 
@@ -9,19 +9,19 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-// Floats of the gates that are computed at once from the input: they are read again before they leave the L2
-// cache.
+// Floats of gates that are computed from the input at a time, so that they are still in the L2 cache when
+// they are read again.
 constexpr size_t kGates = size_t{1} << 15;
 
 struct Layer {
   size_t steps, batch, inputs, units, gates;
   const float* x;
-  ptrdiff_t x_step, x_row;  // from step to step, from one of the batch to the next
+  ptrdiff_t x_step, x_row;  // strides of steps and of the batch
   const float* hidden;      // [batch][units]
   const void *weight, *state_weight;
   Stored stored;
-  float* wide;         // scratch memory of the products,
-  size_t wide_floats;  // so much for each worker
+  float* wide;         // scratch memory for 16-bit weights
+  size_t wide_floats;  // per worker
   const float *bias, *state_bias;
   float* y;
   ptrdiff_t y_step, y_row;
@@ -30,12 +30,12 @@ struct Layer {
   bool reverse;
 
   size_t width() const { return panels_of(units) * gates * kPanelWidth; }
-  /// Which step comes as number t.
+  /// Returns the time step that is processed in iteration t.
   ptrdiff_t step(size_t t) const { return static_cast<ptrdiff_t>(reverse ? steps - 1 - t : t); }
 };
 
-/// Gates of the panels [first, last) of 16 units, one row, to new states. `given` is what the input adds,
-/// `recalled` what the state adds (an LSTM's holds the sum of both).
+/// Computes new states from the gates of the panels [first, last) of 16 units, for one row. `given` is the
+/// input's contribution, `recalled` the state's contribution (for an LSTM, the sum of both).
 void lstm_units(const float*, const float* recalled, const float*, float* cell, float* y, size_t units,
                 size_t first, size_t last) {
   for (size_t p = first; p < last; ++p) {
@@ -76,9 +76,8 @@ void gru_units(const float* given, const float* recalled, const float* before, f
   }
 }
 
-/// What the input adds in the steps [t, t + count) for the rows [first, last): to given[row - first][step -
-/// t].
-/// On the threads of `context` where there is one.
+/// Computes the input's contribution in the steps [t, t + count) for the rows [first, last), stored at
+/// given[row - first][step - t]. Uses the threads of `context` if it is not null.
 void multiply_input(Context* context, const Layer& layer, size_t t, size_t count, size_t first, size_t last,
                     size_t worker, float* given) {
   const size_t width = layer.width();
@@ -91,7 +90,7 @@ void multiply_input(Context* context, const Layer& layer, size_t t, size_t count
   product.bias = layer.bias;
   product.activation = Activation::none;
   const size_t rows = last - first;
-  // Long products: along the steps of each row, or along the rows of each step.
+  // Chooses the longer GEMMs: along the steps of each row, or along the rows of each step.
   const bool along_steps = count > rows;
   const ptrdiff_t step_width = static_cast<ptrdiff_t>(width),
                   row_width = step_width * static_cast<ptrdiff_t>(count);
@@ -111,7 +110,7 @@ void multiply_input(Context* context, const Layer& layer, size_t t, size_t count
   }
 }
 
-/// One step of the rows [first, last) and the panels of units [from, to).
+/// Computes one step for the rows [first, last) and the unit panels [from, to).
 void advance(const Layer& layer, size_t t, size_t first, size_t last, size_t from, size_t to, size_t worker,
              const float* given, size_t given_row, float* recalled) {
   const size_t width = layer.width();
@@ -145,8 +144,8 @@ void advance(const Layer& layer, size_t t, size_t first, size_t last, size_t fro
   }
 }
 
-/// Many rows are shared among the threads, each of which runs all steps of its own; of few, the units of a
-/// step.
+/// Distributes rows among the threads if there are enough, and each thread runs all steps of its rows.
+/// Otherwise distributes the units of each step.
 Error run(Context& context, const char* op, Layer& layer) {
   const size_t width = layer.width(), panels = panels_of(layer.units);
   const size_t of_step = layer.batch * width;
@@ -162,8 +161,8 @@ Error run(Context& context, const char* op, Layer& layer) {
   }
   const size_t floats = of_step * (count + 1) + context.workers() * layer.wide_floats;
   float* const given = static_cast<float*>(context.allocate_temp(floats * sizeof(float)));
-  TORCHETTE_CHECK(given != nullptr, MemoryAllocationFailed, "%s: no memory for %d floats of gates", op,
-                  static_cast<int>(floats));
+  TORCHETTE_CHECK(given != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %d floats of gates",
+                  op, static_cast<int>(floats));
   float* const recalled = given + of_step * count;
   layer.wide = recalled + of_step;
   const bool by_rows = layer.batch >= context.workers();
@@ -200,22 +199,25 @@ Error check_weight(const char* op, const Tensor& weight, size_t gates, size_t un
   TORCHETTE_TRY(check_stored(op, weight, stored, name));
   TORCHETTE_CHECK(weight.dim() == 3 && weight.size(0) == static_cast<ptrdiff_t>(panels_of(units) * gates) &&
                       weight.size(1) == depth && weight.size(2) == static_cast<ptrdiff_t>(kPanelWidth),
-                  InvalidArgument, "%s: %s has %d panels, %d inputs each, for %d units of %d inputs", op,
-                  name, static_cast<int>(weight.dim() == 3 ? weight.size(0) : -1),
+                  InvalidArgument,
+                  "%s: %s has %d panels of %d inputs, which does not fit %d units of %d inputs", op, name,
+                  static_cast<int>(weight.dim() == 3 ? weight.size(0) : -1),
                   static_cast<int>(weight.dim() == 3 ? weight.size(1) : -1), static_cast<int>(units),
                   static_cast<int>(depth));
   return Error::Ok;
 }
 
-/// Checks what both kinds have, and makes a layer of it.
+/// Checks the arguments that LSTM and GRU share, and fills `layer`.
 Error prepare(const char* op, size_t gates, const Tensor& input, const Tensor& hidden, const Tensor& weight,
               const Tensor& state_weight, const Optional<Tensor>& bias, bool reverse, bool batch_first,
               Tensor& out, Tensor& last, Layer& layer) {
   TORCHETTE_TRY(check_floats(op, input, "input"));
   TORCHETTE_TRY(check_floats(op, hidden, "hidden"));
-  TORCHETTE_CHECK(input.dim() == 3 && hidden.dim() == 2 && hidden.size(0) == input.size(batch_first ? 0 : 1),
-                  InvalidArgument, "%s: input of %d dimensions, hidden of %d, or of different batches", op,
-                  static_cast<int>(input.dim()), static_cast<int>(hidden.dim()));
+  TORCHETTE_CHECK(
+      input.dim() == 3 && hidden.dim() == 2 && hidden.size(0) == input.size(batch_first ? 0 : 1),
+      InvalidArgument,
+      "%s: input of %d dimensions and hidden of %d dimensions do not fit, or differ in batch size", op,
+      static_cast<int>(input.dim()), static_cast<int>(hidden.dim()));
   const ptrdiff_t steps = input.size(batch_first ? 1 : 0), batch = hidden.size(0), units = hidden.size(1);
   TORCHETTE_CHECK(steps > 0, InvalidArgument, "%s: input has no steps", op);
   layer = {};

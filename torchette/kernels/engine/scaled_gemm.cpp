@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Register tiles of rows by panels of bytes or nibbles, whose sums are scaled: of each group, and of each
-// row.
+// Register tiles of rows by 8-bit or 4-bit panels, with accumulators that are scaled per group and per row.
 #include "torchette/kernels/engine/scaled_gemm.h"
 
 #include "torchette/kernels/engine/integer_machines.h"
@@ -9,7 +8,7 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-/// The compiler makes no one rounding of this and what follows.
+/// Prevents the compiler from contracting x with the following operation into a fused multiply-add.
 TORCHETTE_INLINE Vec rounded(Vec x) {
 #if defined(__AVX512F__)
   asm("" : "+v"(x));
@@ -17,19 +16,19 @@ TORCHETTE_INLINE Vec rounded(Vec x) {
   asm("" : "+x"(x));
 #elif defined(__ARM_NEON)
   asm("" : "+w"(x));
-#elif TORCHETTE_GNU && !defined(__wasm__)  // which has no such instruction
+#elif TORCHETTE_GNU && !defined(__wasm__)  // WebAssembly has no FMA
   asm("" : "+m"(x));
 #endif
   return x;
 }
 
-/// What a nibble is multiplied as: the upper half of a byte where that does no harm.
+/// Factor by which unpack() scales 4-bit values: 16 avoids a shift if the accumulators cannot overflow.
 template <typename M>
 constexpr int kNibbleUnit = 16;
 
 #if defined(__AVX2__)
-/// Of numbers of 4 bits: pairs of products are summed up in 16 bits, which hold those of eight quads. A
-/// compiler that is given the two instructions multiplies first, and has no registers then for the sums.
+/// Machine for 4-bit weights: sums of product pairs are accumulated in int16, which is sufficient for eight
+/// quads. With intrinsics, the compiler schedules all multiplications first and spills the accumulators.
 struct Nibbles {
   typedef uint8_t Number;
   static constexpr size_t kParts = 1;
@@ -73,12 +72,12 @@ template <>
 constexpr int kNibbleUnit<Nibbles> = 1;
 #endif
 
-// Inputs of nibbles that become bytes at a time, at least; and the most rows that pass by them.
+// Minimum number of 4-bit inputs that are unpacked at a time, and the maximum number of rows that use them.
 constexpr size_t kUnpacked = kLanes >= 16 ? 768 : 256;
 constexpr size_t kMostAtOnce = kLanes >= 8 ? 512 : kRowsAtOnce;
 
-/// Quads of bytes of a panel's nibbles, `kUnit` times as large: the lower halves are a quad, and the upper
-/// ones the next.
+/// Unpacks quads of 4-bit values to bytes, scaled by `kUnit`. The lower halves of the bytes are one quad, the
+/// upper halves are the next quad.
 template <int kUnit>
 void unpack(const uint8_t* from, size_t octets, int8_t* to) {
   TORCHETTE_LANES(Bytes, uint8_t, sizeof(VecInt));
@@ -104,36 +103,36 @@ void unpack(const uint8_t* from, size_t octets, int8_t* to) {
   }
 }
 
-/// Some groups of some rows and panels.
+/// A tile of some groups, rows and panels.
 struct ScaledTile {
-  size_t groups, quads;  // of each group
+  size_t groups, quads;  // quads per group
   const void* a;         // Machine::Number
   size_t a_row, a_group;
   const int8_t* w;
   size_t w_panel;
   const float* scales;
   size_t scales_panel;
-  float* totals;  // what is added to: rows of the panels' outputs
+  float* totals;  // destination of the scaled sums: rows of outputs
   size_t totals_row;
   const RowScale* rows;
-  int32_t shift;        // what zero is above its number
-  float unit;           // what one is of the sums' ones
-  const int32_t* sums;  // those of each group's weights, panels `sums_panel` apart
+  int32_t shift;        // offset of the zero points in the multiplied format
+  float unit;           // value of 1 in the accumulators
+  const int32_t* sums;  // weight sums per group, with panel stride `sums_panel`
   size_t sums_panel;
 };
 
-// What a file says of zero may be anything.
+// Limits the zero point, because a file may contain any value.
 TORCHETTE_INLINE int32_t whole_zero(const RowScale& row) {
   return row.zero > -256.0f && row.zero < 256.0f ? static_cast<int32_t>(row.zero) : 0;
 }
 
-// Floats have the sums of so many quads exactly: 255 * 128 * 4 * 128 < 2^24.
+// Maximum number of quads with sums that float represents exactly: 255 * 128 * 4 * 128 < 2^24.
 constexpr size_t kExact = 128;
 
-/// Whether add_nibbles() takes one row.
+/// Whether add_nibbles() supports a single row.
 template <typename M>
 constexpr bool kAlone = false;
-/// Whether the sums of weights are found out once for many rows; else by a row of ones in each tile.
+/// Whether weight sums are computed once for many rows, instead of by a row of ones in each tile.
 template <typename M>
 constexpr bool kApart = false;
 
@@ -145,12 +144,12 @@ template <>
 constexpr bool kApart<Dots> = true;
 #endif
 
-/// One row and one panel of nibbles, which become bytes in registers. They are taken as 8 more than they
-/// are, as numbers without a sign, so the row keeps its own; `of_row` has the sums of its groups.
+/// Multiplies one row by one panel of 4-bit values, which are unpacked in registers as unsigned values
+/// plus 8. The row therefore stays signed. `of_row` contains the sums of its groups.
 TORCHETTE_NOINLINE void add_nibbles(const ScaledTile& t, const int32_t* of_row) {
   typedef Dots::Vector Vector;
   constexpr size_t kBytes = sizeof(Vector), kVectors = kPanelWidth * kQuad / kBytes;
-  // Octets of which a byte holds the sum: 30 each.
+  // Octets until an 8-bit accumulator may overflow: each adds at most 30.
   constexpr size_t kMost = 8;
   TORCHETTE_LANES(Bytes, uint8_t, kBytes);
   const auto* a = static_cast<const uint8_t*>(t.a);
@@ -203,7 +202,8 @@ TORCHETTE_NOINLINE void add_nibbles(const ScaledTile& t, const int32_t* of_row) 
 #if !TORCHETTE_BY_COLUMNS
 template <typename M, int kRows, int kPanels>
 TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
-  constexpr bool kOnes = sizeof(typename M::Number) == 1;  // else the zeros are taken from the rows already
+  constexpr bool kOnes =
+      sizeof(typename M::Number) == 1;  // 16-bit rows have the zero point subtracted already
   constexpr int kVectors = kPanels * static_cast<int>(kPanelVectors);
   const auto* a = static_cast<const typename M::Number*>(t.a);
   const int8_t* w = t.w;
@@ -246,8 +246,8 @@ TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
   }
 }
 
-/// The same where kApart. The totals stay in registers from group to group: to store them each time took
-/// longer than all else that follows the products.
+/// add_groups() for kApart. The totals stay in registers between groups, because storing them each time took
+/// longer than all other work after the multiplications.
 template <typename M, int kRows, int kPanels>
 TORCHETTE_NOINLINE void add_groups_apart(const ScaledTile& t) {
   const auto* a = static_cast<const uint8_t*>(t.a);
@@ -312,7 +312,7 @@ TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
 }
 #endif
 
-/// What the sums become: rows of `columns` numbers, from rows of `width`.
+/// Applies bias, activation and residual, and stores rows of `columns` values from rows of `width`.
 void finish(const ScaledProduct& product, size_t column, size_t columns, const float* totals, size_t width) {
   float low, high;
   const Activation left = split_activation(product.activation, low, high);
@@ -335,14 +335,14 @@ void finish(const ScaledProduct& product, size_t column, size_t columns, const f
   activate(left, product.c + column, static_cast<ptrdiff_t>(product.n), product.m, columns);
 }
 
-/// How many rows pass by weights that became bytes: all, but so that each worker has parts.
+/// Returns how many rows share unpacked weights: all rows, unless fewer are needed to occupy every worker.
 size_t rows_at_once(const ScaledProduct& product, size_t workers) {
   constexpr size_t kLeast = 32;
   const size_t even = workers == 1 ? product.m : (product.m / (2 * workers) + 3) / 4 * 4;
   return even < kLeast ? kLeast : even < kMostAtOnce ? even : kMostAtOnce;
 }
 
-/// What a worker has for its part of a scaled product, and where it stands in its scratch memory.
+/// Scratch memory layout of a worker for its part of a scaled product.
 template <typename M>
 struct ScaledScratch {
   static constexpr int kRows = M::kMostRows < 4 ? M::kMostRows : 4, kPanels = M::kMostPanels;
@@ -369,7 +369,7 @@ struct ScaledScratch {
 };
 
 #if TORCHETTE_MAY_HAVE_DOTS && defined(__AVX2__)
-/// Panels [first, last) of one row with 4-bit weights.
+/// Computes panels [first, last) of a single row with 4-bit weights.
 template <typename M>
 TORCHETTE_INLINE void multiply_row_of_nibbles(const ScaledProduct& product, const ScaledScratch<M>& parts,
                                               size_t of_panel, size_t first, size_t last, ScaledTile& t,
@@ -384,7 +384,7 @@ TORCHETTE_INLINE void multiply_row_of_nibbles(const ScaledProduct& product, cons
   t.rows = product.rows;
   t.groups = parts.groups;
   t.totals = totals;
-  // The elements behind a row have weights of zero, but are read.
+  // The elements after the row are read, but their weights are zero.
   memcpy(scratch, product.a, product.k);
   memset(scratch + product.k, 0, parts.padded - product.k);
   t.a = scratch;
@@ -399,7 +399,7 @@ TORCHETTE_INLINE void multiply_row_of_nibbles(const ScaledProduct& product, cons
 }
 #endif
 
-/// Adds the groups of `t` to the totals of all rows, `rows` of which are at `t.a_row` from each other.
+/// Adds the groups of `t` to the totals of all rows, which have stride `t.a_row`.
 template <typename M, typename Rows>
 TORCHETTE_INLINE void add_rows(const ScaledProduct& product, const Rows* rows, float* totals, size_t panels,
                                ScaledTile& t) {
@@ -415,7 +415,7 @@ TORCHETTE_INLINE void add_rows(const ScaledProduct& product, const Rows* rows, f
 #if !TORCHETTE_BY_COLUMNS
       if constexpr (kApart<M>) {
         if (panels > 1) {
-          at_once = panels;  // kPanels then
+          at_once = panels;  // equals kPanels
           constexpr int kPanels = ScaledScratch<M>::kPanels;
           many ? add_groups_apart<M, kRows, kPanels>(one) : add_groups_apart<M, 1, kPanels>(one);
         }
@@ -471,7 +471,7 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
 #endif
   auto* const unpacked = reinterpret_cast<int8_t*>(scratch + parts.unpacked);
   for (size_t p = first, panels; p < last; p += panels) {
-    // few rows read the weights in place
+    // With few rows, the weights are read in place.
     panels = product.m > 2 && last - p >= parts.kPanels ? parts.kPanels : 1;
     const size_t width = panels * kPanelWidth, column = p * kPanelWidth;
     memset(totals, 0, product.m * width * sizeof(float));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // cpu::transposed_convolution: torchette/backends/engine/operators/transposed_convolution.py. A tap of the
-// filter takes a row of the input to every stride-th pixel of a row of the result: a product of the two in
-// place, added to what earlier taps left there. Nothing is gathered or scattered.
+// filter contributes a row of the input to every stride-th pixel of a row of the result. Each contribution is
+// a GEMM that accumulates into the result in place, without gather or scatter.
 #include "torchette/kernels/engine/image.h"
 #include "torchette/kernels/engine/packed_gemm.h"
 
@@ -9,26 +9,27 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-// Floats of a filter that stay in the L2 cache while the rows of an image pass by.
+// Floats of a filter that stay in the L2 cache while the rows of an image are processed.
 constexpr size_t kFilterBlock = size_t{1} << 16;
 
 struct Transposed {
   Window w;
-  size_t groups, channels, outputs;  // of a group
+  size_t groups, channels, outputs;  // channels and outputs per group
   size_t panels;
   const float *input, *weight, *bias, *residual;
   float* out;
   Activation activation;
 };
 
-/// The one place of the input that a tap takes to place `o` of the result; false where there is none.
+/// Computes the input index `i` from which tap `tap` contributes to result index `o`. Returns false if there
+/// is none.
 bool source_of(const Window& w, int d, ptrdiff_t o, ptrdiff_t tap, ptrdiff_t& i) {
   const ptrdiff_t at = o + w.padding[d] - tap * w.dilation[d];
   i = at / w.stride[d];
   return at >= 0 && at % w.stride[d] == 0 && i < w.in[d];
 }
 
-/// Panels [first, last) of a group, in row `row` of the result: of [N, D, H] rows.
+/// Computes panels [first, last) of a group in row `row` of the result, an index into [N, D, H].
 void compute_row(const Transposed& t, size_t group, size_t row, size_t first, size_t last) {
   const Window& w = t.w;
   const size_t n = t.groups * t.outputs, column = group * t.outputs + first * kPanelWidth;
@@ -56,7 +57,7 @@ void compute_row(const Transposed& t, size_t group, size_t row, size_t first, si
       for (ptrdiff_t kx = 0; kx < w.kernel[2]; ++kx, tap += t.panels * t.channels * kPanelWidth) {
         ptrdiff_t iz, iy;
         if (!source_of(w, 0, z, kz, iz) || !source_of(w, 1, y, ky, iy)) continue;
-        // The pixels of the input whose result lies inside of the row.
+        // The range of input pixels that contribute to this row.
         const ptrdiff_t shift = kx * w.dilation[2] - w.padding[2];
         const ptrdiff_t from = shift >= 0 ? 0 : (-shift + w.stride[2] - 1) / w.stride[2];
         ptrdiff_t to = shift < w.out[2] ? (w.out[2] - 1 - shift) / w.stride[2] + 1 : 0;
@@ -85,14 +86,14 @@ static Error transposed_convolution_out(Context& context, const Tensor& input, c
   TORCHETTE_TRY(check_floats(kName, input, "input"));
   TORCHETTE_TRY(check_floats(kName, weight, "weight"));
   TORCHETTE_CHECK(weight.dim() == input.dim() + 2, InvalidArgument,
-                  "%s: a packed weight of %d dimensions for an input of %d", kName,
+                  "%s: packed weight has %d dimensions for an input of %d dimensions", kName,
                   static_cast<int>(weight.dim()), static_cast<int>(input.dim()));
   Transposed t = {};
   Window& w = t.w;
   TORCHETTE_TRY(read_window(kName, input, weight.sizes().data() + 1, stride, padding, dilation, w));
   const auto spatial = static_cast<size_t>(w.spatial);
   TORCHETTE_CHECK(output_padding.size() == spatial, InvalidArgument,
-                  "%s: output_padding has %d numbers for %d spatial dimensions", kName,
+                  "%s: output_padding has %d elements for %d spatial dimensions", kName,
                   static_cast<int>(output_padding.size()), w.spatial);
   for (size_t d = 3 - spatial; d < 3; ++d) {
     const int64_t extra = output_padding[d - (3 - spatial)];
@@ -100,7 +101,7 @@ static Error transposed_convolution_out(Context& context, const Tensor& input, c
                          (w.kernel[d] - 1) * w.dilation[d] + 1 + extra;
     TORCHETTE_CHECK(
         extra >= 0 && (extra < w.stride[d] || extra < w.dilation[d]) && size >= 1 && size <= INT32_MAX,
-        InvalidArgument, "%s: a result of %lld elements, %lld of them for output_padding", kName,
+        InvalidArgument, "%s: result size %lld with output_padding %lld is invalid", kName,
         static_cast<long long>(size), static_cast<long long>(extra));
     w.out[d] = static_cast<ptrdiff_t>(size);
   }
@@ -112,7 +113,8 @@ static Error transposed_convolution_out(Context& context, const Tensor& input, c
       outputs >= 0 && outputs <= INT32_MAX && t.groups > 0 && static_cast<size_t>(outputs) % t.groups == 0 &&
           t.channels * t.groups == w.channels && weight.size(last) == ptrdiff_t{kPanelWidth} &&
           t.panels == panels_of(static_cast<size_t>(outputs) / t.groups),
-      InvalidArgument, "%s: a weight of %d groups, %d panels and %d channels for %d channels in and %d out",
+      InvalidArgument,
+      "%s: a weight of %d groups, %d panels and %d channels does not fit %d input and %d output channels",
       kName, static_cast<int>(t.groups), static_cast<int>(t.panels), static_cast<int>(t.channels),
       static_cast<int>(w.channels), static_cast<int>(outputs));
   t.outputs = static_cast<size_t>(outputs) / t.groups;

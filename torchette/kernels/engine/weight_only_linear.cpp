@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::weight_only_linear: torchette/backends/engine/operators/weight_only_linear.py. Some panels of whole
-// numbers become floats at a time, which stay in the cache while the rows pass by.
+// cpu::weight_only_linear: torchette/backends/engine/operators/weight_only_linear.py. A block of integer
+// panels is dequantized at a time and stays in the cache while all rows are multiplied by it.
 #include "torchette/kernels/engine/packed_gemm.h"
 #include "torchette/kernels/engine/quantized.h"
 
@@ -8,11 +8,13 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-// Floats of the panels that are made at a time, and the most panels: as many as a tile of one row takes.
+// Floats of the panels that are dequantized at a time, and the maximum number of panels: those of a one-row
+// tile.
 constexpr size_t kUnpacked = kLanes >= 8 ? size_t{1} << 16 : size_t{1} << 12;
 constexpr size_t kMostPanels = 4;
-// What a lane of the packed weight has: so many numbers of kBits. Number t, from the lowest bits on, is of
-// input input_of(t): bytes have the inputs in their order, and of 4 bits a quad in their lower halves.
+// Number of kBits-bit weights in a lane of 32 bits. Weight t, counted from the lowest bits, belongs to input
+// input_of(t): 8-bit weights are in input order; a byte of 4-bit weights has the first quad in its lower
+// half.
 template <int kBits>
 constexpr size_t kOfLane = 32 / kBits;
 template <int kBits>
@@ -21,12 +23,12 @@ constexpr size_t input_of(size_t t) {
 }
 
 struct Weight {
-  const uint8_t* data;  // panels [depth / kOfLane][kPanelWidth] of 32 bits
+  const uint8_t* data;  // panels [depth / kOfLane][kPanelWidth] of 32-bit lanes
   const float* scales;  // panels [groups][kPanelWidth]
   size_t depth, group, groups;
 };
 
-/// A panel as floats [depth][kPanelWidth].
+/// Dequantizes a panel to floats [depth][kPanelWidth].
 template <int kBits>
 void unpack(const Weight& weight, size_t panel, float* to) {
   constexpr size_t kNumbers = kOfLane<kBits>;
@@ -50,10 +52,10 @@ void unpack(const Weight& weight, size_t panel, float* to) {
   }
 }
 
-// So few rows take the whole numbers as they are: to make floats of them would cost more than to multiply.
+// Up to this number of rows multiply by the integers directly: dequantization would cost more than the GEMM.
 constexpr size_t kFewRows = 2;
 
-/// One row times a panel: the sum of each group, scaled, on top of the bias.
+/// Multiplies one row by a panel: the scaled sum of each group is added to the bias.
 template <int kBits>
 void multiply_row(const Weight& weight, size_t panel, const float* x, const float* bias, size_t columns,
                   float* y) {
@@ -73,7 +75,7 @@ void multiply_row(const Weight& weight, size_t panel, const float* x, const floa
         memcpy(&lanes, from, sizeof(lanes));
         from += kPanelWidth * sizeof(int32_t);
         const float* const at = x + word * kNumbers;
-        if (weight.depth - word * kNumbers < kNumbers) {  // the last inputs, of weights that end in zeros
+        if (weight.depth - word * kNumbers < kNumbers) {  // the last lane, padded with zero weights
           for (size_t t = 0; t < kNumbers; ++t) {
             if (input_of<kBits>(t) >= weight.depth - word * kNumbers) continue;
             const VecInt whole = lanes << static_cast<int>(32 - kBits * (t + 1)) >> (32 - kBits);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Eigenvalues and eigenvectors: of symmetric matrices by QL steps on a tridiagonal form, of others by QR
-// steps on a Hessenberg form. Signs of vectors are what these methods give.
+// Eigenvalues and eigenvectors: symmetric matrices by QL steps on a tridiagonal form, general matrices by QR
+// steps on a Hessenberg form. The signs of the vectors follow from these methods.
 #include <cmath>
 #include <cstring>
 
@@ -11,9 +11,9 @@ namespace TORCHETTE_ISA {
 
 namespace {
 
-/// The symmetric matrix a becomes tridiagonal, with `diagonal` and, from the second element on, `off` it. The
-/// rows of `vectors`, where wanted, are those of the orthogonal matrix that does it, transposed. `work` has
-/// room for n numbers.
+/// Reduces the symmetric matrix a to tridiagonal form with main diagonal `diagonal` and off-diagonal `off`
+/// (elements 1 .. n - 1). If not null, `vectors` receives the transpose of the orthogonal transformation.
+/// `work` has room for n elements.
 void make_tridiagonal(double* a, size_t n, double* diagonal, double* off, double* vectors, double* work) {
   const auto width = static_cast<ptrdiff_t>(n);
   for (size_t k = 0; k < n; ++k) {
@@ -25,7 +25,7 @@ void make_tridiagonal(double* a, size_t n, double* diagonal, double* off, double
     off[k + 1] = *column;
     reflect(column, width, m, tau, {column + 1, width, 1, m, m}, 0, work);
     reflect(column, width, m, tau, {column + 1, 1, width, m, m}, 0, work);
-    a[k * n + k] = tau;  // which is needed once more
+    a[k * n + k] = tau;  // used again below
   }
   if (vectors == nullptr) return;
   for (size_t i = 0; i < n * n; ++i) vectors[i] = i % (n + 1) == 0 ? 1 : 0;
@@ -33,18 +33,18 @@ void make_tridiagonal(double* a, size_t n, double* diagonal, double* off, double
     reflect(a + (k + 1) * n + k, width, n - k - 1, a[k * n + k], {vectors, 1, width, n, n}, k + 1, work);
 }
 
-/// Eigenvalues of a tridiagonal matrix by implicit QL steps (Golub and van Loan, 8.3), in any order, and
-/// eigenvectors as rows of `vectors`, where that is given. False where it does not converge.
+/// Computes the eigenvalues of a tridiagonal matrix by implicit QL steps (Golub and van Loan, 8.3), unsorted,
+/// and the eigenvectors as rows of `vectors` if it is not null. Returns false if it does not converge.
 bool diagonalize(double* diagonal, double* off, size_t n, double* vectors) {
   for (size_t first = 0; first < n; ++first)
     for (int steps = 0;; ++steps) {
-      size_t last = first;  // of the block that has no zeros beside its diagonal
+      size_t last = first;  // end of the block without zeros off its diagonal
       while (last + 1 < n && !(std::fabs(off[last + 1]) <=
                                kEpsilon * (std::fabs(diagonal[last]) + std::fabs(diagonal[last + 1]))))
         ++last;
       if (last == first) break;
       if (steps == 60) return false;
-      // Wilkinson's shift: the eigenvalue of the leading block of two that is nearer to its first element
+      // Wilkinson shift: the eigenvalue of the leading 2x2 block that is nearer to its first element.
       const double half = (diagonal[first + 1] - diagonal[first]) / (2 * off[first + 1]);
       double bulge = diagonal[last] - diagonal[first] +
                      off[first + 1] / (half + std::copysign(std::hypot(half, 1), half));
@@ -53,7 +53,7 @@ bool diagonalize(double* diagonal, double* off, size_t n, double* vectors) {
       for (; i > first; --i) {
         const double f = sine * off[i], b = cosine * off[i], r = std::hypot(f, bulge);
         if (i < last) off[i + 1] = r;
-        if (r == 0) {  // the block falls apart here
+        if (r == 0) {  // the block splits here
           diagonal[i] -= moved;
           break;
         }
@@ -81,7 +81,7 @@ Error linalg_eigh_out(Context& context, const Tensor& self, Span<const char> upl
   TORCHETTE_TRY(square_matrices(kName, "A", self, batch));
   TORCHETTE_TRY(check_types(kName, "A, eigenvalues and eigenvectors", self, values, vectors));
   TORCHETTE_CHECK(uplo.size() > 0 && strchr("LlUu", uplo[0]) != nullptr && uplo[0] != 0, InvalidArgument,
-                  "%s: UPLO is neither L nor U", kName);
+                  "%s: UPLO must be L or U", kName);
   const bool upper = uplo[0] == 'U' || uplo[0] == 'u';
   const size_t n = batch.rows;
   TORCHETTE_TRY(resize_batch(values, self, n, 0, 1, "eigenvalues"));
@@ -102,7 +102,7 @@ Error linalg_eigh_out(Context& context, const Tensor& self, Span<const char> upl
         a[i * n + j] = a[j * n + i] = from.data<double>()[b * n * n + (upper ? j * n + i : i * n + j)];
     make_tridiagonal(a, n, diagonal, off, rows, rest);
     TORCHETTE_CHECK(diagonalize(diagonal, off, n, rows), InvalidArgument,
-                    "%s: A: matrix %zu of the batch does not converge: are all of its elements finite?",
+                    "%s: A: matrix %zu of the batch does not converge; check that all elements are finite",
                     kName, b);
     for (size_t i = 0; i < n; ++i) {  // in ascending order
       size_t least = i;
@@ -120,7 +120,7 @@ Error linalg_eigh_out(Context& context, const Tensor& self, Span<const char> upl
   return eigenvalues.finish();
 }
 
-// --- Eigenvalues of matrices that need not be symmetric
+// --- Eigenvalues of general matrices
 
 struct Complex {
   double re, im;
@@ -130,7 +130,8 @@ struct Complex {
   Complex operator*(Complex b) const { return {re * b.re - im * b.im, re * b.im + im * b.re}; }
   Complex operator*(double b) const { return {re * b, im * b}; }
   double size() const { return std::hypot(re, im); }
-  /// Values near zero are replaced by `least`: eigenvalues that differ by less cannot be distinguished.
+  /// Complex division. Divisors below `least` are replaced by it: eigenvalues that close are
+  /// indistinguishable.
   Complex over(Complex b, double least) const {
     const double length = b.size();
     if (!(length > least)) return *this * (1 / least);
@@ -138,8 +139,8 @@ struct Complex {
   }
 };
 
-/// a = z h z^T, with zeros below the first diagonal under the main one; h takes a's place. The rows of `zt`,
-/// which is z transposed, start as those of the unit matrix. `work` has room for n numbers.
+/// Computes a = z h z^T with upper Hessenberg h, which overwrites a. `zt` is z transposed; the caller
+/// initializes it to the identity. `work` has room for n elements.
 void make_hessenberg(double* a, size_t n, double* zt, double* work) {
   const auto width = static_cast<ptrdiff_t>(n);
   for (size_t k = 0; k + 2 < n; ++k) {
@@ -153,7 +154,7 @@ void make_hessenberg(double* a, size_t n, double* zt, double* work) {
   }
 }
 
-/// Makes a block of two triangular, if its eigenvalues are real.
+/// Makes a 2x2 block triangular if its eigenvalues are real.
 void split_pair(double* h, size_t n, size_t i, double* zt) {
   const size_t j = i + 1;
   const double half = (h[i * n + i] - h[j * n + j]) / 2;
@@ -168,13 +169,13 @@ void split_pair(double* h, size_t n, size_t i, double* zt) {
   h[j * n + i] = 0;
 }
 
-/// Francis' double steps (Golub and van Loan, 7.5): h becomes triangular but for blocks of two on its
-/// diagonal, whose eigenvalues are complex. Its elements are at most of the size of 1. False where it does
+/// Francis double steps (Golub and van Loan, 7.5). h becomes quasi-triangular: 2x2 blocks on its diagonal
+/// remain for complex eigenvalues. Requires elements with a magnitude of at most 1. Returns false if it does
 /// not converge.
 bool make_schur(double* h, size_t n, double* zt, double* work) {
   const auto width = static_cast<ptrdiff_t>(n);
   const auto at = [&](size_t i, size_t j) -> double& { return h[i * n + j]; };
-  constexpr double kNothing = 1e-140;  // whose square is a number still
+  constexpr double kNothing = 1e-140;  // its square is not zero
   int steps = 0;
   for (size_t end = n; end > 0;) {
     size_t first = end - 1;
@@ -192,7 +193,8 @@ bool make_schur(double* h, size_t n, double* zt, double* work) {
       continue;
     }
     if (++steps > 100) return false;
-    // The shifts are the eigenvalues of the last block of two; once in a while others, which break a cycle.
+    // The shifts are the eigenvalues of the last 2x2 block. Every tenth step uses other shifts to break
+    // cycles.
     const size_t z = end - 1, y = z - 1;
     double trace = at(y, y) + at(z, z), determinant = at(y, y) * at(z, z) - at(y, z) * at(z, y);
     if (steps % 10 == 0) {
@@ -218,7 +220,7 @@ bool make_schur(double* h, size_t n, double* zt, double* work) {
   return true;
 }
 
-/// Solves (h - value) x = 0 for x[0 .. top), where the elements from `top` to `end` are known.
+/// Solves (h - value) x = 0 for x[0 .. top), given the elements from `top` to `end`.
 void back_substitute(const double* h, size_t n, size_t top, size_t end, Complex value, Complex* x) {
   const auto rest = [&](size_t i, size_t from) {
     Complex sum = {0, 0};
@@ -247,8 +249,8 @@ void back_substitute(const double* h, size_t n, size_t top, size_t end, Complex 
   }
 }
 
-/// Eigenvalues and eigenvectors, complex numbers as pairs in a last dimension. Vectors are of length 1 and
-/// their largest elements real.
+/// Computes eigenvalues and eigenvectors. Complex values are pairs in the last dimension. Vectors have length
+/// 1 and a real element of largest magnitude.
 Error eig_out(Context& context, const Tensor& self, Tensor& values, Tensor& vectors) {
   constexpr const char* kName = "eig";
   Batch batch;
@@ -289,7 +291,7 @@ Error eig_out(Context& context, const Tensor& self, Tensor& values, Tensor& vect
       top = k > 0 && h[k * n + k - 1] != 0 ? k - 1 : k;
       Complex value = {h[k * n + k], 0};
       x[k] = {1, 0};
-      if (top < k) {  // a pair of conjugates, of which this is the one whose imaginary part is positive
+      if (top < k) {  // a conjugate pair; this is the value with positive imaginary part
         const double half = (h[top * n + top] - h[k * n + k]) / 2, below = h[k * n + top];
         value = {value.re + half, std::sqrt(std::fabs(half * half + h[top * n + k] * below))};
         x[top] = Complex{half / below, value.im / below};
@@ -304,7 +306,7 @@ Error eig_out(Context& context, const Tensor& self, Tensor& values, Tensor& vect
         squares = std::hypot(squares, sum.size());
         if (sum.size() > longest.size()) longest = sum;
       }
-      const double turn = top < k ? 1 / longest.size() : 0;  // real vectors do not change
+      const double turn = top < k ? 1 / longest.size() : 0;  // real vectors remain unchanged
       const Complex unit = top < k ? Complex{longest.re * turn, -longest.im * turn} : Complex{1, 0};
       for (size_t i = 0; i < n; ++i) {
         const Complex element = vector_of[i * n + top] * unit * (1 / squares);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Complex numbers: discrete Fourier transforms, conjugates, and complex tensors as pairs of real numbers and
-// back. A transform's length is split into its prime factors; the cost is its length times their sum.
+// Discrete Fourier transforms, conjugation, and views of complex tensors as pairs of real values and back. A
+// transform of length n with prime factors p costs O(n * sum of p).
 #include <cmath>
 #include <cstring>
 
@@ -24,14 +24,14 @@ ScalarType real_of(ScalarType t) {
   return t == ScalarType::ComplexDouble ? ScalarType::Double : ScalarType::Float;
 }
 
-/// Numbers of as many lines, which are transformed together.
+/// A vector with one element of each of several lines, which are transformed together.
 template <typename T>
 struct Lines {
   TORCHETTE_LANES(type, T, kLanes * sizeof(float) / sizeof(T));
 };
 
-/// to[k] = sum over j of from[j * step] e^(sign 2 pi i j k / n), for k < n. `root` has the first `whole`
-/// powers of e^(sign 2 pi i / whole), of which n is a divisor; `spare` has room for n numbers. V is T or a
+/// to[k] = sum over j of from[j * step] e^(sign 2 pi i j k / n), for k < n. `root` contains the powers
+/// 0 .. whole - 1 of e^(sign 2 pi i / whole); n divides `whole`. `spare` has room for n elements. V is T or a
 /// vector of T.
 template <typename V, typename T>
 void transform(const Complex<V>* from, size_t step, Complex<V>* to, size_t n, const Complex<T>* root,
@@ -43,7 +43,7 @@ void transform(const Complex<V>* from, size_t step, Complex<V>* to, size_t n, co
   size_t factor = n % 4 == 0 ? 4 : 2;
   while (factor * factor <= n && n % factor != 0) ++factor;
   if (n % factor != 0) factor = n;
-  // The elements whose places leave the same rest when divided by the factor are transforms of their own.
+  // The elements with the same index modulo `factor` form a transform of length m.
   const size_t m = n / factor, turn = whole / n;
   for (size_t r = 0; r < factor; ++r)
     if (m == 1)
@@ -85,9 +85,9 @@ void transform(const Complex<V>* from, size_t step, Complex<V>* to, size_t n, co
     }
 }
 
-/// Transforms of n numbers, one for each step of `walk`, or as many at once as V holds. `read(offset, i)`
-/// gives a number of a line, which is complex; `write(offset, i, value)` takes one of the result. `room` has
-/// what `room_for` says.
+/// Transforms lines of n elements, one per step of `walk`, or as many at a time as V has lanes. `read(offset,
+/// i)` returns an element of a line; `write(offset, i, value)` stores an element of the result. `room` is
+/// scratch memory of the size that room_for() returns.
 template <typename V, typename T, typename Read, typename Write>
 void transform_lines(void* room, size_t n, bool forward, double scale, Walk<2> walk, Read read, Write write) {
   constexpr size_t kAtOnce = sizeof(V) / sizeof(T);
@@ -121,12 +121,13 @@ void transform_lines(void* room, size_t n, bool forward, double scale, Walk<2> w
   }
 }
 
-/// Scratch memory of all transforms of a call: for many lines at once, if there are several, none is long and
-/// the machine has vectors and the memory. Machines with short vectors have less memory and gain less.
+/// Scratch memory of all transforms of a call. Several lines are transformed at a time if there are several
+/// lines, the lines are short, the target has vectors, and the memory suffices. Targets with short vectors
+/// have less memory and benefit less.
 template <typename T>
 class Workspace {
  public:
-  /// For transforms of the dimensions `dims` of a tensor of the sizes of `x`.
+  /// Allocates memory for transforms along the dimensions `dims` of a tensor with the sizes of `x`.
   Error make(Context& context, const Tensor& x, uint32_t dims) {
     size_t most = 0;
     for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d)
@@ -137,8 +138,8 @@ class Workspace {
     if (together_) room_ = context.allocate_temp(bytes<V>(most));
     together_ = room_ != nullptr;
     if (!together_) room_ = context.allocate_temp(bytes<T>(most));
-    TORCHETTE_CHECK(room_ != nullptr, MemoryAllocationFailed, "no scratch memory for a transform of %zu",
-                    most);
+    TORCHETTE_CHECK(room_ != nullptr, MemoryAllocationFailed,
+                    "no scratch memory for a transform of length %zu", most);
     return Error::Ok;
   }
   /// See transform_lines.
@@ -160,15 +161,15 @@ class Workspace {
   bool together_ = false;
 };
 
-/// What a transform over `count` elements is multiplied by.
+/// Returns the scale factor of a transform over `count` elements.
 Error scale_of(int64_t normalization, double count, double& scale) {
-  TORCHETTE_CHECK(normalization >= 0 && normalization <= 2, InvalidArgument, "fft: normalization is %lld",
-                  static_cast<long long>(normalization));
+  TORCHETTE_CHECK(normalization >= 0 && normalization <= 2, InvalidArgument,
+                  "fft: normalization is %lld, expected 0, 1 or 2", static_cast<long long>(normalization));
   scale = normalization == 0 ? 1 : normalization == 1 ? 1 / std::sqrt(count) : 1 / count;
   return Error::Ok;
 }
 
-/// All lines along `dim` of `sizes`.
+/// Returns a walk over all lines along `dim` of a tensor of `sizes`.
 Walk<2> lines(Span<const SizesType> sizes, size_t dim, const Tensor& a, const Tensor& b) {
   Walk<2> walk;
   walk.rank = sizes.size();
@@ -180,7 +181,7 @@ Walk<2> lines(Span<const SizesType> sizes, size_t dim, const Tensor& a, const Te
   return walk;
 }
 
-/// out = the transform of `x` along `dim`; both are complex and may be the same memory.
+/// Transforms `x` along `dim` into `out`. Both are complex and may share memory.
 template <typename T>
 void transform_along(Workspace<T>& work, const Tensor& x, size_t dim, bool forward, double scale,
                      const Tensor& out) {
@@ -207,7 +208,8 @@ Error copy_elements(const Tensor& from, const Tensor& to) {
 
 Error check_dims(const Tensor& x, Span<const int64_t> dims, uint32_t& set) {
   TORCHETTE_TRY(wrap_dims(dims, static_cast<size_t>(x.dim()), set));
-  TORCHETTE_CHECK(!dims.empty() && x.dim() > 0, InvalidArgument, "fft: dim names no dimension of self");
+  TORCHETTE_CHECK(!dims.empty() && x.dim() > 0, InvalidArgument,
+                  "fft: dim is empty or self has no dimensions");
   return Error::Ok;
 }
 size_t wrapped(int64_t dim, const Tensor& x) { return static_cast<size_t>(dim < 0 ? dim + x.dim() : dim); }
@@ -253,7 +255,7 @@ Error fft_r2c_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
     if ((set >> d & 1u) != 0) count *= sizes[d];
   }
   if (onesided) sizes[last] = x.sizes()[last] / 2 + 1;
-  TORCHETTE_CHECK(x.sizes()[last] > 0, InvalidArgument, "_fft_r2c: the last of dim has no elements");
+  TORCHETTE_CHECK(x.sizes()[last] > 0, InvalidArgument, "_fft_r2c: self has size 0 in the last of dim");
   TORCHETTE_TRY(scale_of(normalization, count, scale));
   TORCHETTE_TRY(resize_result(out, {sizes, static_cast<size_t>(x.dim())}));
   if (out.numel() == 0) return Error::Ok;
@@ -288,7 +290,7 @@ Error fft_c2r_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
                   static_cast<int>(out.scalar_type()));
   const size_t last = wrapped(dims[dims.size() - 1], x);
   TORCHETTE_CHECK(size >= 1 && size <= INT32_MAX && x.sizes()[last] >= size / 2 + 1, InvalidArgument,
-                  "_fft_c2r: last_dim_size is %lld, which %d complex numbers do not make",
+                  "_fft_c2r: last_dim_size is %lld, which does not fit %d complex elements of self",
                   static_cast<long long>(size), x.sizes()[last]);
   SizesType sizes[kMaxDim];
   double count = 1, scale;
@@ -304,7 +306,7 @@ Error fft_c2r_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
     Tensor from = x;
     View copy(x);
     if (dims.size() > 1) {
-      // The other dimensions first, in a copy.
+      // Transforms the other dimensions first, in a copy.
       copy.impl.data = context.allocate_temp(x.nbytes());
       TORCHETTE_CHECK(copy.impl.data != nullptr, MemoryAllocationFailed, "_fft_c2r: no scratch memory");
       from = copy.tensor();
@@ -319,7 +321,7 @@ Error fft_c2r_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
     work.each_line(
         n, false, scale, lines(out.sizes(), last, from, out),
         [&](ptrdiff_t line, size_t i) {
-          // The second half mirrors the first.
+          // The second half of a line is the conjugate mirror image of the first half.
           const bool mirrored = i > n / 2, is_real = i == 0 || 2 * i == n;
           const auto place = static_cast<ptrdiff_t>(mirrored ? n - i : i);
           const Complex<T> value = from.const_data_ptr<Complex<T>>()[line + place * from_step];
@@ -333,14 +335,14 @@ Error fft_c2r_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
   return x.scalar_type() == ScalarType::ComplexDouble ? body(double()) : body(float());
 }
 
-// --- Parts of complex numbers
+// --- Conjugation and views of complex tensors
 
 Error conj_physical_out(Context&, const Tensor& x, Tensor& out) {
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   TORCHETTE_TRY(resize_result(out, x.sizes()));
   if (!is_complex(x.scalar_type())) return assign(x, out);
   TORCHETTE_CHECK(same_dim_order(x, out), NotSupported,
-                  "_conj_physical: self and out lie in different orders");
+                  "_conj_physical: self and out have different dim orders");
   const auto negate = [&](auto t) {
     using T = decltype(t);
     for (ptrdiff_t i = 0; i < x.numel(); ++i) {
@@ -352,7 +354,7 @@ Error conj_physical_out(Context&, const Tensor& x, Tensor& out) {
   return Error::Ok;
 }
 
-/// Between n complex numbers and n pairs of real ones: the same bytes.
+/// Copies the bytes between n complex elements and n pairs of real elements.
 Error same_bytes(const char* name, const Tensor& complex, const Tensor& real, const Tensor& x,
                  const Tensor& out) {
   TORCHETTE_CHECK(is_complex(complex.scalar_type()) && real.scalar_type() == real_of(complex.scalar_type()),
@@ -366,7 +368,7 @@ Error same_bytes(const char* name, const Tensor& complex, const Tensor& real, co
 }
 Error view_as_real_copy_out(Context&, const Tensor& x, Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
-  TORCHETTE_CHECK(rank < kMaxDim, InvalidArgument, "view_as_real_copy: self has 16 dimensions already");
+  TORCHETTE_CHECK(rank < kMaxDim, InvalidArgument, "view_as_real_copy: self has 16 dimensions, the maximum");
   SizesType sizes[kMaxDim];
   for (size_t d = 0; d < rank; ++d) sizes[d] = x.sizes()[d];
   sizes[rank] = 2;
@@ -376,7 +378,7 @@ Error view_as_real_copy_out(Context&, const Tensor& x, Tensor& out) {
 Error view_as_complex_copy_out(Context&, const Tensor& x, Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
   TORCHETTE_CHECK(rank > 0 && x.sizes()[rank - 1] == 2, InvalidArgument,
-                  "view_as_complex_copy: self's last size is not 2");
+                  "view_as_complex_copy: the last size of self is not 2");
   TORCHETTE_TRY(resize_result(out, {x.sizes().data(), rank - 1}));
   return same_bytes("view_as_complex_copy", out, x, x, out);
 }
