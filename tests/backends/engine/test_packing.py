@@ -145,7 +145,7 @@ def test_a_tied_weight_is_stored_once(words: int) -> None:
     assert constants(bytes(model))[0] == words * 48 * 4 and sum(constants(bytes(model))[1:]) < 1000
     torch.testing.assert_close(torch.as_tensor(model(tokens)), module(tokens), rtol=1e-4, atol=1e-5)
     for wrong in (words, -1):
-        with pytest.raises(torchette.TorchetteError, match=f"index {wrong} of {words} rows"):
+        with pytest.raises(torchette.TorchetteError, match=f"index {wrong} is out of range for {words} rows"):
             model(torch.full((1, 5), wrong))
 
 

@@ -149,7 +149,7 @@ float mask_scores(const Attention& a, size_t b, size_t h, size_t t, size_t first
   return horizontal_max(most);
 }
 
-/// scores = exp(scores - most), zeros behind `seen`; returns their sum.
+/// Computes scores = exp(scores - most), with zeros from index `seen` on. Returns their sum.
 float exponentials(float* scores, float most, size_t seen, size_t count) {
   Vec sum = {};
   const Vec shift = broadcast(most);
@@ -261,11 +261,11 @@ void attend_block(const Attention& a, size_t b, size_t group, size_t begin, size
     }
 }
 
-// Queries that read keys and values in place, as many at a time as share one load of them.
+// Queries that read keys and values in place: this many share one load of them.
 constexpr size_t kFew = 4;
 // Keys that all heads read before the next ones, in the order of memory; a multiple of kLanes.
 constexpr size_t kChunk = 32;
-// The minimum of keys of a worker, and the maximum of parts that the keys are divided into.
+// Minimum number of keys per worker, and maximum number of parts into which the keys are divided.
 constexpr size_t kSpan = 128, kSpans = 16;
 
 size_t widest(const Attention& a) { return a.depth > a.width ? a.depth : a.width; }

@@ -31,21 +31,21 @@ struct Attention {
   float scale;
   bool causal;
   size_t start;        // position of the first query
-  size_t window;       // how many keys a query sees; 0 for all until its position
+  size_t window;       // number of keys that a query sees; 0: all keys up to its position
   float cap;           // if not 0, a score becomes cap tanh(score / cap)
-  const float* sinks;  // or null: for each head a score that only takes part in the normalization
+  const float* sinks;  // or null; per head, a score that only affects the normalization
   const void* mask;    // or null; float32, which is added to the scores, or bool
   bool additive;
   size_t mask_step[4];  // strides of [batch, head, query, key]; 0 if the mask is broadcast
 
   float* row(size_t b, size_t t, size_t h) const { return out + ((b * queries + t) * heads + h) * width; }
-  /// How many of the `count` keys from `first` on a query sees.
+  /// Returns how many of the keys [first, first + count) query `t` sees.
   size_t seen(size_t t, size_t first, size_t count) const {
     if (!causal) return count;
     t += start;
     return t < first ? 0 : t - first + 1 < count ? t - first + 1 : count;
   }
-  /// The first key that a query sees.
+  /// Returns the index of the first key that query `t` sees.
   size_t begin(size_t t) const { return window == 0 || start + t + 1 <= window ? 0 : start + t + 1 - window; }
   /// The factor that normalizes the weighted sum of values, from the maximum score and the sum of
   /// exponentials.
@@ -57,7 +57,7 @@ struct Attention {
   }
 };
 
-/// Computes `a.out`. Errors: MemoryAllocationFailed, in the name of `op`.
+/// Computes `a.out`. Errors: MemoryAllocationFailed, reported for `op`.
 Error attend(Context& context, const Attention& a, const char* op);
 
 }  // namespace TORCHETTE_ISA

@@ -17,8 +17,8 @@ Error describe(const Tensor& query, const Tensor& key, const Tensor& value, bool
   const char* const names[] = {"query", "key", "value"};
   for (size_t i = 0; i < 3; ++i) {
     TORCHETTE_TRY(check_floats("attention", *given[i], names[i]));
-    TORCHETTE_CHECK(given[i]->dim() == 4, InvalidArgument, "attention: %s has %d dimensions, not 4", names[i],
-                    static_cast<int>(given[i]->dim()));
+    TORCHETTE_CHECK(given[i]->dim() == 4, InvalidArgument, "attention: %s has %d dimensions, expected 4",
+                    names[i], static_cast<int>(given[i]->dim()));
   }
   const int token = heads_first ? 2 : 1, head = 3 - token;
   const auto size = [](const Tensor& t, int d) { return static_cast<size_t>(t.size(d)); };
@@ -108,10 +108,11 @@ static Error attend_cached(Context& context, const char* op, const Tensor& query
   for (size_t i = 0; i < 3; ++i) {
     if (i == 0 || stored == ScalarType::Float) TORCHETTE_TRY(check_floats(op, *given[i], names[i]));
     TORCHETTE_CHECK((i == 0 || given[i]->scalar_type() == stored) && is_contiguous(*given[i]), InvalidType,
-                    "%s: %s is of type %d, not %d, or not contiguous", op, names[i],
+                    "%s: %s is of type %d, expected contiguous elements of type %d", op, names[i],
                     static_cast<int>(given[i]->scalar_type()), static_cast<int>(stored));
-    TORCHETTE_CHECK(given[i]->dim() == (i == 0 ? 4 : 3), InvalidArgument, "%s: %s has %d dimensions, not %d",
-                    op, names[i], static_cast<int>(given[i]->dim()), i == 0 ? 4 : 3);
+    TORCHETTE_CHECK(given[i]->dim() == (i == 0 ? 4 : 3), InvalidArgument,
+                    "%s: %s has %d dimensions, expected %d", op, names[i], static_cast<int>(given[i]->dim()),
+                    i == 0 ? 4 : 3);
   }
   const auto size = [](const Tensor& t, int d) { return static_cast<size_t>(t.size(d)); };
   a.batch = 1;
@@ -129,21 +130,21 @@ static Error attend_cached(Context& context, const char* op, const Tensor& query
                   static_cast<int>(key.size(0)), static_cast<int>(value.size(0)), static_cast<int>(a.groups),
                   static_cast<int>(value.size(1)), static_cast<int>(key.size(2)));
   TORCHETTE_CHECK(start.scalar_type() == ScalarType::Long && start.numel() == 1, InvalidArgument,
-                  "%s: start is %d elements of type %d, not one of int64", op,
+                  "%s: start has %d elements of type %d, expected one int64", op,
                   static_cast<int>(start.numel()), static_cast<int>(start.scalar_type()));
   const int64_t first = *start.const_data_ptr<int64_t>();
   TORCHETTE_CHECK(first >= 0 && first <= key.size(0) - query.size(1), InvalidArgument,
-                  "%s: %d tokens from position %lld on do not fit into %d positions", op,
+                  "%s: %d tokens from position %lld do not fit into %d positions", op,
                   static_cast<int>(a.queries), static_cast<long long>(first), static_cast<int>(key.size(0)));
-  TORCHETTE_CHECK(window >= 0 && cap >= 0, InvalidArgument, "%s: window %lld and cap %f are not positive", op,
-                  static_cast<long long>(window), cap);
+  TORCHETTE_CHECK(window >= 0 && cap >= 0, InvalidArgument, "%s: window %lld and cap %f must be at least 0",
+                  op, static_cast<long long>(window), cap);
   const SizesType heads[] = {static_cast<SizesType>(a.heads)};
   TORCHETTE_TRY(check_operand(op, sinks, {heads, 1}, "sinks"));
   const SizesType sizes[] = {1, static_cast<SizesType>(a.queries), static_cast<SizesType>(a.heads),
                              static_cast<SizesType>(a.width)};
   TORCHETTE_TRY(check_result(op, out, {sizes, 4}));
   a.start = static_cast<size_t>(first);
-  a.keys = a.start + a.queries;  // the positions behind are not written yet
+  a.keys = a.start + a.queries;  // later positions are not written yet
   const size_t bytes = stored == ScalarType::Char ? 1 : stored == ScalarType::Half ? 2 : sizeof(float);
   a.q = {bytes_of(query), sizeof(float), 0, a.heads * a.depth, a.depth, nullptr, 0};
   a.k = {bytes_of(key), bytes, 0, a.groups * a.depth, a.depth, nullptr, 0};
@@ -192,26 +193,27 @@ static Error store_rows(const char* op, const Tensor& value, Tensor& cache, int6
                   static_cast<int>(value.scalar_type()), static_cast<int>(cache.scalar_type()));
   bool fits = value.dim() == 4 && cache.dim() == 4;
   for (const int d : {0, 2, 3}) fits = fits && value.size(d) == cache.size(d);
-  TORCHETTE_CHECK(fits, InvalidArgument,
-                  "%s: value and cache differ in batch, heads or depth, or have %d and %d dimensions, not 4",
-                  op, static_cast<int>(value.dim()), static_cast<int>(cache.dim()));
+  TORCHETTE_CHECK(
+      fits, InvalidArgument,
+      "%s: value and cache differ in batch, heads or depth, or have %d and %d dimensions, expected 4", op,
+      static_cast<int>(value.dim()), static_cast<int>(cache.dim()));
   const int64_t tokens = value.size(1), positions = cache.size(1);
   TORCHETTE_CHECK(indices != nullptr || (start_pos >= 0 && start_pos <= positions - tokens), InvalidArgument,
-                  "%s: %d tokens from position %lld on do not fit into %d positions", op,
+                  "%s: %d tokens from position %lld do not fit into %d positions", op,
                   static_cast<int>(tokens), static_cast<long long>(start_pos), static_cast<int>(positions));
   if (value.numel() == 0) return Error::Ok;
   if (indices != nullptr)
-    TORCHETTE_CHECK(indices->scalar_type() == ScalarType::Long && is_contiguous(*indices) &&
-                        indices->dim() == 2 && indices->size(0) == value.size(0) &&
-                        indices->size(1) == tokens,
-                    InvalidArgument, "%s: indices are of type %d, not int64 of [batch, tokens]", op,
-                    static_cast<int>(indices->scalar_type()));
+    TORCHETTE_CHECK(
+        indices->scalar_type() == ScalarType::Long && is_contiguous(*indices) && indices->dim() == 2 &&
+            indices->size(0) == value.size(0) && indices->size(1) == tokens,
+        InvalidArgument, "%s: indices are of type %d or have other sizes, expected int64 [batch, tokens]", op,
+        static_cast<int>(indices->scalar_type()));
   const auto row = static_cast<size_t>(value.size(2) * value.size(3)) * element_size(value.scalar_type());
   const int64_t* const places = indices != nullptr ? indices->const_data_ptr<int64_t>() : nullptr;
   const int64_t rows = value.size(0) * tokens;
   for (int64_t i = 0; places != nullptr && i < rows; ++i)
     TORCHETTE_CHECK(places[i] >= 0 && places[i] < positions, InvalidArgument,
-                    "%s: position %lld is not among the %d of the cache", op,
+                    "%s: position %lld is out of range for a cache of %d positions", op,
                     static_cast<long long>(places[i]), static_cast<int>(positions));
   auto* const to = static_cast<uint8_t*>(cache.mutable_data_ptr());
   for (int64_t i = 0; i < rows; ++i) {
@@ -222,7 +224,7 @@ static Error store_rows(const char* op, const Tensor& value, Tensor& cache, int6
   return Error::Ok;
 }
 
-/// The result has no content. The graph uses it to order writing before reading.
+/// Returns a tensor without content. The graph uses it to order writes before reads.
 static Error one_element(Tensor& out) {
   const SizesType one[] = {1};
   TORCHETTE_TRY(resize_result(out, {one, 1}));
@@ -241,19 +243,19 @@ static Error update_cache_with_indices_out(Context&, const Tensor& value, Tensor
   return one_element(out);
 }
 
-/// With a mask, the mask alone decides which keys a query sees. Without, a query sees the written keys; with
-/// `is_causal`, those until its position.
+/// With a mask, only the mask determines which keys a query sees. Without a mask, a query sees all written
+/// keys or, with `is_causal`, the keys up to its position.
 static Error custom_sdpa_out(Context& context, const Tensor& query, const Tensor& key, const Tensor& value,
                              int64_t start_pos, const Optional<Tensor>& mask, double dropout, bool is_causal,
                              const Optional<double>& scale, Tensor& out) {
   Attention a = {};
   TORCHETTE_TRY(describe(query, key, value, false, a));
   TORCHETTE_CHECK(dropout == 0 && !(is_causal && mask.has_value()), NotSupported,
-                  "custom_sdpa: drpout_p is %f, not 0, or there is a mask beside is_causal", dropout);
+                  "custom_sdpa: drpout_p is %f, expected 0, or both attn_mask and is_causal are set",
+                  dropout);
   const auto written = static_cast<size_t>(start_pos) + a.queries;
   TORCHETTE_CHECK(start_pos >= 0 && start_pos <= key.size(1) && (mask.has_value() || written <= a.keys),
-                  InvalidArgument,
-                  "custom_sdpa: %d tokens from position %lld on do not fit into %d positions",
+                  InvalidArgument, "custom_sdpa: %d tokens from position %lld do not fit into %d positions",
                   static_cast<int>(a.queries), static_cast<long long>(start_pos), static_cast<int>(a.keys));
   TORCHETTE_TRY(describe_mask(mask, a));
   const SizesType sizes[] = {query.sizes()[0], query.sizes()[1], query.sizes()[2], value.sizes()[3]};

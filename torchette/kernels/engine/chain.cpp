@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::chain: torchette/backends/engine/operators/chain.py. The program runs over one block of elements after
-// the other; what it computes in between stays in the L1 cache.
+// cpu::chain: torchette/backends/engine/operators/chain.py. The program runs over one block of elements at a
+// time, so that its intermediate results stay in the L1 cache.
 #include <cmath>
 
 #include "torchette/kernels/engine/chain_program.h"
@@ -11,7 +11,8 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-// Floats of all blocks of a worker, and the most in one: 24 KB leave room in the L1 cache for the inputs.
+// Floats of all blocks of a worker, and the maximum per block. 24 KB leave room in the L1 cache for the
+// inputs.
 constexpr size_t kBlocks = 6144;
 constexpr size_t kLongest = 1024;
 
@@ -32,35 +33,35 @@ Error fold_of(Span<const char> name, Fold& fold) {
       fold = static_cast<Fold>(i);
       return Error::Ok;
     }
-  TORCHETTE_CHECK(false, InvalidArgument, "chain: there is no fold %.*s", static_cast<int>(name.size()),
+  TORCHETTE_CHECK(false, InvalidArgument, "chain: unknown fold %.*s", static_cast<int>(name.size()),
                   name.data());
 }
 
-/// The loops of the result's elements: dimensions that all inputs step through alike are one.
+/// The loop nest over the result's elements. Dimensions with compatible strides in all inputs are merged.
 struct Shape {
   size_t dim = 0;
   size_t size[kMaxDim];
 };
 
-/// An input, and how it steps through the loops; nothing where it is broadcast.
+/// An input and its strides in the loop nest, 0 for broadcast dimensions.
 struct Input {
   const void* data;
   bool is_bool;
-  bool is_dense;  // one element for each of the result, in order
+  bool is_dense;  // same elements as the result, in the same order
   ptrdiff_t stride[kMaxDim];
 };
 
 struct Chain {
   const Program* program;
-  const float* numbers;  // a vector for each
-  const Input* inputs;   // the conditions behind them
+  const float* numbers;  // one vector per scalar operand
+  const Input* inputs;   // followed by the conditions
   Shape shape;
-  size_t block;    // most elements of a block
-  size_t buffers;  // blocks of a worker: one for each input, and one for each place of the program
+  size_t block;    // maximum number of elements of a block
+  size_t buffers;  // blocks per worker: one per input and one per slot of the program
 };
 
-/// Copies `n` floats, or one float `n` times, by pieces of four that overlap at the end: rows are often of a
-/// few elements, for which a call of memcpy costs more than the row.
+/// Copies `n` floats, or one float `n` times, in pieces of four that overlap at the end. Rows often have only
+/// a few elements, for which a call of memcpy costs more than the copy.
 template <bool kOne>
 TORCHETTE_INLINE void copy_row(float* to, const float* from, size_t n) {
   struct Four {
@@ -78,8 +79,8 @@ TORCHETTE_INLINE void copy_row(float* to, const float* from, size_t n) {
   }
 }
 
-/// The elements [start, start + count) of an input: where they lie if they are floats in a row, else in
-/// `buffer`, zeros up to a whole vector.
+/// Returns the elements [start, start + count) of an input: in place if they are contiguous floats, otherwise
+/// copied to `buffer` and zero-padded to a full vector.
 Source read(const Input& input, const Shape& shape, size_t start, size_t count, float* buffer) {
   const bool whole = count % kLanes == 0;
   if (input.is_dense && !input.is_bool && whole) return {static_cast<const float*>(input.data) + start, 1};
@@ -107,7 +108,7 @@ Source read(const Input& input, const Shape& shape, size_t start, size_t count, 
   const ptrdiff_t row_step = last > 0 ? input.stride[last - 1] : 0;
   size_t row = last > 0 ? at[last - 1] : 0;
   for (size_t done = 0; done < count;) {
-    // a piece of a row, or the whole rows up to the end of the plane
+    // Copies part of a row, or all full rows up to the end of the plane.
     const size_t left = length - at[last], wanted = count - done;
     const size_t here = left < wanted ? left : wanted;
     size_t rows = here == length ? wanted / length : 1;
@@ -142,8 +143,8 @@ Source read(const Input& input, const Shape& shape, size_t start, size_t count, 
   return {buffer, 1};
 }
 
-/// Runs the program over the elements [start, start + count), whose results go to `out`, or where it is null
-/// into a buffer, which is returned.
+/// Runs the program on the elements [start, start + count). Writes the results to `out`, or to a buffer if
+/// `out` is null, and returns the pointer to them.
 const float* run_block(const Chain& chain, float* buffers, size_t start, size_t count, float* out) {
   const Program& program = *chain.program;
   const size_t inputs = program.inputs + program.conditions;
@@ -166,7 +167,7 @@ const float* run_block(const Chain& chain, float* buffers, size_t start, size_t 
   return to;
 }
 
-/// The elements of a block folded into what those before it came to.
+/// Folds the elements of a block into the accumulated value of the previous blocks.
 template <typename Op>
 float fold_run(const float* x, size_t n, float so_far, Op op, float nothing) {
   Vec sum[4] = {broadcast(nothing), broadcast(nothing), broadcast(nothing), broadcast(nothing)};
@@ -192,7 +193,7 @@ float fold_run(Fold fold, const float* x, size_t n, float so_far) {
   return fold_run(x, n, so_far, [](auto a, auto b) TORCHETTE_INLINED { return a + b; }, nothing);
 }
 
-/// The rows [first, last) of `length` elements each, folded. Short rows share a block.
+/// Folds the rows [first, last) of `length` elements. Short rows share a block.
 void fold_rows(const Chain& chain, Fold fold, size_t length, size_t first, size_t last, float* buffers,
                float* out) {
   const size_t rows = length <= chain.block ? chain.block / length : 1;
@@ -216,12 +217,12 @@ void fold_rows(const Chain& chain, Fold fold, size_t length, size_t first, size_
   }
 }
 
-/// The sizes to which all inputs broadcast.
+/// Computes the sizes to which all inputs broadcast.
 Error broadcast_sizes(Span<const Tensor> inputs, SizesType* sizes, size_t& rank) {
   for (const Tensor& t : inputs) {
     const auto dim = static_cast<size_t>(t.dim());
-    TORCHETTE_CHECK(dim <= kMaxDim, InvalidArgument, "chain: one of inputs has %d dimensions",
-                    static_cast<int>(dim));
+    TORCHETTE_CHECK(dim <= kMaxDim, InvalidArgument,
+                    "chain: one of inputs has %d dimensions, the maximum is 16", static_cast<int>(dim));
     for (; rank < dim; ++rank) {
       for (size_t d = rank; d > 0; --d) sizes[d] = sizes[d - 1];
       sizes[0] = 1;
@@ -230,7 +231,7 @@ Error broadcast_sizes(Span<const Tensor> inputs, SizesType* sizes, size_t& rank)
       SizesType& size = sizes[rank - dim + d];
       const auto own = static_cast<SizesType>(t.size(static_cast<ptrdiff_t>(d)));
       TORCHETTE_CHECK(own == size || own == 1 || size == 1, InvalidArgument,
-                      "chain: one of inputs: dimension %d has %d elements, another's %d", static_cast<int>(d),
+                      "chain: inputs do not broadcast: dimension %d has sizes %d and %d", static_cast<int>(d),
                       static_cast<int>(own), static_cast<int>(size));
       if (own != 1) size = own;
     }
@@ -238,7 +239,7 @@ Error broadcast_sizes(Span<const Tensor> inputs, SizesType* sizes, size_t& rank)
   return Error::Ok;
 }
 
-/// Strides in the result's dimensions, zero where the input is broadcast.
+/// Computes the strides of an input in the result's dimensions; 0 if the input is broadcast.
 Input input_of(const Tensor& t, const SizesType* sizes, size_t rank) {
   Input input = {t.const_data_ptr(), t.scalar_type() == ScalarType::Bool, true, {}};
   const auto dim = static_cast<size_t>(t.dim());
@@ -252,7 +253,8 @@ Input input_of(const Tensor& t, const SizesType* sizes, size_t rank) {
   return input;
 }
 
-/// Leaves out dimensions of one element, and makes one of two that every input steps through as one.
+/// Removes dimensions of size 1 and merges adjacent dimensions that every input traverses with a single
+/// stride.
 Shape merge(Input* inputs, size_t count, const SizesType* sizes, size_t rank) {
   Shape shape;
   for (size_t d = 0; d < rank; ++d) {
@@ -275,7 +277,7 @@ Shape merge(Input* inputs, size_t count, const SizesType* sizes, size_t rank) {
 Error check_inputs(Span<const Tensor> inputs, ScalarType type) {
   for (const Tensor& t : inputs) {
     TORCHETTE_CHECK(t.scalar_type() == type, InvalidType,
-                    "chain: one of inputs or conditions is of type %d, not %d",
+                    "chain: one of inputs or conditions is of type %d, expected %d",
                     static_cast<int>(t.scalar_type()), static_cast<int>(type));
     TORCHETTE_CHECK(is_contiguous(t), InvalidArgument,
                     "chain: one of inputs or conditions is not contiguous");
@@ -307,15 +309,15 @@ static Error chain_out(Context& context, Span<const Tensor> inputs, Span<const T
   size_t length = 1;
   const Shape shape = total == 0 ? Shape{} : merge(given, count, sizes, rank);
   if (fold != Fold::none) {
-    TORCHETTE_CHECK(rank > 0, InvalidArgument, "chain: numbers have no last dimension to fold");
+    TORCHETTE_CHECK(rank > 0, InvalidArgument, "chain: fold requires inputs with at least one dimension");
     length = static_cast<size_t>(sizes[rank - 1]);
     TORCHETTE_CHECK(length > 0 || fold != Fold::max, InvalidArgument,
-                    "chain: the last dimension is empty and has no largest element");
+                    "chain: fold max requires a last dimension with at least one element");
     sizes[rank - 1] = 1;
     if (!keepdim) --rank;
   }
   TORCHETTE_TRY(check_result("chain", out, {sizes, rank}));
-  if (total == 0) {  // sums of nothing
+  if (total == 0) {  // empty reductions
     float* const to = out.mutable_data_ptr<float>();
     for (int64_t i = 0; i < out.numel(); ++i) to[i] = fold == Fold::mean ? NAN : 0.0f;
     return Error::Ok;
@@ -329,11 +331,12 @@ static Error chain_out(Context& context, Span<const Tensor> inputs, Span<const T
   if (block > kLongest) block = kLongest;
   const size_t each = buffers * block;
   float* const scratch = static_cast<float*>(context.allocate_temp(context.workers() * each * sizeof(float)));
-  TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed, "chain: no memory for %d blocks of %d floats",
-                  static_cast<int>(buffers), static_cast<int>(block));
+  TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed,
+                  "chain: no scratch memory for %d blocks of %d floats", static_cast<int>(buffers),
+                  static_cast<int>(block));
   const Chain chain = {&program, vectors, given, shape, block, buffers};
   float* const y = out.mutable_data_ptr<float>();
-  const size_t work = program.length * 8;  // multiply-adds an element, about
+  const size_t work = program.length * 8;  // approximate multiply-adds per element
   if (fold != Fold::none) {
     context.parallel_for(total / length, least_items(work * length),
                          [&](size_t begin, size_t end, size_t worker) {

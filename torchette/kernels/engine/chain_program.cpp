@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The operations of cpu::chain, and its programs as the file has them: any text may come.
+// The operations of cpu::chain, and the parser of its programs, which come from a file and may contain any
+// text.
 #include "torchette/kernels/engine/chain_program.h"
 
 #include <cmath>
@@ -48,7 +49,7 @@ constexpr Operation kOperations[] = {
 #include "torchette/schema/engine.def"
 };
 
-/// Takes the next word off a text; empty at its end.
+/// Returns the next word of a text and advances past it, or an empty span at the end.
 Span<const char> next_word(const char*& at, const char* end) {
   while (at < end && *at == ' ') ++at;
   const char* const begin = at;
@@ -77,7 +78,7 @@ Error Program::operand(Span<const char> word, uint8_t& value) const {
     }
     before += kind.count;
   }
-  TORCHETTE_CHECK(false, InvalidArgument, "chain: program: instruction %d has no such operand as '%.*s'",
+  TORCHETTE_CHECK(false, InvalidArgument, "chain: program: instruction %d has the invalid operand '%.*s'",
                   static_cast<int>(length), static_cast<int>(word.size()), word.data());
 }
 
@@ -94,7 +95,7 @@ Error Program::parse(Span<const char> text, size_t input_count, size_t condition
   for (;;) {
     const Span<const char> name = next_word(at, end);
     if (name.size() == 0) break;
-    const Operation* found = nullptr;  // at each execution: one name is compared, seldom two
+    const Operation* found = nullptr;  // runs in each execution; rarely compares more than one name
     for (const Operation& operation : kOperations)
       if (operation.size == name.size() && operation.name[0] == name[0] &&
           memcmp(operation.name, name.data(), name.size()) == 0) {
@@ -102,7 +103,7 @@ Error Program::parse(Span<const char> text, size_t input_count, size_t condition
         break;
       }
     TORCHETTE_CHECK(found != nullptr && length < kMaxChainInstructions, InvalidArgument,
-                    "chain: program: instruction %d, '%.*s', is unknown or one too many",
+                    "chain: program: instruction %d, '%.*s', is unknown or exceeds the maximum length",
                     static_cast<int>(length), static_cast<int>(name.size()), name.data());
     Instruction& instruction = instructions[length];
     instruction = {found, {}, 0};
@@ -115,8 +116,8 @@ Error Program::parse(Span<const char> text, size_t input_count, size_t condition
   return Error::Ok;
 }
 
-/// An instruction takes the first place that no later one reads any more; its own operands' is free too,
-/// since all that it reads of them comes before what it writes.
+/// Assigns to each instruction the first slot that no later instruction reads. This may be the slot of one of
+/// its own operands, because an instruction reads its operands before it writes.
 void Program::assign_places() {
   const size_t first = inputs + conditions + numbers;
   uint8_t last_reader[kMaxChainInstructions] = {}, busy_until[kMaxChainInstructions] = {};

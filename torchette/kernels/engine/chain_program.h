@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The programs of cpu::chain: what a file says as text becomes instructions that are safe to run, each with a
-// place among the blocks of intermediate results.
+// Programs of cpu::chain: parses the text in the file into validated instructions and assigns each
+// instruction a slot among the blocks of intermediate results.
 #pragma once
 
 #include "torchette/kernels/engine/panels.h"
@@ -11,18 +11,18 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// Where an operand lies: element i is p[i * step], step 1, or 0 for a vector that stands for all.
+/// Location of an operand: element i is p[i * step]. `step` is 1, or 0 for a single vector that is broadcast.
 struct Source {
   const float* p;
   size_t step;
 };
 
-/// Whole vectors of results, `n` floats.
+/// Computes full vectors of results, `n` floats.
 using Loop = void (*)(const Source* operands, float* out, size_t n);
 
 struct Operation {
   const char* name;
-  uint8_t size;  // of the name
+  uint8_t size;  // length of the name
   uint8_t arity;
   Loop loop;
 };
@@ -30,14 +30,14 @@ struct Operation {
 struct Instruction {
   const Operation* operation;
   uint8_t operands[3];  // inputs, then conditions, numbers, earlier instructions
-  uint8_t place;        // which block of intermediate results is its own until its last reader
+  uint8_t place;        // the slot that stores its result until the last use
 };
 
 struct Program {
   size_t inputs, conditions, numbers, length, places;
   Instruction instructions[kMaxChainInstructions];
 
-  /// Reads a program, for so many operands of each kind. Error: InvalidArgument.
+  /// Parses a program for the given numbers of operands. Errors: InvalidArgument.
   Error parse(Span<const char> text, size_t input_count, size_t condition_count, size_t number_count);
 
  private:

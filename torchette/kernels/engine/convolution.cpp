@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::convolution: torchette/backends/engine/operators/convolution.py. Each pixel of the result is a row of
-// what lies under its window, times the packed filter; the rows of some pixels are gathered at a time.
+// cpu::convolution: torchette/backends/engine/operators/convolution.py. Windows are gathered as rows of a
+// matrix, some pixels of the result at a time, and multiplied by the packed filter.
 #include "torchette/kernels/engine/gather.h"
 #include "torchette/kernels/engine/image_winograd.h"
 #include "torchette/kernels/engine/packed_gemm.h"
@@ -8,25 +8,26 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-// Floats of gathered rows at a time: half of an L2 cache, little of a microcontroller's memory.
+// Floats of rows that are gathered at a time: half of an L2 cache, or a small part of a microcontroller's
+// memory.
 constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 16 : size_t{1} << 13;
 constexpr size_t kLeastRows = kLanes >= 8 ? 56 : 8;
 constexpr size_t kStrip = kLanes >= 8 ? size_t{1} << 15 : size_t{1} << 12;
 
-// The window of a packed filter, and whether its last panel is cut.
+// Determines the window of a packed filter and whether its last panel is cut.
 static Error describe_filter(const Tensor& input, const Tensor& weight, Span<const int64_t> stride,
                              Span<const int64_t> padding, Span<const int64_t> dilation, Window& w,
                              bool& cut) {
   TORCHETTE_TRY(check_floats("convolution", input, "input"));
   cut = weight.dim() == input.dim() + 1;
   TORCHETTE_CHECK(cut || weight.dim() == input.dim() + 2, InvalidArgument,
-                  "convolution: a packed weight of %d dimensions for an input of %d",
+                  "convolution: packed weight has %d dimensions for an input of %d dimensions",
                   static_cast<int>(weight.dim()), static_cast<int>(input.dim()));
   return describe_window("convolution", input, weight.sizes().data() + (cut ? 1 : 2), stride, padding,
                          dilation, false, w);
 }
 
-// Checks the operands and describes the product of a group. `shape`: the sizes of the result, [batch,
+// Checks the operands and describes the GEMM of a group. `shape` is the shape of the result, [batch,
 // *spatial, outputs].
 static Error describe_product(const Tensor& weight, const Optional<Tensor>& bias,
                               const Optional<Tensor>& residual, const Window& w, Span<const SizesType> shape,
@@ -41,7 +42,8 @@ static Error describe_product(const Tensor& weight, const Optional<Tensor>& bias
                : weight.size(weight.dim() - 1) == ptrdiff_t{kPanelWidth} &&
                      static_cast<size_t>(weight.size(1)) == panels_of(static_cast<size_t>(outputs) / groups)),
       InvalidArgument,
-      "convolution: a weight of %d groups, panels of %d and %d channels for %d channels in and %d out",
+      "convolution: a weight of %d groups, panels of %d and %d channels does not fit %d input and %d output "
+      "channels",
       static_cast<int>(groups), static_cast<int>(weight.size(weight.dim() - 1)), static_cast<int>(channels),
       static_cast<int>(w.channels), static_cast<int>(outputs));
   const SizesType vector[] = {static_cast<SizesType>(outputs)};
@@ -58,12 +60,12 @@ static Error describe_product(const Tensor& weight, const Optional<Tensor>& bias
   return Error::Ok;
 }
 
-// Convolves windows that are gathered as rows of a matrix. `of_group` returns the product of a group.
+// Convolves windows that are gathered as rows of a matrix. `of_group` returns the GEMM of a group.
 template <typename OfGroup>
 static Error convolve_gathered(Context& context, const Tensor& input, const Window& w, size_t groups,
                                size_t channels, PackedProduct& product, const OfGroup& of_group) {
   const size_t pixels = w.out_pixels(), panels = panels_of(product.n);
-  // Some rows at a time: as many as the scratch memory holds, and few enough that every worker has some.
+  // Rows per block: limited by the scratch memory, and few enough that every worker has a block.
   size_t rows = kGathered / (product.k + 1);
   if (rows < kLeastRows) rows = kLeastRows;
   const size_t all = w.batch * pixels;
@@ -86,7 +88,7 @@ static Error convolve_gathered(Context& context, const Tensor& input, const Wind
                          for (size_t item = begin; item < end; ++item) {
                            const size_t group = item / blocks, first = item % blocks * rows;
                            const size_t count = all - first < rows ? all - first : rows;
-                           for (size_t i = 0; i < count;) {  // a block may go over several images
+                           for (size_t i = 0; i < count;) {  // a block may span several images
                              const size_t of_image = (first + i) % pixels;
                              const size_t part =
                                  pixels - of_image < count - i ? pixels - of_image : count - i;
@@ -105,22 +107,22 @@ static Error convolve_gathered(Context& context, const Tensor& input, const Wind
   return Error::Ok;
 }
 
-// Floats in the rows of an image of one channel that lie under a row of the result, with their padding. They
-// may be more than a size_t of 32 bits holds.
+// Returns the number of floats in the padded rows of a single-channel image under a row of the result. It may
+// exceed a 32-bit size_t.
 static uint64_t strip_of(const Window& w) {
   const auto rows = static_cast<uint64_t>(w.kernel[0] * w.kernel[1]);
   return rows * static_cast<uint64_t>((w.out[2] - 1) * w.stride[2] + w.kernel[2]);
 }
 
-// Whether the windows of an image need not be gathered: it has one channel, the cache holds a strip of it,
-// and every thread has some rows of the result.
+// Whether the windows need not be gathered: the image has one channel, a strip of it fits in the cache, and
+// every thread has some rows of the result.
 static bool has_strips(const Window& w, const PackedProduct& product, size_t workers) {
   const size_t rows = w.batch * static_cast<size_t>(w.out[0] * w.out[1]);
   return w.channels == 1 && w.dilation[2] == 1 && product.k <= kProductDepth && strip_of(w) <= kStrip &&
          (workers == 1 || rows >= 4 * workers);
 }
 
-// Copies the rows of an image that lie under row `row` of the result, zeros where the image ends.
+// Copies the rows of an image that lie under row `row` of the result, with zeros outside of the image.
 static void copy_strip(const Window& w, const float* image, ptrdiff_t row, float* to) {
   const ptrdiff_t width = (w.out[2] - 1) * w.stride[2] + w.kernel[2];
   const ptrdiff_t before = w.padding[2] < width ? w.padding[2] : width;
@@ -140,7 +142,7 @@ static void copy_strip(const Window& w, const float* image, ptrdiff_t row, float
     }
 }
 
-// Makes the last panel of float32 weights a whole one, in a copy of all of them.
+// Copies float32 weights and pads the last panel to full width.
 static void copy_whole_panels(const PackedProduct& product, float* to) {
   const float* const from = static_cast<const float*>(product.w);
   const size_t columns = cut_columns(product.n), whole = (panels_of(product.n) - 1) * product.k * kPanelWidth;
@@ -151,8 +153,8 @@ static void copy_whole_panels(const PackedProduct& product, float* to) {
   }
 }
 
-// Convolves an image of one channel. The windows of a row of the result are rows of a matrix whose pieces lie
-// in the image, where they overlap.
+// Convolves an image of one channel. The windows of a row of the result are the rows of a matrix; they
+// overlap in the image and are read in place.
 static Error convolve_strips(Context& context, const Tensor& input, const Window& w, PackedProduct product) {
   const size_t width = static_cast<size_t>(w.out[2]), rows = static_cast<size_t>(w.out[0] * w.out[1]);
   const size_t strip = static_cast<size_t>(strip_of(w)), panels = panels_of(product.n);
@@ -237,7 +239,7 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
                   result_sizes(w, static_cast<size_t>(outputs), sizes), cut, outputs, activation, out);
 }
 
-// The channels are one more dimension of an image of one channel: the window covers them, and nothing moves.
+// Treats the channels as another dimension of a single-channel image, which the window covers without moving.
 static Error planar_convolution_out(Context& context, const Tensor& input, const Tensor& weight,
                                     const Optional<Tensor>& bias, const Optional<Tensor>& residual,
                                     Span<const int64_t> stride, Span<const int64_t> padding,
@@ -248,7 +250,7 @@ static Error planar_convolution_out(Context& context, const Tensor& input, const
   TORCHETTE_CHECK((dims == 3 || dims == 4) && stride.size() == spatial && padding.size() == spatial &&
                       dilation.size() == spatial,
                   InvalidArgument,
-                  "convolution: input has %d dimensions; stride, padding and dilation %d, %d and %d elements",
+                  "convolution: input has %d dimensions; stride, padding, dilation have %d, %d, %d elements",
                   static_cast<int>(dims), static_cast<int>(stride.size()), static_cast<int>(padding.size()),
                   static_cast<int>(dilation.size()));
   SizesType sizes[5];
@@ -282,7 +284,7 @@ static Error planar_convolution_out(Context& context, const Tensor& input, const
                                 {taps, spatial + 1}, w, cut));
   const size_t depth = 2 - spatial;
   TORCHETTE_CHECK(w.kernel[depth] == w.in[depth], InvalidArgument,
-                  "convolution: a weight of %d channels for %d channels in",
+                  "convolution: a weight of %d channels does not fit %d input channels",
                   static_cast<int>(w.kernel[depth]), static_cast<int>(w.in[depth]));
   SizesType of_result[4] = {input.sizes()[0]};
   for (size_t d = 0; d < spatial; ++d) of_result[d + 1] = static_cast<SizesType>(w.out[depth + 1 + d]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::depthwise: torchette/backends/engine/operators/depthwise.py. Some neighbours of a row are computed
-// together, a panel of channels at a time; taps outside of the image are left out row by row, and at the ends
-// of a row one by one.
+// cpu::depthwise: torchette/backends/engine/operators/depthwise.py. Computes some adjacent pixels of a row at
+// a time, one panel of channels at a time. Taps outside of the image are skipped per row of the window, and
+// per tap at the ends of a row.
 #include "torchette/kernels/engine/epilogue.h"
 #include "torchette/kernels/engine/image.h"
 #include "torchette/kernels/engine/panels.h"
@@ -10,8 +10,8 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-// Neighbours that are computed together, and the parts of a panel: their sums and one row of the filter are
-// in registers.
+// Number of adjacent pixels that are computed at a time, and the parts of a panel. Their accumulators and one
+// row of the filter fit in the registers.
 constexpr int kNeighbours = kLanes == 16 ? 8 : kVectorRegisters == 8 ? 2 : 4;
 constexpr int kParts = parts_of_pass(kNeighbours);
 constexpr size_t kPass = kParts * kPartLanes;
@@ -20,21 +20,21 @@ struct Row {
   const Window* window;
   const float* image;     // [D, H, W, C]
   const float* weight;    // [panels, taps, kPanelWidth]
-  size_t last_row;        // floats of a row of the last panel
+  size_t last_row;        // floats in a row of the last panel
   const float* bias;      // or null
-  const float* residual;  // of this row, or null
-  float* out;             // of this row
-  ptrdiff_t z, y;         // where the window begins
+  const float* residual;  // residual of this row, or null
+  float* out;             // result of this row
+  ptrdiff_t z, y;         // start of the window
   float low, high;
 
-  /// Floats from tap to tap of the panel that has this channel.
+  /// Returns the tap stride, in floats, of the panel that contains this channel.
   ptrdiff_t tap_row(size_t channel) const {
     return static_cast<ptrdiff_t>(channel / kPanelWidth < window->channels / kPanelWidth ? kPanelWidth
                                                                                          : last_row);
   }
 };
 
-/// Part v of a pass of which `channels` exist.
+/// Loads part v of a pass, limited to `channels` channels.
 TORCHETTE_INLINE Part get(const float* p, int v, size_t channels) {
   const size_t first = static_cast<size_t>(v) * kPartLanes;
   if (channels >= first + kPartLanes) return load_part(p + first);
@@ -48,8 +48,8 @@ TORCHETTE_INLINE void put(float* p, Part x, int v, size_t channels) {
     store_part(p + first, x, channels - first);
 }
 
-/// Results x to x + kCount of a pass over `channels` channels from `channel` on, with the taps [from, to) of
-/// each row of the window.
+/// Computes results x to x + kCount of a pass over `channels` channels from `channel` on, with the taps
+/// [from, to) of each row of the window.
 template <int kCount, bool kWhole>
 void neighbours(const Row& row, size_t channel, size_t channels, ptrdiff_t x, ptrdiff_t from, ptrdiff_t to) {
   const Window& w = *row.window;
@@ -98,12 +98,13 @@ void neighbours(const Row& row, size_t channel, size_t channels, ptrdiff_t x, pt
   }
 }
 
-// Neighbours of a row that slide over its pixels together, a part of the channels at a time.
+// Number of adjacent results in a sliding computation, which processes one part of the channels at a time.
 constexpr int kSliding = kVectorRegisters == 8 ? 3 : 8;
 
-/// The same for windows of kTaps neighbouring pixels that move by one: each pixel is read once for all
-/// windows that it is in. Results x to x + kSliding of a part of the channels, `weight` being that part's.
-/// With kEnds, windows may reach over the ends of the row, and of the results only those in it are stored.
+/// neighbours() for windows of kTaps adjacent pixels and stride 1: each pixel is read once for all windows
+/// that contain it. Computes results x to x + kSliding of a part of the channels with the `weight` of that
+/// part. With kEnds, windows may extend beyond the ends of the row, and only results inside of the row are
+/// stored.
 template <int kTaps, bool kEnds>
 void slide(const Row& row, const float* weight, size_t channel, ptrdiff_t x) {
   const Window& w = *row.window;
@@ -145,8 +146,8 @@ void slide(const Row& row, const float* weight, size_t channel, ptrdiff_t x) {
   }
 }
 
-/// The first place whose window lies inside from its first tap on, and the end of those that do to their last
-/// one.
+/// Computes the range of results with windows that lie inside of the row: `from` is the first result with a
+/// first tap inside, `to` the end of the results with a last tap inside.
 void inner_places(const Window& w, ptrdiff_t& from, ptrdiff_t& to) {
   from = (w.padding[2] + w.stride[2] - 1) / w.stride[2];
   const ptrdiff_t last = w.in[2] - 1 + w.padding[2] - (w.kernel[2] - 1) * w.dilation[2];
@@ -197,7 +198,7 @@ static Error depthwise_out(Context& context, const Tensor& input, const Tensor& 
   TORCHETTE_TRY(check_floats("depthwise", weight, "weight"));
   const bool cut = weight.dim() == input.dim() - 1;
   TORCHETTE_CHECK(cut || weight.dim() == input.dim(), InvalidArgument,
-                  "depthwise: a packed weight of %d dimensions for an input of %d",
+                  "depthwise: packed weight has %d dimensions for an input of %d dimensions",
                   static_cast<int>(weight.dim()), static_cast<int>(input.dim()));
   Window w;
   TORCHETTE_TRY(describe_window("depthwise", input, weight.sizes().data() + (cut ? 0 : 1), stride, padding,
@@ -206,7 +207,7 @@ static Error depthwise_out(Context& context, const Tensor& input, const Tensor& 
   const ptrdiff_t width = weight.size(weight.dim() - 1);
   TORCHETTE_CHECK(cut ? static_cast<size_t>(width) == w.channels
                       : static_cast<size_t>(weight.size(0)) == panels && width == ptrdiff_t{kPanelWidth},
-                  InvalidArgument, "depthwise: a weight of %d times %d for %d channels",
+                  InvalidArgument, "depthwise: a weight of %d times %d does not fit %d channels",
                   static_cast<int>(weight.size(0)), static_cast<int>(width), static_cast<int>(w.channels));
   SizesType sizes[5];
   const Span<const SizesType> shape = result_sizes(w, w.channels, sizes);
@@ -222,7 +223,7 @@ static Error depthwise_out(Context& context, const Tensor& input, const Tensor& 
   inner_places(w, inner_from, inner_to);
   const size_t row_floats = static_cast<size_t>(w.out[2]) * w.channels;
   const auto rows_of_image = static_cast<size_t>(w.out[0] * w.out[1]);
-  // Each factor of a product is used once: a multiply-add takes as long as four of a linear layer.
+  // Each weight is used once: a multiply-add costs about four times as much as in a linear layer.
   context.parallel_for(
       w.batch * rows_of_image, least_items(4 * row_floats * w.taps()), [&](size_t begin, size_t end, size_t) {
         for (size_t r = begin; r < end; ++r) {

@@ -8,7 +8,7 @@ namespace TORCHETTE_ISA {
 namespace {
 
 struct Range {
-  float least, most;  // with 0 between them; NaN where a number is not finite
+  float least, most;  // include 0; NaN if an element is not finite
 };
 
 TORCHETTE_NOINLINE Range range_of(const float* x, size_t count) {
@@ -24,7 +24,7 @@ TORCHETTE_NOINLINE Range range_of(const float* x, size_t count) {
   return {reduce_lanes(least, lesser) + nan, horizontal_max(most) + nan};
 }
 
-/// The numbers of quantize_rows() that all rows share.
+/// Parameters of quantize_rows() that are common to all rows.
 struct Scheme {
   float low, high, steps, epsilon;
   bool symmetric;
@@ -35,9 +35,9 @@ struct Scheme {
     if (range.least != range.least) spread = range.least;
     float scale = spread / steps;
     if (scale < epsilon) scale = epsilon;
-    scale += scale - scale;  // infinity is no scale
+    scale += scale - scale;  // an infinite scale becomes NaN
     if (symmetric) return {scale, 0.0f};
-    constexpr float kRounds = 12582912.0f;  // floats from here to its double are whole
+    constexpr float kRounds = 12582912.0f;  // floats between this and twice its value are integers
     float zero = low - ((range.least / scale + kRounds) - kRounds);
     if (!(zero > low)) zero = low;
     return {scale, zero < high ? zero : high};
@@ -54,7 +54,7 @@ struct Scheme {
   }
 };
 
-// As multiply-adds: what it costs to quantize a number.
+// Cost of quantizing an element, in multiply-adds.
 constexpr size_t kWork = 8;
 
 }  // namespace
@@ -64,13 +64,13 @@ static Error quantize_rows_out(Context& context, const Tensor& input, int64_t lo
   constexpr const char* kName = "quantize_rows";
   TORCHETTE_TRY(check_floats(kName, input, "input"));
   TORCHETTE_CHECK(input.dim() >= 1 && input.dim() <= static_cast<ptrdiff_t>(kMaxDim), InvalidArgument,
-                  "%s: input has %d dimensions", kName, static_cast<int>(input.dim()));
+                  "%s: input has %d dimensions, expected 1 to 16", kName, static_cast<int>(input.dim()));
   TORCHETTE_TRY(check_quantized(kName, out, input.sizes(), symmetric ? 0 : low, low, high, "out0"));
   TORCHETTE_CHECK(out.scalar_type() == ScalarType::Char && (!symmetric || (low <= 0 && high >= 0)),
-                  InvalidArgument, "%s: low %d and high %d for type %d", kName, static_cast<int>(low),
+                  InvalidArgument, "%s: low %d and high %d do not fit type %d", kName, static_cast<int>(low),
                   static_cast<int>(high), static_cast<int>(out.scalar_type()));
-  TORCHETTE_CHECK(steps > 0 && epsilon > 0, InvalidArgument, "%s: steps %g, epsilon %g", kName, steps,
-                  epsilon);
+  TORCHETTE_CHECK(steps > 0 && epsilon > 0, InvalidArgument, "%s: steps %g and epsilon %g must be positive",
+                  kName, steps, epsilon);
   SizesType sizes[kMaxDim];
   for (ptrdiff_t d = 0; d < input.dim(); ++d) sizes[d] = static_cast<SizesType>(input.size(d));
   const auto depth = static_cast<size_t>(sizes[input.dim() - 1]);
@@ -88,7 +88,7 @@ static Error quantize_rows_out(Context& context, const Tensor& input, int64_t lo
       for (size_t i = begin; i < end; ++i) body(i, x + i * depth);
     });
   };
-  if (whole) {  // the ranges of rows stand where their scales will
+  if (whole) {  // the scales temporarily store the ranges of the rows
     for_rows([&](size_t i, const float* row) {
       const Range range = range_of(row, depth);
       scales[i] = {range.least, range.most};
@@ -119,12 +119,12 @@ static Error dynamic_linear_out(Context& context, const Tensor& input, const Ten
                                 const Optional<Tensor>& residual, int64_t outputs,
                                 Span<const char> activation, Tensor& out) {
   constexpr const char* kName = "dynamic_linear";
-  TORCHETTE_CHECK(input.scalar_type() == ScalarType::Char, InvalidType, "%s: input is of type %d, not int8",
-                  kName, static_cast<int>(input.scalar_type()));
+  TORCHETTE_CHECK(input.scalar_type() == ScalarType::Char, InvalidType,
+                  "%s: input is of type %d, expected int8", kName, static_cast<int>(input.scalar_type()));
   TORCHETTE_TRY(check_bytes(kName, input, "input"));
   TORCHETTE_TRY(check_floats(kName, rows, "rows"));
   TORCHETTE_CHECK(input.dim() >= 1 && input.dim() <= static_cast<ptrdiff_t>(kMaxDim), InvalidArgument,
-                  "%s: input has %d dimensions", kName, static_cast<int>(input.dim()));
+                  "%s: input has %d dimensions, expected 1 to 16", kName, static_cast<int>(input.dim()));
   ScaledProduct product = {};
   SizesType sizes[kMaxDim];
   for (ptrdiff_t d = 0; d < input.dim(); ++d) sizes[d] = static_cast<SizesType>(input.size(d));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Activations that need more than a clamp, over rows that have just been written.
+// Applies activations other than clamps to rows that have just been written.
 #include "torchette/kernels/engine/epilogue.h"
 
 namespace torchette {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What ends an operator of the engine before its result is written: an activation, by its name in the file.
+// The fused epilogue of the engine's operators: an activation, identified by its name in the file.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@ enum class Activation : uint8_t {
 #include "torchette/schema/engine.def"
 };
 
-/// The activation of a name in a file. Error: InvalidArgument.
+/// Looks up an activation by its name in a file. Errors: InvalidArgument.
 inline Error activation_of(Span<const char> name, Activation& activation) {
 #define TORCHETTE_ACTIVATION(known, value)                                                  \
   if (name.size() == sizeof(#known) - 1 && memcmp(name.data(), #known, name.size()) == 0) { \
@@ -24,11 +24,12 @@ inline Error activation_of(Span<const char> name, Activation& activation) {
     return Error::Ok;                                                                       \
   }
 #include "torchette/schema/engine.def"
-  TORCHETTE_CHECK(false, InvalidArgument, "there is no activation %.*s", static_cast<int>(name.size()),
+  TORCHETTE_CHECK(false, InvalidArgument, "unknown activation %.*s", static_cast<int>(name.size()),
                   name.data());
 }
 
-/// Calls `body` with a function from vector to vector, once; the choice is made outside of its loops.
+/// Calls `body` once with the vector function of the activation, so that the dispatch is outside of its
+/// loops.
 template <typename Body>
 TORCHETTE_INLINE void with_activation(Activation activation, const Body& body) {
   switch (activation) {
@@ -40,8 +41,8 @@ TORCHETTE_INLINE void with_activation(Activation activation, const Body& body) {
   }
 }
 
-/// The part of an activation that is a clamp, which costs nothing where a result is in registers; and what is
-/// left.
+/// Splits an activation into a clamp, which is free while a result is in registers, and the remaining
+/// activation.
 inline Activation split_activation(Activation activation, float& low, float& high) {
   low = -INFINITY;
   high = INFINITY;
@@ -51,14 +52,14 @@ inline Activation split_activation(Activation activation, float& low, float& hig
   return Activation::none;
 }
 
-/// The clamp; NaN stays.
+/// Clamps to [low, high]. NaN propagates.
 template <typename V>
 TORCHETTE_INLINE V clamp(V x, V low, V high) {
   x = TORCHETTE_SELECT(low > x, low, x);
   return TORCHETTE_SELECT(high < x, high, x);
 }
 
-/// Applies an activation to rows of floats that are in a near cache.
+/// Applies an activation to rows of floats, which should be in the cache.
 void activate(Activation activation, float* rows, ptrdiff_t row, size_t count, size_t columns);
 
 }  // namespace TORCHETTE_ISA

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What lies under the windows of a convolution, written as rows of a matrix.
+// Gathers the windows of a convolution as rows of a matrix.
 #pragma once
 
 #include "torchette/kernels/engine/image.h"
@@ -8,7 +8,7 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-// The last vector overlaps the one before it, which is cheaper than a part of one.
+// The last vector overlaps the previous one, which costs less than a partial vector.
 TORCHETTE_INLINE void copy_run(float* to, const float* from, size_t count) {
   if (count < kLanes) {
     if (count > 0) store_partial(to, load_partial(from, count), count);
@@ -17,7 +17,7 @@ TORCHETTE_INLINE void copy_run(float* to, const float* from, size_t count) {
   for (size_t i = 0; i < count - kLanes; i += kLanes) store(to + i, load(from + i));
   store(to + count - kLanes, load(from + count - kLanes));
 }
-/// Short runs by pieces whose last two overlap, without a call.
+/// Copies short runs in pieces, of which the last two overlap, without a function call.
 TORCHETTE_INLINE void copy_run(uint8_t* to, const uint8_t* from, size_t count) {
   struct Piece {
     uint8_t of[16];
@@ -53,8 +53,8 @@ TORCHETTE_INLINE void fill_run(float* to, float value, size_t count) {
 }
 TORCHETTE_INLINE void fill_run(uint8_t* to, uint8_t value, size_t count) { memset(to, value, count); }
 
-/// What lies under the windows of pixels [first, first + count) of the result: rows [kernel, channels of a
-/// group], `outside` where the image ends, `skipped` elements from row to row.
+/// Gathers the windows of pixels [first, first + count) of the result as rows [kernel, channels of a group].
+/// Elements outside of the image are `outside`; `skipped` elements separate the rows.
 template <typename T>
 void gather_windows(const Window& w, const T* image, size_t group, size_t channels, size_t first,
                     size_t count, T outside, T* to, size_t skipped = 0) {
@@ -62,7 +62,7 @@ void gather_windows(const Window& w, const T* image, size_t group, size_t channe
   const auto place = static_cast<ptrdiff_t>(first);
   ptrdiff_t out_z = place / (w.out[1] * w.out[2]), out_y = place / w.out[2] % w.out[1],
             out_x = place % w.out[2];
-  // Neighbours in a row of the image are neighbours in memory.
+  // Whether adjacent pixels of an image row are contiguous in memory.
   const bool joined = w.dilation[2] == 1 && channels == w.channels;
   for (size_t i = 0; i < count; ++i, to += skipped) {
     const ptrdiff_t z0 = out_z * w.stride[0] - w.padding[0], y0 = out_y * w.stride[1] - w.padding[1];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::group_norm: torchette/backends/engine/operators/group_norm.py. The channels of a pixel lie together,
-// so sums are taken channel by channel, a panel of them at a time, and put together for each group; mean and
-// variance in two passes, so that a large mean costs no digits.
+// cpu::group_norm: torchette/backends/engine/operators/group_norm.py. The channels of a pixel are contiguous,
+// so the sums are computed per channel, a vector of channels at a time, and combined per group. Mean and
+// variance use two passes, so that a large mean does not reduce the accuracy.
 #include <cmath>
 
 #include "torchette/kernels/engine/operands.h"
@@ -11,15 +11,16 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-// So many numbers are added up one after the other; then their sum joins the others': fewer roundings.
+// Number of values that are added in sequence before their sum is added to the total, which limits rounding
+// errors.
 constexpr size_t kChain = 256;
 
-/// A vector of which `channels` lanes exist, or all.
+/// Loads a vector, or its first `channels` lanes if fewer exist.
 TORCHETTE_INLINE Vec get(const float* p, size_t channels) {
   return channels >= kLanes ? load(p) : load_partial(p, channels);
 }
 
-/// sums[c] = sum of f(pixel[c], centre[c]) over pixels, for the first `here` <= kLanes channels.
+/// sums[c] = sum of f(pixel[c], centre[c]) over the pixels, for the first `here` <= kLanes channels.
 template <typename F>
 void sum_pixels(const float* image, size_t pixels, size_t channels, size_t here, Vec centre, const F& f,
                 float* sums) {
@@ -46,8 +47,8 @@ struct Images {
   size_t batch, pixels, channels, groups;
 };
 
-/// statistic[n, c] = finish(mean of f over the group of channel c of image n), in each of the group's
-/// channels.
+/// statistic[n, c] = finish(mean of f over the group of channel c in image n), stored for each channel of the
+/// group.
 template <typename F, typename Finish>
 void take_statistic(Context& context, const Images& images, const float* centres, const F& f,
                     const Finish& finish, float* statistic) {
@@ -77,11 +78,11 @@ void take_statistic(Context& context, const Images& images, const float* centres
 static Error group_norm_out(Context& context, const Tensor& input, const Optional<Tensor>& weight,
                             const Optional<Tensor>& bias, int64_t groups, double eps, Tensor& out) {
   TORCHETTE_TRY(check_floats("group_norm", input, "input"));
-  TORCHETTE_CHECK(input.dim() >= 2, InvalidArgument, "group_norm: input has %d dimensions",
-                  static_cast<int>(input.dim()));
+  TORCHETTE_CHECK(input.dim() >= 2, InvalidArgument,
+                  "group_norm: input has %d dimensions, expected at least 2", static_cast<int>(input.dim()));
   const SizesType last = input.size(input.dim() - 1);
   TORCHETTE_CHECK(groups > 0 && groups <= last && last % groups == 0, InvalidArgument,
-                  "group_norm: %d channels in %lld groups", static_cast<int>(last),
+                  "group_norm: %d channels are not divisible into %lld groups", static_cast<int>(last),
                   static_cast<long long>(groups));
   TORCHETTE_TRY(check_operand("group_norm", weight, {&last, 1}, "weight"));
   TORCHETTE_TRY(check_operand("group_norm", bias, {&last, 1}, "bias"));

@@ -13,7 +13,7 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-/// The taps [from, to) of a window that begins at `begin` that lie inside of `size` elements.
+/// The taps [from, to) of a window starting at `begin` that lie inside of `size` elements.
 struct Inside {
   ptrdiff_t from, to;
   Inside(ptrdiff_t begin, ptrdiff_t kernel, ptrdiff_t dilation, ptrdiff_t size) {
@@ -24,7 +24,8 @@ struct Inside {
   }
 };
 
-/// Folds the elements under a window, n channels at once: put(fold(... fold(start, x0, n) ..., n), place, n).
+/// Folds the elements under a window, n channels at a time: put(fold(... fold(start, x0, n) ..., n), place,
+/// n).
 template <typename T, typename Fold, typename Put>
 TORCHETTE_INLINE void fold_window(const Window& w, const T* image, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0,
                                   float start, const Fold& fold, const Put& put, T* out) {
@@ -47,7 +48,7 @@ TORCHETTE_INLINE void fold_window(const Window& w, const T* image, ptrdiff_t z0,
   }
 }
 
-/// The same for floats, times a factor.
+/// fold_window() for floats. The result is multiplied by `factor`.
 template <typename Fold>
 void fold_floats(const Window& w, const float* image, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, float start,
                  float factor, const Fold& fold, float* out) {
@@ -63,7 +64,8 @@ void fold_floats(const Window& w, const float* image, ptrdiff_t z0, ptrdiff_t y0
   fold_window(w, image, z0, y0, x0, start, element, put, out);
 }
 
-/// Elements of a window that count in its mean: inside, or inside of the padded image.
+/// Returns the number of elements along a dimension that an average counts: inside of the image, or of the
+/// padded image.
 ptrdiff_t counted(ptrdiff_t begin, ptrdiff_t kernel, ptrdiff_t size, ptrdiff_t padding, bool padded) {
   const ptrdiff_t first = padded || begin > 0 ? begin : 0, bound = padded ? size + padding : size;
   const ptrdiff_t last = begin + kernel < bound ? begin + kernel : bound;
@@ -89,13 +91,14 @@ Error describe_pool(const char* op, const Tensor& input, Span<const int64_t> ker
                     Span<const int64_t> stride, Span<const int64_t> padding, Span<const int64_t> dilation,
                     bool ceil, Window& w, Tensor& out) {
   TORCHETTE_CHECK(kernel.size() <= 3 && static_cast<ptrdiff_t>(kernel.size()) == input.dim() - 2,
-                  InvalidArgument, "%s: kernel has %d dimensions for an input of %d", op,
+                  InvalidArgument, "%s: kernel has %d elements for an input of %d dimensions", op,
                   static_cast<int>(kernel.size()), static_cast<int>(input.dim()));
   SizesType window[3];
   for (size_t d = 0; d < kernel.size(); ++d) {
     TORCHETTE_CHECK(
         kernel[d] >= 1 && kernel[d] <= INT32_MAX && d < padding.size() && 2 * padding[d] <= kernel[d],
-        InvalidArgument, "%s: kernel of %lld with such a padding", op, static_cast<long long>(kernel[d]));
+        InvalidArgument, "%s: kernel size %lld or its padding is out of range", op,
+        static_cast<long long>(kernel[d]));
     window[d] = static_cast<SizesType>(kernel[d]);
   }
   TORCHETTE_TRY(describe_window(op, input, window, stride, padding, dilation, ceil, w));
@@ -108,7 +111,7 @@ Error check_both(const char* op, const Tensor& input, const Tensor& out) {
   return check_floats(op, out, "out");
 }
 
-/// The greatest bytes under a window.
+/// Computes the maximum of the bytes under a window.
 template <typename T>
 void fold_bytes(const Window& w, const T* image, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, T* out) {
   const Inside z(z0, w.kernel[0], w.dilation[0], w.in[0]), y(y0, w.kernel[1], w.dilation[1], w.in[1]);
@@ -150,7 +153,8 @@ static Error max_pool_out(Context& context, const Tensor& input, Span<const int6
   const float* const x = input.const_data_ptr<float>();
   float* const to = out.mutable_data_ptr<float>();
   const auto fold = [](Vec a, Vec b) TORCHETTE_INLINED {
-    return select(b != b, b, maximum(b, a));  // NaN wins, and stays: maximum gives its second operand then
+    return select(b != b, b,
+                  maximum(b, a));  // NaN propagates: maximum() returns its second operand if either is NaN
   };
   for_windows(context, w, [&](size_t b, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, size_t at) {
     fold_floats(w, x + b * w.in_pixels() * w.channels, z0, y0, x0, -INFINITY, 1.0f, fold, to + at);
@@ -166,7 +170,7 @@ static Error avg_pool_out(Context& context, const Tensor& input, Span<const int6
   TORCHETTE_TRY(describe_pool("avg_pool", input, kernel, stride, padding,
                               {kOnes, kernel.size() <= 3 ? kernel.size() : 0}, ceil_mode, w, out));
   TORCHETTE_TRY(check_both("avg_pool", input, out));
-  TORCHETTE_CHECK(!divisor.has_value() || *divisor != 0, InvalidArgument, "avg_pool: a divisor of 0");
+  TORCHETTE_CHECK(!divisor.has_value() || *divisor != 0, InvalidArgument, "avg_pool: divisor_override is 0");
   const float* const x = input.const_data_ptr<float>();
   float* const to = out.mutable_data_ptr<float>();
   const auto fold = [](Vec a, Vec b) TORCHETTE_INLINED { return a + b; };
@@ -185,7 +189,8 @@ static Error avg_pool_out(Context& context, const Tensor& input, Span<const int6
 static Error adaptive_avg_pool_out(Context& context, const Tensor& input, Span<const int64_t> output_size,
                                    Tensor& out) {
   TORCHETTE_CHECK(output_size.size() <= 3 && static_cast<ptrdiff_t>(output_size.size()) == input.dim() - 2,
-                  InvalidArgument, "adaptive_avg_pool: %d sizes for an input of %d dimensions",
+                  InvalidArgument,
+                  "adaptive_avg_pool: output_size has %d elements for an input of %d dimensions",
                   static_cast<int>(output_size.size()), static_cast<int>(input.dim()));
   constexpr SizesType kKernel[] = {1, 1, 1};
   constexpr int64_t kOnes[] = {1, 1, 1}, kZeros[] = {0, 0, 0};
@@ -197,8 +202,8 @@ static Error adaptive_avg_pool_out(Context& context, const Tensor& input, Span<c
   for (size_t d = 3 - spatial; d < 3; ++d) {
     const int64_t size = output_size[d - (3 - spatial)];
     TORCHETTE_CHECK(size > 0 && size <= INT32_MAX && w.in[d] > 0, InvalidArgument,
-                    "adaptive_avg_pool: input has a size of %d, output_size %lld", static_cast<int>(w.in[d]),
-                    static_cast<long long>(size));
+                    "adaptive_avg_pool: input size %d or output_size %lld is out of range",
+                    static_cast<int>(w.in[d]), static_cast<long long>(size));
     w.out[d] = static_cast<ptrdiff_t>(size);
   }
   SizesType sizes[5];
@@ -232,11 +237,13 @@ static Error quantized_avg_pool_out(Context& context, const Tensor& input, Span<
   TORCHETTE_TRY(describe_pool(kName, input, kernel, stride, padding,
                               {kOnes, kernel.size() <= 3 ? kernel.size() : 0}, false, w, out));
   TORCHETTE_TRY(check_quantized(kName, out, out.sizes(), zero, low, high));
-  TORCHETTE_CHECK(input.scalar_type() == out.scalar_type(), InvalidType, "%s: out is of another type", kName);
+  TORCHETTE_CHECK(input.scalar_type() == out.scalar_type(), InvalidType, "%s: out and input differ in type",
+                  kName);
   for (int d = 0; d < 3; ++d)
     TORCHETTE_CHECK(static_cast<size_t>(w.kernel[d]) <= kMaxPoolElements, InvalidArgument,
-                    "%s: a window of %lld", kName, static_cast<long long>(w.kernel[d]));
-  TORCHETTE_CHECK(w.taps() <= kMaxPoolElements, InvalidArgument, "%s: a window of %lld elements", kName,
+                    "%s: window size %lld exceeds the maximum", kName, static_cast<long long>(w.kernel[d]));
+  TORCHETTE_CHECK(w.taps() <= kMaxPoolElements, InvalidArgument,
+                  "%s: a window of %lld elements exceeds the maximum", kName,
                   static_cast<long long>(w.taps()));
   const int8_t flip = static_cast<int8_t>(input.scalar_type() == ScalarType::Char ? 0 : INT8_MIN);
   const auto above = static_cast<float>(input_zero + flip), factor = static_cast<float>(multiplier);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// 3x3 convolutions of stride 1 with 16 multiplications where the definition has 36, channels last: Winograd's
-// F(2x2, 3x3).
+// Winograd's F(2x2, 3x3) for channels-last 3x3 convolutions with stride 1: 16 multiplications instead of 36
+// per 2x2 pixels.
 #pragma once
 
 #include "torchette/kernels/engine/image.h"
@@ -9,11 +9,11 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// Whether the method takes a convolution of one group, and less time than the definition for it.
+/// Whether Winograd supports this convolution of one group and is faster than the direct method.
 bool winograd_pays(const Window& window, size_t outputs);
 
-/// Convolves all images. `product` is that of the definition: the packed filter, bias, residual, activation
-/// and the first row of the result. False, and nothing is done, where there is no scratch memory.
+/// Convolves all images. `product` describes the direct convolution: packed filter, bias, residual,
+/// activation and the first row of the result. Returns false and does nothing if there is no scratch memory.
 bool convolve_by_winograd(Context& context, const Window& window, const float* images,
                           const PackedProduct& product);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::layer_norm and cpu::rms_norm: torchette/backends/engine/operators/norm.py. Mean and variance are taken
-// in two passes over a row that is in the L1 cache, so that a large mean costs no digits.
+// cpu::layer_norm and cpu::rms_norm: torchette/backends/engine/operators/norm.py. Mean and variance use two
+// passes over a row in the L1 cache, so that a large mean does not reduce the accuracy.
 #include <cmath>
 
 #include "torchette/kernels/engine/operands.h"
@@ -10,8 +10,8 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-/// The sum of f(x) over a row; what `f` makes of zeros behind its end is taken out by the caller's choice of
-/// f.
+/// Returns the sum of f(x) over a row. The last vector is zero-padded, so f(0) must be 0 or the caller must
+/// correct for it.
 template <typename F>
 TORCHETTE_INLINE float sum_of(const float* x, size_t n, const F& f) {
   Vec sum[4] = {};
@@ -52,13 +52,13 @@ Error norm(Context& context, const char* op, const Tensor& input, const Optional
   TORCHETTE_TRY(check_floats(op, input, "input"));
   const auto rank = static_cast<size_t>(input.dim());
   TORCHETTE_CHECK(shape.size() >= 1 && shape.size() <= rank, InvalidArgument,
-                  "%s: shape has %d dimensions, input %d", op, static_cast<int>(shape.size()),
+                  "%s: shape has %d dimensions, input has %d", op, static_cast<int>(shape.size()),
                   static_cast<int>(rank));
   size_t n = 1;
   for (size_t d = 0; d < shape.size(); ++d) {
     const int64_t size = input.size(static_cast<ptrdiff_t>(rank - shape.size() + d));
     TORCHETTE_CHECK(shape[d] == size, InvalidArgument,
-                    "%s: dimension %d of input has %lld elements, not %lld", op,
+                    "%s: dimension %d of input has %lld elements, expected %lld", op,
                     static_cast<int>(rank - shape.size() + d), static_cast<long long>(size),
                     static_cast<long long>(shape[d]));
     n *= static_cast<size_t>(size);

@@ -11,7 +11,7 @@ static Error linear_out(Context& context, const Tensor& input, const Tensor& wei
                         Span<const char> activation, Tensor& out) {
   TORCHETTE_TRY(check_floats("linear", input, "input"));
   TORCHETTE_CHECK(input.dim() >= 1 && input.dim() <= static_cast<ptrdiff_t>(kMaxDim), InvalidArgument,
-                  "linear: input has %d dimensions", static_cast<int>(input.dim()));
+                  "linear: input has %d dimensions, expected 1 to 16", static_cast<int>(input.dim()));
   const ptrdiff_t depth = input.size(input.dim() - 1);
   PackedProduct product = {};
   TORCHETTE_TRY(check_stored("linear", weight, product.stored));
@@ -24,7 +24,9 @@ static Error linear_out(Context& context, const Tensor& input, const Tensor& wei
                      weight.size(2) == static_cast<ptrdiff_t>(kPanelWidth) &&
                      weight.size(0) == static_cast<ptrdiff_t>(panels_of(static_cast<size_t>(outputs)))),
       InvalidArgument,
-      "linear: a weight of %d dimensions, the first of %d and the second of %d, for %d outputs of %d inputs",
+      "linear: a weight of %d dimensions, the first of %d and the second of %d, does not fit %d outputs of "
+      "%d "
+      "inputs",
       static_cast<int>(weight.dim()), static_cast<int>(weight.dim() > 0 ? weight.size(0) : -1),
       static_cast<int>(weight.dim() > 1 ? weight.size(1) : -1), static_cast<int>(outputs),
       static_cast<int>(depth));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks of what the engine's operators are given: float32, dense, dimensions in natural order.
+// Checks of the operands of the engine's operators: float32, contiguous, in natural dimension order.
 #pragma once
 
 #include "torchette/kernels/dims.h"
@@ -9,13 +9,13 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 
 inline Error check_floats(const char* op, const Tensor& t, const char* name) {
-  TORCHETTE_CHECK(t.scalar_type() == ScalarType::Float, InvalidType, "%s: %s is of type %d, not of float32",
+  TORCHETTE_CHECK(t.scalar_type() == ScalarType::Float, InvalidType, "%s: %s is of type %d, expected float32",
                   op, name, static_cast<int>(t.scalar_type()));
   TORCHETTE_CHECK(is_contiguous(t), InvalidArgument, "%s: %s is not contiguous", op, name);
   return Error::Ok;
 }
 
-/// A weight that may be stored in 16 bits.
+/// Checks a weight that may be stored as 16-bit floats.
 inline Error check_stored(const char* op, const Tensor& t, Stored& stored, const char* name = "weight") {
   const ScalarType type = t.scalar_type();
   stored = type == ScalarType::BFloat16 ? Stored::bfloat16
@@ -26,7 +26,7 @@ inline Error check_stored(const char* op, const Tensor& t, Stored& stored, const
   return Error::Ok;
 }
 
-/// An operand that has these sizes if it is there.
+/// Checks the sizes of an optional operand.
 inline Error check_operand(const char* op, const Optional<Tensor>& t, Span<const SizesType> sizes,
                            const char* name) {
   if (!t.has_value()) return Error::Ok;
@@ -34,12 +34,12 @@ inline Error check_operand(const char* op, const Optional<Tensor>& t, Span<const
   bool same = t->dim() == static_cast<ptrdiff_t>(sizes.size());
   for (size_t d = 0; same && d < sizes.size(); ++d) same = t->sizes()[d] == sizes[d];
   TORCHETTE_CHECK(same, InvalidArgument,
-                  "%s: %s has %d dimensions and %d elements, other sizes than the result", op, name,
+                  "%s: %s has %d dimensions and %d elements, which does not match the result", op, name,
                   static_cast<int>(t->dim()), static_cast<int>(t->numel()));
   return Error::Ok;
 }
 
-/// The result's sizes, and that it is what the kernels write.
+/// Resizes the result and checks that it is contiguous float32.
 inline Error check_result(const char* op, const Tensor& out, Span<const SizesType> sizes,
                           const char* name = "out") {
   TORCHETTE_TRY(resize_result(out, sizes, name));

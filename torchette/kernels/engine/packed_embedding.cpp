@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // cpu::packed_embedding, cpu::scaled_embedding: torchette/backends/engine/operators/packed_embedding.py. A
-// row of the table is a column of a panel: what is read for a token is little beside the layer that shares
-// the panels.
+// row of the embedding table is a column of a panel. Strided reads are acceptable: a token reads little
+// compared with the layer that shares the panels.
 #include "torchette/kernels/engine/operands.h"
 #include "torchette/kernels/engine/panels.h"
 #include "torchette/kernels/engine/quantized.h"
@@ -11,12 +11,12 @@ namespace TORCHETTE_ISA {
 
 namespace {
 
-/// Checks the indices and the result, [*indices, depth], and calls `body(index, to)` for each.
+/// Checks the indices, resizes the result to [*indices, depth], and calls `body(index, to)` for each index.
 template <typename Body>
 Error for_rows(const char* op, const Tensor& indices, int64_t rows, size_t depth, Tensor& out,
                const Body& body) {
   TORCHETTE_CHECK(indices.scalar_type() == ScalarType::Long || indices.scalar_type() == ScalarType::Int,
-                  InvalidType, "%s: indices are of type %d, not int64 or int32", op,
+                  InvalidType, "%s: indices are of type %d, expected int64 or int32", op,
                   static_cast<int>(indices.scalar_type()));
   const ptrdiff_t rank = indices.dim();
   TORCHETTE_CHECK(is_contiguous(indices) && static_cast<size_t>(rank) < kMaxDim, InvalidArgument,
@@ -30,8 +30,8 @@ Error for_rows(const char* op, const Tensor& indices, int64_t rows, size_t depth
     const int64_t index = indices.scalar_type() == ScalarType::Long
                               ? indices.const_data_ptr<int64_t>()[i]
                               : int64_t{indices.const_data_ptr<int32_t>()[i]};
-    TORCHETTE_CHECK(index >= 0 && index < rows, InvalidArgument, "%s: index %lld of %d rows", op,
-                    static_cast<long long>(index), static_cast<int>(rows));
+    TORCHETTE_CHECK(index >= 0 && index < rows, InvalidArgument, "%s: index %lld is out of range for %d rows",
+                    op, static_cast<long long>(index), static_cast<int>(rows));
     body(static_cast<size_t>(index), to);
   }
   return Error::Ok;
@@ -50,7 +50,7 @@ static Error packed_embedding_out(Context&, const Tensor& weight, const Tensor& 
           (cut ? weight.size(1) == static_cast<ptrdiff_t>(rows)
                : weight.dim() == 3 && weight.size(2) == static_cast<ptrdiff_t>(kPanelWidth) &&
                      weight.size(0) == static_cast<ptrdiff_t>(panels_of(static_cast<size_t>(rows)))),
-      InvalidArgument, "%s: a weight of %d dimensions and %d elements for %d rows", kName,
+      InvalidArgument, "%s: a weight of %d dimensions and %d elements does not fit %d rows", kName,
       static_cast<int>(weight.dim()), static_cast<int>(weight.numel()), static_cast<int>(rows));
   const auto k = static_cast<size_t>(weight.size(cut ? 0 : 1)), count = static_cast<size_t>(rows);
   return for_rows(kName, indices, rows, k, out, [&](size_t index, float* to) {
@@ -66,7 +66,7 @@ static Error packed_embedding_out(Context&, const Tensor& weight, const Tensor& 
 static Error scaled_embedding_out(Context&, const Tensor& weight, const Tensor& scales, const Tensor& indices,
                                   int64_t rows, int64_t depth, Tensor& out) {
   constexpr const char* kName = "scaled_embedding";
-  TORCHETTE_CHECK(depth >= 0 && depth <= INT32_MAX, InvalidArgument, "%s: rows of %lld", kName,
+  TORCHETTE_CHECK(depth >= 0 && depth <= INT32_MAX, InvalidArgument, "%s: depth %lld is out of range", kName,
                   static_cast<long long>(depth));
   const auto k = static_cast<size_t>(depth);
   size_t groups;

@@ -13,15 +13,15 @@ static Error quantized_linear_out(Context& context, const Tensor& input, const T
   TORCHETTE_TRY(check_bytes(kName, weight, "weight"));
   TORCHETTE_TRY(check_input_zero(kName, input, input_zero));
   TORCHETTE_CHECK(input.dim() >= 1 && input.dim() <= static_cast<ptrdiff_t>(kMaxDim), InvalidArgument,
-                  "%s: input has %d dimensions", kName, static_cast<int>(input.dim()));
+                  "%s: input has %d dimensions, expected 1 to 16", kName, static_cast<int>(input.dim()));
   const auto depth = static_cast<size_t>(input.size(input.dim() - 1));
   TORCHETTE_CHECK(
       outputs >= 0 && outputs <= INT32_MAX && weight.scalar_type() == ScalarType::Char && weight.dim() == 4 &&
           static_cast<size_t>(weight.size(0)) == panels_of(static_cast<size_t>(outputs)) &&
           static_cast<size_t>(weight.size(1)) == quads_of(depth) &&
           weight.size(2) == ptrdiff_t{kPanelWidth} && weight.size(3) == ptrdiff_t{kQuad},
-      InvalidArgument, "%s: a weight of %d dimensions and %d elements for %d outputs of %d inputs", kName,
-      static_cast<int>(weight.dim()), static_cast<int>(weight.numel()), static_cast<int>(outputs),
+      InvalidArgument, "%s: a weight of %d dimensions and %d elements does not fit %d outputs of %d inputs",
+      kName, static_cast<int>(weight.dim()), static_cast<int>(weight.numel()), static_cast<int>(outputs),
       static_cast<int>(depth));
   SizesType sizes[kMaxDim];
   for (ptrdiff_t d = 0; d < input.dim(); ++d) sizes[d] = static_cast<SizesType>(input.size(d));

@@ -7,9 +7,9 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-// Elements that a part of a loop has, a multiple of a panel.
+// Number of elements per block, a multiple of a panel.
 constexpr size_t kBlock = 4096;
-// As multiply-adds: what one element costs.
+// Cost of an element, in multiply-adds.
 constexpr size_t kWork = 4;
 
 /// Calls body(first, count) for blocks of elements, on the context's threads.
@@ -24,7 +24,7 @@ void for_blocks(Context& context, size_t elements, const Body& body) {
                        });
 }
 
-/// Numbers of 8 bits, as floats_of() gives them.
+/// An 8-bit tensor, converted to floats with floats_of().
 struct Bytes {
   const uint8_t* data;
   int8_t flip;
@@ -36,10 +36,10 @@ struct Bytes {
         zero(static_cast<float>(t.scalar_type() == ScalarType::Char ? zero_point : zero_point - 128)) {}
 };
 
-// Bytes of a table by the bytes of a tensor.
+// Lookup of the bytes of a tensor in a 256-entry table.
 #if defined(__AVX512F__) && !defined(__clang__)
 #define TORCHETTE_TWO_LOOKUPS 1
-/// Two instructions look in a half of the table each.
+/// Two instructions, each of which looks up in one half of the table.
 TORCHETTE_TARGET("avx512vbmi")
 size_t look_up_wide(const uint8_t* from, const uint8_t* table, uint8_t* to, size_t n) {
   const __m512i a = _mm512_loadu_si512(table), b = _mm512_loadu_si512(table + 64);
@@ -54,7 +54,7 @@ size_t look_up_wide(const uint8_t* from, const uint8_t* table, uint8_t* to, size
 }
 #endif
 #if defined(__AVX2__)
-/// A sixteenth of the table at a time: of indices beyond it the shuffle makes zeros.
+/// Looks up in a sixteenth of the table at a time: the shuffle returns zero for other indices.
 size_t look_up(const uint8_t* from, const uint8_t* table, uint8_t* to, size_t n) {
 #ifdef TORCHETTE_TWO_LOOKUPS
   if (TORCHETTE_CPU_HAS("avx512vbmi")) return look_up_wide(from, table, to, n);
@@ -75,7 +75,7 @@ size_t look_up(const uint8_t* from, const uint8_t* table, uint8_t* to, size_t n)
   return i;
 }
 #elif defined(__aarch64__)
-/// A quarter of the table at a time: indices beyond it leave what was found.
+/// Looks up in a quarter of the table at a time: other indices leave the previous result.
 size_t look_up(const uint8_t* from, const uint8_t* table, uint8_t* to, size_t n) {
   uint8x16x4_t parts[4];
   for (int part = 0; part < 4; ++part) parts[part] = vld1q_u8_x4(table + 64 * part);
@@ -100,7 +100,7 @@ static Error quantize_out(Context& context, const Tensor& input, double scale, i
   constexpr const char* kName = "quantize";
   TORCHETTE_TRY(check_floats(kName, input, "input"));
   TORCHETTE_TRY(check_quantized(kName, out, input.sizes(), zero, low, high));
-  TORCHETTE_CHECK(scale > 0, InvalidArgument, "%s: scale %g", kName, scale);
+  TORCHETTE_CHECK(scale > 0, InvalidArgument, "%s: scale %g is not positive", kName, scale);
   const float inverse = static_cast<float>(1.0 / scale);
   const Vec least = broadcast(static_cast<float>(low - zero)),
             most = broadcast(static_cast<float>(high - zero));
@@ -120,7 +120,7 @@ static Error dequantize_out(Context& context, const Tensor& input, double scale,
   constexpr const char* kName = "dequantize";
   TORCHETTE_TRY(check_bytes(kName, input, "input"));
   TORCHETTE_CHECK(in_range(input.scalar_type(), zero, zero), InvalidArgument,
-                  "%s: zero %lld is not of type %d", kName, static_cast<long long>(zero),
+                  "%s: zero %lld is outside of the range of type %d", kName, static_cast<long long>(zero),
                   static_cast<int>(input.scalar_type()));
   TORCHETTE_TRY(check_result(kName, out, input.sizes()));
   const auto factor = static_cast<float>(scale);
@@ -142,7 +142,7 @@ static Error lookup_out(Context& context, const Tensor& input, const Tensor& tab
   constexpr const char* kName = "lookup";
   TORCHETTE_TRY(check_bytes(kName, input, "input"));
   TORCHETTE_TRY(check_bytes(kName, table, "table"));
-  TORCHETTE_CHECK(table.numel() == 256, InvalidArgument, "%s: table has %d elements, not 256", kName,
+  TORCHETTE_CHECK(table.numel() == 256, InvalidArgument, "%s: table has %d elements, expected 256", kName,
                   static_cast<int>(table.numel()));
   TORCHETTE_TRY(resize_result(out, input.sizes()));
   TORCHETTE_TRY(check_bytes(kName, out, "out"));
@@ -159,7 +159,7 @@ static Error lookup_out(Context& context, const Tensor& input, const Tensor& tab
   return Error::Ok;
 }
 
-/// Two tensors of one type, and the numbers that they and their result stand for.
+/// Checks two 8-bit operands of the same type and the quantization parameters.
 static Error check_two(const char* op, const Tensor& a, const Tensor& b, int64_t a_zero, int64_t b_zero,
                        double scale) {
   TORCHETTE_TRY(check_bytes(op, a, "a"));
@@ -168,7 +168,7 @@ static Error check_two(const char* op, const Tensor& a, const Tensor& b, int64_t
   TORCHETTE_CHECK(type == b.scalar_type(), InvalidType, "%s: a is of type %d, b of type %d", op,
                   static_cast<int>(type), static_cast<int>(b.scalar_type()));
   TORCHETTE_CHECK(in_range(type, a_zero, a_zero) && in_range(type, b_zero, b_zero) && scale > 0,
-                  InvalidArgument, "%s: a_zero %lld, b_zero %lld, scale %g", op,
+                  InvalidArgument, "%s: a_zero %lld, b_zero %lld or scale %g is out of range", op,
                   static_cast<long long>(a_zero), static_cast<long long>(b_zero), scale);
   return Error::Ok;
 }
@@ -186,7 +186,8 @@ static Error quantized_add_out(Context& context, const Tensor& a, const Tensor& 
   const auto left_scale = static_cast<float>(a_scale), right_scale = static_cast<float>(b_scale);
   const Vec lowest = broadcast(static_cast<float>(low - zero)),
             most = broadcast(static_cast<float>(high - zero));
-  // A clamp that changes nothing: with it each product and the sum are rounded by themselves on all machines.
+  // This clamp changes no value. It prevents fused multiply-adds, so all targets round each multiplication
+  // and addition separately.
   const Vec least = broadcast(-3.0e38f);
   const auto inverse = static_cast<float>(1.0 / scale);
   auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
@@ -209,7 +210,8 @@ static Error quantized_mul_out(Context& context, const Tensor& a, const Tensor& 
   const auto rank = static_cast<size_t>(a.dim());
   bool fits = a.dim() == b.dim() && rank > 0;
   for (size_t d = 0; fits && d < rank; ++d) fits = b.sizes()[d] == a.sizes()[d] || b.sizes()[d] == 1;
-  TORCHETTE_CHECK(fits, InvalidArgument, "%s: b of %d dimensions is not broadcast to a of %d", kName,
+  TORCHETTE_CHECK(fits, InvalidArgument,
+                  "%s: b with %d dimensions does not broadcast to a with %d dimensions", kName,
                   static_cast<int>(b.dim()), static_cast<int>(a.dim()));
   TORCHETTE_TRY(check_quantized(kName, out, a.sizes(), zero, low, high));
   const Bytes left(a, a_zero), right(b, b_zero);
@@ -219,7 +221,7 @@ static Error quantized_mul_out(Context& context, const Tensor& a, const Tensor& 
   const auto inverse = static_cast<float>(1.0 / scale);
   auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
   const auto length = static_cast<size_t>(a.sizes()[rank - 1]);
-  const bool one = b.sizes()[rank - 1] == 1;  // for the whole row
+  const bool one = b.sizes()[rank - 1] == 1;  // a single value for the row
   const size_t rows = length == 0 ? 0 : static_cast<size_t>(a.numel()) / length;
   context.parallel_for(rows, least_items(length * kWork), [&](size_t begin, size_t end, size_t) {
     for (size_t r = begin; r < end; ++r) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// cpu::resize: torchette/backends/engine/operators/resize.py. Each pixel is a weighted sum of pixels of the
-// input, all channels at once; which ones, a table says for each dimension.
+// cpu::resize: torchette/backends/engine/operators/resize.py. Each pixel is a weighted sum of input pixels
+// over all channels at a time. A table per dimension contains the pixels and weights.
 #include "torchette/kernels/engine/operands.h"
 #include "torchette/kernels/engine/panels.h"
 #include "torchette/kernels/resample.h"
@@ -19,7 +19,7 @@ constexpr struct {
 };
 constexpr size_t kMostTaps = 4;  // along one dimension
 
-/// out = sum of weight[i] * pixel[i], channel by channel.
+/// out = sum of weight[i] * pixel[i], per channel.
 void add_up(const float* const* pixel, const float* weight, size_t count, size_t channels, float* out) {
   if (count == 1) {
     memcpy(out, pixel[0], channels * sizeof(float));
@@ -45,19 +45,19 @@ static Error resize_out(Context& context, const Tensor& input,
                         const Optional<Span<const double>>& scales, Span<const char> mode, bool align_corners,
                         Tensor& out) {
   TORCHETTE_TRY(check_floats("resize", input, "input"));
-  TORCHETTE_CHECK(input.dim() >= 3 && input.dim() <= 5, InvalidArgument, "resize: input has %d dimensions",
-                  static_cast<int>(input.dim()));
+  TORCHETTE_CHECK(input.dim() >= 3 && input.dim() <= 5, InvalidArgument,
+                  "resize: input has %d dimensions, expected 3 to 5", static_cast<int>(input.dim()));
   const size_t spatial = static_cast<size_t>(input.dim()) - 2, front = 3 - spatial;
   TORCHETTE_CHECK((output_size.has_value() || scales.has_value()) &&
                       (!output_size.has_value() || output_size->size() == spatial) &&
                       (!scales.has_value() || scales->size() == spatial),
-                  InvalidArgument, "resize: output_size or scales has to have %d entries",
+                  InvalidArgument, "resize: output_size or scales must have %d elements",
                   static_cast<int>(spatial));
   const Filter* filter = nullptr;
   for (const auto& known : kModes)
     if (strlen(known.name) == mode.size() && memcmp(known.name, mode.data(), mode.size()) == 0)
       filter = &known.filter;
-  TORCHETTE_CHECK(filter != nullptr, InvalidArgument, "resize: there is no mode %.*s",
+  TORCHETTE_CHECK(filter != nullptr, InvalidArgument, "resize: unknown mode %.*s",
                   static_cast<int>(mode.size()), mode.data());
   const auto channels = static_cast<size_t>(input.size(input.dim() - 1));
   SizesType sizes[5] = {input.sizes()[0]};
@@ -71,7 +71,7 @@ static Error resize_out(Context& context, const Tensor& input,
                            : scaled >= 1 && scaled <= INT32_MAX ? static_cast<int64_t>(scaled)
                                                                 : 0;
     TORCHETTE_CHECK(wanted > 0 && wanted <= INT32_MAX && size > 0, InvalidArgument,
-                    "resize: input has a size of %d, the result %lld", static_cast<int>(size),
+                    "resize: input size %d or result size %lld is out of range", static_cast<int>(size),
                     static_cast<long long>(wanted));
     sizes[d + 1] = static_cast<SizesType>(wanted);
     in[front + d] = static_cast<size_t>(size);
@@ -81,7 +81,7 @@ static Error resize_out(Context& context, const Tensor& input,
   TORCHETTE_TRY(check_result("resize", out, {sizes, spatial + 2}));
   if (out.numel() == 0) return Error::Ok;
   Taps<float> taps[3];
-  for (size_t d = 0; d < 3; ++d)  // a dimension that is missing keeps its only element
+  for (size_t d = 0; d < 3; ++d)  // a missing dimension has one element
     TORCHETTE_TRY(taps[d].make(context, d < front ? Filter::Nearest : *filter, align_corners,
                                static_cast<ptrdiff_t>(in[d]), static_cast<ptrdiff_t>(to[d]), given[d]));
   const float* const x = input.const_data_ptr<float>();

@@ -6,7 +6,7 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// out = x cos + (-x2, x1) sin, halves of one head.
+/// out = x cos + (-x2, x1) sin, where x1 and x2 are the halves of x, for one head.
 static void rotate(const float* x, const float* cos, const float* sin, size_t half, float* out) {
   size_t i = 0;
   for (; i + kLanes <= half; i += kLanes) {
@@ -29,14 +29,14 @@ static Error rotary_out(Context& context, const Tensor& input, const Tensor& cos
   TORCHETTE_TRY(check_floats("rotary", cos, "cos"));
   TORCHETTE_TRY(check_floats("rotary", sin, "sin"));
   TORCHETTE_CHECK(input.dim() == 4 && input.size(3) % 2 == 0, InvalidArgument,
-                  "rotary: input has %d dimensions, or an odd last one", static_cast<int>(input.dim()));
+                  "rotary: input has %d dimensions, expected 4 with an even last size",
+                  static_cast<int>(input.dim()));
   for (const Tensor* angles : {&cos, &sin})
-    TORCHETTE_CHECK(angles->dim() == 3 && (angles->size(0) == 1 || angles->size(0) == input.size(0)) &&
-                        angles->size(1) == input.size(1) && angles->size(2) == input.size(3),
-                    InvalidArgument,
-                    "rotary: cos or sin has %d dimensions, or other sizes than input with %d tokens of %d",
-                    static_cast<int>(angles->dim()), static_cast<int>(input.size(1)),
-                    static_cast<int>(input.size(3)));
+    TORCHETTE_CHECK(
+        angles->dim() == 3 && (angles->size(0) == 1 || angles->size(0) == input.size(0)) &&
+            angles->size(1) == input.size(1) && angles->size(2) == input.size(3),
+        InvalidArgument, "rotary: cos or sin with %d dimensions does not fit input with %d tokens of size %d",
+        static_cast<int>(angles->dim()), static_cast<int>(input.size(1)), static_cast<int>(input.size(3)));
   TORCHETTE_TRY(check_result("rotary", out, input.sizes()));
   const auto tokens = static_cast<size_t>(input.size(1)), heads = static_cast<size_t>(input.size(2));
   const auto depth = static_cast<size_t>(input.size(3));
