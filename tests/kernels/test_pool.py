@@ -175,7 +175,7 @@ def test_gradients(dtype: torch.dtype, batch: bool) -> None:
 def test_an_index_beyond_the_input_is_refused() -> None:
     x, grad = torch.randn(1, 1, 4, 4), torch.randn(1, 1, 2, 2)
     indices = torch.tensor([[[[0, 3], [99, 1]]]])
-    with pytest.raises(RuntimeError, match="indices have 99 of 16"):
+    with pytest.raises(RuntimeError, match="indices contain 99"):
         _native.call_kernel(
             "aten::max_pool2d_with_indices_backward.grad_input",
             *(grad, x, [2, 2], [2, 2], [0, 0], [1, 1], False, indices, torch.empty(1, 1, 4, 4)),

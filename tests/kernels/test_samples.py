@@ -91,7 +91,7 @@ def test_refusals_name_the_argument_that_is_wrong() -> None:
                     said = str(error).partition(" failed with error ")[2].partition(": ")[2]
                     refused += 1
                     # What fits but for the results is their fault as well.
-                    of_results = said.startswith("out") or "cannot hold" in said or "no room" in said
+                    of_results = said.startswith("out") or "cannot hold" in said or "not have enough memory" in said
                     if not of_results and not names_an_argument(said, [names[at], f"argument {at}"]):
                         blameless.append(f"{name}, {names[at]} wrong: {said}")
     assert refused > 300 and not blameless, "\n".join(blameless)

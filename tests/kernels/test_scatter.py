@@ -100,12 +100,12 @@ def test_bad_arguments_are_refused() -> None:
     x, index = torch.randn(4), torch.tensor([0, 4])
     out = torch.empty(4)
     for message, name, *arguments in (
-        ("index has 4, beyond the size 4", "scatter_reduce.two_out", x, 0, index, torch.ones(2), "sum", True, out),
+        ("index contains 4, which is out of range for size 4", "scatter_reduce.two_out", x, 0, index, torch.ones(2), "sum", True, out),
         ("none of sum", "scatter_reduce.two_out", x, 0, index, torch.ones(2), "avg", True, out),
         ("index has more", "scatter_reduce.two_out", x, 0, index, torch.ones(1), "sum", True, out),
         ("one type", "scatter_reduce.two_out", x, 0, index, torch.ones(2).double(), "sum", True, out),
         ("does not fit", "index_reduce.out", x, 0, index, torch.ones(3), "prod", True, out),
-        ("columns for windows", "col2im.out", torch.ones(4, 3), [4, 4], [2, 2], [1, 1], [0, 0], [1, 1],
+        ("columns, which does not fit", "col2im.out", torch.ones(4, 3), [4, 4], [2, 2], [1, 1], [0, 0], [1, 1],
          torch.empty(1, 4, 4)),
     ):  # fmt: skip
         with pytest.raises(RuntimeError, match=message):

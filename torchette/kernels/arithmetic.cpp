@@ -17,7 +17,7 @@ static bool is_one(const Scalar& s) { return s.is_floating() ? s.to_double() == 
 /// The alpha of add and sub must be an integer if the result has integers.
 static Error check_alpha(const Operand* in, const Scalar& alpha) {
   TORCHETTE_CHECK(!alpha.is_floating() || is_floating(promote_operands(in, 2)), InvalidType,
-                  "alpha is a fraction where the operands are whole numbers");
+                  "alpha must be an integer if the operands are integers");
   return Error::Ok;
 }
 
@@ -84,7 +84,7 @@ static Error div_operands(Context& context, const Operand& a, const Operand& b,
                           const Optional<Span<const char>>& mode, const Tensor& out) {
   if (!mode.has_value()) return run(context, div_parts, out, a, b);
   if (equal(*mode, "floor")) return run(context, div_floor_parts, out, a, b);
-  TORCHETTE_CHECK(equal(*mode, "trunc"), InvalidArgument, "div: rounding_mode is neither floor nor trunc");
+  TORCHETTE_CHECK(equal(*mode, "trunc"), InvalidArgument, "div: rounding_mode must be floor or trunc");
   return run(context, div_trunc_parts, out, a, b);
 }
 
@@ -120,7 +120,7 @@ static Error pow_scalar_out(Context& context, const Tensor& a, const Scalar& b, 
   if (floating && exponent == -0.5) return run(context, rsqrt_parts, out, a);
   if (floating && exponent == -1) return run(context, reciprocal_parts, out, a);
   TORCHETTE_CHECK(is_floating(promote_operands(in, 2)) || b.to_int() >= 0, InvalidArgument,
-                  "exponent: whole numbers cannot be raised to a negative whole power");
+                  "exponent: integers cannot be raised to a negative integer power");
   return run(context, pow_parts, out, a, b);
 }
 

@@ -11,21 +11,21 @@ TORCHETTE_OP(where, 3, Same, true, true, true, false, a != 0 ? b : c)
 static Error where_out(Context& context, const Tensor& condition, const Tensor& a, const Tensor& b,
                        Tensor& out) {
   TORCHETTE_CHECK(condition.scalar_type() == ScalarType::Bool || condition.scalar_type() == ScalarType::Byte,
-                  InvalidType, "where: condition is not a tensor of bool");
+                  InvalidType, "where: condition must be a bool tensor");
   return run(context, where_parts, out, condition, a, b);
 }
 
 static Error masked_fill_scalar_out(Context& context, const Tensor& x, const Tensor& mask,
                                     const Scalar& value, Tensor& out) {
   TORCHETTE_CHECK(mask.scalar_type() == ScalarType::Bool, InvalidType,
-                  "masked_fill: mask is not a tensor of bool");
+                  "masked_fill: mask must be a bool tensor");
   return run(context, where_parts, out, Operand(mask, 1), value, Operand(x, 0));
 }
 
 static Error masked_fill_tensor_out(Context& context, const Tensor& x, const Tensor& mask,
                                     const Tensor& value, Tensor& out) {
   TORCHETTE_CHECK(mask.scalar_type() == ScalarType::Bool && value.dim() == 0, InvalidType,
-                  "masked_fill: mask is not a tensor of bool or value not a number");
+                  "masked_fill: mask must be a bool tensor and value a 0-d tensor");
   return run(context, where_parts, out, Operand(mask, 1), Operand(value, 2), Operand(x, 0));
 }
 
@@ -34,7 +34,7 @@ static Error clamp_operands(Context& context, const Tensor& x, const Optional<Bo
                             const Optional<Bound>& high, const Tensor& out) {
   if (low.has_value() && high.has_value()) return run(context, clamp_parts, out, x, *low, *high);
   if (low.has_value()) return run(context, at_least_parts, out, x, *low);
-  TORCHETTE_CHECK(high.has_value(), InvalidArgument, "clamp: neither min nor max is given");
+  TORCHETTE_CHECK(high.has_value(), InvalidArgument, "clamp: min or max is required");
   return run(context, at_most_parts, out, x, *high);
 }
 
@@ -56,8 +56,8 @@ static Error clamp_max_out(Context& context, const Tensor& x, const Scalar& high
   return run(context, at_most_parts, out, x, high);
 }
 
-/// The result of hardtanh has the type of its input, also if the bounds are floats and the input has
-/// integers.
+/// Converts a bound of hardtanh: the result has the type of the input, even if the input is an integer tensor
+/// and the bounds are floats.
 static Scalar as_type_of(const Tensor& x, const Scalar& s) {
   return is_floating(x.scalar_type()) || !s.is_floating() ? s : Scalar(s.to_int());
 }

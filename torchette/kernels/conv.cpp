@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// aten::convolution: 1x1 as a matrix product on the image itself, depthwise directly, everything else as a
-// matrix product whose right side is fetched from the image panel by panel (never the whole im2col matrix).
-// Where channels lie innermost, the windows of some pixels at a time are its left side instead.
+// aten::convolution. 1x1 is a GEMM on the image itself, depthwise has a direct kernel, and other convolutions
+// are GEMMs with a right side that is fetched panel by panel, so that the im2col matrix is never complete.
+// For channels-last images, the windows of some pixels at a time are the left side instead.
 #include "torchette/kernels/conv.h"
 
 #include "torchette/kernels/dense.h"
@@ -12,7 +12,8 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// Source position of output position `o` under tap `t` in spatial dimension `d`, or -1 when there is none.
+/// Returns the input position of output position `o` under tap `t` in spatial dimension `d`, or -1 if it is
+/// outside.
 TORCHETTE_INLINE ptrdiff_t source(const Conv& conv, int d, ptrdiff_t o, ptrdiff_t t) {
   if (!conv.transposed) {
     const ptrdiff_t i = o * conv.stride[d] - conv.padding[d] + t * conv.dilation[d];
@@ -24,15 +25,15 @@ TORCHETTE_INLINE ptrdiff_t source(const Conv& conv, int d, ptrdiff_t o, ptrdiff_
 
 // --- Columns of the im2col matrix ---
 
-/// The columns of the im2col matrix of one image; rows are ordered (channel, tap).
+/// The columns of the im2col matrix of one image. Its rows are ordered by (channel, tap).
 struct ColumnSource : PanelSource {
   const Conv* conv;
   const float* image;
-  size_t first_row;  // row 0 of the product is this row of the im2col matrix
+  size_t first_row;  // row of the im2col matrix that is row 0 of the GEMM
 };
 
-/// One tap for `count` channels: `lanes` neighbouring columns from `from`, every `kStep`th float of it, where
-/// `mask` (over the source) is set, zeros elsewhere.
+/// Copies one tap for `count` channels: `lanes` adjacent columns from `from`, every `kStep`th float, with
+/// zeros at floats of the source that `mask` does not select.
 template <int kStep>
 static void copy_tap(const float* from, size_t from_step, uint32_t mask, float* to, size_t to_step,
                      size_t lanes, size_t count) {
@@ -53,8 +54,8 @@ static void copy_tap(const float* from, size_t from_step, uint32_t mask, float* 
   }
 }
 
-/// The same for steps above 2 and for transposed convolutions: lane i comes from place[i] of the channel, if
-/// that is not negative.
+/// copy_tap() for steps above 2 and for transposed convolutions: column i is the float at place[i] of the
+/// channel, or zero if place[i] is negative.
 static void gather_tap(const float* channel, size_t from_step, const ptrdiff_t* place, float* to,
                        size_t to_step, size_t lanes, size_t count) {
   for (size_t i = 0; i < count; ++i)
@@ -72,7 +73,7 @@ static ptrdiff_t fetch_columns(const PanelSource& self, size_t k0, size_t depth,
   const size_t last_channel = end / taps, last_tap = end % taps;
   if (columns < width) memset(panel, 0, depth * width * sizeof(float));
   for (size_t column = 0; column < columns;) {
-    // A segment: columns of one row of the output, at most a vector of them.
+    // A segment: columns of one row of the output, at most a full vector.
     const auto n = static_cast<ptrdiff_t>(n0 + column);
     const ptrdiff_t ox = n % conv.out[2], row = n / conv.out[2];
     const ptrdiff_t oy = row % conv.out[1], oz = row / conv.out[1];
@@ -86,7 +87,7 @@ static ptrdiff_t fetch_columns(const PanelSource& self, size_t k0, size_t depth,
         const bool outside = iz < 0 || iy < 0;
         const ptrdiff_t in_row = outside ? 0 : (iz * conv.in[1] + iy) * conv.in[2];
         for (ptrdiff_t x = 0; x < conv.kernel[2]; ++x, ++tap) {
-          // The channels for which this tap is among the rows [begin, end).
+          // The channels with this tap in rows [begin, end).
           const size_t channel = first_channel + (tap < first_tap ? 1 : 0);
           const size_t count = last_channel + (tap < last_tap ? 1 : 0) - channel;
           if (count == 0) continue;
@@ -135,7 +136,7 @@ static Error conv_by_columns(Context& context, const Conv& conv, const float* in
                     source, panels);
         continue;
       }
-      // The weight is [in, out, taps]: blocks of it are copied to [out, in x taps].
+      // The weight is [in, out, taps]. Blocks of it are copied to [out, in x taps].
       float* rows = scratch.rows(m, k);
       TORCHETTE_CHECK(rows != nullptr, MemoryAllocationFailed, "no scratch memory for a convolution");
       const size_t taps = conv.taps();
@@ -162,7 +163,7 @@ static Error conv_by_columns(Context& context, const Conv& conv, const float* in
   return Error::Ok;
 }
 
-/// Whether the method applies, and pays.
+/// Whether Winograd supports the convolution and is faster.
 static bool winograd_pays(const Conv& conv, Winograd& winograd) {
   for (int d = 0; d < 3; ++d)
     if (conv.transposed || conv.kernel[d] != (d == 0 ? 1 : 3) || conv.stride[d] != 1 ||
@@ -173,13 +174,13 @@ static bool winograd_pays(const Conv& conv, Winograd& winograd) {
   return winograd.pays();
 }
 
-/// `done` stays false where the method does not pay, and where the definition has to be followed to the
-/// letter.
+/// Leaves `done` false if Winograd is slower or has no scratch memory, or if a result is infinite or NaN. The
+/// caller then convolves directly.
 static Error conv_by_winograd(Context& context, const Conv& conv, const float* input, const float* weight,
                               const float* bias, float* out, bool& done) {
   Winograd winograd;
   if (!winograd_pays(conv, winograd)) return Error::Ok;
-  // one request, so that nothing is held where it is refused
+  // A single request, so that a failure leaves no memory allocated.
   const size_t floats = winograd.weight_floats() + winograd.scratch_floats();
   auto* memory = static_cast<float*>(context.allocate_temp(floats * sizeof(float)));
   if (memory == nullptr) return Error::Ok;
@@ -211,14 +212,15 @@ static Error conv_pointwise(Context& context, const Conv& conv, const float* inp
 
 // --- Depthwise ---
 
-/// One channel of the input and where its rows are.
+/// One channel of the input.
 struct Plane {
   const float* data;
   ptrdiff_t height, width;
 };
 
-/// kRows x kLanes outputs of a square kernel: every row of the input is loaded once for all outputs that it
-/// serves. `iy`, `ix`: the place of the first tap of the first output, perhaps outside (only if kEdge).
+/// Computes kRows x kLanes outputs of a square kernel. Each row of the input is loaded once for all outputs
+/// that use it. (iy, ix) is the position of the first tap of the first output, which may be outside only if
+/// kEdge.
 template <int kKernel, int kStride, int kRows, bool kEdge>
 static TORCHETTE_INLINE void depthwise_block(const Plane& in, ptrdiff_t iy, ptrdiff_t ix, const float* weight,
                                              float bias, float* out, ptrdiff_t out_row, size_t lanes) {
@@ -271,7 +273,7 @@ static void depthwise_rows(const Plane& in, ptrdiff_t pad_y, ptrdiff_t pad_x, co
   for (ptrdiff_t x = 0; x < out_w; x += kLanes) {
     const ptrdiff_t ix = x * kStride - pad_x;
     const auto lanes = static_cast<size_t>(out_w - x < kLanes ? out_w - x : kLanes);
-    // Loads of an inner block reach kLanes * kStride + kKernel - 1 (+ 1 unused) floats behind ix.
+    // Loads of an inner block extend kLanes * kStride + kKernel - 1 (+ 1 unused) floats from ix.
     if (rows_inside && ix >= 0 && ix + kLanes * kStride + kKernel <= in.width)
       depthwise_block<kKernel, kStride, kRows, false>(in, iy, ix, weight, bias, out + y * out_w + x, out_w,
                                                       lanes);
@@ -281,12 +283,12 @@ static void depthwise_rows(const Plane& in, ptrdiff_t pad_y, ptrdiff_t pad_x, co
   }
 }
 
-/// A square kernel of known size, dilation 1.
+/// Depthwise convolution with a square kernel of known size and dilation 1.
 template <int kKernel, int kStride>
 static void depthwise_plane(const Plane& in, ptrdiff_t pad_y, ptrdiff_t pad_x, const float* weight,
                             float bias, float* out, ptrdiff_t out_h, ptrdiff_t out_w) {
 #ifdef __OPTIMIZE_SIZE__
-  constexpr bool kOneRow = kKernel > 3;  // a block of rows of 25 taps each is 7 KB of code
+  constexpr bool kOneRow = kKernel > 3;  // several rows of 25 taps would be 7 KB of code
 #else
   constexpr bool kOneRow = false;
 #endif
@@ -296,12 +298,12 @@ static void depthwise_plane(const Plane& in, ptrdiff_t pad_y, ptrdiff_t pad_x, c
       depthwise_rows<kKernel, kStride, 1>(in, pad_y, pad_x, weight, bias, out, out_w, y);
     return;
   }
-  for (ptrdiff_t y = 0; y < out_h; y += kRows)  // the last block may redo rows of the one before
+  for (ptrdiff_t y = 0; y < out_h; y += kRows)  // the last block may recompute rows of the previous one
     depthwise_rows<kKernel, kStride, kRows>(in, pad_y, pad_x, weight, bias, out, out_w,
                                             y + kRows <= out_h ? y : out_h - kRows);
 }
 
-/// Any kernel, stride and dilation.
+/// Depthwise convolution with any kernel, stride and dilation.
 static void depthwise_any(const Conv& conv, const Plane& in, const float* weight, float bias, float* out) {
   const ptrdiff_t out_w = conv.out[2], step = conv.stride[2];
   for (ptrdiff_t y = 0; y < conv.out[1]; ++y) {
@@ -366,9 +368,9 @@ static void conv_depthwise(const Conv& conv, const float* input, const float* we
   }
 }
 
-// --- Channels innermost
+// --- Channels last
 
-/// Strides of an image whose channels lie innermost: a pixel is a run of all channels.
+/// Whether an image is channels last: a pixel is a contiguous run of all channels.
 static bool channels_innermost(const Tensor& t) {
   const auto rank = static_cast<size_t>(t.dim());
   ptrdiff_t step = t.sizes()[1];
@@ -380,7 +382,7 @@ static bool channels_innermost(const Tensor& t) {
   return t.sizes()[0] <= 1 || t.strides()[0] == step;
 }
 
-/// 1x1: pixels times the transposed weight.
+/// 1x1 convolution: pixels times the transposed weight.
 static Error conv_pixels(Context& context, const Conv& conv, const float* input, const float* weight,
                          const float* bias, float* out) {
   GemmScratch scratch(context);
@@ -393,7 +395,7 @@ static Error conv_pixels(Context& context, const Conv& conv, const float* input,
   return Error::Ok;
 }
 
-/// Which taps of a window lie inside of the image in one dimension, and where the first of them does.
+/// The taps of a window that are inside of the image in one dimension, and the position of the first of them.
 struct TapRange {
   ptrdiff_t begin, end, place;
 };
@@ -405,7 +407,7 @@ static TapRange taps_inside(const Conv& conv, int d, ptrdiff_t o) {
   return taps;
 }
 
-/// One vector of channels of kPixels neighbouring outputs, `apart` floats of the image from each other.
+/// Computes one vector of channels of kPixels adjacent outputs, which are `apart` floats apart in the image.
 template <int kPixels, typename Get>
 static TORCHETTE_INLINE void depthwise_pixels(const float* image, const float* weight, const float* bias,
                                               const TapRange& rows, const TapRange& columns, ptrdiff_t width,
@@ -424,8 +426,8 @@ static TORCHETTE_INLINE void depthwise_pixels(const float* image, const float* w
   }
 }
 
-/// Depthwise with as many outputs as inputs: a vector of channels at a time, of four pixels where they are
-/// inside.
+/// Depthwise with equal numbers of inputs and outputs: one vector of channels at a time, for four pixels at a
+/// time inside of the image.
 static Error conv_depthwise_pixels(Context& context, const Conv& conv, const float* input,
                                    const float* weight, const float* bias, float* out) {
   constexpr int kPixels = 4;
@@ -478,9 +480,9 @@ static Error conv_depthwise_pixels(Context& context, const Conv& conv, const flo
   return Error::Ok;
 }
 
-/// How a convolution of pixels goes block by block: `run` floats of the image lie one after the other under
-/// `width` taps of a window's row, and a block is `rows` windows of `k` floats, of which `depth` at a time
-/// are multiplied with as many rows of the turned weight.
+/// Blocking of a channels-last convolution. `run` floats of the image are contiguous under the `width` taps
+/// of a row of the window. A block is `rows` windows of `k` floats; `depth` floats at a time are multiplied
+/// by the same number of rows of the transposed weight.
 struct Windows {
   const Conv& conv;
   ptrdiff_t width;
@@ -498,7 +500,7 @@ struct Windows {
   size_t weight_floats() const { return whole_vectors(k * conv.out_channels); }
   size_t scratch_floats() const { return weight_floats() + rows * row + panel_floats(conv.out_channels, k); }
 
-  /// [out, in, taps] of one group becomes [taps x in, out].
+  /// Transposes the weight of a group from [out, in, taps] to [taps x in, out].
   void turn_weight(const float* weight, float* turned) const {
     const size_t n = conv.out_channels, taps = conv.taps();
     for (size_t j = 0; j < n; ++j)
@@ -507,8 +509,9 @@ struct Windows {
           turned[(t * conv.in_channels + c) * n + j] = weight[(j * conv.in_channels + c) * taps + t];
   }
 
-  /// The floats [begin, begin + depth) of the windows of `count` pixels of the output from `first`, `row`
-  /// apart. What is written behind a run is overwritten by the next one, or lies behind the row's end.
+  /// Fetches the floats [begin, begin + depth) of the windows of `count` output pixels from `first` on, as
+  /// rows with stride `row`. Floats written after a run are overwritten by the next run or are beyond the end
+  /// of the row.
   void fetch(const float* input, const float* end, size_t first, size_t count, size_t begin, size_t depth,
              float* block) const {
     for (size_t at = begin; at < begin + depth;) {
@@ -534,7 +537,7 @@ struct Windows {
             continue;
           }
           for (size_t j = 0; j < taken; j += kLanes) store(to + j, Vec{});
-          // The taps of the run that are inside.
+          // The taps of the run that are inside of the image.
           const ptrdiff_t low = ix < 0 ? -ix : 0, high = conv.in[2] - ix < width ? conv.in[2] - ix : width;
           if (outside || low >= high) continue;
           size_t from = static_cast<size_t>(low) * conv.in_channels,
@@ -560,12 +563,12 @@ struct Windows {
   }
 };
 
-/// Windows of the image, block by block, times the turned weight. `done` stays false where the memory for it
-/// is refused.
+/// Multiplies windows of the image, block by block, by the transposed weight. Leaves `done` false if the
+/// memory is not available.
 static Error conv_by_windows(Context& context, const Conv& conv, const float* input, const float* weight,
                              const float* bias, float* out, bool& done) {
   const Windows windows(conv);
-  // one request, so that nothing is held where it is refused
+  // A single request, so that a failure leaves no memory allocated.
   auto* turned = static_cast<float*>(context.allocate_temp(windows.scratch_floats() * sizeof(float)));
   if (turned == nullptr) return Error::Ok;
   done = true;
@@ -591,7 +594,8 @@ static Error conv_by_windows(Context& context, const Conv& conv, const float* in
   return Error::Ok;
 }
 
-/// Whether that beats turning the image itself, there and back: a small weight for a large image.
+/// Whether conv_by_windows() is faster than transposing the image twice: if the weight is small and the image
+/// large.
 static bool windows_pay(const Conv& conv) {
   const size_t image =
       conv.batch * conv.groups * (conv.in_channels * conv.in_plane() + conv.out_channels * conv.out_plane());
@@ -601,17 +605,17 @@ static bool windows_pay(const Conv& conv) {
 
 // --- The operator ---
 
-/// Spreads a list of one or `spatial` numbers over the last of three dimensions.
+/// Expands a list of one or `spatial` values to the last of three dimensions.
 static Error spread(Span<const int64_t> list, ptrdiff_t spatial, int64_t least, int64_t missing,
                     const char* what, ptrdiff_t (&to)[3]) {
   TORCHETTE_CHECK(list.size() == 1 || list.size() == static_cast<size_t>(spatial), InvalidArgument,
-                  "convolution: %s has %zu entries for %d dimensions", what, list.size(),
+                  "convolution: %s has %zu elements for %d dimensions", what, list.size(),
                   static_cast<int>(spatial));
   for (ptrdiff_t d = 0; d < 3; ++d) {
     const ptrdiff_t i = d - (3 - spatial);
     const int64_t value = i < 0 ? missing : list[list.size() == 1 ? 0 : static_cast<size_t>(i)];
-    TORCHETTE_CHECK(value >= least && value <= INT32_MAX, InvalidArgument, "convolution: %s is %lld", what,
-                    static_cast<long long>(value));
+    TORCHETTE_CHECK(value >= least && value <= INT32_MAX, InvalidArgument,
+                    "convolution: %s %lld is out of range", what, static_cast<long long>(value));
     to[d] = static_cast<ptrdiff_t>(value);
   }
   return Error::Ok;
@@ -623,7 +627,7 @@ Error describe_convolution(const Tensor& input, const Tensor& weight, const Opti
                            int64_t groups, Conv& conv) {
   const ptrdiff_t spatial = input.dim() - 2;
   TORCHETTE_CHECK(spatial >= 1 && spatial <= 3 && weight.dim() == input.dim(), InvalidArgument,
-                  "convolution: input has %d dimensions, weight %d", static_cast<int>(input.dim()),
+                  "convolution: input has %d dimensions, weight has %d", static_cast<int>(input.dim()),
                   static_cast<int>(weight.dim()));
   conv.transposed = transposed;
   TORCHETTE_TRY(spread(stride, spatial, 1, 1, "stride", conv.stride));
@@ -633,7 +637,7 @@ Error describe_convolution(const Tensor& input, const Tensor& weight, const Opti
   if (transposed) TORCHETTE_TRY(spread(output_padding, spatial, 0, 0, "output_padding", extra));
   TORCHETTE_CHECK(
       groups >= 1 && groups <= INT32_MAX && input.size(1) % groups == 0 && weight.size(0) % groups == 0,
-      InvalidArgument, "convolution: input of %d channels, weight of %d filters, groups %lld",
+      InvalidArgument, "convolution: input of %d channels and weight of %d filters do not fit groups %lld",
       static_cast<int>(input.size(1)), static_cast<int>(weight.size(0)), static_cast<long long>(groups));
   conv.batch = static_cast<size_t>(input.size(0));
   conv.groups = static_cast<size_t>(groups);
@@ -644,18 +648,19 @@ Error describe_convolution(const Tensor& input, const Tensor& weight, const Opti
                   static_cast<int>(weight.size(transposed ? 0 : 1)), static_cast<int>(expected));
   conv.out_channels = static_cast<size_t>(transposed ? weight.size(1) : weight.size(0) / groups);
   const uint64_t channels = static_cast<uint64_t>(conv.groups) * conv.out_channels;
-  TORCHETTE_CHECK(channels <= INT32_MAX, InvalidArgument, "convolution: weight makes %llu channels",
+  TORCHETTE_CHECK(channels <= INT32_MAX, InvalidArgument,
+                  "convolution: weight has too many output channels: %llu",
                   static_cast<unsigned long long>(channels));
   TORCHETTE_CHECK(
       !bias.has_value() || (bias->dim() == 1 && bias->scalar_type() == input.scalar_type() &&
                             static_cast<size_t>(bias->size(0)) == conv.groups * conv.out_channels),
-      InvalidArgument, "convolution: bias is not of %zu elements and of input's type",
+      InvalidArgument, "convolution: bias must have %zu elements and the type of input",
       conv.groups * conv.out_channels);
   for (ptrdiff_t d = 0; d < 3; ++d) {
     const ptrdiff_t i = d - (3 - spatial);
     conv.in[d] = i < 0 ? 1 : input.size(2 + i);
     conv.kernel[d] = i < 0 ? 1 : weight.size(2 + i);
-    // The kernels compute positions up to `extent` in a ptrdiff_t, which may have 32 bits.
+    // The kernels compute positions up to `extent` in a ptrdiff_t, which may be 32-bit.
     const int64_t in = conv.in[d], stride_d = conv.stride[d], both = 2 * int64_t{conv.padding[d]};
     const int64_t reach = int64_t{conv.dilation[d]} * (conv.kernel[d] - 1) + 1;
     const int64_t extent = transposed ? (in - 1) * stride_d + reach + extra[d] : in + both;
@@ -663,8 +668,7 @@ Error describe_convolution(const Tensor& input, const Tensor& weight, const Opti
     conv.out[d] = static_cast<ptrdiff_t>(out);
     TORCHETTE_CHECK(
         conv.kernel[d] >= 1 && out >= 1 && extent <= INT32_MAX && in + both >= (transposed ? 1 : reach),
-        InvalidArgument,
-        "convolution: weight by dilation spans %d, which does not fit an input of %d with padding %d",
+        InvalidArgument, "convolution: dilated weight of size %d does not fit an input of %d with padding %d",
         static_cast<int>(reach), static_cast<int>(in), static_cast<int>(conv.padding[d]));
   }
   return Error::Ok;
@@ -695,7 +699,7 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
   return for_compute<true>(type, "convolution", "input", [&](auto t) {
     using T = decltype(t);
     TORCHETTE_CHECK(is_floating(type) || type == ScalarType::Long, InvalidType,
-                    "convolution: input is of type %d, which has none", static_cast<int>(type));
+                    "convolution: input is of unsupported type %d", static_cast<int>(type));
     // Integers wrap around.
     using Sum = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
     Dense filters, start, from, to;
@@ -745,7 +749,7 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
   });
 }
 
-// The engine has convolutions of its own for wide vectors; these are for the portable plan.
+// Wide vector levels use the engine's convolutions; these kernels serve the portable plan.
 TORCHETTE_KERNELS_NARROW(conv, TORCHETTE_KERNEL("aten::convolution.out", convolution_out))
 
 }  // namespace TORCHETTE_ISA

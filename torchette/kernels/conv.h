@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a convolution is: sizes, steps and groups, read from the operator's arguments and checked.
+// The parameters of a convolution, read from the operator's arguments and validated.
 #pragma once
 
 #include "torchette/runtime/kernel.h"
@@ -7,10 +7,10 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// One convolution, always with three spatial dimensions (missing ones are of size 1).
+/// A convolution with three spatial dimensions; missing ones have size 1.
 struct Conv {
   size_t batch, groups;
-  size_t in_channels, out_channels;  // of one group
+  size_t in_channels, out_channels;  // per group
   ptrdiff_t in[3], out[3], kernel[3];
   ptrdiff_t stride[3], padding[3], dilation[3];
   bool transposed;
@@ -20,18 +20,18 @@ struct Conv {
   size_t taps() const { return static_cast<size_t>(kernel[0] * kernel[1] * kernel[2]); }
 };
 
-/// Errors: InvalidArgument (sizes that do not fit each other, numbers out of range).
+/// Reads and checks the arguments. Errors: InvalidArgument if sizes do not match or values are out of range.
 Error describe_convolution(const Tensor& input, const Tensor& weight, const Optional<Tensor>& bias,
                            Span<const int64_t> stride, Span<const int64_t> padding,
                            Span<const int64_t> dilation, bool transposed, Span<const int64_t> output_padding,
                            int64_t groups, Conv& conv);
 
 /// The two images that a convolution's weight connects: each element of `small` with the elements of `big`
-/// that lie under its window. Forward, `big` is the input; of a transposed convolution it is the output.
+/// under its window. `big` is the input of a convolution, or the output of a transposed convolution.
 template <typename T>
 struct Sides {
   const T *small, *big, *weight;
-  T *small_grad, *big_grad, *weight_grad;  // null where not wanted
+  T *small_grad, *big_grad, *weight_grad;  // null if not requested
 };
 
 template <typename T>
@@ -56,7 +56,7 @@ void connect(const Conv& conv, const Sides<T>& sides) {
               for (ptrdiff_t kx = 0; kx < conv.kernel[2]; ++kx, ++tap) {
                 const T w = sides.weight[tap];
                 T sum = 0;
-                // The places along the last dimension for which this tap is inside.
+                // The range of positions in the last dimension with this tap inside.
                 const ptrdiff_t start = kx * conv.dilation[2] - conv.padding[2], step = conv.stride[2];
                 const ptrdiff_t from = start >= 0 ? 0 : (-start + step - 1) / step;
                 ptrdiff_t to = big[2] > start ? (big[2] - 1 - start) / step + 1 : 0;

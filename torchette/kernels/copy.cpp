@@ -6,7 +6,7 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// The out tensor says type and dim order.
+/// Copies x to `out`, which determines the type and the dim order.
 static Error copy_of(const Tensor& x, Tensor& out) {
   TORCHETTE_TRY(resize_result(out, x.sizes()));
   return assign(x, out);

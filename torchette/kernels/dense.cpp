@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Plain arrays of tensors: dense.h says what for.
+// Implementation of dense.h.
 #include "torchette/kernels/dense.h"
 
 #include "torchette/kernels/dims.h"
@@ -32,8 +32,8 @@ Error Dense::open(Context& context, const Tensor& t, ScalarType type) {
   return Error::Ok;
 }
 
-/// From one tensor to the other, of which one is `permuted`, with a stop where its layout and `type` meet:
-/// what has to be both converted and permuted is neither fast at once.
+/// Copies `from` to `to`. One of them has the layout of `permuted`. If the type and the layout both change,
+/// converts and permutes in two steps, because a combined step is slow.
 Error Dense::through(const Tensor& from, const Tensor& to, const Tensor& permuted, ScalarType type) {
   if (from.scalar_type() == to.scalar_type() || is_contiguous(permuted)) return assign(from, to);
   View stop(permuted);

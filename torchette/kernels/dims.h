@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Checks of dimensions and of types that the families share.
+// Checks of dimensions and types, shared by the kernel families.
 #pragma once
 
 #include "torchette/runtime/kernel.h"
@@ -7,46 +7,46 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// Gives a result its sizes, as resize_tensor(); `name` is the argument's.
+/// Resizes a result with resize_tensor(). `name` is the name of the argument.
 TORCHETTE_INLINE Error resize_result(const Tensor& out, Span<const SizesType> sizes,
                                      const char* name = "out") {
   const Error error = resize_tensor(out, sizes);
-  if (TORCHETTE_UNLIKELY(error != Error::Ok)) TORCHETTE_LOG(Error, "%s has no room for the result", name);
+  if (TORCHETTE_UNLIKELY(error != Error::Ok))
+    TORCHETTE_LOG(Error, "%s does not have enough memory for the result", name);
   return error;
 }
 
-/// Makes a dimension that counts from the end count from the start. A tensor without dimensions is taken to
-/// have one.
+/// Converts a negative dimension index to the equivalent non-negative one. A 0-d tensor counts as 1-d.
 TORCHETTE_INLINE Error wrap_dim(int64_t& dim, size_t rank, const char* name = "dim") {
   const int64_t n = rank == 0 ? 1 : static_cast<int64_t>(rank);
-  TORCHETTE_CHECK(dim >= -n && dim < n, InvalidArgument, "%s is %lld, there are %lld dimensions", name,
+  TORCHETTE_CHECK(dim >= -n && dim < n, InvalidArgument, "%s %lld is out of range for %lld dimensions", name,
                   static_cast<long long>(dim), static_cast<long long>(n));
   if (dim < 0) dim += n;
   return Error::Ok;
 }
 
-/// A set of dimensions, one bit each.
+/// Converts a list of dimensions to a bit set.
 TORCHETTE_INLINE Error wrap_dims(Span<const int64_t> dims, size_t rank, uint32_t& set,
                                  const char* name = "dim") {
   set = 0;
   for (int64_t dim : dims) {
     TORCHETTE_TRY(wrap_dim(dim, rank, name));
-    TORCHETTE_CHECK((set >> dim & 1u) == 0, InvalidArgument, "%s has dimension %d twice", name,
+    TORCHETTE_CHECK((set >> dim & 1u) == 0, InvalidArgument, "%s contains dimension %d twice", name,
                     static_cast<int>(dim));
     set |= 1u << dim;
   }
   return Error::Ok;
 }
 
-/// `names` are those of the two arguments: "self and out".
+/// Checks that two tensors have the same type. `names` contains both names: "self and out".
 TORCHETTE_INLINE Error same_type(const Tensor& a, const Tensor& b, const char* names) {
   TORCHETTE_CHECK(a.scalar_type() == b.scalar_type(), InvalidType,
-                  "%s are of types %d and %d, where one is needed", names, static_cast<int>(a.scalar_type()),
+                  "%s are of types %d and %d, expected one type", names, static_cast<int>(a.scalar_type()),
                   static_cast<int>(b.scalar_type()));
   return Error::Ok;
 }
 
-/// A handle to a part or another reading of a tensor's memory, for the length of a kernel.
+/// A temporary tensor that views the memory of another tensor, for the duration of a kernel.
 struct View {
   TORCHETTE_INLINE explicit View(const Tensor& t) : impl(*t.unsafe_impl()) {
     for (size_t d = 0; d < impl.dim; ++d) {
@@ -64,7 +64,7 @@ struct View {
     impl.data = static_cast<char*>(impl.data) +
                 count * strides[d] * static_cast<int64_t>(torchette::element_size(impl.type));
   }
-  /// Keeps `size` elements of dimension `d`.
+  /// Truncates dimension `d` to `size` elements.
   TORCHETTE_INLINE void cut(size_t d, int64_t size) {
     sizes[d] = static_cast<SizesType>(size);
     impl.numel = 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Makes the lines of arithmetic.def, comparison.def and functions.def entries of the kernel table. Include it
-// behind all uses of elementwise_operator.h, whose kinds it replaces.
+// Makes the lines of arithmetic.def, comparison.def and functions.def entries of the kernel table. Redefines
+// the kinds of lines, so it must be included after all uses of elementwise_operator.h.
 #undef FLOAT
 #undef ANGLE
 #undef SAME

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tensors made from nothing but numbers (full, zeros, arange).
+// Tensor factories: full, zeros, arange.
 #include <cmath>
 #include <cstring>
 
@@ -31,7 +31,7 @@ static Error zeros_out(Context&, Span<const int64_t> sizes, Tensor& out) {
 static Error ones_out(Context& context, Span<const int64_t> sizes, Tensor& out) {
   return full_out(context, sizes, Scalar(int64_t{1}), out);
 }
-/// Memory is what it was; so that runs repeat, it is zeros.
+/// Uninitialized tensors are filled with zeros, so that runs are reproducible.
 static Error empty_out(Context& context, Span<const int64_t> sizes, Optional<int64_t>, Tensor& out) {
   return zeros_out(context, sizes, out);
 }
@@ -59,7 +59,7 @@ static Error fill_scalar_out(Context&, const Tensor& like, const Scalar& value, 
   return fill(out, value);
 }
 static Error fill_tensor_out(Context&, const Tensor& like, const Tensor& value, Tensor& out) {
-  TORCHETTE_CHECK(value.numel() == 1, InvalidArgument, "value has %d elements, one is wanted",
+  TORCHETTE_CHECK(value.numel() == 1, InvalidArgument, "value has %d elements, expected 1",
                   static_cast<int>(value.numel()));
   TORCHETTE_TRY(resize_result(out, like.sizes()));
   TensorImpl point = *value.unsafe_impl();
@@ -87,10 +87,11 @@ static Error arange_start_out(Context&, const Scalar& start, const Scalar& end, 
   const double first = start.to_double(), stride = step.to_double();
   const double steps = std::ceil((end.to_double() - first) / stride);
   TORCHETTE_CHECK(steps >= 0 && steps <= INT32_MAX, InvalidArgument,
-                  "arange: start %g, end %g and step %g have no length", first, end.to_double(), stride);
+                  "arange: start %g, end %g and step %g do not form a valid range", first, end.to_double(),
+                  stride);
   const SizesType size = static_cast<SizesType>(steps);
   TORCHETTE_TRY(resize_result(out, {&size, 1}));
-  // as torch: where the output is whole, start and step are cut to whole numbers
+  // For integer outputs, start and step are truncated, as in torch.
   const int64_t whole = start.to_int(), whole_step = step.to_int();
   const auto built = [&](auto t) {
     using T = decltype(t);
@@ -117,7 +118,7 @@ static Error arange_start_out(Context&, const Scalar& start, const Scalar& end, 
     case ScalarType::Double:
       return built(double());
     default:
-      TORCHETTE_LOG(Error, "arange: out is of type %d", static_cast<int>(out.scalar_type()));
+      TORCHETTE_LOG(Error, "arange: out is of unsupported type %d", static_cast<int>(out.scalar_type()));
       return Error::InvalidType;
   }
 }

@@ -43,7 +43,7 @@ static Error elu_out(Context& context, const Tensor& x, const Scalar& alpha, con
 
 static Error gelu_out(Context& context, const Tensor& x, Span<const char> approximate, Tensor& out) {
   if (equal(approximate, "none")) return run(context, gelu_parts, out, x);
-  TORCHETTE_CHECK(equal(approximate, "tanh"), InvalidArgument, "gelu: approximate is neither none nor tanh");
+  TORCHETTE_CHECK(equal(approximate, "tanh"), InvalidArgument, "gelu: approximate must be none or tanh");
   return run(context, gelu_tanh_parts, out, x);
 }
 
@@ -61,18 +61,19 @@ static Error copysign_scalar_out(Context& context, const Tensor& a, const Scalar
 }
 
 static Error polygamma_out(Context& context, int64_t n, const Tensor& x, Tensor& out) {
-  TORCHETTE_CHECK(n >= 0, InvalidArgument, "polygamma: n is %lld", static_cast<long long>(n));
+  TORCHETTE_CHECK(n >= 0, InvalidArgument, "polygamma: n is %lld, expected at least 0",
+                  static_cast<long long>(n));
   return run(context, polygamma_parts, out, Scalar(static_cast<double>(n)), x);
 }
 
-/// The first half along a dimension times the sigmoid of the second half.
+/// Multiplies the first half along a dimension by the sigmoid of the second half.
 static Error glu_out(Context& context, const Tensor& x, int64_t dim, Tensor& out) {
-  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "glu: self has no dimensions");
+  TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "glu: self is a 0-d tensor");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   const auto d = static_cast<size_t>(dim);
   TORCHETTE_CHECK(x.sizes()[d] % 2 == 0 && is_floating(x.scalar_type()), InvalidArgument,
-                  "glu: self has size %d in dimension %zu, type %d", x.sizes()[d], d,
-                  static_cast<int>(x.scalar_type()));
+                  "glu: self has size %d in dimension %zu and type %d, expected an even size and floats",
+                  x.sizes()[d], d, static_cast<int>(x.scalar_type()));
   View first(x), second(x);
   first.cut(d, x.sizes()[d] / 2);
   second.cut(d, x.sizes()[d] / 2);

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The matrix product: register tiles from vector extensions, panels of B packed where it pays, and
-// matrix-vector products at the speed of memory.
+// GEMM with register tiles of vectors and packed panels of B, and matrix-vector multiplication at memory
+// speed.
 #include "torchette/kernels/gemm.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// What a tile of C starts from.
+/// Initial value of a tile of C.
 struct TileStart {
   const float* row_bias;  // one per row of the tile, or null
   const float* col_bias;  // one per column of the tile, or null
-  bool accumulate;        // from zero instead, and the sum is added to what C holds
+  bool accumulate;        // starts at zero and adds the result to C
 };
 
-/// C tile (+)= A tile x B panel. A's rows are `a_row` apart and its depth is contiguous; B's rows are `b_row`
-/// apart; the last vector of the tile stores `last` lanes.
+/// C tile (+)= A tile x B panel. The rows of A have stride `a_row` and contiguous depth; the rows of B have
+/// stride `b_row`; the last vector of the tile stores `last` lanes.
 using MicroKernel = void (*)(size_t depth, const float* a, ptrdiff_t a_row, const float* b, ptrdiff_t b_row,
                              float* c, ptrdiff_t c_row, const TileStart& start, size_t last);
 
-/// Rows go in groups of three off one pointer, so that fourteen rows need five address registers.
+/// Each pointer addresses a group of three rows, so that fourteen rows need five address registers.
 template <int kRows, int kVectors>
 static void tile(size_t depth, const float* a, ptrdiff_t a_row, const float* b, ptrdiff_t b_row, float* c,
                  ptrdiff_t c_row, const TileStart& start, size_t last) {
@@ -89,7 +89,7 @@ static MicroKernel micro_kernel(int rows, int vectors) {
   return pick<3>(rows, std::make_integer_sequence<int, max_rows(3)>{});
 }
 
-/// Transposes kLanes rows of kLanes floats at `src` (rows `row` apart) to dst (rows `to` apart).
+/// Transposes kLanes rows of kLanes floats from `src` (row stride `row`) to `dst` (row stride `to`).
 static void transpose_square(const float* src, ptrdiff_t row, float* dst, ptrdiff_t to) {
   Vec square[kLanes];
   TORCHETTE_UNROLL(16)
@@ -99,7 +99,7 @@ static void transpose_square(const float* src, ptrdiff_t row, float* dst, ptrdif
   for (int i = 0; i < kLanes; ++i) store(dst + i * to, square[i]);
 }
 
-/// Fills panel[depth][width] with B[k0.., n0..], zeros behind `columns`.
+/// Fills panel[depth][width] with B[k0.., n0..] and zeros after `columns`.
 static void pack_panel(Matrix b, size_t depth, size_t columns, size_t width, float* panel) {
   if (b.col == 1) {
     const size_t whole = columns / kLanes * kLanes, rest = columns - whole;
@@ -134,7 +134,8 @@ static void pack_panel(Matrix b, size_t depth, size_t columns, size_t width, flo
   }
 }
 
-/// c[n] = bias + x[k] B[k,n], rows of B contiguous: eight rows stream at once, c stays in the L1 cache.
+/// c[n] = bias + x[k] B[k,n] for contiguous rows of B. Streams eight rows at a time while c stays in the L1
+/// cache.
 static void vector_times_rows(size_t n, size_t k, const float* x, ptrdiff_t x_step, const float* b,
                               ptrdiff_t b_row, float* c, const float* col_bias, float start) {
   size_t p = 0;
@@ -174,7 +175,7 @@ static void vector_times_rows(size_t n, size_t k, const float* x, ptrdiff_t x_st
   }
 }
 
-/// kRows dot products of k contiguous floats with one vector.
+/// Computes kRows dot products of k contiguous floats with one vector.
 template <int kRows>
 static void dots(size_t k, const float* x, const float* rows, ptrdiff_t row, float* out) {
   Vec acc[kRows][2] = {};
@@ -216,7 +217,7 @@ static void rows_times_vector(size_t count, size_t k, const float* rows, ptrdiff
 
 // --- The loops around the tiles ---
 
-/// c[row][j] (+)= a[row] . tail[j] for kColumns columns whose depth is contiguous, `tail_row` apart.
+/// c[row][j] (+)= a[row] . tail[j] for kColumns columns with contiguous depth and stride `tail_row`.
 template <int kColumns>
 static void dot_columns(size_t rows, size_t depth, const float* a, ptrdiff_t a_row, const float* tail,
                         size_t tail_row, float* c, ptrdiff_t c_row, const TileStart& start) {
@@ -262,7 +263,7 @@ static auto dot_columns_of(size_t columns, std::integer_sequence<int, kColumn...
   return kFunctions[columns - 1];
 }
 
-/// Floats of all panels that are fetched together, where each is `depth` deep.
+/// Returns the floats of all panels that are fetched together, if each has depth `depth`.
 static size_t room_for_panels(size_t n, size_t depth) {
   constexpr size_t kWidest = kMaxVectors * kLanes, kAll = kMaxPanels * kWidest;
   const size_t columns = whole_vectors(n), together = depth * (columns < kAll ? columns : kAll);
@@ -281,10 +282,11 @@ struct PanelShape {
   size_t vectors, at_once;
 };
 
-/// The vectors of the next panels, and how many of them to fetch at once, if `left` vectors of columns
-/// remain.
+/// Returns the width of the next panels in vectors, and the number of panels to fetch at a time, if `left`
+/// vectors of columns remain.
 static TORCHETTE_INLINE PanelShape shape_of_panels(size_t left, size_t rows, size_t depth) {
-  // One odd vector joins a wider tile: a tile of one vector waits for loads. Few rows want wide tiles.
+  // An odd vector joins a wider tile, because a one-vector tile is bound by loads. Few rows benefit from wide
+  // tiles.
   PanelShape shape = {2, left % 2 == 0 ? left / 2 : (left - 3) / 2};
   if (left == 1) {
     shape = {1, 1};
@@ -302,16 +304,16 @@ void gemm_panels(const Product& product, const PanelSource& source, float* panel
   const size_t m = product.m, n = product.n, k = product.k;
   const size_t tail_row = whole_vectors(next_part(k, kMaxDepth));
   float* tail = panels + room_for_panels(n, next_part(k, kMaxDepth));  // [tail columns][tail_row]
-  // Columns behind the last whole vector: dots cost depth / kLanes + a sum each, a vector costs depth.
+  // Columns after the last full vector: a dot product costs depth / kLanes + a sum, a vector costs depth.
   size_t tail_columns = may_have_tail(n, k) ? n % kLanes : 0;
   if (tail_columns > kMaxTail) tail_columns = 0;
   const size_t n_tiles = n - tail_columns;
-  // Blocks of rows keep the part of A that every panel meets again in the L2 cache.
+  // Blocks of rows keep the part of A that all panels share in the L2 cache.
   constexpr size_t kRowBlock = 504;
   for (size_t m0 = 0; m0 < m; m0 += kRowBlock) {
     const size_t m_end = m0 + kRowBlock < m ? m0 + kRowBlock : m;
     size_t k0 = 0;
-    do {  // once even if k is 0: the bias must be written
+    do {  // at least once, because the bias is written even if k is 0
       const size_t depth = next_part(k - k0, kMaxDepth);
       const auto tile_start = [&](size_t i, size_t n0) {
         return TileStart{product.row_bias != nullptr ? product.row_bias + i : nullptr,
@@ -357,7 +359,7 @@ void gemm_panels(const Product& product, const PanelSource& source, float* panel
             } while (p < depth);
             at += columns[q];
           }
-          if (end == n_tiles && tail_columns != 0)  // now A's rows are in the L1 cache
+          if (end == n_tiles && tail_columns != 0)  // the rows of A are in the L1 cache now
             dot_columns_of(tail_columns, std::make_integer_sequence<int, kMaxTail>{})(
                 rows, depth, a, product.a_row, tail, tail_row, c + n_tiles, product.c_row,
                 tile_start(i, n_tiles));
@@ -370,11 +372,11 @@ void gemm_panels(const Product& product, const PanelSource& source, float* panel
   }
 }
 
-// --- A product of two matrices ---
+// --- GEMM of two matrices ---
 
 struct MatrixSource : PanelSource {
   Matrix b;
-  bool in_place;  // whole panels of contiguous rows are not copied
+  bool in_place;  // full-width panels of contiguous rows are not copied
 };
 
 static ptrdiff_t fetch_matrix(const PanelSource& self, size_t k0, size_t depth, size_t n0, size_t columns,
@@ -396,7 +398,7 @@ void gemm_of_rows(const Product& product, const float* b, ptrdiff_t b_row, float
   gemm_panels(product, source, panels);
 }
 
-/// dst[m][k] contiguous from any strides.
+/// Copies a matrix of any strides to contiguous dst[m][k].
 static void pack_rows(Matrix a, size_t m, size_t k, float* dst) {
   for (size_t i = 0; i < m; ++i) {
     const float* src = a.data + static_cast<ptrdiff_t>(i) * a.row;
@@ -427,17 +429,17 @@ Error gemm(GemmScratch& scratch, size_t m, size_t n, size_t k, Matrix a, Matrix 
     return Error::Ok;
   }
   float* panels = scratch.panels(n, k);
-  TORCHETTE_CHECK(panels != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
+  TORCHETTE_CHECK(panels != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix multiplication");
   MatrixSource source = {{fetch_matrix}, b, m <= static_cast<size_t>(kMaxRows)};
-  // Rows a multiple of a page apart would push each other out of the L1 cache.
+  // Rows with a stride that is a multiple of the page size map to the same L1 cache sets.
   const bool same_sets = a.row % 1024 == 0 && m > 8 && n > 4 * kLanes;
   if (a.col == 1 && !same_sets) {
     gemm_panels({m, n, k, a.data, a.row, c, c_row, row_bias, col_bias, false}, source, panels);
     return Error::Ok;
   }
-  // The left side is copied block by block; each block is a separate product.
+  // The left side is copied block by block; each block is a separate GEMM.
   float* rows = scratch.rows(m, k);
-  TORCHETTE_CHECK(rows != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
+  TORCHETTE_CHECK(rows != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix multiplication");
   size_t k0 = 0;
   do {
     const size_t depth = next_part(k - k0, kMaxDepth);

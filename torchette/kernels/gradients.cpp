@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What training needs of convolutions and norms: convolution_backward, native_layer_norm_backward,
-// native_group_norm_backward. Outputs that the mask does not ask for are left alone.
+// Backward operators for training: convolution_backward, native_layer_norm_backward,
+// native_group_norm_backward. Outputs that the mask does not select remain unchanged.
 #include "torchette/kernels/conv.h"
 #include "torchette/kernels/dense.h"
 #include "torchette/kernels/dims.h"
@@ -10,7 +10,7 @@ namespace TORCHETTE_ISA {
 
 namespace {
 
-/// A gradient: an array of zeros of T, or nothing where it is not asked for.
+/// A gradient: a zero-initialized array of T, or null if it is not requested.
 template <typename T>
 struct Gradient {
   T* data = nullptr;
@@ -19,7 +19,7 @@ struct Gradient {
   Error open(Context& context, bool wanted, Span<const SizesType> sizes, ScalarType type, const Tensor& out,
              const char* name) {
     if (!wanted) return Error::Ok;
-    TORCHETTE_CHECK(out.scalar_type() == type, InvalidType, "%s is of type %d where %d is needed", name,
+    TORCHETTE_CHECK(out.scalar_type() == type, InvalidType, "%s is of type %d, expected %d", name,
                     static_cast<int>(out.scalar_type()), static_cast<int>(type));
     TORCHETTE_TRY(resize_result(out, sizes, name));
     TORCHETTE_TRY(dense.open(context, out, kScalarType<T>));
@@ -39,15 +39,16 @@ Error convolution_backward_out(Context& context, const Tensor& grad, const Tenso
   Conv conv;
   TORCHETTE_TRY(describe_convolution(input, weight, {}, stride, padding, dilation, transposed, output_padding,
                                      groups, conv));
-  TORCHETTE_CHECK(mask.size() == 3, InvalidArgument, "convolution_backward: output_mask has %zu entries",
-                  mask.size());
+  TORCHETTE_CHECK(mask.size() == 3, InvalidArgument,
+                  "convolution_backward: output_mask has %zu elements, expected 3", mask.size());
   TORCHETTE_TRY(same_type(grad, input, "grad_output or grad_out and input"));
   TORCHETTE_TRY(same_type(weight, input, "weight and input"));
   const auto rank = static_cast<size_t>(input.dim());
   const auto channels = static_cast<SizesType>(conv.groups * conv.out_channels);
   bool fits = grad.dim() == input.dim() && grad.sizes()[0] == input.sizes()[0] && grad.sizes()[1] == channels;
   for (size_t d = 2; fits && d < rank; ++d) fits = grad.sizes()[d] == conv.out[5 - rank + d - 2];
-  TORCHETTE_CHECK(fits, InvalidArgument, "convolution_backward: grad_output has not the convolution's sizes");
+  TORCHETTE_CHECK(fits, InvalidArgument,
+                  "convolution_backward: grad_output does not have the sizes of the result");
   return for_compute<false>(input.scalar_type(), "convolution_backward", "input", [&](auto t) {
     using T = decltype(t);
     Dense g, x, w;
@@ -77,7 +78,7 @@ Error convolution_backward_out(Context& context, const Tensor& grad, const Tenso
   });
 }
 
-/// Norms of `rows` rows of `length` elements. Element j of row r has the weight of channel
+/// Normalizations of `rows` rows of `length` elements. Element j of row r uses the weight of channel
 /// (r % groups) * (length / run) + j / run.
 struct Norm {
   size_t rows, length, groups, run;
@@ -94,12 +95,11 @@ Error norm_backward(Context& context, const char* name, const Norm& norm, const 
           static_cast<size_t>(rstd.numel()) == norm.rows &&
           (!weight.has_value() || static_cast<size_t>(weight->numel()) == norm.channels()),
       InvalidArgument,
-      "%s: the gradient, mean, rstd or weight have not the sizes of input, or output_mask not three entries",
-      name);
+      "%s: grad_out, mean, rstd or weight does not fit input, or output_mask does not have 3 elements", name);
   TORCHETTE_TRY(same_type(grad, input, "grad_output or grad_out and input"));
   TORCHETTE_CHECK(is_real(mean.scalar_type()) && is_real(rstd.scalar_type()) &&
                       (!weight.has_value() || is_real(weight->scalar_type())),
-                  InvalidType, "%s: mean, rstd or weight are no numbers", name);
+                  InvalidType, "%s: mean, rstd or weight is not a real tensor", name);
   return for_compute<false>(input.scalar_type(), name, "input", [&](auto t) {
     using T = decltype(t);
     Dense g, x, means, rstds, w;
@@ -150,12 +150,14 @@ Error native_layer_norm_backward_out(Context& context, const Tensor& grad, const
   const auto rank = static_cast<size_t>(input.dim());
   SizesType sizes[kMaxDim];
   size_t length = 1;
-  TORCHETTE_CHECK(shape.size() <= rank, InvalidArgument,
-                  "native_layer_norm_backward: normalized_shape has %zu dimensions", shape.size());
+  TORCHETTE_CHECK(
+      shape.size() <= rank, InvalidArgument,
+      "native_layer_norm_backward: normalized_shape has %zu elements, more than input has dimensions",
+      shape.size());
   for (size_t i = 0; i < shape.size(); ++i) {
     sizes[i] = input.sizes()[rank - shape.size() + i];
     TORCHETTE_CHECK(sizes[i] == shape[i], InvalidArgument,
-                    "native_layer_norm_backward: size %d where normalized_shape says %lld", sizes[i],
+                    "native_layer_norm_backward: input has size %d, normalized_shape has %lld", sizes[i],
                     static_cast<long long>(shape[i]));
     length *= static_cast<size_t>(sizes[i]);
   }
@@ -174,7 +176,7 @@ Error native_group_norm_backward_out(Context& context, const Tensor& grad, const
       batch >= 0 && channels > 0 && plane > 0 && groups > 0 && channels <= INT32_MAX && batch <= INT32_MAX &&
           plane <= INT32_MAX && groups <= channels && channels % groups == 0 &&
           batch * channels <= INT32_MAX && batch * channels * plane == input.numel(),
-      InvalidArgument, "%s: input of %d elements, N %lld, C %lld, HxW %lld, group %lld", kName,
+      InvalidArgument, "%s: input of %d elements does not fit N %lld, C %lld, HxW %lld, group %lld", kName,
       static_cast<int>(input.numel()), static_cast<long long>(batch), static_cast<long long>(channels),
       static_cast<long long>(plane), static_cast<long long>(groups));
   const Norm norm = {static_cast<size_t>(batch * groups), static_cast<size_t>(channels / groups * plane),

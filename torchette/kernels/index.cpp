@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that read or write where a tensor of indices says. Indices are data, so each is checked against
-// its dimension as it is used.
+// Operators that read or write at positions stored in index tensors. Indices are data, so each index is
+// checked against the size of its dimension when it is used.
 #include <cstring>
 
 #include "torchette/kernels/dims.h"
@@ -12,10 +12,10 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 
 static Error check_index_type(const Tensor& index, const char* name = "index or indices") {
-  // where there are none, their type does not matter to torch
+  // torch accepts an empty index of any type.
   TORCHETTE_CHECK(
       index.scalar_type() == ScalarType::Long || index.scalar_type() == ScalarType::Int || index.numel() == 0,
-      InvalidType, "%s: elements of type %d, not whole numbers", name, static_cast<int>(index.scalar_type()));
+      InvalidType, "%s: elements of type %d, expected integers", name, static_cast<int>(index.scalar_type()));
   return Error::Ok;
 }
 static TORCHETTE_INLINE int64_t index_at(const Tensor& index, ptrdiff_t offset) {
@@ -23,14 +23,14 @@ static TORCHETTE_INLINE int64_t index_at(const Tensor& index, ptrdiff_t offset) 
                                                  : index.const_data_ptr<int32_t>()[offset];
 }
 static TORCHETTE_INLINE Error check_index(int64_t i, int64_t size, const char* name = "index") {
-  TORCHETTE_CHECK(i >= 0 && i < size, InvalidArgument, "%s: %lld is beyond the size %lld", name,
+  TORCHETTE_CHECK(i >= 0 && i < size, InvalidArgument, "%s: %lld is out of range for size %lld", name,
                   static_cast<long long>(i), static_cast<long long>(size));
   return Error::Ok;
 }
 
-// --- Whole rows ----------------------------------------------------------------------------------
+// --- Rows ----------------------------------------------------------------------------------------
 
-/// Moves or adds `n` elements: to[at[i]] from from[of[i]].
+/// Copies or adds `n` elements: from[of[i]] to to[at[i]].
 using Apply = void (*)(void* to, const ptrdiff_t* at, const void* from, const ptrdiff_t* of, size_t n);
 
 template <typename T>
@@ -56,8 +56,8 @@ static Error copy_of_type(ScalarType type, Apply& apply) {
       return Error::InvalidType;
   }
 }
-/// The same for a list of indices whose elements lie apart: for each place of the other dimensions (`nest`)
-/// all indices in turn.
+/// select_rows() for elements that are not contiguous: for each position in the other dimensions (`nest`),
+/// copies the elements of all indices.
 static Error select_elements(const Tensor& x, size_t dim, const Tensor& index, const char* name,
                              const Tensor& out, size_t out_dim, const Move& nest) {
   Apply copy;
@@ -90,12 +90,12 @@ static Error select_elements(const Tensor& x, size_t dim, const Tensor& index, c
   return Error::Ok;
 }
 
-/// out = x with the elements `index` along `dim`; `out` has its sizes.
+/// Copies the elements `index` of x along `dim` to `out`, which is already resized.
 static Error select_rows(const Tensor& x, size_t dim, const Tensor& index, const char* name,
                          const Tensor& out, size_t out_dim, size_t out_dims) {
   const int64_t count = x.sizes()[dim];
   if (out.numel() == 0) return Error::Ok;
-  // All but the indexed dimensions is one nest, the same for each index.
+  // The dimensions other than `dim` form one loop nest, the same for each index.
   Move nest;
   for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d)
     if (d != dim)
@@ -130,7 +130,8 @@ static Error select_rows(const Tensor& x, size_t dim, const Tensor& index, const
 static Error embedding_out(Context&, const Tensor& weight, const Tensor& index, int64_t, bool, bool,
                            Tensor& out) {
   TORCHETTE_CHECK(weight.dim() == 2 && static_cast<size_t>(index.dim()) < kMaxDim, InvalidArgument,
-                  "embedding: weight has %d dimensions, or indices too many", static_cast<int>(weight.dim()));
+                  "embedding: weight has %d dimensions, expected 2, or indices has 16 dimensions",
+                  static_cast<int>(weight.dim()));
   TORCHETTE_TRY(check_index_type(index, "indices"));
   TORCHETTE_TRY(same_type(weight, out, "weight and out"));
   const auto rank = static_cast<size_t>(index.dim());
@@ -142,12 +143,12 @@ static Error embedding_out(Context&, const Tensor& weight, const Tensor& index, 
 }
 static Error index_select_out(Context&, const Tensor& x, int64_t dim, const Tensor& index, Tensor& out) {
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
-  TORCHETTE_CHECK(index.dim() <= 1, InvalidArgument, "index has %d dimensions",
+  TORCHETTE_CHECK(index.dim() <= 1, InvalidArgument, "index has %d dimensions, expected at most 1",
                   static_cast<int>(index.dim()));
   TORCHETTE_TRY(check_index_type(index));
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   if (x.dim() == 0) {
-    TORCHETTE_CHECK(index.numel() == 1, InvalidArgument, "index has %d elements, self no dimensions",
+    TORCHETTE_CHECK(index.numel() == 1, InvalidArgument, "index has %d elements, expected 1 for 0-d self",
                     static_cast<int>(index.numel()));
     TORCHETTE_TRY(check_index(index_at(index, 0), 1));
     TORCHETTE_TRY(resize_result(out, x.sizes()));
@@ -160,7 +161,7 @@ static Error index_select_out(Context&, const Tensor& x, int64_t dim, const Tens
   return select_rows(x, static_cast<size_t>(dim), index, "index", out, static_cast<size_t>(dim), 1);
 }
 
-// --- Single elements along one dimension ---------------------------------------------------------
+// --- Elements along one dimension ----------------------------------------------------------------
 
 template <typename T>
 static void add_elements(void* to, const ptrdiff_t* at, const void* from, const ptrdiff_t* of, size_t n) {
@@ -169,7 +170,7 @@ static void add_elements(void* to, const ptrdiff_t* at, const void* from, const 
         static_cast<T>(static_cast<T*>(to)[at[i]] + static_cast<const T*>(from)[of[i]]);
 }
 static void add_bools(void* to, const ptrdiff_t* at, const void* from, const ptrdiff_t* of, size_t n) {
-  for (size_t i = 0; i < n; ++i)  // any byte but 0 means true
+  for (size_t i = 0; i < n; ++i)  // any nonzero byte means true
     static_cast<uint8_t*>(to)[at[i]] =
         (static_cast<uint8_t*>(to)[at[i]] | static_cast<const uint8_t*>(from)[of[i]]) != 0;
 }
@@ -181,7 +182,7 @@ static Error addition_of_type(ScalarType type, Apply& apply) {
   switch (type) {
     case ScalarType::Byte:
     case ScalarType::Char:
-      apply = &add_elements<uint8_t>;  // sums wrap around, so signs do not matter
+      apply = &add_elements<uint8_t>;  // addition wraps around, so signedness does not matter
       return Error::Ok;
     case ScalarType::Short:
       apply = &add_elements<uint16_t>;
@@ -204,13 +205,14 @@ static Error addition_of_type(ScalarType type, Apply& apply) {
       apply = &add_bools;
       return Error::Ok;
     default:
-      TORCHETTE_LOG(Error, "self is of type %d, which cannot be added up", static_cast<int>(type));
+      TORCHETTE_LOG(Error, "self is of type %d, which does not support accumulation", static_cast<int>(type));
       return Error::InvalidType;
   }
 }
 
-/// For each index, moves between `indexed`, at index[...] along `dim` and at the index's own coordinates
-/// elsewhere, and `along`, at the index's own coordinates (its first element where it is null).
+/// For each element of `index`, moves between `indexed` at the index's coordinates, with the value of the
+/// index in dimension `dim`, and the tensor with strides `along` at the index's coordinates (at its first
+/// element if null).
 static Error apply_indexed(const Tensor& index, const Tensor& indexed, size_t dim, const StridesType* along,
                            bool reads_indexed, Apply apply, void* to, const void* from) {
   if (index.numel() == 0) return Error::Ok;
@@ -253,7 +255,7 @@ static Error check_within(const Tensor& index, const Tensor& t, size_t except) {
                   static_cast<int>(index.dim()), static_cast<int>(t.dim()));
   for (size_t d = 0; d < static_cast<size_t>(index.dim()); ++d)
     TORCHETTE_CHECK(d == except || index.sizes()[d] <= t.sizes()[d], InvalidArgument,
-                    "index has more elements than there are in dimension %zu", d);
+                    "index is larger than self or src in dimension %zu", d);
   return Error::Ok;
 }
 
@@ -312,40 +314,40 @@ static Error scatter_value_out(Context&, const Tensor& x, int64_t dim, const Ten
 
 // --- index and index_put -------------------------------------------------------------------------
 
-/// x[indices]: where each dimension of the result comes from.
+/// x[indices]: the source of each dimension of the result.
 struct Indexing {
   Tensor index[kMaxDim];  // per dimension of x
   bool has_index[kMaxDim] = {};
-  TensorImpl from_mask[kMaxDim];  // of the indices of a mask
+  TensorImpl from_mask[kMaxDim];  // coordinates that a mask was converted to
   SizesType count[kMaxDim];
   StridesType one = 1;
-  size_t rank = 0;            // of x
-  size_t indexed = 0;         // dimensions with an index
+  size_t rank = 0;            // rank of x
+  size_t indexed = 0;         // number of dimensions with an index
   SizesType places[kMaxDim];  // the sizes that the indices broadcast to
   size_t place_dims = 0;
-  SizesType size[kMaxDim];  // of the result
+  SizesType size[kMaxDim];  // sizes of the result
   size_t dim = 0;
   size_t first_place = 0;  // position of the dimensions of the indices in the result
 };
 
-/// A mask over dimensions `d` and following becomes one list of coordinates for each of these.
+/// Converts a mask over dimension `d` and the following ones to one list of coordinates per dimension.
 static Error index_by_mask(Context& context, const Tensor& x, const Tensor& mask, size_t d, Indexing& plan) {
   static constexpr DimOrderType kOrder[] = {0};
   const auto rank = static_cast<size_t>(mask.dim());
   TORCHETTE_CHECK(rank > 0 && rank <= plan.rank - d, InvalidArgument,
-                  "indices: a mask of %zu dimensions for a tensor of %zu, from dimension %zu on", rank,
-                  plan.rank, d);
+                  "indices: a mask of %zu dimensions does not fit self with %zu dimensions at dimension %zu",
+                  rank, plan.rank, d);
   for (size_t i = 0; i < rank; ++i)
     TORCHETTE_CHECK(mask.sizes()[i] == x.sizes()[d + i], InvalidArgument,
-                    "indices: a mask of size %d for dimension %zu of size %d", mask.sizes()[i], d + i,
-                    x.sizes()[d + i]);
+                    "indices: a mask of size %d does not fit dimension %zu of size %d", mask.sizes()[i],
+                    d + i, x.sizes()[d + i]);
   const ptrdiff_t count = count_places(mask);
   int64_t* coordinates = nullptr;
   if (count > 0) {
     coordinates = static_cast<int64_t*>(
         context.allocate_temp(rank * static_cast<size_t>(count) * sizeof(int64_t), alignof(int64_t)));
     TORCHETTE_CHECK(coordinates != nullptr, MemoryAllocationFailed,
-                    "no scratch memory for the %td places of a mask", count);
+                    "no scratch memory for %td positions of a mask", count);
     list_places(mask, count, coordinates, 1, count);
   }
   for (size_t i = 0; i < rank; ++i) {
@@ -373,8 +375,8 @@ static Error plan_indexing(Context& context, const Tensor& x, Span<const Optiona
   for (const Optional<Tensor>& index : indices) {
     const bool masks = index.has_value() &&
                        (index->scalar_type() == ScalarType::Bool || index->scalar_type() == ScalarType::Byte);
-    TORCHETTE_CHECK(next < plan.rank, InvalidArgument, "indices: more than the %zu dimensions of self",
-                    plan.rank);
+    TORCHETTE_CHECK(next < plan.rank, InvalidArgument,
+                    "indices has more elements than self has dimensions (%zu)", plan.rank);
     if (masks) {
       TORCHETTE_TRY(index_by_mask(context, x, *index, next, plan));
       next += static_cast<size_t>(index->dim());
@@ -397,7 +399,7 @@ static Error plan_indexing(Context& context, const Tensor& x, Span<const Optiona
     else if (last + 1 != d)
       adjacent = false;
     last = d;
-    // broadcast, aligned at the last dimension
+    // Broadcasts, aligned at the last dimension.
     const auto n = static_cast<size_t>(index.dim());
     if (n > plan.place_dims) {
       for (size_t i = plan.place_dims; i-- > 0;) plan.places[i + n - plan.place_dims] = plan.places[i];
@@ -412,9 +414,9 @@ static Error plan_indexing(Context& context, const Tensor& x, Span<const Optiona
       size = own;
     }
   }
-  TORCHETTE_CHECK(plan.indexed > 0, InvalidArgument, "indices name no dimension");
+  TORCHETTE_CHECK(plan.indexed > 0, InvalidArgument, "indices has no index");
   TORCHETTE_CHECK(plan.place_dims + plan.rank - plan.indexed <= kMaxDim, InvalidArgument,
-                  "indices give a tensor of more than 16 dimensions");
+                  "indices yield a tensor with more than 16 dimensions");
   const auto put_places = [&plan] {
     plan.first_place = plan.dim;
     for (size_t i = 0; i < plan.place_dims; ++i) plan.size[plan.dim++] = plan.places[i];
@@ -440,8 +442,8 @@ static void apply_nest(const Move& nest, Apply apply, void* to, const void* from
   } while (walk.next());
 }
 
-/// For every place that the indices name, moves the elements of the dimensions without an index between `x`
-/// and `values`, which has the result's dimensions. `apply` is null where they are copied.
+/// For each position of the broadcast indices, moves the elements of the dimensions without an index between
+/// `x` and `values`, which has the dimensions of the result. `apply` is null for copies.
 static Error apply_places(const Indexing& plan, const Tensor& x, const StridesType* value_strides,
                           bool from_x, Apply apply, char* to, const char* from) {
   const auto element = static_cast<ptrdiff_t>(x.element_size());
@@ -498,21 +500,21 @@ static Error index_tensor_out(Context& context, const Tensor& x, Span<const Opti
                       static_cast<const char*>(x.const_data_ptr()));
 }
 
-/// Writes into `out`, which already has the values to keep.
+/// Writes values at the indices into `out`, which already contains the other values.
 static Error put(Context& context, const Tensor& out, Span<const Optional<Tensor>> indices,
                  const Tensor& values, bool accumulate) {
   Indexing plan;
   TORCHETTE_TRY(same_type(values, out, "values and self"));
   TORCHETTE_TRY(plan_indexing(context, out, indices, plan));
   const auto rank = static_cast<size_t>(values.dim());
-  TORCHETTE_CHECK(rank <= plan.dim, InvalidArgument, "values have %zu dimensions for %zu places", rank,
+  TORCHETTE_CHECK(rank <= plan.dim, InvalidArgument, "values has %zu dimensions, expected at most %zu", rank,
                   plan.dim);
   StridesType strides[kMaxDim] = {};
   for (size_t d = 0; d < rank; ++d) {
     const size_t place = plan.dim - rank + d;
     const bool spreads = values.sizes()[d] == 1;
     TORCHETTE_CHECK(spreads || values.sizes()[d] == plan.size[place], InvalidArgument,
-                    "values of size %d do not broadcast to %d", values.sizes()[d], plan.size[place]);
+                    "values of size %d do not broadcast to size %d", values.sizes()[d], plan.size[place]);
     strides[place] = spreads ? 0 : values.strides()[d];
   }
   Apply apply = nullptr;
@@ -524,7 +526,7 @@ static Error index_put_out(Context& context, const Tensor& x, Span<const Optiona
                            const Tensor& values, bool accumulate, Tensor& out) {
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   TORCHETTE_TRY(resize_result(out, x.sizes()));
-  TORCHETTE_TRY(assign(x, out));  // nothing where the output is the input's own memory
+  TORCHETTE_TRY(assign(x, out));  // no-op if the output aliases the input
   return put(context, out, indices, values, accumulate);
 }
 static Error index_put_(Context& context, Tensor& x, Span<const Optional<Tensor>> indices,

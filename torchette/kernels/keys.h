@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Elements of any type as keys of 64 bits in the order of their type, and a heap of them: what sorting, ranks
-// and distinct elements share. NaN is above all numbers.
+// 64-bit keys that sort elements of any type in the order of that type, and a heap of such keys. Shared by
+// sorting, ranks and unique. NaN sorts above all other values.
 #pragma once
 
 #include <cstring>
@@ -19,7 +19,7 @@ constexpr uint64_t kSign = uint64_t{1} << 63;
 struct Entry {
   uint64_t key;
   int64_t index;
-  /// Whether this one comes first in the result: larger keys do, and of equal ones the earlier.
+  /// Whether this entry precedes `other` in the result: larger keys first, then lower indices.
   TORCHETTE_INLINE bool before(const Entry& other) const {
     return key != other.key ? key > other.key : index < other.index;
   }
@@ -33,7 +33,7 @@ TORCHETTE_INLINE uint64_t key_of(double value) {
   return (bits & kSign) != 0 ? ~bits : bits | kSign;
 }
 
-/// Unsigned integers in the order of the elements, of any type that is_real().
+/// Returns the element as an unsigned integer with the order of its type, for any type that is_real().
 inline uint64_t key_at(const char* p, ScalarType type) {
   const auto read = [p](auto value) {
     memcpy(&value, p, sizeof(value));
@@ -62,7 +62,7 @@ inline uint64_t key_at(const char* p, ScalarType type) {
   }
 }
 
-/// Puts `entry` at the root of a heap whose root comes last in the result.
+/// Replaces the root of a heap, which is the last entry in the result, with `entry`.
 inline void sift_down(Entry* heap, size_t count, Entry entry) {
   size_t at = 0;
   for (;;) {

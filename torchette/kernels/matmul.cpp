@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Matrix products of tensors: mm, bmm, addmm, baddbmm, linear. Floats go to gemm.h; the other types take a
-// plain loop. Any strides of the operands.
+// Matrix multiplications: mm, bmm, addmm, baddbmm, linear, with operands of any strides. Floats use gemm.h;
+// integer types use a plain loop.
 #include "torchette/kernels/dims.h"
 #include "torchette/kernels/elementwise.h"
 #include "torchette/kernels/gemm.h"
@@ -8,28 +8,28 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// A matrix inside a tensor: bytes, and how many elements apart rows and columns are.
+/// A matrix in the memory of a tensor, with row and column strides in elements.
 struct MatrixView {
   void* data;
   ptrdiff_t row;
   ptrdiff_t col;
 };
 
-/// Strides of the last two dimensions of `t`, at element `offset`.
+/// Returns the matrix of the last two dimensions of `t`, starting at element `offset`.
 static MatrixView view(const Tensor& t, ptrdiff_t offset = 0) {
   const ptrdiff_t d = t.dim();
   return {static_cast<char*>(t.mutable_data_ptr()) + offset * t.element_size(), t.strides()[d - 2],
           t.strides()[d - 1]};
 }
 
-/// A summand of the product: self of addmm and baddbmm, broadcast (strides of 0), or no data.
+/// The addend of addmm and baddbmm: self, broadcast with strides of 0. Its data is null if there is none.
 struct Summand {
   MatrixView self;
   Scalar beta;
   Scalar alpha;
 };
 
-/// `T` as stored, `Sum` as summed up.
+/// Matrix multiplication of elements of type T with accumulators of type Sum.
 template <typename T, typename Sum>
 [[gnu::cold]] static void product(size_t m, size_t n, size_t k, MatrixView a, MatrixView b, MatrixView c,
                                   const Summand& extra) {
@@ -66,7 +66,7 @@ static Error float_product(GemmScratch& scratch, size_t m, size_t n, size_t k, M
       product<float, float>(m, n, k, a, b, c, extra);
       return Error::Ok;
     }
-    // The result lies transposed in memory: so does the whole product.
+    // The result is transposed in memory, so computes the transposed multiplication.
     const MatrixView self = {extra.self.data, extra.self.col, extra.self.row};
     return float_product(scratch, n, m, k, {b.data, b.col, b.row}, {a.data, a.col, a.row},
                          {c.data, c.col, c.row}, {self, extra.beta, extra.alpha});
@@ -95,7 +95,7 @@ static Error float_product(GemmScratch& scratch, size_t m, size_t n, size_t k, M
   return Error::Ok;
 }
 
-/// 16-bit floats, in blocks that are converted to floats: sums are those of floats.
+/// 16-bit floats, converted to float in blocks and accumulated in float.
 static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, size_t n, size_t k, MatrixView a,
                             MatrixView b, MatrixView c, const Summand& extra) {
   if (c.col != 1 && c.row == 1 && n > 1) {
@@ -112,7 +112,7 @@ static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, siz
   };
   const size_t rows = part(m, kMaxRows), columns = part(n, kLanes);
   float* const left = scratch.blocks((rows + columns) * k + (rows + 1) * columns);
-  TORCHETTE_CHECK(left != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
+  TORCHETTE_CHECK(left != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix multiplication");
   float* const right = left + rows * k;
   float* const result = right + columns * k;
   float* const added = result + rows * columns;
@@ -125,7 +125,7 @@ static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, siz
   const float beta = extra.self.data == nullptr ? 0.0f : static_cast<float>(extra.beta.to_double());
   for (size_t n0 = 0; n0 < n; n0 += columns) {
     const size_t width = n - n0 < columns ? n - n0 : columns;
-    // The right side keeps the direction in which it lies.
+    // The right side keeps its memory layout.
     const bool by_columns = b.row == 1 && b.col != 1;
     for (size_t j = 0; by_columns && j < width; ++j) load(place(b, 0, n0 + j), 1, right + j * k, k);
     for (size_t p = 0; !by_columns && p < k; ++p) load(place(b, p, n0), b.col, right + p * width, width);
@@ -154,14 +154,14 @@ static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, siz
   return Error::Ok;
 }
 
-/// Doubles: tiles of four or eight rows and two vectors, over panels of B that are copied.
+/// Doubles: register tiles of four or eight rows and two vectors, with copied panels of B.
 static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, MatrixView a, MatrixView b,
                             MatrixView c, const Summand& extra) {
   TORCHETTE_LANES_IN_MEMORY(Wide, double, kLanes / 2);
   constexpr size_t kWide = kLanes / 2, kWidth = 2 * kWide, kDepth = 256;
   constexpr size_t kRows = kVectorRegisters == 32 ? 8 : 4;
   auto* const panel = reinterpret_cast<double*>(scratch.blocks(2 * next_part(k, kDepth) * kWidth));
-  TORCHETTE_CHECK(panel != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix product");
+  TORCHETTE_CHECK(panel != nullptr, MemoryAllocationFailed, "no scratch memory for a matrix multiplication");
   const auto at = [](const MatrixView& v, size_t i, size_t j) {
     return static_cast<double*>(v.data) + static_cast<ptrdiff_t>(i) * v.row +
            static_cast<ptrdiff_t>(j) * v.col;
@@ -171,7 +171,7 @@ static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, 
   for (size_t n0 = 0; n0 < n; n0 += kWidth) {
     const size_t width = n - n0 < kWidth ? n - n0 : kWidth;
     size_t k0 = 0;
-    do {  // once even where k is 0
+    do {  // at least once, even if k is 0
       const size_t depth = next_part(k - k0, kDepth);
       for (size_t p = 0; p < depth; ++p)
         for (size_t j = 0; j < kWidth; ++j) panel[p * kWidth + j] = j < width ? *at(b, k0 + p, n0 + j) : 0;
@@ -213,7 +213,7 @@ static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, 
 
 static Error any_product(GemmScratch& scratch, ScalarType type, size_t m, size_t n, size_t k, MatrixView a,
                          MatrixView b, MatrixView c, const Summand& extra) {
-  // Sums of integers wrap in 64 bits, so cutting them down to the type is the type's own wrapping.
+  // 64-bit accumulators wrap around, so truncating them equals arithmetic in the narrower type.
   const auto whole = [&](auto t) {
     using T = decltype(t);
     if constexpr (has_dtype(kScalarType<T>)) product<T, uint64_t>(m, n, k, a, b, c, extra);
@@ -241,24 +241,25 @@ static Error any_product(GemmScratch& scratch, ScalarType type, size_t m, size_t
     case ScalarType::Long:
       return whole(int64_t());
     default:
-      TORCHETTE_CHECK(false, InvalidType, "argument 1 is of type %d, which has no matrix product",
+      TORCHETTE_CHECK(false, InvalidType,
+                      "argument 1 is of type %d, which does not support matrix multiplication",
                       static_cast<int>(type));
   }
 }
 
-/// Strides with which the last two dimensions of `self` broadcast to [rows, cols].
+/// Computes the strides with which the last two dimensions of `self` broadcast to [rows, cols].
 static Error broadcast_view(const Tensor& self, SizesType rows, SizesType cols, MatrixView& out) {
   const ptrdiff_t d = self.dim();
   out = {self.mutable_data_ptr(), 0, 0};
   if (d >= 1) {
     const ptrdiff_t size = self.size(d - 1);
-    TORCHETTE_CHECK(size == cols || size == 1, InvalidArgument, "self has %d columns, the product %d",
+    TORCHETTE_CHECK(size == cols || size == 1, InvalidArgument, "self has %d columns, the result has %d",
                     static_cast<int>(size), static_cast<int>(cols));
     out.col = size == 1 && cols != 1 ? 0 : static_cast<ptrdiff_t>(self.strides()[d - 1]);
   }
   if (d >= 2) {
     const ptrdiff_t size = self.size(d - 2);
-    TORCHETTE_CHECK(size == rows || size == 1, InvalidArgument, "self has %d rows, the product %d",
+    TORCHETTE_CHECK(size == rows || size == 1, InvalidArgument, "self has %d rows, the result has %d",
                     static_cast<int>(size), static_cast<int>(rows));
     out.row = size == 1 ? 0 : static_cast<ptrdiff_t>(self.strides()[d - 2]);
   }
@@ -267,7 +268,7 @@ static Error broadcast_view(const Tensor& self, SizesType rows, SizesType cols, 
 
 static Error check_types(const Tensor& a, const Tensor& b, const Tensor& out, const char* names) {
   TORCHETTE_CHECK(a.scalar_type() == b.scalar_type() && a.scalar_type() == out.scalar_type(), InvalidType,
-                  "%s and out are of types %d, %d and %d, where one is needed", names,
+                  "%s and out are of types %d, %d and %d, expected one type", names,
                   static_cast<int>(a.scalar_type()), static_cast<int>(b.scalar_type()),
                   static_cast<int>(out.scalar_type()));
   return Error::Ok;
@@ -276,7 +277,7 @@ static Error check_types(const Tensor& a, const Tensor& b, const Tensor& out, co
 static Error matrix_product(Context& context, const Tensor* self, const Tensor& a, const Tensor& b,
                             const Scalar& beta, const Scalar& alpha, Tensor& out) {
   TORCHETTE_CHECK(a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0), InvalidArgument,
-                  "mm: %s and mat2 have %d and %d dimensions, their inner sizes must be equal",
+                  "mm: %s and mat2 have %d and %d dimensions, expected 2 with equal inner sizes",
                   self == nullptr ? "self" : "mat1", static_cast<int>(a.dim()), static_cast<int>(b.dim()));
   TORCHETTE_TRY(check_types(a, b, out, self == nullptr ? "self, mat2" : "mat1, mat2"));
   const SizesType sizes[] = {static_cast<SizesType>(a.size(0)), static_cast<SizesType>(b.size(1))};
@@ -284,8 +285,8 @@ static Error matrix_product(Context& context, const Tensor* self, const Tensor& 
   Summand extra = {{nullptr, 0, 0}, beta, alpha};
   if (self != nullptr) {
     TORCHETTE_CHECK(self->scalar_type() == out.scalar_type() && self->dim() <= 2, InvalidArgument,
-                    "addmm: self has %d dimensions and type %d", static_cast<int>(self->dim()),
-                    static_cast<int>(self->scalar_type()));
+                    "addmm: self has %d dimensions and type %d, which does not fit out",
+                    static_cast<int>(self->dim()), static_cast<int>(self->scalar_type()));
     TORCHETTE_TRY(broadcast_view(*self, sizes[0], sizes[1], extra.self));
   }
   GemmScratch scratch(context);
@@ -316,13 +317,13 @@ static Error batched_product(Context& context, const Tensor* self, const Tensor&
   ptrdiff_t self_step = 0;
   if (self != nullptr) {
     TORCHETTE_CHECK(self->scalar_type() == out.scalar_type() && self->dim() <= 3, InvalidArgument,
-                    "baddbmm: self has %d dimensions and type %d", static_cast<int>(self->dim()),
-                    static_cast<int>(self->scalar_type()));
+                    "baddbmm: self has %d dimensions and type %d, which does not fit out",
+                    static_cast<int>(self->dim()), static_cast<int>(self->scalar_type()));
     TORCHETTE_TRY(broadcast_view(*self, sizes[1], sizes[2], extra.self));
     if (self->dim() == 3) {
       TORCHETTE_CHECK(self->size(0) == sizes[0] || self->size(0) == 1, InvalidArgument,
-                      "baddbmm: self is a batch of %d, the product one of %d",
-                      static_cast<int>(self->size(0)), static_cast<int>(sizes[0]));
+                      "baddbmm: self has batch size %d, the result has %d", static_cast<int>(self->size(0)),
+                      static_cast<int>(sizes[0]));
       if (self->size(0) != 1) self_step = self->strides()[0];
     }
   }
@@ -352,7 +353,7 @@ static Error linear_out(Context& context, const Tensor& input, const Tensor& wei
                         Tensor& out) {
   const ptrdiff_t d = input.dim();
   TORCHETTE_CHECK(d >= 1 && weight.dim() == 2 && input.size(d - 1) == weight.size(1), InvalidArgument,
-                  "linear: input and weight have %d and %d dimensions, their last sizes must be equal",
+                  "linear: input and weight have %d and %d dimensions; their last sizes must be equal",
                   static_cast<int>(d), static_cast<int>(weight.dim()));
   TORCHETTE_TRY(check_types(input, weight, out, "input, weight"));
   SizesType sizes[kMaxDim];
@@ -368,7 +369,7 @@ static Error linear_out(Context& context, const Tensor& input, const Tensor& wei
   if (bias.has_value()) {
     TORCHETTE_CHECK(
         bias->dim() == 1 && bias->size(0) == weight.size(0) && bias->scalar_type() == out.scalar_type(),
-        InvalidArgument, "linear: bias is not of %zu elements", n);
+        InvalidArgument, "linear: bias must have %zu elements and the type of out", n);
     extra.self = {bias->mutable_data_ptr(), 0, 1};
   }
   const MatrixView transposed = {weight.mutable_data_ptr(), weight.strides()[1], weight.strides()[0]};

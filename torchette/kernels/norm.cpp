@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Normalisations: native_layer_norm, native_group_norm and batch norms. Mean and variance are taken in two
-// passes, in vectors, so that a large mean costs no digits.
+// Normalizations: native_layer_norm, native_group_norm and batch norms. Mean and variance use two vectorized
+// passes, so that a large mean does not reduce the accuracy.
 #include <cmath>
 
 #include "torchette/kernels/dense.h"
@@ -16,7 +16,7 @@ struct Moments {
   Math variance;  // biased
 };
 
-/// Of n > 0 floats in a row.
+/// Moments of n > 0 contiguous floats.
 static Moments<float> moments(const float* x, size_t n) {
   Vec sum[4] = {};
   size_t i = 0;
@@ -59,7 +59,7 @@ static Moments<Math> moments_of(const T* x, size_t n) {
     return moments<Math>(x, n);
 }
 
-/// y = x * scale + shift, one scale for all.
+/// y = x * scale + shift with a single scale.
 template <typename T, typename Math>
 static void affine(const T* x, T* y, size_t n, Math scale, Math shift) {
   if constexpr (sizeof(T) == 4) {
@@ -72,7 +72,7 @@ static void affine(const T* x, T* y, size_t n, Math scale, Math shift) {
   }
 }
 
-/// y = (x - mean) * rstd * weight + bias, element by element; weight and bias may be null.
+/// y = (x - mean) * rstd * weight + bias, elementwise; weight and bias may be null.
 template <typename T, typename Math>
 static void normalise(const T* x, T* y, size_t n, Math mean, Math rstd, const T* weight, const T* bias) {
   if constexpr (sizeof(T) == 4) {
@@ -97,13 +97,13 @@ static void normalise(const T* x, T* y, size_t n, Math mean, Math rstd, const T*
   }
 }
 
-/// The data of an optional tensor, or null.
+/// Returns the data of an optional tensor, or null.
 template <typename T>
 static const T* data_of(const Optional<Tensor>& t) {
   return t.has_value() ? t->const_data_ptr<T>() : nullptr;
 }
 
-/// Calls `body` with (T, Math) values that name the types of a floating dtype.
+/// Calls `body` with values of the types (T, Math) of a floating dtype.
 template <typename Body>
 static Error for_floating(ScalarType type, const Body& body) {
   const auto built = [&](auto t, auto math) {
@@ -120,14 +120,13 @@ static Error for_floating(ScalarType type, const Body& body) {
     case ScalarType::BFloat16:
       return built(BFloat16(0.0f), float());
     default:
-      TORCHETTE_CHECK(false, InvalidType, "input is of type %d, which is not normalised",
-                      static_cast<int>(type));
+      TORCHETTE_CHECK(false, InvalidType, "input is of unsupported type %d", static_cast<int>(type));
   }
 }
 
 static Error check_parameter(const Optional<Tensor>& t, ScalarType type, ptrdiff_t count, const char* what) {
   TORCHETTE_CHECK(!t.has_value() || (t->scalar_type() == type && t->numel() == count && is_contiguous(*t)),
-                  InvalidArgument, "%s is not of %d elements and of input's type", what,
+                  InvalidArgument, "%s must be contiguous and have %d elements of the type of input", what,
                   static_cast<int>(count));
   return Error::Ok;
 }
@@ -135,7 +134,7 @@ static Error check_parameter(const Optional<Tensor>& t, ScalarType type, ptrdiff
 static Error check_same(const Tensor& input, const Tensor& a, const Tensor& b, const Tensor& c) {
   const ScalarType type = input.scalar_type();
   TORCHETTE_CHECK(a.scalar_type() == type && b.scalar_type() == type && c.scalar_type() == type, InvalidType,
-                  "input is of type %d, a result, running_mean or running_var of another",
+                  "input is of type %d, which differs from a result, running_mean or running_var",
                   static_cast<int>(type));
   return Error::Ok;
 }
@@ -147,14 +146,14 @@ static Error native_layer_norm_out(Context& context, const Tensor& input,
   TORCHETTE_TRY(check_same(input, out, mean_out, rstd_out));
   const auto d = static_cast<size_t>(input.dim()), inner = normalized_shape.size();
   TORCHETTE_CHECK(inner >= 1 && inner <= d, InvalidArgument,
-                  "layer_norm: normalized_shape has %zu dimensions, input %zu", inner, d);
+                  "layer_norm: normalized_shape has %zu elements, input has %zu dimensions", inner, d);
   SizesType sizes[kMaxDim];
   size_t rows = 1, n = 1;
   for (size_t i = 0; i < d; ++i) {
     const SizesType size = input.sizes()[i];
     const bool is_row = i + inner < d;
     TORCHETTE_CHECK(is_row || normalized_shape[i + inner - d] == size, InvalidArgument,
-                    "layer_norm: normalized_shape is not input's last sizes");
+                    "layer_norm: normalized_shape differs from the last sizes of input");
     sizes[i] = is_row ? size : 1;
     (is_row ? rows : n) *= static_cast<size_t>(size);
   }
@@ -187,13 +186,13 @@ static Error native_group_norm_out(Context& context, const Tensor& input, Option
                                    int64_t groups, double eps, Tensor& out, Tensor& mean_out,
                                    Tensor& rstd_out) {
   TORCHETTE_TRY(check_same(input, out, mean_out, rstd_out));
-  TORCHETTE_CHECK(batch >= 0 && channels >= 0 && plane >= 0 && batch <= INT32_MAX && channels <= INT32_MAX &&
-                      plane <= INT32_MAX && groups >= 1 && groups <= INT32_MAX && channels % groups == 0 &&
-                      batch * channels <= INT32_MAX && batch * channels * plane == input.numel(),
-                  InvalidArgument, "group_norm: input of %d elements, N %lld, C %lld, HxW %lld, group %lld",
-                  static_cast<int>(input.numel()), static_cast<long long>(batch),
-                  static_cast<long long>(channels), static_cast<long long>(plane),
-                  static_cast<long long>(groups));
+  TORCHETTE_CHECK(
+      batch >= 0 && channels >= 0 && plane >= 0 && batch <= INT32_MAX && channels <= INT32_MAX &&
+          plane <= INT32_MAX && groups >= 1 && groups <= INT32_MAX && channels % groups == 0 &&
+          batch * channels <= INT32_MAX && batch * channels * plane == input.numel(),
+      InvalidArgument, "group_norm: input of %d elements does not fit N %lld, C %lld, HxW %lld, group %lld",
+      static_cast<int>(input.numel()), static_cast<long long>(batch), static_cast<long long>(channels),
+      static_cast<long long>(plane), static_cast<long long>(groups));
   TORCHETTE_TRY(check_parameter(weight, input.scalar_type(), static_cast<ptrdiff_t>(channels), "weight"));
   TORCHETTE_TRY(check_parameter(bias, input.scalar_type(), static_cast<ptrdiff_t>(channels), "bias"));
   TORCHETTE_TRY(resize_result(out, input.sizes(), "out0"));
@@ -226,7 +225,7 @@ static Error native_group_norm_out(Context& context, const Tensor& input, Option
   return to.finish();
 }
 
-/// [N, C, ...] as N planes for each of C channels.
+/// [N, C, ...] as N planes per channel.
 struct Channels {
   size_t batch, channels, plane;
 };
@@ -234,15 +233,14 @@ struct Channels {
 static Error describe(const Tensor& input, const Optional<Tensor>& weight, const Optional<Tensor>& bias,
                       Channels& shape) {
   TORCHETTE_CHECK(input.dim() >= 2, InvalidArgument,
-                  "batch_norm: input has %d dimensions, at least 2 are wanted",
-                  static_cast<int>(input.dim()));
+                  "batch_norm: input has %d dimensions, expected at least 2", static_cast<int>(input.dim()));
   shape = {static_cast<size_t>(input.size(0)), static_cast<size_t>(input.size(1)), 1};
   for (ptrdiff_t i = 2; i < input.dim(); ++i) shape.plane *= static_cast<size_t>(input.size(i));
   TORCHETTE_TRY(check_parameter(weight, input.scalar_type(), input.size(1), "weight"));
   return check_parameter(bias, input.scalar_type(), input.size(1), "bias");
 }
 
-/// The statistics are given; `mean_out` and `rstd_out` come out empty, as in eager on the CPU.
+/// Inference with given statistics. `mean_out` and `rstd_out` become empty, as in eager mode on the CPU.
 static Error batch_norm_no_training_out(Context& context, const Tensor& input, Optional<Tensor> weight,
                                         Optional<Tensor> bias, const Tensor& running_mean,
                                         const Tensor& running_var, double, double eps, Tensor& out,
@@ -278,7 +276,7 @@ static Error batch_norm_no_training_out(Context& context, const Tensor& input, O
   return to.finish();
 }
 
-/// The statistics are those of the input itself; the running ones, where there are any, follow them.
+/// Training: computes the statistics of the input, and updates the running statistics if there are any.
 [[gnu::cold]] static Error batch_norm_training(Context& context, const Tensor& input,
                                                const Optional<Tensor>& weight, const Optional<Tensor>& bias,
                                                const Tensor* running_mean, const Tensor* running_var,
@@ -301,7 +299,7 @@ static Error batch_norm_no_training_out(Context& context, const Tensor& input, O
     for (size_t c = 0; c < shape.channels; ++c) {
       const T* x = from.data<T>() + c * shape.plane;
       T* y = to.data<T>() + c * shape.plane;
-      // Moments of the planes, joined: the variance within them and that between their means.
+      // Merges the moments of the planes: the variance within them and between their means.
       Math mean = 0, variance = 0;
       for (size_t b = 0; b < shape.batch; ++b) {
         const Moments<Math> found = moments_of<T, Math>(x + b * step, shape.plane);
@@ -334,7 +332,7 @@ static Error batch_norm_no_training_out(Context& context, const Tensor& input, O
 static Error batch_norm_no_stats_out(Context& context, const Tensor& input, Optional<Tensor> weight,
                                      Optional<Tensor> bias, bool training, double momentum, double eps,
                                      Tensor& out, Tensor& mean_out, Tensor& rstd_out) {
-  TORCHETTE_CHECK(training, InvalidArgument, "batch_norm: without statistics, training must be true");
+  TORCHETTE_CHECK(training, InvalidArgument, "batch_norm: training must be true without running statistics");
   return batch_norm_training(context, input, weight, bias, nullptr, nullptr, momentum, eps, out, mean_out,
                              rstd_out);
 }
@@ -345,8 +343,7 @@ static Error batch_norm_out(Context& context, const Tensor& input, Optional<Tens
     return batch_norm_no_training_out(context, input, weight, bias, running_mean, running_var, momentum, eps,
                                       out, mean_out, rstd_out);
   TORCHETTE_CHECK(input.dim() >= 2, InvalidArgument,
-                  "batch_norm: input has %d dimensions, at least 2 are wanted",
-                  static_cast<int>(input.dim()));
+                  "batch_norm: input has %d dimensions, expected at least 2", static_cast<int>(input.dim()));
   TORCHETTE_TRY(check_parameter(running_mean, input.scalar_type(), input.size(1), "running_mean"));
   TORCHETTE_TRY(check_parameter(running_var, input.scalar_type(), input.size(1), "running_var"));
   return batch_norm_training(context, input, weight, bias, &running_mean, &running_var, momentum, eps, out,

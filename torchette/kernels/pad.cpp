@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Padding with what the tensor holds: its mirror image, or its outermost elements again.
+// Reflection and replication padding.
 #include <cstring>
 
 #include "torchette/kernels/dims.h"
@@ -10,7 +10,7 @@ namespace TORCHETTE_ISA {
 
 namespace {
 
-/// One padded dimension: element `i` of the output is element at(i) of the input.
+/// A padded dimension: element `i` of the output is element at(i) of the input.
 struct Edge {
   int64_t size, before;
   bool mirrors;
@@ -22,11 +22,12 @@ struct Edge {
   }
 };
 
-/// Pads the last `padded` dimensions; `pad` gives two numbers for each, the last dimension first.
+/// Pads the last `padded` dimensions. `pad` contains two values per dimension, starting with the last
+/// dimension.
 Error pad_edges(const Tensor& x, Span<const int64_t> pad, size_t padded, bool mirrors, const Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
   TORCHETTE_CHECK((rank == padded + 1 || rank == padded + 2) && pad.size() == 2 * padded, InvalidArgument,
-                  "padding has %zu entries for the last %zu of %zu dimensions of self", pad.size(), padded,
+                  "padding has %zu elements for the last %zu of %zu dimensions of self", pad.size(), padded,
                   rank);
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   Edge edge[kMaxDim];
@@ -35,7 +36,7 @@ Error pad_edges(const Tensor& x, Span<const int64_t> pad, size_t padded, bool mi
     const size_t i = 2 * (rank - 1 - d);
     const int64_t n = x.sizes()[d], before = i < pad.size() ? pad[i] : 0,
                   after = i < pad.size() ? pad[i + 1] : 0;
-    // a mirror image ends at the edge of the tensor; cropping must leave an element
+    // A reflection must be smaller than the tensor. Cropping must leave an element.
     const int64_t most = mirrors && i < pad.size() ? n - 1 : INT32_MAX;
     const bool fits = before >= -INT32_MAX && before <= most && after >= -INT32_MAX && after <= most;
     const int64_t total = fits ? n + before + after : 0;
@@ -57,7 +58,7 @@ Error pad_edges(const Tensor& x, Span<const int64_t> pad, size_t padded, bool mi
     rows.size[d] = static_cast<size_t>(sizes[d]);
     rows.stride[0][d] = out.strides()[d];
   }
-  // Of each row, what lies inside of the input is one run where both are contiguous.
+  // The part of a row inside of the input is a single run if both rows are contiguous.
   const int64_t inner = edge[last].before > 0 ? edge[last].before : 0;
   const int64_t reach = edge[last].before + edge[last].size;
   const int64_t inner_end = reach < sizes[last] ? reach : sizes[last];

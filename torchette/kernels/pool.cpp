@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Pooling over one to three dimensions: maxima and means, of windows that slide or that share the input out,
-// and what training needs of them. Contiguous float maxima go a vector of outputs at a time, images whose
-// channels lie innermost a vector of channels.
+// Max and average pooling over one to three dimensions, with sliding or adaptive windows, and their
+// gradients. Contiguous float max pooling computes a vector of outputs at a time, channels-last images a
+// vector of channels.
 #include <cmath>
 #include <cstring>
 
@@ -12,16 +12,16 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// The windows of a pooling, always over three dimensions: missing ones come first and have size 1.
+/// The windows of a pooling, always over three dimensions: missing dimensions come first and have size 1.
 struct Pool {
   const char* name;
-  size_t spatial;  // how many of the three there are
+  size_t spatial;  // number of spatial dimensions
   bool adaptive = false;
   size_t batch = 0, channels = 0;
   ptrdiff_t in[3] = {}, out[3] = {};
   ptrdiff_t kernel[3] = {1, 1, 1}, stride[3] = {1, 1, 1}, padding[3] = {}, dilation[3] = {1, 1, 1};
 
-  /// Where window `o` of dimension `d` begins and ends within the input, and its length with the padding.
+  /// Computes the bounds of window `o` of dimension `d` within the input, and its length including padding.
   TORCHETTE_INLINE void window(size_t d, ptrdiff_t o, ptrdiff_t& begin, ptrdiff_t& end,
                                ptrdiff_t& padded) const {
     if (adaptive) {
@@ -38,23 +38,23 @@ struct Pool {
   }
 };
 
-/// One window, cut to the input.
+/// One window, clipped to the input.
 struct Window {
   ptrdiff_t begin[3], end[3];
-  ptrdiff_t padded = 1, counted = 1;  // elements with the padding and without
+  ptrdiff_t padded = 1, counted = 1;  // number of elements with and without padding
 };
 
-/// A quarter of what 32 bits hold: the sum of a size, two paddings and a window does not overflow.
+/// A quarter of the int32 range: the sum of a size, two paddings and a window does not overflow.
 constexpr int64_t kMaxExtent = INT32_MAX / 4;
 
 static Error spread(const Pool& pool, Span<const int64_t> list, int64_t least, const char* what,
                     ptrdiff_t (&to)[3]) {
-  TORCHETTE_CHECK(list.size() == 1 || list.size() == pool.spatial, InvalidArgument, "%s: %s has %zu entries",
+  TORCHETTE_CHECK(list.size() == 1 || list.size() == pool.spatial, InvalidArgument, "%s: %s has %zu elements",
                   pool.name, what, list.size());
   for (size_t i = 0; i < pool.spatial; ++i) {
     const int64_t value = list[list.size() == 1 ? 0 : i];
-    TORCHETTE_CHECK(value >= least && value <= kMaxExtent, InvalidArgument, "%s: %s is %lld", pool.name, what,
-                    static_cast<long long>(value));
+    TORCHETTE_CHECK(value >= least && value <= kMaxExtent, InvalidArgument, "%s: %s %lld is out of range",
+                    pool.name, what, static_cast<long long>(value));
     to[3 - pool.spatial + i] = static_cast<ptrdiff_t>(value);
   }
   return Error::Ok;
@@ -63,17 +63,17 @@ static Error spread(const Pool& pool, Span<const int64_t> list, int64_t least, c
 static Error describe_input(const Tensor& self, Pool& pool) {
   const auto rank = static_cast<size_t>(self.dim());
   TORCHETTE_CHECK(rank == pool.spatial + 1 || rank == pool.spatial + 2, InvalidArgument,
-                  "%s: self has %zu dimensions", pool.name, rank);
+                  "%s: self has %zu dimensions, expected the spatial ones plus 1 or 2", pool.name, rank);
   const size_t first = rank - pool.spatial;
   pool.batch = first == 2 ? static_cast<size_t>(self.size(0)) : 1;
   pool.channels = static_cast<size_t>(self.sizes()[first - 1]);
-  TORCHETTE_CHECK(pool.channels > 0, InvalidArgument, "%s: self is empty where only the batch may be",
+  TORCHETTE_CHECK(pool.channels > 0, InvalidArgument, "%s: self is empty in a dimension other than the batch",
                   pool.name);
   for (size_t i = 0; i < 3; ++i) {
     const size_t missing = 3 - pool.spatial;
     pool.in[i] = i < missing ? 1 : self.sizes()[first + i - missing];
     pool.out[i] = 1;
-    TORCHETTE_CHECK(pool.in[i] > 0, InvalidArgument, "%s: self is empty where only the batch may be",
+    TORCHETTE_CHECK(pool.in[i] > 0, InvalidArgument, "%s: self is empty in a dimension other than the batch",
                     pool.name);
   }
   return Error::Ok;
@@ -88,9 +88,9 @@ static Error describe(const Tensor& self, Span<const int64_t> kernel, Span<const
   TORCHETTE_TRY(spread(pool, dilation, 1, "dilation", pool.dilation));
   for (size_t d = 3 - pool.spatial; d < 3; ++d) {
     TORCHETTE_CHECK(pool.padding[d] * 2 <= pool.kernel[d], InvalidArgument,
-                    "%s: padding is %td, more than half of kernel_size, %td", pool.name, pool.padding[d],
+                    "%s: padding %td is more than half of kernel_size %td", pool.name, pool.padding[d],
                     pool.kernel[d]);
-    const int64_t reach = int64_t{pool.dilation[d]} * (pool.kernel[d] - 1);  // ptrdiff_t may have 32 bits
+    const int64_t reach = int64_t{pool.dilation[d]} * (pool.kernel[d] - 1);  // ptrdiff_t may be 32-bit
     const int64_t room = int64_t{pool.in[d]} + 2 * int64_t{pool.padding[d]} - reach - 1;
     TORCHETTE_CHECK(reach <= kMaxExtent && (room >= 0 || ceil_mode), InvalidArgument,
                     "%s: kernel_size %td with dilation %td does not fit a size of %td", pool.name,
@@ -100,7 +100,7 @@ static Error describe(const Tensor& self, Span<const int64_t> kernel, Span<const
     // The last window must start inside the input or its left padding.
     if (ceil_mode && (pool.out[d] - 1) * pool.stride[d] >= pool.in[d] + pool.padding[d]) --pool.out[d];
     TORCHETTE_CHECK(pool.out[d] >= 1 && pool.out[d] <= INT32_MAX, InvalidArgument,
-                    "%s: kernel_size, stride and padding make the result empty or too large", pool.name);
+                    "%s: kernel_size, stride and padding yield an empty or too large result", pool.name);
   }
   return Error::Ok;
 }
@@ -111,11 +111,11 @@ static Error describe_adaptive(const Tensor& self, Span<const int64_t> output_si
   return spread(pool, output_size, 0, "output_size", pool.out);
 }
 
-/// Resizes `out` to the pooled sizes and refuses another type than `type`.
+/// Checks that `out` has type `type`, and resizes it to the pooled sizes.
 static Error prepare_output(const Tensor& self, const Pool& pool, ScalarType type, const Tensor& out,
                             const char* name = "out") {
-  TORCHETTE_CHECK(out.scalar_type() == type, InvalidType, "%s: %s is of type %d where self asks for %d",
-                  pool.name, name, static_cast<int>(out.scalar_type()), static_cast<int>(type));
+  TORCHETTE_CHECK(out.scalar_type() == type, InvalidType, "%s: %s is of type %d, expected %d", pool.name,
+                  name, static_cast<int>(out.scalar_type()), static_cast<int>(type));
   SizesType sizes[5];
   const auto rank = static_cast<size_t>(self.dim());
   const size_t first = rank - pool.spatial;
@@ -125,7 +125,7 @@ static Error prepare_output(const Tensor& self, const Pool& pool, ScalarType typ
   return resize_result(out, {sizes, rank}, name);
 }
 
-/// A tensor as a batch of channels of three dimensions, read or written as T: in place where it holds T.
+/// A tensor as a batch of three-dimensional channels, accessed as T: in place if it has this type.
 template <typename T>
 struct Image {
   T* data;
@@ -140,7 +140,7 @@ struct Image {
     data = converted ? dense.data<T>() : t.mutable_data_ptr<T>();
     ptrdiff_t run = 1;
     const auto rank = static_cast<size_t>(t.dim());
-    const auto stride_of = [&](size_t back) {  // of the dimension so far from the last
+    const auto stride_of = [&](size_t back) {  // `back` counts from the last dimension
       if (back >= rank) return ptrdiff_t{0};
       const ptrdiff_t own = converted ? run : t.strides()[rank - 1 - back];
       run *= t.sizes()[rank - 1 - back];
@@ -160,7 +160,7 @@ struct Image {
   }
 };
 
-/// Calls body(window, z, y, x) for each place of the output.
+/// Calls body(window, z, y, x) for each position of the output.
 template <typename Body>
 static TORCHETTE_INLINE void for_windows(const Pool& pool, const Body& body) {
   Window w;
@@ -181,7 +181,7 @@ static TORCHETTE_INLINE void for_windows(const Pool& pool, const Body& body) {
   }
 }
 
-// --- Maxima
+// --- Max pooling
 
 template <typename T>
 [[gnu::cold]] static void max_pool_plane(const Pool& pool, const Image<T>& in, const T* from,
@@ -204,7 +204,7 @@ template <typename T>
   });
 }
 
-/// Contiguous rows, column strides of 1 and 2: kLanes outputs at a time.
+/// Contiguous rows, column strides 1 and 2: kLanes outputs at a time.
 template <int kStride>
 static void max_pool_rows(const Pool& pool, const float* in, float* out, int64_t* indices) {
   VecInt lane;
@@ -235,7 +235,7 @@ static void max_pool_rows(const Pool& pool, const float* in, float* out, int64_t
               deinterleave(value, load_masked(p + kLanes, lane_mask(mask >> kLanes)), value, odd);
             }
             const VecInt inside = (place >= 0) & (place < width);
-            // The first place inside counts even if it holds minus infinity.
+            // The first position inside counts even if its value is minus infinity.
             const VecInt better = inside & ((value > best) | (value != value) | (index < 0));
             best = select(better, value, best);
             index = select(better, place + static_cast<int32_t>(in_row), index);
@@ -249,7 +249,7 @@ static void max_pool_rows(const Pool& pool, const float* in, float* out, int64_t
   }
 }
 
-/// Channels innermost: kLanes of them at a time. `from` and `to` are the first channel's.
+/// Channels last: kLanes channels at a time. `from` and `to` point to the first channel.
 static void max_pool_channels(const Pool& pool, const Image<float>& in, const float* from,
                               const Image<float>& out, float* to, const Image<int64_t>& indices,
                               int64_t* places) {
@@ -283,7 +283,7 @@ static Error max_pool(Context& context, const Pool& pool, const Tensor& self, co
     for (const ptrdiff_t o : {ptrdiff_t{0}, pool.out[d] - 1}) {
       ptrdiff_t begin, end, padded;
       pool.window(d, o, begin, end, padded);
-      TORCHETTE_CHECK(begin < end, InvalidArgument, "%s: a window lies outside of self", pool.name);
+      TORCHETTE_CHECK(begin < end, InvalidArgument, "%s: a window is outside of self", pool.name);
     }
   }
   return for_compute<true>(self.scalar_type(), pool.name, "self", [&](auto t) {
@@ -339,7 +339,7 @@ static Error adaptive_max_pool_out(Context& context, const Tensor& self, Span<co
   return max_pool(context, pool, self, out, indices);
 }
 
-/// The gradient of each output goes to the input that it came from.
+/// Adds the gradient of each output to the input element of its maximum.
 template <size_t kSpatial>
 static Error max_pool_backward_out(Context& context, const Tensor& grad, const Tensor& self,
                                    Span<const int64_t> kernel_size, Span<const int64_t> stride,
@@ -351,7 +351,7 @@ static Error max_pool_backward_out(Context& context, const Tensor& grad, const T
   TORCHETTE_TRY(prepare_output(self, pool, self.scalar_type(), grad, "grad_output"));
   TORCHETTE_TRY(prepare_output(self, pool, ScalarType::Long, indices, "indices"));
   TORCHETTE_CHECK(out.scalar_type() == self.scalar_type(), InvalidType,
-                  "%s: grad_input or out is of type %d, self of another", pool.name,
+                  "%s: grad_input or out is of type %d, which differs from self", pool.name,
                   static_cast<int>(out.scalar_type()));
   TORCHETTE_TRY(resize_result(out, self.sizes(), "grad_input or out"));
   return for_compute<false>(self.scalar_type(), pool.name, "self", [&](auto t) {
@@ -366,23 +366,24 @@ static Error max_pool_backward_out(Context& context, const Tensor& grad, const T
     for (ptrdiff_t i = 0; i < out.numel(); ++i) to.data<T>()[i] = 0;
     for (ptrdiff_t i = 0; i < total; ++i) {
       const int64_t place = places.data<int64_t>()[i];
-      TORCHETTE_CHECK(place >= 0 && place < in_plane, InvalidArgument, "%s: indices have %lld of %td places",
-                      pool.name, static_cast<long long>(place), in_plane);
+      TORCHETTE_CHECK(place >= 0 && place < in_plane, InvalidArgument,
+                      "%s: indices contain %lld, which is out of range for %td elements", pool.name,
+                      static_cast<long long>(place), in_plane);
       to.data<T>()[i / out_plane * in_plane + place] += from.data<T>()[i];
     }
     return to.finish();
   });
 }
 
-// --- Means
+// --- Average pooling
 
-/// Sum over the window. `in` is one channel.
+/// Sums the elements of a window. `in` is one channel.
 template <typename T>
 [[gnu::noinline]] static T window_sum(const Image<T>& in, const T* from, const Window& w) {
   T sum = 0;
   for (ptrdiff_t z = w.begin[0]; z < w.end[0]; ++z) {
     if constexpr (kScalarType<T> == ScalarType::Float) {
-      // Whole rows of a contiguous image are one run.
+      // Full rows of a contiguous image form a single run.
       const ptrdiff_t columns = w.end[2] - w.begin[2];
       const bool run = in.step[2] == 1 && columns == in.step[1];
       if (in.step[2] == 1 && (run || columns >= kLanes)) {
@@ -408,7 +409,7 @@ template <typename T>
   return sum;
 }
 
-/// What a window's sum is divided by.
+/// Divisor of the sum of a window.
 struct Divisor {
   int64_t given = 0;
   bool counts_padding = false;
@@ -417,7 +418,7 @@ struct Divisor {
   }
 };
 
-/// Channels innermost.
+/// Channels last.
 static void avg_pool_channels(const Pool& pool, const Divisor& divisor, const Image<float>& in,
                               const float* from, const Image<float>& out, float* to) {
   for_windows(pool, [&](const Window& w, ptrdiff_t z, ptrdiff_t y, ptrdiff_t x) {
@@ -438,8 +439,7 @@ static Error avg_pool(Context& context, const Pool& pool, const Divisor& divisor
                       const Tensor& out) {
   TORCHETTE_CHECK(
       is_floating(self.scalar_type()) || (self.scalar_type() == ScalarType::Long && !pool.adaptive),
-      InvalidType, "%s: self is of type %d, which has no means", pool.name,
-      static_cast<int>(self.scalar_type()));
+      InvalidType, "%s: self is of unsupported type %d", pool.name, static_cast<int>(self.scalar_type()));
   TORCHETTE_TRY(prepare_output(self, pool, self.scalar_type(), out));
   if (out.numel() == 0) return Error::Ok;
   return for_compute<true>(self.scalar_type(), pool.name, "self", [&](auto t) {
@@ -506,12 +506,12 @@ static Error adaptive_avg_pool_out(Context& context, const Tensor& self, Span<co
   return avg_pool(context, pool, {}, self, out);
 }
 
-/// Every element of a window gets its share of the gradient.
+/// Distributes the gradient of a window evenly to its elements.
 [[gnu::cold]] static Error avg_pool_backward(Context& context, const Pool& pool, const Divisor& divisor,
                                              const Tensor& grad, const Tensor& self, const Tensor& out) {
   TORCHETTE_TRY(prepare_output(self, pool, self.scalar_type(), grad, "grad_output"));
   TORCHETTE_CHECK(out.scalar_type() == self.scalar_type(), InvalidType,
-                  "%s: grad_input or out is of type %d, self of another", pool.name,
+                  "%s: grad_input or out is of type %d, which differs from self", pool.name,
                   static_cast<int>(out.scalar_type()));
   TORCHETTE_TRY(resize_result(out, self.sizes(), "grad_input or out"));
   return for_compute<false>(self.scalar_type(), pool.name, "self", [&](auto t) {
@@ -552,7 +552,8 @@ static Error adaptive_avg_pool_backward_out(Context& context, const Tensor& grad
   Pool pool{kSpatial == 2 ? "_adaptive_avg_pool2d_backward" : "_adaptive_avg_pool3d_backward", kSpatial};
   int64_t sizes[kSpatial];
   TORCHETTE_CHECK(static_cast<size_t>(grad.dim()) >= kSpatial, InvalidArgument,
-                  "%s: grad_output has %d dimensions", pool.name, static_cast<int>(grad.dim()));
+                  "%s: grad_output has %d dimensions, which is too few", pool.name,
+                  static_cast<int>(grad.dim()));
   for (size_t i = 0; i < kSpatial; ++i)
     sizes[i] = grad.sizes()[static_cast<size_t>(grad.dim()) - kSpatial + i];
   TORCHETTE_TRY(describe_adaptive(self, {sizes, kSpatial}, pool));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Random numbers: rand, randn, randint, randperm, native_dropout. There is one sequence per process; it
-// begins with the same number each time, so that what a program draws can be drawn again.
+// Random tensors: rand, randn, randint, randperm, native_dropout. A process has one sequence with a fixed
+// seed, so its random values are reproducible.
 #include <atomic>
 #include <cmath>
 
@@ -14,7 +14,7 @@ namespace {
 
 std::atomic<uint64_t> drawn{0};
 
-/// Numbers of 64 bits: a counter whose bits are mixed (the finalizer of Steele, Lea and Flood's SplitMix).
+/// 64-bit random integers: a counter with the finalizer of SplitMix (Steele, Lea and Flood).
 class Sequence {
  public:
   explicit Sequence(size_t count) : next_(drawn.fetch_add(count, std::memory_order_relaxed)) {}
@@ -24,7 +24,8 @@ class Sequence {
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
   }
-  /// Of [0, 1), with so many bits that none is rounded up to 1.
+  /// Returns a uniform value in [0, 1). `width` must not exceed the mantissa, so that no value is rounded up
+  /// to 1.
   double uniform(int width) { return std::ldexp(static_cast<double>(bits() >> (64 - width)), -width); }
 
  private:
@@ -39,8 +40,8 @@ Error resize(const char* name, const Tensor& out, Span<const int64_t> sizes) {
   SizesType narrow[kMaxDim];
   TORCHETTE_CHECK(sizes.size() <= kMaxDim, InvalidArgument, "%s: size has more than 16 dimensions", name);
   for (size_t d = 0; d < sizes.size(); ++d) {
-    TORCHETTE_CHECK(sizes[d] >= 0 && sizes[d] <= INT32_MAX, InvalidArgument, "%s: size has %lld", name,
-                    static_cast<long long>(sizes[d]));
+    TORCHETTE_CHECK(sizes[d] >= 0 && sizes[d] <= INT32_MAX, InvalidArgument, "%s: size %lld is out of range",
+                    name, static_cast<long long>(sizes[d]));
     narrow[d] = static_cast<SizesType>(sizes[d]);
   }
   return resize_result(out, {narrow, sizes.size()});
@@ -58,7 +59,7 @@ Error draw_uniform(Context& context, const Tensor& out) {
   });
 }
 
-/// Box and Muller's method: a pair of uniform numbers gives a pair of normal ones.
+/// Box-Muller transform: converts pairs of uniform values to pairs of normal values.
 Error draw_normal(Context& context, const Tensor& out) {
   return for_compute<false>(out.scalar_type(), "randn", "out", [&](auto t) {
     using T = decltype(t);
@@ -76,7 +77,7 @@ Error draw_normal(Context& context, const Tensor& out) {
 }
 
 Error draw_whole(Context& context, const Tensor& out, int64_t low, int64_t high) {
-  TORCHETTE_CHECK(low < high, InvalidArgument, "randint: low %lld and high %lld have no number between them",
+  TORCHETTE_CHECK(low < high, InvalidArgument, "randint: low %lld must be less than high %lld",
                   static_cast<long long>(low), static_cast<long long>(high));
   Dense to;
   TORCHETTE_TRY(to.open(context, out, ScalarType::Long));
@@ -126,10 +127,11 @@ Error randperm_out(Context& context, int64_t n, Tensor& out) {
 
 Error native_dropout_out(Context& context, const Tensor& x, double p, Optional<bool> train, Tensor& out,
                          Tensor& mask) {
-  TORCHETTE_CHECK(p >= 0 && p <= 1, InvalidArgument, "native_dropout: p is %g", p);
-  TORCHETTE_CHECK(mask.scalar_type() == ScalarType::Bool && out.scalar_type() == x.scalar_type(), InvalidType,
-                  "native_dropout: out0 is of type %d, out1 of type %d", static_cast<int>(out.scalar_type()),
-                  static_cast<int>(mask.scalar_type()));
+  TORCHETTE_CHECK(p >= 0 && p <= 1, InvalidArgument, "native_dropout: p is %g, expected 0 to 1", p);
+  TORCHETTE_CHECK(
+      mask.scalar_type() == ScalarType::Bool && out.scalar_type() == x.scalar_type(), InvalidType,
+      "native_dropout: out0 is of type %d and out1 of type %d, expected the type of input and bool",
+      static_cast<int>(out.scalar_type()), static_cast<int>(mask.scalar_type()));
   TORCHETTE_TRY(resize_result(out, x.sizes(), "out0"));
   TORCHETTE_TRY(resize_result(mask, x.sizes(), "out1"));
   return for_compute<false>(x.scalar_type(), "native_dropout", "input", [&](auto t) {

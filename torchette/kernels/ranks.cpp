@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that ask for ranks, distinct elements and counts: median, kthvalue, mode, unique, searchsorted,
-// histc, bincount, nonzero_static.
+// Operators on ranks, unique elements and counts: median, kthvalue, mode, unique, searchsorted, histc,
+// bincount, nonzero_static.
 #include <cmath>
 #include <cstring>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kNanKey = ~uint64_t{0};
 
-/// Elements of one line, `step` bytes apart.
+/// The elements of a line, `step` bytes apart.
 struct Line {
   const char* from;
   ptrdiff_t step;
@@ -26,8 +26,8 @@ struct Line {
   uint64_t key(size_t i) const { return key_at(from + static_cast<ptrdiff_t>(i) * step, type); }
 };
 
-/// The element of rank `k` (from 1, the smallest first; of equals the earlier); `heap` has room for k
-/// entries.
+/// Returns the index of the element with rank `k`: 1 is the smallest, and the earlier of equal elements ranks
+/// first. `heap` has room for k entries.
 int64_t place_of_rank(const Line& line, size_t k, Entry* heap) {
   size_t count = 0;
   for (size_t i = 0; i < line.count; ++i) {
@@ -42,12 +42,13 @@ int64_t place_of_rank(const Line& line, size_t k, Entry* heap) {
 
 enum class Rank : uint8_t { Given, Median, MedianOfNumbers, Mode };
 
-/// The place of the asked for element. A median of a line with NaN is NaN, unless only numbers count.
+/// Returns the index of the requested element. The median of a line with NaN is NaN, unless NaN is ignored.
 int64_t place_in(const Line& line, Rank rank, size_t k, Entry* heap) {
   if (rank == Rank::Given) return place_of_rank(line, k, heap);
   if (rank == Rank::Mode) {
     place_of_rank(line, line.count, heap);
-    // From the largest to the smallest: the smallest of the most frequent ones, and the last place of it.
+    // Pops from largest to smallest and selects the smallest of the most frequent elements, at its last
+    // index.
     int64_t best = -1, place = -1;
     uint64_t key = 0;
     size_t run = 0, longest = 0;
@@ -77,15 +78,16 @@ int64_t place_in(const Line& line, Rank rank, size_t k, Entry* heap) {
 
 Error check_types(const char* name, const Tensor& x, const Tensor& values) {
   TORCHETTE_CHECK(is_real(x.scalar_type()) && values.scalar_type() == x.scalar_type(), InvalidType,
-                  "%s: self is of type %d, the result of type %d", name, static_cast<int>(x.scalar_type()),
-                  static_cast<int>(values.scalar_type()));
+                  "%s: self is of type %d and the result of type %d, expected one real type", name,
+                  static_cast<int>(x.scalar_type()), static_cast<int>(values.scalar_type()));
   return Error::Ok;
 }
 
 Error ranked(Context& context, const char* name, const Tensor& x, Rank rank, int64_t k, int64_t dim,
              bool keeps, const Tensor& values, const Tensor& indices) {
   TORCHETTE_TRY(check_types(name, x, values));
-  TORCHETTE_CHECK(indices.scalar_type() == ScalarType::Long, InvalidType, "%s: indices are of type %d", name,
+  TORCHETTE_CHECK(indices.scalar_type() == ScalarType::Long, InvalidType,
+                  "%s: indices are of type %d, expected int64", name,
                   static_cast<int>(indices.scalar_type()));
   const auto dims = static_cast<size_t>(x.dim());
   TORCHETTE_TRY(wrap_dim(dim, dims));
@@ -102,7 +104,7 @@ Error ranked(Context& context, const char* name, const Tensor& x, Rank rank, int
                dims == 0 ? 1 : static_cast<size_t>(x.sizes()[along]), x.scalar_type()};
   TORCHETTE_CHECK(line.count > 0, InvalidArgument, "%s: self has no elements along dim", name);
   TORCHETTE_CHECK(rank != Rank::Given || (k >= 1 && k <= static_cast<int64_t>(line.count)), InvalidArgument,
-                  "%s: k: element %lld of %zu", name, static_cast<long long>(k), line.count);
+                  "%s: k %lld is out of range for %zu elements", name, static_cast<long long>(k), line.count);
   auto* heap = static_cast<Entry*>(context.allocate_temp(line.count * sizeof(Entry), alignof(Entry)));
   TORCHETTE_CHECK(heap != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %zu elements", name,
                   line.count);
@@ -125,7 +127,7 @@ Error ranked(Context& context, const char* name, const Tensor& x, Rank rank, int
   } while (walk.next());
   return Error::Ok;
 }
-/// Of all elements, in whatever order they lie.
+/// Median of all elements, in memory order.
 Error ranked_all(Context& context, const char* name, const Tensor& x, Rank rank, const Tensor& out) {
   TORCHETTE_TRY(check_types(name, x, out));
   TORCHETTE_TRY(resize_result(out, {}));
@@ -164,7 +166,7 @@ Error nanmedian_out(Context& context, const Tensor& x, Tensor& out) {
   return ranked_all(context, "nanmedian", x, Rank::MedianOfNumbers, out);
 }
 
-// --- Distinct elements
+// --- Unique elements
 
 /// `count` items of `width` elements each, in row-major order.
 struct Items {
@@ -172,7 +174,7 @@ struct Items {
   size_t count, width, element;
   ScalarType type;
 
-  /// -1, 0 or 1; NaN is equal to nothing, itself included, if `nan_differs`.
+  /// Returns -1, 0 or 1. If `nan_differs`, NaN differs from every value, including NaN.
   int compare(int64_t a, int64_t b, bool nan_differs) const {
     const size_t bytes = width * element;
     const char *x = data + static_cast<size_t>(a) * bytes, *y = data + static_cast<size_t>(b) * bytes;
@@ -183,7 +185,7 @@ struct Items {
     }
     return 0;
   }
-  /// Whether two items are one: NaN is equal to nothing.
+  /// Whether two items are equal. NaN is not equal to NaN.
   bool same(int64_t a, int64_t b) const { return compare(a, b, true) == 0; }
   bool before(int64_t a, int64_t b) const {
     const int order = compare(a, b, false);
@@ -191,7 +193,8 @@ struct Items {
   }
 };
 
-/// Heap sort of the items' numbers; `heap` has room for each where items are single elements.
+/// Heap sort of item indices. If the items are single elements, `heap` has room for all of them; otherwise
+/// null.
 void sort_items(const Items& items, int64_t* order, Entry* heap) {
   if (heap != nullptr) {
     for (size_t i = 0; i < items.count; ++i)
@@ -227,7 +230,7 @@ struct Slicing {
   ptrdiff_t step[kMaxDim];  // strides of a contiguous copy with the slices first
 };
 
-/// Describes the items of `x`, and copies them one after another to `copy`.
+/// Computes the layout of the items of `x` and copies them to `copy` in sequence.
 void copy_items(const Tensor& x, const Items& items, char* copy, Slicing& how) {
   const auto rank = static_cast<size_t>(x.dim());
   ptrdiff_t run = 1;
@@ -243,7 +246,7 @@ void copy_items(const Tensor& x, const Items& items, char* copy, Slicing& how) {
   move(nest, copy, x.const_data_ptr(), items.element);
 }
 
-/// Writes for each item, in `order`, the index of its group of equal neighbours. Returns the number of
+/// Writes for each item the index of its group, a run of equal items in `order`. Returns the number of
 /// groups.
 size_t find_groups(const Items& items, const int64_t* order, int64_t* group) {
   size_t groups = 0;
@@ -276,7 +279,7 @@ void write_groups(const Tensor& x, const Items& items, const Slicing& how, const
   }
 }
 
-/// Resizes the results. Those that are not wanted become empty.
+/// Resizes the results. Results that are not requested become empty.
 Error resize_distinct(const char* name, const Tensor& x, const Slicing& how, size_t count, size_t groups,
                       bool wants_inverse, bool wants_counts, const Tensor& out, const Tensor& inverse,
                       const Tensor& counts) {
@@ -297,15 +300,15 @@ Error resize_distinct(const char* name, const Tensor& x, const Slicing& how, siz
   return Error::Ok;
 }
 
-/// The distinct slices along `dim`, or the distinct elements if there is no `dim`; unless `sorted`, only
-/// neighbours are compared. With `dim`, all results are computed, as in eager; otherwise results that are not
-/// wanted are empty.
+/// Computes the unique slices along `dim`, or the unique elements without `dim`. Unless `sorted`, only
+/// adjacent items are compared. With `dim`, all results are computed, as in eager mode; otherwise results
+/// that are not requested are empty.
 Error distinct(Context& context, const char* name, const Tensor& x, const Optional<int64_t>& dim, bool sorted,
                bool wants_inverse, bool wants_counts, const Tensor& out, const Tensor& inverse,
                const Tensor& counts) {
   TORCHETTE_TRY(check_types(name, x, out));
   TORCHETTE_CHECK(inverse.scalar_type() == ScalarType::Long && counts.scalar_type() == ScalarType::Long,
-                  InvalidType, "%s: out1 and out2 are of types %d and %d", name,
+                  InvalidType, "%s: out1 and out2 are of types %d and %d, expected int64", name,
                   static_cast<int>(inverse.scalar_type()), static_cast<int>(counts.scalar_type()));
   const auto rank = static_cast<size_t>(x.dim());
   int64_t along = dim.value_or(0);
@@ -362,18 +365,20 @@ Error unique_consecutive_out(Context& context, const Tensor& x, bool wants_inver
                   counts);
 }
 
-// --- Places in sorted sequences
+// --- Positions in sorted sequences
 
-/// Where each of `values` would be put into the sorted `bounds`, before equal ones or behind them.
+/// Computes the insertion index of each of `values` in the sorted `bounds`, before or after equal elements.
 Error search(Context& context, const char* name, const Tensor& bounds, const Operand& values, bool behind,
              const Optional<Tensor>& sorter, const Tensor& out, const char* bounds_name) {
   TORCHETTE_CHECK(out.scalar_type() == ScalarType::Long || out.scalar_type() == ScalarType::Int, InvalidType,
-                  "%s: out is of type %d", name, static_cast<int>(out.scalar_type()));
+                  "%s: out is of type %d, expected int64 or int32", name,
+                  static_cast<int>(out.scalar_type()));
   const Operand both[] = {bounds, values};
   TORCHETTE_CHECK(
       is_real(bounds.scalar_type()) && (!values.is_tensor || is_real(values.tensor.scalar_type())),
-      InvalidType, "%s: %s or self is of type %d", name, bounds_name, static_cast<int>(bounds.scalar_type()));
-  TORCHETTE_CHECK(bounds.dim() >= 1, InvalidArgument, "%s: %s without dimensions", name, bounds_name);
+      InvalidType, "%s: %s of type %d or self is not real", name, bounds_name,
+      static_cast<int>(bounds.scalar_type()));
+  TORCHETTE_CHECK(bounds.dim() >= 1, InvalidArgument, "%s: %s has no dimensions", name, bounds_name);
   const auto rank = static_cast<size_t>(bounds.dim());
   const auto count = static_cast<size_t>(bounds.sizes()[rank - 1]);
   TORCHETTE_TRY(values.is_tensor ? resize_result(out, values.tensor.sizes()) : resize_result(out, {}));
@@ -384,7 +389,7 @@ Error search(Context& context, const char* name, const Tensor& bounds, const Ope
       !sorter.has_value() || (sorter->scalar_type() == ScalarType::Long && sorter->dim() == bounds.dim());
   for (size_t d = 0; sorter_fits && sorter.has_value() && d < rank; ++d)
     sorter_fits = sorter->sizes()[d] == bounds.sizes()[d];
-  TORCHETTE_CHECK(fits && sorter_fits, InvalidArgument, "%s: sizes of %s, self and sorter do not fit", name,
+  TORCHETTE_CHECK(fits && sorter_fits, InvalidArgument, "%s: %s, self and sorter differ in sizes", name,
                   bounds_name);
   if (out.numel() == 0) return Error::Ok;
   return for_compute<true>(promote_operands(both, 2), name, "self", [&](auto t) {
@@ -411,8 +416,8 @@ Error search(Context& context, const char* name, const Tensor& bounds, const Ope
         if (sorter.has_value()) {
           const int64_t given = order.data<int64_t>()[row + middle];
           TORCHETTE_CHECK(given >= 0 && given < static_cast<int64_t>(count), InvalidArgument,
-                          "%s: the sorter's %lld is beyond the size %zu", name, static_cast<long long>(given),
-                          count);
+                          "%s: sorter contains %lld, which is out of range for size %zu", name,
+                          static_cast<long long>(given), count);
           at = static_cast<size_t>(given);
         }
         const T bound = sequence.data<T>()[row + at];
@@ -435,7 +440,7 @@ bool is_text(Span<const char> s, const char* text) {
 Error search_side(bool right, const Optional<Span<const char>>& side, bool& behind) {
   behind = right || (side.has_value() && is_text(*side, "right"));
   TORCHETTE_CHECK(!side.has_value() || is_text(*side, "right") || (is_text(*side, "left") && !right),
-                  InvalidArgument, "searchsorted: side is neither left nor right, or is not what right says");
+                  InvalidArgument, "searchsorted: side must be left or right, and consistent with right");
   return Error::Ok;
 }
 Error searchsorted_tensor_out(Context& context, const Tensor& bounds, const Tensor& values, bool, bool right,
@@ -463,7 +468,7 @@ Error bucketize_scalar_out(Context& context, const Scalar& value, const Tensor& 
 
 Error histc_out(Context& context, const Tensor& x, int64_t bins, const Scalar& min, const Scalar& max,
                 Tensor& out) {
-  TORCHETTE_CHECK(bins > 0 && bins <= INT32_MAX, InvalidArgument, "histc: bins is %lld",
+  TORCHETTE_CHECK(bins > 0 && bins <= INT32_MAX, InvalidArgument, "histc: bins %lld is out of range",
                   static_cast<long long>(bins));
   TORCHETTE_TRY(check_types("histc", x, out));
   const auto size = static_cast<SizesType>(bins);
@@ -487,7 +492,7 @@ Error histc_out(Context& context, const Tensor& x, int64_t bins, const Scalar& m
       high += 1;
     }
     TORCHETTE_CHECK(low < high && std::isfinite(low) && std::isfinite(high), InvalidArgument,
-                    "histc: min %g and max %g are no range", static_cast<double>(low),
+                    "histc: min %g and max %g do not form a finite range", static_cast<double>(low),
                     static_cast<double>(high));
     for (int64_t i = 0; i < bins; ++i) to.data<T>()[i] = 0;
     for (ptrdiff_t i = 0; i < x.numel(); ++i) {
@@ -502,21 +507,21 @@ Error histc_out(Context& context, const Tensor& x, int64_t bins, const Scalar& m
 }
 
 Error bincount_out(Context& context, const Tensor& x, Optional<Tensor> weights, int64_t least, Tensor& out) {
-  TORCHETTE_CHECK(x.dim() == 1 && compute_type(x.scalar_type()) == kI64 && least >= 0 && least <= INT32_MAX &&
-                      is_real(x.scalar_type()) && is_real(out.scalar_type()),
-                  InvalidArgument, "bincount: self is of type %d and has %d dimensions, minlength is %lld",
-                  static_cast<int>(x.scalar_type()), static_cast<int>(x.dim()),
-                  static_cast<long long>(least));
+  TORCHETTE_CHECK(
+      x.dim() == 1 && compute_type(x.scalar_type()) == kI64 && least >= 0 && least <= INT32_MAX &&
+          is_real(x.scalar_type()) && is_real(out.scalar_type()),
+      InvalidArgument, "bincount: self of type %d with %d dimensions or minlength %lld is invalid",
+      static_cast<int>(x.scalar_type()), static_cast<int>(x.dim()), static_cast<long long>(least));
   TORCHETTE_CHECK(!weights.has_value() || (weights->dim() == 1 && weights->numel() == x.numel() &&
                                            is_real(weights->scalar_type())),
-                  InvalidArgument, "bincount: weights have not the size of self");
+                  InvalidArgument, "bincount: weights must have the size of self");
   Dense from, heavy, to;
   TORCHETTE_TRY(from.read(context, x, ScalarType::Long));
   const int64_t* value = from.data<int64_t>();
   int64_t bins = least;
   for (ptrdiff_t i = 0; i < x.numel(); ++i) {
     TORCHETTE_CHECK(value[i] >= 0 && value[i] < INT32_MAX, InvalidArgument,
-                    "bincount: self has an element of %lld", static_cast<long long>(value[i]));
+                    "bincount: self contains %lld, which is out of range", static_cast<long long>(value[i]));
     if (value[i] >= bins) bins = value[i] + 1;
   }
   const auto size = static_cast<SizesType>(bins);
@@ -529,11 +534,11 @@ Error bincount_out(Context& context, const Tensor& x, Optional<Tensor> weights, 
   return to.finish();
 }
 
-/// The first `size` places of nonzero elements, padded.
+/// Writes the coordinates of the first `size` nonzero elements, padded with `fill_value`.
 Error nonzero_static_out(Context&, const Tensor& x, int64_t size, int64_t fill_value, Tensor& out) {
   TORCHETTE_CHECK(out.scalar_type() == ScalarType::Long && size >= 0 && size <= INT32_MAX, InvalidArgument,
-                  "nonzero_static: size is %lld, out of type %d", static_cast<long long>(size),
-                  static_cast<int>(out.scalar_type()));
+                  "nonzero_static: size %lld is out of range or out is of type %d, expected int64",
+                  static_cast<long long>(size), static_cast<int>(out.scalar_type()));
   const SizesType sizes[] = {static_cast<SizesType>(size), static_cast<SizesType>(x.dim())};
   TORCHETTE_TRY(resize_result(out, sizes));
   if (out.numel() == 0) return Error::Ok;

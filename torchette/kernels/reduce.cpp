@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The family of reductions: reduce.def says how two numbers become one; here is how a tensor is walked,
-// either along runs of reduced elements or along runs of kept ones, and summed in blocks so that errors do
-// not pile up.
+// Reductions. reduce.def defines how two values are folded. This file iterates over tensors, either along
+// runs of reduced elements or along runs of kept elements, and accumulates in blocks, which limits rounding
+// errors.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -16,13 +16,13 @@ namespace TORCHETTE_ISA {
 
 // --- Folding
 
-/// Folds `n` numbers into *acc, which is a double for float and double and an int64_t for int64_t.
+/// Folds `n` values into *acc, which is a double for float and double, and an int64_t for int64_t.
 using FoldRun = void (*)(void* acc, const void* x, size_t n);
-/// acc[i] = fold(acc[i], x[i]); both of the compute type.
+/// acc[i] = fold(acc[i], x[i]), both of the compute type.
 using FoldRows = void (*)(void* acc, const void* x, size_t n);
-/// The wide accumulators fold the narrow ones, which start again.
+/// Folds the narrow accumulators into the wide ones and resets the narrow ones.
 using Flush = void (*)(void* wide, void* narrow, size_t n);
-/// Both start.
+/// Initializes both.
 using Start = void (*)(void* wide, void* narrow, size_t n);
 
 struct Fold {
@@ -47,7 +47,7 @@ static TORCHETTE_INLINE T one() {
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, float>, double, T>;
 
-/// Numbers that are folded in the compute type before they go to a wide accumulator.
+/// Number of values that are folded in the compute type before they are added to a wide accumulator.
 constexpr size_t kBlock = 1024;
 constexpr size_t kBlockRows = 64;
 
@@ -55,7 +55,7 @@ template <typename Op, typename T>
 static void fold_run(void* acc, const void* data, size_t n) {
   const T* x = static_cast<const T*>(data);
   Wide<T> total = *static_cast<Wide<T>*>(acc);
-  // independent chains, which the compiler makes vectors of
+  // Independent accumulators, which the compiler vectorizes.
   constexpr size_t kWays = std::is_same_v<T, float> ? 32 : 4;
   while (n >= kWays) {
     const size_t m = n < kBlock ? n / kWays * kWays : kBlock;
@@ -145,7 +145,7 @@ static constexpr Fold fold_of() {
 
 // --- Walking
 
-/// Up to kMaxDim loops from the largest stride to the smallest, neighbours merged.
+/// Up to kMaxDim loops, sorted from the largest to the smallest stride, with adjacent loops merged.
 struct Nest {
   size_t dim = 0;
   size_t size[kMaxDim];
@@ -185,7 +185,7 @@ struct Nest {
   }
 };
 
-/// Steps through all loops of `nest` but the innermost.
+/// Iterates over all loops of `nest` except the innermost.
 struct Rows {
   explicit Rows(const Nest& n) : nest(n) {
     for (size_t d = 0; d + 1 < n.dim; ++d) at[d] = 0;
@@ -207,14 +207,14 @@ struct Rows {
   ptrdiff_t to = 0;
 };
 
-/// The loops over kept and over reduced elements; `count` of the latter per result.
+/// The loops over kept and over reduced elements. `count` is the number of reduced elements per result.
 struct Plan {
   Nest kept;
   Nest reduced;
   int64_t count = 1;
 };
 
-/// Resizes `out`; `dims` empty means all of them.
+/// Computes the loops and resizes `out`. An empty `dims` selects all dimensions.
 static Error plan_reduction(const Tensor& x, uint32_t dims, bool keeps, const Tensor& out, Plan& plan,
                             const char* name = "out") {
   const auto rank = static_cast<size_t>(x.dim());
@@ -240,7 +240,7 @@ static Error plan_reduction(const Tensor& x, uint32_t dims, bool keeps, const Te
   plan.reduced.merge();
   return Error::Ok;
 }
-/// The set of all dimensions of `x`, or of those in the list where it is given and not empty.
+/// Converts a list of dimensions to a bit set. An absent or empty list selects all dimensions of `x`.
 static Error named_dims(const Tensor& x, const Optional<Span<const int64_t>>& dims, uint32_t& set) {
   const auto rank = static_cast<size_t>(x.dim());
   if (!dims.has_value() || dims->empty()) {
@@ -251,12 +251,12 @@ static Error named_dims(const Tensor& x, const Optional<Span<const int64_t>>& di
 }
 static Error check_types(const Tensor& x, const Tensor& out) {
   TORCHETTE_CHECK(is_real(x.scalar_type()) && is_real(out.scalar_type()), InvalidType,
-                  "self is of type %d, out of type %d, which reductions do not take",
+                  "self is of type %d and out of type %d, expected real types",
                   static_cast<int>(x.scalar_type()), static_cast<int>(out.scalar_type()));
   return Error::Ok;
 }
 
-/// Folds the reduced elements of every result, in compute type `compute`; a floating result is multiplied by
+/// Reduces the elements of every result in compute type `compute`. A floating-point result is multiplied by
 /// `scale`.
 static void reduce(const Plan& plan, const Fold& fold, Compute compute, double scale, const Tensor& x,
                    const Tensor& out) {
@@ -281,7 +281,7 @@ static void reduce(const Plan& plan, const Fold& fold, Compute compute, double s
   const ptrdiff_t to_step = plan.kept.to[kept_last];
   Rows kept(plan.kept);
   if (step != 1 && kept_step == 1 && kept_run > 1 && plan.count > 0) {
-    // Neighbours are kept: fold whole rows, some hundred results at a time.
+    // Adjacent elements are kept: folds entire rows, kChunk results at a time.
     do {
       for (size_t j = 0, n; j < kept_run; j += n) {
         n = kept_run - j < kChunk ? kept_run - j : kChunk;
@@ -330,11 +330,11 @@ static void reduce(const Plan& plan, const Fold& fold, Compute compute, double s
   } while (kept.next());
 }
 
-// --- Sums and their like
+// --- Sum, mean and product
 
 using Dims = Optional<Span<const int64_t>>;
 
-/// Elements are cast to the result's type first, as torch does.
+/// Casts elements to the type of the result first, as torch does.
 static Error sum_dims(const Tensor& x, const Dims& dims, bool keeps, const Fold& fold, bool divides,
                       const Tensor& out) {
   TORCHETTE_TRY(check_types(x, out));
@@ -343,7 +343,8 @@ static Error sum_dims(const Tensor& x, const Dims& dims, bool keeps, const Fold&
   Plan plan;
   TORCHETTE_TRY(plan_reduction(x, set, keeps, out, plan));
   TORCHETTE_CHECK(!divides || is_floating(out.scalar_type()), InvalidType,
-                  "out is of type %d, which has no mean", static_cast<int>(out.scalar_type()));
+                  "out is of type %d, expected a floating type for a mean",
+                  static_cast<int>(out.scalar_type()));
   const double scale = divides ? 1.0 / static_cast<double>(plan.count) : 1.0;
   reduce(plan, fold, compute_type(out.scalar_type()), scale, x, out);
   return Error::Ok;
@@ -365,7 +366,7 @@ static Error prod_dim_out(Context&, const Tensor& x, int64_t dim, bool keeps, Op
   return sum_dims(x, Dims(Span<const int64_t>(&dim, 1)), keeps, prod_fold, false, out);
 }
 
-// --- Extremes
+// --- Maximum and minimum
 
 static Error extreme_dims(const Tensor& x, const Dims& dims, bool keeps, const Fold& fold,
                           const Tensor& out) {
@@ -376,7 +377,7 @@ static Error extreme_dims(const Tensor& x, const Dims& dims, bool keeps, const F
   Plan plan;
   TORCHETTE_TRY(plan_reduction(x, set, keeps, out, plan));
   TORCHETTE_CHECK(plan.count > 0 || out.numel() == 0, InvalidArgument,
-                  "self has no elements, and so no largest or smallest one");
+                  "self is empty, so it has no largest or smallest element");
   reduce(plan, fold, compute_type(x.scalar_type()), 1, x, out);
   return Error::Ok;
 }
@@ -393,8 +394,8 @@ static Error min_all_out(Context&, const Tensor& x, Tensor& out) {
   return extreme_dims(x, {}, false, smallest_fold, out);
 }
 
-/// Of `n` numbers, the place of the first one that none exceeds (`sign` 1) or undercuts (-1), the first NaN
-/// before all; goes on from `best` at `place`, where place is not negative.
+/// Finds the first maximum (`sign` 1) or minimum (-1) of `n` values; the first NaN takes precedence.
+/// Continues from value `best` at index `place` if place is not negative.
 template <typename T>
 static void scan(const void* data, size_t n, int sign, int64_t first, T& best, int64_t& place) {
   const T* x = static_cast<const T*>(data);
@@ -406,14 +407,16 @@ static void scan(const void* data, size_t n, int sign, int64_t first, T& best, i
     }
   }
 }
-/// `given_values` may be absent. Both outputs are of the same sizes. `dims` is a single dimension or all.
+/// `given_values` may be null. Both outputs have the same sizes. `dims` is a single dimension or all
+/// dimensions.
 static Error find_extremes(Context& context, const Tensor& input, uint32_t dims, bool keeps, int sign,
                            const Tensor* given_values, const Tensor& given_places) {
   const char* const value_name = sign > 0 ? "max" : "min";
   const char* const place_name = given_values == nullptr ? "out" : sign > 0 ? "max_values" : "min_indices";
   TORCHETTE_TRY(check_types(input, given_places));
-  TORCHETTE_CHECK(given_places.scalar_type() == ScalarType::Long, InvalidType, "%s is of type %d, not int64",
-                  place_name, static_cast<int>(given_places.scalar_type()));
+  TORCHETTE_CHECK(given_places.scalar_type() == ScalarType::Long, InvalidType,
+                  "%s is of type %d, expected int64", place_name,
+                  static_cast<int>(given_places.scalar_type()));
   Dense source, place_array, value_array;
   {
     Plan sizes;
@@ -433,7 +436,7 @@ static Error find_extremes(Context& context, const Tensor& input, uint32_t dims,
   Plan plan;
   TORCHETTE_TRY(plan_reduction(x, dims, keeps, places, plan));
   if (places.numel() == 0) return Error::Ok;
-  TORCHETTE_CHECK(plan.count > 0, InvalidArgument, "self has no elements, and so no largest or smallest one");
+  TORCHETTE_CHECK(plan.count > 0, InvalidArgument, "self is empty, so it has no largest or smallest element");
   const Compute compute = compute_type(x.scalar_type());
   const Convert load = load_as(x.scalar_type(), compute);
   const auto element = x.element_size();
@@ -501,7 +504,7 @@ static Error logic_dims(const Tensor& x, uint32_t dims, bool keeps, const Fold& 
   TORCHETTE_TRY(plan_reduction(x, dims, keeps, out, plan));
   if (x.scalar_type() == ScalarType::Bool && out.scalar_type() == ScalarType::Bool && plan.reduced.dim == 1 &&
       plan.reduced.from[0] == 1 && plan.count > 0 && out.numel() > 0) {
-    // rows of bytes: look for the one byte that decides
+    // Rows of bytes: searches for the byte that decides the result.
     const bool decisive = &fold == &any_fold;
     const size_t last = plan.kept.dim - 1;
     Rows kept(plan.kept);
@@ -538,19 +541,20 @@ TORCHETTE_LOGIC(all)
 
 // --- Variance
 
-/// Two passes in double precision. `mean` and `root` may be absent or false.
+/// Computes the variance, or its square root if `root`, in two passes in double precision. `mean` may be
+/// null.
 static Error variance(const Tensor& x, const Dims& dims, double correction, bool keeps, bool root,
                       const Tensor& out, const Tensor* mean) {
   TORCHETTE_TRY(check_types(x, out));
   TORCHETTE_CHECK(is_floating(x.scalar_type()) && is_floating(out.scalar_type()), InvalidType,
-                  "self and out are not floating point");
+                  "self and out must be floating-point tensors");
   uint32_t set;
   TORCHETTE_TRY(named_dims(x, dims, set));
   Plan plan;
   TORCHETTE_TRY(plan_reduction(x, set, keeps, out, plan, mean != nullptr ? "out0" : "out"));
   if (mean != nullptr) {
-    TORCHETTE_CHECK(is_floating(mean->scalar_type()), InvalidType, "out1 is of type %d",
-                    static_cast<int>(mean->scalar_type()));
+    TORCHETTE_CHECK(is_floating(mean->scalar_type()), InvalidType,
+                    "out1 is of type %d, expected a floating type", static_cast<int>(mean->scalar_type()));
     TORCHETTE_TRY(resize_result(*mean, out.sizes(), "out1"));
     TORCHETTE_CHECK(same_dim_order(*mean, out), NotSupported, "out0 and out1 have different dim orders");
   }
@@ -618,15 +622,15 @@ static Error var_mean_correction_out(Context&, const Tensor& x, Dims dims, Optio
 
 // --- Hashes
 
-/// The exclusive or of the bits of all elements, taken as float64 or int64.
+/// Exclusive or of the bits of all elements, converted to float64 or int64.
 static Error hash_tensor_out(Context&, const Tensor& x, Span<const int64_t> dims, bool keeps, int64_t mode,
                              Tensor& out) {
-  TORCHETTE_CHECK(mode == 0, InvalidArgument, "mode is %lld", static_cast<long long>(mode));
-  TORCHETTE_CHECK(out.scalar_type() == ScalarType::UInt64, InvalidType, "out is of type %d",
+  TORCHETTE_CHECK(mode == 0, InvalidArgument, "mode is %lld, expected 0", static_cast<long long>(mode));
+  TORCHETTE_CHECK(out.scalar_type() == ScalarType::UInt64, InvalidType, "out is of type %d, expected uint64",
                   static_cast<int>(out.scalar_type()));
   const ScalarType type = x.scalar_type();
   TORCHETTE_CHECK(is_floating(type) || type == ScalarType::Bool || type <= ScalarType::Long, InvalidType,
-                  "self is of type %d", static_cast<int>(type));
+                  "self is of unsupported type %d", static_cast<int>(type));
   uint32_t set;
   TORCHETTE_TRY(named_dims(x, dims, set));
   Plan plan;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Images of another size (upsample_*) and read at given places (grid_sampler_*). An image is resized one
-// dimension after another; each element of the result is a weighted sum of a few elements, which a table
-// names.
+// Image resizing (upsample_*) and sampling at given positions (grid_sampler_*). Resizing processes one
+// dimension at a time. Each element of the result is a weighted sum of a few input elements, which a table
+// selects.
 #include "torchette/kernels/resample.h"
 
 #include <cmath>
@@ -15,8 +15,8 @@ namespace TORCHETTE_ISA {
 
 namespace {
 
-/// to[a, o, b] = sum over k of weight[o, k] from[a, index[o, k], b], for `in` and `out` elements along the
-/// middle.
+/// to[a, o, b] = sum over k of weight[o, k] from[a, index[o, k], b]. The middle dimension has `in` and `out`
+/// elements.
 template <typename T>
 void resize_middle(const Taps<T>& taps, size_t outer, ptrdiff_t in, ptrdiff_t out, size_t inner,
                    const T* from, T* to) {
@@ -48,8 +48,8 @@ void resize_middle(const Taps<T>& taps, size_t outer, ptrdiff_t in, ptrdiff_t ou
     }
 }
 
-/// The weights of bytes: whole numbers of units of 2^-shift, as large as 15 bits take, which is how eager and
-/// Pillow have them. Elements that an image's edge stands for more than once are one tap.
+/// Fixed-point weights for 8-bit images: integers in units of 2^-shift with up to 15 bits, as in eager mode
+/// and Pillow. Taps that the image edge maps to the same element are merged.
 struct ByteTaps {
   size_t taps;
   const int32_t* index;
@@ -75,7 +75,7 @@ struct ByteTaps {
     while (shift < 22 && largest * (2 << shift) + 0.5 < 1 << 15) ++shift;
     for (size_t i = 0; i < count; ++i) {
       const double units = exact.weight[i] * (1 << shift);
-      // A scale that is not one of the sizes may lead to no weights at all.
+      // A scale that does not match the sizes may yield no valid weights.
       weight[i] =
           std::fabs(units) < INT16_MAX + 0.5 ? static_cast<int16_t>(units + std::copysign(0.5, units)) : 0;
     }
@@ -83,7 +83,7 @@ struct ByteTaps {
   }
 };
 
-/// As above, each sum rounded and clamped to a byte.
+/// As above, with each sum rounded and clamped to a byte.
 void resize_middle(const ByteTaps& taps, size_t outer, size_t in, size_t out, size_t inner,
                    const uint8_t* from, uint8_t* to) {
   constexpr size_t kBlock = 64;
@@ -92,7 +92,7 @@ void resize_middle(const ByteTaps& taps, size_t outer, size_t in, size_t out, si
     for (size_t o = 0; o < out; ++o, to += inner)
       for (size_t start = 0; start < inner; start += kBlock) {
         const size_t n = inner - start < kBlock ? inner - start : kBlock;
-        uint32_t sums[kBlock];  // wraps where the weights are those of an absurd scale
+        uint32_t sums[kBlock];  // wraps around for weights of an absurd scale
         for (size_t b = 0; b < n; ++b) sums[b] = half;
         for (size_t k = 0; k < taps.taps; ++k) {
           const auto weight = static_cast<uint32_t>(taps.weight[o * taps.taps + k]);
@@ -109,8 +109,8 @@ void resize_middle(const ByteTaps& taps, size_t outer, size_t in, size_t out, si
 using Sizes = Span<const int64_t>;
 using Scales = Span<const double>;
 
-/// Resizes the rows and then the columns of images of bytes. A dimension that keeps its size stays as it is,
-/// whatever the scale.
+/// Resizes the rows and then the columns of 8-bit images. A dimension with equal sizes is skipped, regardless
+/// of its scale.
 Error upsample_bytes(Context& context, const char* name, Filter filter, bool align_corners, const Tensor& x,
                      const double* scales, const Tensor& out) {
   const auto last_is_channel = [](const Tensor& image) { return image.dim_order()[3] == 1; };
@@ -157,20 +157,20 @@ Error upsample_bytes(Context& context, const char* name, Filter filter, bool ali
   return innermost ? Error::Ok : to.finish();
 }
 
-/// Resizes the last `spatial` dimensions of `x` to `sizes`; a scale of 0 means that the sizes say it.
+/// Resizes the last `spatial` dimensions of `x` to `sizes`. A scale of 0 is computed from the sizes.
 Error upsample(Context& context, const char* name, Filter filter, bool align_corners, const Tensor& x,
                Sizes wanted, const double* scales, const Tensor& out) {
   const size_t spatial = wanted.size();
   TORCHETTE_CHECK(static_cast<size_t>(x.dim()) == spatial + 2, InvalidArgument,
-                  "%s: self has %d dimensions, output_size %zu entries", name, static_cast<int>(x.dim()),
+                  "%s: self has %d dimensions, output_size has %zu elements", name, static_cast<int>(x.dim()),
                   spatial);
   TORCHETTE_CHECK(x.scalar_type() == out.scalar_type(), InvalidType,
-                  "%s: self or input is of type %d, out of type %d", name, static_cast<int>(x.scalar_type()),
-                  static_cast<int>(out.scalar_type()));
+                  "%s: self or input is of type %d, out is of type %d", name,
+                  static_cast<int>(x.scalar_type()), static_cast<int>(out.scalar_type()));
   SizesType sizes[5] = {x.sizes()[0], x.sizes()[1]};
   for (size_t d = 0; d < spatial; ++d) {
     TORCHETTE_CHECK(wanted[d] > 0 && wanted[d] <= INT32_MAX && x.sizes()[2 + d] > 0, InvalidArgument,
-                    "%s: output_size: from a size of %d to %lld", name, x.sizes()[2 + d],
+                    "%s: output_size: cannot resize from size %d to %lld", name, x.sizes()[2 + d],
                     static_cast<long long>(wanted[d]));
     sizes[2 + d] = static_cast<SizesType>(wanted[d]);
   }
@@ -178,13 +178,12 @@ Error upsample(Context& context, const char* name, Filter filter, bool align_cor
   if (out.numel() == 0) return Error::Ok;
   const bool whole = !is_floating(x.scalar_type());
   TORCHETTE_CHECK(!whole || x.scalar_type() == ScalarType::Byte, InvalidType,
-                  "%s: self or input is of type %d, which no image has", name,
-                  static_cast<int>(x.scalar_type()));
+                  "%s: self or input is of unsupported type %d", name, static_cast<int>(x.scalar_type()));
   if (whole && spatial == 2 && filter != Filter::Nearest && filter != Filter::NearestExact)
     return upsample_bytes(context, name, filter, align_corners, x, scales, out);
   const auto body = [&](auto t) {
     using T = decltype(t);
-    // Channels that lie innermost stay there: each is then part of what lies behind the resized dimension.
+    // Channels-last images keep their layout: the channels are part of the dimensions after the resized one.
     const auto last_is_channel = [&](const Tensor& image) {
       return image.scalar_type() == kScalarType<T> && image.dim_order()[spatial + 1] == 1 && sizes[1] > 1;
     };
@@ -203,7 +202,8 @@ Error upsample(Context& context, const char* name, Filter filter, bool align_cor
     const size_t channels = size;
     for (size_t d = 0; d < spatial; ++d) size *= static_cast<size_t>(x.sizes()[2 + d]);
     const size_t in_image = size;
-    // The last dimension first; what the steps but the last give lies in one of two buffers.
+    // Starts with the last dimension. The results of all steps except the last are stored in one of two
+    // buffers.
     for (size_t d = spatial; d-- > 0;) {
       TORCHETTE_TRY(taps[d].make(context, filter, align_corners, x.sizes()[2 + d], sizes[2 + d], scales[d]));
       size = size / static_cast<size_t>(x.sizes()[2 + d]) * static_cast<size_t>(sizes[2 + d]);
@@ -238,15 +238,15 @@ Error upsample(Context& context, const char* name, Filter filter, bool align_cor
   return x.scalar_type() == ScalarType::Double ? body(double()) : body(float());
 }
 
-/// The sizes that a list of scales asks for, where there is no list of sizes.
+/// Returns the given output sizes, or computes them from the scales.
 Error sizes_of(const Tensor& x, const Optional<Sizes>& sizes, const Optional<Scales>& scales, size_t spatial,
                int64_t* wanted, double* given) {
   TORCHETTE_CHECK(static_cast<size_t>(x.dim()) == spatial + 2, InvalidArgument,
-                  "upsample: self or input has %d dimensions, not %zu", static_cast<int>(x.dim()),
+                  "upsample: self or input has %d dimensions, expected %zu", static_cast<int>(x.dim()),
                   spatial + 2);
   TORCHETTE_CHECK(sizes.has_value() != scales.has_value() &&
                       (sizes.has_value() ? sizes->size() : scales->size()) == spatial,
-                  InvalidArgument, "upsample: either output_size or scale_factors has to have %zu entries",
+                  InvalidArgument, "upsample: either output_size or scale_factors must have %zu elements",
                   spatial);
   for (size_t d = 0; d < spatial; ++d) {
     given[d] = scales.has_value() ? (*scales)[d] : 0;
@@ -255,8 +255,8 @@ Error sizes_of(const Tensor& x, const Optional<Sizes>& sizes, const Optional<Sca
   return Error::Ok;
 }
 Error check_count(Sizes sizes, size_t spatial) {
-  TORCHETTE_CHECK(sizes.size() == spatial, InvalidArgument, "upsample: output_size has %zu entries, not %zu",
-                  sizes.size(), spatial);
+  TORCHETTE_CHECK(sizes.size() == spatial, InvalidArgument,
+                  "upsample: output_size has %zu elements, expected %zu", sizes.size(), spatial);
   return Error::Ok;
 }
 
@@ -314,11 +314,11 @@ Error upsample_bilinear2d_vec_out(Context& context, const Tensor& x, Optional<Si
   return upsample(context, "upsample_bilinear2d", Filter::Linear, align, x, {wanted, 2}, given, out);
 }
 
-// --- Reading at given positions
+// --- Sampling at given positions
 
 enum class Beyond : uint8_t { Zeros, Border, Reflection };
 
-/// Moves a position into a dimension of `size` elements, unless the padding is zeros.
+/// Maps a position into a dimension of `size` elements, unless the padding is zeros.
 template <typename T>
 T moved_inside(T x, ptrdiff_t size, Beyond beyond, bool align_corners) {
   if (beyond == Beyond::Zeros) return x;
@@ -333,7 +333,7 @@ T moved_inside(T x, ptrdiff_t size, Beyond beyond, bool align_corners) {
   return x > 0 ? (x < last ? x : last) : T(0);
 }
 
-/// The elements of the input that an element of the result is computed from, and their weights.
+/// The input elements and their weights for one element of the result.
 template <typename T>
 struct GridTaps {
   ptrdiff_t offset[16] = {0};
@@ -341,18 +341,18 @@ struct GridTaps {
   size_t count = 1;
 };
 
-/// How a grid is read: aten's interpolation_mode, padding_mode and align_corners.
+/// Sampling mode: aten's interpolation_mode, padding_mode and align_corners.
 struct GridMode {
   int64_t mode;
   Beyond beyond;
   bool align_corners;
-  size_t taps() const { return mode == 0 ? 2 : mode == 1 ? 1 : 4; }  // along each dimension
+  size_t taps() const { return mode == 0 ? 2 : mode == 1 ? 1 : 4; }  // per dimension
 };
 
 template <size_t kSpatial, typename T>
 TORCHETTE_INLINE void find_taps(const Tensor& x, GridMode how, const T* place, GridTaps<T>& found) {
   const size_t taps = how.taps();
-  size_t known = 1;  // taps of the dimensions before
+  size_t known = 1;  // number of taps of the previous dimensions
   for (size_t d = 0; d < kSpatial; ++d) {
     const ptrdiff_t size = x.sizes()[2 + d];
     const T given = place[kSpatial - 1 - d];  // the last dimension comes first in the grid
@@ -392,14 +392,14 @@ Error grid_sampler_out(Context& context, const Tensor& x, const Tensor& grid, in
   constexpr size_t kRank = kSpatial + 2;
   TORCHETTE_CHECK(x.dim() == kRank && grid.dim() == kRank && x.sizes()[0] == grid.sizes()[0] &&
                       grid.sizes()[kRank - 1] == kSpatial,
-                  InvalidArgument, "%s: input has %d dimensions, grid %d", kName, static_cast<int>(x.dim()),
-                  static_cast<int>(grid.dim()));
+                  InvalidArgument, "%s: input with %d dimensions does not fit grid with %d dimensions", kName,
+                  static_cast<int>(x.dim()), static_cast<int>(grid.dim()));
   TORCHETTE_CHECK(x.scalar_type() == grid.scalar_type() && x.scalar_type() == out.scalar_type(), InvalidType,
-                  "%s: input, grid and out are of types %d, %d and %d", kName,
+                  "%s: input, grid and out are of types %d, %d and %d, expected one type", kName,
                   static_cast<int>(x.scalar_type()), static_cast<int>(grid.scalar_type()),
                   static_cast<int>(out.scalar_type()));
   TORCHETTE_CHECK(mode >= 0 && mode <= (kSpatial == 2 ? 2 : 1) && padding >= 0 && padding <= 2,
-                  InvalidArgument, "%s: interpolation_mode is %lld, padding_mode %lld", kName,
+                  InvalidArgument, "%s: interpolation_mode %lld or padding_mode %lld is out of range", kName,
                   static_cast<long long>(mode), static_cast<long long>(padding));
   SizesType sizes[kRank] = {x.sizes()[0], x.sizes()[1]};
   size_t in_plane = 1, out_plane = 1;

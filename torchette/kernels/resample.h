@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which elements of an image a resized one is made of, dimension by dimension.
+// Resampling tables: the input elements and weights of each output element, per dimension.
 #pragma once
 
 #include <cmath>
@@ -11,15 +11,15 @@ namespace TORCHETTE_ISA {
 
 enum class Filter : uint8_t { Nearest, NearestExact, Linear, Cubic, LinearAntialiased, CubicAntialiased };
 
-/// Keys' cubic convolution at distance `x`.
+/// Keys's cubic convolution kernel at distance `x`.
 template <typename T>
 inline T cubic(T x, T a) {
   x = std::fabs(x);
   if (x >= 2) return 0;
-  return x >= 1 ? (((x - 5) * x + 8) * x - 4) * a : ((a + 2) * x - (a + 3)) * x * x + 1;  // NaN stays
+  return x >= 1 ? (((x - 5) * x + 8) * x - 4) * a : ((a + 2) * x - (a + 3)) * x * x + 1;  // NaN propagates
 }
 
-/// Of each of `out` elements along a dimension the `taps` elements that it is made of, and their weights.
+/// For each of `out` elements along a dimension: the indices of its `taps` input elements and their weights.
 template <typename T>
 struct Taps {
   size_t taps;
@@ -27,18 +27,19 @@ struct Taps {
   T* weight;
 
   Error make(Context& context, Filter filter, bool align_corners, ptrdiff_t in, ptrdiff_t out, double scale) {
-    // Steps of the source per element of the result.
+    // Distance between the source positions of adjacent output elements.
     const bool nearest = filter == Filter::Nearest || filter == Filter::NearestExact;
     const float narrow_step =
         scale > 0 ? static_cast<float>(1.0 / scale) : static_cast<float>(in) / static_cast<float>(out);
     T step = scale > 0 ? static_cast<T>(1.0 / scale) : static_cast<T>(in) / static_cast<T>(out);
     if (align_corners && !nearest) step = out > 1 ? static_cast<T>(in - 1) / static_cast<T>(out - 1) : T(0);
-    TORCHETTE_CHECK(narrow_step < 0x1p31f, InvalidArgument, "output_size: an image is resized by %g", scale);
+    TORCHETTE_CHECK(narrow_step < 0x1p31f, InvalidArgument, "output_size: cannot resize an image by scale %g",
+                    scale);
     const bool spreads = filter == Filter::LinearAntialiased || filter == Filter::CubicAntialiased;
     const T half = filter == Filter::CubicAntialiased ? T(2) : T(1);
     const T support = step >= 1 ? half * step : half;
     TORCHETTE_CHECK(!spreads || support < static_cast<T>(1 << 20), InvalidArgument,
-                    "output_size: an image is made smaller by more than can be");
+                    "output_size: an antialiased image cannot be reduced by this factor");
     taps = nearest                    ? 1
            : filter == Filter::Linear ? 2
            : filter == Filter::Cubic  ? 4
@@ -48,7 +49,7 @@ struct Taps {
     weight = static_cast<T*>(context.allocate_temp(count * sizeof(T)));
     TORCHETTE_CHECK(index != nullptr && weight != nullptr, MemoryAllocationFailed,
                     "no scratch memory to resize an image");
-    // What a scale that is no number leads to is the first element.
+    // A NaN position selects element 0.
     const auto inside = [in](double i) {
       const auto last = static_cast<double>(in - 1);
       return static_cast<int32_t>(i > 0 ? (i < last ? i : last) : 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What every element and those before it come to along a dimension: cumsum, cumprod, logcumsumexp, cummax,
-// cummin. Sums are kept in double precision.
+// Cumulative operators along a dimension: cumsum, cumprod, logcumsumexp, cummax, cummin. Sums accumulate in
+// double precision.
 #include <cmath>
 #include <cstring>
 
@@ -33,7 +33,7 @@ struct Lines {
   }
 };
 
-/// Stores `n` numbers of `size` bytes as elements that are `step` elements from each other.
+/// Stores `n` values of `size` bytes as elements with stride `step`.
 void put(Convert store, const char* numbers, size_t size, char* to, ptrdiff_t step, ptrdiff_t element,
          size_t n) {
   if (step == 1) return store(numbers, 1, to, n);
@@ -48,14 +48,14 @@ double log_of_sum(double a, double b) {
 
 enum class Running : uint8_t { Sum, Product, LogSum };
 
-/// Folds each of `n` numbers into what came before.
+/// Folds each of `n` values into the accumulator and stores the running result.
 template <typename T, typename Sum, typename Fold>
 void run(T* x, size_t n, Sum& total, Fold fold) {
   Sum sum = total;
   for (size_t i = 0; i < n; ++i) x[i] = static_cast<T>(sum = fold(sum, static_cast<Sum>(x[i])));
   total = sum;
 }
-/// Sum is the type of T in which whole numbers wrap around.
+/// Sum is the accumulator type for T, in which integers wrap around.
 template <typename T, typename Sum>
 void run(Running kind, T* x, size_t n, Sum& sum) {
   const auto add = [](Sum a, Sum b) { return a + b; };
@@ -70,8 +70,8 @@ void run(Running kind, T* x, size_t n, Sum& sum) {
 
 Error accumulate(Running kind, const Tensor& x, int64_t dim, const Tensor& out) {
   TORCHETTE_CHECK(is_real(x.scalar_type()) && is_real(out.scalar_type()), InvalidType,
-                  "self is of type %d, out of type %d", static_cast<int>(x.scalar_type()),
-                  static_cast<int>(out.scalar_type()));
+                  "self is of type %d and out of type %d, expected real types",
+                  static_cast<int>(x.scalar_type()), static_cast<int>(out.scalar_type()));
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   TORCHETTE_TRY(resize_result(out, x.sizes()));
   if (x.numel() == 0) return Error::Ok;
@@ -100,8 +100,8 @@ Error accumulate(Running kind, const Tensor& x, int64_t dim, const Tensor& out) 
   return Error::Ok;
 }
 
-/// Puts in the place of each of `n` elements the greatest (or least) so far, the later one of equals, and its
-/// number; `first` is that of the first element. NaN stays.
+/// Replaces each of `n` elements by the maximum (or minimum) so far, and stores its index, the later one of
+/// equal elements. `first` is the index of the first element. NaN propagates.
 template <bool kLargest, typename T>
 void extremes(T* x, size_t n, size_t first, uint64_t& state, int64_t& at, int64_t* places, ptrdiff_t step) {
   T best = x[0];
@@ -121,8 +121,8 @@ template <bool kLargest>
 Error extremes_so_far(const Tensor& x, int64_t dim, const Tensor& values, const Tensor& places) {
   TORCHETTE_TRY(same_type(x, values, "self and values"));
   TORCHETTE_CHECK(is_real(x.scalar_type()) && places.scalar_type() == ScalarType::Long, InvalidType,
-                  "self is of type %d, indices of type %d", static_cast<int>(x.scalar_type()),
-                  static_cast<int>(places.scalar_type()));
+                  "self is of type %d and indices of type %d, expected a real type and int64",
+                  static_cast<int>(x.scalar_type()), static_cast<int>(places.scalar_type()));
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   TORCHETTE_TRY(resize_result(values, x.sizes(), "values"));
   TORCHETTE_TRY(resize_result(places, x.sizes(), "indices"));
@@ -163,8 +163,8 @@ Error cumprod_out(Context&, const Tensor& x, int64_t dim, Optional<int64_t>, Ten
 }
 Error logcumsumexp_out(Context&, const Tensor& x, int64_t dim, Tensor& out) {
   TORCHETTE_CHECK(is_floating(x.scalar_type()) && is_floating(out.scalar_type()), InvalidType,
-                  "logcumsumexp: self is of type %d, out of type %d", static_cast<int>(x.scalar_type()),
-                  static_cast<int>(out.scalar_type()));
+                  "logcumsumexp: self is of type %d and out of type %d, expected floating types",
+                  static_cast<int>(x.scalar_type()), static_cast<int>(out.scalar_type()));
   return accumulate(Running::LogSum, x, dim, out);
 }
 Error cummax_out(Context&, const Tensor& x, int64_t dim, Tensor& values, Tensor& places) {

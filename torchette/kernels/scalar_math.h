@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The arithmetic on one element for the .def files of elementwise operators: float with fast approximations,
-// double with the functions of the C library, and int64_t.
+// Scalar functions for the .def files of elementwise operators: float with fast approximations, double with
+// the C library, and int64_t.
 #pragma once
 
 #include <cmath>
@@ -68,12 +68,12 @@ static TORCHETTE_INLINE double gelu_tanh(double x) {
   return x * 0.5 * (::tanh(M_2_SQRTPI * M_SQRT1_2 * (x * x * x * 0.044715 + x)) + 1);
 }
 
-/// A constant of the type of x.
+/// Converts a constant to the type of x.
 template <typename T>
 static TORCHETTE_INLINE T number(T, int value) {
   return static_cast<T>(value);
 }
-/// Returns NaN if an operand is NaN.
+/// Propagates NaN.
 template <typename T>
 static TORCHETTE_INLINE T maximum(T a, T b) {
   return a != a ? a : (a > b ? a : b);
@@ -82,14 +82,14 @@ template <typename T>
 static TORCHETTE_INLINE T minimum(T a, T b) {
   return a != a ? a : (a < b ? a : b);
 }
-/// Keeps a NaN. Returns the upper bound if the lower bound is larger.
+/// Propagates NaN. Returns the upper bound if the lower bound is larger.
 template <typename T>
 static TORCHETTE_INLINE T clamp(T x, T low, T high) {
   x = x < low ? low : x;
   return x > high ? high : x;
 }
 
-// The driver refuses divisors of zero. INT64_MIN / -1 would trap.
+// The driver rejects divisors of zero. INT64_MIN / -1 would trap.
 static TORCHETTE_INLINE int64_t quotient_toward_zero(int64_t a, int64_t b) {
   return b == -1 ? static_cast<int64_t>(0 - static_cast<uint64_t>(a)) : a / b;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that fold several numbers into one place, which a tensor of indices or a sliding window names:
+// Operators that fold several values into one element, selected by an index tensor or a sliding window:
 // scatter_reduce, index_reduce, embedding bags, the gradient of an embedding, col2im.
 #include <limits>
 #include <type_traits>
@@ -32,18 +32,18 @@ Error folding_of(Span<const char> name, Folding& folding) {
   else if (equal(name, "amin"))
     folding = Folding::Smallest;
   else
-    TORCHETTE_CHECK(false, InvalidArgument, "scatter: reduce is none of sum, prod, mean, amax, amin");
+    TORCHETTE_CHECK(false, InvalidArgument, "scatter: reduce must be sum, prod, mean, amax or amin");
   return Error::Ok;
 }
 
-/// Whole numbers wrap around.
+/// Folds x into a. Integers wrap around.
 template <typename T>
 T folded(Folding folding, T a, T x) {
   using Sum = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
   switch (folding) {
     case Folding::Product:
       return static_cast<T>(static_cast<Sum>(a) * static_cast<Sum>(x));
-    // The parts are joined without a branch, which no processor would guess.
+    // The comparisons are combined without a branch, which would be unpredictable.
     case Folding::Largest:
       return static_cast<bool>(static_cast<int>(x > a) | static_cast<int>(x != x)) ? x : a;
     case Folding::Smallest:
@@ -69,26 +69,26 @@ T first_of(Folding folding) {
 
 Error check_index_type(const Tensor& index, const char* name, const char* argument) {
   TORCHETTE_CHECK(index.scalar_type() == ScalarType::Long || index.scalar_type() == ScalarType::Int,
-                  InvalidType, "%s: %s of type %d, not whole numbers", name, argument,
+                  InvalidType, "%s: %s of type %d, expected integers", name, argument,
                   static_cast<int>(index.scalar_type()));
   return Error::Ok;
 }
 
-/// What is folded into where: `rank` sizes, strides of the row-major indices and of the source over them.
+/// Loops of a fold: `rank` sizes, with the strides of the row-major indices and of the source.
 struct Places {
   size_t rank;
   SizesType sizes[kMaxDim];
   ptrdiff_t index[kMaxDim], source[kMaxDim];
 };
 
-/// out = self, with each source element folded in at its own coordinates but for `dim`, where its index says.
-/// A null `source` is the number `value`.
+/// out = self, with each source element folded in at its own coordinates, except that its index replaces the
+/// coordinate in `dim`. A null `source` stands for the scalar `value`.
 Error fold_into(Context& context, const char* name, const Tensor& self, size_t dim, const Tensor& indices,
                 const Tensor* source, const Scalar& value, const Places& places, Folding folding,
                 bool include_self, const Tensor& out) {
   TORCHETTE_CHECK(out.scalar_type() == self.scalar_type() &&
                       (source == nullptr || source->scalar_type() == self.scalar_type()),
-                  InvalidType, "%s: self, src or source, and out must be of one type, self's is %d", name,
+                  InvalidType, "%s: self of type %d, src or source, and out must have the same type", name,
                   static_cast<int>(self.scalar_type()));
   TORCHETTE_TRY(check_index_type(indices, name, "index is"));
   TORCHETTE_TRY(resize_result(out, self.sizes()));
@@ -131,14 +131,15 @@ Error fold_into(Context& context, const char* name, const Tensor& self, size_t d
     }
     const T number =
         std::is_integral_v<T> ? static_cast<T>(value.to_int()) : static_cast<T>(value.to_double());
-    // Without include_self a first pass resets the elements.
+    // Without include_self, a first pass resets the elements.
     for (int pass = include_self ? 1 : 0; pass < 2; ++pass) {
       Walk<3> w = walk;
       do {
         for (ptrdiff_t j = 0; j < row; ++j) {
           const int64_t i = at.data<int64_t>()[w.offset[0] + j * next[0]];
-          TORCHETTE_CHECK(i >= 0 && i < size, InvalidArgument, "%s: index has %lld, beyond the size %lld",
-                          name, static_cast<long long>(i), static_cast<long long>(size));
+          TORCHETTE_CHECK(i >= 0 && i < size, InvalidArgument,
+                          "%s: index contains %lld, which is out of range for size %lld", name,
+                          static_cast<long long>(i), static_cast<long long>(size));
           const ptrdiff_t place = w.offset[2] + j * next[2] + static_cast<ptrdiff_t>(i) * along;
           if (pass == 0) {
             result[place] = first_of<T>(folding);
@@ -163,7 +164,7 @@ Error fold_into(Context& context, const char* name, const Tensor& self, size_t d
   });
 }
 
-/// Strides of row-major `sizes`.
+/// Computes the row-major strides of `sizes`.
 void row_major(Span<const SizesType> sizes, ptrdiff_t* strides) {
   ptrdiff_t step = 1;
   for (size_t d = sizes.size(); d-- > 0;) {
@@ -181,10 +182,10 @@ Error scatter_folding(Context& context, const char* name, const Tensor& self, in
   TORCHETTE_TRY(folding_of(reduce, folding));
   Places places;
   places.rank = rank;
-  // A tensor without dimensions is one element.
+  // A 0-d tensor counts as one element.
   const bool points = rank == 0 && index.dim() <= 1 && index.numel() <= 1;
   TORCHETTE_CHECK(points || (index.dim() == self.dim() && (source == nullptr || source->dim() == self.dim())),
-                  InvalidArgument, "%s: self has %zu dimensions, index has %d, src %d", name, rank,
+                  InvalidArgument, "%s: self has %zu dimensions, index has %d, src has %d", name, rank,
                   static_cast<int>(index.dim()),
                   static_cast<int>((source == nullptr ? self : *source).dim()));
   row_major(index.sizes(), places.index);
@@ -198,7 +199,7 @@ Error scatter_folding(Context& context, const char* name, const Tensor& self, in
     if (source == nullptr) places.source[d] = 0;
     TORCHETTE_CHECK((d == static_cast<size_t>(dim) || index.sizes()[d] <= self.sizes()[d]) &&
                         (source == nullptr || index.sizes()[d] <= source->sizes()[d]),
-                    InvalidArgument, "%s: index has more elements than there are in dimension %zu", name, d);
+                    InvalidArgument, "%s: index is larger than self or src in dimension %zu", name, d);
   }
   return fold_into(context, name, self, static_cast<size_t>(dim), index, source, value, places, folding,
                    include_self, out);
@@ -223,8 +224,8 @@ Error index_reduce_out(Context& context, const Tensor& self, int64_t dim, const 
   Folding folding;
   TORCHETTE_TRY(folding_of(reduce, folding));
   TORCHETTE_CHECK(index.dim() <= 1 && source.dim() == self.dim(), InvalidArgument,
-                  "index_reduce: index has %d dimensions, source %d, self %zu", static_cast<int>(index.dim()),
-                  static_cast<int>(source.dim()), rank);
+                  "index_reduce: index has %d dimensions, source has %d, self has %zu",
+                  static_cast<int>(index.dim()), static_cast<int>(source.dim()), rank);
   Places places;
   places.rank = rank;
   row_major(source.sizes(), places.source);
@@ -233,10 +234,11 @@ Error index_reduce_out(Context& context, const Tensor& self, int64_t dim, const 
     places.sizes[d] = source.sizes()[d];
     places.index[d] = along ? 1 : 0;
     TORCHETTE_CHECK(source.sizes()[d] == (along ? index.numel() : self.sizes()[d]), InvalidArgument,
-                    "index_reduce: source's size %d in dimension %zu does not fit", source.sizes()[d], d);
+                    "index_reduce: source of size %d in dimension %zu does not fit", source.sizes()[d], d);
   }
   TORCHETTE_CHECK(rank > 0 || index.numel() == 1, InvalidArgument,
-                  "index_reduce: index has %d elements for one", static_cast<int>(index.numel()));
+                  "index_reduce: index has %d elements, expected 1 for 0-d self",
+                  static_cast<int>(index.numel()));
   return fold_into(context, "index_reduce", self, static_cast<size_t>(dim), index, &source, {}, places,
                    folding, include_self, out);
 }
@@ -248,15 +250,15 @@ Error embedding_dense_backward_out(Context& context, const Tensor& grad, const T
   constexpr const char* kName = "embedding_dense_backward";
   TORCHETTE_TRY(check_index_type(indices, kName, "indices are"));
   const auto rank = static_cast<size_t>(indices.dim());
-  TORCHETTE_CHECK(num_weights >= 0 && num_weights <= INT32_MAX, InvalidArgument, "%s: num_weights is %lld",
-                  kName, static_cast<long long>(num_weights));
+  TORCHETTE_CHECK(num_weights >= 0 && num_weights <= INT32_MAX, InvalidArgument,
+                  "%s: num_weights %lld is out of range", kName, static_cast<long long>(num_weights));
   TORCHETTE_CHECK(static_cast<size_t>(grad.dim()) == rank + 1, InvalidArgument,
-                  "%s: grad_output has %d dimensions, indices %zu", kName, static_cast<int>(grad.dim()),
+                  "%s: grad_output has %d dimensions, indices has %zu", kName, static_cast<int>(grad.dim()),
                   rank);
   for (size_t d = 0; d < rank; ++d)
     TORCHETTE_CHECK(grad.sizes()[d] == indices.sizes()[d], InvalidArgument,
-                    "%s: size %d of grad_output's dimension %zu is not that of indices, %d", kName,
-                    grad.sizes()[d], d, indices.sizes()[d]);
+                    "%s: grad_output has size %d in dimension %zu, indices has %d", kName, grad.sizes()[d], d,
+                    indices.sizes()[d]);
   TORCHETTE_TRY(same_type(grad, out, "grad_output and out"));
   const auto width = static_cast<size_t>(grad.sizes()[rank]);
   const SizesType sizes[] = {static_cast<SizesType>(num_weights), grad.sizes()[rank]};
@@ -281,8 +283,8 @@ Error embedding_dense_backward_out(Context& context, const Tensor& grad, const T
       for (size_t i = 0; i < count; ++i) {
         if (index[i] == padding_idx) continue;
         TORCHETTE_CHECK(index[i] >= 0 && index[i] < num_weights, InvalidArgument,
-                        "%s: indices have %lld, num_weights is %lld", kName, static_cast<long long>(index[i]),
-                        static_cast<long long>(num_weights));
+                        "%s: indices contain %lld, which is out of range for num_weights %lld", kName,
+                        static_cast<long long>(index[i]), static_cast<long long>(num_weights));
         if (pass == 0) {
           ++uses[index[i]];
           continue;
@@ -296,8 +298,8 @@ Error embedding_dense_backward_out(Context& context, const Tensor& grad, const T
   });
 }
 
-/// `out` gets the sums, means or maxima (mode 0, 1, 2) of bags of rows of the weight. What else is given is
-/// for training; of it, what the outputs have room for is filled in.
+/// Computes the sums, means or maxima (mode 0, 1, 2) of bags of rows of the weight. The other outputs serve
+/// training; they are filled as far as their sizes permit.
 Error embedding_bag_out(Context& context, const Tensor& weight, const Tensor& indices, const Tensor& offsets,
                         bool, int64_t mode, bool, Optional<Tensor> per_sample_weights,
                         bool include_last_offset, int64_t padding_idx, Tensor& out, Tensor& offset2bag,
@@ -307,15 +309,16 @@ Error embedding_bag_out(Context& context, const Tensor& weight, const Tensor& in
   TORCHETTE_TRY(check_index_type(offsets, kName, "offsets are"));
   TORCHETTE_TRY(same_type(weight, out, "weight and out0"));
   TORCHETTE_CHECK(weight.dim() == 2 && indices.dim() == 1 && offsets.dim() == 1 && mode >= 0 && mode <= 2,
-                  InvalidArgument, "%s: weight, indices and offsets of %d, %d and %d dimensions, mode %lld",
+                  InvalidArgument,
+                  "%s: weight, indices and offsets of %d, %d and %d dimensions or mode %lld is invalid",
                   kName, static_cast<int>(weight.dim()), static_cast<int>(indices.dim()),
                   static_cast<int>(offsets.dim()), static_cast<long long>(mode));
   TORCHETTE_CHECK(!include_last_offset || offsets.numel() > 0, InvalidArgument,
-                  "%s: offsets lack the last one", kName);
+                  "%s: offsets is empty, but include_last_offset requires an element", kName);
   TORCHETTE_CHECK(
       !per_sample_weights.has_value() || (mode == 0 && per_sample_weights->numel() == indices.numel() &&
                                           per_sample_weights->scalar_type() == weight.scalar_type()),
-      InvalidArgument, "%s: per_sample_weights need mode sum, one for each of indices, and weight's type",
+      InvalidArgument, "%s: per_sample_weights requires mode sum, the size of indices and the type of weight",
       kName);
   const ptrdiff_t bags = offsets.numel() - (include_last_offset ? 1 : 0), count = indices.numel();
   const auto width = static_cast<size_t>(weight.sizes()[1]);
@@ -345,7 +348,7 @@ Error embedding_bag_out(Context& context, const Tensor& weight, const Tensor& in
     for (ptrdiff_t bag = 0; bag < bags; ++bag) {
       const int64_t begin = start[bag], end = bag + 1 < offsets.numel() ? start[bag + 1] : count;
       TORCHETTE_CHECK(begin >= 0 && begin <= end && end <= count, InvalidArgument,
-                      "%s: offsets give bag %td the indices %lld to %lld of %td", kName, bag,
+                      "%s: offsets of bag %td select indices %lld to %lld of %td", kName, bag,
                       static_cast<long long>(begin), static_cast<long long>(end), count);
       T* y = to.data<T>() + static_cast<size_t>(bag) * width;
       for (size_t j = 0; j < width; ++j) y[j] = 0;
@@ -354,8 +357,8 @@ Error embedding_bag_out(Context& context, const Tensor& weight, const Tensor& in
         put(offset2bag, static_cast<ptrdiff_t>(i), bag);
         const int64_t index = at.data<int64_t>()[i];
         TORCHETTE_CHECK(index >= 0 && index < weight.sizes()[0], InvalidArgument,
-                        "%s: indices have %lld, beyond the size %d", kName, static_cast<long long>(index),
-                        weight.sizes()[0]);
+                        "%s: indices contain %lld, which is out of range for size %d", kName,
+                        static_cast<long long>(index), weight.sizes()[0]);
         if (index == padding_idx) continue;
         const T* x = rows.data<T>() + static_cast<size_t>(index) * width;
         const T scale = per_sample_weights.has_value() ? scales.data<T>()[i] : T(1);
@@ -381,7 +384,8 @@ Error embedding_bag_out(Context& context, const Tensor& weight, const Tensor& in
 
 // --- Windows
 
-/// The columns of an image's windows become the image again; where windows overlap they are added up.
+/// Inverse of im2col: adds the columns of an image's windows to the image. Overlapping windows are
+/// accumulated.
 Error col2im_out(Context& context, const Tensor& self, Span<const int64_t> output_size,
                  Span<const int64_t> kernel, Span<const int64_t> dilation, Span<const int64_t> padding,
                  Span<const int64_t> stride, Tensor& out) {
@@ -390,7 +394,7 @@ Error col2im_out(Context& context, const Tensor& self, Span<const int64_t> outpu
                       dilation.size() == 2 && padding.size() == 2 && stride.size() == 2,
                   InvalidArgument,
                   "col2im: self has %zu dimensions, or output_size, kernel_size, dilation, padding or stride "
-                  "not two entries",
+                  "do not have 2 elements",
                   rank);
   TORCHETTE_TRY(same_type(self, out, "self and out"));
   ptrdiff_t places[2];
@@ -402,14 +406,14 @@ Error col2im_out(Context& context, const Tensor& self, Span<const int64_t> outpu
                     InvalidArgument,
                     "col2im: kernel_size, stride, dilation, padding or output_size is out of range");
     const int64_t room = output_size[d] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1;
-    TORCHETTE_CHECK(room >= 0, InvalidArgument, "col2im: kernel_size does not fit output_size");
+    TORCHETTE_CHECK(room >= 0, InvalidArgument, "col2im: kernel_size exceeds output_size");
     places[d] = static_cast<ptrdiff_t>(room / stride[d] + 1);
   }
   const ptrdiff_t taps = static_cast<ptrdiff_t>(kernel[0] * kernel[1]);
   const ptrdiff_t rows = self.sizes()[rank - 2], columns = self.sizes()[rank - 1];
   TORCHETTE_CHECK(rows % taps == 0 && columns == places[0] * places[1], InvalidArgument,
-                  "col2im: self has %td rows and %td columns for windows of %td and %td places", rows,
-                  columns, taps, places[0] * places[1]);
+                  "col2im: self has %td rows and %td columns, which does not fit %td taps at %td positions",
+                  rows, columns, taps, places[0] * places[1]);
   SizesType sizes[4];
   size_t dim = 0;
   if (rank == 3) sizes[dim++] = self.sizes()[0];

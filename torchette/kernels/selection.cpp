@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators whose result's size or order depends on the data: nonzero, masked_select, masked_scatter,
+// Operators with a result size or order that depends on the data: nonzero, masked_select, masked_scatter,
 // repeat_interleave.
 #include "torchette/kernels/selection.h"
 
@@ -13,7 +13,7 @@ namespace TORCHETTE_ISA {
 
 namespace {
 
-/// A walk over one tensor in row-major order.
+/// Returns a walk over one tensor in row-major order.
 Walk<1> walk_over(const Tensor& t) {
   Walk<1> walk;
   walk.rank = static_cast<size_t>(t.dim());
@@ -24,12 +24,12 @@ Walk<1> walk_over(const Tensor& t) {
   return walk;
 }
 
-/// Whether element `i` of `t` is not zero; the sign of a floating point zero does not count.
+/// Tests whether element `i` of `t` is not zero. Both floating-point zeros count as zero.
 template <size_t kWidth>
 struct NotZero {
   explicit NotZero(const Tensor& t)
       : data(static_cast<const char*>(t.const_data_ptr())),
-        // little endian: the sign is the last byte's upper bit
+        // In little-endian order, the sign is the highest bit of the last byte.
         sign(is_floating(t.scalar_type()) ? uint64_t{1} << (8 * (kWidth < 8 ? kWidth : 8) - 1) : 0) {}
   TORCHETTE_INLINE bool operator()(ptrdiff_t i) const {
     uint64_t bits[2] = {};
@@ -65,13 +65,14 @@ ptrdiff_t count_places(const Tensor& t) {
   return count;
 }
 
-// A program can plan an output into its input's memory; values written there must not cause more writes.
+// A program may plan an output into the memory of its input, so values written there must not cause more
+// writes.
 void list_places(const Tensor& t, ptrdiff_t count, int64_t* out, ptrdiff_t place_step, ptrdiff_t dim_step) {
   if (count == 0) return;
   Walk<1> walk = walk_over(t);
   with_test_of(t, [&](const auto& not_zero) {
-    // Every place is written down, and the next one over it where there was nothing: hits are hard to
-    // foresee.
+    // Writes every position, and overwrites it with the next one unless it is a hit. Hits are hard to
+    // predict.
     do {
       const bool hit = not_zero(walk.offset[0]);
       for (size_t d = 0; d < walk.rank; ++d)
@@ -83,7 +84,7 @@ void list_places(const Tensor& t, ptrdiff_t count, int64_t* out, ptrdiff_t place
 }
 
 static Error nonzero_out(Context&, const Tensor& x, Tensor& out) {
-  TORCHETTE_CHECK(out.scalar_type() == ScalarType::Long, InvalidType, "out is of type %d, not int64",
+  TORCHETTE_CHECK(out.scalar_type() == ScalarType::Long, InvalidType, "out is of type %d, expected int64",
                   static_cast<int>(out.scalar_type()));
   const ptrdiff_t count = count_places(x);
   const SizesType sizes[] = {static_cast<SizesType>(count), static_cast<SizesType>(x.dim())};
@@ -95,7 +96,7 @@ static Error nonzero_out(Context&, const Tensor& x, Tensor& out) {
 
 namespace {
 
-/// The sizes that both broadcast to, with the strides of each (in bytes).
+/// Computes the broadcast sizes of two tensors, and the strides of each in bytes.
 Error broadcast(const Tensor& a, const Tensor& b, Walk<2>& walk, SizesType* sizes) {
   const auto rank_a = static_cast<size_t>(a.dim()), rank_b = static_cast<size_t>(b.dim());
   walk.rank = rank_a > rank_b ? rank_a : rank_b;
@@ -123,7 +124,7 @@ bool has_elements(const Walk<2>& walk) {
 
 Error check_mask(const Tensor& mask) {
   TORCHETTE_CHECK(mask.scalar_type() == ScalarType::Bool || mask.scalar_type() == ScalarType::Byte,
-                  InvalidType, "mask is of type %d, not bool", static_cast<int>(mask.scalar_type()));
+                  InvalidType, "mask is of type %d, expected bool", static_cast<int>(mask.scalar_type()));
   return Error::Ok;
 }
 
@@ -138,14 +139,14 @@ static Error masked_select_out(Context&, const Tensor& x, const Tensor& mask, Te
   const char* from = static_cast<const char*>(x.const_data_ptr());
   const auto* chosen = mask.const_data_ptr<uint8_t>();
   const auto element = static_cast<size_t>(x.element_size());
-  // Twice over the mask: the first time counts.
+  // Passes over the mask twice: the first pass counts.
   int64_t count = 0;
   if (has_elements(walk)) {
     Walk<2> counting = walk;
     do count += chosen[counting.offset[1]] != 0;
     while (counting.next());
   }
-  TORCHETTE_CHECK(count <= INT32_MAX, InvalidArgument, "mask chooses %lld elements",
+  TORCHETTE_CHECK(count <= INT32_MAX, InvalidArgument, "mask selects %lld elements, which is too many",
                   static_cast<long long>(count));
   const SizesType size[] = {static_cast<SizesType>(count)};
   TORCHETTE_TRY(resize_result(out, size));
@@ -178,8 +179,8 @@ static Error masked_scatter_out(Context&, const Tensor& x, const Tensor& mask, c
   do {
     const char* from = static_cast<const char*>(x.const_data_ptr()) + walk.offset[0];
     if (chosen[walk.offset[1]] != 0) {
-      TORCHETTE_CHECK(used < source.numel(), InvalidArgument, "mask chooses more than source's %d elements",
-                      static_cast<int>(source.numel()));
+      TORCHETTE_CHECK(used < source.numel(), InvalidArgument,
+                      "mask selects more elements than source has (%d)", static_cast<int>(source.numel()));
       from = static_cast<const char*>(source.const_data_ptr()) +
              next.offset[0] * static_cast<ptrdiff_t>(element);
       ++used;
@@ -194,8 +195,8 @@ static Error masked_scatter_out(Context&, const Tensor& x, const Tensor& mask, c
 static Error repeat_interleave_out(Context&, const Tensor& repeats, Optional<int64_t> size, Tensor& out) {
   const bool wide = repeats.scalar_type() == ScalarType::Long;
   TORCHETTE_CHECK(repeats.dim() == 1 && (wide || repeats.scalar_type() == ScalarType::Int), InvalidArgument,
-                  "repeats are of type %d and have %d dimensions", static_cast<int>(repeats.scalar_type()),
-                  static_cast<int>(repeats.dim()));
+                  "repeats is of type %d with %d dimensions, expected a 1-d int64 or int32 tensor",
+                  static_cast<int>(repeats.scalar_type()), static_cast<int>(repeats.dim()));
   TORCHETTE_TRY(same_type(repeats, out, "repeats and out"));
   const auto at = [&](ptrdiff_t i) {
     return wide ? repeats.const_data_ptr<int64_t>()[i] : repeats.const_data_ptr<int32_t>()[i];
@@ -203,12 +204,11 @@ static Error repeat_interleave_out(Context&, const Tensor& repeats, Optional<int
   int64_t total = 0;
   for (ptrdiff_t i = 0; i < repeats.numel(); ++i) {
     TORCHETTE_CHECK(at(i) >= 0 && at(i) <= INT32_MAX - total, InvalidArgument,
-                    "repeats: element %td is repeated %lld times", i, static_cast<long long>(at(i)));
+                    "repeats: element %td is %lld, which is out of range", i, static_cast<long long>(at(i)));
     total += at(i);
   }
-  TORCHETTE_CHECK(size.value_or(total) == total, InvalidArgument,
-                  "repeats add up to %lld, output_size is %lld", static_cast<long long>(total),
-                  static_cast<long long>(*size));
+  TORCHETTE_CHECK(size.value_or(total) == total, InvalidArgument, "repeats has sum %lld, output_size is %lld",
+                  static_cast<long long>(total), static_cast<long long>(*size));
   const SizesType sizes[] = {static_cast<SizesType>(total)};
   TORCHETTE_TRY(resize_result(out, sizes));
   ptrdiff_t place = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operators that move elements and compute nothing: permutes, views, slices, concatenations, padding. Each
-// says which nest of loops over two places it is; strided.cpp moves.
+// Operators that only move elements: permutes, views, slices, concatenations, padding. Each describes the
+// move as a loop nest with strides for source and destination; strided.cpp executes it.
 #include <cstring>
 
 #include "torchette/kernels/dense.h"
@@ -11,7 +11,7 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// The sizes of an output while they are worked out.
+/// The sizes of an output while they are computed.
 struct Sizes {
   SizesType size[kMaxDim];
   size_t dim = 0;
@@ -22,7 +22,7 @@ struct Sizes {
   }
   Error push(int64_t n) {
     TORCHETTE_CHECK(dim < kMaxDim && n >= 0 && n <= INT32_MAX, InvalidArgument,
-                    "out would have more than 16 dimensions, or a size that is negative or too large");
+                    "out has more than 16 dimensions, or a size that is negative or too large");
     size[dim++] = static_cast<SizesType>(n);
     return Error::Ok;
   }
@@ -42,11 +42,11 @@ static void move_elements(const Move& nest, const Tensor& to, ptrdiff_t to_offse
        static_cast<const char*>(from.const_data_ptr()) + from_offset * element, static_cast<size_t>(element));
 }
 
-// --- Other readings of the same elements ---------------------------------------------------------
+// --- Permutations and views ----------------------------------------------------------------------
 
 static Error permute_copy_out(Context&, const Tensor& x, Span<const int64_t> dims, Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
-  TORCHETTE_CHECK(dims.size() == rank, InvalidArgument, "dims names %zu dimensions, self has %zu",
+  TORCHETTE_CHECK(dims.size() == rank, InvalidArgument, "dims has %zu elements, self has %zu dimensions",
                   dims.size(), rank);
   uint32_t named;
   TORCHETTE_TRY(wrap_dims(dims, rank, named, "dims"));
@@ -71,12 +71,12 @@ static Error transpose_copy_out(Context& context, const Tensor& x, int64_t dim0,
   return permute_copy_out(context, x, {dims, static_cast<size_t>(x.dim())}, out);
 }
 static Error t_copy_out(Context& context, const Tensor& x, Tensor& out) {
-  TORCHETTE_CHECK(x.dim() <= 2, InvalidArgument, "self has %d dimensions, t() takes two at most",
+  TORCHETTE_CHECK(x.dim() <= 2, InvalidArgument, "self has %d dimensions, t() requires at most 2",
                   static_cast<int>(x.dim()));
   return transpose_copy_out(context, x, 0, x.dim() == 2 ? 1 : 0, out);
 }
 
-/// The same elements in row-major order under other sizes.
+/// Copies the elements in row-major order to a tensor of other sizes.
 static Error reshape(const Tensor& x, const Sizes& sizes, const Tensor& out) {
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   TORCHETTE_TRY(resize(out, sizes));
@@ -87,7 +87,7 @@ static Error reshape(const Tensor& x, const Sizes& sizes, const Tensor& out) {
       memmove(out.mutable_data_ptr(), x.const_data_ptr(), x.nbytes());
     return Error::Ok;
   }
-  // One of them has another dim order: walk both in row-major order, an element at a time.
+  // One of them has another dim order: traverses both in row-major order, element by element.
   const auto element = static_cast<size_t>(x.element_size());
   char* to = static_cast<char*>(out.mutable_data_ptr());
   const char* from = static_cast<const char*>(x.const_data_ptr());
@@ -108,7 +108,7 @@ static Error view_copy_out(Context&, const Tensor& x, Span<const int64_t> wanted
   size_t open = kMaxDim;
   for (size_t d = 0; d < wanted.size(); ++d) {
     TORCHETTE_CHECK(wanted[d] >= 0 || (wanted[d] == -1 && open == kMaxDim), InvalidArgument,
-                    "size is negative, and not one -1");
+                    "size is negative and not a single -1");
     if (wanted[d] == -1) open = d;
     TORCHETTE_TRY(sizes.push(wanted[d] == -1 ? 0 : wanted[d]));
     if (wanted[d] != -1) known *= wanted[d];
@@ -116,7 +116,7 @@ static Error view_copy_out(Context&, const Tensor& x, Span<const int64_t> wanted
   }
   if (open != kMaxDim) {
     TORCHETTE_CHECK(known > 0 && x.numel() % known == 0, InvalidArgument,
-                    "size: %d elements cannot be viewed in rows of %d", static_cast<int>(x.numel()),
+                    "size: %d elements cannot be viewed: not divisible by %d", static_cast<int>(x.numel()),
                     static_cast<int>(known));
     sizes.size[open] = static_cast<SizesType>(x.numel() / known);
   }
@@ -165,9 +165,10 @@ static Error expand_copy_out(Context&, const Tensor& x, Span<const int64_t> want
   return assign(x, out);
 }
 
-// --- Parts ---------------------------------------------------------------------------------------
+// --- Slices --------------------------------------------------------------------------------------
 
-/// The bounds that Python's slices have: from the end where negative, cut where beyond.
+/// Normalizes slice bounds as Python does: negative bounds count from the end, and bounds are clamped to the
+/// size.
 static Error slice_bounds(int64_t size, Optional<int64_t> start, Optional<int64_t> end, int64_t step,
                           int64_t& first, int64_t& count) {
   TORCHETTE_CHECK(step > 0, InvalidArgument, "step is not positive");
@@ -181,15 +182,15 @@ static Error slice_bounds(int64_t size, Optional<int64_t> start, Optional<int64_
   return Error::Ok;
 }
 
-/// `part` <-> every `step`th element of `whole` along `dim` from `first` on; both have the part's sizes
-/// elsewhere.
+/// Moves elements between `part` and every `step`th element of `whole` along `dim`, starting at `first`. The
+/// other dimensions have the sizes of `part`.
 static void move_part(const Tensor& to, const Tensor& from, bool from_whole, size_t dim, int64_t first,
                       int64_t step) {
   const Tensor& part = from_whole ? to : from;
   const Tensor& whole = from_whole ? from : to;
   Move nest;
   for (size_t d = 0; d < static_cast<size_t>(part.dim()); ++d) {
-    // of one element, the step may be beyond any stride
+    // With a single element, the step may exceed any stride.
     const bool steps = d == dim && part.sizes()[d] > 1;
     const ptrdiff_t stride = whole.strides()[d] * (steps ? static_cast<ptrdiff_t>(step) : 1);
     nest.add(size_of(part, d), from_whole ? to.strides()[d] : stride,
@@ -222,11 +223,11 @@ static Error narrow_copy_out(Context&, const Tensor& x, int64_t dim, int64_t sta
   const int64_t size = x.sizes()[static_cast<size_t>(dim)];
   if (start < 0) start += size;
   TORCHETTE_CHECK(start >= 0 && length >= 0 && start <= size && length <= size - start, InvalidArgument,
-                  "start %d and length %d are not within a size of %d", static_cast<int>(start),
-                  static_cast<int>(length), static_cast<int>(size));
+                  "start %d and length %d exceed size %d", static_cast<int>(start), static_cast<int>(length),
+                  static_cast<int>(size));
   return take(x, static_cast<size_t>(dim), start, length, 1, out);
 }
-/// Element `index` along `dim`, which goes away.
+/// Copies element `index` along `dim` and removes the dimension.
 static Error select(const Tensor& x, size_t dim, int64_t index, const Tensor& out) {
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   View part(x);
@@ -236,7 +237,7 @@ static Error select(const Tensor& x, size_t dim, int64_t index, const Tensor& ou
   return assign(part.tensor(), out);
 }
 static Error wrap_index(int64_t& index, int64_t size) {
-  TORCHETTE_CHECK(index >= -size && index < size, InvalidArgument, "index %lld is beyond the size %lld",
+  TORCHETTE_CHECK(index >= -size && index < size, InvalidArgument, "index %lld is out of range for size %lld",
                   static_cast<long long>(index), static_cast<long long>(size));
   if (index < 0) index += size;
   return Error::Ok;
@@ -251,8 +252,8 @@ static Error unbind_copy_out(Context&, const Tensor& x, int64_t dim, Span<const 
   TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self has no dimension to be unbound");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   TORCHETTE_CHECK(out.size() == size_of(x, static_cast<size_t>(dim)), InvalidArgument,
-                  "self gives %d tensors, out has %zu", static_cast<int>(x.sizes()[static_cast<size_t>(dim)]),
-                  out.size());
+                  "self unbinds into %d tensors, out has %zu",
+                  static_cast<int>(x.sizes()[static_cast<size_t>(dim)]), out.size());
   for (size_t i = 0; i < out.size(); ++i)
     TORCHETTE_TRY(select(x, static_cast<size_t>(dim), static_cast<int64_t>(i), out[i]));
   return Error::Ok;
@@ -260,14 +261,16 @@ static Error unbind_copy_out(Context&, const Tensor& x, int64_t dim, Span<const 
 static Error split_with_sizes_copy_out(Context&, const Tensor& x, Span<const int64_t> sizes, int64_t dim,
                                        Span<const Tensor> out) {
   TORCHETTE_CHECK(x.dim() > 0 && sizes.size() == out.size(), InvalidArgument,
-                  "split_sizes has %zu parts, out %zu", sizes.size(), out.size());
+                  "split_sizes has %zu elements, out has %zu", sizes.size(), out.size());
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   int64_t left = x.sizes()[static_cast<size_t>(dim)], first = 0;
   for (int64_t size : sizes) {
-    TORCHETTE_CHECK(size >= 0 && size <= left, InvalidArgument, "split_sizes are larger than the whole");
+    TORCHETTE_CHECK(size >= 0 && size <= left, InvalidArgument,
+                    "split_sizes is negative, or its sum exceeds the size of self");
     left -= size;
   }
-  TORCHETTE_CHECK(left == 0, InvalidArgument, "split_sizes leave %d over", static_cast<int>(left));
+  TORCHETTE_CHECK(left == 0, InvalidArgument, "split_sizes does not cover the last %d elements",
+                  static_cast<int>(left));
   for (size_t i = 0; i < out.size(); ++i) {
     TORCHETTE_TRY(take(x, static_cast<size_t>(dim), first, sizes[i], 1, out[i]));
     first += sizes[i];
@@ -278,12 +281,12 @@ static Error split_copy_out(Context&, const Tensor& x, int64_t size, int64_t dim
   TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self has no dimension to be split");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   const int64_t total = x.sizes()[static_cast<size_t>(dim)];
-  TORCHETTE_CHECK(size > 0 || (size == 0 && total == 0), InvalidArgument, "split_size is %d",
-                  static_cast<int>(size));
+  TORCHETTE_CHECK(size > 0 || (size == 0 && total == 0), InvalidArgument,
+                  "split_size is %d, expected a positive value", static_cast<int>(size));
   if (size > total) size = total;
   const int64_t parts = size == 0 ? 1 : (total + size - 1) / size;
   TORCHETTE_CHECK(out.size() == static_cast<size_t>(parts), InvalidArgument,
-                  "split_size gives %d tensors, out has %zu", static_cast<int>(parts), out.size());
+                  "split_size yields %d tensors, out has %zu", static_cast<int>(parts), out.size());
   for (int64_t i = 0; i < parts; ++i) {
     const int64_t first = i * size, left = total - first;
     TORCHETTE_TRY(
@@ -321,30 +324,30 @@ static Error select_scatter_out(Context&, const Tensor& x, const Tensor& part, i
   bool fits = part.dim() == place.tensor().dim();
   for (size_t d = 0; fits && d < static_cast<size_t>(part.dim()); ++d)
     fits = part.sizes()[d] == place.sizes[d];
-  TORCHETTE_CHECK(fits, InvalidArgument, "src does not fit the selected place");
+  TORCHETTE_CHECK(fits, InvalidArgument, "src does not have the sizes of the selected slice");
   TORCHETTE_TRY(assign(x, out));
   return assign(part, place.tensor());
 }
 
 // --- Concatenation and repetition ----------------------------------------------------------------
 
-/// Parts of other types are converted to the output's, as torch.can_cast allows.
+/// Converts parts of other types to the type of the output if torch.can_cast permits.
 static Error joins(const Tensor& part, const Tensor& out) {
   const bool fits =
       part.scalar_type() == out.scalar_type() || (is_real(part.scalar_type()) && is_real(out.scalar_type()) &&
                                                   can_cast(part.scalar_type(), out.scalar_type()));
-  TORCHETTE_CHECK(fits, InvalidType, "tensors have elements of type %d, which cannot be joined to type %d",
+  TORCHETTE_CHECK(fits, InvalidType, "tensors of type %d cannot be joined to type %d",
                   static_cast<int>(part.scalar_type()), static_cast<int>(out.scalar_type()));
   return Error::Ok;
 }
 static Error cat_out(Context& context, Span<const Tensor> parts, int64_t dim, Tensor& out) {
-  // one-dimensional tensors without elements may be anywhere
+  // Concatenation ignores one-dimensional tensors without elements.
   const auto skips = [](const Tensor& t) { return t.dim() == 1 && t.numel() == 0; };
   const Tensor* first = nullptr;
   for (const Tensor& part : parts)
     if (first == nullptr || (skips(*first) && !skips(part))) first = &part;
   TORCHETTE_CHECK(first != nullptr && first->dim() > 0, InvalidArgument,
-                  "tensors has none, or none with dimensions");
+                  "tensors has no tensor with dimensions");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(first->dim())));
   const auto along = static_cast<size_t>(dim);
   Sizes sizes(*first);
@@ -361,7 +364,7 @@ static Error cat_out(Context& context, Span<const Tensor> parts, int64_t dim, Te
                       part.sizes()[d], d);
     total += part.sizes()[along];
   }
-  TORCHETTE_CHECK(total <= INT32_MAX, InvalidArgument, "tensors are too large together");
+  TORCHETTE_CHECK(total <= INT32_MAX, InvalidArgument, "tensors have a total size above 2^31 - 1");
   sizes.size[along] = static_cast<SizesType>(total);
   TORCHETTE_TRY(resize(out, sizes));
   int64_t place = 0;
@@ -377,7 +380,7 @@ static Error cat_out(Context& context, Span<const Tensor> parts, int64_t dim, Te
   return Error::Ok;
 }
 static Error stack_out(Context& context, Span<const Tensor> parts, int64_t dim, Tensor& out) {
-  TORCHETTE_CHECK(parts.size() > 0, InvalidArgument, "tensors has none to stack");
+  TORCHETTE_CHECK(parts.size() > 0, InvalidArgument, "tensors is empty");
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(parts[0].dim()) + 1));
   Sizes sizes;
   for (size_t d = 0; d <= static_cast<size_t>(parts[0].dim()); ++d) {
@@ -406,13 +409,13 @@ static Error stack_out(Context& context, Span<const Tensor> parts, int64_t dim, 
 }
 static Error repeat_out(Context&, const Tensor& x, Span<const int64_t> repeats, Tensor& out) {
   TORCHETTE_CHECK(repeats.size() >= static_cast<size_t>(x.dim()), InvalidArgument,
-                  "repeats has fewer entries than self dimensions");
+                  "repeats has fewer elements than self has dimensions");
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   const size_t added = repeats.size() - static_cast<size_t>(x.dim());
   Sizes sizes;
   for (size_t d = 0; d < repeats.size(); ++d) {
     TORCHETTE_CHECK(repeats[d] >= 0 && repeats[d] <= INT32_MAX, InvalidArgument,
-                    "repeats has a negative number");
+                    "repeats has a value that is negative or too large");
     TORCHETTE_TRY(sizes.push(repeats[d] * (d < added ? 1 : x.sizes()[d - added])));
   }
   TORCHETTE_TRY(resize(out, sizes));
@@ -430,7 +433,7 @@ static Error constant_pad_nd_out(Context&, const Tensor& x, Span<const int64_t> 
                                  Tensor& out) {
   const auto rank = static_cast<size_t>(x.dim());
   TORCHETTE_CHECK(pad.size() % 2 == 0 && pad.size() / 2 <= rank, InvalidArgument,
-                  "pad has %zu entries for %zu dimensions", pad.size(), rank);
+                  "pad has %zu elements for %zu dimensions", pad.size(), rank);
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   Sizes sizes;
   int64_t before[kMaxDim], after[kMaxDim];
@@ -450,7 +453,7 @@ static Error constant_pad_nd_out(Context&, const Tensor& x, Span<const int64_t> 
   Move nest;
   ptrdiff_t to = 0, from = 0;
   for (size_t d = 0; d < rank; ++d) {
-    // negative pads cut
+    // Negative pads crop.
     const int64_t first = before[d] < 0 ? -before[d] : 0;
     const int64_t last = x.sizes()[d] + (after[d] < 0 ? after[d] : 0);
     nest.add(last > first ? static_cast<size_t>(last - first) : 0, out.strides()[d], x.strides()[d]);
@@ -487,7 +490,7 @@ static Error roll_out(Context&, const Tensor& x, Span<const int64_t> shifts, Spa
   const auto positive = [](int64_t shift, int64_t size) { return ((shift % size) + size) % size; };
   if (dims.empty()) {
     TORCHETTE_CHECK(shifts.size() == 1 && is_contiguous(x) && is_contiguous(out), InvalidArgument,
-                    "shifts has not the one entry that a roll over all dimensions takes");
+                    "shifts must have one element, and self must be contiguous, if dims is empty");
     const int64_t shift = positive(shifts[0], x.numel());
     Move head, tail;
     head.add(static_cast<size_t>(x.numel() - shift), 1, 1);
@@ -496,7 +499,7 @@ static Error roll_out(Context&, const Tensor& x, Span<const int64_t> shifts, Spa
     move_elements(tail, out, 0, x, static_cast<ptrdiff_t>(x.numel() - shift));
     return Error::Ok;
   }
-  TORCHETTE_CHECK(shifts.size() == dims.size(), InvalidArgument, "shifts has %zu entries, dims %zu",
+  TORCHETTE_CHECK(shifts.size() == dims.size(), InvalidArgument, "shifts has %zu elements, dims has %zu",
                   shifts.size(), dims.size());
   int64_t shift[kMaxDim] = {};
   for (size_t i = 0; i < dims.size(); ++i) {
@@ -506,7 +509,7 @@ static Error roll_out(Context&, const Tensor& x, Span<const int64_t> shifts, Spa
       shift[dim] = positive(shift[dim] + positive(shifts[i], x.sizes()[static_cast<size_t>(dim)]),
                             x.sizes()[static_cast<size_t>(dim)]);
   }
-  // Each rolled dimension is two runs, so the tensor is up to two to the number of them blocks.
+  // Each rolled dimension consists of two runs, so the tensor consists of up to 2^rank blocks.
   const auto rank = static_cast<size_t>(x.dim());
   for (uint32_t block = 0; block < 1u << rank; ++block) {
     Move nest;
@@ -523,9 +526,9 @@ static Error roll_out(Context&, const Tensor& x, Span<const int64_t> shifts, Spa
   return Error::Ok;
 }
 
-// --- Strides of their own ------------------------------------------------------------------------
+// --- Explicit strides ----------------------------------------------------------------------------
 
-/// Gives `out` the nest's sizes and moves into it. The nest holds sizes and the source's strides.
+/// Resizes `out` to the sizes of the nest and gathers its elements. `nest` contains sizes and source strides.
 static Error gather_nest(Move& nest, const Tensor& x, ptrdiff_t from, const Tensor& out) {
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   Sizes sizes;
@@ -539,9 +542,9 @@ static Error gather_nest(Move& nest, const Tensor& x, ptrdiff_t from, const Tens
 static Error as_strided_copy_out(Context&, const Tensor& x, Span<const int64_t> wanted,
                                  Span<const int64_t> strides, Optional<int64_t> offset, Tensor& out) {
   TORCHETTE_CHECK(wanted.size() == strides.size() && wanted.size() <= kMaxDim, InvalidArgument,
-                  "size has %zu entries, stride %zu", wanted.size(), strides.size());
+                  "size has %zu elements, stride has %zu", wanted.size(), strides.size());
   const int64_t first = offset.value_or(0);
-  TORCHETTE_CHECK(first >= 0 && first <= INT32_MAX, InvalidArgument, "storage_offset is %lld",
+  TORCHETTE_CHECK(first >= 0 && first <= INT32_MAX, InvalidArgument, "storage_offset %lld is out of range",
                   static_cast<long long>(first));
   int64_t last = first;
   bool empty = false;
@@ -551,12 +554,12 @@ static Error as_strided_copy_out(Context&, const Tensor& x, Span<const int64_t> 
                     InvalidArgument, "size or stride is negative or too large");
     nest.add(static_cast<size_t>(wanted[d]), 0, static_cast<ptrdiff_t>(strides[d]));
     empty = empty || wanted[d] == 0;
-    // beyond what a tensor can hold it need not be exact, but must not overflow
+    // Values above INT32_MAX need not be exact, but must not overflow.
     if (last <= INT32_MAX && wanted[d] > 0) last += (wanted[d] - 1) * strides[d];
   }
   TORCHETTE_CHECK(empty || last < x.numel(), InvalidArgument,
-                  "size, stride and storage_offset reach element %lld of %d", static_cast<long long>(last),
-                  static_cast<int>(x.numel()));
+                  "size, stride and storage_offset reach index %lld of %d elements",
+                  static_cast<long long>(last), static_cast<int>(x.numel()));
   return gather_nest(nest, x, static_cast<ptrdiff_t>(first), out);
 }
 
@@ -565,7 +568,7 @@ static Error diagonal_copy_out(Context&, const Tensor& x, int64_t offset, int64_
   const auto rank = static_cast<size_t>(x.dim());
   TORCHETTE_TRY(wrap_dim(dim1, rank, "dim1"));
   TORCHETTE_TRY(wrap_dim(dim2, rank, "dim2"));
-  TORCHETTE_CHECK(dim1 != dim2 && rank > 1, InvalidArgument, "dim1 and dim2 are one dimension");
+  TORCHETTE_CHECK(dim1 != dim2 && rank > 1, InvalidArgument, "dim1 and dim2 are the same dimension");
   const auto a = static_cast<size_t>(dim1), b = static_cast<size_t>(dim2);
   const int64_t rows = x.sizes()[a], columns = x.sizes()[b];
   int64_t length = 0;
@@ -590,7 +593,7 @@ static Error unfold_copy_out(Context&, const Tensor& x, int64_t dim, int64_t siz
   TORCHETTE_CHECK(size >= 0 && size <= n && step > 0, InvalidArgument,
                   "size %lld and step %lld do not fit a size of %lld", static_cast<long long>(size),
                   static_cast<long long>(step), static_cast<long long>(n));
-  // beyond the size, every step leaves the first window alone
+  // Any step beyond the size yields only the first window.
   const auto stride = static_cast<ptrdiff_t>(step > n ? n + 1 : step);
   Move nest;
   for (size_t d = 0; d < rank; ++d) {
@@ -603,9 +606,9 @@ static Error unfold_copy_out(Context&, const Tensor& x, int64_t dim, int64_t siz
   return gather_nest(nest, x, 0, out);
 }
 
-/// Keeps the columns of each row from `offset` beyond the diagonal on, or up to there.
+/// Keeps the columns of each row on and above (`upper`) or below the diagonal shifted by `offset`.
 static Error triangle(const Tensor& x, int64_t offset, bool upper, const Tensor& out) {
-  TORCHETTE_CHECK(x.dim() >= 2, InvalidArgument, "self has %d dimensions, a triangle takes two",
+  TORCHETTE_CHECK(x.dim() >= 2, InvalidArgument, "self has %d dimensions, expected at least 2",
                   static_cast<int>(x.dim()));
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   TORCHETTE_TRY(resize_result(out, x.sizes()));
@@ -636,11 +639,11 @@ static Error triu_out(Context&, const Tensor& x, int64_t offset, Tensor& out) {
   return triangle(x, offset, true, out);
 }
 
-/// Channel (c * f + i) * f + j at (y, x) of the deep side is channel c at (y * f + i, x * f + j) of the wide
-/// one.
+/// Channel (c * f * f + i * f + j) at (y, x) of the deep image is channel c at (y * f + i, x * f + j) of the
+/// wide image.
 static Error shuffle_pixels(const Tensor& x, int64_t factor, bool widens, const Tensor& out) {
   TORCHETTE_CHECK(x.dim() >= 3 && factor > 0 && factor < 1 << 15, InvalidArgument,
-                  "self has %d dimensions, upscale_factor or downscale_factor is %lld",
+                  "self has %d dimensions or upscale_factor or downscale_factor %lld is out of range",
                   static_cast<int>(x.dim()), static_cast<long long>(factor));
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   const size_t c = static_cast<size_t>(x.dim()) - 3;

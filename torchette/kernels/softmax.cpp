@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// _softmax and _log_softmax along one dimension: along rows of contiguous floats in vectors, along an outer
-// dimension for a vector of columns at once; doubles element by element.
+// _softmax and _log_softmax along one dimension. Floats are vectorized along contiguous rows, or over
+// adjacent columns if the dimension is an outer one; doubles are computed element by element.
 #include <cmath>
 
 #include "torchette/kernels/dense.h"
@@ -12,10 +12,10 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 
 constexpr float kLowest = -INFINITY;
-// Elements that are worth a thread: some 20 microseconds.
+// Minimum number of elements for a thread, about 20 microseconds.
 constexpr size_t kLeastWork = size_t{1} << 14;
 
-/// One contiguous row of n > 0.
+/// Computes one contiguous row of n > 0 elements.
 template <bool kLog>
 static void softmax_row(const float* x, float* y, size_t n) {
   Vec greatest = broadcast(kLowest);
@@ -24,7 +24,7 @@ static void softmax_row(const float* x, float* y, size_t n) {
   float top = horizontal_max(greatest);
   for (; i < n; ++i) top = x[i] > top ? x[i] : top;
   const Vec shift = broadcast(top);
-  // Where the greatest is not a number or infinite, the differences below turn to NaN as they do in eager.
+  // If the maximum is NaN or infinite, the differences below are NaN, as in eager mode.
   Vec sum[2] = {};
   for (i = 0; i + 2 * kLanes <= n; i += 2 * kLanes) {
     const Vec a = exp_f(load(x + i) - shift), b = exp_f(load(x + i + kLanes) - shift);
@@ -56,12 +56,13 @@ static void softmax_row(const float* x, float* y, size_t n) {
   }
 }
 
-/// All `columns` columns of n elements each where a row of them is a whole part of a vector: a vector holds
-/// the elements of several rows.
+/// Computes all `columns` columns of n elements if kLanes is a multiple of `columns`: a vector contains the
+/// elements of several rows.
 template <bool kLog>
 static void softmax_narrow(const float* x, float* y, size_t n, size_t columns) {
   const size_t count = n * columns, whole = count / kLanes * kLanes, left = count - whole;
-  // Gives each lane the fold of all lanes of its column, and of the elements behind the last whole vector.
+  // Folds all lanes of each column, and the elements after the last full vector, into each lane of the
+  // column.
   const auto of_columns = [&](Vec v, Vec tail, auto fold) {
     float lanes[kLanes], last[kLanes];
     store(lanes, v);
@@ -96,7 +97,7 @@ static void softmax_narrow(const float* x, float* y, size_t n, size_t columns) {
   }
 }
 
-/// `lanes` neighbouring columns of n elements each, `step` apart.
+/// Computes `lanes` adjacent columns of n elements with row stride `step`.
 template <bool kLog>
 static void softmax_columns(const float* x, float* y, size_t n, ptrdiff_t step, size_t lanes) {
   const auto at = [step](size_t i) { return static_cast<ptrdiff_t>(i) * step; };
@@ -121,7 +122,7 @@ static void softmax_columns(const float* x, float* y, size_t n, ptrdiff_t step, 
   }
 }
 
-/// One line of doubles, `step` apart.
+/// Computes one line of doubles with stride `step`.
 template <bool kLog>
 static void softmax_line(const double* x, double* y, size_t n, size_t step) {
   double top = x[0], sum = 0;
@@ -140,8 +141,8 @@ static Error softmax(Context& context, const Tensor& self, int64_t dim, bool hal
                      const Tensor& out) {
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(self.dim())));
   TORCHETTE_CHECK(!half_to_float && self.scalar_type() == out.scalar_type(), InvalidType,
-                  "softmax: self is of type %d, out of type %d", static_cast<int>(self.scalar_type()),
-                  static_cast<int>(out.scalar_type()));
+                  "softmax: self is of type %d and out of type %d, which is not supported",
+                  static_cast<int>(self.scalar_type()), static_cast<int>(out.scalar_type()));
   TORCHETTE_TRY(resize_result(out, self.sizes()));
   if (self.numel() == 0) return Error::Ok;
   size_t n = 1, inner = 1;
@@ -155,7 +156,7 @@ static Error softmax(Context& context, const Tensor& self, int64_t dim, bool hal
     TORCHETTE_TRY(to.open(context, out, kScalarType<T>));
     const T* x = from.data<T>();
     T* y = to.data<T>();
-    // Rows, or all of a few columns, or vectors of neighbouring columns, or single columns: each by itself.
+    // Independent work items: rows, all of a few columns, vectors of adjacent columns, or single columns.
     const size_t width = kScalarType<T> == ScalarType::Float && inner > 1 ? size_t{kLanes} : size_t{1};
     const bool narrow = inner > 1 && inner < kLanes && kLanes % inner == 0 && n > kLanes / inner;
     const size_t lines = (inner + width - 1) / width;

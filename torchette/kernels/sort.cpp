@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// topk and sort: the elements of every line become keys, so one heap serves all types. Equal elements keep
-// their order.
+// topk and sort. The elements of every line are converted to keys, so that one heap serves all types. The
+// order of equal elements is stable.
 #include <cstring>
 
 #include "torchette/kernels/dims.h"
@@ -13,20 +13,20 @@ namespace TORCHETTE_ISA {
 
 namespace {
 
-/// The `k` largest or smallest elements of every line along `dim`, in order.
+/// Finds the `k` largest or smallest elements of every line along `dim`, in order.
 Error sort_lines(Context& context, const Tensor& x, int64_t k, int64_t dim, bool largest,
                  const Tensor& values, const Tensor& indices) {
   const auto rank = static_cast<size_t>(x.dim());
   TORCHETTE_TRY(wrap_dim(dim, rank));
   TORCHETTE_TRY(same_type(x, values, "self and values"));
   TORCHETTE_CHECK(is_real(x.scalar_type()) && indices.scalar_type() == ScalarType::Long, InvalidType,
-                  "self is of type %d, indices of type %d", static_cast<int>(x.scalar_type()),
-                  static_cast<int>(indices.scalar_type()));
+                  "self is of type %d and indices of type %d, expected a real type and int64",
+                  static_cast<int>(x.scalar_type()), static_cast<int>(indices.scalar_type()));
   const auto along = static_cast<size_t>(dim);
   const int64_t n = rank == 0 ? 1 : x.sizes()[along];
-  if (rank == 0 && k == 0) k = 1;  // as torch: the one number there is
-  TORCHETTE_CHECK(k >= 0 && k <= n, InvalidArgument, "k is %lld, the size %lld", static_cast<long long>(k),
-                  static_cast<long long>(n));
+  if (rank == 0 && k == 0) k = 1;  // as in torch, returns the only element
+  TORCHETTE_CHECK(k >= 0 && k <= n, InvalidArgument, "k %lld is out of range for size %lld",
+                  static_cast<long long>(k), static_cast<long long>(n));
   SizesType sizes[kMaxDim];
   Walk<3> walk;
   walk.rank = rank;

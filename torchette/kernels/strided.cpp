@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The one routine behind every operator that only moves elements: runs become moves of whole runs, permutes
-// become transposes of small squares that stay in registers and cache.
+// The implementation of every operator that only moves elements. Contiguous runs become memory moves;
+// permutations become transposes of small squares in registers and cache.
 #include "torchette/kernels/strided.h"
 
 #include <cstring>
@@ -16,8 +16,9 @@ struct Element16 {
   uint64_t halves[2];
 };
 
-/// `rows` runs of `bytes`. Short ones are copied here: a call would cost as much as the copy. Never memcpy: a
-/// hostile file may let the two places overlap, which must spoil no more than the result.
+/// Moves `rows` runs of `bytes`. Short runs are copied inline, because a call costs as much as the copy. Does
+/// not use memcpy: in a malicious file the ranges may overlap, which must not corrupt anything except the
+/// result.
 void move_runs(char* to, ptrdiff_t to_step, const char* from, ptrdiff_t from_step, size_t rows,
                size_t bytes) {
   constexpr size_t kWide = 32, kNarrow = 16, kLong = 512;
@@ -28,14 +29,14 @@ void move_runs(char* to, ptrdiff_t to_step, const char* from, ptrdiff_t from_ste
   for (size_t row = 0; row < rows; ++row, to += to_step, from += from_step) {
     size_t i = 0;
     for (; i + kWide <= bytes; i += kWide) memmove(to + i, from + i, kWide);
-    // the rest, together with bytes that are there already
+    // Copies the remaining bytes, overlapping bytes that are already copied.
     if (i == bytes) continue;
     if (bytes - i > kNarrow) memmove(to + i, from + i, kNarrow);
     memmove(to + bytes - kNarrow, from + bytes - kNarrow, kNarrow);
   }
 }
 
-/// One row: `n` elements, strides in elements.
+/// Moves one row of `n` elements. Strides are in elements.
 template <typename T>
 void move_row(T* to, ptrdiff_t to_stride, const T* from, ptrdiff_t from_stride, size_t n) {
   if (to_stride == 1 && from_stride == 0) {
@@ -47,7 +48,7 @@ void move_row(T* to, ptrdiff_t to_stride, const T* from, ptrdiff_t from_stride, 
   }
 }
 
-/// The elements of three planes, as images have them: from interleaved to apart, and back.
+/// Deinterleaves three planes, as in images; interleave() is the inverse.
 template <typename T>
 void take_apart(T* __restrict to, ptrdiff_t to_row, const T* __restrict from, size_t columns) {
   T* __restrict to1 = to + to_row;
@@ -75,7 +76,7 @@ void transpose_plane(T* to, ptrdiff_t to_row, const T* from, ptrdiff_t from_row,
                      size_t columns) {
   if (rows == 3 && from_row == 3) return take_apart(to, to_row, from, columns);
   if (columns == 3 && to_row == 3) return interleave(to, from, from_row, rows);
-  constexpr size_t kBlock = 32;  // a block of either side stays in the L1 cache
+  constexpr size_t kBlock = 32;  // blocks of source and destination stay in the L1 cache
   for (size_t i0 = 0; i0 < rows; i0 += kBlock) {
     const size_t i1 = i0 + kBlock < rows ? i0 + kBlock : rows;
     for (size_t j0 = 0; j0 < columns; j0 += kBlock) {
@@ -111,7 +112,7 @@ void transpose_plane(T* to, ptrdiff_t to_row, const T* from, ptrdiff_t from_row,
   }
 }
 
-/// A nest whose innermost dimension is a run on both sides, so that its elements are bytes.
+/// Moves a nest with a contiguous innermost dimension on both sides, so that `element` is its size in bytes.
 void move_nest_of_runs(const Move& nest, char* to, const char* from, size_t element) {
   const size_t inner = nest.dim - 1, outer = inner > 0 ? inner - 1 : 0;
   const auto width = static_cast<ptrdiff_t>(element);
@@ -136,8 +137,7 @@ void move_nest_of_runs(const Move& nest, char* to, const char* from, size_t elem
 template <typename T>
 void move_nest(const Move& nest, T* to, const T* from) {
   const size_t inner = nest.dim - 1;
-  // A dimension along which the source is contiguous where the innermost one is not makes planes to
-  // transpose.
+  // Transposes planes if the source is contiguous along another dimension than the innermost one.
   size_t plane = inner;
   if (nest.to[inner] == 1 && nest.from[inner] > 1)
     for (size_t d = 0; d < inner; ++d)

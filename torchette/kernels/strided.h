@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Moving elements of one size between two strided layouts: what permutes, slices, expands and concatenations
-// come down to.
+// Moves elements between two strided layouts, the basis of permutes, slices, expands and concatenations.
 #pragma once
 
 #include "torchette/runtime/kernel.h"
@@ -8,15 +7,16 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// A nest of loops, the innermost last.
+/// A loop nest, ordered from the outermost to the innermost loop.
 struct Loops {
   size_t dim = 0;
   size_t size[kMaxDim];
 };
 
-/// A nest over two places at once. Strides count elements and may be zero or, in the source, negative.
+/// A loop nest over a destination and a source. Strides are in elements; they may be zero or, in the source,
+/// negative.
 struct Move {
-  static constexpr size_t kMaxLoops = 2 * kMaxDim;  // repeat has two per dimension
+  static constexpr size_t kMaxLoops = 2 * kMaxDim;  // repeat uses two loops per dimension
   size_t dim = 0;
   size_t size[kMaxLoops];
   ptrdiff_t to[kMaxLoops];
@@ -29,19 +29,19 @@ struct Move {
   }
 };
 
-/// Drops dimensions of size 1, orders the rest from the largest stride of the target to the smallest, and
-/// merges neighbours that are one run on both sides; at least one dimension is left. False when there is
-/// nothing to move.
+/// Drops dimensions of size 1, sorts the others by descending destination stride, and merges adjacent
+/// dimensions that are contiguous on both sides. At least one dimension remains. Returns false if there are
+/// no elements.
 bool simplify(Move& nest);
-/// Copies the elements of a nest that has been simplified.
+/// Copies the elements of a simplified nest.
 void move_simplified(const Move& nest, void* to, const void* from, size_t element);
 
-/// Copies every element of the nest, its dimensions in any order. `element` is 1, 2, 4, 8 or 16 bytes. The
-/// places must not overlap.
+/// Copies every element of the nest, with dimensions in any order. `element` is 1, 2, 4, 8 or 16 bytes. The
+/// memory ranges must not overlap.
 void move(Move nest, void* to, const void* from, size_t element);
 
-/// Coordinates that count through `rank` sizes, the last dimension fastest, carrying offsets of strided
-/// tensors along.
+/// Iterates over coordinates of `rank` sizes, the last dimension fastest, and updates the offsets of strided
+/// tensors.
 template <size_t kTensors>
 struct Walk {
   size_t rank = 0;
@@ -50,7 +50,7 @@ struct Walk {
   ptrdiff_t stride[kTensors][kMaxDim];
   ptrdiff_t offset[kTensors] = {};
 
-  /// False after the last place.
+  /// Advances to the next position. Returns false after the last one.
   TORCHETTE_INLINE bool next() {
     for (size_t d = rank; d-- > 0;) {
       for (size_t t = 0; t < kTensors; ++t) offset[t] += stride[t][d];

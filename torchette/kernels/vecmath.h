@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Transcendental functions of single precision without branches or tables: written once for `float`, which
-// the compiler vectorises in loops, and for vectors of floats (lanes.h). 2 to 3 ulp; NaN,
-// infinities, signed zeros and subnormals as in the C library. Coefficients are minimax fits made for these
-// ranges.
+// Single-precision transcendental functions without branches or tables, for `float` (vectorized by the
+// compiler in loops) and for float vectors (lanes.h). The error is 2 to 3 ulp. NaN, infinities, signed zeros
+// and subnormals behave as in the C library. The coefficients are minimax fits for these ranges.
 #pragma once
 
 #include <cmath>
@@ -13,7 +12,7 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// Integers of the same shape: int32_t for float, otherwise the type of comparisons of vectors.
+/// Integer type of the same shape: int32_t for float, otherwise the comparison result of the vector type.
 template <typename V>
 struct IntegersOf {
   using type = decltype(V{} < V{});
@@ -46,7 +45,7 @@ template <typename V>
 TORCHETTE_INLINE V abs_f(V x) {
   return from_bits<V>(to_bits(x) & 0x7fffffff);
 }
-/// `magnitude` (not negative) with the sign of `x`.
+/// Returns the non-negative `magnitude` with the sign of `x`.
 template <typename V>
 TORCHETTE_INLINE V with_sign_of(V magnitude, V x) {
   return from_bits<V>(to_bits(magnitude) | (to_bits(x) & static_cast<int32_t>(0x80000000)));
@@ -61,18 +60,18 @@ TORCHETTE_INLINE V polynomial(V x, float c, C... more) {
   return polynomial(x, more...) * x + c;
 }
 
-/// Splits x = n ln 2 + r with n whole and |r| <= ln 2 / 2; |x| < 1000.
+/// Splits x = n ln 2 + r with integer n and |r| <= ln 2 / 2, for |x| < 1000.
 template <typename V>
 TORCHETTE_INLINE V reduce_by_ln2(V x, Integers<V>& n) {
-  // Adding 1.5 * 2^23 pushes the fraction out of the mantissa, and leaves n in its low bits.
+  // Adding 1.5 * 2^23 rounds to an integer and leaves n in the low bits of the mantissa.
   const float magic = 12582912.0f;
   const V shifted = x * 1.442695041f + magic;
   n = to_bits(shifted) - 0x4b400000;
   const V whole = shifted - magic;
   return (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
 }
-/// `n` where a float's exponent stands. Anything may come for NaN, which scalars must not shift into their
-/// sign.
+/// Shifts `n` to the exponent bits of a float. n is arbitrary if the value is NaN, so scalars shift as
+/// unsigned.
 TORCHETTE_INLINE int32_t as_exponent(float, int32_t n) {
   return static_cast<int32_t>(static_cast<uint32_t>(n) << 23);
 }
@@ -96,14 +95,14 @@ TORCHETTE_INLINE V exp_of_rest(V r) {
 /// exp(x) / 2^halvings, for 0 or 1 halvings: half of a value out of range may be in range.
 template <typename V>
 TORCHETTE_INLINE V exp_halved(V x, int32_t halvings) {
-  // the two bounds lie beyond overflow and beyond the smallest subnormal; NaN passes both
+  // The bounds are beyond overflow and beyond the smallest subnormal. NaN passes both.
   x = TORCHETTE_SELECT(x > 90.0f, splat<V>(90.0f), x);
   x = TORCHETTE_SELECT(x < -104.0f, splat<V>(-104.0f), x);
   Integers<V> n;
   const V r = reduce_by_ln2(x, n);
   n = n - halvings;
   const V e = exp_of_rest(r);
-  // 2^n may be out of range where e * 2^n is not
+  // 2^n may be out of range although e * 2^n is not.
   const Integers<V> half = n >> 1;
   return e * power_of_two<V>(half) * power_of_two<V>(n - half);
 }
@@ -111,15 +110,15 @@ template <typename V>
 TORCHETTE_INLINE V exp_f(V x) {
   return exp_halved(x, 0);
 }
-/// exp(x) for x <= 0, and 0 where the result would be subnormal: a third fewer operations.
+/// exp(x) for x <= 0. Returns 0 instead of subnormals, which saves a third of the operations.
 template <typename V>
 TORCHETTE_INLINE V exp_of_negative(V x) {
-  x = TORCHETTE_SELECT(x < -88.0f, splat<V>(-88.0f), x);  // for which 2^n is 0
+  x = TORCHETTE_SELECT(x < -88.0f, splat<V>(-88.0f), x);  // 2^n is 0 there
   Integers<V> n;
   const V r = reduce_by_ln2(x, n);
   return exp_of_rest(r) * power_of_two<V>(n);
 }
-/// exp(x) / 2 for the sigmoids' sake: 0 where it would be subnormal, and infinity from 89.1 on.
+/// exp(x) / 2 for the sigmoid functions: returns 0 instead of subnormals, and infinity from 89.1 on.
 template <typename V>
 TORCHETTE_INLINE V half_exp(V x) {
   x = TORCHETTE_SELECT(x > 89.5f, splat<V>(89.5f), x);
@@ -157,10 +156,10 @@ TORCHETTE_INLINE V expm1_f(V x) {
   return TORCHETTE_SELECT(zero_or_x == 0.0f, zero_or_x, y);
 }
 
-/// Splits x = m 2^e with m in [sqrt(1/2), sqrt(2)) for 0 < x < infinity, and gives log(m).
+/// Splits x = m 2^e with m in [sqrt(1/2), sqrt(2)) for 0 < x < infinity. Returns log(m).
 template <typename V>
 TORCHETTE_INLINE V log_of_mantissa(V x, V& e) {
-  const V scaled = TORCHETTE_SELECT(x < 1.17549435e-38f, x * 8388608.0f, x);  // subnormal numbers
+  const V scaled = TORCHETTE_SELECT(x < 1.17549435e-38f, x * 8388608.0f, x);  // subnormals
   const V bias = TORCHETTE_SELECT(x < 1.17549435e-38f, splat<V>(-23.0f), splat<V>(0.0f));
   const Integers<V> i = to_bits(scaled) - 0x3f3504f3;
   e = to_float(x, i >> 23) + bias;
@@ -170,7 +169,7 @@ TORCHETTE_INLINE V log_of_mantissa(V x, V& e) {
                  -1.660908163e-01f, 1.418182701e-01f, -1.324299276e-01f, 1.290442050e-01f, -7.621750236e-02f);
   return (p * f) * f + f;
 }
-/// What a logarithm is where x is not a positive number; `y` elsewhere.
+/// Returns the logarithm for special values of x (zero, negative, infinite, NaN), otherwise `y`.
 template <typename V>
 TORCHETTE_INLINE V at_ends_of_log(V x, V y) {
   y = TORCHETTE_SELECT(x < INFINITY, y, x);  // infinity and NaN
@@ -233,7 +232,7 @@ TORCHETTE_INLINE V erf_f(V x) {
   const V square = x * x;
   const V small = x * polynomial(square, 1.128379226e+00f, -3.761263192e-01f, 1.128368452e-01f,
                                  -2.685878240e-02f, 5.199518055e-03f, -8.125680033e-04f, 8.298783359e-05f);
-  // 1 - erfc, whose logarithm is nearly a parabola; from 4 on erf is 1
+  // 1 - erfc, with a nearly parabolic logarithm. erf is 1 from 4 on.
   const V b = TORCHETTE_SELECT(a > 4.0f, splat<V>(4.0f), a);
   const V large =
       1.0f - exp_f(polynomial(b, -1.664568117e-04f, -1.127797246e+00f, -6.369761825e-01f, -1.041136160e-01f,
@@ -241,8 +240,8 @@ TORCHETTE_INLINE V erf_f(V x) {
   return TORCHETTE_SELECT(a < 0.92f, small, with_sign_of(large, x));
 }
 
-/// x / 2 (1 + erf(x / sqrt(2))), by half of erfc(|x| / sqrt(2)), whose logarithm is nearly a parabola: within
-/// 7e-8 |x|.
+/// x / 2 (1 + erf(x / sqrt(2))), computed from erfc(|x| / sqrt(2)) / 2, which has a nearly parabolic
+/// logarithm. The error is within 7e-8 |x|.
 template <typename V>
 TORCHETTE_INLINE V gelu_f(V x) {
   const V a = abs_f(x) * 0.70710678f;
@@ -263,8 +262,8 @@ TORCHETTE_INLINE V silu_f(V x) {
   return gated(x, x);
 }
 
-/// sin and cos of |x| <= kMaxAngle; beyond it, and for infinities and NaN, what they give has no meaning. The
-/// reduction by pi / 2 is done in double precision.
+/// sin and cos for |x| <= kMaxAngle; other arguments yield unspecified values. The reduction by pi / 2 uses
+/// double precision.
 constexpr float kMaxAngle = 1e6f;
 TORCHETTE_INLINE float reduce_angle(float x, int32_t& quadrant) {
   const double magic = 6755399441055744.0;  // 1.5 * 2^52
@@ -278,7 +277,7 @@ TORCHETTE_INLINE float sin_of_quadrant(float r, int32_t quadrant) {
   const float u = r * r;
   const float sum =
       polynomial(u, -1.666666716e-01f, 8.333329111e-03f, -1.983931579e-04f, 2.718121777e-06f) * u * r + r;
-  const float s = u > 0.0f ? sum : r;  // -0 stays
+  const float s = u > 0.0f ? sum : r;  // preserves -0
   const float c =
       polynomial(u, 4.166664556e-02f, -1.388735254e-03f, 2.443661106e-05f) * u * u - 0.5f * u + 1.0f;
   const float y = (quadrant & 1) != 0 ? c : s;
@@ -303,7 +302,7 @@ TORCHETTE_INLINE float tan_f(float x) {
 }
 
 TORCHETTE_INLINE float atan_f(float x) {
-  // from 0, pi / 4 or pi / 2 on
+  // Reduces to the distance from 0, pi / 4 or pi / 2.
   const float a = abs_f(x);
   const bool middle = a > 0.414213562f, far = a > 2.41421356f;
   const float t = (far ? -1.0f : middle ? a - 1.0f : a) / (far ? a : middle ? a + 1.0f : 1.0f), u = t * t;
@@ -314,7 +313,7 @@ TORCHETTE_INLINE float atan_f(float x) {
   return with_sign_of((far ? 1.57079633f : middle ? 0.785398163f : 0.0f) + y, x);
 }
 
-/// asin of |x| <= 1/2; for a larger |x| half of its distance to pi / 2.
+/// asin for |x| <= 1/2; for a larger |x|, half of the distance of asin to pi / 2.
 TORCHETTE_INLINE float asin_part(float x) {
   const float a = abs_f(x), u = a < 0.5f ? x * x : (1.0f - a) * 0.5f, s = a < 0.5f ? a : std::sqrt(u);
   return polynomial(u, 1.666675268e-01f, 7.495288672e-02f, 4.547160703e-02f, 2.417295244e-02f,
@@ -336,7 +335,7 @@ TORCHETTE_INLINE float atanh_f(float x) {
   const float a = abs_f(x);
   return with_sign_of(0.5f * log1p_f(2.0f * a / (1.0f - a)), x);
 }
-/// log(1 + x), of a large number log(2 x): the square of which would be infinite.
+/// log(1 + x), or log(2 x) if `large`: the square of a large value would be infinite.
 TORCHETTE_INLINE float log1p_or_twice(float x, bool large) {
   return log1p_f(x) + (large ? 0.693147181f : 0.0f);
 }

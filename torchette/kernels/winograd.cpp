@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Winograd's F(2x2, 3x3): tiles of 4x4 inputs and the filters are transformed, multiplied position by
-// position (16 GEMMs over the channels), and transformed back to 2x2 outputs. The matrices are those of Lavin
-// and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015).
+// Winograd's F(2x2, 3x3): 4x4 input tiles and the filters are transformed, multiplied elementwise (16 GEMMs
+// over the channels), and transformed back to 2x2 outputs. The matrices are those of Lavin and Gray, "Fast
+// Algorithms for Convolutional Neural Networks" (2015).
 #include "torchette/kernels/winograd.h"
 
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-/// Tiles that are computed together: their 16 x channels floats stay in the cache.
+/// Number of tiles that are computed together: their 16 x channels floats stay in the cache.
 constexpr size_t kTilesAtOnce = 7 * 16;
 
 static size_t tiles_in(ptrdiff_t outputs) { return static_cast<size_t>((outputs + 1) / 2); }
@@ -56,7 +56,7 @@ void Winograd::transform_weight(const float* weight, float* to) const {
   }
 }
 
-/// Tiles [first, first + count) cut where a row of tiles ends and at kLanes; calls body(tile, y, x, lanes).
+/// Splits tiles [first, first + count) at the ends of tile rows and at kLanes; calls body(tile, y, x, lanes).
 template <typename Body>
 static TORCHETTE_INLINE void for_tiles(size_t first, size_t count, size_t per_row, const Body& body) {
   for (size_t t = 0; t < count;) {

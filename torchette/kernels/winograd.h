@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// 3x3 convolutions of stride 1 with 16 multiplications where the definition has 36: Winograd's F(2x2, 3x3).
+// Winograd's F(2x2, 3x3) for 3x3 convolutions with stride 1: 16 multiplications instead of 36 per 2x2
+// outputs.
 #pragma once
 
 #include "torchette/kernels/gemm.h"
@@ -13,16 +14,15 @@ struct Winograd {
   ptrdiff_t in_height, in_width, out_height, out_width;
   ptrdiff_t pad_y, pad_x;
 
-  /// Whether it pays: the transforms cost as much per channel as they save per pair of channels.
+  /// Whether Winograd is faster. The transforms cost per channel, and the savings are per pair of channels.
   bool pays() const;
   size_t weight_floats() const { return 16 * in_channels * out_channels; }
   size_t scratch_floats() const;
 
-  /// weight [out, in, 3, 3] -> `to`, weight_floats() of them.
+  /// Transforms weight [out, in, 3, 3] to weight_floats() floats at `to`.
   void transform_weight(const float* weight, float* to) const;
-  /// Convolves one image. False when the output has an infinity or NaN: the sums and differences of the
-  /// method spread them further than the definition does, so the caller then has to convolve by the
-  /// definition.
+  /// Convolves one image. Returns false if the output contains an infinity or NaN: the transforms propagate
+  /// them to more outputs than the convolution does, so the caller must convolve directly.
   bool run(const float* image, const float* transformed_weight, const float* bias, float* out,
            float* scratch) const;
 };

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Distances between points, in the norm of a given order: _cdist_forward between two sets of them,
-// _pdist_forward within one.
+// Pairwise distances in the p-norm: _cdist_forward between two sets of points, _pdist_forward within one set.
 #include <cmath>
 
 #include "torchette/kernels/dense.h"
@@ -16,7 +15,7 @@ template <typename T>
 T distance(const T* a, const T* b, size_t n, double order) {
   T sum = 0;
   if (order == 2) {
-    constexpr size_t kWays = 16;  // independent sums, which become vectors
+    constexpr size_t kWays = 16;  // independent accumulators, which the compiler vectorizes
     T way[kWays] = {};
     size_t i = 0;
     for (; i + kWays <= n; i += kWays)
@@ -40,7 +39,7 @@ T distance(const T* a, const T* b, size_t n, double order) {
 }
 
 Error check_order(double order, const char* name) {
-  TORCHETTE_CHECK(order >= 0, InvalidArgument, "%s: p is %g", name, order);
+  TORCHETTE_CHECK(order >= 0, InvalidArgument, "%s: p is %g, expected at least 0", name, order);
   return Error::Ok;
 }
 
@@ -52,7 +51,7 @@ Error cdist_forward_out(Context& context, const Tensor& a, const Tensor& b, doub
   TORCHETTE_TRY(same_type(a, b, "x1 and x2"));
   TORCHETTE_TRY(same_type(a, out, "x1 and out"));
   TORCHETTE_CHECK(rank >= 2 && other >= 2 && a.sizes()[rank - 1] == b.sizes()[other - 1], InvalidArgument,
-                  "%s: x1 and x2 have %zu and %zu dimensions, their last sizes must be equal", kName, rank,
+                  "%s: x1 and x2 have %zu and %zu dimensions; their last sizes must be equal", kName, rank,
                   other);
   const auto width = static_cast<size_t>(a.sizes()[rank - 1]);
   const auto rows = static_cast<size_t>(a.sizes()[rank - 2]),
@@ -71,8 +70,8 @@ Error cdist_forward_out(Context& context, const Tensor& a, const Tensor& b, doub
     };
     const SizesType n = size_of(a, rank, step[0], batches.stride[0][d]);
     const SizesType m = size_of(b, other, step[1], batches.stride[1][d]);
-    TORCHETTE_CHECK(n == m || n == 1 || m == 1, InvalidArgument, "%s: x1 and x2 have batches of %d and %d",
-                    kName, n, m);
+    TORCHETTE_CHECK(n == m || n == 1 || m == 1, InvalidArgument,
+                    "%s: batch sizes %d and %d of x1 and x2 do not broadcast", kName, n, m);
     sizes[d] = n == 1 ? m : n;
     batches.size[d] = static_cast<size_t>(sizes[d]);
   }
@@ -101,11 +100,12 @@ Error pdist_forward_out(Context& context, const Tensor& x, double order, Tensor&
   constexpr const char* kName = "_pdist_forward";
   TORCHETTE_TRY(check_order(order, kName));
   TORCHETTE_TRY(same_type(x, out, "self and out"));
-  TORCHETTE_CHECK(x.dim() == 2, InvalidArgument, "%s: self has %d dimensions", kName,
+  TORCHETTE_CHECK(x.dim() == 2, InvalidArgument, "%s: self has %d dimensions, expected 2", kName,
                   static_cast<int>(x.dim()));
   const auto rows = static_cast<size_t>(x.sizes()[0]), width = static_cast<size_t>(x.sizes()[1]);
   const size_t pairs = rows == 0 ? 0 : rows * (rows - 1) / 2;
-  TORCHETTE_CHECK(pairs <= INT32_MAX, InvalidArgument, "%s: self has %zu pairs", kName, pairs);
+  TORCHETTE_CHECK(pairs <= INT32_MAX, InvalidArgument, "%s: self has too many pairs of rows: %zu", kName,
+                  pairs);
   const auto size = static_cast<SizesType>(pairs);
   TORCHETTE_TRY(resize_result(out, {&size, 1}));
   return for_compute<false>(x.scalar_type(), "_pdist_forward", "self", [&](auto t) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Factorisations that solve systems of equations, and solving with them: Cholesky, LU, LDL^T, triangular
-// systems; the exponential of a matrix. Pivots and info are those of LAPACK.
+// Factorizations and solvers of linear systems: Cholesky, LU, LDL^T, triangular systems; the matrix
+// exponential. Pivots and info follow LAPACK.
 #include <cmath>
 #include <cstring>
 
@@ -11,7 +11,8 @@ namespace TORCHETTE_ISA {
 
 namespace {
 
-/// Says which matrix of a batch failed, where one did and the caller does not look at info himself.
+/// Returns an error for the first matrix of a batch that failed, if `check`; otherwise the caller inspects
+/// info.
 Error check_info(const char* what, const char* argument, const char* is, const Dense& info, size_t count,
                  bool check) {
   for (size_t i = 0; check && i < count; ++i)
@@ -23,7 +24,7 @@ Error check_info(const char* what, const char* argument, const char* is, const D
 
 // --- Cholesky
 
-/// a becomes its lower factor; elements right of the diagonal do not change. Returns info.
+/// Overwrites a with its lower factor. Elements right of the diagonal remain unchanged. Returns info.
 int32_t cholesky(double* a, size_t n) {
   for (size_t i = 0; i < n; ++i)
     for (size_t j = 0; j <= i; ++j) {
@@ -66,7 +67,7 @@ Error linalg_cholesky_ex_out(Context& context, const Tensor& self, bool upper, b
 
 // --- Triangular systems
 
-/// T^-1 times the columns; element (i, j) of T lies at t[i * row + j * column].
+/// Solves T X = columns in place. Element (i, j) of T is at t[i * row + j * column].
 void solve_triangular(const double* t, ptrdiff_t row, ptrdiff_t column, bool upper, bool unit,
                       const Columns& x) {
   for (size_t step = 0; step < x.n; ++step) {
@@ -82,7 +83,7 @@ void solve_triangular(const double* t, ptrdiff_t row, ptrdiff_t column, bool upp
   }
 }
 
-/// The matrix of right-hand sides of A X = B, or, seen from the other side, of X A = B.
+/// Returns the right-hand sides of A X = B or, if not `left`, of X A = B.
 Columns columns_of(double* b, size_t rows, size_t columns, bool left) {
   const auto width = static_cast<ptrdiff_t>(columns);
   return left ? Columns{b, width, 1, rows, columns} : Columns{b, 1, width, columns, rows};
@@ -90,7 +91,8 @@ Columns columns_of(double* b, size_t rows, size_t columns, bool left) {
 
 Error check_sides(const char* what, const Batch& a, const Batch& b, bool left) {
   TORCHETTE_CHECK((left ? b.rows : b.columns) == a.rows, InvalidArgument,
-                  "%s: B of %zu rows and %zu columns for a matrix of %zu", what, b.rows, b.columns, a.rows);
+                  "%s: B of %zu rows and %zu columns does not fit a matrix of size %zu", what, b.rows,
+                  b.columns, a.rows);
   return Error::Ok;
 }
 
@@ -123,7 +125,7 @@ Error linalg_solve_triangular_out(Context& context, const Tensor& self, const Te
 
 // --- LU
 
-/// a becomes its factors, by partial pivoting. Returns info.
+/// Overwrites a with its LU factors, using partial pivoting. Returns info.
 int32_t factor_lu(double* a, size_t rows, size_t columns, bool pivot, int32_t* pivots) {
   const Columns lines{a, static_cast<ptrdiff_t>(columns), 1, rows, columns};
   int32_t info = 0;
@@ -147,15 +149,15 @@ int32_t factor_lu(double* a, size_t rows, size_t columns, bool pivot, int32_t* p
   return info;
 }
 
-/// What lu_factor and ldl_factor have in common: `factor` gets a copy of a matrix and room for its pivots,
+/// Common part of lu_factor and ldl_factor. `factor` receives a copy of a matrix and an array for its pivots,
 /// and returns info.
 template <typename Factor>
 Error factor_with_pivots(Context& context, const char* what, const Tensor& self, const Batch& batch,
                          bool check_errors, Tensor& out, Tensor& pivots, Tensor& info, const Factor& factor) {
   TORCHETTE_TRY(same_type(self, out, "A or self, and the factors"));
   TORCHETTE_CHECK(is_real(pivots.scalar_type()) && is_real(info.scalar_type()), InvalidType,
-                  "%s: pivots or info are of type %d or %d", what, static_cast<int>(pivots.scalar_type()),
-                  static_cast<int>(info.scalar_type()));
+                  "%s: pivots or info is of unsupported type %d or %d", what,
+                  static_cast<int>(pivots.scalar_type()), static_cast<int>(info.scalar_type()));
   const size_t least = batch.rows < batch.columns ? batch.rows : batch.columns;
   TORCHETTE_TRY(resize_result(out, self.sizes(), "LU or LD"));
   TORCHETTE_TRY(resize_batch(pivots, self, least, 0, 1, "pivots"));
@@ -186,24 +188,25 @@ Error linalg_lu_factor_ex_out(Context& context, const Tensor& self, bool pivot, 
       [&](double* a, int32_t* rows) { return factor_lu(a, batch.rows, batch.columns, pivot, rows); });
 }
 
-/// A copy of n pivots, each proven to be the number of a row; those of blocks of two are negative, in pairs.
+/// Copies n pivots and checks that each is a row number. Pivots of 2x2 blocks are negative and come in pairs.
 Error read_pivots(const char* what, const int32_t* from, int32_t* to, size_t n, bool blocks) {
   for (size_t i = 0; i < n; ++i) {
     to[i] = from[i];
     const int32_t row = blocks && to[i] < 0 ? -(to[i] + 1) : to[i] - 1;
     TORCHETTE_CHECK(to[i] != INT32_MIN && row >= 0 && static_cast<size_t>(row) < n, InvalidArgument,
-                    "%s: pivots have %d for a matrix of %zu", what, static_cast<int>(to[i]), n);
+                    "%s: pivots contain %d, which is out of range for a matrix of size %zu", what,
+                    static_cast<int>(to[i]), n);
   }
   for (size_t i = 0; i < n; ++i)
     if (to[i] < 0) {
       TORCHETTE_CHECK(i + 1 < n && to[i + 1] == to[i], InvalidArgument,
-                      "%s: pivots: number %zu belongs to a block of two and has no fellow", what, i);
+                      "%s: pivots: element %zu of a 2x2 block has no matching element", what, i);
       ++i;
     }
   return Error::Ok;
 }
 
-/// What lu_solve and ldl_solve have in common: `solve` gets a matrix, its pivots and its right-hand sides.
+/// Common part of lu_solve and ldl_solve. `solve` receives a matrix, its pivots and its right-hand sides.
 template <typename Solve>
 Error solve_with_pivots(Context& context, const char* what, const Tensor& factors, const Tensor& pivots,
                         const Tensor& b, bool left, bool blocks, Tensor& out, const Solve& solve) {
@@ -217,7 +220,7 @@ Error solve_with_pivots(Context& context, const char* what, const Tensor& factor
   const size_t n = of_a.rows;
   TORCHETTE_CHECK(pivots.dim() == factors.dim() - 1 && pivots.scalar_type() == ScalarType::Int &&
                       static_cast<size_t>(pivots.numel()) == of_a.count * n,
-                  InvalidArgument, "%s: pivots are not int32 and as many as %s has rows", what,
+                  InvalidArgument, "%s: pivots must be int32 with one element per row of %s", what,
                   blocks ? "LD" : "LU");
   TORCHETTE_TRY(at.start(what, factors, 2, b, 2, of_b.rows, of_b.columns));
   TORCHETTE_TRY(resize_result(out, at.result_sizes()));
@@ -270,7 +273,8 @@ Error lu_unpack_out(Context& context, const Tensor& factors, const Tensor& pivot
   if (unpack_pivots) {
     TORCHETTE_CHECK(pivots.scalar_type() == ScalarType::Int && pivots.dim() == factors.dim() - 1 &&
                         static_cast<size_t>(pivots.numel()) == batch.count * least,
-                    InvalidArgument, "%s: LU_pivots are not int32 and as many as LU_data has rows", kName);
+                    InvalidArgument, "%s: LU_pivots must be int32 with one element per pivot of LU_data",
+                    kName);
     TORCHETTE_TRY(resize_batch(p, factors, m, m, 2, "P"));
     TORCHETTE_TRY(chosen.read(context, pivots, ScalarType::Int));
     TORCHETTE_TRY(permutation.open(context, p, ScalarType::Double));
@@ -281,7 +285,7 @@ Error lu_unpack_out(Context& context, const Tensor& factors, const Tensor& pivot
       for (size_t i = 0; i < least; ++i) {
         const int64_t other = int64_t{chosen.data<int32_t>()[b * least + i]} - 1;
         TORCHETTE_CHECK(other >= 0 && static_cast<size_t>(other) < m, InvalidArgument,
-                        "%s: LU_pivots have %lld for a matrix of %zu rows", kName,
+                        "%s: LU_pivots contain %lld, which is out of range for %zu rows", kName,
                         static_cast<long long>(other + 1), m);
         const int32_t kept = rows[i];
         rows[i] = rows[other];
@@ -319,8 +323,8 @@ Error lu_unpack_out(Context& context, const Tensor& factors, const Tensor& pivot
 
 // --- LDL^T
 
-/// The lower triangle of a symmetric matrix becomes its factors, by Bunch and Kaufman's pivoting (Golub and
-/// van Loan, 4.4.4). A block of two has its row twice, as a negative number. Returns info.
+/// Overwrites the lower triangle of a symmetric matrix with its factors, using Bunch-Kaufman pivoting (Golub
+/// and van Loan, 4.4.4). A 2x2 block has its row twice, as a negative value. Returns info.
 int32_t factor_ldl(double* a, size_t n, int32_t* pivots) {
   const double alpha = (1 + std::sqrt(17.0)) / 8;
   const auto at = [&](size_t i, size_t j) -> double& { return a[i * n + j]; };
@@ -431,9 +435,9 @@ Error linalg_ldl_solve_out(Context& context, const Tensor& factors, const Tensor
                            });
 }
 
-// --- The exponential of a matrix
+// --- The matrix exponential
 
-/// c = a b + the unit matrix times `unit`
+/// c = a b + unit * identity
 void multiply(const double* a, const double* b, double* c, size_t n, double unit) {
   for (size_t i = 0; i < n; ++i) {
     double* const line = c + i * n;
@@ -442,10 +446,10 @@ void multiply(const double* a, const double* b, double* c, size_t n, double unit
   }
 }
 
-/// By Taylor's series of a / 2^s, whose norm is at most 1/2, and s squarings. `x` and `y` have room for a
-/// matrix each.
+/// Taylor series of a / 2^s, scaled to a norm of at most 1/2, followed by s squarings. `x` and `y` have room
+/// for one matrix each.
 void exponential(const double* a, double* result, size_t n, double* x, double* y) {
-  constexpr int kDegree = 14;  // 1/2^15/15! is below the unit in the last place
+  constexpr int kDegree = 14;  // 1/2^15/15! is below one ulp
   double norm = 0;
   for (size_t i = 0; i < n; ++i) {
     double sum = 0;

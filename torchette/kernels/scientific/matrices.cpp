@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The loops of matrices.h.
+// Implementation of matrices.h.
 #include "torchette/kernels/scientific/matrices.h"
 
 #include <cmath>
@@ -8,10 +8,10 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 
 Error matrices(const char* what, const char* argument, const Tensor& t, Batch& batch) {
-  TORCHETTE_CHECK(t.dim() >= 2, InvalidArgument, "%s: %s has %d dimensions, a matrix two", what, argument,
-                  static_cast<int>(t.dim()));
-  TORCHETTE_CHECK(is_floating(t.scalar_type()), InvalidType, "%s: %s is of type %d", what, argument,
-                  static_cast<int>(t.scalar_type()));
+  TORCHETTE_CHECK(t.dim() >= 2, InvalidArgument, "%s: %s has %d dimensions, expected at least 2", what,
+                  argument, static_cast<int>(t.dim()));
+  TORCHETTE_CHECK(is_floating(t.scalar_type()), InvalidType, "%s: %s is of type %d, expected a floating type",
+                  what, argument, static_cast<int>(t.scalar_type()));
   const auto rank = static_cast<size_t>(t.dim());
   batch = {1, static_cast<size_t>(t.sizes()[rank - 2]), static_cast<size_t>(t.sizes()[rank - 1])};
   for (size_t d = 0; d + 2 < rank; ++d) batch.count *= static_cast<size_t>(t.sizes()[d]);
@@ -20,8 +20,9 @@ Error matrices(const char* what, const char* argument, const Tensor& t, Batch& b
 
 Error square_matrices(const char* what, const char* argument, const Tensor& t, Batch& batch) {
   TORCHETTE_TRY(matrices(what, argument, t, batch));
-  TORCHETTE_CHECK(batch.rows == batch.columns, InvalidArgument, "%s: %s has %zu rows and %zu columns", what,
-                  argument, batch.rows, batch.columns);
+  TORCHETTE_CHECK(batch.rows == batch.columns, InvalidArgument,
+                  "%s: %s has %zu rows and %zu columns, expected a square matrix", what, argument, batch.rows,
+                  batch.columns);
   return Error::Ok;
 }
 
@@ -37,7 +38,7 @@ Error resize_batch(const Tensor& out, const Tensor& like, size_t first, size_t s
 
 Error check_types(const char* what, const char* names, const Tensor& x, const Tensor& a, const Tensor& b) {
   TORCHETTE_CHECK(x.scalar_type() == a.scalar_type() && x.scalar_type() == b.scalar_type(), InvalidType,
-                  "%s: %s are of types %d, %d and %d, where one is needed", what, names,
+                  "%s: %s are of types %d, %d and %d, expected one type", what, names,
                   static_cast<int>(x.scalar_type()), static_cast<int>(a.scalar_type()),
                   static_cast<int>(b.scalar_type()));
   return Error::Ok;
@@ -45,7 +46,7 @@ Error check_types(const char* what, const char* names, const Tensor& x, const Te
 
 Error scratch(Context& context, const char* what, size_t count, double*& room) {
   room = static_cast<double*>(context.allocate_temp((count + 1) * sizeof(double)));
-  TORCHETTE_CHECK(room != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %zu numbers", what,
+  TORCHETTE_CHECK(room != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %zu elements", what,
                   count);
   return Error::Ok;
 }
@@ -58,7 +59,7 @@ Error scale_of(const char* what, const char* argument, size_t b, const double* a
     largest = std::fmax(largest, std::fabs(a[i]));
     finite = finite && std::isfinite(a[i]);
   }
-  TORCHETTE_CHECK(finite, InvalidArgument, "%s: %s: matrix %zu of the batch has elements that are not finite",
+  TORCHETTE_CHECK(finite, InvalidArgument, "%s: %s: matrix %zu of the batch has infinite or NaN elements",
                   what, argument, b);
   scale = largest > 0 ? largest : 1;
   return Error::Ok;
@@ -85,7 +86,7 @@ Error BatchWalk::start(const char* what, const Tensor& a, size_t a_inner, const 
     }
     sizes[d] = size[0] == 1 ? size[1] : size[0];
     TORCHETTE_CHECK(size[1] == 1 || size[1] == sizes[d], InvalidArgument,
-                    "%s: B: batches of %d and %d do not go together", what, size[0], size[1]);
+                    "%s: B: batch sizes %d and %d do not broadcast", what, size[0], size[1]);
     walk.size[d] = static_cast<size_t>(sizes[d]);
     walk.stride[0][d] = steps[0];
     steps[0] *= sizes[d];
@@ -147,7 +148,7 @@ double make_reflection(double* x, ptrdiff_t step, size_t n) {
 void reflect(const double* v, ptrdiff_t step, size_t n, double tau, const Columns& c, size_t first,
              double* work) {
   if (tau == 0) return;
-  if (c.row == 1) {  // columns are runs in memory
+  if (c.row == 1) {  // columns are contiguous
     for (size_t i = 0; i < n; ++i) work[i] = i == 0 ? 1 : v[static_cast<ptrdiff_t>(i) * step];
     for (size_t k = 0; k < c.m; ++k) {
       double* const run = c.at(first) + static_cast<ptrdiff_t>(k) * c.column;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// QR by reflections, as LAPACK has it: geqrf, and ormqr, which multiplies by what geqrf gives.
+// QR by Householder reflections, as in LAPACK: geqrf, and ormqr, which multiplies a matrix by the result of
+// geqrf.
 #include <cstring>
 
 #include "torchette/kernels/scientific/matrices.h"
@@ -37,7 +38,7 @@ Error geqrf_out(Context& context, const Tensor& self, Tensor& out, Tensor& tau) 
   return to.finish();
 }
 
-/// The product of the reflections that geqrf gives and of another matrix.
+/// Multiplies a matrix by the reflections that geqrf returns.
 Error ormqr_out(Context& context, const Tensor& self, const Tensor& tau, const Tensor& other, bool left,
                 bool transpose, Tensor& out) {
   constexpr const char* kName = "ormqr";
@@ -47,16 +48,18 @@ Error ormqr_out(Context& context, const Tensor& self, const Tensor& tau, const T
   TORCHETTE_TRY(check_types(kName, "self, input2 and input3", self, tau, other));
   TORCHETTE_TRY(check_types(kName, "self, input3 and out", self, other, out));
   const size_t n = of_v.rows;
-  TORCHETTE_CHECK(tau.dim() == self.dim() - 1 && other.dim() == self.dim() && of_v.count == of_c.count &&
-                      (left ? of_c.rows : of_c.columns) == n,
-                  InvalidArgument,
-                  "%s: self has reflections of %zu elements, input3 is a matrix of %zu rows and %zu columns, "
-                  "or input2 is not one dimension less",
-                  kName, n, of_c.rows, of_c.columns);
+  TORCHETTE_CHECK(
+      tau.dim() == self.dim() - 1 && other.dim() == self.dim() && of_v.count == of_c.count &&
+          (left ? of_c.rows : of_c.columns) == n,
+      InvalidArgument,
+      "%s: self has reflections of %zu elements, which do not fit input3 of %zu rows and %zu columns, "
+      "or input2 does not have one dimension less than self",
+      kName, n, of_c.rows, of_c.columns);
   const auto count = static_cast<size_t>(tau.sizes()[static_cast<size_t>(tau.dim()) - 1]);
   TORCHETTE_CHECK(
       count <= of_v.columns && count <= n && static_cast<size_t>(tau.numel()) == of_v.count * count,
-      InvalidArgument, "%s: input2 has %zu elements for %zu columns", kName, count, of_v.columns);
+      InvalidArgument, "%s: input2 has %zu elements, which does not fit %zu columns", kName, count,
+      of_v.columns);
   TORCHETTE_TRY(resize_result(out, other.sizes()));
   if (out.numel() == 0) return Error::Ok;
   Dense vectors, factors, from, to;

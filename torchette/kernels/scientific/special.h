@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Special functions that the C library lacks, in double precision. For elementwise.cpp.
+// Special functions that the C library lacks, in double precision, for functions.cpp.
 #pragma once
 
 #include <cmath>
 
 #include "torchette/runtime/span.h"
 
-#if defined(__MINGW32__) && defined(__STRICT_ANSI__)  // has them and does not declare them
+#if defined(__MINGW32__) && defined(__STRICT_ANSI__)  // provides these functions without declaring them
 extern "C" {
 double j0(double);
 double j1(double);
@@ -25,8 +25,8 @@ namespace special {
 
 constexpr double kNan = NAN, kInfinity = INFINITY;
 
-/// The derivative of the logarithm of the gamma function. From 10 on by its asymptotic series (Abramowitz and
-/// Stegun 6.3.18), below that by recurrence, left of 0 by reflection.
+/// Digamma function, the derivative of log gamma. Uses the asymptotic series from 10 on (Abramowitz and
+/// Stegun 6.3.18), recurrence below 10, and reflection for negative arguments.
 [[gnu::noinline]] inline double digamma(double x) {
   if (x == 0) return std::copysign(kInfinity, -x);
   double result = 0;
@@ -44,7 +44,7 @@ constexpr double kNan = NAN, kInfinity = INFINITY;
   return result + std::log(x) - 0.5 / x - series;
 }
 
-/// The sum of 1 / (k + q)^x over k >= 0, by Euler and Maclaurin's formula.
+/// Hurwitz zeta function: the sum of 1 / (k + q)^x over k >= 0, by the Euler-Maclaurin formula.
 [[gnu::noinline]] inline double zeta(double x, double q) {
   // (2 k)! / B(2 k)
   static constexpr double kTerms[] = {12.0,
@@ -95,8 +95,8 @@ inline double polygamma(double n, double x) {
   return sign * std::tgamma(n + 1) * zeta(n + 1, x);
 }
 
-/// The quantile of the normal distribution at 1/2 + q, where `tail` is 1/2 - |q|: a start that is right to
-/// nine digits (Acklam), and so many steps of Halley's method.
+/// Quantile of the normal distribution at 1/2 + q, where `tail` is 1/2 - |q|. Starts from Acklam's
+/// approximation with nine correct digits and applies `steps` steps of Halley's method.
 [[gnu::noinline]] inline double normal_quantile(double q, double tail, int steps) {
   if (!(tail >= 0)) return kNan;
   if (tail == 0) return std::copysign(kInfinity, q);
@@ -131,7 +131,8 @@ inline double polygamma(double n, double x) {
          1);
     y = q < 0 ? lower : -lower;
   }
-  // The difference of two small numbers in the middle, of two tails at the ends.
+  // The error, computed from small values in the middle and from the tails at the ends, to avoid
+  // cancellation.
   for (int i = 0; i < steps; ++i) {
     const double off = tail > 0.02425 ? 0.5 * std::erf(y * M_SQRT1_2) - q
                                       : (q < 0 ? 0.5 * std::erfc(-y * M_SQRT1_2) - tail
@@ -153,13 +154,13 @@ inline double erfinv(double x, int steps) {
   return (1 - z * (0.5 - z * (0.75 - z * (1.875 - z * 6.5625)))) / (x * std::sqrt(M_PI));
 }
 
-/// The modified Bessel function of the first kind and of order 0 or 1, times e^-|x|.
+/// Modified Bessel function of the first kind of order 0 or 1, times e^-|x|.
 [[gnu::noinline]] inline double scaled_bessel_i(int order, double x) {
   const double a = std::fabs(x);
   const double sign = order == 1 && x < 0 ? -1 : 1;
   if (a != a) return x;
   double term = order == 0 ? 1 : a / 2, sum = term;
-  if (a < 30) {  // the power series; all terms are positive
+  if (a < 30) {  // power series with positive terms
     const double z = a * a / 4;
     for (int k = 1; term > sum * 1e-17; ++k) {
       term *= z / (k * (k + order));
@@ -167,7 +168,7 @@ inline double erfinv(double x, int steps) {
     }
     return sign * sum * std::exp(-a);
   }
-  // Hankel's asymptotic series
+  // Hankel's asymptotic series.
   const double mu = 4.0 * order * order;
   term = sum = 1;
   for (int k = 1; k < 20; ++k) {
@@ -178,14 +179,13 @@ inline double erfinv(double x, int steps) {
 }
 inline double bessel_i(int order, double x) {
   const double scaled = scaled_bessel_i(order, x);
-  // in two steps, since e^x overflows before the product does
+  // Multiplies in two steps, because e^x overflows earlier than the result.
   return scaled == 0 && std::isfinite(x) ? scaled
                                          : scaled * std::exp(std::fabs(x) / 2) * std::exp(std::fabs(x) / 2);
 }
 
-/// The modified Bessel function of the second kind, times e^x: the integral of e^(-x (cosh t - 1)) cosh(order
-/// t) over t > 0 (Watson 6.22) by the trapezoidal rule, whose error for such an integrand falls with
-/// e^(-1/h).
+/// Modified Bessel function of the second kind, times e^x: the integral of e^(-x (cosh t - 1)) cosh(order t)
+/// over t > 0 (Watson 6.22) by the trapezoidal rule, which converges like e^(-1/h) for this integrand.
 [[gnu::noinline]] inline double scaled_bessel_k(double x, double order) {
   if (!(x >= 0)) return kNan;
   if (x == 0) return kInfinity;
@@ -200,7 +200,7 @@ inline double bessel_i(int order, double x) {
   return sum * h;
 }
 
-/// Bessel functions of the second kind have a logarithm's singularity at 0 and no values left of it.
+/// Bessel function of the second kind: -infinity at 0, NaN for negative arguments.
 inline double bessel_y(double x, int order) {
   if (x < 0) return kNan;
   return x == 0 ? -kInfinity : order == 0 ? ::y0(x) : ::y1(x);
@@ -211,8 +211,8 @@ inline double spherical_bessel_j0(double x) {
   return x == 0 ? 1 : std::sin(x) / x;
 }
 
-/// Airy's function Ai. Right of 1 from a Bessel function of order 1/3 (Abramowitz and Stegun 10.4.14), near 0
-/// by its power series, far left by the asymptotic one (10.4.60).
+/// Airy function Ai. Uses a Bessel function of order 1/3 above 1 (Abramowitz and Stegun 10.4.14), the power
+/// series near 0, and the asymptotic series for large negative arguments (10.4.60).
 [[gnu::noinline]] inline double airy_ai(double x) {
   if (!std::isfinite(x)) return kNan;
   const double a = std::fabs(x), zeta = 2 * a * std::sqrt(a) / 3;
@@ -236,7 +236,7 @@ inline double spherical_bessel_j0(double x) {
   return (std::sin(angle) * even - std::cos(angle) * odd) / std::sqrt(M_PI * std::sqrt(a));
 }
 
-/// Which polynomials a recurrence yields; the first four are Chebyshev's of the four kinds.
+/// Polynomial families. The first four are the Chebyshev polynomials of the four kinds.
 enum Family {
   kChebyshevT,
   kChebyshevU,
@@ -248,8 +248,8 @@ enum Family {
   kLegendre
 };
 
-/// The value at x of the polynomial of a degree, which is cut to a whole number; 0 for a negative one.
-/// Degrees beyond a million have no value but for Chebyshev's between -1 and 1.
+/// Value at x of the polynomial of a degree, which is truncated to an integer. Returns 0 for a negative
+/// degree. For degrees above a million, only Chebyshev polynomials between -1 and 1 have a value.
 [[gnu::noinline]] inline double polynomial(double x, double degree, int family) {
   const double n = std::trunc(degree);
   if (!(n >= 0)) return 0;
@@ -301,8 +301,8 @@ enum Family {
   return value;
 }
 
-/// The regularised incomplete gamma function, the lower or the upper one: by its series where x < a + 1, else
-/// by Lentz's method on its continued fraction (Abramowitz and Stegun 6.5.29, 6.5.31).
+/// Regularized lower or upper incomplete gamma function. Uses the series if x < a + 1, otherwise the
+/// continued fraction with Lentz's method (Abramowitz and Stegun 6.5.29, 6.5.31).
 [[gnu::noinline]] inline double incomplete_gamma(double a, double x, bool upper) {
   if (!(a >= 0) || !(x >= 0)) return kNan;
   if (a == 0) return x > 0 ? (upper ? 0 : 1) : kNan;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Singular values by Jacobi's rotations of columns. Signs of vectors are what this method gives.
+// Singular value decomposition by one-sided Jacobi rotations. The signs of the vectors follow from this
+// method.
 #include <cmath>
 
 #include "torchette/kernels/scientific/matrices.h"
@@ -9,8 +10,8 @@ namespace TORCHETTE_ISA {
 
 namespace {
 
-/// Turns n rows of `length` elements, and the rows of `turned` with them, until any two are orthogonal
-/// (Hestenes' method). `squares` has room for n numbers.
+/// Rotates n rows of `length` elements, and the rows of `turned` with them, until they are pairwise
+/// orthogonal (Hestenes's method). `squares` has room for n elements.
 void orthogonalize(double* rows, size_t n, size_t length, double* turned, double* squares) {
   const double small = kEpsilon * static_cast<double>(length);
   for (int sweep = 0; sweep < 60; ++sweep) {
@@ -33,10 +34,10 @@ void orthogonalize(double* rows, size_t n, size_t length, double* turned, double
   }
 }
 
-/// To `have` orthonormal rows adds further ones until there are `n`.
+/// Extends `have` orthonormal rows to `n` orthonormal rows.
 void complete(double* rows, size_t have, size_t n, size_t length) {
   for (; have < n; ++have) {
-    // The unit vector that the rows so far contain least of, less what they contain of it.
+    // Selects the unit vector with the smallest projection onto the rows, and subtracts the projection.
     size_t best = 0;
     double least = 2;
     for (size_t i = 0; i < length; ++i) {
@@ -81,7 +82,7 @@ Error linalg_svd_out(Context& context, const Tensor& self, bool full_matrices, b
   double* const short_rows = compute_uv ? squares + least : nullptr;
   for (size_t b = 0; b < batch.count; ++b) {
     const double* const a = from.data<double>() + b * m * n;
-    double scale;  // no square overflows, or vanishes
+    double scale;  // prevents overflow and underflow of squares
     TORCHETTE_TRY(scale_of(kName, "A", b, a, m * n, scale));
     for (size_t i = 0; i < least; ++i)
       for (size_t j = 0; j < length; ++j)
