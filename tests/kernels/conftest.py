@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Every kernel test draws the same random numbers in every run.
+# Every kernel test uses the same random seed.
 from __future__ import annotations
 
 import pytest

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Calls of torch come in; our kernels compute them at once, operator by operator, with the compiler's decompositions and
-# without capture, passes or a file. It costs a hundredth of what compiling does.
-"""`compute(call)`: what a call gives where each of its operators is computed by the kernel that a program would call;
-`draws(call)`: whether it draws random numbers."""
+# Runs torch calls operator by operator on the kernels, with the compiler's decompositions but without capture, passes
+# or a file. This costs about a hundredth of compiling.
+"""`compute(call)` returns the results of a call with every operator computed by the kernel that a program would use.
+`draws(call)` tells whether the call draws random values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchette.exir.passes import decompose_to_core
 from torchette.runtime import _native
 
 aten = torch.ops.aten
-# They move bytes only, or check; a program has copies as dim_order_ops, which test_samples.py calls.
+# These only move bytes or check. A program contains such copies as dim_order_ops, which test_samples.py calls.
 MOVES = {
     aten._to_copy.default, aten.clone.default, aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default,
     aten.contiguous.default, aten.copy_.default, aten.resolve_conj.default, aten.resolve_neg.default,
@@ -30,14 +30,20 @@ MOVES = {
 
 
 class NotDirect(Exception):
-    """A pass of the compiler stands between the call and its kernels: only a compiled program can show it."""
+    """A compiler pass is needed between the call and its kernels, so only a compiled program can run it."""
 
 
 def compute(call: Callable[[], Any]) -> tuple[Any, Counter]:
-    """The results, and how often each kernel was called: (kernel, dtype of its first tensor) -> calls.
+    """Runs a call on the kernels.
+
+    Args:
+        call: a function without arguments that calls torch.
+
+    Returns:
+        The results, and the number of calls of each (kernel, dtype of its first tensor).
 
     Raises:
-        NotDirect: there is an operator without a kernel of its own, or its kernel refuses what torch gave it.
+        NotDirect: An operator has no kernel, or its kernel rejects the arguments of torch.
     """
     kernels = _Kernels()
     with torch.no_grad(), kernels:
@@ -46,7 +52,7 @@ def compute(call: Callable[[], Any]) -> tuple[Any, Counter]:
 
 
 def draws(call: Callable[[], Any]) -> bool:
-    """Whether the call draws random numbers."""
+    """Whether the call draws random values."""
     noted = _Notes()
     with torch.no_grad(), noted:
         call()
@@ -97,7 +103,7 @@ class _Kernels(TorchDispatchMode):
         return self.kernel(op, args, kwargs)
 
     def view(self, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """A view itself, since what is written to it must arrive; the kernel that copies is held against it."""
+        """Returns the view itself, so that writes to it are visible. Checks the copying kernel against it."""
         expected, twin = op(*args, **kwargs), ops.copying(op)
         if twin is not None and ops.out_variant(twin) is not None and op is not aten.view_as_complex.default:
             name = ".".join(ops.kernel_name(ops.out_variant(twin)))
@@ -110,7 +116,7 @@ class _Kernels(TorchDispatchMode):
         variant = ops.out_variant(op)
         name = ".".join(ops.kernel_name(variant)) if variant is not None else ""
         if name not in _known() or ops.is_random(op):
-            raise NotDirect(f"{op} has no kernel that gives one result")
+            raise NotDirect(f"{op} has no kernel with a single result")
         expected = op(*args, **kwargs)
         flat = [expected] if isinstance(expected, torch.Tensor) else list(expected)
         given, named = _as_in_a_program(op, args, kwargs)
@@ -121,11 +127,11 @@ class _Kernels(TorchDispatchMode):
         arguments = samples.arguments(name, (given, named))
         listed = str(variant._schema.returns[0].type) == "List[Tensor]" if variant._schema.returns else False
         if listed or isinstance(expected, list):
-            raise NotDirect(f"{op} gives a list")
+            raise NotDirect(f"{op} returns a list")
         try:
             results = kernel_call.run(name, *arguments, like=like)
         except (RuntimeError, TypeError) as error:
-            raise NotDirect(f"{name} refuses what torch gives to {op}: {error}") from error
+            raise NotDirect(f"{name} rejects the arguments of torch for {op}: {error}") from error
         first = next((tensor.dtype for tensor in (*tensors, *flat)), None)
         self.calls[name, str(first).removeprefix("torch.")] += 1
         results = [result.clone() for result in results]
@@ -133,7 +139,7 @@ class _Kernels(TorchDispatchMode):
 
 
 def _as_in_a_program(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """Row-major tensors, and tensors in the place of numbers where the operator takes one."""
+    """Makes tensors contiguous and converts scalars to tensors if the operator expects a tensor."""
 
     def dense(value: Any) -> Any:
         return value.contiguous() if isinstance(value, torch.Tensor) else value

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# One kernel against eager: the same arguments to torch and to the kernel named after the out overload, equal
-# outputs, and no byte written outside of them.
+# Calls a kernel with the arguments of an eager operator. The kernel is named after the out overload. Checks that the
+# outputs are equal and that no byte outside of them is written.
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ TOLERANCE = {
 
 
 def guarded(like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """An uninitialised-looking tensor as `like`, and the larger buffer that it lies in."""
+    """Returns an output tensor with the geometry of `like`, and the larger buffer that contains it."""
     dtype = like.dtype
     buffer = torch.full((like.numel() + 2 * GUARD,), 99, dtype=torch.uint8).to(dtype)
     return buffer[GUARD : GUARD + like.numel()].as_strided(like.shape, like.stride(), GUARD), buffer
@@ -29,32 +29,38 @@ def guarded(like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def run(
     name: str, *arguments: Any, like: Sequence[torch.Tensor], level: str | None = None, threads: int = 1
 ) -> list[torch.Tensor]:
-    """Runs kernel `name` with outputs shaped as `like`; checks the bytes around them.
+    """Runs kernel `name` with outputs shaped like `like` and checks the bytes around them.
 
     Args:
-        level: of instruction sets; the best one where it is None.
-        threads: its loops are divided among so many.
+        name: the qualified name of the kernel.
+        arguments: the arguments of the kernel without its outputs.
+        like: tensors with the shapes, strides and dtypes of the outputs.
+        level: the instruction set level; the highest supported one if None.
+        threads: the number of threads for the loops of the kernel.
+
+    Returns:
+        The outputs.
     """
     outputs, buffers = zip(*(guarded(t) for t in like), strict=True)
     sizes = _native.call_kernel(name, *arguments, *outputs, level=level, threads=threads)
-    # Arguments that are written to have sizes as well, before those of the results.
+    # The sizes of arguments that are written to precede the sizes of the results.
     for output, buffer, size in zip(outputs, buffers, sizes[-len(outputs) :], strict=True):
         assert tuple(size) == tuple(output.shape)
         edge = torch.full((GUARD,), 99, dtype=torch.uint8).to(output.dtype)
         assert torch.equal(buffer[:GUARD], edge), "wrote before the output"
-        assert torch.equal(buffer[GUARD + output.numel() :], edge), "wrote behind the output"
+        assert torch.equal(buffer[GUARD + output.numel() :], edge), "wrote after the output"
     return list(outputs)
 
 
 def check(
     name: str, expected: torch.Tensor | Sequence[torch.Tensor], *arguments: Any, scale: float = 1.0
 ) -> list[torch.Tensor]:
-    """`expected` is what eager gave for `arguments`; `scale` widens the tolerance for long sums."""
+    """Compares a kernel with `expected`, the result of eager for `arguments`. `scale` widens the tolerance."""
     expected = [expected] if isinstance(expected, torch.Tensor) else list(expected)
     outputs = run(name, *arguments, like=expected)
     for output, reference in zip(outputs, expected, strict=True):
         rtol, atol = TOLERANCE.get(reference.dtype, (0, 0))
-        # A sum that cancels to almost nothing is as far off as its summands are large.
+        # The absolute error of a sum grows with its largest term, even if the terms cancel.
         finite = reference[reference.isfinite()]
         if finite.numel() and atol:
             atol *= max(1.0, finite.abs().max().item())

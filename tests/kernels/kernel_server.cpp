@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs kernels for the tests on another machine. It reads calls from its standard input and writes what they
-// computed to its standard output, in the format of tests/kernels/machine.py, until the input ends.
+// Runs kernels for the tests on another machine. Reads calls from standard input and writes the results to
+// standard output until the input ends. tests/kernels/machine.py defines the format.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -42,7 +42,7 @@ void put(T value) {
   put_bytes(&value, sizeof value);
 }
 
-/// A block of memory that tensors lie in, with the alignment that it has in the process of the tests.
+/// A block of memory that contains tensors, with the same alignment as in the test process.
 struct Storage {
   std::unique_ptr<char[]> memory;
   char* data;
@@ -56,7 +56,7 @@ struct Shape {
   DimOrderType dim_order[kMaxDim];
 };
 
-/// An argument as it arrives: n (None), b, i, d (scalars), s (a string), l (a list) or t (a tensor).
+/// A received argument: n (None), b, i, d (scalars), s (a string), l (a list) or t (a tensor).
 struct Item {
   char kind;
   Value number;
@@ -106,7 +106,7 @@ class Call {
       index.push_back(static_cast<int32_t>(i));
       is_output_.push_back(*code == 't' || *code == 'v' || *code == 'm');
     }
-    if (!fits || index.size() != items_.size()) return finish(1, name_ + " takes " + kernel->signature);
+    if (!fits || index.size() != items_.size()) return finish(1, name_ + " expects " + kernel->signature);
     extension::MallocMemoryAllocator temp;
     Context context(&temp, Traced(), extension::kernel_threads(threads_));
     log_lines.clear();
@@ -156,7 +156,7 @@ class Call {
     return &s;
   }
 
-  /// Stores the item in `value`. Returns false if a parameter of this code does not accept it.
+  /// Converts the item to `value`. Returns false if a parameter of type `code` does not accept it.
   bool convert(char code, const Item& item, Value& value) {
     const uint16_t tags = tags_of(code);
     const auto takes = [tags](Tag tag) { return (tags & one_of({tag})) != 0; };
@@ -197,7 +197,7 @@ class Call {
     return true;
   }
 
-  /// The elements are added to the value table, as in a program.
+  /// Creates a list and adds its elements to the value table, as in a program.
   bool boxed_list(Tag tag, const Item& item, Value& value) {
     List& list = lists_.emplace_back();
     for (const Item& element : item.items) {

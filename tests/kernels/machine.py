@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The kernels of another machine: an emulator runs kernel_server.cpp, compiled for that machine with every kernel of the table,
-# and the tests of this folder call these kernels instead of the kernels of this process.
-"""`build` compiles the program; a `Machine` starts it and calls its kernels. As a plugin, `pytest -p tests.kernels.machine
---kernels-of COMMAND`, the module calls the kernels of the program in all tests of the run.
+# The kernels of another machine: an emulator runs kernel_server.cpp, compiled for that machine with every kernel of the
+# table, and the tests of this folder call these kernels instead of the kernels of this process.
+"""`build` compiles the program; a `Machine` starts it and calls its kernels. As a plugin, `pytest -p
+tests.kernels.machine --kernels-of COMMAND`, the module calls the kernels of the program in all tests of the run.
 
 A request contains the name of the kernel, the number of threads, the storages of all tensors, and the arguments. Whole
 storages are sent, so the tests also see writes outside of a tensor. The reply contains a status, a message, the same
@@ -50,7 +50,7 @@ def build(target: targets.Target, compiler: str | None, folder: Path) -> list[st
 
 
 class Machine:
-    """Calls kernels in a program that a command starts; `called` are their names."""
+    """Calls kernels in a program that a command starts. `called` contains the names of the called kernels."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.command = command
@@ -60,7 +60,7 @@ class Machine:
     def call_kernel(
         self, name: str, *arguments: Any, level: str | None = None, threads: int = 1
     ) -> list[Any]:
-        """Like `_native.call_kernel`. The machine has one level, whatever the name of the level is."""
+        """Like `_native.call_kernel`. The machine has a single level; `level` is ignored."""
         storages: dict[int, torch.UntypedStorage] = {}
         items = b"".join(_item(argument, storages) for argument in arguments)
         blocks = [_bytes_of(storage) for storage in storages.values()]
@@ -120,7 +120,7 @@ class Machine:
 
 @contextlib.contextmanager
 def kernels_of(machine: Machine) -> Iterator[None]:
-    """Calls of kernels run on the machine."""
+    """Redirects kernel calls to the machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_native, "call_kernel", machine.call_kernel)
         yield
@@ -143,7 +143,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves out the tests of higher levels of this processor."""
+    """Deselects tests of the higher levels of this processor."""
     lowest, *higher = kernel_levels()
     items[:] = [
         it

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Calls every kernel of the table with arguments that fit its signature and little else: wrong shapes,
-// dtypes, ranks, layouts, numbers, results that lie in operands. Built with AddressSanitizer and
-// UndefinedBehaviorSanitizer, which end it where a kernel reads or writes outside of its tensors. Every
-// refusal must come with a message. Arguments: how many calls per kernel, the seed, a file of calls that are
-// right ("" for none), parts of names (default: all). Prints "name: ran, refused" per kernel, and under it
-// the messages of its refusals, each once, numbers as N.
+// Fuzzes every kernel of the table with arguments that match its signature but little else: wrong shapes,
+// dtypes, ranks, layouts and values, and outputs that alias operands. AddressSanitizer and
+// UndefinedBehaviorSanitizer end the process if a kernel accesses memory outside of its tensors. Every
+// rejection must log a message. Arguments: calls per kernel, seed, file of valid calls ("" for none), parts
+// of kernel names (default: all). Prints "name: ran, refused" per kernel, followed by its distinct messages
+// with N in place of each number.
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -55,13 +55,13 @@ extern "C" void took_too_long(int) {
   _exit(3);
 }
 
-/// Scratch memory with an end, as on a device.
+/// Scratch memory with a limit, as on a device.
 class Scratch final : public MemoryAllocator {
  public:
   Scratch() : MemoryAllocator(0, nullptr) {}
   void* allocate(size_t size, size_t alignment) override {
     if (size > kScratch) return nullptr;
-    // exactly as large as asked for, so that the sanitizer sees each byte beyond
+    // Exact size, so that the sanitizer detects any access beyond the end.
     void* const piece = aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
     pieces_.push_back(piece);
     return piece;
@@ -76,9 +76,9 @@ class Scratch final : public MemoryAllocator {
 };
 
 using Shape = std::vector<SizesType>;
-/// A call that is right, an argument a word: `-` none, `v` a place for a number, `i5` `d0.5` `b1` numbers,
-/// `Sfloor` text (~ a space), `I1,2` `D0.5` `B1,0` lists, `T6:2,3:00..` a tensor (type, sizes, bytes in
-/// hexadecimal), `L` lists of those with `|`.
+/// A valid call, one word per argument: `-` None, `v` an output slot for a scalar, `i5` `d0.5` `b1` scalars,
+/// `Sfloor` a string (~ for a space), `I1,2` `D0.5` `B1,0` lists, `T6:2,3:00..` a tensor (type, sizes, bytes
+/// in hexadecimal), `L` a list of tensors separated by `|`.
 using Example = std::vector<std::string>;
 
 std::vector<std::string> parts_of(const std::string& text, char at) {
@@ -97,14 +97,14 @@ class Call {
     type_ = one_of(kTypes);
     tame_ = chance(40);
     mixed_ = !tame_ && chance(25);
-    if (tame_) {  // nearly what the kernel takes, so that its own checks are passed and its loops entered
+    if (tame_) {  // almost valid arguments, which pass the checks and reach the loops
       base_ = Shape(2 + below(4));
       for (SizesType& size : base_) size = static_cast<SizesType>(1 + below(4));
       if (chance(60)) type_ = ScalarType::Float;
       length_ = chance(70) && base_.size() > 2 ? base_.size() - 2 : chance(50) ? base_.size() : 1 + below(3);
       indices_ = chance(30);
     }
-    // Half of the calls are of an example: as it is, or with a few arguments that are not.
+    // Half of the calls use an example, either unchanged or with a few wrong arguments.
     const Example* const example =
         examples != nullptr && chance(50) ? &(*examples)[below(examples->size())] : nullptr;
     const size_t wrong = chance(30) ? 0 : 15;
@@ -162,7 +162,7 @@ class Call {
     for (SizesType& size : shape) size = small ? (chance(80) ? 1 : 2) : one_of(kSizes);
     return shape;
   }
-  /// Often what its neighbours have, or what would be broadcast to it; often something else.
+  /// Returns a shape that often matches or broadcasts with the other shapes, and often does not.
   Shape shape() {
     Shape shape = base_;
     if (tame_ && chance(70)) return chance(20) && shape.size() > 1 ? Shape{shape[1]} : shape;
@@ -226,7 +226,8 @@ class Call {
     }
     const size_t bytes = impl.capacity * element_size(impl.type);
     if (output && !tame_ && !buffers_.empty() && chance(15)) {
-      for (const auto& [buffer, size] : buffers_) {  // an operand's memory, from its start or from within
+      for (const auto& [buffer, size] :
+           buffers_) {  // aliases the memory of an operand, at its start or inside
         if (size < bytes) continue;
         const size_t spare = (size - bytes) / 8 * 8;
         impl.data = static_cast<uint8_t*>(buffer.get()) + (chance(50) ? 0 : below(spare / 8 + 1) * 8);
@@ -429,7 +430,7 @@ class Call {
       case 'B':
       case 'L':
         return given_list(!rest.empty() ? word[0] : code == 'O' ? 'L' : code, rest, code);
-      default:  // nothing, or a place for a number
+      default:  // None, or an output slot for a scalar
         return Value();
     }
   }
@@ -507,7 +508,7 @@ class Call {
   std::vector<std::pair<std::unique_ptr<void, Free>, size_t>> buffers_;
 };
 
-/// Lines of a kernel's name and a call of it.
+/// Reads lines of a kernel name and a valid call.
 std::map<std::string, std::vector<Example>> examples_of(const char* path) {
   std::map<std::string, std::vector<Example>> examples;
   std::ifstream file(path);
@@ -520,7 +521,7 @@ std::map<std::string, std::vector<Example>> examples_of(const char* path) {
   return examples;
 }
 
-/// The message with an N for each number in it, so that it is the same for all calls.
+/// Returns the message with each number replaced by N, so that it is the same for all calls.
 std::string without_numbers(const std::string& message) {
   const auto in_word = [](char c) { return isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
   std::string text;
@@ -558,7 +559,7 @@ int main(int count, char** argument) {
       if (!wanted(kernel.name, count - 4, argument + 4)) continue;
       const auto found = examples.find(kernel.name);
       running = kernel.name;
-      // Of its own time: a busy machine makes no kernel hang.
+      // The limit is CPU time, so that a busy machine does not make a kernel appear to hang.
       const itimerval limit = {{}, {20 + static_cast<time_t>(calls / 100), 0}};
       setitimer(ITIMER_VIRTUAL, &limit, nullptr);
       size_t ran = 0, refused = 0;

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Operators of torch's own sample database and dtypes come in; out comes how many of their
-# samples export, compile and run to what eager gives. Several samples share a program: capturing and compiling one
-# costs more than its nodes do. As a command it sweeps over everything and writes what `torchette ops --coverage` shows.
-"""Hold the operators against eager, and store the result.
+# Checks the operators of torch's sample database against eager: which samples export, compile, run and return the same
+# results, per dtype. Several samples share a program, because capture and compilation have a fixed cost. As a command,
+# it checks all operators and writes the table that `torchette ops --coverage` shows.
+"""Checks the operators against eager and stores the result.
 
 python -m tests.kernels.parity [--samples N] [--dtypes float32,int64] [--out FILE] [operator ...]
 """
@@ -40,13 +40,13 @@ from torchette.exir import EdgeCompileConfig, ops
 EXCLUSIONS = Path(__file__).with_name("parity_exclusions.json")
 RESULT = Path(torchette.__file__).parent / "kernels" / "parity.json"
 SAMPLES = 6
-# Which of equal elements comes first is open for these.
+# Operators for which the order of equal elements is unspecified.
 WITH_TIES = {"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", "topk"}
-# So many times eager and the program draw, where a sample is dropout. Their distributions may differ by as much as two
-# of one kind do once in 10^9 times (Kolmogorov and Smirnov), for each element.
+# Number of draws per side for random samples, and the maximum Kolmogorov-Smirnov distance of an element. Two samples of
+# the same distribution exceed this distance once in 10^9 times.
 DRAWS, APART = 400, 0.23
-# Vectors are determined up to their signs, and where values are equal up to rotations: what is compared is what they
-# multiply to, and how orthogonal they are. Eigenvalues may come in any order.
+# Vectors are unique up to signs, or up to rotations for equal values, so the comparison uses products of the factors
+# and their orthogonality. Eigenvalues may be in any order.
 FACTORS: dict[str, Callable] = {
     "linalg.eigh": lambda w, v: [w, (v * w.unsqueeze(-2)) @ v.mT, v.mT @ v],
     "linalg.eig": lambda w, v: _eigen(w, v),
@@ -54,8 +54,8 @@ FACTORS: dict[str, Callable] = {
     "linalg.svd": lambda u, s, vh: [s, _product(u, s, vh), u.mT @ u, vh @ vh.mT],
     "svd": lambda u, s, v: [s, _product(u, s, v.mT), u.mT @ u, v.mT @ v],
 }
-# What these leave in memory is undefined, or drawn at random (tests/kernels/test_random.py looks at the distributions):
-# shape and dtype are compared.
+# The results of these operators are uninitialized or random (tests/kernels/test_random.py checks the distributions), so
+# only shape and dtype are compared.
 WITHOUT_VALUES = {
     "bernoulli",
     "cauchy",
@@ -101,8 +101,8 @@ def _trigamma_at_its_poles(theirs: torch.Tensor, x: torch.Tensor, n: int) -> tor
     return torch.where((x <= 0) & whole, torch.inf, theirs) if n == 1 else theirs
 
 
-# Where eager itself is wrong, what is right, from its result and the operands. In float64 the Bessel functions are right
-# to six digits only. Trigamma rounds pi and so misses its poles: 2e13 in place of infinity.
+# Corrections for results in which eager is inaccurate: functions of its result and the operands. In float64, its Bessel
+# functions have six correct digits. Its trigamma rounds pi and misses the poles: 2e13 instead of infinity.
 RIGHT: dict[str, Callable] = {
     **{f"special.{name}": _of_thirty_digits(name) for name in EXACT if name.startswith(("airy", "bessel"))},
     **{f"polygamma.polygamma_n_{n}": _trigamma_at_its_poles for n in range(5)},
@@ -119,7 +119,7 @@ DTYPES = {
 
 @dataclass
 class Sample:
-    """One call of an operator: number `index` of its samples of a dtype."""
+    """A call of an operator: sample `index` of a dtype."""
 
     operator: str
     dtype: str
@@ -138,13 +138,13 @@ class Sample:
         ]
 
     def call(self, tensors: Iterator[torch.Tensor]) -> list[Any]:
-        """The results, flat, with the sample's tensors replaced."""
+        """Returns the flattened results, with the sample's tensors replaced."""
         leaves, tree = pytree.tree_flatten((self.args, self.kwargs))
         args, kwargs = pytree.tree_unflatten(
             [next(tensors) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], tree
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of deprecated operators and of empty reductions
+            warnings.simplefilter("ignore")  # deprecated operators, empty reductions
             return pytree.tree_leaves(self.function(*args, **kwargs))
 
     def eager(self, convert: Callable[[torch.Tensor], torch.Tensor] = torch.clone) -> list[Any]:
@@ -154,7 +154,7 @@ class Sample:
     def drawn(
         self, times: int, convert: Callable[[torch.Tensor], torch.Tensor] = torch.clone
     ) -> list[list[Any]]:
-        """The results of so many calls, each with a seed of its own. Torch's own functions of samples set one."""
+        """Returns the results of `times` calls with different seeds. Replaces the seed that torch's samples set."""
         set_seed, results = torch.manual_seed, []
         for seed in range(times):
             with unittest.mock.patch.object(torch, "manual_seed", lambda _, seed=seed: set_seed(seed)):
@@ -173,15 +173,15 @@ class Sample:
 
 
 class Calls(torch.nn.Module):
-    """A model that makes several calls; its inputs are all of their tensors, one after the other. No file holds complex
-    tensors: they come in and go out as pairs of real ones."""
+    """A model that makes several calls. Its inputs are the tensors of all calls in sequence. A file cannot contain
+    complex tensors, so they are passed as pairs of real values."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         super().__init__()
         self.samples = samples
 
     def forward(self, *tensors: torch.Tensor) -> tuple:
-        given = iter(tensors[1:])  # the first is there so that none is without inputs
+        given = iter(tensors[1:])  # the first input exists so that every model has one
         return tuple(
             tuple(
                 map(
@@ -204,24 +204,24 @@ def paired(value: Any) -> Any:
     )
 
 
-# ---- what there is to try ----
+# ---- Samples ----
 
 
 @functools.cache
 def operators() -> dict[str, Any]:
-    """Every operator of torch's database by its name."""
+    """Returns every operator of torch's database by name."""
     from torch.testing._internal import common_utils
     from torch.testing._internal.common_methods_invocations import op_db
 
-    common_utils.extract_test_fn = lambda: None  # looks for a unittest on the stack, 20 ms for each operator
+    common_utils.extract_test_fn = lambda: None  # inspects the stack, 20 ms per operator
 
     return {".".join(filter(None, (op.name, op.variant_test_name))): op for op in op_db}
 
 
 @functools.cache
 def exclusions() -> dict[str, tuple[str, str]]:
-    """What is not held against eager, because it is refused ahead of time: `operator`, `operator:dtype`,
-    `operator#sample` or `operator:dtype#sample` -> (why, the error's code)."""
+    """Samples that are rejected ahead of time and therefore not compared: `operator`, `operator:dtype`,
+    `operator#sample` or `operator:dtype#sample` -> (reason, error code)."""
     groups = json.loads(EXCLUSIONS.read_text())
     return {name: (group["reason"], group["code"]) for group in groups for name in group["names"]}
 
@@ -233,30 +233,28 @@ def is_excluded(sample: Sample) -> bool:
 
 
 def dtypes(name: str) -> list[str]:
-    """The dtypes in which eager has the operator, among those of the runtime."""
+    """Returns the dtypes that both eager and the runtime support for the operator."""
     supported = operators()[name].supported_dtypes("cpu")
     return [dtype for dtype, value in DTYPES.items() if value in supported]
 
 
 def two_dtypes(name: str) -> list[str]:
-    """float32, or what there is, and one of the others; operators differ in which."""
+    """Returns float32 (or the first supported dtype) and one other dtype, which varies with the operator."""
     found = dtypes(name)
     return found[:1] + found[1:][len(name) % max(1, len(found) - 1) :][:1]
 
 
 def samples(name: str, dtype: str, limit: int) -> list[Sample]:
-    """At most `limit` of an operator's samples, spread over many of them; those that eager itself refuses are left out."""
+    """Returns at most `limit` samples of an operator, without samples that eager rejects."""
     return [sample for sample in database(name, dtype, limit) if _eager_takes(sample)]
 
 
 def database(name: str, dtype: str, limit: int) -> list[Sample]:
-    """At most `limit` of an operator's samples, spread over many of them."""
+    """Returns at most `limit` samples of an operator, evenly selected from its first 16 * limit samples."""
     torch.manual_seed(int.from_bytes(hashlib.sha256(f"{name} {dtype}".encode()).digest()[:4], "little"))
     op = operators()[name]
     every = op.sample_inputs("cpu", DTYPES[dtype], requires_grad=False)
-    given = list(
-        itertools.islice(every, 16 * limit)
-    )  # some operators have a thousand, which are slow to make
+    given = list(itertools.islice(every, 16 * limit))  # some operators have a thousand slow samples
     count = min(limit, len(given))
     chosen = (
         [i * (len(given) - 1) // (count - 1) for i in range(count)]
@@ -276,17 +274,17 @@ def _eager_takes(sample: Sample) -> bool:
     return True
 
 
-# ---- trying it ----
+# ---- Comparison ----
 
 
 @dataclass
 class Tally:
-    """What became of samples."""
+    """The results of checked samples."""
 
     passed: list[Sample] = field(default_factory=list)
     failed: list[tuple[Sample, str]] = field(default_factory=list)
     kernels: Counter = field(default_factory=Counter)
-    """(kernel, dtype of its first tensor) -> calls, all of them in programs that gave what eager gives"""
+    """(kernel, dtype of its first tensor) -> number of calls in programs that match eager"""
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -299,7 +297,7 @@ class Tally:
 def compiled(
     batch: Sequence[Sample], train_mode: bool = False, backend: Any = "auto"
 ) -> tuple[Any, list[torch.Tensor]]:
-    """A program that makes these calls, and its inputs."""
+    """Compiles a program that makes these calls. Returns the program and its inputs."""
     inputs = [torch.zeros(1), *(paired(tensor) for sample in batch for tensor in sample.tensors())]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -308,7 +306,7 @@ def compiled(
 
 
 def hold(batch: Sequence[Sample]) -> Tally:
-    """Compile and run samples, together where that succeeds; compare each with eager."""
+    """Compiles and runs samples, in one program if possible, and compares each sample with eager."""
     if not batch:
         return Tally()
     try:
@@ -333,7 +331,7 @@ def hold(batch: Sequence[Sample]) -> Tally:
 
 
 def hold_directly(sample: Sample) -> Tally | None:
-    """Run a sample by its kernels alone; None where that shows nothing, so that it has to be compiled."""
+    """Runs a sample directly on the kernels. Returns None if the sample must be compiled instead."""
     inputs = iter([tensor.clone() for tensor in sample.tensors()])
     torch.manual_seed(0)
     try:
@@ -348,8 +346,8 @@ def hold_directly(sample: Sample) -> Tally | None:
 
 
 def hold_elsewhere(batch: Sequence[Sample], machine: Machine) -> Tally:
-    """Like `hold_directly`, with the kernels of another machine. If the kernels of this process compute the results of a
-    sample, those of the machine must compute them too. Other samples are in no list of the tally."""
+    """Like `hold_directly`, with the kernels of another machine. If the kernels of this process compute a sample
+    correctly, the machine's kernels must do so too. Other samples are not in the tally."""
     whole = Tally()
     for sample in batch:
         with kernels_of(machine):
@@ -361,7 +359,7 @@ def hold_elsewhere(batch: Sequence[Sample], machine: Machine) -> Tally:
 
 
 def hold_drawn(sample: Sample) -> Tally:
-    """What draws as training does, compiled because that is asked for: each element has eager's distribution."""
+    """Checks a sample that is random in training mode: each element must have the same distribution as in eager."""
     model, inputs = compiled([sample], train_mode=True)
     theirs = sample.drawn(DRAWS)
     ours = [pytree.tree_leaves(model(*inputs)) for _ in range(DRAWS)]
@@ -376,7 +374,7 @@ def hold_drawn(sample: Sample) -> Tally:
 
 
 def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the rows of both are drawn from one distribution, element by element, up to rounding."""
+    """Whether the rows of both tensors follow the same distribution, per element and up to rounding."""
     lag = int(APART * len(a))
     near = torch.finfo(a.dtype).eps ** 0.75
     a, b = (x.double().nan_to_num().sort(0)[0] for x in (a, b))
@@ -384,20 +382,20 @@ def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _alike_as_eager(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether the distribution of `ours` is as near to that of float64 as eager's is, up to what `_as_good_as_eager` allows."""
+    """Whether the distribution of `ours` is as close to float64 as that of eager, within the tolerance of `_as_good_as_eager`."""
     unit = torch.finfo(theirs.dtype).eps * exact.abs().max()
     return bool(_quantile_distance(ours, exact) <= 2 * _quantile_distance(theirs, exact) + 2 * unit)
 
 
 def _quantile_distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The largest difference of the rows' quantiles that is not due to chance, over all elements; 0 if there is none."""
+    """Returns the largest difference of the rows' quantiles that exceeds chance, over all elements, or 0."""
     lag = int(APART * len(a))
     a, b = (x.double().nan_to_num().sort(0)[0] for x in (a, b))
     return torch.maximum((a[:-lag] - b[lag:]).max(), (b[:-lag] - a[lag:]).max()).clamp(min=0)
 
 
 def difference(sample: Sample, given: list[Any]) -> str | None:
-    """What is different from eager's results, if anything is."""
+    """Describes the difference from the results of eager, or returns None."""
     expected = list(map(paired, sample.eager()))
     if sample.operator in RIGHT:
         expected = [RIGHT[sample.operator](theirs, *sample.args) for theirs in expected]
@@ -427,7 +425,7 @@ def difference(sample: Sample, given: list[Any]) -> str | None:
 
 
 def _ties(sample: Sample, ours: torch.Tensor, theirs: torch.Tensor) -> bool:
-    """Of equal elements any index will do: whether both lead to the same ones, along whichever dimension it is."""
+    """Whether both index tensors select equal elements along the same dimension. Ties may be in any order."""
     x = sample.args[0]
     if sample.operator not in WITH_TIES or ours.dtype != torch.int64 or ours.shape != theirs.shape:
         return False
@@ -442,7 +440,7 @@ def _ties(sample: Sample, ours: torch.Tensor, theirs: torch.Tensor) -> bool:
 
 
 def _eigen(w: torch.Tensor, v: torch.Tensor | None = None) -> list[torch.Tensor]:
-    """Eigenvalues by their real parts and then imaginary ones, and the projections to the vectors, which are of length 1."""
+    """Returns the sorted eigenvalues (by real, then imaginary part) and the projections to the unit eigenvectors."""
     places = w[..., 1].argsort(dim=-1, stable=True)
     places = places.gather(-1, w[..., 0].gather(-1, places).argsort(dim=-1, stable=True)).unsqueeze(-1)
     values = w.gather(-2, places.expand_as(w))
@@ -458,7 +456,7 @@ def _product(u: torch.Tensor, s: torch.Tensor, vh: torch.Tensor) -> torch.Tensor
 
 
 def _other_vectors(sample: Sample, ours: list[Any], theirs: list[Any]) -> bool:
-    """Whether both are such vectors as FACTORS describes, of the same matrix."""
+    """Whether both are valid results for the same matrix, up to the freedom that FACTORS describes."""
     if sample.operator not in FACTORS or [(x.dtype, x.shape) for x in ours] != [
         (x.dtype, x.shape) for x in theirs
     ]:
@@ -475,7 +473,7 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _exact(sample: Sample, count: int) -> list[Any]:
-    """The results in float64, for samples in narrower types."""
+    """Returns the results in float64 for samples of narrower types."""
     try:
         results = list(map(paired, sample.eager(_wide)))
     except (RuntimeError, NotImplementedError):
@@ -484,16 +482,16 @@ def _exact(sample: Sample, count: int) -> list[Any]:
 
 
 def _as_good_as_eager(ours: torch.Tensor, theirs: torch.Tensor, exact: Any) -> bool:
-    """Rounding differs with the order of the operations: what counts then is the distance from the exact result, which
-    may be twice eager's, or two units in the last place of the largest element."""
+    """Whether ours is as accurate as eager. Rounding depends on the order of operations, so our distance from the exact
+    result may be twice eager's distance, or two ulp of the largest element."""
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not theirs.is_floating_point():
         return False
     if theirs.dtype == torch.float64 or not isinstance(exact, torch.Tensor) or exact.dtype != torch.float64:
         exact = theirs.double()
     finite = exact.isfinite() & theirs.isfinite()
-    # Where a narrow type overflowed on eager's way to a result that it can hold, that result is right as well.
+    # If a narrow type overflowed in eager although the result is representable, the representable result is correct.
     near = torch.isclose(ours.double(), exact, rtol=8 * torch.finfo(theirs.dtype).eps, atol=0)
-    near |= ours == exact.to(ours.dtype)  # which may be beyond what it can hold
+    near |= ours == exact.to(ours.dtype)  # may overflow to infinity
     other = ~finite & ~near
     same_elsewhere = torch.equal(ours[other].nan_to_num(), theirs[other].nan_to_num())
     if not finite.any():
@@ -505,7 +503,7 @@ def _as_good_as_eager(ours: torch.Tensor, theirs: torch.Tensor, exact: Any) -> b
 
 
 def kernels(model: Any) -> Counter:
-    """(kernel, dtype of its first tensor) -> calls in a compiled program."""
+    """Counts the calls of a compiled program: (kernel, dtype of its first tensor) -> number of calls."""
     found: Counter = Counter()
     for node in model.program.exported_program().graph.nodes:
         if node.op != "call_function" or not ops.is_out_variant(node.target):
@@ -518,18 +516,18 @@ def kernels(model: Any) -> Counter:
     return found
 
 
-# ---- the whole sweep ----
+# ---- Sweep ----
 
 
 @dataclass
 class Result:
-    """What `torchette ops --coverage` shows: [passed, tried] of each operator and dtype; calls of kernels."""
+    """The table of `torchette ops --coverage`: [passed, tried] per operator and dtype, and calls per kernel."""
 
     operators: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     kernels: dict[str, dict[str, int]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     direct: int = 0
-    """how many samples were not compiled"""
+    """number of samples that were not compiled"""
 
     def add(self, other: Result) -> None:
         for name, row in other.operators.items():
@@ -551,10 +549,10 @@ def sweep(
     at_once: int = 48,
     directly: bool = False,
 ) -> Result:
-    """Tries `limit` samples of each operator in each of `kinds(operator)`.
+    """Checks `limit` samples of each operator in each of `kinds(operator)`.
 
-    With `directly`, one sample of each operator is compiled, in the first of these dtypes. The kernels of the other samples
-    are called one by one; a sample for which that does not give eager's results is compiled, too.
+    With `directly`, one sample of each operator is compiled, in the first of these dtypes. The other samples call the
+    kernels directly and are compiled only if the direct results differ from eager.
     """
     result = Result()
     chosen = [sample for name in names for dtype in kinds(name) for sample in samples(name, dtype, limit)]
@@ -566,7 +564,7 @@ def sweep(
         whole = sum((tally for tally in done.values() if tally is not None), whole)
         result.direct = sum(tally is not None for tally in done.values())
         held = [sample for sample in held if done.get(sample.name) is None]
-    # What draws as training does is refused: in a program with others it would stop them, and all be compiled again.
+    # Samples that draw random values in training mode are compiled separately, because they are rejected.
     apart = [s for s in held if s.operator not in WITHOUT_VALUES and direct.draws(s.eager)]
     whole = sum((hold([sample]) for sample in apart), whole)
     held = [sample for sample in held if not any(sample is other for other in apart)]
@@ -583,7 +581,7 @@ def sweep(
 
 
 def in_a_process_of_its_own(names: Sequence[str], limit: int, quick: bool) -> Result | None:
-    """A sweep that may crash; None if it did."""
+    """Runs a sweep in a child process. Returns None if the process crashed."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -599,18 +597,18 @@ def in_a_process_of_its_own(names: Sequence[str], limit: int, quick: bool) -> Re
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("operators", nargs="*", help="by default all")
-    parser.add_argument("--samples", type=int, default=SAMPLES, help="at most so many per operator and dtype")
+    parser.add_argument("operators", nargs="*", help="default: all")
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="maximum number per operator and dtype")
     parser.add_argument("--quick", action="store_true", help="two dtypes of each operator")
     parser.add_argument(
-        "--out", type=Path, help="write the result to this file; with operators named, their rows only"
+        "--out", type=Path, help="write the result to this file; updates only the rows of the named operators"
     )
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     names = options.operators or list(operators())
-    hold([Sample("add", "float32", 0, torch.add, (torch.ones(2), 1), {})])  # loads what all of them need
+    hold([Sample("add", "float32", 0, torch.add, (torch.ones(2), 1), {})])  # loads shared modules and caches
     gc.collect()
     gc.freeze()
     result = Result()
@@ -637,7 +635,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def stored(path: Path, without: set[str]) -> Result:
-    """What a file holds of other operators than these."""
+    """Reads the rows of a stored result, without those of the given operators."""
     if not path.exists():
         return Result()
     held = read(path)
@@ -648,7 +646,7 @@ def stored(path: Path, without: set[str]) -> Result:
 
 
 def merged(kept: Result, new: Result) -> Result:
-    """Rows of both. A kernel's calls are those of the run that made more of them: the file has no others."""
+    """Merges two results. The kernel calls are those of the run with more calls, because the file stores no others."""
     both = Result({**kept.operators, **new.operators}, {}, new.failures)
     for name in {*kept.kernels, *new.kernels}:
         rows = kept.kernels.get(name, {}), new.kernels.get(name, {})
@@ -659,7 +657,7 @@ def merged(kept: Result, new: Result) -> Result:
 
 
 def store(result: Result, path: Path = RESULT) -> None:
-    """A line for all operators or kernels with the same row, which are named in order; see torchette/cli/ops.py."""
+    """Writes one line per group of operators or kernels with equal rows; see torchette/cli/ops.py for the format."""
 
     def words_of(row: dict[str, Any]) -> str:
         found = [row.get(dtype, "-") for dtype in COLUMNS]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Prints the bits of what vectors and the functions of them give. tests/build/test_compilers.py compiles it
-// with the language's vectors and with the structures that stand for them.
+// Prints the bits of vector operations and vector math functions. tests/build/test_compilers.py compiles this
+// file with the compiler's vector extensions and with the struct fallback.
 #include <cstdio>
 
 #include "torchette/kernels/simd.h"
@@ -15,7 +15,7 @@ static void print(const char* name, Vec v) {
   std::printf("%s", name);
   for (int i = 0; i < kLanes; ++i) {
     const float x = v[i];
-    // which NaN it is no machine promises
+    // The bits of a NaN are not specified.
     std::printf(" %08x", static_cast<unsigned>(x != x ? 0x7fc00000 : torchette::bit_cast<int32_t>(x)));
   }
   std::printf("\n");

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Calls of the kernels that torch's own samples do not lead to: overloads that the compiler replaces by others and that
-# files of ExecuTorch name, backward operators, operators on numbers and those that torch does not have.
-"""`CALLS`, `NUMBERS` and `OTHERS`: kernel name -> calls of it, and what they are held against."""
+# Calls of kernels that torch's samples do not reach: overloads that the compiler replaces but that ExecuTorch files
+# use, backward operators, scalar operators, and operators that torch does not have.
+"""`CALLS`, `NUMBERS` and `OTHERS`: kernel name -> calls and their expected results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ F = torch.nn.functional
 
 
 def _like(*size: int, start: float = -3.0, step: float = 0.7) -> torch.Tensor:
-    """Numbers that are all different, some of them negative."""
+    """Distinct values, some of them negative."""
     return (torch.arange(float(math.prod(size))) * step % 7 + start).reshape(size)
 
 
@@ -35,19 +35,19 @@ RIGHT = _like(2, 3, 2)
 ORDERED = torch.tensor([-1.0, 0.5, 2.0, 3.0])
 MEAN, SPREAD = torch.tensor([0.1, -0.2, 0.3]), torch.tensor([1.0, 2.0, 0.5])
 
-# Arguments as eager takes them, by position and then by name.
+# Arguments of the eager operator, positional and keyword.
 Call = tuple[tuple, dict[str, Any]]
 
 
 def overload(name: str) -> Any:
-    """The operator of torch that a kernel is named after."""
+    """Returns the torch operator that a kernel is named after."""
     namespace, _, rest = name.partition("::")
     packet, _, rest = rest.partition(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), rest or "default")
 
 
 def arguments(name: str, call: Call) -> list[Any]:
-    """What a program in a file would give to the kernel, without the results."""
+    """Returns the arguments that a program passes to the kernel, without the results."""
     args, kwargs = call
     values = []
     for position, argument in enumerate(a for a in signature(overload(name)) if not a.is_out):
@@ -62,7 +62,7 @@ def arguments(name: str, call: Call) -> list[Any]:
 
 
 def results(name: str, call: Call) -> Any:
-    """What eager gives: a tensor, a tuple or a list of them."""
+    """Returns the results of eager: a tensor, a tuple or a list of tensors."""
     variant = overload(name)
     packet = variant.overloadpacket
     overloads = [getattr(packet, overload) for overload in packet.overloads()]
@@ -275,15 +275,15 @@ CALLS: dict[str, list[Call]] = {
     "aten::zeros_like.out": [((X,), {}), ((WHOLE,), {})],
 }  # fmt: skip
 
-# Vectors are determined up to their signs: test_parity.py compares what they multiply to, here is only that they are
-# computed.
+# Singular vectors and eigenvectors are unique up to their signs. test_parity.py compares their products; these calls
+# only check that they are computed.
 VECTORS: dict[str, list[Call]] = {
     "aten::_linalg_eigh.eigenvalues": _calls(SQUARES, "U", True),
     "aten::_linalg_svd.U": _calls(_like(2, 3, 2), True, True),
     "torchette::eig.out": _calls(SQUARES[:1]),
 }
 
-# Operators on numbers: (the function that they are, arguments).
+# Operators on scalars: (equivalent Python function, arguments).
 _TWO = [(7, 3), (-7, 3), (2.5, -2.0), (-3, 2)]
 _BITS = [(12, 10), (-1, 6)]
 NUMBERS: dict[str, tuple[Callable, list[tuple]]] = {
@@ -326,8 +326,8 @@ NUMBERS: dict[str, tuple[Callable, list[tuple]]] = {
 }  # fmt: skip
 
 
-# Operators that write to an argument, or that torch does not have: (arguments, which of them is written to, what is
-# there afterwards).
+# Operators that write to an argument, or that torch does not have: (arguments, index of the written argument, its
+# expected content).
 LAST_ROW = X.new_full((4,), 5.0)
 # One head: [batch, tokens or positions, heads, depth].
 TOKENS, CACHE, LEFT = X[:2].reshape(1, 2, 1, 4), torch.zeros(1, 5, 1, 4), (0.0, False, None)
@@ -346,23 +346,23 @@ OTHERS: dict[str, list[tuple[tuple, int, torch.Tensor]]] = {
     "et_copy::_h2d_copy.out": [((X, torch.zeros(3, 4)), 1, X)],
     "llama::update_cache.out": [((TOKENS, CACHE.clone(), 2, torch.ones(1)), 1, WRITTEN)],
     "llama::update_cache_with_indices.out": [((TOKENS, CACHE.clone(), 0, torch.tensor([[4, 1]]), torch.ones(1)), 1, SPREAD_OUT)],
-    # of equal keys a query has the mean of the values
+    # A query with equal keys yields the mean of the values.
     "llama::custom_sdpa.out": [((TOKENS, CACHE, WRITTEN, 2, None, *LEFT, TOKENS.clone()), 8, WRITTEN[:, :4].mean(1, keepdim=True).expand(1, 2, 1, 4))],
     "llama::sdpa_with_kv_cache.out": [((TOKENS, TOKENS, TOKENS, CACHE.clone(), CACHE.clone(), 2, 2, None, *LEFT, TOKENS.clone()), 4, WRITTEN)],
     "executorch_prim::et_copy_index.tensor": [((X.clone(), LAST_ROW, 2), 0, torch.cat([X[:2], LAST_ROW[None]]))],
     "executorch_prim::et_view.default": [((X, [2, -1], torch.zeros(2, 6)), 2, X.view(2, 6))],
 }  # fmt: skip
 
-# What they draw is held against what it should be on the whole, in test_random.py.
+# Random operators. test_random.py checks their distributions.
 RANDOM = {
     "aten::native_dropout.out", "aten::rand.out", "aten::rand_like.out", "aten::randint.low_out",
     "aten::randint.out", "aten::randn.out", "aten::randn_like.out", "aten::randperm.out",
 }  # fmt: skip
 
-# Calls that are right, results included; test_quantized.py holds what they compute against torch's reference.
+# Valid calls, including outputs. test_quantized.py compares the results with torch's reference.
 BYTES, ONE, EACH = (X * 9).to(torch.int8), torch.tensor([0.25]).double(), torch.tensor([0.1, 0.2, 0.3])
 ZEROS, ROWS, RANGE = torch.tensor([1, 0, -1]), torch.tensor([[0, 2], [1, 1]]), (-128, 127)
-_CHAR, _FLOAT = 1, 6  # as files number them
+_CHAR, _FLOAT = 1, 6  # type codes of the file format
 _SCALAR, _LINES = (0.25, 3), (EACH, ZEROS)
 QUANTIZED: dict[str, list[tuple]] = {
     f"quantized_decomposed::{name}": calls

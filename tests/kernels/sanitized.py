@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Runs Python code under AddressSanitizer, with the Python module of the tree `asan` of tests/building.py.
+# Runs Python code under AddressSanitizer with the Python module of the `asan` build tree of tests/building.py.
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.building import CXX, ROOT
 
-# Puts the sanitized module where the one of the checkout would be imported.
+# Imports the sanitized module in place of the regular one.
 _IMPORT = """
 import importlib.util, sys
 spec = importlib.util.spec_from_file_location("torchette.runtime._native", {module!r})
@@ -23,9 +23,9 @@ spec.loader.exec_module(sys.modules[spec.name])
 
 
 def _libraries() -> str:
-    """libasan, which must come before everything else in a process whose main program was built without it; and the
-    library of C++, of which it looks up at its start how exceptions are thrown: Python itself does not bring it, and the
-    first exception of an extension module would end the process."""
+    """Returns the libraries to preload: libasan, because the main program is built without it, and libstdc++, in which
+    libasan looks up the exception functions at startup. Python does not load libstdc++, and without it the first C++
+    exception of an extension module would end the process."""
     compiler = shutil.which(CXX)
     if compiler is None or sys.platform != "linux":
         pytest.skip("AddressSanitizer is preloaded on Linux with a C++ compiler only")
@@ -34,13 +34,13 @@ def _libraries() -> str:
         found = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True)
         paths.append(found.stdout.strip())
     if not all(map(os.path.isabs, paths)):
-        pytest.skip(f"{compiler} brings no libasan.so")
+        pytest.skip(f"{compiler} does not provide libasan.so")
     return " ".join(paths)
 
 
 def python(code: str, module: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs code under AddressSanitizer; what it imports of the runtime is `module`. Skips where that cannot be."""
-    # Python keeps small objects in pools of its own, where the sanitizer does not see them come and go.
+    """Runs code under AddressSanitizer, with `module` as the runtime. Skips the test if this is not possible."""
+    # PYTHONMALLOC=malloc disables Python's memory pools, which hide small objects from the sanitizer.
     env = {
         **os.environ, "LD_PRELOAD": _libraries(), "PYTHONMALLOC": "malloc", "PYTHONPATH": str(ROOT),
         "ASAN_OPTIONS": "detect_leaks=0",

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Kernels in float16 and bfloat16 against float64: no result is farther from it than eager's, in any operator that sums,
-# weighs or normalizes. They compute in float32 and round once. Eager rounds in between: `grid_sample` works out places in
-# 16 bits (and reads other pixels), a transposed convolution adds its taps in float16. So ours stay, and are not eager's bits.
+# Kernels in float16 and bfloat16 compared with float64: no reduction, convolution or normalization may be less accurate
+# than eager. The kernels compute in float32 and round once. Eager rounds intermediate values: `grid_sample` computes
+# positions in 16 bits and reads other pixels, a transposed convolution accumulates in float16. The bits therefore
+# differ from eager.
 from __future__ import annotations
 
 import itertools
@@ -15,7 +16,7 @@ from tests.kernels.kernel_call import run
 
 aten = torch.ops.aten
 HALVES = [torch.float16, torch.bfloat16]
-# Two roundings of the same sum can fall to either side of a tie: by how much ours may be worse than eager's.
+# How much larger our error may be: two roundings of the same sum may round a tie in opposite directions.
 FACTOR = 1.1
 
 Arguments = tuple[Any, ...]
@@ -109,7 +110,8 @@ def products(kind: str) -> Callable[[], Iterator[Arguments]]:
     return made
 
 
-# The kernel, what eager calls, arguments. Eager has no avg_pool3d or grid_sampler_3d of 16 bits; what is not summed, weighed or normalized is in test_elementwise.py.
+# Kernel, eager function, arguments. Eager has no 16-bit avg_pool3d or grid_sampler_3d. test_elementwise.py tests the
+# other operators.
 OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[[], Iterator[Arguments]]]] = {
     "conv": ("convolution.out", aten.convolution, convolutions(False)),
     "conv_transpose": ("convolution.out", aten.convolution, convolutions(True)),
@@ -140,7 +142,7 @@ OPERATORS: dict[str, tuple[str, Callable[..., Any], Callable[[], Iterator[Argume
     "group_norm": ("native_group_norm.out", aten.native_group_norm, normalized(True)),
     "batch_norm": ("_native_batch_norm_legit_no_training.out", aten._native_batch_norm_legit_no_training, batch_normalized),
 }  # fmt: skip
-# Keyword arguments of eager's that the kernel takes by place.
+# Keyword arguments of eager that are positional arguments of the kernel.
 DTYPE_LAST = {"sum", "mean", "prod", "cumsum", "cumprod"}
 SCALES_LAST = {"addmm": (1, 1), "baddbmm": (1, 1)}
 
@@ -159,7 +161,7 @@ def farthest(a: torch.Tensor, exact: torch.Tensor) -> tuple[float, float]:
 
 
 def held(name: str, dtype: torch.dtype, times: int) -> list[str]:
-    """Where ours is farther from float64 than eager is, over so many draws of the operator's arguments."""
+    """Describes results that are less accurate than eager, over `times` draws of the operator's arguments."""
     kernel, function, made = OPERATORS[name]
     worse = []
     for _ in range(times):
@@ -175,7 +177,7 @@ def held(name: str, dtype: torch.dtype, times: int) -> list[str]:
                 pairs = list(zip(farthest(a, c), farthest(b, c), strict=True))
                 if any(mine > FACTOR * eagers for mine, eagers in pairs):
                     worse.append(
-                        f"arguments {number}, result {index}: {pairs} (largest and rms; ours, eager's)"
+                        f"arguments {number}, result {index}: {pairs} (maximum and rms; ours, eager)"
                     )
     return worse
 

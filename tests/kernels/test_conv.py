@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# aten::convolution against eager: every path (1x1, depthwise, panels, transposed, strided) over odd sizes.
+# aten::convolution compared with eager: every code path (1x1, depthwise, panels, transposed, strided) and odd sizes.
 from __future__ import annotations
 
 import itertools
@@ -179,7 +179,7 @@ def test_channels_last() -> None:
     check(NAME, torch.ops.aten.convolution(*arguments), *arguments)
 
 
-# Windows of pixels: in and out channels, kernel, stride, padding, dilation, groups; small weights for large images.
+# Convolutions by windows of pixels: in and out channels, kernel, stride, padding, dilation, groups. Weights are small.
 WINDOWS: list[tuple[int, int, list[int], int, int, int, int]] = [
     (16, 16, [3, 3], 1, 1, 1, 1), (3, 32, [3, 3], 2, 1, 1, 1), (3, 7, [7, 7], 2, 3, 1, 1), (5, 7, [5, 5], 1, 2, 1, 1),
     (32, 48, [3, 3], 1, 1, 2, 2), (17, 19, [1, 3], 1, 1, 1, 1), (200, 8, [3, 3], 1, 0, 1, 1), (7, 12, [4, 2], 3, 2, 1, 1),
@@ -242,7 +242,7 @@ def test_sums_of_16_bit_numbers_are_rounded_once(dtype: torch.dtype) -> None:
 def test_other_types_over_volumes(dtype: torch.dtype, transposed: bool) -> None:
     x, w = (torch.randn(2, 4, 4, 5, 6) * 3).to(dtype), (torch.randn(4, 2, 2, 3, 3) * 3).to(dtype)
     if dtype == torch.int64 and transposed:
-        pytest.skip("eager has none")
+        pytest.skip("not supported in eager")
     conv(x, w, None, [1, 2, 1], 1, [1, 1, 2], transposed, groups=2)
 
 
@@ -274,14 +274,14 @@ def test_impossible_shapes_are_refused() -> None:
 
 
 def test_sizes_that_do_not_fit_32_bits_are_refused() -> None:
-    # 2^32 + 1 groups of one channel each would pass for one channel where sizes are cut to 32 bits.
+    # 2^32 + 1 groups of one channel would pass as one channel if sizes were truncated to int32.
     x, w, out = torch.empty(1, 0, 3), torch.empty(0, 1, 1), torch.empty(1, 1, 3)
     with pytest.raises(RuntimeError, match="groups"):
         check(NAME, out, x, w, None, [1], [0], [1], True, [0], 2**32 + 1)
     x, w, out = torch.randn(1, 1, 3), torch.randn(1, 1, 1), torch.empty(1, 1, 1)
     with pytest.raises(RuntimeError, match="does not fit"):
         check(NAME, out, x, w, None, [2**31 - 1], [0], [1], True, [2**31 - 1], 1)
-    # The products and sums below are small or positive again where they are cut to 32 bits.
+    # The intermediate values below would be small or positive if they were truncated to int32.
     x, w, out = torch.randn(1, 1, 3), torch.randn(1, 1, 3), torch.empty(1, 1, 3)
     for stride, padding, dilation, transposed in (
         (1, 0, 2**31 - 1, False), (1, 2**31 - 1, 2**31 - 1, False), (2**30, 2**30, 1, False), (2**31 - 1, 0, 1, True),

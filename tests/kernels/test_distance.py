@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# _cdist_forward and _pdist_forward against eager.
+# _cdist_forward and _pdist_forward compared with eager.
 from __future__ import annotations
 
 import pytest

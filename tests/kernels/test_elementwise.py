@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Every elementwise kernel against eager: types, broadcasting, dim orders, in-place calls, special numbers.
+# Elementwise kernels compared with eager: types, broadcasting, dim orders, in-place calls, special values.
 from __future__ import annotations
 
 import itertools
@@ -36,7 +36,7 @@ WHOLE = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.b
 
 
 def check(name: str, expected: torch.Tensor, *arguments: Any, ulp: float = 1.0) -> None:
-    """Equal to eager within assert_close's defaults for the type."""
+    """Compares a kernel with eager, using the default tolerance of assert_close for the type."""
     (output,) = run(name, *arguments, like=[expected])
     tolerance = {}
     if expected.dtype in (torch.float16, torch.bfloat16):
@@ -75,7 +75,7 @@ def test_unary(name: str, dtype: torch.dtype) -> None:
     check(f"aten::{name}.out", getattr(torch.ops.aten, name)(x), x)
 
 
-# What is computed without the C library, and between which arguments.
+# Functions that do not use the C library, and the maximum argument.
 FAST = {
     "acos": 1, "asin": 1, "atan": 90, "cos": 1e6, "cosh": 90, "erf": 5, "exp": 104, "expm1": 90, "sin": 1e6, "sinh": 90,
     "tan": 1e6, "tanh": 12,
@@ -84,7 +84,7 @@ FAST = {
 
 @pytest.mark.parametrize("name", FAST)
 def test_the_last_digits(name: str) -> None:
-    """At most 4 units in the last place, of numbers of all sizes; signs of zeros and of infinities are eager's."""
+    """At most 4 ulp for values of all magnitudes; the signs of zeros and infinities match eager."""
     generator, most = torch.Generator().manual_seed(0), FAST[name]
     even = (torch.rand(200_000, generator=generator, dtype=torch.float64) * 2 - 1) * most
     small = even.sign() * torch.exp(-torch.rand(200_000, generator=generator, dtype=torch.float64) * 90)
@@ -123,7 +123,7 @@ def test_special_numbers(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", ["exp", "log", "log1p", "expm1", "tanh", "erf", "sigmoid", "log2", "log10"])
 def test_accuracy_over_the_whole_range(name: str) -> None:
-    """Against double precision: within 4 units in the last place, wherever the result is a normal number."""
+    """Within 4 ulp of double precision if the result is a normal float."""
     bits = torch.arange(0, 2**32, 65521, dtype=torch.int64).to(torch.int32)
     x = bits.view(torch.float32)
     x = x[torch.isfinite(x)]
@@ -206,7 +206,7 @@ def test_three_operands_broadcast() -> None:
 
 @pytest.mark.parametrize("dims", list(itertools.permutations(range(4)))[::5], ids=str)
 def test_dim_orders(dims: tuple[int, ...]) -> None:
-    """An input of another dim order than the output's, of the same, and one that broadcasts."""
+    """Inputs with another dim order than the output, with the same dim order, and with broadcasting."""
     a = numbers((3, 4, 5, 6), torch.float32)
     b = numbers(tuple((3, 4, 5, 6)[d] for d in dims), torch.float32, 2).permute(
         [dims.index(d) for d in range(4)]
@@ -218,7 +218,7 @@ def test_dim_orders(dims: tuple[int, ...]) -> None:
 
 
 def test_single_elements() -> None:
-    """Of any ranks, strides and types; the output takes their rank's sizes, within its room."""
+    """Single elements of any rank, strides and types. The output is resized within its capacity."""
     values = [
         torch.tensor(2.5),
         torch.tensor([-1.5]),
@@ -240,7 +240,7 @@ def test_single_elements() -> None:
 
 
 def test_ranks_of_operands() -> None:
-    """0-d tensors and numbers do not widen the type of a tensor of their kind."""
+    """0-d tensors and scalars do not promote a tensor of the same category."""
     half = numbers((7,), torch.float16)
     check(
         "aten::mul.out",
@@ -285,7 +285,7 @@ def test_division(dtype: torch.dtype, mode: str | None) -> None:
 
 @pytest.mark.parametrize("name", REMAINDER)
 def test_remainders_are_exact(name: str) -> None:
-    """Whole chunks of plain quotients, and chunks in which one is huge, infinite or none, or the rest is signed zero."""
+    """Chunks with plain quotients, and chunks with a huge, infinite or NaN quotient, or a remainder of signed zero."""
     torch.manual_seed(0)
     a, b = torch.randn(3000) * 1e4, torch.randn(3000)
     a[1500:] *= 10 ** torch.linspace(-40, 30, 1500)
@@ -302,7 +302,7 @@ def test_remainders_are_exact(name: str) -> None:
     a[700 : 700 + len(hard)], b[700 : 700 + len(hard)] = torch.tensor(hard).T
     expected = getattr(torch, name)(a, b)
     (found,) = run(overload(name), a, b, like=[expected])
-    _native.call_kernel(overload(name), a, b, a)  # over an operand
+    _native.call_kernel(overload(name), a, b, a)  # overwrites an operand
     for ours in (found, a):
         assert torch.equal(
             ours.nan_to_num(99.0).view(torch.int32), expected.nan_to_num(99.0).view(torch.int32)
@@ -457,7 +457,7 @@ def test_outputs_are_resized_to_the_broadcast_sizes() -> None:
         )
 
 
-# Of what several threads are worth: some chunks take another way than their neighbours, rows are long or short.
+# Inputs that are large enough for several threads: some chunks use another code path, rows are long or short.
 IMAGE = torch.linspace(-3000, 3000, 188160).view(1, 28, 28, 240)
 DIVIDED: dict[str, tuple[str, Any, tuple[Any, ...]]] = {
     "same geometry": ("add.out", torch.add, (IMAGE, IMAGE.flip(1), 1)),
@@ -468,7 +468,7 @@ DIVIDED: dict[str, tuple[str, Any, tuple[Any, ...]]] = {
     "angles, permuted": ("sin.out", torch.sin, ((IMAGE * 1000).permute(0, 3, 1, 2),)),
     "far remainders": ("remainder.Tensor_out", torch.remainder, (IMAGE * 1e9, IMAGE.flip(2))),
     "comparison": ("gt.Tensor_out", torch.gt, (IMAGE, IMAGE.flip(2))),
-    "whole numbers": ("mul.out", torch.mul, (IMAGE.long(), IMAGE.long().flip(1))),
+    "integers": ("mul.out", torch.mul, (IMAGE.long(), IMAGE.long().flip(1))),
     "half": ("mul.out", torch.mul, (IMAGE.half(), IMAGE[..., :1].half())),
     "two types": ("sub.out", torch.sub, (IMAGE.int(), IMAGE, 1)),
 }

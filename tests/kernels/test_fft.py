@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Fourier transforms and the parts of complex numbers against eager.
+# Fourier transforms and complex views compared with eager.
 from __future__ import annotations
 
 import pytest
@@ -46,7 +46,7 @@ def test_several_dimensions() -> None:
 @pytest.mark.parametrize("shape", [(37, 256), (2, 256), (5, 4096), (33, 60), (3, 16, 32)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_many_lines_and_long_ones(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Several lines are transformed together, unless they are long: whole groups, the rest of one, one by one."""
+    """Several lines are transformed at a time unless they are long: full groups, a partial group, single lines."""
     last, n = len(shape) - 1, 2 * shape[-1] - 1
     x = torch.randn(shape, dtype=dtype)
     close("aten::_fft_r2c.out", aten._fft_r2c(x, [last], 0, True), x, [last], 0, True)

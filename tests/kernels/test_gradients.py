@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Gradients of convolutions and norms against eager.
+# Gradients of convolutions and norms compared with eager.
 from __future__ import annotations
 
 from typing import Any

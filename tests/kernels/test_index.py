@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Operators that go where tensors of indices or masks tell them, against eager: every element width, both widths of
-# index, negative ones where torch has them, and hostile ones, which must be refused without a byte written outside.
+# Operators that use index or mask tensors compared with eager: every element width, both index dtypes, negative indices
+# where torch supports them, and malicious indices, which must be rejected without writing out of bounds.
 from __future__ import annotations
 
 import itertools
@@ -31,7 +31,7 @@ def refused(name: str, like: torch.Tensor, *arguments: object, text: str = "fail
         run(f"aten::{name}", *arguments, like=[like])
 
 
-# --- whole rows ---
+# --- rows ---
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bool, torch.float64])
@@ -51,10 +51,10 @@ def test_embedding_refuses(index_dtype: torch.dtype) -> None:
     for hostile in HOSTILE:
         index = torch.tensor([0, hostile, 1], dtype=index_dtype)
         text = f"indices: {hostile} .* 5"
-        for of_weight in (weight, weight.T.contiguous().T):  # rows, and elements that lie apart
+        for of_weight in (weight, weight.T.contiguous().T):  # contiguous rows, and strided rows
             refused("embedding.out", torch.empty(3, 4), of_weight, index, -1, False, False, text=text)
     good = torch.tensor([0, 1], dtype=index_dtype)
-    refused("embedding.out", torch.empty(1, 4), weight, good, -1, False, False, text="room")
+    refused("embedding.out", torch.empty(1, 4), weight, good, -1, False, False, text="memory")
     refused("embedding.out", torch.empty(2, 4).long(), weight, good, -1, False, False)
     refused("embedding.out", torch.empty(2, 4), weight[0], good, -1, False, False)
     refused("embedding.out", torch.empty(2, 4), weight, good.float(), -1, False, False)
@@ -98,7 +98,7 @@ def test_gather_and_scatter(shape: tuple[int, ...], dtype: torch.dtype) -> None:
         for shorter, along in itertools.product((0, 1), (0, 1, 3)):
             sizes = [max(n - shorter, 1) for n in shape]
             sizes[dim] = along
-            # each index once per line, so that what scatter leaves is defined
+            # Each index is unique per line, so that the result of scatter is defined.
             index = torch.rand(
                 [*sizes[: dim % len(shape)], max(shape[dim], along), *sizes[dim % len(shape) + 1 :]]
             )
@@ -187,7 +187,7 @@ def test_index_and_index_put(pick: int, dtype: torch.dtype) -> None:
         if len(indices) > x.dim():
             continue
         for given in layouts(x):
-            # torch is about to give masks of bytes up
+            # torch deprecates uint8 masks.
             theirs = [i.bool() if i is not None and i.dtype == torch.uint8 else i for i in indices]
             expected = aten.index(x, theirs)
             check("aten::index.Tensor_out", expected.contiguous(), given, indices)
@@ -231,7 +231,7 @@ def test_index_refuses(index_dtype: torch.dtype) -> None:
     refused("index.Tensor_out", torch.empty(2), x, [index, index, index])
     refused("index.Tensor_out", torch.empty(2, 5), x, [index.float()])
     refused("index.Tensor_out", torch.empty(2, 5).long(), x, [index])
-    refused("index.Tensor_out", torch.empty(1, 5), x, [index], text="room")
+    refused("index.Tensor_out", torch.empty(1, 5), x, [index], text="memory")
     refused("index_put.out", x, x, [index], torch.randn(3, 5), False)
     refused("index_put.out", x, x, [index], torch.randn(1, 2, 5), False)
     refused("index_put.out", x, x, [index], torch.randn(2, 5).long(), False)
@@ -240,7 +240,7 @@ def test_index_refuses(index_dtype: torch.dtype) -> None:
     refused("index.Tensor_out", torch.empty(2, 5), x, [torch.tensor(True)])
 
 
-# --- sizes that depend on the data ---
+# --- data-dependent sizes ---
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bool, torch.float16, torch.float64, torch.int16])
@@ -255,7 +255,7 @@ def test_nonzero(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 def test_nonzero_refuses() -> None:
     x = torch.ones(3, 2)
-    refused("nonzero.out", torch.empty(5, 2).long(), x, text="room")
+    refused("nonzero.out", torch.empty(5, 2).long(), x, text="memory")
     refused("nonzero.out", torch.empty(6, 2), x)
     refused("nonzero.out", torch.empty(12).long(), x)
 
@@ -279,7 +279,7 @@ def test_masked_select_and_scatter(
 
 def test_masks_refuse() -> None:
     x, mask = torch.randn(3, 4), torch.ones(3, 4, dtype=torch.bool)
-    refused("masked_select.out", torch.empty(11), x, mask, text="room")
+    refused("masked_select.out", torch.empty(11), x, mask, text="memory")
     refused("masked_select.out", torch.empty(12), x, mask[:2])
     refused("masked_select.out", torch.empty(12), x, mask.float())
     refused("masked_select.out", torch.empty(12).long(), x, mask)
@@ -288,7 +288,7 @@ def test_masks_refuse() -> None:
 
 
 def test_outputs_in_their_inputs_memory() -> None:
-    """A hostile program can plan them so: what is written turns zeros into more to write."""
+    """A malicious program can alias an output with its input, so that writes turn zeros into more hits."""
     memory = torch.zeros(64, dtype=torch.uint8)
     memory[[0, 15]] = 1
     x = torch.full((16,), 1, dtype=torch.uint8)

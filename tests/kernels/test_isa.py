@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Kernels are compiled once per instruction-set level. A function that several levels define under one name would be
-# merged by the linker, and a CPU could be given instructions that it lacks: so each level's code has its own names.
+# Kernels are compiled once per instruction set level. The linker would merge functions with the same name from several
+# levels, and a CPU could execute instructions that it lacks. Therefore the code of each level has unique names.
 from __future__ import annotations
 
 import os
@@ -28,7 +28,7 @@ def test_no_code_is_shared_between_levels(level: str) -> None:
     files = objects(level)
     if not files or shutil.which("nm") is None:
         pytest.skip("no objects of this level here, or no nm to read them")
-    # A to Z, v, w: what other files can see; code only, data is the same for every CPU
+    # A to Z, v, w: symbols with external visibility. Only code matters; data is the same for every CPU.
     listing = subprocess.run(["nm", "-C", "-A", *files], capture_output=True, text=True, check=True).stdout
     shared = [
         line
@@ -42,7 +42,7 @@ def test_no_code_is_shared_between_levels(level: str) -> None:
 
 
 def test_the_levels_agree() -> None:
-    """What is left of the last bit apart, every level computes the same; each runs in its own process."""
+    """All levels compute the same results except for the last bit. Each level runs in its own process."""
     script = (
         "import torch; from torchette.runtime import _native as n; torch.manual_seed(0)\n"
         "x = torch.randn(999); y = torch.empty(999); s = torch.empty(())\n"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The operators that ExecuTorch's exports of language models call, against torch's own attention, as
-# torchette/llm/exporting/custom_ops.py says it; what does not fit is refused by name.
+# The operators of ExecuTorch's language model exports compared with torch's attention, as defined in
+# torchette/llm/exporting/custom_ops.py. Invalid arguments must produce an error that names them.
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-import torchette.llm.exporting.custom_ops  # noqa: F401  declares them
+import torchette.llm.exporting.custom_ops  # noqa: F401  declares the operators
 from torchette.runtime import _native
 
 llama = torch.ops.llama
 
 
 def drawn(batch: int, tokens: int, heads: int, groups: int, positions: int) -> list[torch.Tensor]:
-    """A query, new keys and values, and caches of them, 16 deep."""
+    """Returns a query, new keys and values, and key and value caches, with depth 16."""
     sizes = [(tokens, heads), (tokens, groups), (tokens, groups), (positions, groups), (positions, groups)]
     return [torch.randn(batch, count, many, 16) for count, many in sizes]
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Factorisations of matrices against eager: what is unique element by element, vectors by what they multiply to. What is
-# singular, not definite or not finite is an error that names operator and matrix.
+# Matrix factorizations compared with eager: unique results elementwise, vectors by their products. Singular, indefinite
+# or non-finite matrices must produce an error that names the operator and the matrix.
 from __future__ import annotations
 
 import pytest
@@ -94,7 +94,7 @@ def with_eigenvalues_of_all_kinds(n: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 40])
 def test_eigenvalues(n: int) -> None:
-    # torch's own does not converge for the matrix of rank one on some processors
+    # On some processors, torch does not converge for the matrix of rank one.
     like = [torch.zeros(*shape, 2, dtype=torch.float64) for shape in ((n,), (n, n))]
     for kind, a in with_eigenvalues_of_all_kinds(n).items():
         w, v = (torch.view_as_complex(x) for x in run("torchette::eig.out", a, like=like))

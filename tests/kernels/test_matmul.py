@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# mm, bmm, addmm, baddbmm and linear against eager: sizes around every tile edge, transposed operands, dtypes.
+# mm, bmm, addmm, baddbmm and linear compared with eager: sizes around every tile edge, transposed operands, dtypes.
 from __future__ import annotations
 
 import pytest
@@ -9,7 +9,7 @@ from tests.kernels.kernel_call import check, run
 from torchette.runtime import _native
 
 aten = torch.ops.aten
-# Around the tiles: 4, 8, 16 lanes; 2 and 3 vectors; 6, 9, 14 rows; panels of 384.
+# Sizes around the tiles: 4, 8, 16 lanes; 2 and 3 vectors; 6, 9, 14 rows; panels of depth 384.
 ROWS = [1, 2, 5, 6, 7, 9, 13, 14, 15, 29, 57]
 COLUMNS = [1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 47, 48, 49, 65, 100]
 
@@ -42,7 +42,7 @@ def test_mm_deep_and_wide() -> None:
 
 
 def test_the_error_of_a_deep_product_does_not_grow_with_its_depth() -> None:
-    """Networks amplify it: one long chain of additions, which is 4e-6 off here, was once too coarse for a model."""
+    """Networks amplify this error. A single chain of additions, with an error of 4e-6 here, was too inaccurate."""
     torch.manual_seed(0)
     for m, layout in [(7, (False, False)), (33, (False, True)), (33, (True, False))]:
         a, b = matrix(m, 32768, layout[0]), matrix(32768, 40, layout[1])
@@ -156,7 +156,7 @@ def test_shapes_and_types_are_refused() -> None:
 def test_products_of_other_floats_are_summed_in_full(
     dtype: torch.dtype, transposed: tuple[bool, bool]
 ) -> None:
-    """Within one rounding of the exact product, over the edges of every block."""
+    """Within one rounding of the exact result, at the edges of every block."""
     for m, k, n in ((1, 700, 33), (5, 3, 1), (131, 300, 70), (4, 1, 9), (17, 2000, 130)):
         a, b = matrix(m, k, transposed[0]).to(dtype), matrix(k, n, transposed[1]).to(dtype)
         assert a.stride() == matrix(m, k, transposed[0]).stride()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Every kernel of the table, called with arguments that fit its signature and little else, under sanitizers: it refuses
-# them with an error and a message that names the argument, or it computes something, but it never leaves its tensors.
+# Fuzzes every kernel of the table under sanitizers with arguments that match its signature but little else. A kernel
+# either rejects them with a message that names the argument, or computes a result without accessing memory outside of
+# its tensors.
 
 from __future__ import annotations
 
@@ -32,12 +33,14 @@ def misuse() -> Path:
 
 
 def word(value: Any) -> str:
-    """An argument as misuse.cpp reads it."""
+    """Formats an argument for misuse.cpp."""
     if value is None:
         return "-"
     if isinstance(value, torch.Tensor):
         sizes = ",".join(map(str, value.shape))
-        code = 9 if value.dtype == torch.complex64 else int(scalar_type(value.dtype))  # which no file has
+        code = (
+            9 if value.dtype == torch.complex64 else int(scalar_type(value.dtype))
+        )  # no file contains complex64
         data = value.contiguous().reshape(-1).view(torch.uint8)  # numpy has no bfloat16
         return f"T{code}:{sizes}:{data.numpy().tobytes().hex()}"
     if isinstance(value, bool):
@@ -59,13 +62,13 @@ def word(value: Any) -> str:
 
 
 def size_of(case: Any) -> int:
-    """Bytes of its tensors."""
+    """Returns the bytes of all tensors."""
     return sum(leaf.nbytes for leaf in pytree.tree_leaves(case) if isinstance(leaf, torch.Tensor))
 
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Calls that are right, for kernels that made-up arguments seldom or never suit."""
+    """Writes valid calls, for kernels that random arguments seldom or never satisfy."""
     lines = []
     for name, calls in (*samples.CALLS.items(), *samples.VECTORS.items()):
         for call in calls:
@@ -86,7 +89,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def argument_names(kernel: str) -> list[str]:
-    """As torch's schema has them; none where torch has no such operator."""
+    """Returns the argument names of torch's schema, or nothing if torch has no such operator."""
     namespace, _, rest = kernel.partition("::")
     if kernel in OTHERS or namespace == "executorch_prim":
         return []
@@ -96,7 +99,7 @@ def argument_names(kernel: str) -> list[str]:
 
 
 def names_an_argument(message: str, names: list[str]) -> bool:
-    """By its name, or by its number among the operator's."""
+    """Whether the message contains an argument's name or index."""
     return "argument N" in message or any(re.search(rf"\b{re.escape(name)}\b", message) for name in names)
 
 
@@ -111,7 +114,7 @@ def check(misuse: Path, examples: Path, calls: int, seed: int) -> None:
     assert set(counts) == {name for name, _ in _native.operators()}
     ran = [name for name, (ran, _) in counts.items() if ran]
     refusing = [name for name, (_, refused) in counts.items() if refused]
-    # else the calls are too wild, or too tame, to prove anything
+    # Otherwise the calls are too wild or too tame to be meaningful.
     assert len(ran) > 0.95 * len(counts) and len(refusing) > 0.9 * len(counts)
     blaming, kernel = [], ""
     for line in done.stdout.splitlines():
@@ -119,7 +122,7 @@ def check(misuse: Path, examples: Path, calls: int, seed: int) -> None:
             kernel, names = line.rpartition(": ")[0], argument_names(line.rpartition(": ")[0])
         elif names and "scratch memory" not in line and not names_an_argument(line, names):
             blaming.append(f"{kernel}:{line}")
-    assert not blaming, "refusals that name no argument:\n" + "\n".join(blaming)
+    assert not blaming, "rejections without an argument name:\n" + "\n".join(blaming)
 
 
 def test_kernels_survive_what_does_not_fit(misuse: Path, examples: Path) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Small models that use most kernels, compiled by both compilers, mutated ten thousands of times and run by the real
-# kernels under sanitizers: whatever the file says, no kernel reads or writes outside of its tensors.
+# Small models that use most kernels, compiled by both compilers, mutated thousands of times and run under sanitizers.
+# No mutated file may cause a kernel to access memory outside of its tensors.
 
 from __future__ import annotations
 

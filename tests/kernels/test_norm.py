@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Layer, group and batch norms against eager, with and without weights, odd sizes, large means, dtypes.
+# Layer, group and batch norms compared with eager, with and without weights, for odd sizes, large means and all dtypes.
 from __future__ import annotations
 
 import pytest

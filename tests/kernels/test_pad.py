@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Mirroring and replicating pads against eager, with cuts, and what must be refused.
+# Reflection and replication pads compared with eager, including crops and invalid arguments.
 from __future__ import annotations
 
 import pytest

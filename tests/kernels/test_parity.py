@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Torch's own samples of its operators give what eager gives: one dtype of each operator exported, compiled and run, the
-# others by the kernels themselves. A sample of each operator always, more of them in every dtype with --full;
-# parity_exclusions.json says what is left out, and why.
+# The operators of torch's sample database return the results of eager: one sample of each operator is compiled, the
+# others call the kernels directly. --full checks more samples in every dtype. parity_exclusions.json lists exclusions
+# with reasons.
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sweep import sweep
 from torchette.errors import CompileError
 
 QUICK, FULL = 16, 64
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of operators that it deprecates
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # deprecated torch operators
 
 
 @pytest.mark.parametrize("limit", sweep([1, 2], 1))
@@ -61,7 +61,7 @@ def test_what_is_excluded_is_refused_ahead_of_time(key: str) -> None:
             error = refusal(sample)
             assert error.code == parity.exclusions()[key][1], error
             assert "in forward" in str(error) and ("Try:" in str(error) or "try:" in str(error)), error
-            if error.code == "export-failed":  # torch's own words are among ours
+            if error.code == "export-failed":  # the message quotes the error of torch
                 assert f"{type(error.__cause__).__name__}: " in str(error), error
 
 

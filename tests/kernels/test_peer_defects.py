@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Operators that ExecuTorch's kernels get wrong, or die of, measured on version 1.5.1: compiled and run here, held
-# against eager. Half precision is held against float64, rounded once. Scalar outputs, strings and None, inputs that are
-# written to, sizes that follow from data and GPT-2 stand in tests/models/test_dynamic_shapes.py, while_loop in
-# test_control_flow.py beside it.
+# Operators for which ExecuTorch 1.5.1 returns wrong results or crashes, compiled, run and compared with eager. 16-bit
+# results are compared with float64, rounded once. Scalar outputs, strings, None, mutated inputs, data-dependent sizes
+# and GPT-2 are in tests/models/test_dynamic_shapes.py, while_loop is in tests/models/test_control_flow.py.
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# max_pool2d_with_indices, avg_pool2d and _adaptive_avg_pool2d against eager over sizes, strides, paddings.
+# Max, average and adaptive pooling compared with eager over sizes, strides and paddings.
 from __future__ import annotations
 
 from typing import Any
@@ -27,7 +27,7 @@ def test_max_pool(size: tuple[int, int], kernel: int, stride: int, ceil_mode: bo
     for padding in range(kernel // 2 + 1):
         x = torch.randn(2, 3, *size)
         max_pool(x, [kernel] * 2, [stride] * 2, [padding] * 2, [1, 1], ceil_mode)
-        # equal values: the first place counts
+        # With equal values, the first position counts.
         max_pool(x.round(), [kernel] * 2, [stride] * 2, [padding] * 2, [1, 1], ceil_mode)
 
 
@@ -124,14 +124,12 @@ def test_volumes(dtype: torch.dtype, ceil_mode: bool) -> None:
         expected = aten.max_pool3d_with_indices(x, *arguments)
         check("aten::max_pool3d_with_indices.out", expected, x, *arguments)
         check("aten::max_pool3d_with_indices.out", [t[0] for t in expected], x[0], *arguments)
-        if dtype in (torch.float32, torch.float64):  # what eager has
+        if dtype in (torch.float32, torch.float64):  # supported by eager
             means = ([3, 2, 3], stride, [1, 0, 1], ceil_mode, False)
             check("aten::avg_pool3d.out", aten.avg_pool3d(x, *means), x, *means, None)
     if dtype.is_floating_point:
         for size in ([1, 1, 1], [3, 7, 4]):
-            exact = aten._adaptive_avg_pool3d(x.double(), size).to(
-                dtype
-            )  # eager adds 16-bit numbers up in 16 bits
+            exact = aten._adaptive_avg_pool3d(x.double(), size).to(dtype)  # eager accumulates in 16 bits
             check("aten::_adaptive_avg_pool3d.out", exact, x, size)
 
 
@@ -195,7 +193,7 @@ def test_channels_innermost(channels: int) -> None:
 
 @pytest.mark.parametrize("ceil_mode", [False, True])
 def test_windows_that_do_not_fit_32_bits_are_refused(ceil_mode: bool) -> None:
-    """A span of 2^32 is 0 where it is cut to 32 bits."""
+    """A span of 2^32 becomes 0 if it is truncated to int32."""
     x, kernel, stride, dilation = torch.randn(1, 1, 5, 5), 2**16 + 1, 2**29 - 1, 2**16
     out = torch.empty(1, 1, 1, 1)
     with pytest.raises(RuntimeError, match="does not fit a size of 5"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Operators on numbers against Python's own arithmetic, and those that read sizes, elements and views.
+# Scalar operators compared with Python's arithmetic, and operators that read sizes, elements and views.
 from __future__ import annotations
 
 import itertools
@@ -35,7 +35,7 @@ BITWISE = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """The value that the prim operator leaves in its output slot."""
+    """Returns the value that the prim operator stores in its output slot."""
     (result,) = _native.call_kernel(f"executorch_prim::{name}", *arguments, None)
     return result
 
@@ -182,7 +182,7 @@ def test_copy_index() -> None:
     rows = torch.randn(4, 2, 3)
     out = torch.zeros(4, 2, 3)
     for i in range(4):
-        # the tensor grows row by row
+        # The tensor grows by one row per call.
         assert _native.call_kernel("executorch_prim::et_copy_index.tensor", out, rows[i], i) == [
             (i + 1, 2, 3)
         ]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The quantized_decomposed kernels against torch's reference, bit for bit: ties, ends of the range, every dtype, scales as
-# numbers and as tensors of floats and doubles.
+# quantized_decomposed kernels compared bit by bit with torch's reference: ties, range limits, every dtype, scales as
+# scalars and as tensors of floats and doubles.
 from __future__ import annotations
 
 import copy
@@ -20,7 +20,7 @@ CODES = {torch.uint8: 0, torch.int8: 1, torch.int16: 2, torch.int32: 3} | FLOATS
 
 
 def bounds(dtype: torch.dtype) -> tuple[int, int]:
-    """What a float32 holds exactly, so that no conversion overflows."""
+    """Returns the range that float32 represents exactly, so that no conversion overflows."""
     info = torch.iinfo(dtype)
     return (info.min, info.max) if info.bits < 32 else (-(2**31), 2**31 - 128)
 
@@ -35,7 +35,7 @@ def exactly(name: str, expected: torch.Tensor | tuple[torch.Tensor, ...], *argum
 
 
 def floats(*sizes: int) -> torch.Tensor:
-    """Numbers on and between the steps of a scale of 0.25, and far behind both ends."""
+    """Values on and between the steps of a scale of 0.25, and far outside of the range."""
     x = torch.randn(*sizes) * 40
     flat = x.view(-1)
     flat[::3] = (flat[::3] * 8).round() / 8  # ties
@@ -132,7 +132,7 @@ def test_embeddings(bits: int, groups: int | None, kind: torch.dtype) -> None:
     zeros = torch.randint(-2, 2, scales.shape).to(kind)
     indices = torch.tensor([[0, 10, 3], [3, 3, 7]])
     shifted = (q.to(torch.int64) - low).to(torch.uint8).view(rows, -1, 8 // bits)
-    # the first of two in the high half of a byte, the first of four in its lowest bits
+    # Of two values in a byte, the first is in the high half; of four, the first is in the lowest bits.
     shifts = {8: [0], 4: [4, 0], 2: [0, 2, 4, 6]}[bits]
     packed = q if bits == 8 else sum(shifted[..., i] << shift for i, shift in enumerate(shifts))
     name, to_floats = {
@@ -152,7 +152,7 @@ def test_embeddings(bits: int, groups: int | None, kind: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
 def test_add(dtype: torch.dtype) -> None:
-    """As the graph that it stands for, which adds what both were before they were quantized."""
+    """Equals the graph that it replaces, which adds the dequantized values."""
     low, high = bounds(dtype)
     a, b = integers(dtype, 3, 1000), integers(dtype, 3, 1000)
     for numbers in ((0.1, 3, 0.2, -1, 0.31, 5), (1.0, 0, 1.0, 0, 0.5, 0), (0.013, 9, 2.7, 60, 1.9, 20)):
@@ -165,7 +165,7 @@ def test_add(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16])
 def test_mixed_products(kind: torch.dtype) -> None:
-    """As ExecuTorch's kernels compute them, which torch has no reference for."""
+    """Matches ExecuTorch's kernels; torch has no reference."""
     x, rows, columns = torch.randn(5, 12).to(kind), integers(torch.int8, 12, 7), integers(torch.int8, 7, 12)
     scales = torch.rand(12).to(kind) * 0.1
     tolerance = {"rtol": 1e-3, "atol": 2e-2} if kind is torch.float16 else {"rtol": 1e-5, "atol": 1e-4}
@@ -193,9 +193,21 @@ def test_bad_arguments_are_refused() -> None:
     x, q = torch.randn(3, 4), torch.zeros(3, 4, dtype=torch.int8)
     refused("quantize_per_tensor.out", "quant_max 200", [q], x, 0.1, 0, -128, 200, 1)
     refused("quantize_per_tensor.out", "dtype is 0", [q], x, 0.1, 0, 0, 127, 0)
-    refused("quantize_per_tensor.out", "input is of type 1, expected a floating type", [q], q, 0.1, 0, -128, 127, 1)
+    refused(
+        "quantize_per_tensor.out",
+        "input is of type 1, expected a floating type",
+        [q],
+        q,
+        0.1,
+        0,
+        -128,
+        127,
+        1,
+    )
     wide = torch.zeros(3, 4, dtype=torch.uint16)
-    refused("quantize_per_tensor.out", "type 27 is not a quantized integer type", [wide], x, 0.1, 0, 0, 127, 27)
+    refused(
+        "quantize_per_tensor.out", "type 27 is not a quantized integer type", [wide], x, 0.1, 0, 0, 127, 27
+    )
     refused("quantize_per_channel.out", "2 scales", [q], x, torch.ones(2), torch.zeros(2), 0, -128, 127, 1)
     refused("dequantize_per_channel.out", "dimension", [x], q, torch.ones(3), None, 2, -128, 127, 1, None)
     refused("choose_qparams.Tensor_out", "0 elements", [torch.ones(1, dtype=torch.float64), torch.ones(1, dtype=torch.int64)],

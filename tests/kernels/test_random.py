@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What is drawn at random: ranges, moments, and that no two draws are alike.
+# Random operators: ranges, moments, and different results for different draws.
 from __future__ import annotations
 
 import copy
@@ -90,7 +90,7 @@ def test_distributions_are_eagers() -> None:
     for i, (ours, other, theirs) in enumerate(zip(given, again, expected, strict=True)):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         assert not torch.equal(ours, other), i
-        # Kolmogorov and Smirnov's distance of two samples of 12,000 or more: 0.025 is exceeded once in a thousand.
+        # Kolmogorov-Smirnov distance of two samples of at least 12,000: exceeds 0.025 once in a thousand times.
         places = torch.cat([ours, theirs]).unique()
         below = [torch.searchsorted(x.sort()[0], places, right=True) / x.numel() for x in (ours, theirs)]
         assert (below[0] - below[1]).abs().max() < 0.025, i
@@ -109,7 +109,7 @@ def test_layers_do_what_they_do_in_training_where_that_is_asked_for() -> None:
     eager, x = Trained().train(), torch.rand(5, 3, 40, 40) + 1
     model = torchette.compile(copy.deepcopy(eager), (x,), edge=EdgeCompileConfig(train_mode=True))
     masks = []
-    for factor in (1, 2):  # the second time with running statistics of the first
+    for factor in (1, 2):  # the second iteration uses the running statistics of the first
         normed, dropped = model(x * factor)
         torch.testing.assert_close(normed, eager(x * factor)[0])
         masks.append(dropped != 0)

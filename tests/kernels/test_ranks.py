@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Ranks, distinct elements, places in sorted sequences, counts and running extremes against eager.
+# Ranks, unique elements, searches in sorted sequences, counts and cumulative operators compared with eager.
 from __future__ import annotations
 
 import math

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Every reduction against eager, or against double precision where eager's own sums are the rougher ones.
+# Reductions compared with eager, or with double precision if eager is less accurate.
 from __future__ import annotations
 
 import math
@@ -61,7 +61,7 @@ def test_sums_and_means(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     for dims in [None, *dims_of(len(shape))]:
         every = dims if dims is not None else list(range(len(shape)))
         for keep in (False, True):
-            # a sum of numbers that cancel is as good as its largest terms
+            # The error of a sum is relative to its largest terms.
             check(
                 "aten::sum.IntList_out",
                 torch.sum(wide, every, keepdim=keep).to(result),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# upsample_* and grid_sampler_* against eager: modes, dtypes, layouts, scales, places outside of the image.
+# upsample_* and grid_sampler_* compared with eager: modes, dtypes, layouts, scales, positions outside of the image.
 from __future__ import annotations
 
 from typing import Any
@@ -44,14 +44,14 @@ def test_linear_and_cubic(size: tuple[int, int], align: bool, dtype: torch.dtype
         "_upsample_bicubic2d_aa",
     ):
         if "aa" in name and dtype in (torch.float16, torch.bfloat16):
-            continue  # eager has none
+            continue  # not supported in eager
         upsample(name, x, list(size), align, None, None)
         upsample(name, x.to(memory_format=torch.channels_last), list(size), align, None, None)
     upsample("upsample_linear1d", x[0], [size[0]], align, None)
     upsample("upsample_trilinear3d", x[None], [4, *size], align, None, None, None)
 
 
-@pytest.mark.parametrize("channels", [1, 3, 70])  # eager has a way of its own for up to four
+@pytest.mark.parametrize("channels", [1, 3, 70])  # eager uses a separate implementation for up to 4
 @pytest.mark.parametrize("size", [(7, 9), (14, 18), (3, 4), (20, 5), (1, 2), (7, 3), (3, 9)])
 def test_bytes_are_eagers(size: tuple[int, int], channels: int) -> None:
     x = torch.randint(0, 256, (2, channels, 7, 9), dtype=torch.uint8)
@@ -103,7 +103,7 @@ def test_grid_sampler(dtype: torch.dtype, mode: int, padding: int) -> None:
         grid = (torch.rand(2, 4, 7, 2) * 4 - 2).to(dtype)
         arguments = (mode, padding, align)
         wide = torch.promote_types(dtype, torch.float32)
-        # Eager works out places in the 16 bits; ours are nearer to float64 (test_16_bit.py).
+        # Eager computes positions in 16 bits; ours are closer to float64 (test_16_bit.py).
         expected = aten.grid_sampler_2d(x.to(wide), grid.to(wide), *arguments).to(dtype)
         check("aten::grid_sampler_2d.out", expected, x, grid, *arguments)
         if mode < 2 and dtype in (torch.float32, torch.float64):

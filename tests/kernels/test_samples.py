@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Every kernel of the table is called at least once and held against eager, or against plain Python where eager has no
-# such operator: by torch's own samples (test_parity.py), or here.
+# Every kernel of the table is called at least once and compared with eager, or with Python if eager has no such
+# operator: with torch's samples (test_parity.py), or here.
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_calls_give_what_eager_gives(name: str) -> None:
             _native.call_kernel(name, *arguments, results)
             for ours, theirs in zip(results, expected, strict=True):
                 assert torch.equal(ours, theirs)
-        elif name.startswith("aten::_embedding_bag"):  # the others are notes for its own backward
+        elif name.startswith("aten::_embedding_bag"):  # the other outputs only serve the backward operator
             first, *_ = run(name, *arguments, like=expected)
             torch.testing.assert_close(first, expected[0])
         else:
@@ -64,7 +64,7 @@ def test_batch_statistics_are_followed() -> None:
 
 
 def spoilt(value: Any) -> list[Any]:
-    """An argument as it must not be, apart from sizes, which are wrong only beside those of another argument."""
+    """Returns invalid variants of an argument, without sizes, which depend on other arguments."""
     if isinstance(value, torch.Tensor):
         other = torch.int32 if value.is_floating_point() else torch.float32
         beyond = [value + 1000, value - 1000] if value.dtype == torch.int64 else []
@@ -90,8 +90,10 @@ def test_refusals_name_the_argument_that_is_wrong() -> None:
                 except RuntimeError as error:
                     said = str(error).partition(" failed with error ")[2].partition(": ")[2]
                     refused += 1
-                    # What fits but for the results is their fault as well.
-                    of_results = said.startswith("out") or "cannot hold" in said or "not have enough memory" in said
+                    # Values that are valid except in relation to the outputs may be reported for the outputs.
+                    of_results = (
+                        said.startswith("out") or "cannot hold" in said or "not have enough memory" in said
+                    )
                     if not of_results and not names_an_argument(said, [names[at], f"argument {at}"]):
                         blameless.append(f"{name}, {names[at]} wrong: {said}")
     assert refused > 300 and not blameless, "\n".join(blameless)
@@ -104,7 +106,7 @@ def test_every_kernel_is_called() -> None:
     assert drawn >= samples.RANDOM
     quantized = re.findall(r'"(\w+\.\w+)"', Path(__file__).with_name("test_quantized.py").read_text())
     by_hand |= {f"quantized_decomposed::{name}" for name in quantized}
-    # Those of the CPU engine are called by tests/backends/engine/test_operators.py.
+    # tests/backends/engine/test_operators.py calls the kernels of the CPU engine.
     kernels = {name for name, _ in _native.operators() if not name.startswith("cpu::")}
     assert kernels - by_torch - by_hand - samples.RANDOM == set()
     assert by_hand | samples.RANDOM <= kernels

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Folding into places against eager: scatter_reduce, scatter with reduce, index_reduce, embedding bags, col2im.
+# Scatter reductions compared with eager: scatter_reduce, scatter with reduce, index_reduce, embedding bags, col2im.
 from __future__ import annotations
 
 from typing import Any
@@ -15,7 +15,7 @@ DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int
 
 
 def numbers(dtype: torch.dtype, *size: int) -> torch.Tensor:
-    # Few distinct ones, which the 16-bit types add up and multiply without rounding.
+    # A few distinct values, which 16-bit types add and multiply without rounding.
     return torch.randint(0 if dtype == torch.uint8 else -2, 3, size).to(dtype)
 
 
@@ -101,8 +101,8 @@ def test_bad_arguments_are_refused() -> None:
     out = torch.empty(4)
     for message, name, *arguments in (
         ("index contains 4, which is out of range for size 4", "scatter_reduce.two_out", x, 0, index, torch.ones(2), "sum", True, out),
-        ("none of sum", "scatter_reduce.two_out", x, 0, index, torch.ones(2), "avg", True, out),
-        ("index has more", "scatter_reduce.two_out", x, 0, index, torch.ones(1), "sum", True, out),
+        ("must be sum", "scatter_reduce.two_out", x, 0, index, torch.ones(2), "avg", True, out),
+        ("index is larger", "scatter_reduce.two_out", x, 0, index, torch.ones(1), "sum", True, out),
         ("one type", "scatter_reduce.two_out", x, 0, index, torch.ones(2).double(), "sum", True, out),
         ("does not fit", "index_reduce.out", x, 0, index, torch.ones(3), "prod", True, out),
         ("columns, which does not fit", "col2im.out", torch.ones(4, 3), [4, 4], [2, 2], [1, 1], [0, 0], [1, 1],

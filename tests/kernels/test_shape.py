@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Every operator that only moves elements, against eager: shapes from 0-d to 5-d with and without elements, one
-# dtype per element width, dims from both ends, channels-last inputs and outputs, and what must be refused.
+# Operators that only move elements compared with eager: 0-d to 5-d shapes with and without elements, one dtype per
+# element width, positive and negative dims, channels-last inputs and outputs, and invalid arguments.
 from __future__ import annotations
 
 import itertools
@@ -40,7 +40,7 @@ def layouts(x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def same(name: str, function: Any, x: torch.Tensor, *arguments: Any) -> None:
-    """The kernel on `x` in each layout gives what `function` gives."""
+    """Checks that the kernel returns `function(x)` for each layout of `x`."""
     expected = function(x, *arguments)
     for given in layouts(x):
         check(f"aten::{name}", expected.contiguous(), given, *arguments)
@@ -52,7 +52,7 @@ def refused(name: str, like: torch.Tensor, *arguments: Any, text: str = "failed 
 
 
 def run_list(name: str, expected: list[torch.Tensor], *arguments: Any) -> None:
-    """As `check`, for kernels with one list of outputs."""
+    """Like `check`, for kernels with one list of outputs."""
     outputs, buffers = zip(*(guarded(t.contiguous()) for t in expected), strict=True)
     _native.call_kernel(f"aten::{name}", *arguments, list(outputs))
     for output, buffer, reference in zip(outputs, buffers, expected, strict=True):
@@ -66,7 +66,7 @@ def dims_of(x: torch.Tensor) -> range:
     return range(-max(x.dim(), 1), max(x.dim(), 1))
 
 
-# --- other readings of the same elements ---
+# --- permutations and views ---
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -116,7 +116,7 @@ def test_permute_refuses() -> None:
     refused("permute_copy.out", x, x, [0])
     refused("permute_copy.out", x, x, [1, 2**33])
     refused("permute_copy.out", x.t().contiguous().long(), x, [1, 0])
-    refused("permute_copy.out", torch.empty(2, 2), x, [1, 0], text="room")
+    refused("permute_copy.out", torch.empty(2, 2), x, [1, 0], text="memory")
     refused("transpose_copy.int_out", x, x, 0, 2)
     refused("t_copy.out", x, torch.randn(1, 2, 3))
 
@@ -157,7 +157,7 @@ def test_view_refuses() -> None:
     for sizes in ([4], [-1, 4], [-1, -1], [-2, -3], [2**31, 2**33], [2, 3, 0], [2**62, 4, 0], [1] * 17):
         refused("view_copy.out", x, x, sizes)
     refused("view_copy.out", torch.empty(6).long(), x, [6])
-    refused("view_copy.out", x, x, [6])  # the output has another rank
+    refused("view_copy.out", x, x, [6])  # the output has a different rank
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -228,7 +228,7 @@ def test_as_strided() -> None:
     refused("as_strided_copy.out", out, x, [2], [5, 1], 0)
 
 
-# --- parts ---
+# --- slices ---
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -357,7 +357,7 @@ def test_unfold(shape: tuple[int, ...], dtype: torch.dtype) -> None:
         refused("unfold_copy.out", x, x, dim, -1, 1)
 
 
-# --- concatenation, repetition, padding, order ---
+# --- concatenation, repetition, padding, reordering ---
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -399,7 +399,7 @@ def test_cat_and_stack_refuse() -> None:
     refused("cat.out", x, [x, torch.randn(2, 4)], 0)
     refused("cat.out", x, [x, torch.randn(1, 2, 3)], 0)
     refused("cat.out", x, [x, x], 2)
-    refused("cat.out", x, [x, x], 0, text="room")
+    refused("cat.out", x, [x, x], 0, text="memory")
     refused("cat.out", torch.empty(4, 3).long(), [x, x], 0)
     refused("stack.out", torch.empty(2, 2, 3), [], 0)
     refused("stack.out", torch.empty(2, 2, 3), [x, torch.randn(3, 2)], 0)
@@ -452,7 +452,7 @@ def test_flip_and_roll(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     refused("flip.out", x, x, [0, 0])
     refused("flip.out", x, x, [max(len(shape), 1)])
     if x.numel() == 0:
-        return  # nothing to roll, wherever to
+        return  # no elements to roll
     refused("roll.out", x, x, [1], [max(len(shape), 1)])
     refused("roll.out", x, x, [1, 2], [0])
 

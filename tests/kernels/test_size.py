@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# All kernels together against their budget of code; `./dev size --kernels` prints the table.
+# The code size of all kernels against its budget. `./dev size --kernels` prints the table.
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# _softmax and _log_softmax against eager: every dimension, odd sizes, NaN and infinities, dtypes.
+# _softmax and _log_softmax compared with eager: every dimension, odd sizes, NaN and infinities, dtypes.
 from __future__ import annotations
 
 import pytest
@@ -65,7 +65,7 @@ def test_special_values(name: str, special: float, n: int) -> None:
 @pytest.mark.parametrize("columns", [2, 4, 8])
 @pytest.mark.parametrize("n", [5, 9, 16, 37, 196])
 def test_few_columns(name: str, n: int, columns: int) -> None:
-    """Columns that share a vector: what stands in one, far values too, is nothing to the others."""
+    """Columns that share a vector are independent, even if one has extreme values."""
     x = torch.randn(3, n, columns) * 5 + torch.arange(columns) * 100
     softmax(name, x, 1)
     for special in (float("nan"), float("inf"), float("-inf")):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# topk and sort against eager: every type, both directions, NaN, equal elements, and what must be refused.
+# topk and sort compared with eager: every type, both directions, NaN, equal elements, and invalid arguments.
 from __future__ import annotations
 
 import pytest
@@ -14,7 +14,7 @@ DTYPES = [
 
 
 def different(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Elements of both signs, no two equal in a line where the type has so many."""
+    """Returns positive and negative elements, distinct within a line if the type has enough values."""
     n = 1
     for size in shape:
         n *= size

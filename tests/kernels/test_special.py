@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Special functions and the rarer elementwise operators against eager, over their whole range.
+# Special functions and rare elementwise operators compared with eager over their whole range.
 from __future__ import annotations
 
 import math
@@ -56,7 +56,7 @@ def test_binary(name: str, dtype: torch.dtype) -> None:
     check(f"aten::{name}.out", getattr(aten, name)(a, b), a, b)
 
 
-# Eager's own are right to six digits only in float64, so that these are held against numbers of thirty digits.
+# In float64, eager has only six correct digits for these functions, so they are compared with 30-digit references.
 EXACT: dict[str, Callable] = {
     "airy_ai": mpmath.airyai,
     "bessel_j0": lambda x: mpmath.besselj(0, x),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The kernel table against torch's schemas: a name that torch does not know, or an argument in another place or of
-# another type, fails here before it crashes in C++.
+# The kernel table compared with torch's schemas. A name that torch does not know, or an argument at another position or
+# of another type, fails here instead of crashing in C++.
 from __future__ import annotations
 
 import re
@@ -21,7 +21,7 @@ CODES = {
     "List[bool]": "B", "List[Tensor]": "L", "List[Optional[Tensor]]": "O",
 }  # fmt: skip
 NAMESPACES = {"dim_order_ops": "torchette_dim_order"}
-# What torch has no schema for: the quantized ones are those of ExecuTorch's kernels/quantized/quantized.yaml.
+# Operators without a torch schema. The quantized ones are those of ExecuTorch's kernels/quantized/quantized.yaml.
 OTHERS = {
     "quantized_decomposed::add.out": "TdiiiTdiiidiiit",
     "quantized_decomposed::mixed_mm.out": "TTT?Tt",
@@ -99,7 +99,7 @@ def test_names_are_unique() -> None:
 
 
 def test_every_operator_of_the_peer_is_there() -> None:
-    """Files of ExecuTorch name operators by the same names."""
+    """ExecuTorch files contain the same operator names."""
     portable = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     assert set(portable._get_operator_names()) - set(OPERATORS) == set()
 
@@ -109,7 +109,7 @@ def test_every_core_operator_runs() -> None:
 
 
 def test_a_family_has_the_name_of_its_source() -> None:
-    """The build writes the list of families from the names of files, whichever folder they are in."""
+    """The build generates the list of families from file names, regardless of directories."""
     names = [source.rpartition("/")[2] for source in kernels.sources()]
     assert len(set(names)) == len(names)
     assert set(kernels.library()) == set(OPERATORS)
