@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The breadth of what people bring: one small member of each family of torchvision, timm and transformers. In: a name.
-# Out: the model built with seeded random weights, compiled, run on the runtime and held against eager. Nothing is
-# downloaded, images and configurations are small: what counts is that every architecture's operators are there.
-"""The zoo of architectures: ``measure("timm/levit_128s")``; ``python -m tests.models.architectures`` writes docs/zoo.md."""
+# Coverage of model architectures: one small member of each family of torchvision, timm and transformers. Builds the
+# model of a given name with seeded random weights, compiles it, runs it on the runtime and compares it with eager.
+# Downloads nothing. Images and configurations are small, because the purpose is operator coverage.
+"""The zoo of architectures: ``measure("timm/levit_128s")``; ``python -m tests.models.architectures`` writes its page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torchette.format import pte
 
 PAGE = Path(__file__).parents[2] / "docs" / "zoo.md"
 
-# torchvision: the smallest member of every classification family -> edge of the image in pixels.
+# torchvision: the smallest member of every classification family -> image size in pixels.
 TORCHVISION = {
     "alexnet": 64, "convnext_tiny": 64, "densenet121": 64, "efficientnet_b0": 64, "efficientnet_v2_s": 64,
     "googlenet": 64, "inception_v3": 96, "maxvit_t": 224, "mnasnet0_5": 64, "mobilenet_v2": 64,
@@ -35,7 +35,7 @@ TORCHVISION = {
     "wide_resnet50_2": 64,
 }  # fmt: skip
 
-# timm: a small member of each of these families -> edge of the image; None: the one that the architecture asks for.
+# timm: a small member of each of these families -> image size; None uses the default of the architecture.
 TIMM = {
     "beit_base_patch16_224": None, "cait_xxs24_224": None, "coat_lite_tiny": None, "coatnet_nano_rw_224": None,
     "convmixer_768_32": 64, "convnextv2_atto": 64, "crossvit_tiny_240": None, "cspresnet50": 64, "davit_tiny": 64,
@@ -60,14 +60,14 @@ _IMAGES = {
     "image_size": 32, "patch_size": 8, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "intermediate_size": 64, "num_channels": 3,
 }  # fmt: skip
-# encoder-decoders name their halves
+# Encoder-decoder models name the inputs of their two parts.
 _HALVES = {
     "vocab_size": 99, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_position_embeddings": 64,
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
 }  # fmt: skip
 
-# transformers: model type -> (configuration, names of the inputs).
+# transformers: model type -> (configuration, input names).
 TRANSFORMERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "albert": ({**_TEXT, "embedding_size": 16}, ("input_ids", "attention_mask")),
     "bert": (_TEXT, ("input_ids", "attention_mask")),
@@ -117,17 +117,17 @@ NAMES = [
     *(f"transformers/{name}" for name in TRANSFORMERS),
 ]
 
-# What cannot be compiled, with the code of the error that says why.
+# Architectures that cannot be compiled, with the error code.
 FAILS: dict[str, str] = {}
 
-# Largest difference from eager, in units of eager's largest value.
+# Maximum difference from eager, relative to the largest value of eager.
 TOLERANCE = 1e-4
-SPREAD = 1e-6  # the standard deviation that a reference must have
+SPREAD = 1e-6  # minimum standard deviation of a reference
 
 
 @dataclass
 class Row:
-    """What became of an architecture; bytes and difference are None where it does not compile."""
+    """The result of an architecture. Bytes and difference are None if it does not compile."""
 
     name: str
     status: str
@@ -137,7 +137,7 @@ class Row:
     difference: float | None = None
 
     def line(self) -> str:
-        """Of the page's table."""
+        """Formats the row of the table."""
         numbers = ["" if n is None else f"{n:,}" for n in (self.file_bytes, self.arena_bytes)]
         difference = "" if self.difference is None else f"{self.difference:.1e}"
         status = self.status.replace("|", " ")
@@ -145,7 +145,7 @@ class Row:
 
 
 class First(nn.Module):
-    """A model of transformers that takes tensors by position and gives its first result."""
+    """Wraps a transformers model: accepts tensors by position and returns the first result."""
 
     def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class First(nn.Module):
 
 
 def build(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """A model in eval mode and the arguments of one call, the same in every process."""
+    """Returns a model in eval mode and the arguments of one call, the same in every process."""
     zoo.declare_torchvision_operators()
     os.environ["HF_HUB_OFFLINE"] = "1"
     library, _, architecture = name.partition("/")
@@ -169,7 +169,8 @@ def build(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
 
 
 def _without_zero_weights(model: nn.Module) -> nn.Module:
-    """Heads and branches that begin at zero, for training, hide all that lies before them: they get random weights."""
+    """Replaces weights that are initialized to zero with random weights, because a zero head or branch hides all layers
+    before it."""
     for name, weight in model.named_parameters():
         if weight.dim() > 1 and not name.endswith("bias") and not weight.any():
             nn.init.normal_(weight, std=0.05)
@@ -177,23 +178,23 @@ def _without_zero_weights(model: nn.Module) -> nn.Module:
 
 
 def reference(module: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
-    """What eager computes. A result without spread is refused: that ours equals it would prove nothing.
+    """Returns the result of eager.
 
     Raises:
-        ValueError: all elements are nearly the same number, or some are not finite.
+        ValueError: The result is almost constant, so that a comparison would be meaningless, or is not finite.
     """
     with torch.no_grad():
         expected = module(*args)
     spread = expected.double().std().item()
-    if not spread > SPREAD:  # of NaN, too
-        raise ValueError(f"the reference proves nothing: its standard deviation is {spread:.1e}")
+    if not spread > SPREAD:  # also true for NaN
+        raise ValueError(f"the reference is almost constant: its standard deviation is {spread:.1e}")
     return expected
 
 
 def _torchvision(architecture: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     import torchvision
 
-    # The heads that these two have for training want larger images.
+    # The auxiliary training heads of these two models require larger images.
     options = {"aux_logits": False} if architecture in ("googlenet", "inception_v3") else {}
     if architecture == "vit_b_32":
         options = {"image_size": TORCHVISION[architecture]}
@@ -201,7 +202,7 @@ def _torchvision(architecture: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     if isinstance(getattr(model, "classifier", None), nn.Sequential) and architecture.startswith(
         ("alexnet", "vgg")
     ):
-        # The two giants among the last layers hold nothing but weights.
+        # The two largest layers of the classifier contain most of the weights.
         first, second = (
             layer for layer in model.classifier if isinstance(layer, nn.Linear) and layer.out_features == 4096
         )
@@ -224,7 +225,7 @@ def _timm(architecture: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
 
 def _settled(model: nn.Module, edge: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
     args = (torch.randn(1, 3, edge, edge),)
-    # Statistics of few numbers would blow rounding errors up.
+    # Statistics of few values would amplify rounding errors.
     return zoo._settle_batch_norms(model, torch.randn(8 if edge < 200 else 2, 3, edge, edge)), args
 
 
@@ -249,7 +250,7 @@ def _transformers(architecture: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
 
 
 def measure(name: str) -> Row:
-    """Build, compile, run and compare one architecture."""
+    """Builds, compiles, runs and compares one architecture."""
     module, args = build(name)
     expected = reference(module, args)
     try:
@@ -276,7 +277,7 @@ def measure(name: str) -> Row:
 
 
 def _calls(model: torchette.CompiledModel) -> str:
-    """How often each operator is called: the engine's, then the portable ones."""
+    """Formats the number of calls per operator: engine operators first, then portable operators."""
     (method,) = describe(pte.read(model.program.buffer)).methods
     called = [each.op.partition(".")[0].split("::") for each in method.instructions if each.kind == "kernel"]
     kinds = []
@@ -288,7 +289,7 @@ def _calls(model: torchette.CompiledModel) -> str:
 
 
 def _difference(actual: Tensor, expected: Tensor) -> float:
-    """The largest one of any element, in units of the largest value; infinity where the shapes differ."""
+    """Returns the maximum absolute difference relative to the largest value, or infinity if the shapes differ."""
     if actual.shape != expected.shape:
         return math.inf
     return (actual - expected).abs().max().item() / max(expected.abs().max().item(), 1e-6)
@@ -300,21 +301,21 @@ def _cause(error: torchette.TorchetteError) -> str:
 
 
 def page(lines: list[str]) -> str:
-    """docs/zoo.md, from the lines of its table."""
+    """Returns the text of docs/zoo.md for the lines of its table."""
     equal = sum("| equal" in line for line in lines)
     head = [
         "# The zoo",
         "",
-        f"{len(lines)} architectures with random weights and small images or configurations, compiled by Torchette for its",
-        f"CPU engine and run; of these equal eager: {equal}. The difference is the largest one of any element, in units of",
-        f"eager's largest value; the bar is {TOLERANCE:g}. Beyond it a model is equal only where its result is no further from",
-        "that of the same model in float64 than eager's own, and both distances are given: some random weights amplify",
-        "rounding errors so. Calls are counted in the file, the engine's operators first; a test holds them. Heads and branches",
-        "that begin at zero have random weights, and a reference whose result has no spread is refused. `alexnet` and",
-        "`vgg11_bn` have 64 units instead of 4096 between their last layers.",
+        f"Torchette compiles {len(lines)} architectures with random weights and small images or configurations for its CPU",
+        f"engine, and runs them. {equal} results equal eager. The difference is the maximum absolute difference relative to the",
+        f"largest value of eager; the limit is {TOLERANCE:g}. Some random weights amplify rounding errors. Above the limit, a",
+        "result is equal only if its distance from the float64 result is at most the distance of eager; the table contains",
+        "both distances. The calls in the file are listed with the operators of the engine first, and a test checks them.",
+        "Heads and branches that are initialized to zero have random weights, and almost constant references are rejected.",
+        "`alexnet` and `vgg11_bn` have 64 units instead of 4096 between their last layers.",
         "",
-        "This page is printed by `python -m tests.models.architectures`, or only the rows that are named behind it;",
-        "`./dev test --full` runs the same as tests.",
+        "`python -m tests.models.architectures` writes this page, or only the rows of the architectures given as arguments.",
+        "`./dev test --full` runs the same comparison as tests.",
         "",
         "| architecture | file bytes | arena bytes | difference | status | calls |",
         "|---|---:|---:|---:|---|---|",
@@ -323,7 +324,7 @@ def page(lines: list[str]) -> str:
 
 
 def main(names: list[str]) -> None:
-    """Measures all architectures, or those that are named, and writes the page."""
+    """Measures all architectures, or the given ones, and writes the page."""
     lines = dict(re.findall(r"^(?=\| `([\w/.-]+)`)(.*)$", PAGE.read_text(encoding="utf-8"), re.M))
     for name in names or NAMES:
         lines[name] = measure(name).line()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What the end-to-end and interop tests share about one reference model: eager's answer, our file and the peer's. Each
-# is made once per test process; tests of one model are grouped (`each_model`) so that one process makes it. Files are made
-# once for all processes, and again when a source that they are made by changes.
+# Artifacts of the reference models for the end-to-end and interop tests: eager results, our files and the peer's files.
+# Each artifact is created once per process. Tests of one model are grouped (`each_model`), so that a single process
+# creates it. Files are cached for all processes until a source that they depend on changes.
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.models import zoo
 from torchette._compile import CompiledModel
 from torchette.cache import cache_folder
 
-# Equal to eager means this close, for float32; other dtypes are equal bit by bit.
+# Tolerance for float32. Other dtypes must be equal bit by bit.
 RTOL, ATOL = 1e-4, 1e-5
 
 each_model = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in zoo.names()]
 )
-# For tests that compile a model several times or that wait for ExecuTorch; --full runs the others.
+# Models for tests that compile repeatedly or wait for ExecuTorch; --full runs the others.
 ONE_OF_EACH_KIND = {"digits", "keyword_spotting", "mobilenet_v2", "llama"}
 each_kind_of_model = pytest.mark.parametrize(
     "name",
@@ -50,12 +50,12 @@ def assert_equal_to_eager(actual: Any, name: str) -> None:
 
 @functools.cache
 def built(name: str) -> zoo.Built:
-    """The module and its arguments; never call the module itself, which may have state (use `fresh_module`)."""
+    """Returns the module and its arguments. Never call this module, which may have state; use `fresh_module`."""
     return zoo.build(name)
 
 
 def fresh_module(name: str) -> torch.nn.Module:
-    """A copy of the module in its initial state."""
+    """Returns a copy of the module in its initial state."""
     return copy.deepcopy(built(name)[0])
 
 
@@ -65,20 +65,20 @@ def args(name: str) -> tuple[Tensor, ...]:
 
 @functools.cache
 def eager(name: str) -> Tensor:
-    """What the module gives on its arguments in its initial state."""
+    """Returns the result of the module for its arguments, in its initial state."""
     with torch.no_grad():
         return fresh_module(name)(*args(name))
 
 
 @functools.cache
 def compiled(name: str, backend: str = "auto") -> CompiledModel:
-    """Our compiler's work on the model, through the front door."""
+    """Compiles the model with `torchette.compile`."""
     return torchette.compile(built(name)[0], args(name), backend=backend)
 
 
 @functools.cache
 def our_file(name: str) -> bytes:
-    """The .pte that ExecuTorch's own calls give in our compiler: planned inputs and outputs."""
+    """Returns the .pte file of our compiler through ExecuTorch's API, with planned inputs and outputs."""
     from torchette.exir import to_edge
 
     return _kept(f"{name}-{_ours()}", lambda: to_edge(exported(name)).to_executorch().buffer)
@@ -86,7 +86,7 @@ def our_file(name: str) -> bytes:
 
 @functools.cache
 def peer_file(name: str) -> bytes:
-    """The .pte that ExecuTorch's compiler makes of the model without a delegate."""
+    """Returns the .pte file of ExecuTorch's compiler, without a delegate."""
 
     def make() -> bytes:
         from executorch.exir import to_edge
@@ -99,7 +99,7 @@ def peer_file(name: str) -> bytes:
 
 
 def _kept(key: str, make: Callable[[], bytes]) -> bytes:
-    """What `make` gives, from the cache if another process or an earlier run has made it."""
+    """Returns the result of `make`, cached across processes and runs."""
     path = cache_folder() / "models" / f"{key}.pte"
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "w") as lock:
@@ -114,7 +114,7 @@ def _kept(key: str, make: Callable[[], bytes]) -> bytes:
 
 @functools.cache
 def _models() -> str:
-    """What eager's models and the peer's files depend on."""
+    """Returns a digest of the sources of eager models and of the peer's files."""
     installed = {one.name: one.version for one in importlib.metadata.distributions()}
     versions = [f"{name} {installed.get(name)}" for name in ("torch", "executorch", "transformers")]
     return _digest([Path(zoo.__file__), *Path(zoo.__file__).parent.glob("*.py")], *versions)
@@ -122,7 +122,7 @@ def _models() -> str:
 
 @functools.cache
 def _ours() -> str:
-    """What our files depend on beside that: all of the compiler, schemas and tables, and the kernels that it asks."""
+    """Returns a digest of the sources of our files: the above, the compiler, schemas, tables, and the kernels."""
     package = Path(torchette.__file__).parent
     kinds = {".py", ".txt", ".json", ".fbs", ".def", ".so", ".yaml"}
     return _digest([path for path in package.rglob("*") if path.suffix in kinds], _models())
@@ -136,7 +136,7 @@ def _digest(paths: list[Path], *more: str) -> str:
 
 
 def exported(name: str) -> torch.export.ExportedProgram:
-    """The model captured anew, since a compiler may change what it is given."""
+    """Captures the model anew, because a compiler may modify an exported program."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's, of how its own LSTM keeps its weights
+        warnings.simplefilter("ignore")  # torch warns about the weights of its LSTM
         return torch.export.export(built(name)[0], args(name))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Small models whose course depends on their inputs, with inputs that take every way through them. For the end-to-end
-# tests and for those with ExecuTorch's runtime.
+# Small models with data-dependent control flow, and inputs for every branch. Used by the end-to-end tests and the tests
+# with ExecuTorch's runtime.
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Inputs = list[tuple[Any, ...]]
 
 
 class Function(nn.Module):
-    """A module whose forward is a function of (a linear layer, x) or (a linear layer, x, y)."""
+    """A module with a forward that calls `function(linear, x)` or `function(linear, x, y)`."""
 
     def __init__(self, function: Callable) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def _cond(linear: Any, x: Tensor) -> Tensor:
 
 
 def _cond_without_work(linear: Any, x: Tensor) -> Any:
-    """Results that are operands, equal, views, or parts of one operator's results."""
+    """Results that are operands, equal, views, or different outputs of the same operator."""
     return torch.cond(
         x.sum() > 0,
         lambda x: (x.clone(), x + 1, x + 1, x.max(1)[0], x.view(-1)[:4] + 0),
@@ -99,7 +99,7 @@ def _while_in_stacked(linear: Any, x: Tensor, trips: Tensor) -> Any:
 
 
 def _while_reads_old_values(linear: Any, x: Tensor, trips: Tensor) -> Any:
-    """Fibonacci: the new value of one is the old value of the other, and both are read after the first is written."""
+    """Fibonacci: each new value depends on the old value of the other, which is read after the first write."""
     return while_loop(
         lambda i, a, b: i < trips, lambda i, a, b: (i + 1, b.clone(), a + b), (torch.tensor(0), x, x * 2)
     )[1:]
@@ -131,7 +131,7 @@ def _cond_in_while(linear: Any, x: Tensor, trips: Tensor) -> Any:
 
 
 def _different_needs(linear: Any, x: Tensor) -> Tensor:
-    """One side needs much memory, the other none."""
+    """One branch needs much memory, the other none."""
     return torch.cond(
         x.sum() > 0,
         lambda x: (x.repeat(8, 8).sin() @ x.repeat(8, 8).cos().t()).sum(1)[:4] + x[:, 0],
@@ -158,7 +158,7 @@ CASES: dict[str, tuple[Callable, Inputs]] = {
     "map_in_cond": (_map_in_cond, BOTH),
     "cond_in_while": (_cond_in_while, TRIPS),
 }
-# Their results have no bound, so they need a heap, and ExecuTorch's runtime does not load them.
+# The results of these models have no upper bound, so they need a heap, and ExecuTorch's runtime does not load them.
 UNBOUNDED: dict[str, tuple[Callable, Inputs]] = {
     "while_stacked": (_while_stacked, TRIPS),
     "while_in_stacked": (_while_in_stacked, TRIPS),
@@ -166,14 +166,14 @@ UNBOUNDED: dict[str, tuple[Callable, Inputs]] = {
 
 
 def build(name: str) -> tuple[nn.Module, Inputs]:
-    """The module of that name in eval mode, and inputs for every way through it."""
+    """Returns the module of that name in eval mode, and inputs for every branch."""
     function, inputs = (CASES | UNBOUNDED)[name]
     torch.manual_seed(0)
     return Function(function).eval(), inputs
 
 
 def random_model(seed: int) -> nn.Module:
-    """Nested choices and loops of random operators on matrices of two sizes; tame numbers, whatever way is taken."""
+    """Nested control flow with random operators on matrices of two sizes. Values remain small in every branch."""
     numbers = random.Random(seed)
 
     def step(depth: int) -> Callable:

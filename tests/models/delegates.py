@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The zoo on XNNPACK, and on Vulkan. In: names of architectures. Out: how many delegate calls each becomes, what is left outside
-# and why, and whether the results are still eager's: the rows of docs/delegate-calls.md and docs/vulkan-calls.md.
-"""Delegate calls of each architecture; ``python -m tests.models.delegates [--vulkan] [NAME ...]`` writes these rows anew."""
+# The architectures of the zoo on XNNPACK and Vulkan. For the given names, counts delegate calls and the operators
+# outside of them, and compares the results with eager. These are the rows of docs/delegate-calls.md and
+# docs/vulkan-calls.md.
+"""Delegate calls of each architecture; ``python -m tests.models.delegates [--vulkan] [NAME ...]`` updates them."""
 
 from __future__ import annotations
 
@@ -31,31 +32,31 @@ _PARTITIONERS = {PAGE: XnnpackPartitioner, VULKAN_PAGE: VulkanPartitioner}
 _WHAT = {
     PAGE: (
         "Delegate calls",
-        "Outside are operators that the library has not, most of them on whole numbers: token ids and",
-        "positions. MACs are the multiply-adds that the calls compute.",
+        "Operators outside of the calls are not supported by XNNPACK; most of them process integers such as token ids and",
+        "positions. MACs is the share of multiply-adds that the calls compute.",
         "",
     ),
     VULKAN_PAGE: (
-        "Vulkan's calls",
-        "Outside is what has no shader yet, and arithmetic in 64 bits unless an option does it in 32. MACs are the",
-        "multiply-adds that the calls compute.",
+        "Vulkan calls",
+        "Operators outside of the calls have no shader, or use 64-bit arithmetic without the option for 32-bit arithmetic. MACs",
+        "is the share of multiply-adds that the calls compute.",
         "--vulkan",
     ),
 }
 _ROW = re.compile(r"^\| `([\w/.-]+)` \| (\d+) \| ([\d.]+) % \| (\d+) \| (.*) \|$", re.M)
-_NAMED = 4  # operators that a row names
+_NAMED = 4  # maximum number of operators listed in a row
 
 
 @dataclass
 class Row:
-    """What became of an architecture.
+    """The result of an architecture.
 
     Attributes:
-        calls: of delegates.
-        share: of its multiply-adds that they compute, in percent.
-        outside: calls of operators beside them.
-        why: the commonest of these, and how often each.
-        difference: from eager, in units of eager's largest value; 0 where it did not run.
+        calls: number of delegate calls.
+        share: multiply-adds that the delegate calls compute, in percent.
+        outside: number of operator calls outside of delegates.
+        why: the most frequent of these operators with their counts.
+        difference: difference from eager relative to its largest value; 0 if the model was not run.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Row:
 
 
 def measure(name: str, where: Path = PAGE, most_macs: float = float("inf")) -> Row:
-    """Lower one architecture for the backend of a page; run and compare it, unless it has more multiply-adds than that."""
+    """Lowers one architecture for the backend of a page. Runs and compares it unless it exceeds `most_macs`."""
     module, args = architectures.build(name)
     expected = architectures.reference(module, args)
     with warnings.catch_warnings():
@@ -90,7 +91,7 @@ def measure(name: str, where: Path = PAGE, most_macs: float = float("inf")) -> R
 
 
 def rows(where: Path = PAGE) -> dict[str, Row]:
-    """The rows of a page."""
+    """Reads the rows of a page."""
     text = where.read_text(encoding="utf-8") if where.exists() else ""
     return {
         name: Row(name, int(count), float(share), int(outside), why)
@@ -99,18 +100,18 @@ def rows(where: Path = PAGE) -> dict[str, Row]:
 
 
 def page(found: dict[str, Row], where: Path = PAGE) -> str:
-    """The text of a page."""
+    """Returns the text of a page."""
     title, first, second, option = _WHAT[where]
     known = [found[name] for name in architectures.NAMES if name in found]
     counts = [row.calls for row in known]
     lines = [
         f"# {title}",
         "",
-        f"{len(known)} architectures as `{_PARTITIONERS[where].__name__}` lowers them: {counts.count(1)} become one call, the median is",
+        f"`{_PARTITIONERS[where].__name__}` lowers {len(known)} architectures: {counts.count(1)} become one call, the median is",
         f"{statistics.median(counts):g}. {first}",
         second,
         "",
-        f"This page is printed by `{f'python -m tests.models.delegates {option}'.strip()}`; `./dev test --full` runs the same as tests.",
+        f"`{f'python -m tests.models.delegates {option}'.strip()}` writes this page; `./dev test --full` tests it.",
         "",
         "| architecture | calls | MACs | outside | of these |",
         "|---|---:|---:|---:|---|",

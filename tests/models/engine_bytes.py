@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What the CPU engine costs in bytes. In: names of the zoo. Out: planned memory and file of each, with the portable plan and
-# with the engine; `python -m tests.models.engine_bytes` prints the table and what exceeds the bars.
-"""Planned bytes and file bytes of the zoo's networks, portable against the engine."""
+# Memory and file size of the CPU engine: planned memory and file of the given zoo models, with the portable plan and
+# with the engine. `python -m tests.models.engine_bytes` prints the table and marks rows that exceed the limits.
+"""Planned bytes and file bytes of the zoo's networks: portable plan compared with engine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torchette.exir.config import ExecutorchBackendConfig
 from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.exir.program import to_edge_transform_and_lower
 
-# The file may grow by 2 %: panels of 16 outputs end in zeros.
+# The file may grow by 2 %: panels of 16 outputs are zero-padded.
 MOST_GROWTH = 1.02
 
 
 class Bytes(NamedTuple):
-    """Of a network: planned memory, with inputs and outputs lent, and the file."""
+    """Planned memory of a network without inputs and outputs, and its file size."""
 
     planned: int
     file: int
@@ -35,20 +35,20 @@ class Row(NamedTuple):
     engine: Bytes
 
     def exceeds(self) -> list[str]:
-        """The bars that the engine misses here, in words."""
+        """Describes the limits that the engine exceeds."""
         planned, file = self.engine.planned - self.portable.planned, self.engine.file / self.portable.file
         missed = [f"{planned:,} planned bytes more"] if planned > 0 else []
-        return missed + ([f"the file is {file:.4f} of the portable one's"] if file > MOST_GROWTH else [])
+        return missed + ([f"the file is {file:.4f} of the portable file"] if file > MOST_GROWTH else [])
 
     def line(self) -> str:
-        """Of the table."""
+        """Formats the row of the table."""
         numbers = (*self.portable, *self.engine)
         left, middle, right, last = (f"{number:12,}" for number in numbers)
         return f"{self.name:42} {left} {right} {middle} {last}  {'; '.join(self.exceeds())}"
 
 
 def measure(name: str) -> Row:
-    """Lowers a network of the zoo both ways."""
+    """Lowers a network of the zoo with the portable plan and with the engine."""
     module, args = architectures.build(name)
     exported = torch.export.export(module, args)
     return Row(name, _lowered(exported, []), _lowered(exported, [CpuPartitioner()]))
@@ -62,7 +62,7 @@ def _lowered(exported: torch.export.ExportedProgram, partitioner: list) -> Bytes
 
 
 def main(names: list[str]) -> None:
-    """Print a row for each network as soon as it is measured."""
+    """Prints a row for each network as soon as it is measured."""
     print(f"{'':42} {'planned':>12} {'engine':>12} {'file':>12} {'engine':>12}")
     for name in names:
         print(measure(name).line(), flush=True)

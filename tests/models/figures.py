@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a compiled reference model. Out: the figures that are stored in figures.json beside this file and must not grow.
+# Sizes of a compiled reference model. figures.json stores them, and they must not grow.
 """Records the figures of all reference models: ``python -m tests.models.figures`` rewrites figures.json."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ PATH = Path(__file__).with_name("figures.json")
 
 
 def measure(name: str) -> dict[str, int]:
-    """Bytes of a model's file, of its planned arena, the least arena that any plan could have, and the method's own
-    memory on a Cortex-M."""
+    """Returns the bytes of the file, of the planned arena, of the lower bound for the arena, and of method memory on a
+    Cortex-M."""
     model = artifacts.compiled(name)
     return {
         "file_bytes": model.nbytes,

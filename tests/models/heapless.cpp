@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Runs a program from static memory alone: from opening it to its outputs every call of malloc ends the
-// process. Usage: heapless MODEL.pte INPUTS OUTPUTS METHOD TEMP PLANNED...: files of raw bytes, tensor after
-// tensor, and the bytes of the method allocator, the temp allocator and each planned buffer. With - for
-// INPUTS it stops where the method is loaded. With - for TEMP there is no temp allocator, and the platform
-// has no memory; with "heap" there is none, and the platform has memory.
+// Runs a program from static memory: every call of malloc between opening the program and its outputs ends
+// the process. Usage: heapless MODEL.pte INPUTS OUTPUTS METHOD TEMP PLANNED... INPUTS and OUTPUTS are files
+// with the raw bytes of all tensors in sequence. METHOD, TEMP and PLANNED are the bytes of the method
+// allocator, the temp allocator and each planned buffer. If INPUTS is "-", the program stops after loading
+// the method. If TEMP is "-", there is no temp allocator and the platform has no memory; if it is "heap",
+// there is no temp allocator but the platform has memory.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,7 +21,7 @@ using namespace torchette;
 namespace {
 
 constexpr int kMostBuffers = 4;
-bool armed = false;  // from now on nothing may be allocated
+bool armed = false;  // whether allocations are forbidden
 bool has_temp = true;
 alignas(64) uint8_t file_pool[128 << 20], input_pool[4 << 20], method_pool[8 << 20],
     planned_pool[64 << 20], temp_pool[32 << 20], output_pool[4 << 20];
@@ -42,7 +43,7 @@ size_t read_file(const char* path, uint8_t* to, size_t room) {
 
 }  // namespace
 
-#ifdef __GLIBC__  // others have no second name for their own; there only the pools are held to their sizes
+#ifdef __GLIBC__  // other C libraries lack aliases of these; only the pool sizes are checked there
 extern "C" {
 void* __libc_malloc(size_t);
 void* __libc_calloc(size_t, size_t);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Loads a method as a 32-bit program without a C library: Linux on x86 with 64-bit numbers aligned as on
-// other 32-bit machines. Usage: load_32_bit MODEL.pte METHOD PLANNED...; ends with the loader's error number,
-// 0 for Ok. The kernel table, kernels.inc, has the names and signatures of all kernels; nothing is executed.
+// Loads a method as a 32-bit program without a C library, on x86 Linux with the 8-byte alignment of other
+// 32-bit machines. Usage: load_32_bit MODEL.pte METHOD PLANNED...; exits with the error code of the loader, 0
+// for Ok. The kernel table, kernels.inc, contains the names and signatures of all kernels; nothing is
+// executed.
 #include "torchette/extension/buffer_data_loader.h"
 #include "torchette/runtime/method.h"
 
@@ -41,7 +42,7 @@ int strncmp(const char* a, const char* b, size_t n) {
   for (; n > 0 && *a != 0 && *a == *b; --n) ++a, ++b;
   return n == 0 ? 0 : static_cast<uint8_t>(*a) - static_cast<uint8_t>(*b);
 }
-// the compiler's own library, of which there may be no 32-bit build
+// Functions of the compiler's runtime library, which may lack a 32-bit build.
 uint64_t __udivmoddi4(uint64_t n, uint64_t d, uint64_t* rest) {
   uint64_t q = 0, r = 0;
   for (int i = 63; i >= 0; --i) {

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The whole way for every reference model: backends x precisions, through the C++ program. In: names of models. Out: tables of
-# how far each file is from torch, what is refused and why; exit status 1 where a file is further away than its precision allows.
+# Runs every reference model with every backend and precision through the C++ runner. For the given models, prints
+# tables with the distance of each file from torch and the reasons of rejections. Exits with status 1 if a distance
+# exceeds its limit.
 """Models x precisions x backends, through `executor_runner`.
 
-Each network is made smaller, captured once, and compiled for each backend. A cell is the largest difference of the runner's output
-from what torch computes of the captured network, in units of torch's largest output.
+Each network is converted to a precision, captured once, and compiled for each backend. A cell is the maximum difference
+between the output of the runner and the output of torch for the captured network, relative to torch's largest output.
 """
 
 from __future__ import annotations
@@ -42,8 +43,15 @@ RUNNER = Path(__file__).resolve().parents[2] / "build" / "dev" / "executor_runne
 
 
 class Backend(NamedTuple):
-    """What `torchette.compile` takes; the delegates that may be in the file; whether the runner itself judges, by a test case in
-    the file; the precisions, where not all; the bound of float16, in errors of torch, where the backend computes in float16."""
+    """A column of the table.
+
+    Attributes:
+        given: the `backend` argument of `torchette.compile`.
+        delegates: delegates that the file may contain.
+        bundled: whether the runner compares the output with a test case in the file.
+        precisions: supported precisions; empty for all.
+        float16_errors: limit for float16 in units of torch's error, if the backend computes in float16.
+    """
 
     given: str | list[str]
     delegates: Sequence[str] = ()
@@ -56,9 +64,9 @@ _SOME = ("float32", "int8 static")
 BACKENDS = {
     "portable": Backend("portable"),
     "cpu": Backend("cpu"),
-    # XNNPACK's library sums depthwise convolutions in float16 (2048 and 24 ones are 2060) and rounds hardswish and hardsigmoid
-    # several times: each is 2 to 3 of torch's errors from float64. MobileNetV3-small is 7.8 of them from it, and 5.2 in the file
-    # of ExecuTorch's compiler, which the same library runs.
+    # XNNPACK accumulates depthwise convolutions in float16 (2048 plus 24 ones is 2060) and rounds hardswish and
+    # hardsigmoid several times: each has 2 to 3 times torch's error. MobileNetV3-small has 7.8 times torch's error
+    # here, and 5.2 times in the file of ExecuTorch's compiler with the same library.
     "xnnpack": Backend("xnnpack", ["XnnpackBackend"], float16_errors=9),
     "vulkan": Backend("vulkan", ["VulkanBackend"]),
     "xnnpack, cpu": Backend(["xnnpack", "cpu"], ["XnnpackBackend"], precisions=_SOME),
@@ -77,19 +85,19 @@ def _recipe(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], Any]:
 
 
 class Precision(NamedTuple):
-    """How a network gets it, and how far a file may be from that network, in units of its largest output.
+    """How a network is converted, and the maximum distance of a file from it, relative to its largest output.
 
-    Other orders of sums change float32. One step of 8 bits that goes the other way is carried to the end. In 16 bits the bound
-    is `ERRORS_OF_16_BITS` times the error of torch's own result, which is measured (None)."""
+    In float32, only the order of sums differs. With int8, a different rounding of one step propagates to the output. In
+    16 bits, the limit is `ERRORS_OF_16_BITS` times the measured error of torch (bound None)."""
 
     apply: Callable[[nn.Module, tuple[Tensor, ...]], Any]
     bound: float | None
     dtype: torch.dtype = torch.float32
 
 
-# Where a batch norm is folded, weights are rounded to 16 bits after it has joined them, and torch rounds them before. Both round
-# each weight once, so neither is closer to the network in float64 by design. A file may have twice torch's error there, since
-# the largest of few outputs varies so much from one rounding to another, so it is at most 2 + 1 of these errors from torch.
+# If a batch norm is folded, our weights are rounded to 16 bits after folding, torch's weights before. Both round each
+# weight once, so neither is closer to the float64 network by design. Because the maximum over few outputs varies much,
+# a file may have twice torch's error, and its distance from torch is then at most 2 + 1 of these errors.
 ERRORS_OF_16_BITS = 3
 PRECISIONS = {
     "float32": Precision(lambda module, args: module, 1e-4),
@@ -107,12 +115,12 @@ PRECISIONS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One file.
+    """The result of one file.
 
     Attributes:
-        difference: of its output; None where there is none.
-        why: it was refused, or went wrong.
-        alone: no delegate took anything, so the file is the portable one.
+        difference: difference of its output; None if there is no output.
+        why: the reason of a rejection or failure.
+        alone: whether no delegate accepted anything, so that the file equals the portable one.
     """
 
     difference: float | None = None
@@ -122,7 +130,7 @@ class Cell:
 
     @property
     def good(self) -> bool:
-        return self.difference is not None and self.difference <= self.bound  # not where it is NaN
+        return self.difference is not None and self.difference <= self.bound  # false for NaN
 
     @property
     def text(self) -> str:
@@ -132,7 +140,7 @@ class Cell:
 
 
 class Row(NamedTuple):
-    """A model in one precision: decibels of what torch computes of it against float32, and a cell for each backend."""
+    """A model in one precision: signal-to-noise ratio of torch against float32 in dB, and a cell for each backend."""
 
     model: str
     precision: str
@@ -141,7 +149,7 @@ class Row(NamedTuple):
 
 
 def rows(model: str, precisions: Sequence[str], backends: Sequence[str]) -> tuple[list[Row], float]:
-    """Of one model, and processor seconds. The network is built once, captured once a precision, compiled once a backend."""
+    """Measures one model: built once, captured per precision, compiled per backend. Returns rows and CPU seconds."""
     start = sum(os.times()[:4])
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -167,7 +175,7 @@ def _row(
     try:
         args = _as(precision.dtype, args)
         program = torch.export.export(precision.apply(module, args), args)
-    except Exception as error:  # of torch and torchao, too
+    except Exception as error:  # includes errors of torch and torchao
         return Row(model, name, float("nan"), dict.fromkeys(chosen, Cell(why=_first_line(str(error)))))
     expected = _outputs(program.module(), args)
     decibels = (
@@ -182,7 +190,7 @@ def _row(
 
 
 def _bound(backend: Backend, precision: Precision, error: float) -> float:
-    """How far a file may be from torch, where `error` is torch's distance from the network in float64."""
+    """Returns the maximum distance of a file from torch. `error` is torch's distance from the float64 network."""
     if precision.bound is not None:
         return precision.bound
     computes = precision.dtype is torch.float16 and backend.float16_errors
@@ -194,13 +202,13 @@ def _as(dtype: torch.dtype, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def distance(given: Tensor, expected: Tensor) -> float:
-    """The largest difference of two outputs, in units of the largest expected element."""
+    """Returns the maximum difference of two outputs, relative to the largest expected element."""
     return ((given.double() - expected.double()).abs().max() / expected.double().abs().max()).item()
 
 
 def _outputs(module: nn.Module, args: tuple[Tensor, ...]) -> Tensor:
     with torch.no_grad():
-        return copy.deepcopy(module)(*args)  # a decoder's cache is written
+        return copy.deepcopy(module)(*args)  # a decoder writes to its cache
 
 
 def _cell(backend: Backend, program: Any, args: tuple[Tensor, ...], expected: Tensor, bound: float) -> Cell:
@@ -223,7 +231,7 @@ def _cell(backend: Backend, program: Any, args: tuple[Tensor, ...], expected: Te
 
 
 def _read(path: Path, args: tuple[Tensor, ...], expected: Tensor, bound: float) -> float:
-    """Inputs and output are `.npy` files; the bytes of tensors where numpy has no such numbers."""
+    """Compares `.npy` inputs and output, or raw bytes for dtypes that numpy does not support."""
     suffix = ".bin" if expected.dtype == torch.bfloat16 else ".npy"
     inputs = [path.with_name(f"input{place}{suffix}") for place in range(len(args))]
     for file, arg in zip(inputs, args):
@@ -245,7 +253,7 @@ def _read(path: Path, args: tuple[Tensor, ...], expected: Tensor, bound: float) 
 
 
 def _judged(path: Path, args: tuple[Tensor, ...], expected: Tensor, bound: float) -> float:
-    """By the runner: 0 where it is within bounds."""
+    """Lets the runner compare the output. Returns 0 if it is within bounds."""
     suite = MethodTestSuite("forward", [MethodTestCase(args, expected)])
     bundle = path.with_suffix(".bpte")
     bundle.write_bytes(BundledProgram(None, [suite], path).serialize())
@@ -273,7 +281,7 @@ def _first_line(text: str) -> str:
 
 
 def table(found: Sequence[Row], backends: Sequence[str]) -> str:
-    """A line for each row, and below what is refused, with the reason."""
+    """Formats a line for each row, followed by the rejections with their reasons."""
     lines = [["model", "precision", "dB", *backends]]
     reasons: dict[str, list[str]] = {}
     for row in found:
@@ -297,7 +305,7 @@ def table(found: Sequence[Row], backends: Sequence[str]) -> str:
 
 
 def missing() -> dict[str, str]:
-    """Backends that this machine cannot run -> why."""
+    """Returns backends that this machine cannot run -> reason."""
     registry = Runtime.get().backend_registry
     lacks = {} if has_device() else {"VulkanBackend": "no Vulkan device (./dev tools)"}
     if not registry.is_available("XnnpackBackend"):
@@ -310,7 +318,7 @@ def missing() -> dict[str, str]:
     }
 
 
-# The longest first, so that no processor waits for another at the end.
+# Slowest models first, so that all processors finish at about the same time.
 _LONGEST = ["llama", "lstm", "gru", "minilm", "efficientnet_b0", "vit_tiny", "mobilenet_v3_small"]
 
 
@@ -325,16 +333,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             help="one of them; may be repeated (default: all)",
         )
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="models at once (default: the processors)"
+        "--jobs",
+        type=int,
+        default=os.cpu_count(),
+        help="number of models in parallel (default: number of processors)",
     )
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.models if name not in zoo.names()]:
-        parser.error(f"there is no model {unknown[0]}; there are {', '.join(zoo.names())}")
+        parser.error(f"unknown model {unknown[0]}; available: {', '.join(zoo.names())}")
     start = time.monotonic()
     left_out = missing()
     backends = [name for name in options.backend or BACKENDS if name not in left_out]
     for name, why in left_out.items():
-        print(f"{name} is left out: {why}")
+        print(f"{name} is skipped: {why}")
     models = sorted(options.models or zoo.names(), key=(_LONGEST + zoo.names()).index)
     work = functools.partial(rows, precisions=options.precision or list(PRECISIONS), backends=backends)
     found: list[Row] = []
@@ -351,7 +362,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if cell.why.startswith("FAILED") or (cell.difference is not None and not cell.good)
     ]
     refused = sum(cell.difference is None for cell in cells)
-    print("dB: what torch computes of this network against float32. *: the backend takes nothing of it.")
+    print(
+        "dB: signal-to-noise ratio of torch in this precision against float32. *: the backend accepts no operator."
+    )
     print(
         f"{len(cells)} files: {len(cells) - refused - len(bad)} within bounds, {refused} refused, {len(bad)} bad;"
         f" {time.monotonic() - start:.0f} s, {seconds:.0f} s of processors"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Prints what MethodMeta tells of every method of a program, a fact a line, for
+// Prints the MethodMeta of every method of a program, one property per line, for
 // tests/models/test_metadata.py. Usage: print_meta MODEL.pte
 #include <cstdio>
 #include <cstdlib>

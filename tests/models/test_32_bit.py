@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The bill for 32-bit devices, held by a 32-bit loader: the core compiled for 32 bits loads every reference model in exactly
-# the billed bytes of method memory, and not with one less. It needs no 32-bit C library, which is seldom installed.
+# The memory bill for 32-bit devices, checked by a 32-bit loader: the core compiled for 32 bits loads every reference
+# model with exactly the billed bytes of method memory, and fails with one byte less. Needs no 32-bit C library, which
+# is rarely installed.
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ MEMORY_ALLOCATION_FAILED = 0x21
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64" or not (BUILD / "generated").exists(),
-    reason="x86-64 Linux with what ./dev setup builds",
+    reason="requires x86-64 Linux and the build of ./dev setup",
 )
 
 
@@ -28,14 +29,14 @@ pytestmark = pytest.mark.skipif(
 def loader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("load_32_bit")
     (folder / "gnu").mkdir()
-    (folder / "gnu" / "stubs-32.h").touch()  # all that the 64-bit C library's headers miss
+    (folder / "gnu" / "stubs-32.h").touch()  # missing from the headers of the 64-bit C library
     kernels = "".join(f'KERNEL("{name}", "{signature}")\n' for name, signature in _native.operators())
     (folder / "kernels.inc").write_text(kernels)
     headers = Path("/usr/include") / run(CXX, "-print-multiarch").stdout.strip()
     sources = [
         path for path in sorted((ROOT / "torchette/runtime").glob("*.cpp")) if path.stem != "platform_posix"
     ]
-    # as on other 32-bit machines, numbers of 8 bytes are aligned to 8
+    # -malign-double aligns 8-byte types to 8 bytes, as on other 32-bit machines.
     flags = (
         "-std=c++17 -O1 -m32 -malign-double -ffreestanding -fno-exceptions -fno-rtti -fno-threadsafe-statics"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Models with control flow, compiled and run by the real runtime, on inputs that take every way through them.
+# Models with control flow, compiled and run by the runtime, with inputs for every branch.
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchette.exir.memory.plan_memory import MemoryPlanningPass
 
 
 def assert_equal(actual: Any, expected: Any) -> None:
-    """The same structure, tensors close, numbers equal."""
+    """Asserts equal structures, close tensors and equal scalars."""
     ours, theirs = torch.utils._pytree.tree_leaves(actual), torch.utils._pytree.tree_leaves(expected)
     assert len(ours) == len(theirs)
     for mine, right in zip(ours, theirs, strict=True):
@@ -90,7 +90,7 @@ def test_sides_share_memory_and_idle_ones_cost_none() -> None:
 
 
 class GreedyDecoder(nn.Module):
-    """Chooses 100 tokens, each from the one before and from a cache of what was seen, in one while_loop."""
+    """Selects 100 tokens in one while_loop, each from the previous token and a cache of the previous ones."""
 
     def __init__(self, steps: int) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def test_a_decoder_of_100_steps_takes_no_more_memory_than_one_of_a_step() -> Non
     (plan,) = model.program.executorch_program.execution_plan
     calls = [type(i.instr_args).__name__ for i in plan.chains[0].instructions]
     assert len(calls) < 60 and calls.count("JumpFalseCall") == 2
-    # What a single step needs: the cache, its product with itself twice over, and what is smaller.
+    # Memory of a single step: the cache, its matmul with itself (twice), and smaller values.
     assert model.planned_bytes < 100 * 16 * 4 * 5 + 100 * 100 * 4 * 2
 
 

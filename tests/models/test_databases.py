@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Torch's own collections of what export supports: all of its examples, and the samples of its higher-order operators.
+# Torch's collections of supported exports: all examples, and the samples of the higher-order operators.
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from torchette.errors import CompileError
 
 EXAMPLES = all_examples()
 
-# Operators that are refused ahead of time, because torch.export cannot capture them or because no other device than a
-# GPU, or nobody but a test, has kernels for them.
+# Operators that are rejected ahead of time, because torch.export cannot capture them or only GPUs or torch's tests have
+# kernels for them.
 REFUSED = {
-    "auto_functionalize": "the sample calls an operator of torch's own tests",
-    "flex_attention_backward": "torch.export cannot: a function that the sample leaves out is called",
-    "flex_gemm": "of torch 2.14, for GPUs",
-    "inline_asm_elementwise": "the sample is assembly for a GPU",
-    "invoke_quant": "torch.export cannot: it finds no value on the node",
-    "invoke_quant_packed": "hands its graph to torch.compile",
-    "local_map_hop": "torch.export cannot: the call is no operator",
-    "switch": "of torch 2.14, which calls it a prototype",
+    "auto_functionalize": "the sample calls an operator of torch's tests",
+    "flex_attention_backward": "torch.export calls a function that the sample does not define",
+    "flex_gemm": "GPU operator of torch 2.14",
+    "inline_asm_elementwise": "the sample contains GPU assembly",
+    "invoke_quant": "torch.export cannot find the value of the node",
+    "invoke_quant_packed": "passes its graph to torch.compile",
+    "local_map_hop": "torch.export fails: the call is not an operator",
+    "switch": "prototype of torch 2.14",
 }
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
-@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of its own examples
+@pytest.mark.filterwarnings("ignore::UserWarning")  # warnings of torch's examples
 def test_every_supported_example_of_export_equals_eager(name: str) -> None:
     case = EXAMPLES[name]
     if case.support_level is not SupportLevel.SUPPORTED:
@@ -53,18 +53,20 @@ def test_every_supported_example_of_export_equals_eager(name: str) -> None:
             continue
         ours, theirs = copy.deepcopy(args), copy.deepcopy(args)
         assert_equal(model(*ours, **kwargs), copy.deepcopy(module)(*theirs, **kwargs))
-        assert_equal(ours, theirs)  # what the model writes to
+        assert_equal(ours, theirs)  # the arguments that the model mutates
 
 
 @pytest.mark.parametrize("info", hop_db, ids=[f"{info.name}{n}" for n, info in enumerate(hop_db)])
-@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, of its own examples
+@pytest.mark.filterwarnings("ignore::UserWarning")  # warnings of torch's examples
 def test_samples_of_higher_order_operators_equal_eager(info: Any) -> None:
     for sample in info.sample_inputs("cpu", torch.float32, requires_grad=False):
         leaves, tree = pytree.tree_flatten((sample.input, *sample.args))
         tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
 
         class Model(torch.nn.Module):
-            def forward(self, *given: torch.Tensor) -> Any:  # functions are the model's, not its inputs
+            def forward(
+                self, *given: torch.Tensor
+            ) -> Any:  # functions belong to the model, not to its inputs
                 rest = iter(given)
                 args = [next(rest) if isinstance(x, torch.Tensor) else x for x in leaves]  # noqa: B023  used within the turn
                 return info.op(*pytree.tree_unflatten(args, tree), **sample.kwargs)  # noqa: B023

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The zoo on XNNPACK and on Vulkan: no more delegate calls than the page says, and eager's results.
+# The zoo on XNNPACK and Vulkan: at most the documented number of delegate calls, and results equal to eager.
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.backends.vulkan.device import needs_device
 from tests.backends.xnnpack_cases import of_the_library
 from tests.models import architectures, delegates
 
-# Two amplify rounding, in any order of additions, beyond the bar that the others keep: see docs/zoo.md.
+# Two models amplify rounding errors beyond the limit of the others; see docs/zoo.md.
 TOLERANCE = 3e-4
 
 
@@ -27,7 +27,7 @@ def test_delegate_calls(name: str) -> None:
     assert row.difference <= TOLERANCE, row
 
 
-# What a device in software runs in seconds.
+# Models that a software Vulkan device runs within seconds.
 _MOST_MACS = 5e8
 
 

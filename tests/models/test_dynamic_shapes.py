@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Models whose shapes vary from call to call: ranges, data-dependent sizes, arithmetic on sizes, and memory that follows.
+# Models with dynamic shapes: ranges, data-dependent sizes, arithmetic on sizes, and memory that depends on them.
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torchette.runtime import Runtime
 
 
 class OneInput(nn.Module):
-    """A module whose forward is a function of x."""
+    """A module with `function(x)` as its forward."""
 
     def __init__(self, function: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def test_every_size_inside_of_the_ranges_equals_eager_and_none_outside_runs(mode
 
 
 class Paired(nn.Module):
-    """Pairs of rows of x, beside as many rows of y, and one more of z."""
+    """Combines pairs of rows of x with the rows of y and of z, which has one more row."""
 
     def forward(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
         return x.reshape(-1, 6).sum(1) + y + z[1:] * x.shape[0]
@@ -123,7 +123,7 @@ def test_sizes_that_depend_on_each_other(mode: Any) -> None:
     ]:
         with pytest.raises(InputError, match=text):
             call(*sizes)
-    result, args = call(6, 3, 4)  # a refusal leaves the method as it was
+    result, args = call(6, 3, 4)  # a rejected call leaves the method unchanged
     assert_equal(result, module(*args))
 
 
@@ -139,12 +139,12 @@ def test_a_dimension_of_two_inputs_is_one(mode: Any) -> None:
     args = torch.randn(5, 2), torch.randn(5)
     assert_equal(model(args), module(args))
     with pytest.raises(InputError, match=r"x_1.shape\[0\] must be x_0.shape\[0\]: 1 is not 5"):
-        model((torch.randn(5, 2), torch.randn(1)))  # eager would repeat the one
+        model((torch.randn(5, 2), torch.randn(1)))  # eager would broadcast the single row
 
 
 @MODES
 def test_memory_follows_the_size(mode: Any) -> None:
-    """Rows of 1 to 4096: at 16, at most twice what a model for 16 rows needs."""
+    """For a range of 1 to 4096 rows, a call with 16 rows needs at most twice the memory of a model for 16 rows."""
     torch.manual_seed(0)
     layers = [nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 64), nn.ReLU(), nn.LayerNorm(64), nn.Linear(64, 8)]
     module, x = nn.Sequential(*layers).eval(), torch.randn(16, 32)
@@ -168,8 +168,8 @@ def test_memory_follows_the_size(mode: Any) -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc says what is resident")
 @MODES
 def test_resident_memory_follows_the_size(mode: Any, tmp_path: Path) -> None:
-    """Rows of 1 to 4096: at 16, the process grows at most twice as much as with a model for 16 rows. Where the greatest
-    sizes are planned, that is room which nobody touches; state, of a size that stays, is zeros all the same."""
+    """For a range of 1 to 4096 rows, a call with 16 rows grows the process at most twice as much as a model for 16 rows.
+    If the maximum sizes are planned, the unused memory is not touched; state of fixed size is still zero-initialized."""
 
     class Counting(OneInput):
         def __init__(self, function: Callable[[Tensor], Any]) -> None:
@@ -281,7 +281,7 @@ def test_nonzero_with_any_number_of_hits(mode: Any) -> None:
 
 @MODES
 def test_a_mask_that_repeats_what_it_selects_from(mode: Any) -> None:
-    """torch.export asserts that no more is found than the tensor has elements, and forgets that a mask may repeat it."""
+    """torch.export asserts that the number of hits does not exceed the number of elements, but a mask may broadcast them."""
     module = OneInput(lambda x: torch.masked_select(x, (x > 0) | torch.ones(5, 1, 1, dtype=torch.bool)) + 1)
     model = torchette.compile(
         module.eval(), (torch.ones(3, 4),), config=ExecutorchBackendConfig(dynamic_memory_planning_mode=mode)

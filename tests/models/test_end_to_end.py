@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Every reference model the whole way: module, torchette.compile, .pte, runtime; against eager and against stored figures.
+# Every reference model from module to .pte and runtime with torchette.compile, compared with eager and with stored
+# figures.
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def test_equals_eager_twice(name: str) -> None:
     model = artifacts.compiled(name)
     first = model(*artifacts.args(name))
     artifacts.assert_equal_to_eager(first, name)
-    # The decoder's second call rewrites the same cache position, so it too must give the same again.
+    # The second call of the decoder overwrites the same cache position, so it must return the same result.
     assert torch.equal(model(*artifacts.args(name)), first)
 
 
@@ -52,16 +53,16 @@ def test_figures_do_not_grow(name: str) -> None:
 @pytest.mark.xdist_group("llama")
 def test_decoder_generates_as_eager_does() -> None:
     expected = _generate(artifacts.fresh_module("llama"), first_token=1)
-    assert len(set(expected)) > GENERATED_TOKENS // 4, "the text is too plain to prove much"
+    assert len(set(expected)) > GENERATED_TOKENS // 4, "the text has too few distinct tokens"
     model = torchette.compile(artifacts.fresh_module("llama"), artifacts.args("llama"))
     assert _generate(model, first_token=1) == expected
-    # Every token of the second text overwrites the cache position that it then reads, so no reset is needed.
+    # Every token of the second text overwrites the cache position before reading it, so no reset is needed.
     assert _generate(model, first_token=7) == _generate(artifacts.fresh_module("llama"), first_token=7)
 
 
 @torch.no_grad()
 def _generate(decoder, first_token: int) -> list[int]:
-    """Greedy decoding: each step's input is the step before's most likely token."""
+    """Greedy decoding: the input of each step is the most likely token of the previous step."""
     tokens = [first_token]
     for position in range(GENERATED_TOKENS):
         logits = decoder(torch.tensor([[tokens[-1]]]), torch.tensor([position]))
@@ -92,7 +93,7 @@ def test_sentences_rank_as_in_eager() -> None:
 
 @pytest.mark.slow
 def test_bytes_are_the_same_in_another_process() -> None:
-    """Weights, state and unrolled steps. Another process has another hash seed and other addresses."""
+    """Covers weights, state and unrolled steps. Another process has a different hash seed and different addresses."""
     names = ["mobilenet_v3_small", "llama", "lstm"]
     program = (
         "import hashlib; from tests.models import artifacts;"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The CPU engine needs no more planned memory than the portable plan, and its file grows by at most 2 %.
+# The CPU engine needs no more planned memory than the portable plan, and its file is at most 2 % larger.
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from tests.models import architectures, engine_bytes
 from tests.sweep import sweep
 
-# Networks that plan more with the engine, and by how many bytes at most. What is read in parts is read in parts of each pixel
-# there, so that the parts are copied (res2net); an image of three channels is permuted first (alexnet).
+# Networks with more planned memory on the engine, and the maximum number of additional bytes. Channel slices are not
+# contiguous in channels-last images, so they are copied (res2net); an image of three channels is permuted first
+# (alexnet).
 MORE = {
     "timm/res2net50_14w_8s": 81_920,
     "torchvision/alexnet": 11_520,
@@ -23,7 +24,7 @@ MORE = {
     "transformers/vit": 736,
 }
 
-# Networks whose file grows by more than 2 %, and to how much of the portable one's at most; why is not known yet.
+# Networks with a file more than 2 % larger, and the maximum ratio to the portable file. The reason is not known.
 LARGER = {
     "timm/tiny_vit_5m_224": 1.19,
     "timm/gcvit_xxtiny": 1.16,
@@ -50,5 +51,5 @@ def test_memory_and_file(name: str) -> None:
 
 def test_what_exceeds_is_said() -> None:
     row = engine_bytes.Row("x", engine_bytes.Bytes(1000, 1000), engine_bytes.Bytes(1001, 1030))
-    assert row.exceeds() == ["1 planned bytes more", "the file is 1.0300 of the portable one's"]
+    assert row.exceeds() == ["1 planned bytes more", "the file is 1.0300 of the portable file"]
     assert row._replace(engine=row.portable).exceeds() == []

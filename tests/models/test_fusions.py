@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The optimizations together: the calls that are left of two reference models, counted, with each optimization and without
-# it. Counts that change show that a pattern is no longer recognized.
+# All optimizations together: the number of remaining calls of two reference models, with and without each optimization.
+# A changed count means that a pattern is no longer recognized.
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def conv(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1)
 
 
 class Inverted(nn.Module):
-    """An inverted residual: widen, filter each channel, narrow."""
+    """An inverted residual block: expand, depthwise convolution, project."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Inverted(nn.Module):
 
 
 class Mv2Tiny(nn.Module):
-    """A stem, two inverted residuals, a classifier."""
+    """A stem, two inverted residual blocks, a classifier."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Mv2Tiny(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and two linear layers, each behind a norm."""
+    """Attention and two linear layers, each after a norm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -89,12 +89,12 @@ MODELS = {"mv2_tiny": (Mv2Tiny, (1, 3, 32, 32)), "tiny_tx": (tiny_tx, (1, 6, 32)
 
 
 def calls(name: str, backend: str, *disabled: str) -> Counter[str]:
-    """The calls of a compiled model, whose results are those of eager."""
+    """Returns the calls of a compiled model and checks its results against eager."""
     torch.manual_seed(0)
     build, shape = MODELS[name]
     module, x = build().eval(), torch.randn(shape)  # type: ignore[operator]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of calls that now run on portable kernels
+        warnings.simplefilter("ignore")  # calls that now run on portable kernels
         edge = EdgeCompileConfig(disable_passes=disabled)
         model = torchette.compile(module, (x,), backend=backend, edge=edge)
         torch.testing.assert_close(model(x), module(x), rtol=1e-4, atol=1e-4)

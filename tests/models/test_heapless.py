@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The C++ runtime runs every reference model from static memory of exactly the billed size: a program in which malloc
-# ends the process gives eager's answer, and with a byte less of any pool an error that names the size.
+# The C++ runtime runs every reference model from static memory of exactly the billed size. The program ends if malloc
+# is called. Its results equal eager; with one byte less in any pool, it returns an error that states the required size.
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def heapless() -> Path:
 
 
 class Heapless:
-    """The program with a model's file and inputs; called with the sizes of the pools."""
+    """Runs the program with a model's file, its inputs and given pool sizes."""
 
     def __init__(self, program: Path, file: bytes, inputs: list[np.ndarray], folder: Path) -> None:
         self._command = [program, folder / "model.pte", folder / "inputs", folder / "outputs"]
@@ -36,15 +36,15 @@ class Heapless:
         self._command[2].write_bytes(b"".join(array.tobytes() for array in inputs))
 
     def __call__(self, method: int, temp: int | str, *planned: int) -> tuple[bytes, str]:
-        """The outputs and the messages; no outputs where the program fails. Without a temp allocator `temp` is "-" or,
-        if the platform has memory, "heap"."""
+        """Returns the outputs and the messages; the outputs are empty if the program fails. `temp` is "-" without a
+        temp allocator, or "heap" without one on a platform with memory."""
         command = [*self._command, *map(str, (method, temp, *planned))]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode in (0, 1), done.stderr
         return (self._command[3].read_bytes() if done.returncode == 0 else b"", done.stderr)
 
     def loads(self, method: int, *planned: int) -> tuple[bool, str]:
-        """Whether the method can be loaded, and the messages."""
+        """Returns whether the method can be loaded, and the messages."""
         command = [*self._command[:2], "-", self._command[3], *map(str, (method, 0, *planned))]
         done = subprocess.run(command, capture_output=True, text=True)
         return done.returncode == 0, done.stderr
@@ -68,7 +68,7 @@ def test_the_billed_bytes_are_enough_and_one_less_is_not(name: str, heapless: Pa
         result = np.frombuffer(output, np.float32).reshape(expected.shape).copy()
         artifacts.assert_equal_to_eager(result, name)
 
-    # torchette/devtools/device_memory.py and method_load.cpp must agree on every allocation
+    # torchette/devtools/device_memory.py and method_load.cpp must agree on every allocation.
     output, messages = run(method - 1, most, *bill.planned)
     assert not output and f"needs at least {method}\n" in messages, messages
     if least:
@@ -148,7 +148,7 @@ def test_a_model_in_strips_runs_in_the_billed_bytes(heapless: Path, tmp_path: Pa
 def test_what_may_be_refused_is_refused_with_a_byte_less(heapless: Path, tmp_path: Path) -> None:
     run, bill = _prepared("resnet18", heapless, tmp_path)
     if bill.temp is None or bill.temp.least == bill.temp.most:
-        pytest.skip("on this CPU no kernel has a slower way that needs less")
+        pytest.skip("on this CPU no kernel has a slower algorithm with less memory")
     _, messages = run(bill.method, bill.temp.most, *bill.planned)
     assert "too small" not in messages
     output, messages = run(bill.method, bill.temp.most - 1, *bill.planned)
@@ -156,7 +156,7 @@ def test_what_may_be_refused_is_refused_with_a_byte_less(heapless: Path, tmp_pat
 
 
 class _Scratch(torch.nn.Module):
-    """Operators whose kernels use scratch memory."""
+    """Operators with kernels that use scratch memory."""
 
     def __init__(self) -> None:
         super().__init__()

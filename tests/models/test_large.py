@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Compiling a model of 100 MB of weights copies them hardly ever: memory stays below three times their size.
+# Compiling a model with 100 MB of weights rarely copies them: memory stays below three times their size.
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def test_weights_are_not_copied(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     weights = 6 * 2048 * 2048 * 4
     assert weights < path.stat().st_size < 1.01 * weights
-    # The weights themselves are there before the measurement begins: what compiling adds stays below another half.
+    # The weights are in memory before the measurement begins. Compiling adds less than half of their size.
     assert int(done.stdout) < 0.5 * weights

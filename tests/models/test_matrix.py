@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `./dev matrix`: the whole of it by hand, and that its cells and its table say what is so.
+# Tests of `./dev matrix`. The full matrix runs by hand; the others check its cells and its table.
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_row_is_what_the_runner_gives() -> None:
 def test_what_is_too_far_away_is_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With an answer that is not the network's, both ways of comparing say so."""
+    """Both comparisons detect an answer that differs from the network."""
     outputs = matrix._outputs
     monkeypatch.setattr(matrix, "_outputs", lambda module, args: outputs(module, args) + 0.01)
     ((row,), _) = matrix.rows("gru", ["float32"], ["cpu", "bundled"])
@@ -61,7 +61,7 @@ def test_bound_of_16_bits_is_torchs_own_error(monkeypatch: pytest.MonkeyPatch) -
 
     def compile_wrong(program: torch.export.ExportedProgram, backend: object) -> object:
         with torch.no_grad():
-            list(program.parameters())[-2].mul_(1.5)  # of the classifier
+            list(program.parameters())[-2].mul_(1.5)  # the weights of the classifier
         return compile_right(program, backend=backend)
 
     monkeypatch.setattr(matrix.torchette, "compile", compile_wrong)
@@ -93,5 +93,5 @@ def test_the_table_says_why() -> None:
 def test_its_options_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         matrix.main(["resnet1"])
-    assert stopped.value.code == 2 and "there is no model resnet1" in capsys.readouterr().err
+    assert stopped.value.code == 2 and "unknown model resnet1" in capsys.readouterr().err
     assert all(isinstance(it.dtype, torch.dtype) and (it.bound or 0) <= 0.1 for it in PRECISIONS.values())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# C++, Python and `torchette inspect --json` are three ways to ask one file; they tell the same.
+# C++, Python and `torchette inspect --json` report the same metadata of a file.
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.runtime import MethodMeta, Runtime
 
 BUILD = Path(__file__).parents[2] / "build" / "dev"
-# The runtime's numbers of dtypes, and its tags by the kinds of `inspect`.
+# The runtime's dtype codes, and its tags by the kinds of `inspect`.
 DTYPES = {
     "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7, "bool": 11,
 }  # fmt: skip
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def print_meta() -> Path:
-    """The C++ program; built at most once by each test process, one process at a time."""
+    """Builds the C++ program, at most once per test process and in one process at a time."""
     import fcntl
 
     with open(BUILD / "print_meta.lock", "w") as lock:
@@ -123,7 +123,7 @@ def test_of_the_reference_models(name, print_meta, tmp_path, capsys) -> None:
 
 
 class Everything(nn.Module):
-    """A dynamic input of another order, a number, structures, state, an output that is a plain number."""
+    """A dynamic input with another dim order, a scalar, structures, state, and a scalar output."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Every layer of torch.nn on all of torch's own samples of it: compiled, run on the runtime, held against eager.
+# Every layer of torch.nn with all of torch's samples: compiled, run on the runtime and compared with eager.
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch.utils import _pytree as pytree
 import torchette
 from torchette.errors import TorchetteError
 
-# These draw random numbers, so that only dtype and shape can be compared.
+# These layers draw random values, so only dtype and shape are compared.
 DRAWN = (nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 # (description, a module in eval mode, args, kwargs)
 Sample = tuple[str, nn.Module, tuple, dict]
 
 
 def samples(info: Any) -> Iterator[Sample]:
-    """Each of torch's samples of a layer."""
+    """Yields each of torch's samples of a layer."""
     dtype = torch.float32 if torch.float32 in info.dtypes else info.dtypes[0]
     torch.manual_seed(0)
     given = info.module_inputs_func(info, device="cpu", dtype=dtype, requires_grad=False, training=False)
@@ -35,7 +35,7 @@ def samples(info: Any) -> Iterator[Sample]:
 
 
 class Several(nn.Module):
-    """Layers side by side; the inputs are those of all of them. Compiling one program costs less than compiling many."""
+    """Several layers with the inputs of all of them. Compiling one program costs less than compiling many."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -46,20 +46,20 @@ class Several(nn.Module):
 
 
 def eager(module: nn.Module, args: tuple, kwargs: dict) -> Any:
-    """What the layers compute, as torch.export captures it: eager's fast path leaves zeros where padding is, and a
-    decoder behind it attends to them."""
+    """Returns the results of the layers as torch.export captures them. Eager's fast path writes zeros at padding, and a
+    decoder after it attends to them."""
     padded = any("padding_mask" in name and value is not None for name, value in kwargs.items())
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(enabled and not padded)
     try:
-        with torch.no_grad():  # which is also what makes a lazy layer
+        with torch.no_grad():  # also initializes a lazy layer
             return module(*args, **kwargs)
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 def faults(batch: Sequence[Sample]) -> list[str]:
-    """What is wrong with samples: codes of refusals, and differences from eager."""
+    """Returns the faults of samples: error codes of rejections, and differences from eager."""
     expected = [eager(module, args, kwargs) for _, module, args, kwargs in batch]
     whole = Several([module for _, module, _, _ in batch]).eval().requires_grad_(False)
     calls = tuple((args, kwargs) for _, _, args, kwargs in batch)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The compiler's stages on every reference model: each yields a sound FX graph that still computes what eager computes.
+# The stages of the compiler for every reference model: each yields a valid FX graph that computes the results of eager.
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_final_graph_is_sound(name: str) -> None:
 
 
 def test_methods_share_a_file() -> None:
-    """A dict of programs gives a program with that many methods."""
+    """A dict of programs yields a program with one method per entry."""
     from torchette.runtime import Runtime
 
     names = ["digits", "keyword_spotting"]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Modules that change their own buffers: the change is seen by the next call, as in eager, from the right initial value.
+# Modules that change their buffers: the next call sees the change, as in eager, starting from the correct initial
+# value.
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Counter(torch.nn.Module):
 
 
 class Swap(torch.nn.Module):
-    """Two buffers that take each other's value, which a careless write-back loses."""
+    """Two buffers that exchange their values, which fails if write-backs are not ordered correctly."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +42,7 @@ class Swap(torch.nn.Module):
 
 
 class ReadBeforeWrite(torch.nn.Module):
-    """Returns what the buffer held before it is overwritten, and overwrites a part of it."""
+    """Returns the content of the buffer before overwriting a part of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +55,7 @@ class ReadBeforeWrite(torch.nn.Module):
 
 
 class Learning(torch.nn.Module):
-    """A parameter that the model itself changes."""
+    """A parameter that the model changes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +67,7 @@ class Learning(torch.nn.Module):
 
 
 class Window(torch.nn.Module):
-    """A sliding window: the buffer's new value is made from its own old one, moved."""
+    """A sliding window: the new value of the buffer is its shifted old value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +79,7 @@ class Window(torch.nn.Module):
 
 
 class Handed(torch.nn.Module):
-    """Gives its buffer itself away: a later call must not change what an earlier one gave."""
+    """Returns its buffer. A later call must not change the result of an earlier call."""
 
     def __init__(self) -> None:
         super().__init__()

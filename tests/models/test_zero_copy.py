@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Weights are not copied: loading a large program from a mapped file brings next to nothing of it into memory.
+# Weights are not copied: loading a large program from a mapped file uses almost no memory.
 
 from __future__ import annotations
 

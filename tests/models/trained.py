@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What quantization is measured on. In: a name. Out: a small network with weights that were trained, and data that it has
-# not seen; then, by the name of a recipe, what `torchette.compile` takes. Everything is seeded; nothing is downloaded.
-"""Networks trained here in seconds, and recipes for integers: ``train("digits_cnn") -> Trained``."""
+# Trained networks for quantization tests. Returns a small network of a given name with trained weights and held-out
+# data, and, for the name of a recipe, the arguments of `torchette.compile`. Everything is seeded; nothing is
+# downloaded.
+"""Networks trained here in seconds, and integer recipes: ``train("digits_cnn") -> Trained``."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from torch.nn import functional
 from tests.models import zoo
 from torchette.errors import InputError, MissingPackageError
 
-BATCH = 64  # examples of a training step
+BATCH = 64  # examples per training step
 _STEPS, _RATE = 600, 3e-3
 _STEPS_IN_INTEGERS, _RATE_IN_INTEGERS = 66, 3e-4  # three epochs of the digits
 _OBSERVED = 64
@@ -34,12 +35,12 @@ class Trained:
     """A network in eval mode.
 
     Attributes:
-        observed: the arguments of calls, to calibrate with; from the data that it was trained on.
-        held_back: those of calls that it is judged by.
-        labels: int64 [n], of `held_back`; None where it is no classifier.
-        tolerance: how far from the label a class may be and still be right.
-        last: the name of its last layer.
-        seen: what it was trained on; None where that is not here.
+        observed: arguments of calls for calibration, from the training data.
+        held_back: arguments of calls for evaluation.
+        labels: int64 [n], the labels of `held_back`; None if the network is not a classifier.
+        tolerance: maximum distance from the label at which a class counts as correct.
+        last: the name of the last layer.
+        seen: the training data; None if it is not available.
     """
 
     module: nn.Module
@@ -51,13 +52,13 @@ class Trained:
     seen: Data | None = None
 
     def outputs(self, model: Callable[..., Any]) -> Tensor:
-        """Of each call that was held back, one after the other."""
+        """Returns the concatenated outputs of all held-out calls."""
         with torch.no_grad():
             return torch.cat([torch.as_tensor(model(*call)) for call in self.held_back])
 
 
 class Cnn(nn.Module):
-    """Convolutions with batch norms, one depthwise, around a sum: [n, rows, columns] to logits [n, classes]."""
+    """Convolutions (one depthwise) with batch norms and a residual: [n, rows, columns] to logits [n, classes]."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ class Cnn(nn.Module):
 
 
 class _Block(nn.Module):
-    """Attention of 4 heads and a perceptron, each behind a layer norm and added to what came in."""
+    """Attention with 4 heads and an MLP, each after a layer norm and added to its input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -93,7 +94,7 @@ class _Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """An encoder whose tokens are the rows: [n, rows, columns] to logits [n, classes]."""
+    """An encoder with rows as tokens: [n, rows, columns] to logits [n, classes]."""
 
     def __init__(self, rows: int, columns: int, classes: int, width: int = 64) -> None:
         super().__init__()
@@ -106,7 +107,7 @@ class Transformer(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Nearly all of it the weights of large linear layers: [n, rows, columns] to logits [n, classes]."""
+    """Mostly weights of large linear layers: [n, rows, columns] to logits [n, classes]."""
 
     def __init__(self, inputs: int, classes: int, width: int = 512) -> None:
         super().__init__()
@@ -118,31 +119,35 @@ class Mlp(nn.Module):
 
 
 def digits() -> tuple[Data, Data]:
-    """scikit-learn's handwritten digits, images [n, 8, 8] in 0 to 1: 1,437 seen, 360 held back."""
+    """scikit-learn's handwritten digits, images [n, 8, 8] in 0 to 1: 1,437 for training, 360 held out."""
     parts = [zoo.digits_data(held_back) for held_back in (False, True)]
     seen, held_back = ((images.view(-1, 8, 8), labels) for images, labels in parts)
     return seen, held_back
 
 
 def vowels() -> tuple[Data, Data]:
-    """Japanese vowels of nine speakers (Kudo et al., 1999), 12 coefficients of linear prediction at up to 29 moments, zeros
-    behind: [n, 29, 12], and who speaks. 270 seen, 370 held back. The files are in the wheel of the package aeon."""
+    """Japanese vowels of nine speakers (Kudo et al., 1999), 12 linear prediction coefficients at up to 29 time steps,
+    zero-padded: [n, 29, 12], with the speaker as label. 270 for training, 370 held out. Read from the aeon wheel."""
     folder = folder_of("aeon") / "datasets" / "data" / "JapaneseVowels"
     return _recordings(folder / "JapaneseVowels_TRAIN.ts"), _recordings(folder / "JapaneseVowels_TEST.ts")
 
 
 def folder_of(package: str) -> Path:
-    """Of a package whose files are read and that is not imported. MissingPackageError where it is not installed."""
+    """Returns the directory of a package without importing it.
+
+    Raises:
+        MissingPackageError: The package is not installed.
+    """
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
         raise MissingPackageError(
-            f"what this needs is in the package {package}, which is not installed: pip install --no-deps {package}"
+            f"the data are in the package {package}, which is not installed: pip install --no-deps {package}"
         )
     return Path(found.origin).parent
 
 
 def _recordings(path: Path) -> Data:
-    """A line is an example: its series with colons between, then its label, which counts from 1."""
+    """Reads one example per line: its series separated by colons, then its label, counted from 1."""
     lines = [line.split(":") for line in path.read_text().partition("@data")[2].split()]
     found = torch.zeros(len(lines), 29, 12)
     for example, (*series, _) in zip(found, lines):
@@ -152,7 +157,7 @@ def _recordings(path: Path) -> Data:
     return found, torch.tensor([int(line[-1]) - 1 for line in lines])
 
 
-# Name -> the data, and the network before training.
+# Name -> the data, and the untrained network.
 _NETWORKS: dict[str, tuple[Callable[[], tuple[Data, Data]], Callable[[], nn.Module]]] = {
     "digits_cnn": (digits, lambda: Cnn(10)),
     "digits_transformer": (digits, lambda: Transformer(8, 8, 10)),
@@ -163,13 +168,17 @@ _NETWORKS: dict[str, tuple[Callable[[], tuple[Data, Data]], Callable[[], nn.Modu
 
 
 def names() -> list[str]:
-    """Of all networks."""
+    """Returns the names of all networks."""
     return list(_NETWORKS)
 
 
 @functools.cache
 def train(name: str) -> Trained:
-    """Trains a network, once in a process: the same weights each time. MissingPackageError where its data are not here."""
+    """Trains a network once per process, always to the same weights.
+
+    Raises:
+        MissingPackageError: The package with its data is not installed.
+    """
     data, build = _NETWORKS[name]
     seen, (inputs, labels) = data()
     with torch.random.fork_rng():
@@ -185,7 +194,7 @@ def _calls(inputs: Tensor) -> list[Call]:
 
 
 def _learn(module: nn.Module, seen: Data, steps: int, rate: float) -> None:
-    """Trains in place, on batches drawn at random, with a rate of learning that falls to nothing."""
+    """Trains in place on random batches, with a learning rate that decreases to zero."""
     inputs, labels = seen
     optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -202,7 +211,7 @@ def _learn(module: nn.Module, seen: Data, steps: int, rate: float) -> None:
 
 
 def prepare(trained: Trained, recipe: str) -> dict[str, Any]:
-    """The arguments of `torchette.compile`, but for the backend, that quantize a network by one of `RECIPES`."""
+    """Returns the arguments of `torchette.compile` (without the backend) that quantize a network by a recipe."""
     return {"module": trained.module, "args": trained.held_back[0]} | RECIPES[recipe](trained)
 
 
@@ -225,7 +234,7 @@ def _hybrid(trained: Trained) -> dict[str, Any]:
 
 
 def by_recipe(name: str) -> Callable[[Trained], dict[str, Any]]:
-    """By a recipe of `torchette.quantize`, on all layers that it fits."""
+    """Quantizes all supported layers with a recipe of `torchette.quantize`."""
 
     def prepared(trained: Trained) -> dict[str, Any]:
         from torchette.quantization import recipes
@@ -245,7 +254,7 @@ def _trained_in_integers(trained: Trained) -> dict[str, Any]:
 
     seen = trained.seen
     if seen is None:
-        raise InputError("what it was trained on is not here")
+        raise InputError("the training data are not available")
     module = copy.deepcopy(trained.module).train().requires_grad_(True)
     batch = torch.export.Dim("batch", min=1)
     program = torch.export.export(module, (seen[0][:BATCH],), dynamic_shapes=({0: batch},))
@@ -256,7 +265,7 @@ def _trained_in_integers(trained: Trained) -> dict[str, Any]:
     return {"module": pt2e.quantize(program.module(), [_quantizer(is_qat=True)], train=learn)}
 
 
-# Name -> what it changes of the arguments of `torchette.compile`.
+# Name -> function that returns the changed arguments of `torchette.compile`.
 RECIPES: dict[str, Callable[[Trained], dict[str, Any]]] = {
     "float32": lambda trained: {},
     "static int8": _static,

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The reference models: what the end-to-end tests, the interop tests and the benchmarks compile and run. In: a name.
-# Out: an eval-mode module and the arguments of one call. Everything is seeded; nothing is downloaded.
+# The reference models that the end-to-end tests, the interop tests and the benchmarks compile and run. Returns an
+# eval-mode module and the arguments of one call for a given name. Everything is seeded; nothing is downloaded.
 """The eleven reference models, each built on demand: ``build("mobilenet_v2") -> (module, args)``.
 
-Architectures come from timm, transformers and torch. Weights are random, but for two models: MiniLM (the real
-all-MiniLM-L6-v2) and the digits classifier (trained here, in a second). Random networks with batch norms first run in
-training mode on random data, since with the statistics of a fresh batch norm their outputs vanish or explode.
+Architectures come from timm, transformers and torch. Weights are random except for two models: MiniLM (the original
+all-MiniLM-L6-v2) and the digits classifier (trained here in a second). Random networks with batch norms first run in
+training mode on random data, because with the initial statistics their outputs vanish or explode.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BUILDERS: dict[str, Callable[[], Built]] = {}
 
 
 def _model(builder: Callable[[], Built]) -> Callable[[], Built]:
-    """Enters a builder under its own name."""
+    """Registers a builder under its function name."""
     _BUILDERS[builder.__name__] = builder
     return builder
 
@@ -43,13 +43,13 @@ def names() -> list[str]:
 
 
 def build(name: str) -> Built:
-    """Builds a model afresh: the same weights and the same arguments in every process.
+    """Builds a new model with the same weights and arguments in every process.
 
     Args:
-        name: one of `names()`.
+        name: One of `names()`.
 
     Returns:
-        The module in eval mode, its parameters without gradients, and the positional arguments of one call.
+        The module in eval mode, with parameters that need no gradients, and the positional arguments of one call.
     """
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -111,7 +111,7 @@ def keyword_spotting() -> Built:
 
 
 @_model
-@torch.enable_grad()  # trained here, whoever asks for it
+@torch.enable_grad()  # training needs gradients, even if the caller disables them
 def digits() -> Built:
     images, labels = digits_data(held_back=False)
     module = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -138,7 +138,7 @@ class SentenceEncoder(nn.Module):
         self._tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
 
     def tokenize(self, sentence: str) -> tuple[Tensor, Tensor]:
-        """The arguments of `forward` for a sentence."""
+        """Returns the arguments of `forward` for a sentence."""
         encoded = self._tokenizer(
             sentence, padding="max_length", truncation=True, max_length=SENTENCE_TOKENS, return_tensors="pt"
         )
@@ -172,7 +172,7 @@ class Decoder(nn.Module):
             num_key_value_heads=4,
             max_position_embeddings=DECODER_CONTEXT,
             tie_word_embeddings=True,
-            # Random weights of the default deviation, 0.02, leave next to no contrast between the logits.
+            # Random weights with the default deviation, 0.02, yield almost equal logits.
             initializer_range=0.08,
             attn_implementation="sdpa",
         )
@@ -195,9 +195,9 @@ class Decoder(nn.Module):
 
 
 class _BufferCache:
-    """The part of transformers' cache protocol that Llama calls, on a decoder's own buffers.
+    """The part of transformers' cache protocol that Llama uses, on the buffers of a decoder.
 
-    transformers' StaticCache keeps its tensors outside of the module, where torch.export takes them for constants.
+    transformers' StaticCache keeps its tensors outside of the module, and torch.export treats them as constants.
     """
 
     def __init__(self, decoder: Decoder, position: Tensor) -> None:
@@ -250,7 +250,7 @@ class KeywordSpotting(nn.Module):
 
 @functools.cache
 def digits_data(held_back: bool) -> tuple[Tensor, Tensor]:
-    """scikit-learn's digits: images float32 [n, 64] in 0 to 1 and labels int64 [n]; every fifth one is held back."""
+    """scikit-learn's digits: images float32 [n, 64] in 0 to 1 and labels int64 [n]; every fifth image is held out."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -260,13 +260,13 @@ def digits_data(held_back: bool) -> tuple[Tensor, Tensor]:
 
 
 def vision(architecture: str) -> Built:
-    """An image classifier of timm's for one image float32 [1, 3, 224, 224]."""
+    """A timm image classifier for one image float32 [1, 3, 224, 224]."""
     declare_torchvision_operators()
     import timm
 
     args = (torch.randn(1, 3, 224, 224),)
     model = timm.create_model(architecture)
-    # A factor of zero, from which training begins, leaves a branch out, and a compiler may, too.
+    # Branches start training with a factor of zero, and a compiler may remove them.
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d) and not module.weight.any():
             nn.init.ones_(module.weight)
@@ -274,14 +274,14 @@ def vision(architecture: str) -> Built:
 
 
 def _settle_batch_norms(module: nn.Module, batch: Tensor) -> nn.Module:
-    """Sets the running statistics of all batch norms to those of a batch, seen in training mode."""
+    """Sets the running statistics of all batch norms to those of a batch in training mode."""
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     if not norms:
         return module
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # a plain average over the batches seen
+        norm.momentum = None  # cumulative average over the batches
     with torch.no_grad():
         module.train()(batch)
     for norm, momentum in zip(norms, momenta):
@@ -291,10 +291,10 @@ def _settle_batch_norms(module: nn.Module, batch: Tensor) -> nn.Module:
 
 @functools.cache
 def declare_torchvision_operators() -> torch.library.Library | None:
-    """Adds the torchvision and the timm of `./dev setup` to Python's path, and declares the operators of torchvision if they do
-    not load, as those of a CUDA build next to a CPU build of torch.
+    """Adds the torchvision and timm of `./dev setup` to Python's path. If torchvision's operators do not load (a CUDA
+    build next to a CPU build of torch), declares them instead.
 
-    timm and transformers import torchvision; none of the models here calls its operators.
+    timm and transformers import torchvision. The models here do not call its operators.
     """
     vision = str(Path(sys.prefix) / "vision")
     if vision not in sys.path:
