@@ -57,7 +57,7 @@ int main() {
     const Vec small = select(x < y, y * 0.0f + 2.0f, broadcast(-3.7f));
     std::printf("sums %.9g %.9g\n", static_cast<double>(horizontal_sum(small)),
                 static_cast<double>(horizontal_max(small)));
-    const VecInt whole = to_whole(small);
+    const VecInt whole = to_ints(small);
     print("whole", ((whole << 3) ^ 5) & ~(whole >> 1));
     print("floats", to_floats(-whole * 7));
     print("partial", load_partial(numbers + at, 3));

@@ -56,11 +56,12 @@ static void copy_tap(const float* from, size_t from_step, uint32_t mask, float* 
 
 /// copy_tap() for steps above 2 and for transposed convolutions: column i is the float at place[i] of the
 /// channel, or zero if place[i] is negative.
-static void gather_tap(const float* channel, size_t from_step, const ptrdiff_t* place, float* to,
+static void gather_tap(const float* channel, size_t from_step, const ptrdiff_t* position, float* to,
                        size_t to_step, size_t lanes, size_t count) {
   for (size_t i = 0; i < count; ++i)
     for (size_t j = 0; j < lanes; ++j)
-      to[i * to_step + j] = place[j] >= 0 ? channel[i * from_step + static_cast<size_t>(place[j])] : 0.0f;
+      to[i * to_step + j] =
+          position[j] >= 0 ? channel[i * from_step + static_cast<size_t>(position[j])] : 0.0f;
 }
 
 static ptrdiff_t fetch_columns(const PanelSource& self, size_t k0, size_t depth, size_t n0, size_t columns,
@@ -103,12 +104,12 @@ static ptrdiff_t fetch_columns(const PanelSource& self, size_t k0, size_t depth,
               copy_tap<2>(start, plane, mask, to, taps * width, lanes, count);
             continue;
           }
-          ptrdiff_t place[kLanes];
+          ptrdiff_t position[kLanes];
           for (size_t i = 0; i < lanes; ++i) {
             const ptrdiff_t ix = outside ? -1 : source(conv, 2, ox + static_cast<ptrdiff_t>(i), x);
-            place[i] = ix < 0 ? -1 : in_row + ix;
+            position[i] = ix < 0 ? -1 : in_row + ix;
           }
-          gather_tap(image, plane, place, to, taps * width, lanes, count);
+          gather_tap(image, plane, position, to, taps * width, lanes, count);
         }
       }
     }
@@ -371,7 +372,7 @@ static void conv_depthwise(const Conv& conv, const float* input, const float* we
 // --- Channels last
 
 /// Whether an image is channels last: a pixel is a contiguous run of all channels.
-static bool channels_innermost(const Tensor& t) {
+static bool is_channels_last(const Tensor& t) {
   const auto rank = static_cast<size_t>(t.dim());
   ptrdiff_t step = t.sizes()[1];
   if (t.sizes()[1] > 1 && t.strides()[1] != 1) return false;
@@ -397,12 +398,12 @@ static Error conv_pixels(Context& context, const Conv& conv, const float* input,
 
 /// The taps of a window that are inside of the image in one dimension, and the position of the first of them.
 struct TapRange {
-  ptrdiff_t begin, end, place;
+  ptrdiff_t begin, end, position;
 };
 static TapRange taps_inside(const Conv& conv, int d, ptrdiff_t o) {
   const ptrdiff_t start = o * conv.stride[d] - conv.padding[d], step = conv.dilation[d];
   TapRange taps = {0, conv.kernel[d], start};
-  for (; taps.begin < taps.end && taps.place < 0; ++taps.begin) taps.place += step;
+  for (; taps.begin < taps.end && taps.position < 0; ++taps.begin) taps.position += step;
   while (taps.begin < taps.end && start + (taps.end - 1) * step >= conv.in[d]) --taps.end;
   return taps;
 }
@@ -432,10 +433,12 @@ static Error conv_depthwise_pixels(Context& context, const Conv& conv, const flo
                                    const float* weight, const float* bias, float* out) {
   constexpr int kPixels = 4;
   const auto channels = static_cast<ptrdiff_t>(conv.groups), taps = static_cast<ptrdiff_t>(conv.taps());
-  auto* turned = static_cast<float*>(context.allocate_temp(conv.taps() * conv.groups * sizeof(float)));
-  TORCHETTE_CHECK(turned != nullptr, MemoryAllocationFailed, "no scratch memory for a convolution");
+  auto* transposed_weight =
+      static_cast<float*>(context.allocate_temp(conv.taps() * conv.groups * sizeof(float)));
+  TORCHETTE_CHECK(transposed_weight != nullptr, MemoryAllocationFailed,
+                  "no scratch memory for a convolution");
   for (ptrdiff_t c = 0; c < channels; ++c)
-    for (ptrdiff_t t = 0; t < taps; ++t) turned[t * channels + c] = weight[c * taps + t];
+    for (ptrdiff_t t = 0; t < taps; ++t) transposed_weight[t * channels + c] = weight[c * taps + t];
   const ptrdiff_t step_y = conv.dilation[1] * conv.in[2] * channels, step_x = conv.dilation[2] * channels;
   const ptrdiff_t apart = conv.stride[2] * channels;
   for (size_t b = 0; b < conv.batch; ++b, input += conv.in[1] * conv.in[2] * channels) {
@@ -443,7 +446,7 @@ static Error conv_depthwise_pixels(Context& context, const Conv& conv, const flo
       const TapRange rows = taps_inside(conv, 1, y);
       for (ptrdiff_t x = 0; x < conv.out[2];) {
         const TapRange columns = taps_inside(conv, 2, x);
-        const float* image = input + (rows.place * conv.in[2] + columns.place) * channels;
+        const float* image = input + (rows.position * conv.in[2] + columns.position) * channels;
         bool inside = columns.begin == 0 && x + kPixels <= conv.out[2];
         if (inside) inside = taps_inside(conv, 2, x + kPixels - 1).end == conv.kernel[2];
         const int pixels = inside ? kPixels : 1;
@@ -451,21 +454,23 @@ static Error conv_depthwise_pixels(Context& context, const Conv& conv, const flo
           const float* start = bias != nullptr ? bias + c : nullptr;
           const auto some = [&](auto count, auto get, const auto& put) TORCHETTE_INLINED {
             Vec sums[count.value];
-            depthwise_pixels<count.value>(image + c, turned + c, start, rows, columns, conv.kernel[2], step_y,
-                                          step_x, apart, channels, sums, get);
+            depthwise_pixels<count.value>(image + c, transposed_weight + c, start, rows, columns,
+                                          conv.kernel[2], step_y, step_x, apart, channels, sums, get);
             TORCHETTE_UNROLL(4)
             for (int i = 0; i < count.value; ++i) put(out + i * channels + c, sums[i]);
           };
           const auto all = [](const float* p) TORCHETTE_INLINED { return load(p); };
           const auto put_all = [](float* p, Vec v) TORCHETTE_INLINED { store(p, v); };
-          const auto rest = static_cast<size_t>(channels - c);
-          const auto part = [rest](const float* p) TORCHETTE_INLINED { return load_partial(p, rest); };
-          const auto put_part = [rest](float* p, Vec v) TORCHETTE_INLINED { store_partial(p, v, rest); };
+          const auto remaining = static_cast<size_t>(channels - c);
+          const auto part = [remaining](const float* p)
+                                TORCHETTE_INLINED { return load_partial(p, remaining); };
+          const auto put_part = [remaining](float* p, Vec v)
+                                    TORCHETTE_INLINED { store_partial(p, v, remaining); };
           using One = std::integral_constant<int, 1>;
           using Four = std::integral_constant<int, kPixels>;
-          if (rest >= kLanes && inside)
+          if (remaining >= kLanes && inside)
             some(Four(), all, put_all);
-          else if (rest >= kLanes)
+          else if (remaining >= kLanes)
             some(One(), all, put_all);
           else if (inside)
             some(Four(), part, put_part);
@@ -494,19 +499,20 @@ struct Windows {
         run(static_cast<size_t>(width) * of.in_channels),
         rows(GemmScratch::kBlockRows),
         k(of.in_channels * of.taps()),
-        row(whole_vectors(next_part(k, kMaxDepth) + kLanes - 1)) {}
+        row(round_to_vectors(next_part(k, kMaxDepth) + kLanes - 1)) {}
 
   size_t channels() const { return conv.groups * conv.in_channels; }
-  size_t weight_floats() const { return whole_vectors(k * conv.out_channels); }
+  size_t weight_floats() const { return round_to_vectors(k * conv.out_channels); }
   size_t scratch_floats() const { return weight_floats() + rows * row + panel_floats(conv.out_channels, k); }
 
   /// Transposes the weight of a group from [out, in, taps] to [taps x in, out].
-  void turn_weight(const float* weight, float* turned) const {
+  void transpose_weight(const float* weight, float* transposed_weight) const {
     const size_t n = conv.out_channels, taps = conv.taps();
     for (size_t j = 0; j < n; ++j)
       for (size_t c = 0; c < conv.in_channels; ++c)
         for (size_t t = 0; t < taps; ++t)
-          turned[(t * conv.in_channels + c) * n + j] = weight[(j * conv.in_channels + c) * taps + t];
+          transposed_weight[(t * conv.in_channels + c) * n + j] =
+              weight[(j * conv.in_channels + c) * taps + t];
   }
 
   /// Fetches the floats [begin, begin + depth) of the windows of `count` output pixels from `first` on, as
@@ -515,9 +521,9 @@ struct Windows {
   void fetch(const float* input, const float* end, size_t first, size_t count, size_t begin, size_t depth,
              float* block) const {
     for (size_t at = begin; at < begin + depth;) {
-      const size_t number = at / run, skipped = at % run;
+      const size_t tap_row = at / run, skipped = at % run;
       const size_t taken = run - skipped < begin + depth - at ? run - skipped : begin + depth - at;
-      ptrdiff_t tap = static_cast<ptrdiff_t>(number) * width;
+      ptrdiff_t tap = static_cast<ptrdiff_t>(tap_row) * width;
       const ptrdiff_t kx = tap % conv.kernel[2], ky = tap / conv.kernel[2] % conv.kernel[1];
       const ptrdiff_t kz = tap / conv.kernel[2] / conv.kernel[1];
       float* to = block + (at - begin);
@@ -554,7 +560,7 @@ struct Windows {
 
   static TORCHETTE_INLINE void copy_run(const float* from, const float* end, float* to, size_t count) {
     size_t j = 0;
-    if (static_cast<size_t>(end - from) >= whole_vectors(count)) {
+    if (static_cast<size_t>(end - from) >= round_to_vectors(count)) {
       for (; j < count; j += kLanes) store(to + j, load(from + j));
       return;
     }
@@ -569,15 +575,16 @@ static Error conv_by_windows(Context& context, const Conv& conv, const float* in
                              const float* bias, float* out, bool& done) {
   const Windows windows(conv);
   // A single request, so that a failure leaves no memory allocated.
-  auto* turned = static_cast<float*>(context.allocate_temp(windows.scratch_floats() * sizeof(float)));
-  if (turned == nullptr) return Error::Ok;
+  auto* transposed_weight =
+      static_cast<float*>(context.allocate_temp(windows.scratch_floats() * sizeof(float)));
+  if (transposed_weight == nullptr) return Error::Ok;
   done = true;
-  float* const block = turned + windows.weight_floats();
+  float* const block = transposed_weight + windows.weight_floats();
   float* const panels = block + windows.rows * windows.row;
   const size_t pixels = conv.batch * conv.out_plane(), n = conv.out_channels;
   const float* const end = input + conv.batch * conv.in_plane() * windows.channels();
   for (size_t g = 0; g < conv.groups; ++g) {
-    windows.turn_weight(weight + g * n * windows.k, turned);
+    windows.transpose_weight(weight + g * n * windows.k, transposed_weight);
     for (size_t first = 0; first < pixels; first += windows.rows) {
       const size_t count = pixels - first < windows.rows ? pixels - first : windows.rows;
       for (size_t k0 = 0; k0 < windows.k;) {
@@ -586,7 +593,7 @@ static Error conv_by_windows(Context& context, const Conv& conv, const float* in
         gemm_of_rows({count, n, depth, block, static_cast<ptrdiff_t>(windows.row),
                       out + (first * conv.groups + g) * n, static_cast<ptrdiff_t>(conv.groups * n), nullptr,
                       bias != nullptr ? bias + g * n : nullptr, k0 > 0},
-                     turned + k0 * n, static_cast<ptrdiff_t>(n), panels);
+                     transposed_weight + k0 * n, static_cast<ptrdiff_t>(n), panels);
         k0 += depth;
       }
     }
@@ -606,7 +613,7 @@ static bool windows_pay(const Conv& conv) {
 // --- The operator ---
 
 /// Expands a list of one or `spatial` values to the last of three dimensions.
-static Error spread(Span<const int64_t> list, ptrdiff_t spatial, int64_t least, int64_t missing,
+static Error spread(Span<const int64_t> list, ptrdiff_t spatial, int64_t min_value, int64_t missing,
                     const char* what, ptrdiff_t (&to)[3]) {
   TORCHETTE_CHECK(list.size() == 1 || list.size() == static_cast<size_t>(spatial), InvalidArgument,
                   "convolution: %s has %zu elements for %d dimensions", what, list.size(),
@@ -614,7 +621,7 @@ static Error spread(Span<const int64_t> list, ptrdiff_t spatial, int64_t least, 
   for (ptrdiff_t d = 0; d < 3; ++d) {
     const ptrdiff_t i = d - (3 - spatial);
     const int64_t value = i < 0 ? missing : list[list.size() == 1 ? 0 : static_cast<size_t>(i)];
-    TORCHETTE_CHECK(value >= least && value <= INT32_MAX, InvalidArgument,
+    TORCHETTE_CHECK(value >= min_value && value <= INT32_MAX, InvalidArgument,
                     "convolution: %s %lld is out of range", what, static_cast<long long>(value));
     to[d] = static_cast<ptrdiff_t>(value);
   }
@@ -708,8 +715,8 @@ static Error convolution_out(Context& context, const Tensor& input, const Tensor
     const Sum* w = filters.data<Sum>();
     const Sum* b = bias.has_value() ? start.data<Sum>() : nullptr;
     if constexpr (kScalarType<T> == ScalarType::Float) {
-      const bool pixels = type == ScalarType::Float && input.size(1) > 1 && channels_innermost(input) &&
-                          channels_innermost(out);
+      const bool pixels =
+          type == ScalarType::Float && input.size(1) > 1 && is_channels_last(input) && is_channels_last(out);
       if (pixels && plain)
         return conv_pixels(context, conv, input.const_data_ptr<float>(), w, b, out.mutable_data_ptr<float>());
       if (pixels && depthwise && conv.out_channels == 1)

@@ -36,13 +36,13 @@ struct Sides {
 
 template <typename T>
 void connect(const Conv& conv, const Sides<T>& sides) {
-  const bool turned = conv.transposed;
-  const ptrdiff_t* small = turned ? conv.in : conv.out;
-  const ptrdiff_t* big = turned ? conv.out : conv.in;
-  const size_t small_channels = turned ? conv.in_channels : conv.out_channels;
-  const size_t big_channels = turned ? conv.out_channels : conv.in_channels;
-  const size_t small_plane = turned ? conv.in_plane() : conv.out_plane();
-  const size_t big_plane = turned ? conv.out_plane() : conv.in_plane();
+  const bool is_transposed = conv.transposed;
+  const ptrdiff_t* small = is_transposed ? conv.in : conv.out;
+  const ptrdiff_t* big = is_transposed ? conv.out : conv.in;
+  const size_t small_channels = is_transposed ? conv.in_channels : conv.out_channels;
+  const size_t big_channels = is_transposed ? conv.out_channels : conv.in_channels;
+  const size_t small_plane = is_transposed ? conv.in_plane() : conv.out_plane();
+  const size_t big_plane = is_transposed ? conv.out_plane() : conv.in_plane();
   for (size_t b = 0; b < conv.batch; ++b)
     for (size_t g = 0; g < conv.groups; ++g)
       for (size_t sc = 0; sc < small_channels; ++sc) {

@@ -38,16 +38,16 @@ class Dense {
 };
 
 /// Calls `body` with a value of the type in which elements of `type` are computed: float (also for the 16-bit
-/// types), double, or, if `kWhole`, int64_t for integers and bools. `what` names the operator and `argument`
-/// the operand in errors.
-template <bool kWhole, typename Body>
+/// types), double, or, if `kIntegers`, int64_t for integers and bools. `what` names the operator and
+/// `argument` the operand in errors.
+template <bool kIntegers, typename Body>
 TORCHETTE_INLINE Error for_compute(ScalarType type, const char* what, const char* argument,
                                    const Body& body) {
-  TORCHETTE_CHECK(is_real(type) && (kWhole || is_floating(type)), InvalidType,
+  TORCHETTE_CHECK(is_real(type) && (kIntegers || is_floating(type)), InvalidType,
                   "%s: %s is of unsupported type %d", what, argument, static_cast<int>(type));
   if constexpr (computes_in<double>())
     if (type == ScalarType::Double) return body(double());
-  if constexpr (kWhole && computes_in<int64_t>())
+  if constexpr (kIntegers && computes_in<int64_t>())
     if (!is_floating(type)) return body(int64_t());
   if constexpr (computes_in<float>())
     if (is_floating(type)) return body(float());

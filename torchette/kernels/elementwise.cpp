@@ -230,10 +230,10 @@ struct Stream {
 static void gather(const Stream& s, const Loops& loops, size_t compute_bytes, size_t i, size_t n) {
   size_t at[kMaxDim];
   ptrdiff_t offset = 0;
-  size_t rest = i;
+  size_t remaining = i;
   for (size_t d = loops.dim; d-- > 0;) {
-    at[d] = rest % loops.size[d];
-    rest /= loops.size[d];
+    at[d] = remaining % loops.size[d];
+    remaining /= loops.size[d];
     offset += static_cast<ptrdiff_t>(at[d]) * s.stride[d];
   }
   const size_t inner = loops.dim - 1;
@@ -396,9 +396,9 @@ TORCHETTE_INLINE const void* ElementLoops::fetch(Stream& s, size_t i, size_t n) 
     return s.buffer;
   }
   ptrdiff_t offset = 0;
-  size_t rest = i;
-  for (size_t d = loops.dim; d-- > 0; rest /= loops.size[d])
-    offset += static_cast<ptrdiff_t>(rest % loops.size[d]) * s.stride[d];
+  size_t remaining = i;
+  for (size_t d = loops.dim; d-- > 0; remaining /= loops.size[d])
+    offset += static_cast<ptrdiff_t>(remaining % loops.size[d]) * s.stride[d];
   const char* p = s.data + offset * static_cast<ptrdiff_t>(s.element);
   if (stride == 1) return p;
   if (s.spread != p) {
@@ -422,9 +422,9 @@ bool ElementLoops::part(size_t begin, size_t end) const {
       if (s.constant) s.load(s.data, 0, s.buffer, spread);
     } else {
       const double wide = in[k].scalar.to_double();
-      const int64_t whole = in[k].scalar.to_int();
+      const int64_t integer = in[k].scalar.to_int();
       if (compute == kI64)
-        convert_run<int64_t, int64_t>(&whole, 0, s.buffer, spread);
+        convert_run<int64_t, int64_t>(&integer, 0, s.buffer, spread);
       else
         load_as(ScalarType::Double, compute)(&wide, 0, s.buffer, spread);
     }
@@ -525,12 +525,13 @@ Error assign(const Tensor& in, const Tensor& out) {
   bool alike = in.dim() == out.dim() && is_one_run(out);
   for (size_t d = 0; alike && d < dim; ++d)
     alike = in.sizes()[d] == out.sizes()[d] && in.strides()[d] == out.strides()[d];
-  const Convert whole = !alike                                         ? nullptr
-                        : scalar_type_of(compute) == in.scalar_type()  ? store_as(compute, out.scalar_type())
-                        : scalar_type_of(compute) == out.scalar_type() ? load_as(in.scalar_type(), compute)
-                                                                       : nullptr;
-  if (whole != nullptr) {
-    whole(in.const_data_ptr(), 1, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
+  const Convert convert_all =
+      !alike                                         ? nullptr
+      : scalar_type_of(compute) == in.scalar_type()  ? store_as(compute, out.scalar_type())
+      : scalar_type_of(compute) == out.scalar_type() ? load_as(in.scalar_type(), compute)
+                                                     : nullptr;
+  if (convert_all != nullptr) {
+    convert_all(in.const_data_ptr(), 1, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
     return Error::Ok;
   }
   const Operand operands[] = {in, out};
@@ -545,11 +546,11 @@ Error fill(const Tensor& out, const Scalar& value) {
   TORCHETTE_CHECK(is_real(out.scalar_type()) && is_one_run(out), InvalidType,
                   "out is of type %d or has gaps, it cannot be filled", static_cast<int>(out.scalar_type()));
   const double wide = value.to_double();
-  const int64_t whole = value.is_floating() ? 0 : value.to_int();
+  const int64_t integer = value.is_floating() ? 0 : value.to_int();
   if (value.is_floating())
     store_as(kF64, out.scalar_type())(&wide, 0, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
   else
-    store_as(kI64, out.scalar_type())(&whole, 0, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
+    store_as(kI64, out.scalar_type())(&integer, 0, out.mutable_data_ptr(), static_cast<size_t>(out.numel()));
   return Error::Ok;
 }
 

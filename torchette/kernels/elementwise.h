@@ -52,8 +52,8 @@ Convert store_as(Compute from, ScalarType to);
 
 /// A tensor or scalar operand.
 struct Operand {
-  TORCHETTE_INLINE Operand(const Tensor& t, int8_t number = -1)
-      : tensor(t), is_tensor(true), argument(number) {}
+  TORCHETTE_INLINE Operand(const Tensor& t, int8_t index = -1)
+      : tensor(t), is_tensor(true), argument(index) {}
   TORCHETTE_INLINE Operand(const Scalar& s) : scalar(s), is_tensor(false) {}
   Tensor tensor;
   Scalar scalar;

@@ -72,12 +72,12 @@ static Error scalar_tensor_out(Context&, const Scalar& value, Tensor& out) {
 }
 
 template <typename T>
-static void count(Tensor& out, double start, double step, int64_t whole_start, int64_t whole_step) {
+static void count(Tensor& out, double start, double step, int64_t int_start, int64_t int_step) {
   T* y = out.mutable_data_ptr<T>();
   const auto n = static_cast<size_t>(out.numel());
   for (size_t i = 0; i < n; ++i) {
     if constexpr (std::is_integral_v<T>)
-      y[i] = static_cast<T>(whole_start + whole_step * static_cast<int64_t>(i));
+      y[i] = static_cast<T>(int_start + int_step * static_cast<int64_t>(i));
     else
       y[i] = T(start + step * static_cast<double>(i));
   }
@@ -92,10 +92,10 @@ static Error arange_start_out(Context&, const Scalar& start, const Scalar& end, 
   const SizesType size = static_cast<SizesType>(steps);
   TORCHETTE_TRY(resize_result(out, {&size, 1}));
   // For integer outputs, start and step are truncated, as in torch.
-  const int64_t whole = start.to_int(), whole_step = step.to_int();
+  const int64_t int_start = start.to_int(), int_step = step.to_int();
   const auto built = [&](auto t) {
     using T = decltype(t);
-    if constexpr (has_dtype(kScalarType<T>)) count<T>(out, first, stride, whole, whole_step);
+    if constexpr (has_dtype(kScalarType<T>)) count<T>(out, first, stride, int_start, int_step);
     return Error::Ok;
   };
   switch (out.scalar_type()) {

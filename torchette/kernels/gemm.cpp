@@ -23,7 +23,7 @@ template <int kRows, int kVectors>
 static void tile(size_t depth, const float* a, ptrdiff_t a_row, const float* b, ptrdiff_t b_row, float* c,
                  ptrdiff_t c_row, const TileStart& start, size_t last) {
   Vec acc[kRows][kVectors];
-  const bool whole = last == kLanes;
+  const bool full = last == kLanes;
   if (start.accumulate) {
     TORCHETTE_UNROLL(16)
     for (int i = 0; i < kRows; ++i) {
@@ -35,9 +35,9 @@ static void tile(size_t depth, const float* a, ptrdiff_t a_row, const float* b, 
     TORCHETTE_UNROLL(4)
     for (int j = 0; j < kVectors; ++j) {
       const float* p = start.col_bias + j * kLanes;
-      column[j] = start.col_bias == nullptr   ? Vec{}
-                  : j + 1 < kVectors || whole ? load(p)
-                                              : load_partial(p, last);
+      column[j] = start.col_bias == nullptr  ? Vec{}
+                  : j + 1 < kVectors || full ? load(p)
+                                             : load_partial(p, last);
     }
     TORCHETTE_UNROLL(16)
     for (int i = 0; i < kRows; ++i) {
@@ -68,7 +68,7 @@ static void tile(size_t depth, const float* a, ptrdiff_t a_row, const float* b, 
     TORCHETTE_UNROLL(4)
     for (int j = 0; j < kVectors; ++j) {
       float* p = c + i * c_row + j * kLanes;
-      if (j + 1 < kVectors || whole)
+      if (j + 1 < kVectors || full)
         store(p, start.accumulate ? load(p) + acc[i][j] : acc[i][j]);
       else
         store_partial(p, start.accumulate ? load_partial(p, last) + acc[i][j] : acc[i][j], last);
@@ -102,14 +102,14 @@ static void transpose_square(const float* src, ptrdiff_t row, float* dst, ptrdif
 /// Fills panel[depth][width] with B[k0.., n0..] and zeros after `columns`.
 static void pack_panel(Matrix b, size_t depth, size_t columns, size_t width, float* panel) {
   if (b.col == 1) {
-    const size_t whole = columns / kLanes * kLanes, rest = columns - whole;
+    const size_t full = columns / kLanes * kLanes, remaining = columns - full;
     for (size_t p = 0; p < depth; ++p) {
       const float* src = b.data + static_cast<ptrdiff_t>(p) * b.row;
       float* dst = panel + p * width;
       size_t j = 0;
-      for (; j < whole; j += kLanes) store(dst + j, load(src + j));
-      if (rest != 0) {
-        store(dst + j, load_partial(src + j, rest));
+      for (; j < full; j += kLanes) store(dst + j, load(src + j));
+      if (remaining != 0) {
+        store(dst + j, load_partial(src + j, remaining));
         j += kLanes;
       }
       for (; j < width; j += kLanes) store(dst + j, Vec{});
@@ -266,7 +266,7 @@ static auto dot_columns_of(size_t columns, std::integer_sequence<int, kColumn...
 /// Returns the floats of all panels that are fetched together, if each has depth `depth`.
 static size_t room_for_panels(size_t n, size_t depth) {
   constexpr size_t kWidest = kMaxVectors * kLanes, kAll = kMaxPanels * kWidest;
-  const size_t columns = whole_vectors(n), together = depth * (columns < kAll ? columns : kAll);
+  const size_t columns = round_to_vectors(n), together = depth * (columns < kAll ? columns : kAll);
   const size_t one = depth * (columns < kWidest ? columns : kWidest);
   return together < kShallowFloats ? together : one > kShallowFloats ? one : kShallowFloats;
 }
@@ -275,7 +275,7 @@ static bool may_have_tail(size_t n, size_t k) { return n > kLanes && k >= 4 * kL
 
 size_t panel_floats(size_t n, size_t k) {
   const size_t depth = next_part(k, kMaxDepth);
-  return room_for_panels(n, depth) + (may_have_tail(n, k) ? kMaxTail * whole_vectors(depth) : 0);
+  return room_for_panels(n, depth) + (may_have_tail(n, k) ? kMaxTail * round_to_vectors(depth) : 0);
 }
 
 struct PanelShape {
@@ -302,7 +302,7 @@ static TORCHETTE_INLINE PanelShape shape_of_panels(size_t left, size_t rows, siz
 
 void gemm_panels(const Product& product, const PanelSource& source, float* panels) {
   const size_t m = product.m, n = product.n, k = product.k;
-  const size_t tail_row = whole_vectors(next_part(k, kMaxDepth));
+  const size_t tail_row = round_to_vectors(next_part(k, kMaxDepth));
   float* tail = panels + room_for_panels(n, next_part(k, kMaxDepth));  // [tail columns][tail_row]
   // Columns after the last full vector: a dot product costs depth / kLanes + a sum, a vector costs depth.
   size_t tail_columns = may_have_tail(n, k) ? n % kLanes : 0;

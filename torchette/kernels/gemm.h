@@ -35,15 +35,16 @@ constexpr size_t kShallowFloats = kLanes >= 8 ? kPanelFloats : kPanelFloats / 4;
 /// Up to this number of columns after the last full vector are computed as dot products along the depth.
 constexpr size_t kMaxTail = kLanes / 3;
 
-/// Splits `total` into the fewest nearly equal parts of at most `most` and returns the size of the next part.
-TORCHETTE_INLINE size_t next_part(size_t total, size_t most) {
-  if (total <= most) return total;
-  const size_t parts = (total + most - 1) / most;
+/// Splits `total` into the fewest nearly equal parts of at most `max_size` and returns the size of the next
+/// part.
+TORCHETTE_INLINE size_t next_part(size_t total, size_t max_size) {
+  if (total <= max_size) return total;
+  const size_t parts = (total + max_size - 1) / max_size;
   return (total + parts - 1) / parts;
 }
 
 /// Rounds `count` up to a multiple of kLanes.
-TORCHETTE_INLINE size_t whole_vectors(size_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
+TORCHETTE_INLINE size_t round_to_vectors(size_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
 /// Returns the number of floats in the panels of B for inner size `k` and at most `n` columns.
 size_t panel_floats(size_t n, size_t k);

@@ -16,9 +16,9 @@ struct Gradient {
   T* data = nullptr;
   Dense dense;
 
-  Error open(Context& context, bool wanted, Span<const SizesType> sizes, ScalarType type, const Tensor& out,
-             const char* name) {
-    if (!wanted) return Error::Ok;
+  Error open(Context& context, bool requested, Span<const SizesType> sizes, ScalarType type,
+             const Tensor& out, const char* name) {
+    if (!requested) return Error::Ok;
     TORCHETTE_CHECK(out.scalar_type() == type, InvalidType, "%s is of type %d, expected %d", name,
                     static_cast<int>(out.scalar_type()), static_cast<int>(type));
     TORCHETTE_TRY(resize_result(out, sizes, name));

@@ -69,10 +69,10 @@ static Error select_elements(const Tensor& x, size_t dim, const Tensor& index, c
   for (size_t j = 0, n; j < count; j += n) {
     n = count - j < kBatch ? count - j : kBatch;
     for (size_t k = 0; k < n; ++k) {
-      const auto place = static_cast<ptrdiff_t>(j + k);
-      const int64_t i = index_at(index, place * index.strides()[0]);
+      const auto position = static_cast<ptrdiff_t>(j + k);
+      const int64_t i = index_at(index, position * index.strides()[0]);
       TORCHETTE_TRY(check_index(i, x.sizes()[dim], name));
-      at[k] = place * out.strides()[out_dim];
+      at[k] = position * out.strides()[out_dim];
       of[k] = static_cast<ptrdiff_t>(i) * x.strides()[dim];
     }
     Walk<2> walk;
@@ -239,11 +239,11 @@ static Error apply_indexed(const Tensor& index, const Tensor& indexed, size_t di
     for (size_t j = 0, n; j < row; j += n) {
       n = row - j < kBatch ? row - j : kBatch;
       for (size_t k = 0; k < n; ++k) {
-        const auto place = static_cast<ptrdiff_t>(j + k);
-        const int64_t i = index_at(index, walk.offset[0] + place * step[0]);
+        const auto position = static_cast<ptrdiff_t>(j + k);
+        const int64_t i = index_at(index, walk.offset[0] + position * step[0]);
         TORCHETTE_TRY(check_index(i, size));
-        own[k] = walk.offset[1] + place * step[1];
-        at[k] = walk.offset[2] + place * step[2] + static_cast<ptrdiff_t>(i) * stride;
+        own[k] = walk.offset[1] + position * step[1];
+        at[k] = walk.offset[2] + position * step[2] + static_cast<ptrdiff_t>(i) * stride;
       }
       apply(to, reads_indexed ? own : at, from, reads_indexed ? at : own, n);
     }
@@ -321,13 +321,13 @@ struct Indexing {
   TensorImpl from_mask[kMaxDim];  // coordinates that a mask was converted to
   SizesType count[kMaxDim];
   StridesType one = 1;
-  size_t rank = 0;            // rank of x
-  size_t indexed = 0;         // number of dimensions with an index
-  SizesType places[kMaxDim];  // the sizes that the indices broadcast to
-  size_t place_dims = 0;
+  size_t rank = 0;                 // rank of x
+  size_t indexed = 0;              // number of dimensions with an index
+  SizesType index_sizes[kMaxDim];  // the sizes that the indices broadcast to
+  size_t index_dims = 0;
   SizesType size[kMaxDim];  // sizes of the result
   size_t dim = 0;
-  size_t first_place = 0;  // position of the dimensions of the indices in the result
+  size_t first_index_dim = 0;  // position of the dimensions of the indices in the result
 };
 
 /// Converts a mask over dimension `d` and the following ones to one list of coordinates per dimension.
@@ -341,14 +341,14 @@ static Error index_by_mask(Context& context, const Tensor& x, const Tensor& mask
     TORCHETTE_CHECK(mask.sizes()[i] == x.sizes()[d + i], InvalidArgument,
                     "indices: a mask of size %d does not fit dimension %zu of size %d", mask.sizes()[i],
                     d + i, x.sizes()[d + i]);
-  const ptrdiff_t count = count_places(mask);
+  const ptrdiff_t count = count_nonzero(mask);
   int64_t* coordinates = nullptr;
   if (count > 0) {
     coordinates = static_cast<int64_t*>(
         context.allocate_temp(rank * static_cast<size_t>(count) * sizeof(int64_t), alignof(int64_t)));
     TORCHETTE_CHECK(coordinates != nullptr, MemoryAllocationFailed,
                     "no scratch memory for %td positions of a mask", count);
-    list_places(mask, count, coordinates, 1, count);
+    list_nonzero(mask, count, coordinates, 1, count);
   }
   for (size_t i = 0; i < rank; ++i) {
     plan.count[d + i] = static_cast<SizesType>(count);
@@ -401,13 +401,14 @@ static Error plan_indexing(Context& context, const Tensor& x, Span<const Optiona
     last = d;
     // Broadcasts, aligned at the last dimension.
     const auto n = static_cast<size_t>(index.dim());
-    if (n > plan.place_dims) {
-      for (size_t i = plan.place_dims; i-- > 0;) plan.places[i + n - plan.place_dims] = plan.places[i];
-      for (size_t i = 0; i < n - plan.place_dims; ++i) plan.places[i] = 1;
-      plan.place_dims = n;
+    if (n > plan.index_dims) {
+      for (size_t i = plan.index_dims; i-- > 0;)
+        plan.index_sizes[i + n - plan.index_dims] = plan.index_sizes[i];
+      for (size_t i = 0; i < n - plan.index_dims; ++i) plan.index_sizes[i] = 1;
+      plan.index_dims = n;
     }
     for (size_t i = 0; i < n; ++i) {
-      SizesType& size = plan.places[plan.place_dims - n + i];
+      SizesType& size = plan.index_sizes[plan.index_dims - n + i];
       const SizesType own = index.sizes()[i];
       if (own == 1 || own == size) continue;
       TORCHETTE_CHECK(size == 1, InvalidArgument, "indices of sizes %d and %d do not broadcast", size, own);
@@ -415,15 +416,15 @@ static Error plan_indexing(Context& context, const Tensor& x, Span<const Optiona
     }
   }
   TORCHETTE_CHECK(plan.indexed > 0, InvalidArgument, "indices has no index");
-  TORCHETTE_CHECK(plan.place_dims + plan.rank - plan.indexed <= kMaxDim, InvalidArgument,
+  TORCHETTE_CHECK(plan.index_dims + plan.rank - plan.indexed <= kMaxDim, InvalidArgument,
                   "indices yield a tensor with more than 16 dimensions");
-  const auto put_places = [&plan] {
-    plan.first_place = plan.dim;
-    for (size_t i = 0; i < plan.place_dims; ++i) plan.size[plan.dim++] = plan.places[i];
+  const auto add_index_dims = [&plan] {
+    plan.first_index_dim = plan.dim;
+    for (size_t i = 0; i < plan.index_dims; ++i) plan.size[plan.dim++] = plan.index_sizes[i];
   };
-  if (!adjacent) put_places();
+  if (!adjacent) add_index_dims();
   for (size_t d = 0; d < plan.rank; ++d) {
-    if (adjacent && d == first) put_places();
+    if (adjacent && d == first) add_index_dims();
     if (!plan.has_index[d]) plan.size[plan.dim++] = x.sizes()[d];
   }
   return Error::Ok;
@@ -444,24 +445,24 @@ static void apply_nest(const Move& nest, Apply apply, void* to, const void* from
 
 /// For each position of the broadcast indices, moves the elements of the dimensions without an index between
 /// `x` and `values`, which has the dimensions of the result. `apply` is null for copies.
-static Error apply_places(const Indexing& plan, const Tensor& x, const StridesType* value_strides,
-                          bool from_x, Apply apply, char* to, const char* from) {
+static Error apply_at_indices(const Indexing& plan, const Tensor& x, const StridesType* value_strides,
+                              bool from_x, Apply apply, char* to, const char* from) {
   const auto element = static_cast<ptrdiff_t>(x.element_size());
   Move nest;
-  size_t place = 0;
+  size_t position = 0;
   for (size_t d = 0; d < plan.rank; ++d) {
     if (plan.has_index[d]) continue;
-    if (place == plan.first_place) place += plan.place_dims;
-    const ptrdiff_t value = value_strides[place++], own = x.strides()[d];
+    if (position == plan.first_index_dim) position += plan.index_dims;
+    const ptrdiff_t value = value_strides[position++], own = x.strides()[d];
     nest.add(static_cast<size_t>(x.sizes()[d]), from_x ? value : own, from_x ? own : value);
   }
   if (!simplify(nest)) return Error::Ok;
   Walk<1> walk;
-  walk.rank = plan.place_dims;
+  walk.rank = plan.index_dims;
   for (size_t i = 0; i < walk.rank; ++i) {
-    if (plan.places[i] == 0) return Error::Ok;
-    walk.size[i] = static_cast<size_t>(plan.places[i]);
-    walk.stride[0][i] = value_strides[plan.first_place + i];
+    if (plan.index_sizes[i] == 0) return Error::Ok;
+    walk.size[i] = static_cast<size_t>(plan.index_sizes[i]);
+    walk.stride[0][i] = value_strides[plan.first_index_dim + i];
   }
   do {
     ptrdiff_t at = 0;
@@ -472,7 +473,7 @@ static Error apply_places(const Indexing& plan, const Tensor& x, const StridesTy
       const auto n = static_cast<size_t>(index.dim());
       for (size_t i = 0; i < n; ++i)
         if (index.sizes()[i] != 1)
-          offset += static_cast<ptrdiff_t>(walk.at[plan.place_dims - n + i]) * index.strides()[i];
+          offset += static_cast<ptrdiff_t>(walk.at[plan.index_dims - n + i]) * index.strides()[i];
       int64_t i = index_at(index, offset);
       const int64_t size = x.sizes()[d];
       if (i < 0 && i >= -size) i += size;
@@ -495,9 +496,9 @@ static Error index_tensor_out(Context& context, const Tensor& x, Span<const Opti
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   TORCHETTE_TRY(plan_indexing(context, x, indices, plan));
   TORCHETTE_TRY(resize_result(out, {plan.size, plan.dim}));
-  return apply_places(plan, x, out.strides().data(), true, nullptr,
-                      static_cast<char*>(out.mutable_data_ptr()),
-                      static_cast<const char*>(x.const_data_ptr()));
+  return apply_at_indices(plan, x, out.strides().data(), true, nullptr,
+                          static_cast<char*>(out.mutable_data_ptr()),
+                          static_cast<const char*>(x.const_data_ptr()));
 }
 
 /// Writes values at the indices into `out`, which already contains the other values.
@@ -511,16 +512,16 @@ static Error put(Context& context, const Tensor& out, Span<const Optional<Tensor
                   plan.dim);
   StridesType strides[kMaxDim] = {};
   for (size_t d = 0; d < rank; ++d) {
-    const size_t place = plan.dim - rank + d;
+    const size_t position = plan.dim - rank + d;
     const bool spreads = values.sizes()[d] == 1;
-    TORCHETTE_CHECK(spreads || values.sizes()[d] == plan.size[place], InvalidArgument,
-                    "values of size %d do not broadcast to size %d", values.sizes()[d], plan.size[place]);
-    strides[place] = spreads ? 0 : values.strides()[d];
+    TORCHETTE_CHECK(spreads || values.sizes()[d] == plan.size[position], InvalidArgument,
+                    "values of size %d do not broadcast to size %d", values.sizes()[d], plan.size[position]);
+    strides[position] = spreads ? 0 : values.strides()[d];
   }
   Apply apply = nullptr;
   if (accumulate) TORCHETTE_TRY(addition_of_type(out.scalar_type(), apply));
-  return apply_places(plan, out, strides, false, apply, static_cast<char*>(out.mutable_data_ptr()),
-                      static_cast<const char*>(values.const_data_ptr()));
+  return apply_at_indices(plan, out, strides, false, apply, static_cast<char*>(out.mutable_data_ptr()),
+                          static_cast<const char*>(values.const_data_ptr()));
 }
 static Error index_put_out(Context& context, const Tensor& x, Span<const Optional<Tensor>> indices,
                            const Tensor& values, bool accumulate, Tensor& out) {

@@ -44,36 +44,36 @@ TORCHETTE_INLINE To convert_lanes(From from) {
 #else
 
 template <size_t kSize>
-struct WholeOf;
+struct IntegerOf;
 template <>
-struct WholeOf<1> {
+struct IntegerOf<1> {
   typedef int8_t type;
 };
 template <>
-struct WholeOf<2> {
+struct IntegerOf<2> {
   typedef int16_t type;
 };
 template <>
-struct WholeOf<4> {
+struct IntegerOf<4> {
   typedef int32_t type;
 };
 template <>
-struct WholeOf<8> {
+struct IntegerOf<8> {
   typedef int64_t type;
 };
 
 template <typename T, size_t kCount>
 struct Lanes {
-  typedef Lanes<typename WholeOf<sizeof(T)>::type, kCount> Mask;
-  typedef T Number;
+  typedef Lanes<typename IntegerOf<sizeof(T)>::type, kCount> Mask;
+  typedef T Element;
   static constexpr size_t kLanes = kCount;
   T lane[kCount];
 
   Lanes() = default;
   /// Broadcasts a scalar to all lanes, as the operators of vector extensions do.
   template <typename Any, typename = decltype(static_cast<T>(std::declval<Any>()))>
-  TORCHETTE_INLINE Lanes(Any number) {
-    for (T& place : lane) place = static_cast<T>(number);
+  TORCHETTE_INLINE Lanes(Any value) {
+    for (T& index : lane) index = static_cast<T>(value);
   }
   template <typename... More>
   TORCHETTE_INLINE Lanes(T first, T second, More... more) : lane{first, second, static_cast<T>(more)...} {}
@@ -81,9 +81,9 @@ struct Lanes {
   TORCHETTE_INLINE T& operator[](size_t i) { return lane[i]; }
   TORCHETTE_INLINE const T& operator[](size_t i) const { return lane[i]; }
 
-#define TORCHETTE_EACH(Type, expression)                                                           \
-  Type to;                                                                                         \
-  for (size_t i = 0; i < kCount; ++i) to.lane[i] = static_cast<typename Type::Number>(expression); \
+#define TORCHETTE_EACH(Type, expression)                                                            \
+  Type to;                                                                                          \
+  for (size_t i = 0; i < kCount; ++i) to.lane[i] = static_cast<typename Type::Element>(expression); \
   return to
 #define TORCHETTE_OPERATOR(op)                                                \
   friend TORCHETTE_INLINE Lanes operator op(const Lanes& a, const Lanes& b) { \
@@ -123,17 +123,17 @@ template <typename To, typename From>
 TORCHETTE_INLINE To convert_lanes(const From& from) {
   static_assert(To::kLanes == From::kLanes, "To and From have different lane counts");
   To to;
-  for (size_t i = 0; i < To::kLanes; ++i) to.lane[i] = static_cast<typename To::Number>(from.lane[i]);
+  for (size_t i = 0; i < To::kLanes; ++i) to.lane[i] = static_cast<typename To::Element>(from.lane[i]);
   return to;
 }
 
-template <int... kPlaces, typename T, size_t kCount>
-TORCHETTE_INLINE Lanes<T, sizeof...(kPlaces)> shuffle(const Lanes<T, kCount>& a, const Lanes<T, kCount>& b) {
-  constexpr int places[] = {kPlaces...};
-  Lanes<T, sizeof...(kPlaces)> to;
-  for (size_t i = 0; i < sizeof...(kPlaces); ++i) {
-    const auto place = static_cast<size_t>(places[i]);
-    to.lane[i] = place < kCount ? a.lane[place] : b.lane[place - kCount];
+template <int... kIndices, typename T, size_t kCount>
+TORCHETTE_INLINE Lanes<T, sizeof...(kIndices)> shuffle(const Lanes<T, kCount>& a, const Lanes<T, kCount>& b) {
+  constexpr int indices[] = {kIndices...};
+  Lanes<T, sizeof...(kIndices)> to;
+  for (size_t i = 0; i < sizeof...(kIndices); ++i) {
+    const auto index = static_cast<size_t>(indices[i]);
+    to.lane[i] = index < kCount ? a.lane[index] : b.lane[index - kCount];
   }
   return to;
 }

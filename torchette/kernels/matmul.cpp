@@ -33,13 +33,13 @@ struct Summand {
 template <typename T, typename Sum>
 [[gnu::cold]] static void product(size_t m, size_t n, size_t k, MatrixView a, MatrixView b, MatrixView c,
                                   const Summand& extra) {
-  const auto number = [](const Scalar& s) {
+  const auto convert = [](const Scalar& s) {
     if constexpr (static_cast<Sum>(0.5) != 0)
       return static_cast<Sum>(s.to_double());
     else
       return static_cast<Sum>(s.to_int());
   };
-  const Sum alpha = number(extra.alpha), beta = number(extra.beta);
+  const Sum alpha = convert(extra.alpha), beta = convert(extra.beta);
   for (size_t i = 0; i < m; ++i) {
     for (size_t j = 0; j < n; ++j) {
       const T* left = static_cast<const T*>(a.data) + static_cast<ptrdiff_t>(i) * a.row;
@@ -105,9 +105,9 @@ static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, siz
   }
   if (m == 0 || n == 0) return Error::Ok;
   constexpr size_t kBlock = size_t{1} << 17;  // floats
-  const auto part = [&](size_t total, size_t least) {
+  const auto part = [&](size_t total, size_t min_count) {
     size_t count = k == 0 ? total : kBlock / k;
-    if (count < least) count = least;
+    if (count < min_count) count = min_count;
     return next_part(total, count);
   };
   const size_t rows = part(m, kMaxRows), columns = part(n, kLanes);
@@ -117,7 +117,7 @@ static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, siz
   float* const result = right + columns * k;
   float* const added = result + rows * columns;
   const Convert load = load_as(type, kF32), store = store_as(kF32, type);
-  const auto place = [](const MatrixView& v, size_t i, size_t j) {
+  const auto position = [](const MatrixView& v, size_t i, size_t j) {
     return static_cast<uint16_t*>(v.data) + static_cast<ptrdiff_t>(i) * v.row +
            static_cast<ptrdiff_t>(j) * v.col;
   };
@@ -127,27 +127,27 @@ static Error narrow_product(GemmScratch& scratch, ScalarType type, size_t m, siz
     const size_t width = n - n0 < columns ? n - n0 : columns;
     // The right side keeps its memory layout.
     const bool by_columns = b.row == 1 && b.col != 1;
-    for (size_t j = 0; by_columns && j < width; ++j) load(place(b, 0, n0 + j), 1, right + j * k, k);
-    for (size_t p = 0; !by_columns && p < k; ++p) load(place(b, p, n0), b.col, right + p * width, width);
+    for (size_t j = 0; by_columns && j < width; ++j) load(position(b, 0, n0 + j), 1, right + j * k, k);
+    for (size_t p = 0; !by_columns && p < k; ++p) load(position(b, p, n0), b.col, right + p * width, width);
     const Matrix converted = {right, by_columns ? ptrdiff_t{1} : static_cast<ptrdiff_t>(width),
                               by_columns ? static_cast<ptrdiff_t>(k) : ptrdiff_t{1}};
     for (size_t m0 = 0; m0 < m; m0 += rows) {
       const size_t height = m - m0 < rows ? m - m0 : rows;
-      for (size_t i = 0; i < height; ++i) load(place(a, m0 + i, 0), a.col, left + i * k, k);
+      for (size_t i = 0; i < height; ++i) load(position(a, m0 + i, 0), a.col, left + i * k, k);
       TORCHETTE_TRY(gemm(scratch, height, width, k, {left, static_cast<ptrdiff_t>(k), 1}, converted, result,
                          static_cast<ptrdiff_t>(width), nullptr, nullptr));
       for (size_t i = 0; i < height; ++i) {
         float* row = result + i * width;
         if (beta != 0) {
-          load(place(extra.self, m0 + i, n0), extra.self.col, added, width);
+          load(position(extra.self, m0 + i, n0), extra.self.col, added, width);
           for (size_t j = 0; j < width; ++j) row[j] = alpha * row[j] + beta * added[j];
         } else if (alpha != 1) {
           for (size_t j = 0; j < width; ++j) row[j] *= alpha;
         }
         if (c.col == 1)
-          store(row, 1, place(c, m0 + i, n0), width);
+          store(row, 1, position(c, m0 + i, n0), width);
         else
-          for (size_t j = 0; j < width; ++j) store(row + j, 1, place(c, m0 + i, n0 + j), 1);
+          for (size_t j = 0; j < width; ++j) store(row + j, 1, position(c, m0 + i, n0 + j), 1);
       }
     }
   }
@@ -214,7 +214,7 @@ static Error double_product(GemmScratch& scratch, size_t m, size_t n, size_t k, 
 static Error any_product(GemmScratch& scratch, ScalarType type, size_t m, size_t n, size_t k, MatrixView a,
                          MatrixView b, MatrixView c, const Summand& extra) {
   // 64-bit accumulators wrap around, so truncating them equals arithmetic in the narrower type.
-  const auto whole = [&](auto t) {
+  const auto integers = [&](auto t) {
     using T = decltype(t);
     if constexpr (has_dtype(kScalarType<T>)) product<T, uint64_t>(m, n, k, a, b, c, extra);
     return Error::Ok;
@@ -231,15 +231,15 @@ static Error any_product(GemmScratch& scratch, ScalarType type, size_t m, size_t
         return narrow_product(scratch, type, m, n, k, a, b, c, extra);
       return Error::InvalidType;
     case ScalarType::Byte:
-      return whole(uint8_t());
+      return integers(uint8_t());
     case ScalarType::Char:
-      return whole(int8_t());
+      return integers(int8_t());
     case ScalarType::Short:
-      return whole(int16_t());
+      return integers(int16_t());
     case ScalarType::Int:
-      return whole(int32_t());
+      return integers(int32_t());
     case ScalarType::Long:
-      return whole(int64_t());
+      return integers(int64_t());
     default:
       TORCHETTE_CHECK(false, InvalidType,
                       "argument 1 is of type %d, which does not support matrix multiplication",
@@ -380,10 +380,10 @@ static Error linear_out(Context& context, const Tensor& input, const Tensor& wei
                        {out.mutable_data_ptr(), static_cast<ptrdiff_t>(n), 1}, extra);
   for (size_t r = 0; r < rows; ++r) {
     ptrdiff_t from = 0, to = 0;
-    size_t rest = r;
+    size_t remaining = r;
     for (ptrdiff_t i = d - 2; i >= 0; --i) {
-      const auto at = static_cast<ptrdiff_t>(rest % static_cast<size_t>(sizes[i]));
-      rest /= static_cast<size_t>(sizes[i]);
+      const auto at = static_cast<ptrdiff_t>(remaining % static_cast<size_t>(sizes[i]));
+      remaining /= static_cast<size_t>(sizes[i]);
       from += at * input.strides()[i];
       to += at * out.strides()[i];
     }

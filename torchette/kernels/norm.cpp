@@ -35,9 +35,9 @@ static Moments<float> moments(const float* x, size_t n) {
     const Vec d = load(x + i) - center;
     squares[0] = fma(d, d, squares[0]);
   }
-  float rest = 0;
-  for (; i < n; ++i) rest += (x[i] - mean) * (x[i] - mean);
-  const float total = horizontal_sum((squares[0] + squares[1]) + (squares[2] + squares[3])) + rest;
+  float tail = 0;
+  for (; i < n; ++i) tail += (x[i] - mean) * (x[i] - mean);
+  const float total = horizontal_sum((squares[0] + squares[1]) + (squares[2] + squares[3])) + tail;
   return {mean, total / static_cast<float>(n)};
 }
 

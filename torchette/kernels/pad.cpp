@@ -37,8 +37,8 @@ Error pad_edges(const Tensor& x, Span<const int64_t> pad, size_t padded, bool mi
     const int64_t n = x.sizes()[d], before = i < pad.size() ? pad[i] : 0,
                   after = i < pad.size() ? pad[i + 1] : 0;
     // A reflection must be smaller than the tensor. Cropping must leave an element.
-    const int64_t most = mirrors && i < pad.size() ? n - 1 : INT32_MAX;
-    const bool fits = before >= -INT32_MAX && before <= most && after >= -INT32_MAX && after <= most;
+    const int64_t max_pad = mirrors && i < pad.size() ? n - 1 : INT32_MAX;
+    const bool fits = before >= -INT32_MAX && before <= max_pad && after >= -INT32_MAX && after <= max_pad;
     const int64_t total = fits ? n + before + after : 0;
     const bool kept = i >= pad.size() || (n > 0 && total >= 1 && before > -n && after > -n);
     TORCHETTE_CHECK(fits && kept && total <= INT32_MAX, InvalidArgument,

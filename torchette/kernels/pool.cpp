@@ -47,13 +47,13 @@ struct Window {
 /// A quarter of the int32 range: the sum of a size, two paddings and a window does not overflow.
 constexpr int64_t kMaxExtent = INT32_MAX / 4;
 
-static Error spread(const Pool& pool, Span<const int64_t> list, int64_t least, const char* what,
+static Error spread(const Pool& pool, Span<const int64_t> list, int64_t min_value, const char* what,
                     ptrdiff_t (&to)[3]) {
   TORCHETTE_CHECK(list.size() == 1 || list.size() == pool.spatial, InvalidArgument, "%s: %s has %zu elements",
                   pool.name, what, list.size());
   for (size_t i = 0; i < pool.spatial; ++i) {
     const int64_t value = list[list.size() == 1 ? 0 : i];
-    TORCHETTE_CHECK(value >= least && value <= kMaxExtent, InvalidArgument, "%s: %s %lld is out of range",
+    TORCHETTE_CHECK(value >= min_value && value <= kMaxExtent, InvalidArgument, "%s: %s %lld is out of range",
                     pool.name, what, static_cast<long long>(value));
     to[3 - pool.spatial + i] = static_cast<ptrdiff_t>(value);
   }
@@ -186,7 +186,7 @@ static TORCHETTE_INLINE void for_windows(const Pool& pool, const Body& body) {
 template <typename T>
 [[gnu::cold]] static void max_pool_plane(const Pool& pool, const Image<T>& in, const T* from,
                                          const Image<T>& out, T* to, const Image<int64_t>& indices,
-                                         int64_t* places) {
+                                         int64_t* positions) {
   for_windows(pool, [&](const Window& w, ptrdiff_t z, ptrdiff_t y, ptrdiff_t x) {
     ptrdiff_t index = -1;
     T best{};
@@ -200,7 +200,7 @@ template <typename T>
           }
         }
     to[out.at(z, y, x)] = best;
-    places[indices.at(z, y, x)] = index;
+    positions[indices.at(z, y, x)] = index;
   });
 }
 
@@ -225,7 +225,7 @@ static void max_pool_rows(const Pool& pool, const float* in, float* out, int64_t
           const ptrdiff_t in_row = (iz * pool.in[1] + iy) * pool.in[2];
           for (ptrdiff_t k = 0; k < pool.kernel[2]; ++k) {
             const ptrdiff_t ix = x0 + k * pool.dilation[2];
-            const VecInt place = lane * kStride + static_cast<int32_t>(ix);
+            const VecInt position = lane * kStride + static_cast<int32_t>(ix);
             const float* p = in + in_row + ix;
             const uint32_t mask = inside_bits(ix, pool.in[2]);
             if (mask == 0) continue;
@@ -234,11 +234,11 @@ static void max_pool_rows(const Pool& pool, const float* in, float* out, int64_t
               Vec odd;
               deinterleave(value, load_masked(p + kLanes, lane_mask(mask >> kLanes)), value, odd);
             }
-            const VecInt inside = (place >= 0) & (place < width);
+            const VecInt inside = (position >= 0) & (position < width);
             // The first position inside counts even if its value is minus infinity.
             const VecInt better = inside & ((value > best) | (value != value) | (index < 0));
             best = select(better, value, best);
-            index = select(better, place + static_cast<int32_t>(in_row), index);
+            index = select(better, position + static_cast<int32_t>(in_row), index);
           }
         }
       }
@@ -252,7 +252,7 @@ static void max_pool_rows(const Pool& pool, const float* in, float* out, int64_t
 /// Channels last: kLanes channels at a time. `from` and `to` point to the first channel.
 static void max_pool_channels(const Pool& pool, const Image<float>& in, const float* from,
                               const Image<float>& out, float* to, const Image<int64_t>& indices,
-                              int64_t* places) {
+                              int64_t* positions) {
   for_windows(pool, [&](const Window& w, ptrdiff_t z, ptrdiff_t y, ptrdiff_t x) {
     for (size_t c = 0; c < pool.channels; c += kLanes) {
       const size_t lanes = pool.channels - c < kLanes ? pool.channels - c : kLanes;
@@ -269,7 +269,7 @@ static void max_pool_channels(const Pool& pool, const Image<float>& in, const fl
           }
       store_partial(to + out.at(z, y, x) + c, best, lanes);
       for (size_t i = 0; i < lanes; ++i)
-        places[indices.at(z, y, x) + static_cast<ptrdiff_t>(c + i) * indices.channel] = index[i];
+        positions[indices.at(z, y, x) + static_cast<ptrdiff_t>(c + i) * indices.channel] = index[i];
     }
   });
 }
@@ -289,14 +289,15 @@ static Error max_pool(Context& context, const Pool& pool, const Tensor& self, co
   return for_compute<true>(self.scalar_type(), pool.name, "self", [&](auto t) {
     using T = decltype(t);
     Image<T> from, to;
-    Image<int64_t> places;
+    Image<int64_t> positions;
     TORCHETTE_TRY(from.open(context, pool, self, true));
     TORCHETTE_TRY(to.open(context, pool, out, false));
-    TORCHETTE_TRY(places.open(context, pool, indices, false));
+    TORCHETTE_TRY(positions.open(context, pool, indices, false));
     for (size_t n = 0; n < pool.batch; ++n) {
       if constexpr (kScalarType<T> == ScalarType::Float) {
         if (from.channel == 1 && to.channel == 1 && pool.channels > 1) {
-          max_pool_channels(pool, from, from.plane(n, 0), to, to.plane(n, 0), places, places.plane(n, 0));
+          max_pool_channels(pool, from, from.plane(n, 0), to, to.plane(n, 0), positions,
+                            positions.plane(n, 0));
           continue;
         }
       }
@@ -305,15 +306,15 @@ static Error max_pool(Context& context, const Pool& pool, const Tensor& self, co
           const bool rows = !pool.adaptive && pool.stride[2] <= 2 && is_contiguous(indices) &&
                             (from.converted || is_contiguous(self)) && (to.converted || is_contiguous(out));
           if (rows && pool.stride[2] == 1) {
-            max_pool_rows<1>(pool, from.plane(n, c), to.plane(n, c), places.plane(n, c));
+            max_pool_rows<1>(pool, from.plane(n, c), to.plane(n, c), positions.plane(n, c));
             continue;
           }
           if (rows) {
-            max_pool_rows<2>(pool, from.plane(n, c), to.plane(n, c), places.plane(n, c));
+            max_pool_rows<2>(pool, from.plane(n, c), to.plane(n, c), positions.plane(n, c));
             continue;
           }
         }
-        max_pool_plane<T>(pool, from, from.plane(n, c), to, to.plane(n, c), places, places.plane(n, c));
+        max_pool_plane<T>(pool, from, from.plane(n, c), to, to.plane(n, c), positions, positions.plane(n, c));
       }
     }
     return to.finish();
@@ -356,20 +357,20 @@ static Error max_pool_backward_out(Context& context, const Tensor& grad, const T
   TORCHETTE_TRY(resize_result(out, self.sizes(), "grad_input or out"));
   return for_compute<false>(self.scalar_type(), pool.name, "self", [&](auto t) {
     using T = decltype(t);
-    Dense from, places, to;
+    Dense from, positions, to;
     TORCHETTE_TRY(from.read(context, grad, kScalarType<T>));
-    TORCHETTE_TRY(places.read(context, indices, ScalarType::Long));
+    TORCHETTE_TRY(positions.read(context, indices, ScalarType::Long));
     TORCHETTE_TRY(to.open(context, out, kScalarType<T>));
     const auto in_plane = pool.in[0] * pool.in[1] * pool.in[2],
                out_plane = pool.out[0] * pool.out[1] * pool.out[2];
     const auto total = static_cast<ptrdiff_t>(pool.batch * pool.channels) * out_plane;
     for (ptrdiff_t i = 0; i < out.numel(); ++i) to.data<T>()[i] = 0;
     for (ptrdiff_t i = 0; i < total; ++i) {
-      const int64_t place = places.data<int64_t>()[i];
-      TORCHETTE_CHECK(place >= 0 && place < in_plane, InvalidArgument,
+      const int64_t position = positions.data<int64_t>()[i];
+      TORCHETTE_CHECK(position >= 0 && position < in_plane, InvalidArgument,
                       "%s: indices contain %lld, which is out of range for %td elements", pool.name,
-                      static_cast<long long>(place), in_plane);
-      to.data<T>()[i / out_plane * in_plane + place] += from.data<T>()[i];
+                      static_cast<long long>(position), in_plane);
+      to.data<T>()[i / out_plane * in_plane + position] += from.data<T>()[i];
     }
     return to.finish();
   });

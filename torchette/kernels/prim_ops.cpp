@@ -10,22 +10,22 @@
 namespace torchette {
 namespace TORCHETTE_ISA {
 
-static bool is_whole(const Scalar& a) { return !a.is_floating(); }
+static bool is_integer(const Scalar& a) { return !a.is_floating(); }
 
 // Sizes are small. Larger values wrap around on overflow, as in ExecuTorch.
 static uint64_t bits(const Scalar& a) { return static_cast<uint64_t>(a.to_int()); }
-static Value whole(uint64_t value) { return Value(static_cast<int64_t>(value)); }
+static Value int_value(uint64_t value) { return Value(static_cast<int64_t>(value)); }
 
 static Error add(Context&, const Scalar& a, const Scalar& b, Value& out) {
-  out = is_whole(a) && is_whole(b) ? whole(bits(a) + bits(b)) : Value(a.to_double() + b.to_double());
+  out = is_integer(a) && is_integer(b) ? int_value(bits(a) + bits(b)) : Value(a.to_double() + b.to_double());
   return Error::Ok;
 }
 static Error sub(Context&, const Scalar& a, const Scalar& b, Value& out) {
-  out = is_whole(a) && is_whole(b) ? whole(bits(a) - bits(b)) : Value(a.to_double() - b.to_double());
+  out = is_integer(a) && is_integer(b) ? int_value(bits(a) - bits(b)) : Value(a.to_double() - b.to_double());
   return Error::Ok;
 }
 static Error mul(Context&, const Scalar& a, const Scalar& b, Value& out) {
-  out = is_whole(a) && is_whole(b) ? whole(bits(a) * bits(b)) : Value(a.to_double() * b.to_double());
+  out = is_integer(a) && is_integer(b) ? int_value(bits(a) * bits(b)) : Value(a.to_double() * b.to_double());
   return Error::Ok;
 }
 static Error truediv(Context&, const Scalar& a, const Scalar& b, Value& out) {
@@ -35,26 +35,26 @@ static Error truediv(Context&, const Scalar& a, const Scalar& b, Value& out) {
 }
 /// Floor division and a remainder with the sign of the divisor, as in Python.
 static Error divide(const Scalar& a, const Scalar& b, Value& quotient, Value& remainder) {
-  if (is_whole(a) && is_whole(b)) {
+  if (is_integer(a) && is_integer(b)) {
     const int64_t x = a.to_int(), y = b.to_int();
     TORCHETTE_CHECK(y != 0, InvalidArgument, "division by zero");
     if (y == -1) {  // the most negative number has no opposite
-      quotient = whole(0 - bits(a));
+      quotient = int_value(0 - bits(a));
       remainder = Value(int64_t{0});
       return Error::Ok;
     }
-    const int64_t rest = x % y;
-    const bool down = rest != 0 && (rest < 0) != (y < 0);
+    const int64_t remainder_value = x % y;
+    const bool down = remainder_value != 0 && (remainder_value < 0) != (y < 0);
     quotient = Value(x / y - (down ? 1 : 0));
-    remainder = Value(down ? rest + y : rest);
+    remainder = Value(down ? remainder_value + y : remainder_value);
     return Error::Ok;
   }
   const double x = a.to_double(), y = b.to_double();
   TORCHETTE_CHECK(y != 0, InvalidArgument, "division by zero");
-  const double rest = std::fmod(x, y);
-  const bool down = rest != 0 && (rest < 0) != (y < 0);
-  quotient = Value(std::floor((x - rest) / y + 0.5) - (down ? 1 : 0));
-  remainder = Value(down ? rest + y : rest);
+  const double remainder_value = std::fmod(x, y);
+  const bool down = remainder_value != 0 && (remainder_value < 0) != (y < 0);
+  quotient = Value(std::floor((x - remainder_value) / y + 0.5) - (down ? 1 : 0));
+  remainder = Value(down ? remainder_value + y : remainder_value);
   return Error::Ok;
 }
 static Error floordiv(Context&, const Scalar& a, const Scalar& b, Value& out) {
@@ -66,19 +66,19 @@ static Error mod(Context&, const Scalar& a, const Scalar& b, Value& out) {
   return divide(a, b, quotient, out);
 }
 static Error neg(Context&, const Scalar& a, Value& out) {
-  out = is_whole(a) ? whole(0 - bits(a)) : Value(-a.to_double());
+  out = is_integer(a) ? int_value(0 - bits(a)) : Value(-a.to_double());
   return Error::Ok;
 }
 
 /// Returns -1, 0 or 1; returns 2 if either value is NaN.
 static int compare(const Scalar& a, const Scalar& b) {
-  if (is_whole(a) && is_whole(b)) return (a.to_int() > b.to_int()) - (a.to_int() < b.to_int());
+  if (is_integer(a) && is_integer(b)) return (a.to_int() > b.to_int()) - (a.to_int() < b.to_int());
   const double x = a.to_double(), y = b.to_double();
   return x != x || y != y ? 2 : (x > y) - (x < y);
 }
 /// Stores the result of a comparison. For an assertion, which has a message instead of a result, returns an
 /// error with this message if the comparison is false.
-static Error decide(bool holds, const Scalar& a, const Scalar& b, const char* wanted, Verdict out) {
+static Error decide(bool holds, const Scalar& a, const Scalar& b, const char* requested, Verdict out) {
   if (out.slot != nullptr) {
     *out.slot = Value(holds);
     return Error::Ok;
@@ -88,14 +88,14 @@ static Error decide(bool holds, const Scalar& a, const Scalar& b, const char* wa
   if (a.is_bool())  // the message suffices
     TORCHETTE_LOG(Error, "%.*s", length, out.text.data());
   else
-    TORCHETTE_LOG(Error, "%.*s: %.15g is not %s%.15g", length, out.text.data(), a.to_double(), wanted,
+    TORCHETTE_LOG(Error, "%.*s: %.15g is not %s%.15g", length, out.text.data(), a.to_double(), requested,
                   b.to_double());
   return Error::InvalidArgument;
 }
-#define TORCHETTE_COMPARISON(name, expression, wanted)                         \
+#define TORCHETTE_COMPARISON(name, expression, requested)                      \
   static Error name(Context&, const Scalar& a, const Scalar& b, Verdict out) { \
     const int order = compare(a, b);                                           \
-    return decide(expression, a, b, wanted, out);                              \
+    return decide(expression, a, b, requested, out);                           \
   }
 TORCHETTE_COMPARISON(eq, order == 0, "")
 TORCHETTE_COMPARISON(ne, order != 0, "other than ")
@@ -131,34 +131,34 @@ static Error sym_float(Context&, const Scalar& a, Value& out) {
 /// Integers with a non-negative exponent yield an integer, which wraps around on overflow like
 /// multiplication.
 static Error power(Context&, const Scalar& a, const Scalar& b, Value& out) {
-  if (!is_whole(a) || !is_whole(b) || b.to_int() < 0) {
+  if (!is_integer(a) || !is_integer(b) || b.to_int() < 0) {
     out = Value(std::pow(a.to_double(), b.to_double()));
     return Error::Ok;
   }
   uint64_t result = 1, base = bits(a);
   for (uint64_t left = bits(b); left != 0; left >>= 1, base *= base)
     if ((left & 1) != 0) result *= base;
-  out = whole(result);
+  out = int_value(result);
   return Error::Ok;
 }
 /// Bitwise operators on integers, and on booleans, which return a boolean.
-#define TORCHETTE_BITWISE(name, sign)                                                                    \
-  static Error name(Context&, const Scalar& a, const Scalar& b, Value& out) {                            \
-    TORCHETTE_CHECK(is_whole(a) && is_whole(b), InvalidArgument,                                         \
-                    "bitwise operators require integers or booleans");                                   \
-    out = a.is_bool() && b.is_bool() ? Value((bits(a) sign bits(b)) != 0) : whole(bits(a) sign bits(b)); \
-    return Error::Ok;                                                                                    \
+#define TORCHETTE_BITWISE(name, sign)                                                                        \
+  static Error name(Context&, const Scalar& a, const Scalar& b, Value& out) {                                \
+    TORCHETTE_CHECK(is_integer(a) && is_integer(b), InvalidArgument,                                         \
+                    "bitwise operators require integers or booleans");                                       \
+    out = a.is_bool() && b.is_bool() ? Value((bits(a) sign bits(b)) != 0) : int_value(bits(a) sign bits(b)); \
+    return Error::Ok;                                                                                        \
   }
 TORCHETTE_BITWISE(bit_and, &)
 TORCHETTE_BITWISE(bit_or, |)
 TORCHETTE_BITWISE(bit_xor, ^)
 #undef TORCHETTE_BITWISE
 static Error shift(const Scalar& a, const Scalar& b, bool left, Value& out) {
-  TORCHETTE_CHECK(is_whole(a) && is_whole(b) && b.to_int() >= 0, InvalidArgument,
+  TORCHETTE_CHECK(is_integer(a) && is_integer(b) && b.to_int() >= 0, InvalidArgument,
                   "a shift requires integers and a shift count of at least 0");
   const int64_t x = a.to_int(), by = b.to_int();
   if (left)
-    out = whole(by > 63 ? 0 : bits(a) << by);
+    out = int_value(by > 63 ? 0 : bits(a) << by);
   else
     out = Value(by > 63 ? (x < 0 ? int64_t{-1} : int64_t{0}) : x >> by);
   return Error::Ok;
@@ -173,31 +173,31 @@ static Error sym_sqrt(Context&, const Scalar& a, Value& out) {
   return Error::Ok;
 }
 static Error absolute(Context&, const Scalar& a, Value& out) {
-  out = !is_whole(a)     ? Value(std::fabs(a.to_double()))
-        : a.to_int() < 0 ? whole(0 - bits(a))
+  out = !is_integer(a)   ? Value(std::fabs(a.to_double()))
+        : a.to_int() < 0 ? int_value(0 - bits(a))
                          : Value(a.to_int());
   return Error::Ok;
 }
 /// Converts a rounded float to int64. Errors: InvalidArgument if it is out of range.
-static Error to_whole(double value, Value& out) {
+static Error to_int64(double value, Value& out) {
   TORCHETTE_CHECK(value >= -9223372036854775808.0 && value < 9223372036854775808.0, InvalidArgument,
                   "%g is out of the range of int64", value);
   out = Value(static_cast<int64_t>(value));
   return Error::Ok;
 }
-#define TORCHETTE_WHOLE(name, function)                      \
+#define TORCHETTE_ROUNDING(name, function)                   \
   static Error name(Context&, const Scalar& a, Value& out) { \
-    if (is_whole(a)) {                                       \
+    if (is_integer(a)) {                                     \
       out = Value(a.to_int());                               \
       return Error::Ok;                                      \
     }                                                        \
-    return to_whole(function(a.to_double()), out);           \
+    return to_int64(function(a.to_double()), out);           \
   }
-TORCHETTE_WHOLE(ceil, std::ceil)
-TORCHETTE_WHOLE(floor, std::floor)
-TORCHETTE_WHOLE(round, std::nearbyint)
-TORCHETTE_WHOLE(trunc, std::trunc)
-#undef TORCHETTE_WHOLE
+TORCHETTE_ROUNDING(ceil, std::ceil)
+TORCHETTE_ROUNDING(floor, std::floor)
+TORCHETTE_ROUNDING(round, std::nearbyint)
+TORCHETTE_ROUNDING(trunc, std::trunc)
+#undef TORCHETTE_ROUNDING
 
 static Error sym_size(Context&, const Tensor& x, int64_t dim, Value& out) {
   TORCHETTE_CHECK(x.dim() > 0, InvalidArgument, "self is a 0-d tensor, which has no sizes");
@@ -285,20 +285,21 @@ static Error local_scalar_dense(Context&, const Tensor& x, Value& out) {
 }
 
 /// Makes `out` a view of the bytes of x. If `out` has its own memory, copies the bytes to it.
-static Error et_view(Context&, const Tensor& x, Span<const int64_t> wanted, Tensor& out) {
+static Error et_view(Context&, const Tensor& x, Span<const int64_t> requested, Tensor& out) {
   TORCHETTE_TRY(same_type(x, out, "the view and its tensor"));
-  TORCHETTE_CHECK(wanted.size() <= kMaxDim, InvalidArgument, "a view has more than 16 dimensions");
+  TORCHETTE_CHECK(requested.size() <= kMaxDim, InvalidArgument, "a view has more than 16 dimensions");
   SizesType sizes[kMaxDim];
   int64_t known = 1;
   size_t open = kMaxDim;
-  for (size_t d = 0; d < wanted.size(); ++d) {
-    TORCHETTE_CHECK((wanted[d] >= 0 && wanted[d] <= INT32_MAX) || (wanted[d] == -1 && open == kMaxDim),
-                    InvalidArgument, "sizes of a view must be at least 0, except for a single -1");
-    sizes[d] = static_cast<SizesType>(wanted[d]);
-    if (wanted[d] == -1)
+  for (size_t d = 0; d < requested.size(); ++d) {
+    TORCHETTE_CHECK(
+        (requested[d] >= 0 && requested[d] <= INT32_MAX) || (requested[d] == -1 && open == kMaxDim),
+        InvalidArgument, "sizes of a view must be at least 0, except for a single -1");
+    sizes[d] = static_cast<SizesType>(requested[d]);
+    if (requested[d] == -1)
       open = d;
     else
-      known *= wanted[d];
+      known *= requested[d];
     TORCHETTE_CHECK(known <= INT32_MAX, InvalidArgument, "a view has more than 2^31 - 1 elements");
   }
   if (open != kMaxDim) {
@@ -310,7 +311,7 @@ static Error et_view(Context&, const Tensor& x, Span<const int64_t> wanted, Tens
   }
   TORCHETTE_CHECK(known == x.numel(), InvalidArgument, "%d elements cannot be viewed as %d elements",
                   static_cast<int>(x.numel()), static_cast<int>(known));
-  TORCHETTE_TRY(resize_tensor(out, {sizes, wanted.size()}));
+  TORCHETTE_TRY(resize_tensor(out, {sizes, requested.size()}));
   bool same_layout = same_dim_order(x, out);
   for (ptrdiff_t d = 0; same_layout && d < x.dim(); ++d) same_layout = x.size(d) == out.size(d);
   TORCHETTE_CHECK(same_layout || (is_contiguous(x) && is_contiguous(out)), NotSupported,

@@ -16,7 +16,7 @@ namespace {
 // Number of elements of a line that a thread processes at a time, and the minimum number of elements for a
 // thread.
 constexpr size_t kBlock = 4096;
-constexpr size_t kLeastWork = size_t{1} << 15;
+constexpr size_t kMinWork = size_t{1} << 15;
 
 /// Checks that the `dtype` argument, a ScalarType, names the type of the tensor.
 Error check_type(const char* what, const Tensor& t, int64_t type) {
@@ -28,25 +28,25 @@ Error check_type(const char* what, const Tensor& t, int64_t type) {
 
 /// Checks that the type is an 8-bit, 16-bit or 32-bit integer type with a range that includes [low, high].
 Error check_range(const char* what, ScalarType type, int64_t low, int64_t high) {
-  int64_t least = 0, most = 0;
+  int64_t min_value = 0, max_value = 0;
   switch (type) {
     case ScalarType::Byte:
-      most = UINT8_MAX;
+      max_value = UINT8_MAX;
       break;
     case ScalarType::Char:
-      least = INT8_MIN, most = INT8_MAX;
+      min_value = INT8_MIN, max_value = INT8_MAX;
       break;
     case ScalarType::Short:
-      least = INT16_MIN, most = INT16_MAX;
+      min_value = INT16_MIN, max_value = INT16_MAX;
       break;
     case ScalarType::Int:
-      least = INT32_MIN, most = INT32_MAX;
+      min_value = INT32_MIN, max_value = INT32_MAX;
       break;
     default:
       TORCHETTE_CHECK(false, InvalidType, "%s: type %d is not a quantized integer type", what,
                       static_cast<int>(type));
   }
-  TORCHETTE_CHECK(low >= least && high <= most && low <= high, InvalidArgument,
+  TORCHETTE_CHECK(low >= min_value && high <= max_value && low <= high, InvalidArgument,
                   "%s: quant_min %lld and quant_max %lld do not fit type %d", what,
                   static_cast<long long>(low), static_cast<long long>(high), static_cast<int>(type));
   return Error::Ok;
@@ -59,19 +59,19 @@ Error check_real(const char* what, const Tensor& t, const char* name) {
 }
 
 /// Returns the element of the real tensor `t` at an index.
-double number_at(const Tensor& t, ptrdiff_t place) {
-  double number;
-  load_as(t.scalar_type(), kF64)(static_cast<const char*>(t.const_data_ptr()) + place * t.element_size(), 1,
-                                 &number, 1);
-  return number;
+double element_at(const Tensor& t, ptrdiff_t position) {
+  double value;
+  load_as(t.scalar_type(), kF64)(static_cast<const char*>(t.const_data_ptr()) + position * t.element_size(),
+                                 1, &value, 1);
+  return value;
 }
 
 /// Returns the only element of a scale or zero point tensor.
-Error one_number(const char* what, const Tensor& t, double& number) {
+Error scalar_of(const char* what, const Tensor& t, double& value) {
   TORCHETTE_CHECK(t.numel() == 1 && is_real(t.scalar_type()), InvalidArgument,
                   "%s: scale or zero_point has %d elements of type %d, expected 1", what,
                   static_cast<int>(t.numel()), static_cast<int>(t.scalar_type()));
-  number = number_at(t, 0);
+  value = element_at(t, 0);
   return Error::Ok;
 }
 
@@ -89,7 +89,7 @@ struct Lines {
 };
 
 /// Scale and zero point of each line, either scalars or tensors.
-struct Numbers {
+struct QuantizationParams {
   double scale = 1, zero = 0;
   const Tensor* scales = nullptr;
   const Tensor* zeros = nullptr;
@@ -148,20 +148,20 @@ void dequantize_line(const Step& step, const char* x, char* y, size_t n, T scale
 
 template <bool kQuantize, typename T>
 void run_lines(Context& context, const Lines& of, const Step& step, const void* from, void* to,
-               const Numbers& numbers) {
+               const QuantizationParams& params) {
   const size_t blocks = (of.length + kBlock - 1) / kBlock, block = of.length < kBlock ? of.length : kBlock;
   if (of.length == 0) return;
-  context.parallel_for(of.lines * blocks, kLeastWork / block + 1, [&](size_t begin, size_t end, size_t) {
+  context.parallel_for(of.lines * blocks, kMinWork / block + 1, [&](size_t begin, size_t end, size_t) {
     for (size_t i = begin; i < end; ++i) {
       const size_t line = i / blocks, first = i % blocks * kBlock;
       const auto at = static_cast<ptrdiff_t>(line * of.length + first);
       const size_t n = of.length - first < kBlock ? of.length - first : kBlock;
-      const auto number = static_cast<ptrdiff_t>(line % of.count);
-      const double zero = numbers.zeros != nullptr ? number_at(*numbers.zeros, number) : numbers.zero;
-      double scale = numbers.scales != nullptr ? number_at(*numbers.scales, number) : numbers.scale;
+      const auto index = static_cast<ptrdiff_t>(line % of.count);
+      const double zero = params.zeros != nullptr ? element_at(*params.zeros, index) : params.zero;
+      double scale = params.scales != nullptr ? element_at(*params.scales, index) : params.scale;
       // A tensor of scales is inverted in its own dtype, a scalar scale in double.
       if (kQuantize)
-        scale = numbers.scales != nullptr && sizeof(T) == sizeof(float)
+        scale = params.scales != nullptr && sizeof(T) == sizeof(float)
                     ? static_cast<double>(1.0f / static_cast<float>(scale))
                     : 1.0 / scale;
       const char* x = static_cast<const char*>(from) + at * step.from_size;
@@ -177,7 +177,7 @@ void run_lines(Context& context, const Lines& of, const Step& step, const void* 
 /// Common implementation of these operators. `wide` selects double arithmetic.
 template <bool kQuantize>
 Error run(Context& context, const Tensor& input, const Lines& lines, Step step, bool wide, bool rounds,
-          const Tensor& out, const Numbers& numbers) {
+          const Tensor& out, const QuantizationParams& params) {
   Dense from, to;
   TORCHETTE_TRY(resize_result(out, input.sizes()));
   TORCHETTE_TRY(from.read(context, input, input.scalar_type()));
@@ -192,9 +192,9 @@ Error run(Context& context, const Tensor& input, const Lines& lines, Step step, 
     step.from_narrow = load_as(out.scalar_type(), compute);
   }
   if (wide)
-    run_lines<kQuantize, double>(context, lines, step, from.data<void>(), to.data<void>(), numbers);
+    run_lines<kQuantize, double>(context, lines, step, from.data<void>(), to.data<void>(), params);
   else
-    run_lines<kQuantize, float>(context, lines, step, from.data<void>(), to.data<void>(), numbers);
+    run_lines<kQuantize, float>(context, lines, step, from.data<void>(), to.data<void>(), params);
   return to.finish();
 }
 
@@ -275,8 +275,8 @@ Error quantize_per_tensor_tensor_out(Context& context, const Tensor& input, cons
                                      const Tensor& zero_point, int64_t low, int64_t high, int64_t type,
                                      Tensor& out) {
   double s, z;
-  TORCHETTE_TRY(one_number("quantize_per_tensor", scale, s));
-  TORCHETTE_TRY(one_number("quantize_per_tensor", zero_point, z));
+  TORCHETTE_TRY(scalar_of("quantize_per_tensor", scale, s));
+  TORCHETTE_TRY(scalar_of("quantize_per_tensor", zero_point, z));
   return quantize_by_tensor(context, input, s, z, low, high, type, out);
 }
 Error dequantize_per_tensor_out(Context& context, const Tensor& input, double scale, int64_t zero_point,
@@ -287,8 +287,8 @@ Error dequantize_per_tensor_tensor_out(Context& context, const Tensor& input, co
                                        const Tensor& zero_point, int64_t low, int64_t high, int64_t type,
                                        Optional<int64_t>, Tensor& out) {
   double s, z;
-  TORCHETTE_TRY(one_number("dequantize_per_tensor", scale, s));
-  TORCHETTE_TRY(one_number("dequantize_per_tensor", zero_point, z));
+  TORCHETTE_TRY(scalar_of("dequantize_per_tensor", scale, s));
+  TORCHETTE_TRY(scalar_of("dequantize_per_tensor", zero_point, z));
   return dequantize_by_tensor(context, input, s, z, low, high, type, out);
 }
 
@@ -377,7 +377,7 @@ Error add_out(Context& context, const Tensor& a, double a_scale, int64_t a_zero,
   last.low = low;
   last.high = high;
   context.parallel_for(
-      (static_cast<size_t>(a.numel()) + kChunk - 1) / kChunk, kLeastWork / kChunk,
+      (static_cast<size_t>(a.numel()) + kChunk - 1) / kChunk, kMinWork / kChunk,
       [&](size_t begin, size_t end, size_t) {
         for (size_t i = begin * kChunk, n; i < end * kChunk && i < static_cast<size_t>(a.numel()); i += n) {
           n = static_cast<size_t>(a.numel()) - i < kChunk ? static_cast<size_t>(a.numel()) - i : kChunk;
@@ -396,20 +396,20 @@ Error add_out(Context& context, const Tensor& a, double a_scale, int64_t a_zero,
 }
 
 /// Minimum and maximum of n floats and 0. NaN propagates.
-void range_of(const float* x, size_t n, float& least, float& most) {
-  least = most = 0;
+void range_of(const float* x, size_t n, float& min_value, float& max_value) {
+  min_value = max_value = 0;
   for (size_t i = 0; i < n; ++i) {
-    if (x[i] < least || x[i] != x[i]) least = x[i];
-    if (x[i] > most || x[i] != x[i]) most = x[i];
+    if (x[i] < min_value || x[i] != x[i]) min_value = x[i];
+    if (x[i] > max_value || x[i] != x[i]) max_value = x[i];
   }
 }
-float at_least(float scale, float least) { return scale < least ? least : scale; }
+float at_least(float scale, float min_value) { return scale < min_value ? min_value : scale; }
 double clamped(float x, float low, float high) {
   return static_cast<double>(x < low ? low : x > high ? high : x);
 }
 
-void store_number(const Tensor& t, double number) {
-  store_as(kF64, t.scalar_type())(&number, 1, t.mutable_data_ptr(), 1);
+void store_scalar(const Tensor& t, double value) {
+  store_as(kF64, t.scalar_type())(&value, 1, t.mutable_data_ptr(), 1);
 }
 
 Error choose_qparams_out(Context& context, const Tensor& input, int64_t low, int64_t high, double epsilon,
@@ -428,12 +428,13 @@ Error choose_qparams_out(Context& context, const Tensor& input, int64_t low, int
   TORCHETTE_TRY(resize_result(zero_point_out, {one, 1}, "zero_point_out"));
   Dense from;
   TORCHETTE_TRY(from.read(context, input, ScalarType::Float));
-  float least, most;
-  range_of(from.data<float>(), static_cast<size_t>(input.numel()), least, most);
-  const float scale = at_least((most - least) / static_cast<float>(high - low), static_cast<float>(epsilon));
-  const float steps = std::rint(least / scale);
-  store_number(scale_out, static_cast<double>(scale));
-  store_number(zero_point_out,
+  float min_value, max_value;
+  range_of(from.data<float>(), static_cast<size_t>(input.numel()), min_value, max_value);
+  const float scale =
+      at_least((max_value - min_value) / static_cast<float>(high - low), static_cast<float>(epsilon));
+  const float steps = std::rint(min_value / scale);
+  store_scalar(scale_out, static_cast<double>(scale));
+  store_scalar(zero_point_out,
                clamped(static_cast<float>(low) - steps, static_cast<float>(low), static_cast<float>(high)));
   return Error::Ok;
 }
@@ -456,10 +457,10 @@ Error choose_qparams_per_token_asymmetric_out(Context& context, const Tensor& in
   TORCHETTE_TRY(zeros.open(context, zero_point_out, ScalarType::Long));
   constexpr float kLow = -128, kHigh = 127;
   for (size_t i = 0; i < lines.count; ++i) {
-    float least, most;
-    range_of(from.data<float>() + i * lines.length, lines.length, least, most);
-    const float scale = at_least((most - least) / (kHigh - kLow), 1.1920928955078125e-07f);
-    const float below = least / scale, above = most / scale;
+    float min_value, max_value;
+    range_of(from.data<float>() + i * lines.length, lines.length, min_value, max_value);
+    const float scale = at_least((max_value - min_value) / (kHigh - kLow), 1.1920928955078125e-07f);
+    const float below = min_value / scale, above = max_value / scale;
     const float from_least = kLow + below, from_most = kHigh + above;
     const float zero = from_least + from_most > 0 ? kLow - below : kHigh - above;
     scales.data<double>()[i] = static_cast<double>(scale);
@@ -474,24 +475,24 @@ Error choose_qparams_per_token_asymmetric_out(Context& context, const Tensor& in
 // --- Mixed-dtype matrix multiplications ---
 
 /// Multiplies input [m, k] by an int8 weight with scales. The weight is [k, n] with one scale per row or, if
-/// `turned`, [n, k] with one or more scales per row, each for a group of consecutive elements. Errors:
+/// `transposed`, [n, k] with one or more scales per row, each for a group of consecutive elements. Errors:
 /// NotSupported for zero points, which the reference does not support either.
-Error mixed(Context& context, const char* what, bool turned, const Tensor& input, const Tensor& weight,
+Error mixed(Context& context, const char* what, bool transposed, const Tensor& input, const Tensor& weight,
             const Tensor& scales, const Optional<Tensor>& zero_points, const Tensor& out) {
   TORCHETTE_TRY(check_real(what, input, "input"));
   TORCHETTE_TRY(check_real(what, scales, "scales"));
   TORCHETTE_TRY(check_real(what, out, "out"));
   TORCHETTE_CHECK(!zero_points.has_value(), NotSupported, "%s: weight_zero_points are not supported", what);
   TORCHETTE_CHECK(input.dim() == 2 && weight.dim() == 2 && weight.scalar_type() == ScalarType::Char &&
-                      weight.size(turned ? 1 : 0) == input.size(1),
+                      weight.size(transposed ? 1 : 0) == input.size(1),
                   InvalidArgument, "%s: weight of type %d with %d elements for input with %d", what,
                   static_cast<int>(weight.scalar_type()), static_cast<int>(weight.numel()),
                   static_cast<int>(input.numel()));
   const auto m = static_cast<size_t>(input.size(0)), k = static_cast<size_t>(input.size(1));
-  const auto n = static_cast<size_t>(weight.size(turned ? 0 : 1));
+  const auto n = static_cast<size_t>(weight.size(transposed ? 0 : 1));
   const auto groups = scales.dim() == 2 ? static_cast<size_t>(scales.size(1)) : 1;
   TORCHETTE_CHECK(
-      (scales.dim() == 1 || (turned && scales.dim() == 2)) && scales.size(0) == weight.size(0) &&
+      (scales.dim() == 1 || (transposed && scales.dim() == 2)) && scales.size(0) == weight.size(0) &&
           groups > 0 && k % groups == 0,
       InvalidArgument, "%s: weight_scales of %d dimensions with %d elements for a weight of %d rows", what,
       static_cast<int>(scales.dim()), static_cast<int>(scales.numel()), static_cast<int>(weight.size(0)));
@@ -504,16 +505,16 @@ Error mixed(Context& context, const char* what, bool turned, const Tensor& input
   TORCHETTE_TRY(y.open(context, out, ScalarType::Float));
   const float* const factors = scale.data<float>();
   const size_t group = k / groups;
-  context.parallel_for(m, kLeastWork / (n * k + 1) + 1, [&](size_t begin, size_t end, size_t) {
+  context.parallel_for(m, kMinWork / (n * k + 1) + 1, [&](size_t begin, size_t end, size_t) {
     for (size_t i = begin; i < end; ++i) {
       const float* const row = x.data<float>() + i * k;
       float* const to = y.data<float>() + i * n;
       for (size_t j = 0; j < n; ++j) to[j] = 0;
-      for (size_t l = 0; !turned && l < k; ++l) {
+      for (size_t l = 0; !transposed && l < k; ++l) {
         const float factor = row[l] * factors[l];
         for (size_t j = 0; j < n; ++j) to[j] += factor * static_cast<float>(w.data<int8_t>()[l * n + j]);
       }
-      for (size_t j = 0; turned && j < n; ++j)
+      for (size_t j = 0; transposed && j < n; ++j)
         for (size_t g = 0; g < groups; ++g) {
           float sum = 0;
           for (size_t l = g * group; l < (g + 1) * group; ++l)
@@ -538,18 +539,18 @@ Error mixed_linear_out(Context& context, const Tensor& input, const Tensor& weig
 /// Unpacks `n` values of a row, starting at index `at`. A byte contains the first of its values in the
 /// highest bits if kBits is 4, in the lowest bits if kBits is 2.
 template <int kBits>
-void numbers_of(const uint8_t* row, size_t at, size_t n, float* v) {
+void unpack_values(const uint8_t* row, size_t at, size_t n, float* v) {
   constexpr size_t kPerByte = 8 / kBits;
   constexpr int kMiddle = kBits == 8 ? 0 : 1 << (kBits - 1), kMask = (1 << kBits) - 1;
-  const auto number = [](int byte, size_t part) {
-    const size_t place = kBits == 4 ? 4 - 4 * part : kBits * part;
-    return static_cast<float>((byte >> place & kMask) - kMiddle);
+  const auto unpack = [](int byte, size_t part) {
+    const size_t position = kBits == 4 ? 4 - 4 * part : kBits * part;
+    return static_cast<float>((byte >> position & kMask) - kMiddle);
   };
   size_t j = 0;
   if (at % kPerByte == 0)
     for (; j + kPerByte <= n; j += kPerByte)
-      for (size_t part = 0; part < kPerByte; ++part) v[j + part] = number(row[(at + j) / kPerByte], part);
-  for (; j < n; ++j) v[j] = number(row[(at + j) / kPerByte], (at + j) % kPerByte);
+      for (size_t part = 0; part < kPerByte; ++part) v[j + part] = unpack(row[(at + j) / kPerByte], part);
+  for (; j < n; ++j) v[j] = unpack(row[(at + j) / kPerByte], (at + j) % kPerByte);
 }
 
 /// Embedding with rows of `bits`-bit values. Each group of a row has its own scale.
@@ -611,14 +612,15 @@ Error embedding(Context& context, unsigned bits, const Tensor& weight, const Ten
     for (size_t at = 0, n; at < columns; at += n) {
       const size_t group = at / length, ends = (group + 1) * length;
       n = ends - at < kChunk ? ends - at : kChunk;
-      const auto place = static_cast<ptrdiff_t>(static_cast<size_t>(row) * groups + group);
-      const auto s = static_cast<float>(number_at(scale.tensor(), place));
-      const float z = zero_points.has_value() ? static_cast<float>(number_at(zero.tensor(), place)) : 0.0f;
+      const auto position = static_cast<ptrdiff_t>(static_cast<size_t>(row) * groups + group);
+      const auto s = static_cast<float>(element_at(scale.tensor(), position));
+      const float z =
+          zero_points.has_value() ? static_cast<float>(element_at(zero.tensor(), position)) : 0.0f;
       float v[kChunk];
       if (bits == 8 && is_signed)
         for (size_t j = 0; j < n; ++j) v[j] = static_cast<int8_t>(packed[at + j]);
       else
-        (bits == 8 ? numbers_of<8> : bits == 4 ? numbers_of<4> : numbers_of<2>)(packed, at, n, v);
+        (bits == 8 ? unpack_values<8> : bits == 4 ? unpack_values<4> : unpack_values<2>)(packed, at, n, v);
       for (size_t j = 0; j < n; ++j) v[j] -= z;
       narrow(step, v, n);
       for (size_t j = 0; j < n; ++j) v[j] *= s;

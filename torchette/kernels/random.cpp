@@ -76,7 +76,7 @@ Error draw_normal(Context& context, const Tensor& out) {
   });
 }
 
-Error draw_whole(Context& context, const Tensor& out, int64_t low, int64_t high) {
+Error draw_integers(Context& context, const Tensor& out, int64_t low, int64_t high) {
   TORCHETTE_CHECK(low < high, InvalidArgument, "randint: low %lld must be less than high %lld",
                   static_cast<long long>(low), static_cast<long long>(high));
   Dense to;
@@ -106,7 +106,7 @@ Error randn_like_out(Context& context, const Tensor& like, Optional<int64_t>, Te
 }
 Error randint_low_out(Context& context, int64_t low, int64_t high, Span<const int64_t> sizes, Tensor& out) {
   TORCHETTE_TRY(resize("randint", out, sizes));
-  return draw_whole(context, out, low, high);
+  return draw_integers(context, out, low, high);
 }
 Error randint_out(Context& context, int64_t high, Span<const int64_t> sizes, Tensor& out) {
   return randint_low_out(context, 0, high, sizes, out);
@@ -115,12 +115,12 @@ Error randperm_out(Context& context, int64_t n, Tensor& out) {
   TORCHETTE_TRY(resize("randperm: n", out, {&n, 1}));
   Dense to;
   TORCHETTE_TRY(to.open(context, out, ScalarType::Long));
-  int64_t* place = to.data<int64_t>();
+  int64_t* position = to.data<int64_t>();
   Sequence sequence(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
     const auto other = static_cast<int64_t>(sequence.bits() % static_cast<uint64_t>(i + 1));
-    place[i] = place[other];
-    place[other] = i;
+    position[i] = position[other];
+    position[other] = i;
   }
   return to.finish();
 }

@@ -28,7 +28,7 @@ struct Line {
 
 /// Returns the index of the element with rank `k`: 1 is the smallest, and the earlier of equal elements ranks
 /// first. `heap` has room for k entries.
-int64_t place_of_rank(const Line& line, size_t k, Entry* heap) {
+int64_t index_of_rank(const Line& line, size_t k, Entry* heap) {
   size_t count = 0;
   for (size_t i = 0; i < line.count; ++i) {
     const Entry entry = {~line.key(i), static_cast<int64_t>(i)};
@@ -40,40 +40,40 @@ int64_t place_of_rank(const Line& line, size_t k, Entry* heap) {
   return heap[0].index;
 }
 
-enum class Rank : uint8_t { Given, Median, MedianOfNumbers, Mode };
+enum class Rank : uint8_t { Given, Median, NanMedian, Mode };
 
 /// Returns the index of the requested element. The median of a line with NaN is NaN, unless NaN is ignored.
-int64_t place_in(const Line& line, Rank rank, size_t k, Entry* heap) {
-  if (rank == Rank::Given) return place_of_rank(line, k, heap);
+int64_t index_of(const Line& line, Rank rank, size_t k, Entry* heap) {
+  if (rank == Rank::Given) return index_of_rank(line, k, heap);
   if (rank == Rank::Mode) {
-    place_of_rank(line, line.count, heap);
+    index_of_rank(line, line.count, heap);
     // Pops from largest to smallest and selects the smallest of the most frequent elements, at its last
     // index.
-    int64_t best = -1, place = -1;
+    int64_t best = -1, position = -1;
     uint64_t key = 0;
     size_t run = 0, longest = 0;
     for (size_t left = line.count; left > 0; --left) {
       const Entry entry = heap[0];
       if (left > 1) sift_down(heap, left - 1, heap[left - 1]);
       run = run > 0 && entry.key == key ? run + 1 : 1;
-      if (run == 1) place = entry.index;
+      if (run == 1) position = entry.index;
       key = entry.key;
       if (run >= longest) {
         longest = run;
-        best = place;
+        best = position;
       }
     }
     return best;
   }
-  size_t numbers = line.count;
+  size_t valid_count = line.count;
   if (is_floating(line.type)) {
     for (size_t i = 0; i < line.count; ++i) {
       if (line.key(i) != kNanKey) continue;
       if (rank == Rank::Median) return static_cast<int64_t>(i);
-      --numbers;
+      --valid_count;
     }
   }
-  return numbers == 0 ? 0 : place_of_rank(line, (numbers + 1) / 2, heap);
+  return valid_count == 0 ? 0 : index_of_rank(line, (valid_count + 1) / 2, heap);
 }
 
 Error check_types(const char* name, const Tensor& x, const Tensor& values) {
@@ -120,10 +120,10 @@ Error ranked(Context& context, const char* name, const Tensor& x, Rank rank, int
   }
   do {
     line.from = static_cast<const char*>(x.const_data_ptr()) + walk.offset[0] * element;
-    const int64_t place = place_in(line, rank, static_cast<size_t>(k), heap);
+    const int64_t position = index_of(line, rank, static_cast<size_t>(k), heap);
     memmove(static_cast<char*>(values.mutable_data_ptr()) + walk.offset[1] * element,
-            line.from + static_cast<ptrdiff_t>(place) * line.step, static_cast<size_t>(element));
-    indices.mutable_data_ptr<int64_t>()[walk.offset[2]] = place;
+            line.from + static_cast<ptrdiff_t>(position) * line.step, static_cast<size_t>(element));
+    indices.mutable_data_ptr<int64_t>()[walk.offset[2]] = position;
   } while (walk.next());
   return Error::Ok;
 }
@@ -139,8 +139,8 @@ Error ranked_all(Context& context, const char* name, const Tensor& x, Rank rank,
   auto* heap = static_cast<Entry*>(context.allocate_temp(line.count * sizeof(Entry), alignof(Entry)));
   TORCHETTE_CHECK(heap != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %zu elements", name,
                   line.count);
-  const int64_t place = place_in(line, rank, 0, heap);
-  memmove(out.mutable_data_ptr(), line.from + static_cast<ptrdiff_t>(place) * line.step, element);
+  const int64_t position = index_of(line, rank, 0, heap);
+  memmove(out.mutable_data_ptr(), line.from + static_cast<ptrdiff_t>(position) * line.step, element);
   return Error::Ok;
 }
 
@@ -157,13 +157,13 @@ Error median_dim_out(Context& context, const Tensor& x, int64_t dim, bool keeps,
 }
 Error nanmedian_dim_out(Context& context, const Tensor& x, int64_t dim, bool keeps, Tensor& values,
                         Tensor& indices) {
-  return ranked(context, "nanmedian", x, Rank::MedianOfNumbers, 0, dim, keeps, values, indices);
+  return ranked(context, "nanmedian", x, Rank::NanMedian, 0, dim, keeps, values, indices);
 }
 Error median_out(Context& context, const Tensor& x, Tensor& out) {
   return ranked_all(context, "median", x, Rank::Median, out);
 }
 Error nanmedian_out(Context& context, const Tensor& x, Tensor& out) {
-  return ranked_all(context, "nanmedian", x, Rank::MedianOfNumbers, out);
+  return ranked_all(context, "nanmedian", x, Rank::NanMedian, out);
 }
 
 // --- Unique elements
@@ -368,7 +368,7 @@ Error unique_consecutive_out(Context& context, const Tensor& x, bool wants_inver
 // --- Positions in sorted sequences
 
 /// Computes the insertion index of each of `values` in the sorted `bounds`, before or after equal elements.
-Error search(Context& context, const char* name, const Tensor& bounds, const Operand& values, bool behind,
+Error search(Context& context, const char* name, const Tensor& bounds, const Operand& values, bool upper,
              const Optional<Tensor>& sorter, const Tensor& out, const char* bounds_name) {
   TORCHETTE_CHECK(out.scalar_type() == ScalarType::Long || out.scalar_type() == ScalarType::Int, InvalidType,
                   "%s: out is of type %d, expected int64 or int32", name,
@@ -396,11 +396,11 @@ Error search(Context& context, const char* name, const Tensor& bounds, const Ope
     using T = decltype(t);
     Dense sequence, sought, order, to;
     TORCHETTE_TRY(sequence.read(context, bounds, kScalarType<T>));
-    T number{};
+    T scalar{};
     if (values.is_tensor)
       TORCHETTE_TRY(sought.read(context, values.tensor, kScalarType<T>));
     else
-      number = std::is_integral_v<T> ? static_cast<T>(values.scalar.to_int())
+      scalar = std::is_integral_v<T> ? static_cast<T>(values.scalar.to_int())
                                      : static_cast<T>(values.scalar.to_double());
     if (sorter.has_value()) TORCHETTE_TRY(order.read(context, *sorter, ScalarType::Long));
     TORCHETTE_TRY(to.open(context, out, ScalarType::Long));
@@ -408,7 +408,7 @@ Error search(Context& context, const char* name, const Tensor& bounds, const Ope
     const size_t per_row = rank == 1 ? total : static_cast<size_t>(values.tensor.sizes()[rank - 1]);
     for (size_t i = 0; i < total; ++i) {
       const size_t row = rank == 1 ? 0 : i / per_row * count;
-      const T value = values.is_tensor ? sought.data<T>()[i] : number;
+      const T value = values.is_tensor ? sought.data<T>()[i] : scalar;
       size_t low = 0, high = count;
       while (low < high) {
         const size_t middle = low + (high - low) / 2;
@@ -421,7 +421,7 @@ Error search(Context& context, const char* name, const Tensor& bounds, const Ope
           at = static_cast<size_t>(given);
         }
         const T bound = sequence.data<T>()[row + at];
-        if (behind ? bound > value : bound >= value)
+        if (upper ? bound > value : bound >= value)
           high = middle;
         else
           low = middle + 1;
@@ -437,23 +437,23 @@ bool is_text(Span<const char> s, const char* text) {
   while (i < s.size() && text[i] != 0 && s[i] == text[i]) ++i;
   return i == s.size() && text[i] == 0;
 }
-Error search_side(bool right, const Optional<Span<const char>>& side, bool& behind) {
-  behind = right || (side.has_value() && is_text(*side, "right"));
+Error search_side(bool right, const Optional<Span<const char>>& side, bool& upper) {
+  upper = right || (side.has_value() && is_text(*side, "right"));
   TORCHETTE_CHECK(!side.has_value() || is_text(*side, "right") || (is_text(*side, "left") && !right),
                   InvalidArgument, "searchsorted: side must be left or right, and consistent with right");
   return Error::Ok;
 }
 Error searchsorted_tensor_out(Context& context, const Tensor& bounds, const Tensor& values, bool, bool right,
                               Optional<Span<const char>> side, Optional<Tensor> sorter, Tensor& out) {
-  bool behind;
-  TORCHETTE_TRY(search_side(right, side, behind));
-  return search(context, "searchsorted", bounds, values, behind, sorter, out, "sorted_sequence");
+  bool upper;
+  TORCHETTE_TRY(search_side(right, side, upper));
+  return search(context, "searchsorted", bounds, values, upper, sorter, out, "sorted_sequence");
 }
 Error searchsorted_scalar_out(Context& context, const Tensor& bounds, const Scalar& value, bool, bool right,
                               Optional<Span<const char>> side, Optional<Tensor> sorter, Tensor& out) {
-  bool behind;
-  TORCHETTE_TRY(search_side(right, side, behind));
-  return search(context, "searchsorted", bounds, value, behind, sorter, out, "sorted_sequence");
+  bool upper;
+  TORCHETTE_TRY(search_side(right, side, upper));
+  return search(context, "searchsorted", bounds, value, upper, sorter, out, "sorted_sequence");
 }
 Error bucketize_tensor_out(Context& context, const Tensor& values, const Tensor& bounds, bool, bool right,
                            Tensor& out) {
@@ -497,28 +497,29 @@ Error histc_out(Context& context, const Tensor& x, int64_t bins, const Scalar& m
     for (int64_t i = 0; i < bins; ++i) to.data<T>()[i] = 0;
     for (ptrdiff_t i = 0; i < x.numel(); ++i) {
       if (!(value[i] >= low && value[i] <= high)) continue;
-      const T place = (value[i] - low) * static_cast<T>(bins) / (high - low);
+      const T position = (value[i] - low) * static_cast<T>(bins) / (high - low);
       const int64_t bin =
-          place > 0 ? (place < static_cast<T>(bins) ? static_cast<int64_t>(place) : bins - 1) : 0;
+          position > 0 ? (position < static_cast<T>(bins) ? static_cast<int64_t>(position) : bins - 1) : 0;
       to.data<T>()[bin] += 1;
     }
     return to.finish();
   });
 }
 
-Error bincount_out(Context& context, const Tensor& x, Optional<Tensor> weights, int64_t least, Tensor& out) {
+Error bincount_out(Context& context, const Tensor& x, Optional<Tensor> weights, int64_t minlength,
+                   Tensor& out) {
   TORCHETTE_CHECK(
-      x.dim() == 1 && compute_type(x.scalar_type()) == kI64 && least >= 0 && least <= INT32_MAX &&
+      x.dim() == 1 && compute_type(x.scalar_type()) == kI64 && minlength >= 0 && minlength <= INT32_MAX &&
           is_real(x.scalar_type()) && is_real(out.scalar_type()),
       InvalidArgument, "bincount: self of type %d with %d dimensions or minlength %lld is invalid",
-      static_cast<int>(x.scalar_type()), static_cast<int>(x.dim()), static_cast<long long>(least));
+      static_cast<int>(x.scalar_type()), static_cast<int>(x.dim()), static_cast<long long>(minlength));
   TORCHETTE_CHECK(!weights.has_value() || (weights->dim() == 1 && weights->numel() == x.numel() &&
                                            is_real(weights->scalar_type())),
                   InvalidArgument, "bincount: weights must have the size of self");
   Dense from, heavy, to;
   TORCHETTE_TRY(from.read(context, x, ScalarType::Long));
   const int64_t* value = from.data<int64_t>();
-  int64_t bins = least;
+  int64_t bins = minlength;
   for (ptrdiff_t i = 0; i < x.numel(); ++i) {
     TORCHETTE_CHECK(value[i] >= 0 && value[i] < INT32_MAX, InvalidArgument,
                     "bincount: self contains %lld, which is out of range", static_cast<long long>(value[i]));
@@ -543,9 +544,9 @@ Error nonzero_static_out(Context&, const Tensor& x, int64_t size, int64_t fill_v
   TORCHETTE_TRY(resize_result(out, sizes));
   if (out.numel() == 0) return Error::Ok;
   TORCHETTE_TRY(fill(out, Scalar(fill_value)));
-  const ptrdiff_t count = count_places(x);
-  list_places(x, count < sizes[0] ? count : sizes[0], out.mutable_data_ptr<int64_t>(), out.strides()[0],
-              out.strides()[1]);
+  const ptrdiff_t count = count_nonzero(x);
+  list_nonzero(x, count < sizes[0] ? count : sizes[0], out.mutable_data_ptr<int64_t>(), out.strides()[0],
+               out.strides()[1]);
   return Error::Ok;
 }
 

@@ -153,15 +153,15 @@ struct Nest {
   ptrdiff_t to[kMaxDim];
 
   void add(size_t n, ptrdiff_t from_stride, ptrdiff_t to_stride) {
-    size_t place = dim++;
-    for (; place > 0 && from[place - 1] < from_stride; --place) {
-      size[place] = size[place - 1];
-      from[place] = from[place - 1];
-      to[place] = to[place - 1];
+    size_t index = dim++;
+    for (; index > 0 && from[index - 1] < from_stride; --index) {
+      size[index] = size[index - 1];
+      from[index] = from[index - 1];
+      to[index] = to[index - 1];
     }
-    size[place] = n;
-    from[place] = from_stride;
-    to[place] = to_stride;
+    size[index] = n;
+    from[index] = from_stride;
+    to[index] = to_stride;
   }
   void merge() {
     size_t kept = 0;
@@ -225,15 +225,15 @@ static Error plan_reduction(const Tensor& x, uint32_t dims, bool keeps, const Te
     if (!reduced || keeps) sizes[dim++] = reduced ? 1 : x.sizes()[d];
   }
   TORCHETTE_TRY(resize_result(out, {sizes, dim}, name));
-  size_t place = 0;
+  size_t index = 0;
   for (size_t d = 0; d < rank; ++d) {
     const auto size = static_cast<size_t>(x.sizes()[d]);
     if ((dims >> d & 1u) != 0) {
       plan.reduced.add(size, x.strides()[d], 0);
       plan.count *= x.sizes()[d];
-      if (keeps) ++place;
+      if (keeps) ++index;
     } else {
-      plan.kept.add(size, x.strides()[d], out.strides()[place++]);
+      plan.kept.add(size, x.strides()[d], out.strides()[index++]);
     }
   }
   plan.kept.merge();
@@ -395,47 +395,47 @@ static Error min_all_out(Context&, const Tensor& x, Tensor& out) {
 }
 
 /// Finds the first maximum (`sign` 1) or minimum (-1) of `n` values; the first NaN takes precedence.
-/// Continues from value `best` at index `place` if place is not negative.
+/// Continues from value `best` at index `index` if place is not negative.
 template <typename T>
-static void scan(const void* data, size_t n, int sign, int64_t first, T& best, int64_t& place) {
+static void scan(const void* data, size_t n, int sign, int64_t first, T& best, int64_t& index) {
   const T* x = static_cast<const T*>(data);
   for (size_t i = 0; i < n; ++i) {
-    if (place >= 0 && best != best) return;
-    if (place < 0 || x[i] != x[i] || (sign > 0 ? x[i] > best : x[i] < best)) {
+    if (index >= 0 && best != best) return;
+    if (index < 0 || x[i] != x[i] || (sign > 0 ? x[i] > best : x[i] < best)) {
       best = x[i];
-      place = first + static_cast<int64_t>(i);
+      index = first + static_cast<int64_t>(i);
     }
   }
 }
 /// `given_values` may be null. Both outputs have the same sizes. `dims` is a single dimension or all
 /// dimensions.
 static Error find_extremes(Context& context, const Tensor& input, uint32_t dims, bool keeps, int sign,
-                           const Tensor* given_values, const Tensor& given_places) {
+                           const Tensor* given_values, const Tensor& given_indices) {
   const char* const value_name = sign > 0 ? "max" : "min";
-  const char* const place_name = given_values == nullptr ? "out" : sign > 0 ? "max_values" : "min_indices";
-  TORCHETTE_TRY(check_types(input, given_places));
-  TORCHETTE_CHECK(given_places.scalar_type() == ScalarType::Long, InvalidType,
-                  "%s is of type %d, expected int64", place_name,
-                  static_cast<int>(given_places.scalar_type()));
-  Dense source, place_array, value_array;
+  const char* const index_name = given_values == nullptr ? "out" : sign > 0 ? "max_values" : "min_indices";
+  TORCHETTE_TRY(check_types(input, given_indices));
+  TORCHETTE_CHECK(given_indices.scalar_type() == ScalarType::Long, InvalidType,
+                  "%s is of type %d, expected int64", index_name,
+                  static_cast<int>(given_indices.scalar_type()));
+  Dense source, index_array, value_array;
   {
     Plan sizes;
-    TORCHETTE_TRY(plan_reduction(input, dims, keeps, given_places, sizes, place_name));
+    TORCHETTE_TRY(plan_reduction(input, dims, keeps, given_indices, sizes, index_name));
   }
   TORCHETTE_TRY(source.read(context, input, input.scalar_type()));
-  TORCHETTE_TRY(place_array.open(context, given_places, ScalarType::Long));
-  const Tensor x = source.tensor(), places = place_array.tensor();
+  TORCHETTE_TRY(index_array.open(context, given_indices, ScalarType::Long));
+  const Tensor x = source.tensor(), indices = index_array.tensor();
   Tensor value_tensor;
   if (given_values != nullptr) {
     TORCHETTE_TRY(same_type(input, *given_values, "self and its values"));
-    TORCHETTE_TRY(resize_result(*given_values, given_places.sizes(), value_name));
+    TORCHETTE_TRY(resize_result(*given_values, given_indices.sizes(), value_name));
     TORCHETTE_TRY(value_array.open(context, *given_values, input.scalar_type()));
     value_tensor = value_array.tensor();
   }
   const Tensor* const values = given_values == nullptr ? nullptr : &value_tensor;
   Plan plan;
-  TORCHETTE_TRY(plan_reduction(x, dims, keeps, places, plan));
-  if (places.numel() == 0) return Error::Ok;
+  TORCHETTE_TRY(plan_reduction(x, dims, keeps, indices, plan));
+  if (indices.numel() == 0) return Error::Ok;
   TORCHETTE_CHECK(plan.count > 0, InvalidArgument, "self is empty, so it has no largest or smallest element");
   const Compute compute = compute_type(x.scalar_type());
   const Convert load = load_as(x.scalar_type(), compute);
@@ -450,38 +450,38 @@ static Error find_extremes(Context& context, const Tensor& input, uint32_t dims,
       const ptrdiff_t to = kept.to + static_cast<ptrdiff_t>(j) * plan.kept.to[last];
       float f = 0;
       double d = 0;
-      int64_t whole = 0, place = -1;
+      int64_t integer = 0, index = -1;
       const auto count = static_cast<size_t>(plan.count);
       for (size_t i = 0, n; i < count; i += n) {
         n = count - i < kChunk ? count - i : kChunk;
         load(row + static_cast<ptrdiff_t>(i) * plan.reduced.from[0] * element, plan.reduced.from[0], loaded,
              n);
         if (compute == kF32)
-          scan(loaded, n, sign, static_cast<int64_t>(i), f, place);
+          scan(loaded, n, sign, static_cast<int64_t>(i), f, index);
         else if (compute == kF64)
-          scan(loaded, n, sign, static_cast<int64_t>(i), d, place);
+          scan(loaded, n, sign, static_cast<int64_t>(i), d, index);
         else
-          scan(loaded, n, sign, static_cast<int64_t>(i), whole, place);
+          scan(loaded, n, sign, static_cast<int64_t>(i), integer, index);
       }
-      places.mutable_data_ptr<int64_t>()[to] = place;
+      indices.mutable_data_ptr<int64_t>()[to] = index;
       if (values != nullptr)
         memmove(static_cast<char*>(values->mutable_data_ptr()) + to * element,
-                row + static_cast<ptrdiff_t>(place) * plan.reduced.from[0] * element,
+                row + static_cast<ptrdiff_t>(index) * plan.reduced.from[0] * element,
                 static_cast<size_t>(element));
     }
   } while (kept.next());
   if (given_values != nullptr) TORCHETTE_TRY(value_array.finish());
-  return place_array.finish();
+  return index_array.finish();
 }
 static Error max_dim_out(Context& context, const Tensor& x, int64_t dim, bool keeps, Tensor& values,
-                         Tensor& places) {
+                         Tensor& indices) {
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
-  return find_extremes(context, x, 1u << dim, keeps, 1, &values, places);
+  return find_extremes(context, x, 1u << dim, keeps, 1, &values, indices);
 }
 static Error min_dim_out(Context& context, const Tensor& x, int64_t dim, bool keeps, Tensor& values,
-                         Tensor& places) {
+                         Tensor& indices) {
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
-  return find_extremes(context, x, 1u << dim, keeps, -1, &values, places);
+  return find_extremes(context, x, 1u << dim, keeps, -1, &values, indices);
 }
 static Error arg_extreme(Context& context, const Tensor& x, const Optional<int64_t>& dim, bool keeps,
                          int sign, const Tensor& out) {

@@ -159,8 +159,8 @@ Error upsample_bytes(Context& context, const char* name, Filter filter, bool ali
 
 /// Resizes the last `spatial` dimensions of `x` to `sizes`. A scale of 0 is computed from the sizes.
 Error upsample(Context& context, const char* name, Filter filter, bool align_corners, const Tensor& x,
-               Sizes wanted, const double* scales, const Tensor& out) {
-  const size_t spatial = wanted.size();
+               Sizes requested, const double* scales, const Tensor& out) {
+  const size_t spatial = requested.size();
   TORCHETTE_CHECK(static_cast<size_t>(x.dim()) == spatial + 2, InvalidArgument,
                   "%s: self has %d dimensions, output_size has %zu elements", name, static_cast<int>(x.dim()),
                   spatial);
@@ -169,17 +169,17 @@ Error upsample(Context& context, const char* name, Filter filter, bool align_cor
                   static_cast<int>(x.scalar_type()), static_cast<int>(out.scalar_type()));
   SizesType sizes[5] = {x.sizes()[0], x.sizes()[1]};
   for (size_t d = 0; d < spatial; ++d) {
-    TORCHETTE_CHECK(wanted[d] > 0 && wanted[d] <= INT32_MAX && x.sizes()[2 + d] > 0, InvalidArgument,
+    TORCHETTE_CHECK(requested[d] > 0 && requested[d] <= INT32_MAX && x.sizes()[2 + d] > 0, InvalidArgument,
                     "%s: output_size: cannot resize from size %d to %lld", name, x.sizes()[2 + d],
-                    static_cast<long long>(wanted[d]));
-    sizes[2 + d] = static_cast<SizesType>(wanted[d]);
+                    static_cast<long long>(requested[d]));
+    sizes[2 + d] = static_cast<SizesType>(requested[d]);
   }
   TORCHETTE_TRY(resize_result(out, {sizes, spatial + 2}));
   if (out.numel() == 0) return Error::Ok;
-  const bool whole = !is_floating(x.scalar_type());
-  TORCHETTE_CHECK(!whole || x.scalar_type() == ScalarType::Byte, InvalidType,
+  const bool is_integer = !is_floating(x.scalar_type());
+  TORCHETTE_CHECK(!is_integer || x.scalar_type() == ScalarType::Byte, InvalidType,
                   "%s: self or input is of unsupported type %d", name, static_cast<int>(x.scalar_type()));
-  if (whole && spatial == 2 && filter != Filter::Nearest && filter != Filter::NearestExact)
+  if (is_integer && spatial == 2 && filter != Filter::Nearest && filter != Filter::NearestExact)
     return upsample_bytes(context, name, filter, align_corners, x, scales, out);
   const auto body = [&](auto t) {
     using T = decltype(t);
@@ -227,7 +227,7 @@ Error upsample(Context& context, const char* name, Filter filter, bool align_cor
         inner *= static_cast<size_t>(sizes[2 + d]);
         step_from = step_to;
       }
-      if (whole)
+      if (is_integer)
         for (size_t k = 0; k < out_image; ++k) {
           T& value = target[i * out_image + k];
           value = value <= 0 ? 0 : value >= 255 ? 255 : std::nearbyint(value);
@@ -240,7 +240,7 @@ Error upsample(Context& context, const char* name, Filter filter, bool align_cor
 
 /// Returns the given output sizes, or computes them from the scales.
 Error sizes_of(const Tensor& x, const Optional<Sizes>& sizes, const Optional<Scales>& scales, size_t spatial,
-               int64_t* wanted, double* given) {
+               int64_t* requested, double* given) {
   TORCHETTE_CHECK(static_cast<size_t>(x.dim()) == spatial + 2, InvalidArgument,
                   "upsample: self or input has %d dimensions, expected %zu", static_cast<int>(x.dim()),
                   spatial + 2);
@@ -250,7 +250,8 @@ Error sizes_of(const Tensor& x, const Optional<Sizes>& sizes, const Optional<Sca
                   spatial);
   for (size_t d = 0; d < spatial; ++d) {
     given[d] = scales.has_value() ? (*scales)[d] : 0;
-    wanted[d] = sizes.has_value() ? (*sizes)[d] : truncate(static_cast<double>(x.sizes()[2 + d]) * given[d]);
+    requested[d] =
+        sizes.has_value() ? (*sizes)[d] : truncate(static_cast<double>(x.sizes()[2 + d]) * given[d]);
   }
   return Error::Ok;
 }
@@ -301,17 +302,17 @@ Error upsample_trilinear3d_out(Context& context, const Tensor& x, Sizes sizes, b
 }
 Error upsample_nearest2d_vec_out(Context& context, const Tensor& x, Optional<Sizes> sizes,
                                  Optional<Scales> scales, Tensor& out) {
-  int64_t wanted[2];
+  int64_t requested[2];
   double given[2];
-  TORCHETTE_TRY(sizes_of(x, sizes, scales, 2, wanted, given));
-  return upsample(context, "upsample_nearest2d", Filter::Nearest, false, x, {wanted, 2}, given, out);
+  TORCHETTE_TRY(sizes_of(x, sizes, scales, 2, requested, given));
+  return upsample(context, "upsample_nearest2d", Filter::Nearest, false, x, {requested, 2}, given, out);
 }
 Error upsample_bilinear2d_vec_out(Context& context, const Tensor& x, Optional<Sizes> sizes, bool align,
                                   Optional<Scales> scales, Tensor& out) {
-  int64_t wanted[2];
+  int64_t requested[2];
   double given[2];
-  TORCHETTE_TRY(sizes_of(x, sizes, scales, 2, wanted, given));
-  return upsample(context, "upsample_bilinear2d", Filter::Linear, align, x, {wanted, 2}, given, out);
+  TORCHETTE_TRY(sizes_of(x, sizes, scales, 2, requested, given));
+  return upsample(context, "upsample_bilinear2d", Filter::Linear, align, x, {requested, 2}, given, out);
 }
 
 // --- Sampling at given positions
@@ -327,8 +328,8 @@ T moved_inside(T x, ptrdiff_t size, Beyond beyond, bool align_corners) {
     const T low = align_corners ? T(0) : T(-0.5), span = align_corners ? last : static_cast<T>(size);
     if (span == 0) return 0;
     x = std::fabs(x - low);
-    const T rest = std::fmod(x, span);
-    x = std::fmod(std::floor(x / span), T(2)) == 0 ? rest + low : span - rest + low;
+    const T remainder = std::fmod(x, span);
+    x = std::fmod(std::floor(x / span), T(2)) == 0 ? remainder + low : span - remainder + low;
   }
   return x > 0 ? (x < last ? x : last) : T(0);
 }
@@ -350,21 +351,21 @@ struct GridMode {
 };
 
 template <size_t kSpatial, typename T>
-TORCHETTE_INLINE void find_taps(const Tensor& x, GridMode how, const T* place, GridTaps<T>& found) {
+TORCHETTE_INLINE void find_taps(const Tensor& x, GridMode how, const T* position, GridTaps<T>& found) {
   const size_t taps = how.taps();
   size_t known = 1;  // number of taps of the previous dimensions
   for (size_t d = 0; d < kSpatial; ++d) {
     const ptrdiff_t size = x.sizes()[2 + d];
-    const T given = place[kSpatial - 1 - d];  // the last dimension comes first in the grid
+    const T given = position[kSpatial - 1 - d];  // the last dimension comes first in the grid
     T at = how.align_corners ? (given + 1) / 2 * static_cast<T>(size - 1)
                              : ((given + 1) * static_cast<T>(size) - 1) / 2;
     if (how.mode != 2) at = moved_inside(at, size, how.beyond, how.align_corners);
-    const T whole = how.mode == 1 ? std::nearbyint(at) : std::floor(at), part = at - whole;
+    const T base = how.mode == 1 ? std::nearbyint(at) : std::floor(at), part = at - base;
     ptrdiff_t next[16];
     T share[16];
     size_t count = 0;
     for (size_t k = 0; k < taps; ++k) {
-      T tap = whole + static_cast<T>(k) - (how.mode == 2 ? 1 : 0);
+      T tap = base + static_cast<T>(k) - (how.mode == 2 ? 1 : 0);
       const T w = how.mode == 0   ? (k == 0 ? 1 - part : part)
                   : how.mode == 1 ? T(1)
                                   : cubic(static_cast<T>(k) - 1 - part, T(-0.75));
@@ -414,17 +415,17 @@ Error grid_sampler_out(Context& context, const Tensor& x, const Tensor& grid, in
   const auto channels = static_cast<size_t>(sizes[1]);
   return for_compute<false>(x.scalar_type(), kName, "input", [&](auto t) {
     using T = decltype(t);
-    Dense image, places, result;
+    Dense image, positions, result;
     TORCHETTE_TRY(image.read(context, x, kScalarType<T>));
-    TORCHETTE_TRY(places.read(context, grid, kScalarType<T>));
+    TORCHETTE_TRY(positions.read(context, grid, kScalarType<T>));
     TORCHETTE_TRY(result.open(context, out, kScalarType<T>));
-    const T* place = places.data<T>();
+    const T* position = positions.data<T>();
     for (size_t n = 0; n < static_cast<size_t>(sizes[0]); ++n) {
       const T* from = image.data<T>() + n * channels * in_plane;
       T* to = result.data<T>() + n * channels * out_plane;
-      for (size_t p = 0; p < out_plane; ++p, place += kSpatial) {
+      for (size_t p = 0; p < out_plane; ++p, position += kSpatial) {
         GridTaps<T> taps;
-        find_taps<kSpatial>(x, how, place, taps);
+        find_taps<kSpatial>(x, how, position, taps);
         for (size_t c = 0; c < channels; ++c) {
           T sum = 0;
           for (size_t i = 0; i < taps.count; ++i)

@@ -58,12 +58,12 @@ struct Taps {
       int32_t* i = index + static_cast<size_t>(o) * taps;
       T* w = weight + static_cast<size_t>(o) * taps;
       if (nearest) {
-        const auto place = static_cast<float>(o);
+        const auto position = static_cast<float>(o);
         w[0] = 1;
-        i[0] = filter == Filter::NearestExact ? inside(std::floor((place + 0.5f) * narrow_step))
+        i[0] = filter == Filter::NearestExact ? inside(std::floor((position + 0.5f) * narrow_step))
                : in == out                    ? static_cast<int32_t>(o)
                : out == 2 * in                ? static_cast<int32_t>(o / 2)
-                                              : inside(std::floor(place * narrow_step));
+                                              : inside(std::floor(position * narrow_step));
         continue;
       }
       if (spreads) {
@@ -83,18 +83,18 @@ struct Taps {
         for (size_t k = 0; k < taps; ++k) w[k] /= total;
         continue;
       }
-      T place = align_corners ? step * static_cast<T>(o) : step * (static_cast<T>(o) + T(0.5)) - T(0.5);
-      if (filter == Filter::Linear && place < 0) place = 0;
-      const T whole = std::floor(place), part = place - whole;
+      T position = align_corners ? step * static_cast<T>(o) : step * (static_cast<T>(o) + T(0.5)) - T(0.5);
+      if (filter == Filter::Linear && position < 0) position = 0;
+      const T base = std::floor(position), part = position - base;
       if (filter == Filter::Linear) {
-        i[0] = inside(static_cast<double>(whole));
-        i[1] = inside(static_cast<double>(whole) + 1);
+        i[0] = inside(static_cast<double>(base));
+        i[1] = inside(static_cast<double>(base) + 1);
         w[1] = part < 1 ? part : T(1);
         w[0] = 1 - w[1];
         continue;
       }
       for (int k = 0; k < 4; ++k) {
-        i[k] = inside(static_cast<double>(whole) - 1 + k);
+        i[k] = inside(static_cast<double>(base) - 1 + k);
         w[k] = cubic(static_cast<T>(k - 1) - part, T(-0.75));
       }
     }

@@ -34,10 +34,10 @@ struct Lines {
 };
 
 /// Stores `n` values of `size` bytes as elements with stride `step`.
-void put(Convert store, const char* numbers, size_t size, char* to, ptrdiff_t step, ptrdiff_t element,
+void put(Convert store, const char* values, size_t size, char* to, ptrdiff_t step, ptrdiff_t element,
          size_t n) {
-  if (step == 1) return store(numbers, 1, to, n);
-  for (size_t k = 0; k < n; ++k, to += step * element) store(numbers + size * k, 1, to, 1);
+  if (step == 1) return store(values, 1, to, n);
+  for (size_t k = 0; k < n; ++k, to += step * element) store(values + size * k, 1, to, 1);
 }
 
 double log_of_sum(double a, double b) {
@@ -76,21 +76,21 @@ Error accumulate(Running kind, const Tensor& x, int64_t dim, const Tensor& out) 
   TORCHETTE_TRY(resize_result(out, x.sizes()));
   if (x.numel() == 0) return Error::Ok;
   Lines lines(x, static_cast<size_t>(dim), out, out);
-  const bool whole = compute_type(out.scalar_type()) == kI64;
-  const Compute wide = whole ? kI64 : kF64;
+  const bool is_integer = compute_type(out.scalar_type()) == kI64;
+  const Compute wide = is_integer ? kI64 : kF64;
   const Convert load = load_as(x.scalar_type(), wide), store = store_as(wide, out.scalar_type());
   const ptrdiff_t element = x.element_size(), out_element = out.element_size();
   do {
     double sum = kind == Running::Sum ? 0 : kind == Running::Product ? 1 : -INFINITY;
-    uint64_t whole_sum = kind == Running::Product ? 1 : 0;
+    uint64_t int_sum = kind == Running::Product ? 1 : 0;
     const char* from = static_cast<const char*>(x.const_data_ptr()) + lines.walk.offset[0] * element;
     char* to = static_cast<char*>(out.mutable_data_ptr()) + lines.walk.offset[1] * out_element;
     alignas(64) char buffer[kChunk * 8];
     for (size_t i = 0, n; i < lines.count; i += n) {
       n = lines.count - i < kChunk ? lines.count - i : kChunk;
       load(from + static_cast<ptrdiff_t>(i) * lines.step[0] * element, lines.step[0], buffer, n);
-      if (whole)
-        run(kind, reinterpret_cast<int64_t*>(buffer), n, whole_sum);
+      if (is_integer)
+        run(kind, reinterpret_cast<int64_t*>(buffer), n, int_sum);
       else
         run(kind, reinterpret_cast<double*>(buffer), n, sum);
       put(store, buffer, 8, to + static_cast<ptrdiff_t>(i) * lines.step[1] * out_element, lines.step[1],
@@ -102,52 +102,52 @@ Error accumulate(Running kind, const Tensor& x, int64_t dim, const Tensor& out) 
 
 /// Replaces each of `n` elements by the maximum (or minimum) so far, and stores its index, the later one of
 /// equal elements. `first` is the index of the first element. NaN propagates.
-template <bool kLargest, typename T>
-void extremes(T* x, size_t n, size_t first, uint64_t& state, int64_t& at, int64_t* places, ptrdiff_t step) {
+template <bool kIsMax, typename T>
+void extremes(T* x, size_t n, size_t first, uint64_t& state, int64_t& at, int64_t* indices, ptrdiff_t step) {
   T best = x[0];
   if (first != 0) memcpy(&best, &state, sizeof(T));
-  for (size_t i = 0; i < n; ++i, places += step) {
-    if ((kLargest ? x[i] >= best : x[i] <= best) || x[i] != x[i]) {
+  for (size_t i = 0; i < n; ++i, indices += step) {
+    if ((kIsMax ? x[i] >= best : x[i] <= best) || x[i] != x[i]) {
       best = x[i];
       at = static_cast<int64_t>(first + i);
     }
     x[i] = best;
-    *places = at;
+    *indices = at;
   }
   memcpy(&state, &best, sizeof(T));
 }
 
-template <bool kLargest>
-Error extremes_so_far(const Tensor& x, int64_t dim, const Tensor& values, const Tensor& places) {
+template <bool kIsMax>
+Error extremes_so_far(const Tensor& x, int64_t dim, const Tensor& values, const Tensor& indices) {
   TORCHETTE_TRY(same_type(x, values, "self and values"));
-  TORCHETTE_CHECK(is_real(x.scalar_type()) && places.scalar_type() == ScalarType::Long, InvalidType,
+  TORCHETTE_CHECK(is_real(x.scalar_type()) && indices.scalar_type() == ScalarType::Long, InvalidType,
                   "self is of type %d and indices of type %d, expected a real type and int64",
-                  static_cast<int>(x.scalar_type()), static_cast<int>(places.scalar_type()));
+                  static_cast<int>(x.scalar_type()), static_cast<int>(indices.scalar_type()));
   TORCHETTE_TRY(wrap_dim(dim, static_cast<size_t>(x.dim())));
   TORCHETTE_TRY(resize_result(values, x.sizes(), "values"));
-  TORCHETTE_TRY(resize_result(places, x.sizes(), "indices"));
+  TORCHETTE_TRY(resize_result(indices, x.sizes(), "indices"));
   if (x.numel() == 0) return Error::Ok;
-  Lines lines(x, static_cast<size_t>(dim), values, places);
+  Lines lines(x, static_cast<size_t>(dim), values, indices);
   const ptrdiff_t element = x.element_size();
   const Compute type = compute_type(x.scalar_type());
   const Convert load = load_as(x.scalar_type(), type), store = store_as(type, x.scalar_type());
   do {
     const char* from = static_cast<const char*>(x.const_data_ptr()) + lines.walk.offset[0] * element;
     char* to = static_cast<char*>(values.mutable_data_ptr()) + lines.walk.offset[1] * element;
-    int64_t* place = places.mutable_data_ptr<int64_t>() + lines.walk.offset[2];
+    int64_t* index = indices.mutable_data_ptr<int64_t>() + lines.walk.offset[2];
     alignas(64) char buffer[kChunk * 8];
     uint64_t best = 0;
     int64_t at = 0;
     for (size_t i = 0, n; i < lines.count; i += n) {
       n = lines.count - i < kChunk ? lines.count - i : kChunk;
       load(from + static_cast<ptrdiff_t>(i) * lines.step[0] * element, lines.step[0], buffer, n);
-      int64_t* const here = place + static_cast<ptrdiff_t>(i) * lines.step[2];
+      int64_t* const here = index + static_cast<ptrdiff_t>(i) * lines.step[2];
       if (type == kF32)
-        extremes<kLargest>(reinterpret_cast<float*>(buffer), n, i, best, at, here, lines.step[2]);
+        extremes<kIsMax>(reinterpret_cast<float*>(buffer), n, i, best, at, here, lines.step[2]);
       else if (type == kF64)
-        extremes<kLargest>(reinterpret_cast<double*>(buffer), n, i, best, at, here, lines.step[2]);
+        extremes<kIsMax>(reinterpret_cast<double*>(buffer), n, i, best, at, here, lines.step[2]);
       else
-        extremes<kLargest>(reinterpret_cast<int64_t*>(buffer), n, i, best, at, here, lines.step[2]);
+        extremes<kIsMax>(reinterpret_cast<int64_t*>(buffer), n, i, best, at, here, lines.step[2]);
       put(store, buffer, compute_size(type), to + static_cast<ptrdiff_t>(i) * lines.step[1] * element,
           lines.step[1], element, n);
     }
@@ -167,11 +167,11 @@ Error logcumsumexp_out(Context&, const Tensor& x, int64_t dim, Tensor& out) {
                   static_cast<int>(x.scalar_type()), static_cast<int>(out.scalar_type()));
   return accumulate(Running::LogSum, x, dim, out);
 }
-Error cummax_out(Context&, const Tensor& x, int64_t dim, Tensor& values, Tensor& places) {
-  return extremes_so_far<true>(x, dim, values, places);
+Error cummax_out(Context&, const Tensor& x, int64_t dim, Tensor& values, Tensor& indices) {
+  return extremes_so_far<true>(x, dim, values, indices);
 }
-Error cummin_out(Context&, const Tensor& x, int64_t dim, Tensor& values, Tensor& places) {
-  return extremes_so_far<false>(x, dim, values, places);
+Error cummin_out(Context&, const Tensor& x, int64_t dim, Tensor& values, Tensor& indices) {
+  return extremes_so_far<false>(x, dim, values, indices);
 }
 
 }  // namespace

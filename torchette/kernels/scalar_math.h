@@ -70,7 +70,7 @@ static TORCHETTE_INLINE double gelu_tanh(double x) {
 
 /// Converts a constant to the type of x.
 template <typename T>
-static TORCHETTE_INLINE T number(T, int value) {
+static TORCHETTE_INLINE T constant(T, int value) {
   return static_cast<T>(value);
 }
 /// Propagates NaN.
@@ -111,14 +111,14 @@ static TORCHETTE_INLINE T quotient_toward_zero(T a, T b) {
 static TORCHETTE_INLINE float remainder_toward_zero(float a, float b, int64_t& is_exact) {
   const double wide = static_cast<double>(a), divisor = static_cast<double>(b);
   const double quotient = std::trunc(wide / divisor);
-  const double rest = std::copysign(wide - quotient * divisor, wide);
-  is_exact &= ((std::fabs(quotient) < 0x1p27) & (rest == rest)) != 0 ? 1 : 0;
-  return static_cast<float>(rest);
+  const double remainder = std::copysign(wide - quotient * divisor, wide);
+  is_exact &= ((std::fabs(quotient) < 0x1p27) & (remainder == remainder)) != 0 ? 1 : 0;
+  return static_cast<float>(remainder);
 }
 static TORCHETTE_INLINE float remainder_toward_zero(float a, float b) {
   int64_t is_exact = 1;
-  const float rest = remainder_toward_zero(a, b, is_exact);
-  return is_exact != 0 ? rest : ::fmodf(a, b);
+  const float remainder = remainder_toward_zero(a, b, is_exact);
+  return is_exact != 0 ? remainder : ::fmodf(a, b);
 }
 static TORCHETTE_INLINE double remainder_toward_zero(double a, double b) { return ::fmod(a, b); }
 template <typename T, typename... IsExact>
@@ -132,15 +132,15 @@ static TORCHETTE_INLINE T quotient_toward_floor(T a, T b) {
   const T r = remainder_toward_zero(a, b);
   T q = (a - r) / b;
   if (r != 0 && (r < 0) != (b < 0)) q -= 1;
-  if (q == 0) return std::copysign(number(a, 0), a / b);
-  const T whole = floor(q);
-  return q - whole > static_cast<T>(0.5) ? whole + 1 : whole;
+  if (q == 0) return std::copysign(constant(a, 0), a / b);
+  const T integral = floor(q);
+  return q - integral > static_cast<T>(0.5) ? integral + 1 : integral;
 }
 
 static TORCHETTE_INLINE float quotient_toward_floor(float a, float b, int64_t& is_exact) {
   const float r = remainder_toward_zero(a, b, is_exact), cut = (a - r) / b;
-  const float q = ((r != 0) & ((r < 0) != (b < 0))) != 0 ? cut - 1.0f : cut, whole = floor(q);
-  return q == 0 ? std::copysign(0.0f, a / b) : q - whole > 0.5f ? whole + 1.0f : whole;
+  const float q = ((r != 0) & ((r < 0) != (b < 0))) != 0 ? cut - 1.0f : cut, integral = floor(q);
+  return q == 0 ? std::copysign(0.0f, a / b) : q - integral > 0.5f ? integral + 1.0f : integral;
 }
 
 static TORCHETTE_INLINE float pow(float a, float b) { return ::powf(a, b); }
@@ -182,9 +182,9 @@ static TORCHETTE_INLINE bool signbit(int64_t x) { return x < 0; }
 static TORCHETTE_INLINE bool signbit(uint8_t) { return false; }
 static TORCHETTE_INLINE int64_t gcd(int64_t a, int64_t b) {
   while (b != 0) {
-    const int64_t rest = remainder_toward_zero(a, b);
+    const int64_t remainder = remainder_toward_zero(a, b);
     a = b;
-    b = rest;
+    b = remainder;
   }
   return abs(a);
 }

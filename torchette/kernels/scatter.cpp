@@ -54,14 +54,14 @@ T folded(Folding folding, T a, T x) {
 }
 template <typename T>
 T first_of(Folding folding) {
-  constexpr bool kWhole = std::is_integral_v<T>;
+  constexpr bool kIntegers = std::is_integral_v<T>;
   switch (folding) {
     case Folding::Product:
       return 1;
     case Folding::Largest:
-      return kWhole ? std::numeric_limits<T>::lowest() : -std::numeric_limits<T>::infinity();
+      return kIntegers ? std::numeric_limits<T>::lowest() : -std::numeric_limits<T>::infinity();
     case Folding::Smallest:
-      return kWhole ? std::numeric_limits<T>::max() : std::numeric_limits<T>::infinity();
+      return kIntegers ? std::numeric_limits<T>::max() : std::numeric_limits<T>::infinity();
     default:
       return 0;
   }
@@ -75,7 +75,7 @@ Error check_index_type(const Tensor& index, const char* name, const char* argume
 }
 
 /// Loops of a fold: `rank` sizes, with the strides of the row-major indices and of the source.
-struct Places {
+struct FoldLoops {
   size_t rank;
   SizesType sizes[kMaxDim];
   ptrdiff_t index[kMaxDim], source[kMaxDim];
@@ -84,7 +84,7 @@ struct Places {
 /// out = self, with each source element folded in at its own coordinates, except that its index replaces the
 /// coordinate in `dim`. A null `source` stands for the scalar `value`.
 Error fold_into(Context& context, const char* name, const Tensor& self, size_t dim, const Tensor& indices,
-                const Tensor* source, const Scalar& value, const Places& places, Folding folding,
+                const Tensor* source, const Scalar& value, const FoldLoops& loops, Folding folding,
                 bool include_self, const Tensor& out) {
   TORCHETTE_CHECK(out.scalar_type() == self.scalar_type() &&
                       (source == nullptr || source->scalar_type() == self.scalar_type()),
@@ -111,25 +111,25 @@ Error fold_into(Context& context, const char* name, const Tensor& self, size_t d
       for (size_t i = 0; i < total; ++i) counts[i] = include_self ? 1 : 0;
     }
     Walk<3> walk;
-    walk.rank = places.rank;
+    walk.rank = loops.rank;
     ptrdiff_t step = 1, along = 0;
-    for (size_t d = places.rank; d-- > 0;) {
-      if (places.sizes[d] == 0) return to.finish();
-      walk.size[d] = static_cast<size_t>(places.sizes[d]);
-      walk.stride[0][d] = places.index[d];
-      walk.stride[1][d] = places.source[d];
+    for (size_t d = loops.rank; d-- > 0;) {
+      if (loops.sizes[d] == 0) return to.finish();
+      walk.size[d] = static_cast<size_t>(loops.sizes[d]);
+      walk.stride[0][d] = loops.index[d];
+      walk.stride[1][d] = loops.source[d];
       walk.stride[2][d] = d == dim ? 0 : step;
       if (d == dim) along = step;
       step *= self.sizes()[d];
     }
-    const int64_t size = places.rank > 0 ? self.sizes()[dim] : 1;
+    const int64_t size = loops.rank > 0 ? self.sizes()[dim] : 1;
     // The last dimension is an inner loop.
     ptrdiff_t row = 1, next[3] = {};
     if (walk.rank > 0) {
       row = static_cast<ptrdiff_t>(walk.size[--walk.rank]);
       for (size_t k = 0; k < 3; ++k) next[k] = walk.stride[k][walk.rank];
     }
-    const T number =
+    const T scalar =
         std::is_integral_v<T> ? static_cast<T>(value.to_int()) : static_cast<T>(value.to_double());
     // Without include_self, a first pass resets the elements.
     for (int pass = include_self ? 1 : 0; pass < 2; ++pass) {
@@ -140,14 +140,14 @@ Error fold_into(Context& context, const char* name, const Tensor& self, size_t d
           TORCHETTE_CHECK(i >= 0 && i < size, InvalidArgument,
                           "%s: index contains %lld, which is out of range for size %lld", name,
                           static_cast<long long>(i), static_cast<long long>(size));
-          const ptrdiff_t place = w.offset[2] + j * next[2] + static_cast<ptrdiff_t>(i) * along;
+          const ptrdiff_t position = w.offset[2] + j * next[2] + static_cast<ptrdiff_t>(i) * along;
           if (pass == 0) {
-            result[place] = first_of<T>(folding);
+            result[position] = first_of<T>(folding);
             continue;
           }
-          result[place] = folded(folding, result[place],
-                                 source == nullptr ? number : from.data<T>()[w.offset[1] + j * next[1]]);
-          if (counts != nullptr) ++counts[place];
+          result[position] = folded(folding, result[position],
+                                    source == nullptr ? scalar : from.data<T>()[w.offset[1] + j * next[1]]);
+          if (counts != nullptr) ++counts[position];
         }
       } while (w.next());
     }
@@ -180,28 +180,28 @@ Error scatter_folding(Context& context, const char* name, const Tensor& self, in
   TORCHETTE_TRY(wrap_dim(dim, rank));
   Folding folding;
   TORCHETTE_TRY(folding_of(reduce, folding));
-  Places places;
-  places.rank = rank;
+  FoldLoops loops;
+  loops.rank = rank;
   // A 0-d tensor counts as one element.
   const bool points = rank == 0 && index.dim() <= 1 && index.numel() <= 1;
   TORCHETTE_CHECK(points || (index.dim() == self.dim() && (source == nullptr || source->dim() == self.dim())),
                   InvalidArgument, "%s: self has %zu dimensions, index has %d, src has %d", name, rank,
                   static_cast<int>(index.dim()),
                   static_cast<int>((source == nullptr ? self : *source).dim()));
-  row_major(index.sizes(), places.index);
-  if (source != nullptr) row_major(source->sizes(), places.source);
+  row_major(index.sizes(), loops.index);
+  if (source != nullptr) row_major(source->sizes(), loops.source);
   if (points && index.numel() == 0) {
-    places.rank = 1;
-    places.sizes[0] = 0;
+    loops.rank = 1;
+    loops.sizes[0] = 0;
   }
   for (size_t d = 0; d < rank; ++d) {
-    places.sizes[d] = index.sizes()[d];
-    if (source == nullptr) places.source[d] = 0;
+    loops.sizes[d] = index.sizes()[d];
+    if (source == nullptr) loops.source[d] = 0;
     TORCHETTE_CHECK((d == static_cast<size_t>(dim) || index.sizes()[d] <= self.sizes()[d]) &&
                         (source == nullptr || index.sizes()[d] <= source->sizes()[d]),
                     InvalidArgument, "%s: index is larger than self or src in dimension %zu", name, d);
   }
-  return fold_into(context, name, self, static_cast<size_t>(dim), index, source, value, places, folding,
+  return fold_into(context, name, self, static_cast<size_t>(dim), index, source, value, loops, folding,
                    include_self, out);
 }
 
@@ -226,20 +226,20 @@ Error index_reduce_out(Context& context, const Tensor& self, int64_t dim, const 
   TORCHETTE_CHECK(index.dim() <= 1 && source.dim() == self.dim(), InvalidArgument,
                   "index_reduce: index has %d dimensions, source has %d, self has %zu",
                   static_cast<int>(index.dim()), static_cast<int>(source.dim()), rank);
-  Places places;
-  places.rank = rank;
-  row_major(source.sizes(), places.source);
+  FoldLoops loops;
+  loops.rank = rank;
+  row_major(source.sizes(), loops.source);
   for (size_t d = 0; d < rank; ++d) {
     const bool along = d == static_cast<size_t>(dim);
-    places.sizes[d] = source.sizes()[d];
-    places.index[d] = along ? 1 : 0;
+    loops.sizes[d] = source.sizes()[d];
+    loops.index[d] = along ? 1 : 0;
     TORCHETTE_CHECK(source.sizes()[d] == (along ? index.numel() : self.sizes()[d]), InvalidArgument,
                     "index_reduce: source of size %d in dimension %zu does not fit", source.sizes()[d], d);
   }
   TORCHETTE_CHECK(rank > 0 || index.numel() == 1, InvalidArgument,
                   "index_reduce: index has %d elements, expected 1 for 0-d self",
                   static_cast<int>(index.numel()));
-  return fold_into(context, "index_reduce", self, static_cast<size_t>(dim), index, &source, {}, places,
+  return fold_into(context, "index_reduce", self, static_cast<size_t>(dim), index, &source, {}, loops,
                    folding, include_self, out);
 }
 
@@ -397,23 +397,23 @@ Error col2im_out(Context& context, const Tensor& self, Span<const int64_t> outpu
                   "do not have 2 elements",
                   rank);
   TORCHETTE_TRY(same_type(self, out, "self and out"));
-  ptrdiff_t places[2];
+  ptrdiff_t positions[2];
   for (size_t d = 0; d < 2; ++d) {
-    constexpr int64_t kMost = INT32_MAX / 4;
+    constexpr int64_t kMax = INT32_MAX / 4;
     TORCHETTE_CHECK(kernel[d] > 0 && dilation[d] > 0 && stride[d] > 0 && padding[d] >= 0 &&
-                        output_size[d] > 0 && kernel[d] < 32768 && dilation[d] < 32768 && stride[d] < kMost &&
-                        padding[d] < kMost && output_size[d] < kMost,
+                        output_size[d] > 0 && kernel[d] < 32768 && dilation[d] < 32768 && stride[d] < kMax &&
+                        padding[d] < kMax && output_size[d] < kMax,
                     InvalidArgument,
                     "col2im: kernel_size, stride, dilation, padding or output_size is out of range");
     const int64_t room = output_size[d] + 2 * padding[d] - dilation[d] * (kernel[d] - 1) - 1;
     TORCHETTE_CHECK(room >= 0, InvalidArgument, "col2im: kernel_size exceeds output_size");
-    places[d] = static_cast<ptrdiff_t>(room / stride[d] + 1);
+    positions[d] = static_cast<ptrdiff_t>(room / stride[d] + 1);
   }
   const ptrdiff_t taps = static_cast<ptrdiff_t>(kernel[0] * kernel[1]);
   const ptrdiff_t rows = self.sizes()[rank - 2], columns = self.sizes()[rank - 1];
-  TORCHETTE_CHECK(rows % taps == 0 && columns == places[0] * places[1], InvalidArgument,
+  TORCHETTE_CHECK(rows % taps == 0 && columns == positions[0] * positions[1], InvalidArgument,
                   "col2im: self has %td rows and %td columns, which does not fit %td taps at %td positions",
-                  rows, columns, taps, places[0] * places[1]);
+                  rows, columns, taps, positions[0] * positions[1]);
   SizesType sizes[4];
   size_t dim = 0;
   if (rank == 3) sizes[dim++] = self.sizes()[0];
@@ -435,10 +435,10 @@ Error col2im_out(Context& context, const Tensor& self, Span<const int64_t> outpu
       T* image = to.data<T>() + plane * height * width;
       for (int64_t ky = 0; ky < kernel[0]; ++ky)
         for (int64_t kx = 0; kx < kernel[1]; ++kx)
-          for (ptrdiff_t oy = 0; oy < places[0]; ++oy) {
+          for (ptrdiff_t oy = 0; oy < positions[0]; ++oy) {
             const auto y = oy * static_cast<ptrdiff_t>(stride[0]) +
                            static_cast<ptrdiff_t>(ky * dilation[0] - padding[0]);
-            for (ptrdiff_t ox = 0; ox < places[1]; ++ox, ++x) {
+            for (ptrdiff_t ox = 0; ox < positions[1]; ++ox, ++x) {
               const auto at = ox * static_cast<ptrdiff_t>(stride[1]) +
                               static_cast<ptrdiff_t>(kx * dilation[1] - padding[1]);
               if (y >= 0 && y < height && at >= 0 && at < width)

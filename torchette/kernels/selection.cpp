@@ -57,7 +57,7 @@ void with_test_of(const Tensor& t, const Body& body) {
 
 }  // namespace
 
-ptrdiff_t count_places(const Tensor& t) {
+ptrdiff_t count_nonzero(const Tensor& t) {
   ptrdiff_t count = 0;
   with_test_of(t, [&](const auto& not_zero) {
     for (ptrdiff_t i = 0; i < t.numel(); ++i) count += not_zero(i) ? 1 : 0;
@@ -67,7 +67,7 @@ ptrdiff_t count_places(const Tensor& t) {
 
 // A program may plan an output into the memory of its input, so values written there must not cause more
 // writes.
-void list_places(const Tensor& t, ptrdiff_t count, int64_t* out, ptrdiff_t place_step, ptrdiff_t dim_step) {
+void list_nonzero(const Tensor& t, ptrdiff_t count, int64_t* out, ptrdiff_t item_step, ptrdiff_t dim_step) {
   if (count == 0) return;
   Walk<1> walk = walk_over(t);
   with_test_of(t, [&](const auto& not_zero) {
@@ -77,7 +77,7 @@ void list_places(const Tensor& t, ptrdiff_t count, int64_t* out, ptrdiff_t place
       const bool hit = not_zero(walk.offset[0]);
       for (size_t d = 0; d < walk.rank; ++d)
         out[static_cast<ptrdiff_t>(d) * dim_step] = static_cast<int64_t>(walk.at[d]);
-      out += hit ? place_step : 0;
+      out += hit ? item_step : 0;
       count -= hit ? 1 : 0;
     } while (count > 0 && walk.next());
   });
@@ -86,11 +86,11 @@ void list_places(const Tensor& t, ptrdiff_t count, int64_t* out, ptrdiff_t place
 static Error nonzero_out(Context&, const Tensor& x, Tensor& out) {
   TORCHETTE_CHECK(out.scalar_type() == ScalarType::Long, InvalidType, "out is of type %d, expected int64",
                   static_cast<int>(out.scalar_type()));
-  const ptrdiff_t count = count_places(x);
+  const ptrdiff_t count = count_nonzero(x);
   const SizesType sizes[] = {static_cast<SizesType>(count), static_cast<SizesType>(x.dim())};
   TORCHETTE_TRY(resize_result(out, sizes));
   if (out.numel() > 0)
-    list_places(x, count, out.mutable_data_ptr<int64_t>(), out.strides()[0], out.strides()[1]);
+    list_nonzero(x, count, out.mutable_data_ptr<int64_t>(), out.strides()[0], out.strides()[1]);
   return Error::Ok;
 }
 
@@ -171,7 +171,7 @@ static Error masked_scatter_out(Context&, const Tensor& x, const Tensor& mask, c
   TORCHETTE_TRY(broadcast(x, mask, walk, sizes));
   TORCHETTE_TRY(resize_result(out, {sizes, walk.rank}));
   if (out.numel() == 0) return Error::Ok;
-  Walk<1> place = walk_over(out), next = walk_over(source);
+  Walk<1> position = walk_over(out), next = walk_over(source);
   ptrdiff_t used = 0;
   const auto element = static_cast<size_t>(x.element_size());
   const auto* chosen = mask.const_data_ptr<uint8_t>();
@@ -186,8 +186,8 @@ static Error masked_scatter_out(Context&, const Tensor& x, const Tensor& mask, c
       ++used;
       next.next();
     }
-    memmove(to + place.offset[0] * static_cast<ptrdiff_t>(element), from, element);
-    place.next();
+    memmove(to + position.offset[0] * static_cast<ptrdiff_t>(element), from, element);
+    position.next();
   } while (walk.next());
   return Error::Ok;
 }
@@ -211,13 +211,13 @@ static Error repeat_interleave_out(Context&, const Tensor& repeats, Optional<int
                   static_cast<long long>(total), static_cast<long long>(*size));
   const SizesType sizes[] = {static_cast<SizesType>(total)};
   TORCHETTE_TRY(resize_result(out, sizes));
-  ptrdiff_t place = 0;
+  ptrdiff_t position = 0;
   for (ptrdiff_t i = 0; i < repeats.numel(); ++i)
-    for (int64_t k = at(i); k > 0 && place < total; --k, ++place) {
+    for (int64_t k = at(i); k > 0 && position < total; --k, ++position) {
       if (wide)
-        out.mutable_data_ptr<int64_t>()[place] = i;
+        out.mutable_data_ptr<int64_t>()[position] = i;
       else
-        out.mutable_data_ptr<int32_t>()[place] = static_cast<int32_t>(i);
+        out.mutable_data_ptr<int32_t>()[position] = static_cast<int32_t>(i);
     }
   return Error::Ok;
 }

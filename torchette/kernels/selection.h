@@ -8,11 +8,11 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 
 /// Returns the number of nonzero elements of `t`.
-ptrdiff_t count_places(const Tensor& t);
+ptrdiff_t count_nonzero(const Tensor& t);
 
 /// Writes coordinate `d` of the i-th of `count` nonzero elements, in row-major order, to
-/// out[i * place_step + d * dim_step].
-void list_places(const Tensor& t, ptrdiff_t count, int64_t* out, ptrdiff_t place_step, ptrdiff_t dim_step);
+/// out[i * item_step + d * dim_step].
+void list_nonzero(const Tensor& t, ptrdiff_t count, int64_t* out, ptrdiff_t item_step, ptrdiff_t dim_step);
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

@@ -93,25 +93,25 @@ static Error reshape(const Tensor& x, const Sizes& sizes, const Tensor& out) {
   const char* from = static_cast<const char*>(x.const_data_ptr());
   for (ptrdiff_t i = 0; i < x.numel(); ++i) {
     const auto offset = [i](const Tensor& t) {
-      ptrdiff_t rest = i, at = 0;
-      for (size_t d = static_cast<size_t>(t.dim()); d-- > 0; rest /= t.sizes()[d])
-        at += rest % t.sizes()[d] * t.strides()[d];
+      ptrdiff_t remaining = i, at = 0;
+      for (size_t d = static_cast<size_t>(t.dim()); d-- > 0; remaining /= t.sizes()[d])
+        at += remaining % t.sizes()[d] * t.strides()[d];
       return at * t.element_size();
     };
     memmove(to + offset(out), from + offset(x), element);
   }
   return Error::Ok;
 }
-static Error view_copy_out(Context&, const Tensor& x, Span<const int64_t> wanted, Tensor& out) {
+static Error view_copy_out(Context&, const Tensor& x, Span<const int64_t> requested, Tensor& out) {
   Sizes sizes;
   int64_t known = 1;
   size_t open = kMaxDim;
-  for (size_t d = 0; d < wanted.size(); ++d) {
-    TORCHETTE_CHECK(wanted[d] >= 0 || (wanted[d] == -1 && open == kMaxDim), InvalidArgument,
+  for (size_t d = 0; d < requested.size(); ++d) {
+    TORCHETTE_CHECK(requested[d] >= 0 || (requested[d] == -1 && open == kMaxDim), InvalidArgument,
                     "size is negative and not a single -1");
-    if (wanted[d] == -1) open = d;
-    TORCHETTE_TRY(sizes.push(wanted[d] == -1 ? 0 : wanted[d]));
-    if (wanted[d] != -1) known *= wanted[d];
+    if (requested[d] == -1) open = d;
+    TORCHETTE_TRY(sizes.push(requested[d] == -1 ? 0 : requested[d]));
+    if (requested[d] != -1) known *= requested[d];
     TORCHETTE_CHECK(known <= INT32_MAX, InvalidArgument, "size is too large");
   }
   if (open != kMaxDim) {
@@ -148,17 +148,17 @@ static Error squeeze_copy_dims_out(Context&, const Tensor& x, Span<const int64_t
   return squeeze(x, named, out);
 }
 
-static Error expand_copy_out(Context&, const Tensor& x, Span<const int64_t> wanted, bool, Tensor& out) {
-  TORCHETTE_CHECK(wanted.size() >= static_cast<size_t>(x.dim()), InvalidArgument,
+static Error expand_copy_out(Context&, const Tensor& x, Span<const int64_t> requested, bool, Tensor& out) {
+  TORCHETTE_CHECK(requested.size() >= static_cast<size_t>(x.dim()), InvalidArgument,
                   "size has fewer dimensions than self");
-  const size_t added = wanted.size() - static_cast<size_t>(x.dim());
+  const size_t added = requested.size() - static_cast<size_t>(x.dim());
   Sizes sizes;
-  for (size_t d = 0; d < wanted.size(); ++d) {
-    const bool keeps = wanted[d] == -1 && d >= added;
-    TORCHETTE_CHECK(keeps || d < added || x.sizes()[d - added] == 1 || x.sizes()[d - added] == wanted[d],
+  for (size_t d = 0; d < requested.size(); ++d) {
+    const bool keeps = requested[d] == -1 && d >= added;
+    TORCHETTE_CHECK(keeps || d < added || x.sizes()[d - added] == 1 || x.sizes()[d - added] == requested[d],
                     InvalidArgument, "size: dimension %zu of size %d cannot expand to %d", d,
-                    static_cast<int>(x.sizes()[d - added]), static_cast<int>(wanted[d]));
-    TORCHETTE_TRY(sizes.push(keeps ? x.sizes()[d - added] : wanted[d]));
+                    static_cast<int>(x.sizes()[d - added]), static_cast<int>(requested[d]));
+    TORCHETTE_TRY(sizes.push(keeps ? x.sizes()[d - added] : requested[d]));
   }
   TORCHETTE_TRY(same_type(x, out, "self and out"));
   TORCHETTE_TRY(resize(out, sizes));
@@ -182,22 +182,21 @@ static Error slice_bounds(int64_t size, Optional<int64_t> start, Optional<int64_
   return Error::Ok;
 }
 
-/// Moves elements between `part` and every `step`th element of `whole` along `dim`, starting at `first`. The
+/// Moves elements between `part` and every `step`th element of `full` along `dim`, starting at `first`. The
 /// other dimensions have the sizes of `part`.
-static void move_part(const Tensor& to, const Tensor& from, bool from_whole, size_t dim, int64_t first,
+static void move_part(const Tensor& to, const Tensor& from, bool from_full, size_t dim, int64_t first,
                       int64_t step) {
-  const Tensor& part = from_whole ? to : from;
-  const Tensor& whole = from_whole ? from : to;
+  const Tensor& part = from_full ? to : from;
+  const Tensor& full = from_full ? from : to;
   Move nest;
   for (size_t d = 0; d < static_cast<size_t>(part.dim()); ++d) {
     // With a single element, the step may exceed any stride.
     const bool steps = d == dim && part.sizes()[d] > 1;
-    const ptrdiff_t stride = whole.strides()[d] * (steps ? static_cast<ptrdiff_t>(step) : 1);
-    nest.add(size_of(part, d), from_whole ? to.strides()[d] : stride,
-             from_whole ? stride : from.strides()[d]);
+    const ptrdiff_t stride = full.strides()[d] * (steps ? static_cast<ptrdiff_t>(step) : 1);
+    nest.add(size_of(part, d), from_full ? to.strides()[d] : stride, from_full ? stride : from.strides()[d]);
   }
-  const ptrdiff_t offset = part.numel() == 0 ? 0 : static_cast<ptrdiff_t>(first) * whole.strides()[dim];
-  move_elements(nest, to, from_whole ? 0 : offset, from, from_whole ? offset : 0);
+  const ptrdiff_t offset = part.numel() == 0 ? 0 : static_cast<ptrdiff_t>(first) * full.strides()[dim];
+  move_elements(nest, to, from_full ? 0 : offset, from, from_full ? offset : 0);
 }
 static Error take(const Tensor& x, size_t dim, int64_t first, int64_t count, int64_t step,
                   const Tensor& out) {
@@ -318,15 +317,15 @@ static Error select_scatter_out(Context&, const Tensor& x, const Tensor& part, i
   TORCHETTE_TRY(wrap_index(index, x.sizes()[static_cast<size_t>(dim)]));
   TORCHETTE_TRY(same_type(part, out, "src and out"));
   TORCHETTE_TRY(resize_result(out, x.sizes()));
-  View place(out);
-  place.advance(static_cast<size_t>(dim), index);
-  place.drop(static_cast<size_t>(dim));
-  bool fits = part.dim() == place.tensor().dim();
+  View position(out);
+  position.advance(static_cast<size_t>(dim), index);
+  position.drop(static_cast<size_t>(dim));
+  bool fits = part.dim() == position.tensor().dim();
   for (size_t d = 0; fits && d < static_cast<size_t>(part.dim()); ++d)
-    fits = part.sizes()[d] == place.sizes[d];
+    fits = part.sizes()[d] == position.sizes[d];
   TORCHETTE_CHECK(fits, InvalidArgument, "src does not have the sizes of the selected slice");
   TORCHETTE_TRY(assign(x, out));
-  return assign(part, place.tensor());
+  return assign(part, position.tensor());
 }
 
 // --- Concatenation and repetition ----------------------------------------------------------------
@@ -367,15 +366,15 @@ static Error cat_out(Context& context, Span<const Tensor> parts, int64_t dim, Te
   TORCHETTE_CHECK(total <= INT32_MAX, InvalidArgument, "tensors have a total size above 2^31 - 1");
   sizes.size[along] = static_cast<SizesType>(total);
   TORCHETTE_TRY(resize(out, sizes));
-  int64_t place = 0;
+  int64_t position = 0;
   for (const Tensor& part : parts) {
     if (skips(part)) continue;
     Dense converted;
     if (part.scalar_type() != out.scalar_type())
       TORCHETTE_TRY(converted.read(context, part, out.scalar_type()));
-    move_part(out, part.scalar_type() != out.scalar_type() ? converted.tensor() : part, false, along, place,
-              1);
-    place += part.sizes()[along];
+    move_part(out, part.scalar_type() != out.scalar_type() ? converted.tensor() : part, false, along,
+              position, 1);
+    position += part.sizes()[along];
   }
   return Error::Ok;
 }
@@ -396,14 +395,14 @@ static Error stack_out(Context& context, Span<const Tensor> parts, int64_t dim, 
   }
   TORCHETTE_TRY(resize(out, sizes));
   for (size_t i = 0; i < parts.size(); ++i) {
-    View place(out);
-    place.advance(static_cast<size_t>(dim), static_cast<int64_t>(i));
-    place.drop(static_cast<size_t>(dim));
+    View position(out);
+    position.advance(static_cast<size_t>(dim), static_cast<int64_t>(i));
+    position.drop(static_cast<size_t>(dim));
     Dense converted;
     if (parts[i].scalar_type() != out.scalar_type())
       TORCHETTE_TRY(converted.read(context, parts[i], out.scalar_type()));
-    TORCHETTE_TRY(
-        assign(parts[i].scalar_type() != out.scalar_type() ? converted.tensor() : parts[i], place.tensor()));
+    TORCHETTE_TRY(assign(parts[i].scalar_type() != out.scalar_type() ? converted.tensor() : parts[i],
+                         position.tensor()));
   }
   return Error::Ok;
 }
@@ -539,23 +538,24 @@ static Error gather_nest(Move& nest, const Tensor& x, ptrdiff_t from, const Tens
   return Error::Ok;
 }
 
-static Error as_strided_copy_out(Context&, const Tensor& x, Span<const int64_t> wanted,
+static Error as_strided_copy_out(Context&, const Tensor& x, Span<const int64_t> requested,
                                  Span<const int64_t> strides, Optional<int64_t> offset, Tensor& out) {
-  TORCHETTE_CHECK(wanted.size() == strides.size() && wanted.size() <= kMaxDim, InvalidArgument,
-                  "size has %zu elements, stride has %zu", wanted.size(), strides.size());
+  TORCHETTE_CHECK(requested.size() == strides.size() && requested.size() <= kMaxDim, InvalidArgument,
+                  "size has %zu elements, stride has %zu", requested.size(), strides.size());
   const int64_t first = offset.value_or(0);
   TORCHETTE_CHECK(first >= 0 && first <= INT32_MAX, InvalidArgument, "storage_offset %lld is out of range",
                   static_cast<long long>(first));
   int64_t last = first;
   bool empty = false;
   Move nest;
-  for (size_t d = 0; d < wanted.size(); ++d) {
-    TORCHETTE_CHECK(wanted[d] >= 0 && wanted[d] <= INT32_MAX && strides[d] >= 0 && strides[d] <= INT32_MAX,
-                    InvalidArgument, "size or stride is negative or too large");
-    nest.add(static_cast<size_t>(wanted[d]), 0, static_cast<ptrdiff_t>(strides[d]));
-    empty = empty || wanted[d] == 0;
+  for (size_t d = 0; d < requested.size(); ++d) {
+    TORCHETTE_CHECK(
+        requested[d] >= 0 && requested[d] <= INT32_MAX && strides[d] >= 0 && strides[d] <= INT32_MAX,
+        InvalidArgument, "size or stride is negative or too large");
+    nest.add(static_cast<size_t>(requested[d]), 0, static_cast<ptrdiff_t>(strides[d]));
+    empty = empty || requested[d] == 0;
     // Values above INT32_MAX need not be exact, but must not overflow.
-    if (last <= INT32_MAX && wanted[d] > 0) last += (wanted[d] - 1) * strides[d];
+    if (last <= INT32_MAX && requested[d] > 0) last += (requested[d] - 1) * strides[d];
   }
   TORCHETTE_CHECK(empty || last < x.numel(), InvalidArgument,
                   "size, stride and storage_offset reach index %lld of %d elements",

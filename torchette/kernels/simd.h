@@ -138,7 +138,7 @@ TORCHETTE_INLINE Vec to_floats(VecInt x) {
   return convert_lanes<Vec>(x);
 #endif
 }
-TORCHETTE_INLINE VecInt to_whole(Vec x) {
+TORCHETTE_INLINE VecInt to_ints(Vec x) {
 #if TORCHETTE_HAS_HELIUM
   return reinterpret_cast<VecInt>(vcvtq_s32_f32(x));
 #else

@@ -13,15 +13,15 @@ namespace TORCHETTE_ISA {
 
 constexpr float kLowest = -INFINITY;
 // Minimum number of elements for a thread, about 20 microseconds.
-constexpr size_t kLeastWork = size_t{1} << 14;
+constexpr size_t kMinWork = size_t{1} << 14;
 
 /// Computes one contiguous row of n > 0 elements.
 template <bool kLog>
 static void softmax_row(const float* x, float* y, size_t n) {
-  Vec greatest = broadcast(kLowest);
+  Vec max_value = broadcast(kLowest);
   size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) greatest = maximum(load(x + i), greatest);
-  float top = horizontal_max(greatest);
+  for (; i + kLanes <= n; i += kLanes) max_value = maximum(load(x + i), max_value);
+  float top = horizontal_max(max_value);
   for (; i < n; ++i) top = x[i] > top ? x[i] : top;
   const Vec shift = broadcast(top);
   // If the maximum is NaN or infinite, the differences below are NaN, as in eager mode.
@@ -46,9 +46,9 @@ static void softmax_row(const float* x, float* y, size_t n) {
   }
   total += horizontal_sum(sum[0] + sum[1]);
   if (kLog) {
-    const Vec rest = broadcast(std::log(total));
-    for (i = 0; i + kLanes <= n; i += kLanes) store(y + i, load(x + i) - shift - rest);
-    if (i < n) store_partial(y + i, load_partial(x + i, n - i) - shift - rest, n - i);
+    const Vec log_sum = broadcast(std::log(total));
+    for (i = 0; i + kLanes <= n; i += kLanes) store(y + i, load(x + i) - shift - log_sum);
+    if (i < n) store_partial(y + i, load_partial(x + i, n - i) - shift - log_sum, n - i);
   } else {
     const Vec factor = broadcast(1.0f / total);
     for (i = 0; i + kLanes <= n; i += kLanes) store(y + i, load(y + i) * factor);
@@ -60,7 +60,7 @@ static void softmax_row(const float* x, float* y, size_t n) {
 /// elements of several rows.
 template <bool kLog>
 static void softmax_narrow(const float* x, float* y, size_t n, size_t columns) {
-  const size_t count = n * columns, whole = count / kLanes * kLanes, left = count - whole;
+  const size_t count = n * columns, full = count / kLanes * kLanes, left = count - full;
   // Folds all lanes of each column, and the elements after the last full vector, into each lane of the
   // column.
   const auto of_columns = [&](Vec v, Vec tail, auto fold) {
@@ -72,28 +72,28 @@ static void softmax_narrow(const float* x, float* y, size_t n, size_t columns) {
     for (size_t j = columns; j < kLanes; ++j) lanes[j] = lanes[j - columns];
     return load(lanes);
   };
-  Vec greatest = broadcast(kLowest), sum = {};
-  for (size_t i = 0; i < whole; i += kLanes) greatest = maximum(load(x + i), greatest);
+  Vec max_value = broadcast(kLowest), sum = {};
+  for (size_t i = 0; i < full; i += kLanes) max_value = maximum(load(x + i), max_value);
   const Vec shift =
-      of_columns(greatest, load_partial(x + whole, left), [](float a, float b) { return a > b ? a : b; });
-  for (size_t i = 0; i < whole; i += kLanes) {
+      of_columns(max_value, load_partial(x + full, left), [](float a, float b) { return a > b ? a : b; });
+  for (size_t i = 0; i < full; i += kLanes) {
     const Vec e = exp_f(load(x + i) - shift);
     if (!kLog) store(y + i, e);
     sum += e;
   }
-  const Vec tail = exp_f(load_partial(x + whole, left) - shift);
+  const Vec tail = exp_f(load_partial(x + full, left) - shift);
   sum = of_columns(sum, tail, [](float a, float b) { return a + b; });
   if (kLog) {
     float logs[kLanes];
     store(logs, sum);
     for (size_t j = 0; j < kLanes; ++j) logs[j] = std::log(logs[j]);
-    const Vec rest = load(logs);
-    for (size_t i = 0; i < whole; i += kLanes) store(y + i, load(x + i) - shift - rest);
-    store_partial(y + whole, load_partial(x + whole, left) - shift - rest, left);
+    const Vec log_sum = load(logs);
+    for (size_t i = 0; i < full; i += kLanes) store(y + i, load(x + i) - shift - log_sum);
+    store_partial(y + full, load_partial(x + full, left) - shift - log_sum, left);
   } else {
     const Vec factor = 1.0f / sum;
-    for (size_t i = 0; i < whole; i += kLanes) store(y + i, load(y + i) * factor);
-    store_partial(y + whole, tail * factor, left);
+    for (size_t i = 0; i < full; i += kLanes) store(y + i, load(y + i) * factor);
+    store_partial(y + full, tail * factor, left);
   }
 }
 
@@ -101,11 +101,11 @@ static void softmax_narrow(const float* x, float* y, size_t n, size_t columns) {
 template <bool kLog>
 static void softmax_columns(const float* x, float* y, size_t n, ptrdiff_t step, size_t lanes) {
   const auto at = [step](size_t i) { return static_cast<ptrdiff_t>(i) * step; };
-  Vec greatest = load_partial(x, lanes);
-  for (size_t i = 1; i < n; ++i) greatest = maximum(load_partial(x + at(i), lanes), greatest);
+  Vec max_value = load_partial(x, lanes);
+  for (size_t i = 1; i < n; ++i) max_value = maximum(load_partial(x + at(i), lanes), max_value);
   Vec sum = {};
   for (size_t i = 0; i < n; ++i) {
-    const Vec e = exp_f(load_partial(x + at(i), lanes) - greatest);
+    const Vec e = exp_f(load_partial(x + at(i), lanes) - max_value);
     if (!kLog) store_partial(y + at(i), e, lanes);
     sum += e;
   }
@@ -113,9 +113,9 @@ static void softmax_columns(const float* x, float* y, size_t n, ptrdiff_t step, 
     float logs[kLanes];
     store(logs, sum);
     for (size_t j = 0; j < lanes; ++j) logs[j] = std::log(logs[j]);
-    const Vec rest = load(logs);
+    const Vec log_sum = load(logs);
     for (size_t i = 0; i < n; ++i)
-      store_partial(y + at(i), load_partial(x + at(i), lanes) - greatest - rest, lanes);
+      store_partial(y + at(i), load_partial(x + at(i), lanes) - max_value - log_sum, lanes);
   } else {
     const Vec factor = 1.0f / sum;
     for (size_t i = 0; i < n; ++i) store_partial(y + at(i), load_partial(y + at(i), lanes) * factor, lanes);
@@ -132,8 +132,8 @@ static void softmax_line(const double* x, double* y, size_t n, size_t step) {
     if (!kLog) y[i * step] = e;
     sum += e;
   }
-  const double rest = std::log(sum);
-  for (size_t i = 0; i < n; ++i) y[i * step] = kLog ? x[i * step] - top - rest : y[i * step] / sum;
+  const double log_sum = std::log(sum);
+  for (size_t i = 0; i < n; ++i) y[i * step] = kLog ? x[i * step] - top - log_sum : y[i * step] / sum;
 }
 
 template <bool kLog>
@@ -160,7 +160,7 @@ static Error softmax(Context& context, const Tensor& self, int64_t dim, bool hal
     const size_t width = kScalarType<T> == ScalarType::Float && inner > 1 ? size_t{kLanes} : size_t{1};
     const bool narrow = inner > 1 && inner < kLanes && kLanes % inner == 0 && n > kLanes / inner;
     const size_t lines = (inner + width - 1) / width;
-    context.parallel_for(outer * lines, kLeastWork / (n * width) + 1, [&](size_t begin, size_t end, size_t) {
+    context.parallel_for(outer * lines, kMinWork / (n * width) + 1, [&](size_t begin, size_t end, size_t) {
       for (size_t i = begin; i < end; ++i) {
         const size_t column = i % lines * width, at = i / lines * n * inner + column;
         if constexpr (kScalarType<T> == ScalarType::Float) {

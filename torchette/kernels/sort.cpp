@@ -60,15 +60,15 @@ Error sort_lines(Context& context, const Tensor& x, int64_t k, int64_t dim, bool
       }
     }
     char* to = static_cast<char*>(values.mutable_data_ptr()) + walk.offset[1] * element;
-    int64_t* places = indices.mutable_data_ptr<int64_t>() + walk.offset[2];
+    int64_t* positions = indices.mutable_data_ptr<int64_t>() + walk.offset[2];
     while (count > 0) {
       const int64_t i = heap[0].index;
       --count;
       if (count > 0) sift_down(heap, count, heap[count]);
-      const auto place = static_cast<ptrdiff_t>(count);
-      memmove(to + place * value_step, from + static_cast<ptrdiff_t>(i) * x_step,
+      const auto position = static_cast<ptrdiff_t>(count);
+      memmove(to + position * value_step, from + static_cast<ptrdiff_t>(i) * x_step,
               static_cast<size_t>(element));
-      places[place * index_step] = i;
+      positions[position * index_step] = i;
     }
   } while (walk.next());
   return Error::Ok;

@@ -170,15 +170,15 @@ bool simplify(Move& nest) {
   for (size_t d = 0; d < nest.dim; ++d) {
     if (nest.size[d] == 0) return false;
     if (nest.size[d] == 1) continue;
-    size_t place = sorted.dim++;
-    for (; place > 0 && sorted.to[place - 1] < nest.to[d]; --place) {
-      sorted.size[place] = sorted.size[place - 1];
-      sorted.to[place] = sorted.to[place - 1];
-      sorted.from[place] = sorted.from[place - 1];
+    size_t position = sorted.dim++;
+    for (; position > 0 && sorted.to[position - 1] < nest.to[d]; --position) {
+      sorted.size[position] = sorted.size[position - 1];
+      sorted.to[position] = sorted.to[position - 1];
+      sorted.from[position] = sorted.from[position - 1];
     }
-    sorted.size[place] = nest.size[d];
-    sorted.to[place] = nest.to[d];
-    sorted.from[place] = nest.from[d];
+    sorted.size[position] = nest.size[d];
+    sorted.to[position] = nest.to[d];
+    sorted.from[position] = nest.from[d];
   }
   nest.dim = 0;
   for (size_t d = 0; d < sorted.dim; ++d) {

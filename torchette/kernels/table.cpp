@@ -69,10 +69,10 @@ static int cpu_level() {
   if (level == 3 && TORCHETTE_CPU_HAS("avx512f") && TORCHETTE_CPU_HAS("avx512bw") &&
       TORCHETTE_CPU_HAS("avx512cd") && TORCHETTE_CPU_HAS("avx512dq") && TORCHETTE_CPU_HAS("avx512vl"))
     level = 4;
-  const char* wanted = getenv("TORCHETTE_ISA");
-  if (wanted != nullptr && wanted[0] == 'v' && wanted[1] >= '1' && wanted[1] <= '4' && wanted[2] == 0 &&
-      wanted[1] - '0' < level)
-    level = wanted[1] - '0';
+  const char* requested = getenv("TORCHETTE_ISA");
+  if (requested != nullptr && requested[0] == 'v' && requested[1] >= '1' && requested[1] <= '4' &&
+      requested[2] == 0 && requested[1] - '0' < level)
+    level = requested[1] - '0';
   return level;
 }
 

@@ -67,8 +67,8 @@ TORCHETTE_INLINE V reduce_by_ln2(V x, Integers<V>& n) {
   const float magic = 12582912.0f;
   const V shifted = x * 1.442695041f + magic;
   n = to_bits(shifted) - 0x4b400000;
-  const V whole = shifted - magic;
-  return (x - whole * 0.693359375f) - whole * -2.12194440e-4f;
+  const V integral = shifted - magic;
+  return (x - integral * 0.693359375f) - integral * -2.12194440e-4f;
 }
 /// Shifts `n` to the exponent bits of a float. n is arbitrary if the value is NaN, so scalars shift as
 /// unsigned.
@@ -87,7 +87,7 @@ TORCHETTE_INLINE V power_of_two(Integers<V> n) {
 
 /// exp(r) for |r| <= ln 2 / 2.
 template <typename V>
-TORCHETTE_INLINE V exp_of_rest(V r) {
+TORCHETTE_INLINE V exp_reduced(V r) {
   const V p =
       polynomial(r, 4.999999404e-01f, 1.666651517e-01f, 4.166845605e-02f, 8.369418792e-03f, 1.381314476e-03f);
   return (p * r) * r + r + 1.0f;
@@ -101,7 +101,7 @@ TORCHETTE_INLINE V exp_halved(V x, int32_t halvings) {
   Integers<V> n;
   const V r = reduce_by_ln2(x, n);
   n = n - halvings;
-  const V e = exp_of_rest(r);
+  const V e = exp_reduced(r);
   // 2^n may be out of range although e * 2^n is not.
   const Integers<V> half = n >> 1;
   return e * power_of_two<V>(half) * power_of_two<V>(n - half);
@@ -116,7 +116,7 @@ TORCHETTE_INLINE V exp_of_negative(V x) {
   x = TORCHETTE_SELECT(x < -88.0f, splat<V>(-88.0f), x);  // 2^n is 0 there
   Integers<V> n;
   const V r = reduce_by_ln2(x, n);
-  return exp_of_rest(r) * power_of_two<V>(n);
+  return exp_reduced(r) * power_of_two<V>(n);
 }
 /// exp(x) / 2 for the sigmoid functions: returns 0 instead of subnormals, and infinity from 89.1 on.
 template <typename V>
@@ -125,7 +125,7 @@ TORCHETTE_INLINE V half_exp(V x) {
   x = TORCHETTE_SELECT(x < -87.0f, splat<V>(-87.0f), x);
   Integers<V> n;
   const V r = reduce_by_ln2(x, n);
-  return exp_of_rest(r) * power_of_two<V>(n - 1);
+  return exp_reduced(r) * power_of_two<V>(n - 1);
 }
 template <typename V>
 TORCHETTE_INLINE V cosh_f(V x) {
@@ -201,8 +201,8 @@ TORCHETTE_INLINE V log1p_f(V x) {
   const V u = x + 1.0f;
   const V lost = (x - (u - 1.0f)) / u;
   const V y = log_f(u);
-  const V whole = TORCHETTE_SELECT(u > 0.0f, TORCHETTE_SELECT(u < INFINITY, y + lost, y), y);
-  return TORCHETTE_SELECT(abs_f(x) < 1e-7f, x, whole);
+  const V integral = TORCHETTE_SELECT(u > 0.0f, TORCHETTE_SELECT(u < INFINITY, y + lost, y), y);
+  return TORCHETTE_SELECT(abs_f(x) < 1e-7f, x, integral);
 }
 
 template <typename V>
@@ -270,8 +270,8 @@ TORCHETTE_INLINE float reduce_angle(float x, int32_t& quadrant) {
   const double wide = static_cast<double>(x);
   const double shifted = wide * 0.63661977236758134 + magic;
   quadrant = static_cast<int32_t>(bit_cast<int64_t>(shifted));
-  const double whole = shifted - magic;
-  return static_cast<float>((wide - whole * 1.5707963267341256) - whole * 6.0771005065061922e-11);
+  const double integral = shifted - magic;
+  return static_cast<float>((wide - integral * 1.5707963267341256) - integral * 6.0771005065061922e-11);
 }
 TORCHETTE_INLINE float sin_of_quadrant(float r, int32_t quadrant) {
   const float u = r * r;
@@ -327,8 +327,8 @@ TORCHETTE_INLINE float asin_f(float x) {
 }
 TORCHETTE_INLINE float acos_f(float x) {
   const float y = asin_part(x);
-  const float turned = x < 0.0f ? 3.14159265f - 2.0f * y : 2.0f * y;
-  return abs_f(x) < 0.5f ? 1.57079633f - with_sign_of(y, x) : turned;
+  const float reflected = x < 0.0f ? 3.14159265f - 2.0f * y : 2.0f * y;
+  return abs_f(x) < 0.5f ? 1.57079633f - with_sign_of(y, x) : reflected;
 }
 
 TORCHETTE_INLINE float atanh_f(float x) {

@@ -13,32 +13,32 @@ constexpr size_t kTilesAtOnce = 7 * 16;
 static size_t tiles_in(ptrdiff_t outputs) { return static_cast<size_t>((outputs + 1) / 2); }
 
 bool Winograd::pays() const {
-  constexpr size_t kMostWeights = size_t{1} << 20;
+  constexpr size_t kMaxWeights = size_t{1} << 20;
   const size_t tiles = tiles_in(out_height) * tiles_in(out_width);
   return kLanes >= 8 && in_channels >= 32 && out_channels >= 32 && tiles >= 40 &&
-         weight_floats() <= kMostWeights;
+         weight_floats() <= kMaxWeights;
 }
 
 size_t Winograd::scratch_floats() const {
   const size_t tiles = tiles_in(out_height) * tiles_in(out_width);
   const size_t at_once = tiles < kTilesAtOnce ? tiles : kTilesAtOnce;
-  return 16 * (in_channels + out_channels) * whole_vectors(at_once) + panel_floats(at_once, in_channels);
+  return 16 * (in_channels + out_channels) * round_to_vectors(at_once) + panel_floats(at_once, in_channels);
 }
 
 void Winograd::transform_weight(const float* weight, float* to) const {
-  const size_t place = in_channels * out_channels;
+  const size_t position = in_channels * out_channels;
   for (size_t o = 0; o < out_channels; ++o) {
     for (size_t c = 0; c < in_channels; c += kLanes) {
       const size_t lanes = in_channels - c < kLanes ? in_channels - c : kLanes;
       const float* from = weight + (o * in_channels + c) * 9;
-      float turned[9][kLanes] = {};
+      float transposed[9][kLanes] = {};
       for (size_t i = 0; i < lanes; ++i)
-        for (size_t t = 0; t < 9; ++t) turned[t][i] = from[i * 9 + t];
+        for (size_t t = 0; t < 9; ++t) transposed[t][i] = from[i * 9 + t];
       // G g, then (G g) G^T
       Vec half[4][3];
       TORCHETTE_UNROLL(3)
       for (int x = 0; x < 3; ++x) {
-        const Vec a = load(turned[x]), b = load(turned[3 + x]), d = load(turned[6 + x]);
+        const Vec a = load(transposed[x]), b = load(transposed[3 + x]), d = load(transposed[6 + x]);
         half[0][x] = a;
         half[1][x] = 0.5f * ((a + d) + b);
         half[2][x] = 0.5f * ((a + d) - b);
@@ -50,7 +50,8 @@ void Winograd::transform_weight(const float* weight, float* to) const {
         const Vec a = half[y][0], b = half[y][1], d = half[y][2];
         const Vec row[4] = {a, 0.5f * ((a + d) + b), 0.5f * ((a + d) - b), d};
         TORCHETTE_UNROLL(4)
-        for (int x = 0; x < 4; ++x) store_partial(at + static_cast<size_t>(y * 4 + x) * place, row[x], lanes);
+        for (int x = 0; x < 4; ++x)
+          store_partial(at + static_cast<size_t>(y * 4 + x) * position, row[x], lanes);
       }
     }
   }
@@ -117,10 +118,10 @@ static TORCHETTE_INLINE void transform_inputs(const Winograd& w, const Tiles& ti
   });
 }
 
-/// Transforms `products`, [16][out_channels][row], into the outputs of the tiles. Sets the lanes of `strange`
-/// with an output that is infinite or NaN.
+/// Transforms `products`, [16][out_channels][row], into the outputs of the tiles. Sets the lanes of
+/// `non_finite` with an output that is infinite or NaN.
 static TORCHETTE_INLINE void transform_outputs(const Winograd& w, const Tiles& tiles, const float* products,
-                                               const float* bias, float* out, VecInt& strange) {
+                                               const float* bias, float* out, VecInt& non_finite) {
   const size_t out_plane = static_cast<size_t>(w.out_height * w.out_width);
   const size_t row = tiles.row, out_place = w.out_channels * row;
   for_tiles(tiles.first, tiles.count, tiles.per_row, [&](size_t t, ptrdiff_t y, ptrdiff_t x, size_t lanes) {
@@ -147,7 +148,7 @@ static TORCHETTE_INLINE void transform_outputs(const Winograd& w, const Tiles& t
       for (int i = 0; i < 2; ++i) {
         const Vec even = (half[i][0] + half[i][1]) + half[i][2] + start;
         const Vec odd = (half[i][1] - half[i][2]) - half[i][3] + start;
-        strange |= ((even - even) != 0.0f) | ((odd - odd) != 0.0f);
+        non_finite |= ((even - even) != 0.0f) | ((odd - odd) != 0.0f);
         if (i == 1 && !two_rows) break;
         Vec low, high;
         interleave(even, odd, low, high);
@@ -165,24 +166,25 @@ static TORCHETTE_INLINE void transform_outputs(const Winograd& w, const Tiles& t
 bool Winograd::run(const float* image, const float* transformed_weight, const float* bias, float* out,
                    float* scratch) const {
   const size_t per_row = tiles_in(out_width), tiles = tiles_in(out_height) * per_row;
-  VecInt strange = {};
+  VecInt non_finite = {};
   for (size_t first = 0; first < tiles; first += kTilesAtOnce) {
     const size_t count = tiles - first < kTilesAtOnce ? tiles - first : kTilesAtOnce;
-    const Tiles part = {first, count, per_row, whole_vectors(count)};
+    const Tiles part = {first, count, per_row, round_to_vectors(count)};
     const size_t in_place = in_channels * part.row, out_place = out_channels * part.row;
     float* inputs = scratch;                    // [16][in_channels][row]
     float* products = scratch + 16 * in_place;  // [16][out_channels][row]
     float* panels = products + 16 * out_place;
     transform_inputs(*this, part, image, inputs);
-    for (size_t place = 0; place < 16; ++place)
-      gemm_of_rows({out_channels, count, in_channels, transformed_weight + place * in_channels * out_channels,
-                    static_cast<ptrdiff_t>(in_channels), products + place * out_place,
-                    static_cast<ptrdiff_t>(part.row), nullptr, nullptr, false},
-                   inputs + place * in_place, static_cast<ptrdiff_t>(part.row), panels);
-    transform_outputs(*this, part, products, bias, out, strange);
+    for (size_t position = 0; position < 16; ++position)
+      gemm_of_rows(
+          {out_channels, count, in_channels, transformed_weight + position * in_channels * out_channels,
+           static_cast<ptrdiff_t>(in_channels), products + position * out_place,
+           static_cast<ptrdiff_t>(part.row), nullptr, nullptr, false},
+          inputs + position * in_place, static_cast<ptrdiff_t>(part.row), panels);
+    transform_outputs(*this, part, products, bias, out, non_finite);
   }
   int32_t any = 0;
-  for (int i = 0; i < kLanes; ++i) any |= strange[i];
+  for (int i = 0; i < kLanes; ++i) any |= non_finite[i];
   return any == 0;
 }
 

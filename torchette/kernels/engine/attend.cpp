@@ -119,7 +119,7 @@ void pack_columns(const float* rows, size_t row, size_t count, size_t width, flo
 float mask_scores(const Attention& a, size_t b, size_t h, size_t t, size_t first, float* scores,
                   size_t seen) {
   const size_t at = b * a.mask_step[0] + h * a.mask_step[1] + t * a.mask_step[2] + first * a.mask_step[3];
-  Vec most = broadcast(kHidden);
+  Vec max_score = broadcast(kHidden);
   const Vec scale = broadcast(a.scale);
   const auto* added = static_cast<const float*>(a.mask) + at;
   const auto* visible = static_cast<const bool*>(a.mask) + at;
@@ -129,12 +129,12 @@ float mask_scores(const Attention& a, size_t b, size_t h, size_t t, size_t first
     Vec s = load_partial(scores + j, here) * scale;
     if (a.cap != 0.0f) s = a.cap * tanh_f(s / a.cap);
     if (a.mask != nullptr) {
-      float number[kLanes] = {};
+      float values[kLanes] = {};
       for (size_t i = 0; i < here; ++i) {
-        const size_t place = (j + i) * a.mask_step[3];
-        number[i] = a.additive ? added[place] : visible[place] ? 0.0f : kHidden;
+        const size_t position = (j + i) * a.mask_step[3];
+        values[i] = a.additive ? added[position] : visible[position] ? 0.0f : kHidden;
       }
-      s += load(number);
+      s += load(values);
     }
     if (here < kLanes || j < hidden) {
       float lanes[kLanes];
@@ -144,15 +144,15 @@ float mask_scores(const Attention& a, size_t b, size_t h, size_t t, size_t first
       s = load(lanes);
     }
     store_partial(scores + j, s, here);
-    most = maximum(s, most);
+    max_score = maximum(s, max_score);
   }
-  return horizontal_max(most);
+  return horizontal_max(max_score);
 }
 
 /// Computes scores = exp(scores - most), with zeros from index `seen` on. Returns their sum.
-float exponentials(float* scores, float most, size_t seen, size_t count) {
+float exponentials(float* scores, float max_score, size_t seen, size_t count) {
   Vec sum = {};
-  const Vec shift = broadcast(most);
+  const Vec shift = broadcast(max_score);
   size_t j = 0;
   for (; j + kLanes <= seen; j += kLanes) {
     const Vec e = exp_of_negative(load(scores + j) - shift);
@@ -178,16 +178,16 @@ void scale_row(float* row, size_t width, float factor) {
 
 /// Adds the scores of a block to the maximum and the sum of exponentials of a query. Returns the factor for
 /// its weighted sum.
-float fold(float* scores, float block_max, size_t seen, size_t count, float& most, float& total) {
+float fold(float* scores, float block_max, size_t seen, size_t count, float& max_score, float& total) {
   if (block_max == kHidden && seen > 0) seen = 0;  // all are masked
   if (seen == 0) {
     for (size_t j = 0; j < count; ++j) scores[j] = 0.0f;
     return 1.0f;
   }
-  const float before = most;
-  if (!(block_max <= most)) most = block_max;
-  const float factor = before == kHidden ? 0.0f : exp_f(before - most);
-  total = total * factor + exponentials(scores, most, seen, count);
+  const float before = max_score;
+  if (!(block_max <= max_score)) max_score = block_max;
+  const float factor = before == kHidden ? 0.0f : exp_f(before - max_score);
+  total = total * factor + exponentials(scores, max_score, seen, count);
   return factor;
 }
 
@@ -197,12 +197,12 @@ void attend_block(const Attention& a, size_t b, size_t group, size_t begin, size
   float* const keys = scratch;
   float* const values = keys + panels_of(block) * kPanelWidth * a.depth;
   float* const scores = values + panels_of(a.width) * kPanelWidth * block;
-  float* const most = scores + kRows * (block + kLanes);
-  float* const total = most + kQueries * each;
+  float* const max_score = scores + kRows * (block + kLanes);
+  float* const total = max_score + kQueries * each;
   float* const widened = total + kQueries * each;
   const size_t queries = end - begin;
   for (size_t i = 0; i < queries * each; ++i) {
-    most[i] = kHidden;
+    max_score[i] = kHidden;
     total[i] = 0.0f;
   }
   const size_t lowest = a.begin(begin) / block * block;
@@ -234,7 +234,7 @@ void attend_block(const Attention& a, size_t b, size_t group, size_t begin, size
           const size_t t = begin + i + r, seen = a.seen(t, first, count), state = h * queries + i + r;
           float* const line = scores + r * (block + kLanes);
           const float highest = mask_scores(a, b, head, t, first, line, seen);
-          const float factor = fold(line, highest, seen, count, most[state], total[state]);
+          const float factor = fold(line, highest, seen, count, max_score[state], total[state]);
           if (first > lowest && factor != 1.0f) scale_row(a.row(b, t, head), a.width, factor);
         }
         product.n = a.width;
@@ -253,7 +253,7 @@ void attend_block(const Attention& a, size_t b, size_t group, size_t begin, size
     for (size_t i = 0; i < queries; ++i) {
       const size_t head = group * each + h, state = h * queries + i;
       float* const row = a.row(b, begin + i, head);
-      const float share = a.share(head, most[state], total[state]);
+      const float share = a.share(head, max_score[state], total[state]);
       if (share == 0.0f)
         for (size_t j = 0; j < a.width; ++j) row[j] = 0.0f;
       else
@@ -262,7 +262,7 @@ void attend_block(const Attention& a, size_t b, size_t group, size_t begin, size
 }
 
 // Queries that read keys and values in place: this many share one load of them.
-constexpr size_t kFew = 4;
+constexpr size_t kFewQueries = 4;
 // Keys that all heads read before the next ones, in the order of memory; a multiple of kLanes.
 constexpr size_t kChunk = 32;
 // Minimum number of keys per worker, and maximum number of parts into which the keys are divided.
@@ -280,23 +280,23 @@ template <size_t kCount>
 void dot_rows(const float* const* rows, const Rows& given, size_t count, size_t depth, float* scores) {
   const size_t step = given.step;
   const float* keys = given.data;
-  const size_t whole = depth / kLanes * kLanes, rest = depth - whole;
+  const size_t full = depth / kLanes * kLanes, remaining = depth - full;
   for (size_t j = 0; j < count; j += kLanes, keys += kLanes * step) {
     const size_t here = count - j < kLanes ? count - j : kLanes;
     for (size_t n = 0; n < here; ++n) given.prefetch(j + n);
     for (size_t r = 0; r < kCount; ++r) {
       Vec sum[kLanes] = {};
       if (here == kLanes) {
-        for (size_t i = 0; i < whole; i += kLanes) {
+        for (size_t i = 0; i < full; i += kLanes) {
           const Vec q = load(rows[r] + i);
           TORCHETTE_UNROLL(16)
           for (size_t n = 0; n < kLanes; ++n) sum[n] = fma(q, load(keys + n * step + i), sum[n]);
         }
-        if (rest != 0) {
-          const Vec q = load_partial(rows[r] + whole, rest);
+        if (remaining != 0) {
+          const Vec q = load_partial(rows[r] + full, remaining);
           TORCHETTE_UNROLL(16)
           for (size_t n = 0; n < kLanes; ++n)
-            sum[n] = fma(q, load_partial(keys + n * step + whole, rest), sum[n]);
+            sum[n] = fma(q, load_partial(keys + n * step + full, remaining), sum[n]);
         }
       } else {
         for (size_t n = 0; n < here; ++n)
@@ -358,11 +358,11 @@ void add_values(float* const* out, const float* factor, const Rows& values, size
 /// The state of each row over some keys: the maximum score, the sum of exponentials, and the sum of values
 /// weighted with them. Row r of group g is at [g * rows + r].
 struct Sums {
-  float *most, *total, *values;
+  float *max_score, *total, *values;
 };
 
-/// body(count as a constant, stored rows, group, first row, first key, keys) for kFew rows at a time of each
-/// group, and kChunk of `keys` keys from `first` on.
+/// body(count as a constant, stored rows, group, first row, first key, keys) for kFewQueries rows at a time
+/// of each group, and kChunk of `keys` keys from `first` on.
 template <typename Body>
 TORCHETTE_INLINE void for_chunks(const Attention& a, const Layout& layout, size_t b, size_t first,
                                  size_t keys, size_t width, float* widened, const Body& body) {
@@ -371,7 +371,7 @@ TORCHETTE_INLINE void for_chunks(const Attention& a, const Layout& layout, size_
     for (size_t j = 0; j < keys; j += kChunk) {
       const size_t here = keys - j < kChunk ? keys - j : kChunk;
       const Rows given = rows_of(layout, b, first + j, g, here, width, widened);
-      for (size_t r = 0; r < rows; r += kFew) switch (rows - r) {
+      for (size_t r = 0; r < rows; r += kFewQueries) switch (rows - r) {
           case 1:
             body(std::integral_constant<size_t, 1>{}, given, g, r, j, here);
             break;
@@ -382,7 +382,7 @@ TORCHETTE_INLINE void for_chunks(const Attention& a, const Layout& layout, size_
             body(std::integral_constant<size_t, 3>{}, given, g, r, j, here);
             break;
           default:
-            body(std::integral_constant<size_t, kFew>{}, given, g, r, j, here);
+            body(std::integral_constant<size_t, kFewQueries>{}, given, g, r, j, here);
         }
     }
 }
@@ -392,7 +392,7 @@ void attend_few(const Attention& a, size_t b, size_t begin, size_t end, const Su
   const size_t each = a.heads / a.groups, rows = a.queries * each, all = a.groups * rows;
   float *const scores = scratch, *const factor = scores + all * kKeys, *const widened = factor + all;
   for (size_t i = 0; i < all; ++i) {
-    sums.most[i] = kHidden;
+    sums.max_score[i] = kHidden;
     sums.total[i] = 0.0f;
   }
   memset(sums.values, 0, all * a.width * sizeof(float));
@@ -410,13 +410,13 @@ void attend_few(const Attention& a, size_t b, size_t begin, size_t end, const Su
     for (size_t i = 0; i < all; ++i) {
       const size_t t = i % rows / each, own = a.seen(t, first, count);
       float* const line = scores + i * kKeys;
-      const float most = mask_scores(a, b, i / rows * each + i % each, t, first, line, own);
-      factor[i] = fold(line, most, own, seen, sums.most[i], sums.total[i]);
+      const float max_score = mask_scores(a, b, i / rows * each + i % each, t, first, line, own);
+      factor[i] = fold(line, max_score, own, seen, sums.max_score[i], sums.total[i]);
     }
     for_chunks(a, a.v, b, first, seen, a.width, widened,
                [&](auto few, const Rows& values, size_t g, size_t r, size_t j, size_t here) {
                  float* out[few];
-                 const float ones[kFew] = {1.0f, 1.0f, 1.0f, 1.0f};
+                 const float ones[kFewQueries] = {1.0f, 1.0f, 1.0f, 1.0f};
                  const size_t at = g * rows + r;
                  for (size_t i = 0; i < few; ++i) out[i] = sums.values + (at + i) * a.width;
                  add_values<few>(out, j == 0 ? factor + at : ones, values, here, a.width,
@@ -429,21 +429,21 @@ void attend_few(const Attention& a, size_t b, size_t begin, size_t end, const Su
 void join(const Attention& a, size_t b, const Sums& sums, size_t parts) {
   const size_t each = a.heads / a.groups, rows = a.queries * each, all = a.groups * rows;
   for (size_t i = 0; i < all; ++i) {
-    float most = kHidden, total = 0.0f;
+    float max_score = kHidden, total = 0.0f;
     for (size_t p = 0; p < parts; ++p)
-      if (!(sums.most[p * all + i] <= most)) most = sums.most[p * all + i];
+      if (!(sums.max_score[p * all + i] <= max_score)) max_score = sums.max_score[p * all + i];
     const size_t head = i / rows * each + i % each;
     float* const row = a.row(b, i % rows / each, head);
     for (size_t j = 0; j < a.width; ++j) row[j] = 0.0f;
-    if (most == kHidden) continue;
+    if (max_score == kHidden) continue;
     for (size_t p = 0; p < parts; ++p) {
       const size_t at = p * all + i;
-      if (sums.most[at] == kHidden) continue;
-      const float factor = exp_f(sums.most[at] - most);
+      if (sums.max_score[at] == kHidden) continue;
+      const float factor = exp_f(sums.max_score[at] - max_score);
       total += factor * sums.total[at];
       for (size_t j = 0; j < a.width; ++j) row[j] += factor * sums.values[at * a.width + j];
     }
-    scale_row(row, a.width, a.share(head, most, total));
+    scale_row(row, a.width, a.share(head, max_score, total));
   }
 }
 
@@ -462,18 +462,18 @@ Error run_few(Context& context, const Attention& a, const char* op) {
     float* const from = found + b * parts * of_part;
     return Sums{from, from + parts * all, from + 2 * parts * all};
   };
-  context.parallel_for(a.batch * parts, least_items(all * span * (a.depth + a.width + 8)),
-                       [&](size_t begin, size_t end, size_t worker) {
-                         for (size_t i = begin; i < end; ++i) {
-                           const Sums sums = sums_of(i / parts);
-                           const size_t p = i % parts, first = lowest + p * span;
-                           const size_t last = a.keys - first < span ? a.keys : first + span;
-                           attend_few(
-                               a, i / parts, first, last,
-                               {sums.most + p * all, sums.total + p * all, sums.values + p * all * a.width},
-                               scratch + worker * each);
-                         }
-                       });
+  context.parallel_for(
+      a.batch * parts, min_items(all * span * (a.depth + a.width + 8)),
+      [&](size_t begin, size_t end, size_t worker) {
+        for (size_t i = begin; i < end; ++i) {
+          const Sums sums = sums_of(i / parts);
+          const size_t p = i % parts, first = lowest + p * span;
+          const size_t last = a.keys - first < span ? a.keys : first + span;
+          attend_few(a, i / parts, first, last,
+                     {sums.max_score + p * all, sums.total + p * all, sums.values + p * all * a.width},
+                     scratch + worker * each);
+        }
+      });
   for (size_t b = 0; b < a.batch; ++b) join(a, b, sums_of(b), parts);
   return Error::Ok;
 }
@@ -482,7 +482,7 @@ Error run_few(Context& context, const Attention& a, const char* op) {
 
 Error attend(Context& context, const Attention& a, const char* op) {
   const size_t work = a.keys * (a.depth + a.width + 8), each = a.heads / a.groups, rows = a.queries * each;
-  if (rows <= 2 * kFew) return run_few(context, a, op);
+  if (rows <= 2 * kFewQueries) return run_few(context, a, op);
   const size_t block = a.keys < kKeys ? a.keys : kKeys;
   const size_t floats = panels_of(block) * kPanelWidth * a.depth + panels_of(a.width) * kPanelWidth * block +
                         kRows * (block + kLanes) + 2 * kQueries * each +
@@ -493,7 +493,7 @@ Error attend(Context& context, const Attention& a, const char* op) {
                   static_cast<int>(block), static_cast<int>(a.depth));
   const size_t parts = (a.queries + kQueries - 1) / kQueries;
   context.parallel_for(
-      a.batch * a.groups * parts, least_items(kQueries * each * work),
+      a.batch * a.groups * parts, min_items(kQueries * each * work),
       [&](size_t begin, size_t end, size_t worker) {
         for (size_t i = begin; i < end; ++i) {
           // The last queries, which see the most keys, come first, so that the threads end together.

@@ -60,14 +60,14 @@ Error describe_mask(const Optional<Tensor>& mask, Attention& a) {
                   static_cast<int>(mask->scalar_type()));
   TORCHETTE_CHECK(is_contiguous(*mask) && mask->dim() >= 1 && mask->dim() <= 4, InvalidArgument,
                   "attention: mask has %d dimensions or is not contiguous", static_cast<int>(mask->dim()));
-  const size_t wanted[] = {a.batch, a.heads, a.queries, a.keys};
+  const size_t expected[] = {a.batch, a.heads, a.queries, a.keys};
   size_t step = 1;
   for (int d = 3; d >= 0; --d) {
     const ptrdiff_t own = d - (4 - mask->dim());
     const size_t size = own < 0 ? 1 : static_cast<size_t>(mask->size(own));
-    TORCHETTE_CHECK(size == 1 || size == wanted[d], InvalidArgument,
+    TORCHETTE_CHECK(size == 1 || size == expected[d], InvalidArgument,
                     "attention: mask has %d elements where %d or 1 are needed", static_cast<int>(size),
-                    static_cast<int>(wanted[d]));
+                    static_cast<int>(expected[d]));
     a.mask_step[d] = size == 1 ? 0 : step;
     step *= size;
   }
@@ -150,8 +150,8 @@ static Error attend_cached(Context& context, const char* op, const Tensor& query
   a.k = {bytes_of(key), bytes, 0, a.groups * a.depth, a.depth, nullptr, 0};
   a.v = {bytes_of(value), bytes, 0, a.groups * a.width, a.width, nullptr, 0};
   for (size_t i = 0; scales != nullptr && i < 2; ++i) {
-    const SizesType wanted[] = {static_cast<SizesType>(key.size(0)), static_cast<SizesType>(a.groups), 2};
-    TORCHETTE_TRY(check_operand(op, *scales[i], {wanted, 3}, i == 0 ? "key_scales" : "value_scales"));
+    const SizesType expected[] = {static_cast<SizesType>(key.size(0)), static_cast<SizesType>(a.groups), 2};
+    TORCHETTE_TRY(check_operand(op, *scales[i], {expected, 3}, i == 0 ? "key_scales" : "value_scales"));
     Layout& layout = i == 0 ? a.k : a.v;
     layout.scales = scales[i]->const_data_ptr<float>();
     layout.scales_token = 2 * a.groups;
@@ -209,16 +209,16 @@ static Error store_rows(const char* op, const Tensor& value, Tensor& cache, int6
         InvalidArgument, "%s: indices are of type %d or have other sizes, expected int64 [batch, tokens]", op,
         static_cast<int>(indices->scalar_type()));
   const auto row = static_cast<size_t>(value.size(2) * value.size(3)) * element_size(value.scalar_type());
-  const int64_t* const places = indices != nullptr ? indices->const_data_ptr<int64_t>() : nullptr;
+  const int64_t* const targets = indices != nullptr ? indices->const_data_ptr<int64_t>() : nullptr;
   const int64_t rows = value.size(0) * tokens;
-  for (int64_t i = 0; places != nullptr && i < rows; ++i)
-    TORCHETTE_CHECK(places[i] >= 0 && places[i] < positions, InvalidArgument,
+  for (int64_t i = 0; targets != nullptr && i < rows; ++i)
+    TORCHETTE_CHECK(targets[i] >= 0 && targets[i] < positions, InvalidArgument,
                     "%s: position %lld is out of range for a cache of %d positions", op,
-                    static_cast<long long>(places[i]), static_cast<int>(positions));
+                    static_cast<long long>(targets[i]), static_cast<int>(positions));
   auto* const to = static_cast<uint8_t*>(cache.mutable_data_ptr());
   for (int64_t i = 0; i < rows; ++i) {
-    const int64_t place = places != nullptr ? places[i] : start_pos + i % tokens;
-    memcpy(to + static_cast<size_t>(i / tokens * positions + place) * row,
+    const int64_t position = targets != nullptr ? targets[i] : start_pos + i % tokens;
+    memcpy(to + static_cast<size_t>(i / tokens * positions + position) * row,
            bytes_of(value) + static_cast<size_t>(i) * row, row);
   }
   return Error::Ok;

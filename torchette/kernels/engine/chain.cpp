@@ -14,7 +14,7 @@ namespace {
 // Floats of all blocks of a worker, and the maximum per block. 24 KB leave room in the L1 cache for the
 // inputs.
 constexpr size_t kBlocks = 6144;
-constexpr size_t kLongest = 1024;
+constexpr size_t kMaxBlock = 1024;
 
 enum class Fold : uint8_t {
   none,
@@ -53,7 +53,7 @@ struct Input {
 
 struct Chain {
   const Program* program;
-  const float* numbers;  // one vector per scalar operand
+  const float* scalars;  // one vector per scalar operand
   const Input* inputs;   // followed by the conditions
   Shape shape;
   size_t block;    // maximum number of elements of a block
@@ -82,13 +82,13 @@ TORCHETTE_INLINE void copy_row(float* to, const float* from, size_t n) {
 /// Returns the elements [start, start + count) of an input: in place if they are contiguous floats, otherwise
 /// copied to `buffer` and zero-padded to a full vector.
 Source read(const Input& input, const Shape& shape, size_t start, size_t count, float* buffer) {
-  const bool whole = count % kLanes == 0;
-  if (input.is_dense && !input.is_bool && whole) return {static_cast<const float*>(input.data) + start, 1};
-  size_t at[kMaxDim] = {}, rest = start;
+  const bool is_full = count % kLanes == 0;
+  if (input.is_dense && !input.is_bool && is_full) return {static_cast<const float*>(input.data) + start, 1};
+  size_t at[kMaxDim] = {}, remaining = start;
   ptrdiff_t offset = 0;
   for (size_t d = shape.dim; d-- > 0;) {
-    at[d] = rest % shape.size[d];
-    rest /= shape.size[d];
+    at[d] = remaining % shape.size[d];
+    remaining /= shape.size[d];
     offset += static_cast<ptrdiff_t>(at[d]) * input.stride[d];
   }
   const size_t last = shape.dim - 1;
@@ -98,7 +98,7 @@ Source read(const Input& input, const Shape& shape, size_t start, size_t count, 
     return static_cast<const float*>(input.data)[i];
   };
   if (shape.size[last] - at[last] >= count) {
-    if (step == 1 && !input.is_bool && whole) return {static_cast<const float*>(input.data) + offset, 1};
+    if (step == 1 && !input.is_bool && is_full) return {static_cast<const float*>(input.data) + offset, 1};
     if (step == 0) {
       store(buffer, broadcast(value(offset)));
       return {buffer, 0};
@@ -109,9 +109,9 @@ Source read(const Input& input, const Shape& shape, size_t start, size_t count, 
   size_t row = last > 0 ? at[last - 1] : 0;
   for (size_t done = 0; done < count;) {
     // Copies part of a row, or all full rows up to the end of the plane.
-    const size_t left = length - at[last], wanted = count - done;
-    const size_t here = left < wanted ? left : wanted;
-    size_t rows = here == length ? wanted / length : 1;
+    const size_t left = length - at[last], remaining_count = count - done;
+    const size_t here = left < remaining_count ? left : remaining_count;
+    size_t rows = here == length ? remaining_count / length : 1;
     if (rows > rows_of_plane - row) rows = rows_of_plane - row;
     float* to = buffer + done;
     if (input.is_bool) {
@@ -152,16 +152,16 @@ const float* run_block(const Chain& chain, float* buffers, size_t start, size_t 
   Source sources[kMaxChainInputs + kMaxChainNumbers + kMaxChainInstructions];
   for (size_t i = 0; i < inputs; ++i)
     sources[i] = read(chain.inputs[i], chain.shape, start, count, buffers + i * chain.block);
-  for (size_t i = 0; i < program.numbers; ++i) sources[inputs + i] = {chain.numbers + i * kLanes, 0};
+  for (size_t i = 0; i < program.scalars; ++i) sources[inputs + i] = {chain.scalars + i * kLanes, 0};
   float* to = nullptr;
   for (size_t i = 0; i < program.length; ++i) {
     const Instruction& instruction = program.instructions[i];
-    to = buffers + (inputs + instruction.place) * chain.block;
+    to = buffers + (inputs + instruction.slot) * chain.block;
     if (i + 1 == program.length && out != nullptr && rounded == count) to = out;
     const Source operands[] = {sources[instruction.operands[0]], sources[instruction.operands[1]],
                                sources[instruction.operands[2]]};
     instruction.operation->loop(operands, to, rounded);
-    sources[inputs + program.numbers + i] = {to, 1};
+    sources[inputs + program.scalars + i] = {to, 1};
   }
   if (out != nullptr && to != out) memcpy(out, to, count * sizeof(float));
   return to;
@@ -169,8 +169,8 @@ const float* run_block(const Chain& chain, float* buffers, size_t start, size_t 
 
 /// Folds the elements of a block into the accumulated value of the previous blocks.
 template <typename Op>
-float fold_run(const float* x, size_t n, float so_far, Op op, float nothing) {
-  Vec sum[4] = {broadcast(nothing), broadcast(nothing), broadcast(nothing), broadcast(nothing)};
+float fold_run(const float* x, size_t n, float so_far, Op op, float identity) {
+  Vec sum[4] = {broadcast(identity), broadcast(identity), broadcast(identity), broadcast(identity)};
   size_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) TORCHETTE_UNROLL(4)
   for (int j = 0; j < 4; ++j) sum[j] = op(sum[j], load(x + i + static_cast<size_t>(j) * kLanes));
@@ -182,15 +182,16 @@ float fold_run(const float* x, size_t n, float so_far, Op op, float nothing) {
   return so_far;
 }
 
-constexpr float nothing_of(Fold fold) { return fold == Fold::max ? -INFINITY : 0.0f; }
+constexpr float identity_of(Fold fold) { return fold == Fold::max ? -INFINITY : 0.0f; }
 
 float fold_run(Fold fold, const float* x, size_t n, float so_far) {
-  const float nothing = nothing_of(fold);
+  const float identity = identity_of(fold);
   if (fold == Fold::max)
     return fold_run(
         x, n, so_far,
-        [](auto a, auto b) TORCHETTE_INLINED { return TORCHETTE_SELECT((a > b) | (a != a), a, b); }, nothing);
-  return fold_run(x, n, so_far, [](auto a, auto b) TORCHETTE_INLINED { return a + b; }, nothing);
+        [](auto a, auto b) TORCHETTE_INLINED { return TORCHETTE_SELECT((a > b) | (a != a), a, b); },
+        identity);
+  return fold_run(x, n, so_far, [](auto a, auto b) TORCHETTE_INLINED { return a + b; }, identity);
 }
 
 /// Folds the rows [first, last) of `length` elements. Short rows share a block.
@@ -200,7 +201,7 @@ void fold_rows(const Chain& chain, Fold fold, size_t length, size_t first, size_
   for (size_t row = first; row < last;) {
     const size_t here = last - row < rows ? last - row : rows;
     const size_t elements = here * length;
-    float so_far = nothing_of(fold);
+    float so_far = identity_of(fold);
     for (size_t done = 0; done < elements;) {
       const size_t count = elements - done < chain.block ? elements - done : chain.block;
       const float* const x = run_block(chain, buffers, row * length + done, count, nullptr);
@@ -208,7 +209,7 @@ void fold_rows(const Chain& chain, Fold fold, size_t length, size_t first, size_
         so_far = fold_run(fold, x + r * length, rows == 1 ? count : length, so_far);
         if (rows != 1 || done + count == elements) {
           out[row + r] = fold == Fold::mean ? so_far / static_cast<float>(length) : so_far;
-          so_far = nothing_of(fold);
+          so_far = identity_of(fold);
         }
       }
       done += count;
@@ -288,12 +289,12 @@ Error check_inputs(Span<const Tensor> inputs, ScalarType type) {
 }  // namespace
 
 static Error chain_out(Context& context, Span<const Tensor> inputs, Span<const Tensor> conditions,
-                       Span<const double> numbers, Span<const char> text, Span<const char> fold_name,
+                       Span<const double> scalars, Span<const char> text, Span<const char> fold_name,
                        bool keepdim, Tensor& out) {
   TORCHETTE_TRY(check_inputs(inputs, ScalarType::Float));
   TORCHETTE_TRY(check_inputs(conditions, ScalarType::Bool));
   Program program;
-  TORCHETTE_TRY(program.parse(text, inputs.size(), conditions.size(), numbers.size()));
+  TORCHETTE_TRY(program.parse(text, inputs.size(), conditions.size(), scalars.size()));
   Fold fold;
   TORCHETTE_TRY(fold_of(fold_name, fold));
   SizesType sizes[kMaxDim];
@@ -324,11 +325,11 @@ static Error chain_out(Context& context, Span<const Tensor> inputs, Span<const T
   }
 
   float vectors[kMaxChainNumbers * kLanes];
-  for (size_t i = 0; i < numbers.size(); ++i)
-    store(vectors + i * kLanes, broadcast(static_cast<float>(numbers[i])));
-  const size_t buffers = count + program.places;
+  for (size_t i = 0; i < scalars.size(); ++i)
+    store(vectors + i * kLanes, broadcast(static_cast<float>(scalars[i])));
+  const size_t buffers = count + program.slots;
   size_t block = kBlocks / buffers / kPanelWidth * kPanelWidth;
-  if (block > kLongest) block = kLongest;
+  if (block > kMaxBlock) block = kMaxBlock;
   const size_t each = buffers * block;
   float* const scratch = static_cast<float*>(context.allocate_temp(context.workers() * each * sizeof(float)));
   TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed,
@@ -338,14 +339,14 @@ static Error chain_out(Context& context, Span<const Tensor> inputs, Span<const T
   float* const y = out.mutable_data_ptr<float>();
   const size_t work = program.length * 8;  // approximate multiply-adds per element
   if (fold != Fold::none) {
-    context.parallel_for(total / length, least_items(work * length),
+    context.parallel_for(total / length, min_items(work * length),
                          [&](size_t begin, size_t end, size_t worker) {
                            fold_rows(chain, fold, length, begin, end, scratch + worker * each, y);
                          });
     return Error::Ok;
   }
   context.parallel_for(
-      (total + block - 1) / block, least_items(work * block), [&](size_t begin, size_t end, size_t worker) {
+      (total + block - 1) / block, min_items(work * block), [&](size_t begin, size_t end, size_t worker) {
         for (size_t b = begin; b < end; ++b) {
           const size_t start = b * block, left = total - start < block ? total - start : block;
           run_block(chain, scratch + worker * each, start, left, y + start);

@@ -60,20 +60,20 @@ Span<const char> next_word(const char*& at, const char* end) {
 }  // namespace
 
 Error Program::operand(Span<const char> word, uint8_t& value) const {
-  size_t place = 0;
+  size_t slot = 0;
   bool known = word.size() == 2 || word.size() == 3;
   for (size_t i = 1; known && i < word.size(); ++i) {
     known = word[i] >= '0' && word[i] <= '9';
-    place = place * 10 + static_cast<size_t>(word[i] - '0');
+    slot = slot * 10 + static_cast<size_t>(word[i] - '0');
   }
   size_t before = 0;
   const struct {
     char letter;
     size_t count;
-  } kinds[] = {{'i', inputs}, {'c', conditions}, {'n', numbers}, {'v', length}};
+  } kinds[] = {{'i', inputs}, {'c', conditions}, {'n', scalars}, {'v', length}};
   for (const auto& kind : kinds) {
-    if (known && word[0] == kind.letter && place < kind.count) {
-      value = static_cast<uint8_t>(before + place);
+    if (known && word[0] == kind.letter && slot < kind.count) {
+      value = static_cast<uint8_t>(before + slot);
       return Error::Ok;
     }
     before += kind.count;
@@ -82,14 +82,14 @@ Error Program::operand(Span<const char> word, uint8_t& value) const {
                   static_cast<int>(length), static_cast<int>(word.size()), word.data());
 }
 
-Error Program::parse(Span<const char> text, size_t input_count, size_t condition_count, size_t number_count) {
+Error Program::parse(Span<const char> text, size_t input_count, size_t condition_count, size_t scalar_count) {
   inputs = input_count;
   conditions = condition_count;
-  numbers = number_count;
+  scalars = scalar_count;
   length = 0;
-  TORCHETTE_CHECK(inputs + conditions <= kMaxChainInputs && numbers <= kMaxChainNumbers, InvalidArgument,
-                  "chain: %d inputs, %d conditions and %d numbers are too many", static_cast<int>(inputs),
-                  static_cast<int>(conditions), static_cast<int>(numbers));
+  TORCHETTE_CHECK(inputs + conditions <= kMaxChainInputs && scalars <= kMaxChainNumbers, InvalidArgument,
+                  "chain: %d inputs, %d conditions and %d scalars exceed the maximum", static_cast<int>(inputs),
+                  static_cast<int>(conditions), static_cast<int>(scalars));
   const char* at = text.data();
   const char* const end = at + text.size();
   for (;;) {
@@ -112,26 +112,26 @@ Error Program::parse(Span<const char> text, size_t input_count, size_t condition
     ++length;
   }
   TORCHETTE_CHECK(length > 0, InvalidArgument, "chain: the program is empty");
-  assign_places();
+  assign_slots();
   return Error::Ok;
 }
 
 /// Assigns to each instruction the first slot that no later instruction reads. This may be the slot of one of
 /// its own operands, because an instruction reads its operands before it writes.
-void Program::assign_places() {
-  const size_t first = inputs + conditions + numbers;
+void Program::assign_slots() {
+  const size_t first = inputs + conditions + scalars;
   uint8_t last_reader[kMaxChainInstructions] = {}, busy_until[kMaxChainInstructions] = {};
   for (size_t i = 0; i < length; ++i)
     for (uint8_t k = 0; k < instructions[i].operation->arity; ++k)
       if (instructions[i].operands[k] >= first)
         last_reader[instructions[i].operands[k] - first] = static_cast<uint8_t>(i);
-  places = 0;
+  slots = 0;
   for (size_t i = 0; i < length; ++i) {
-    size_t place = 0;
-    while (place < places && busy_until[place] > i) ++place;
-    if (place == places) ++places;
-    busy_until[place] = last_reader[i];
-    instructions[i].place = static_cast<uint8_t>(place);
+    size_t slot = 0;
+    while (slot < slots && busy_until[slot] > i) ++slot;
+    if (slot == slots) ++slots;
+    busy_until[slot] = last_reader[i];
+    instructions[i].slot = static_cast<uint8_t>(slot);
   }
 }
 

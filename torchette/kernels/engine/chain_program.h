@@ -30,19 +30,19 @@ struct Operation {
 struct Instruction {
   const Operation* operation;
   uint8_t operands[3];  // inputs, then conditions, numbers, earlier instructions
-  uint8_t place;        // the slot that stores its result until the last use
+  uint8_t slot;         // the slot that stores its result until the last use
 };
 
 struct Program {
-  size_t inputs, conditions, numbers, length, places;
+  size_t inputs, conditions, scalars, length, slots;
   Instruction instructions[kMaxChainInstructions];
 
   /// Parses a program for the given numbers of operands. Errors: InvalidArgument.
-  Error parse(Span<const char> text, size_t input_count, size_t condition_count, size_t number_count);
+  Error parse(Span<const char> text, size_t input_count, size_t condition_count, size_t scalar_count);
 
  private:
   Error operand(Span<const char> word, uint8_t& value) const;
-  void assign_places();
+  void assign_slots();
 };
 
 inline bool is_word(Span<const char> word, const char* known) {

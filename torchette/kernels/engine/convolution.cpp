@@ -11,7 +11,7 @@ namespace TORCHETTE_ISA {
 // Floats of rows that are gathered at a time: half of an L2 cache, or a small part of a microcontroller's
 // memory.
 constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 16 : size_t{1} << 13;
-constexpr size_t kLeastRows = kLanes >= 8 ? 56 : 8;
+constexpr size_t kMinRows = kLanes >= 8 ? 56 : 8;
 constexpr size_t kStrip = kLanes >= 8 ? size_t{1} << 15 : size_t{1} << 12;
 
 // Determines the window of a packed filter and whether its last panel is cut.
@@ -67,7 +67,7 @@ static Error convolve_gathered(Context& context, const Tensor& input, const Wind
   const size_t pixels = w.out_pixels(), panels = panels_of(product.n);
   // Rows per block: limited by the scratch memory, and few enough that every worker has a block.
   size_t rows = kGathered / (product.k + 1);
-  if (rows < kLeastRows) rows = kLeastRows;
+  if (rows < kMinRows) rows = kMinRows;
   const size_t all = w.batch * pixels;
   if (rows > all) rows = all;
   const size_t share = (all + context.workers() - 1) / context.workers();
@@ -82,28 +82,27 @@ static Error convolve_gathered(Context& context, const Tensor& input, const Wind
                   static_cast<int>(product.k));
   const float* const images = input.const_data_ptr<float>();
   const size_t image = w.in_pixels() * w.channels;
-  context.parallel_for(blocks * groups, least_items(rows * product.k * product.n),
-                       [&](size_t begin, size_t end, size_t worker) {
-                         float* const gathered = scratch + worker * of_worker;
-                         for (size_t item = begin; item < end; ++item) {
-                           const size_t group = item / blocks, first = item % blocks * rows;
-                           const size_t count = all - first < rows ? all - first : rows;
-                           for (size_t i = 0; i < count;) {  // a block may span several images
-                             const size_t of_image = (first + i) % pixels;
-                             const size_t part =
-                                 pixels - of_image < count - i ? pixels - of_image : count - i;
-                             const float* const from = images + (first + i) / pixels * image;
-                             float* const to = gathered + i * product.k;
-                             gather_windows(w, from, group, channels, of_image, part, 0.0f, to);
-                             i += part;
-                           }
-                           PackedProduct part = of_group(group).rows(first, count);
-                           part.a = gathered;
-                           part.a_row = static_cast<ptrdiff_t>(product.k);
-                           part.wide = gathered + gathers;
-                           packed_gemm(part, 0, panels);
-                         }
-                       });
+  context.parallel_for(
+      blocks * groups, min_items(rows * product.k * product.n), [&](size_t begin, size_t end, size_t worker) {
+        float* const gathered = scratch + worker * of_worker;
+        for (size_t item = begin; item < end; ++item) {
+          const size_t group = item / blocks, first = item % blocks * rows;
+          const size_t count = all - first < rows ? all - first : rows;
+          for (size_t i = 0; i < count;) {  // a block may span several images
+            const size_t of_image = (first + i) % pixels;
+            const size_t part = pixels - of_image < count - i ? pixels - of_image : count - i;
+            const float* const from = images + (first + i) / pixels * image;
+            float* const to = gathered + i * product.k;
+            gather_windows(w, from, group, channels, of_image, part, 0.0f, to);
+            i += part;
+          }
+          PackedProduct part = of_group(group).rows(first, count);
+          part.a = gathered;
+          part.a_row = static_cast<ptrdiff_t>(product.k);
+          part.wide = gathered + gathers;
+          packed_gemm(part, 0, panels);
+        }
+      });
   return Error::Ok;
 }
 
@@ -143,13 +142,13 @@ static void copy_strip(const Window& w, const float* image, ptrdiff_t row, float
 }
 
 // Copies float32 weights and pads the last panel to full width.
-static void copy_whole_panels(const PackedProduct& product, float* to) {
+static void copy_full_panels(const PackedProduct& product, float* to) {
   const float* const from = static_cast<const float*>(product.w);
-  const size_t columns = cut_columns(product.n), whole = (panels_of(product.n) - 1) * product.k * kPanelWidth;
-  memcpy(to, from, whole * sizeof(float));
+  const size_t columns = cut_columns(product.n), full = (panels_of(product.n) - 1) * product.k * kPanelWidth;
+  memcpy(to, from, full * sizeof(float));
   for (size_t k = 0; k < product.k; ++k) {
-    memcpy(to + whole + k * kPanelWidth, from + whole + k * columns, columns * sizeof(float));
-    fill_run(to + whole + k * kPanelWidth + columns, 0.0f, kPanelWidth - columns);
+    memcpy(to + full + k * kPanelWidth, from + full + k * columns, columns * sizeof(float));
+    fill_run(to + full + k * kPanelWidth + columns, 0.0f, kPanelWidth - columns);
   }
 }
 
@@ -166,7 +165,7 @@ static Error convolve_strips(Context& context, const Tensor& input, const Window
   TORCHETTE_CHECK(scratch != nullptr, MemoryAllocationFailed, "convolution: no scratch memory for %d floats",
                   static_cast<int>(floats));
   if (copied) {
-    copy_whole_panels(product, scratch);
+    copy_full_panels(product, scratch);
     product.w = scratch;
     product.cut = false;
   }
@@ -174,18 +173,17 @@ static Error convolve_strips(Context& context, const Tensor& input, const Window
   product.piece = static_cast<size_t>(w.kernel[2]);
   product.a_piece = (w.out[2] - 1) * w.stride[2] + w.kernel[2];
   const float* const images = input.const_data_ptr<float>();
-  context.parallel_for(w.batch * rows, least_items(width * product.k * product.n),
-                       [&](size_t begin, size_t end, size_t worker) {
-                         float* const copy = scratch + weights + worker * (strip + widened);
-                         for (size_t row = begin; row < end; ++row) {
-                           copy_strip(w, images + row / rows * w.in_pixels(),
-                                      static_cast<ptrdiff_t>(row % rows), copy);
-                           PackedProduct part = product.rows(row * width, width);
-                           part.a = copy;
-                           part.wide = copy + strip;
-                           packed_gemm(part, 0, panels);
-                         }
-                       });
+  context.parallel_for(
+      w.batch * rows, min_items(width * product.k * product.n), [&](size_t begin, size_t end, size_t worker) {
+        float* const copy = scratch + weights + worker * (strip + widened);
+        for (size_t row = begin; row < end; ++row) {
+          copy_strip(w, images + row / rows * w.in_pixels(), static_cast<ptrdiff_t>(row % rows), copy);
+          PackedProduct part = product.rows(row * width, width);
+          part.a = copy;
+          part.wide = copy + strip;
+          packed_gemm(part, 0, panels);
+        }
+      });
   return Error::Ok;
 }
 

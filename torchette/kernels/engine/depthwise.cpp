@@ -50,12 +50,12 @@ TORCHETTE_INLINE void put(float* p, Part x, int v, size_t channels) {
 
 /// Computes results x to x + kCount of a pass over `channels` channels from `channel` on, with the taps
 /// [from, to) of each row of the window.
-template <int kCount, bool kWhole>
+template <int kCount, bool kFull>
 void neighbours(const Row& row, size_t channel, size_t channels, ptrdiff_t x, ptrdiff_t from, ptrdiff_t to) {
   const Window& w = *row.window;
   const auto c = static_cast<ptrdiff_t>(w.channels);
   const ptrdiff_t tap_row = row.tap_row(channel);
-  const size_t count = kWhole ? kPass : channels;
+  const size_t count = kFull ? kPass : channels;
   Part acc[kCount][kParts];
   TORCHETTE_UNROLL(4)
   for (int v = 0; v < kParts; ++v) {
@@ -78,7 +78,7 @@ void neighbours(const Row& row, size_t channel, size_t channels, ptrdiff_t x, pt
       for (ptrdiff_t kx = from; kx < to; ++kx, tap += tap_row, in += w.dilation[2] * c) {
         TORCHETTE_UNROLL(4)
         for (int v = 0; v < kParts; ++v) {
-          const Part filter = kWhole ? load_part(tap + v * kPartLanes) : get(tap, v, count);
+          const Part filter = kFull ? load_part(tap + v * kPartLanes) : get(tap, v, count);
           TORCHETTE_UNROLL(8)
           for (int i = 0; i < kCount; ++i) acc[i][v] = fma(get(in + i * step, v, count), filter, acc[i][v]);
         }
@@ -148,7 +148,7 @@ void slide(const Row& row, const float* weight, size_t channel, ptrdiff_t x) {
 
 /// Computes the range of results with windows that lie inside of the row: `from` is the first result with a
 /// first tap inside, `to` the end of the results with a last tap inside.
-void inner_places(const Window& w, ptrdiff_t& from, ptrdiff_t& to) {
+void inner_range(const Window& w, ptrdiff_t& from, ptrdiff_t& to) {
   from = (w.padding[2] + w.stride[2] - 1) / w.stride[2];
   const ptrdiff_t last = w.in[2] - 1 + w.padding[2] - (w.kernel[2] - 1) * w.dilation[2];
   to = last < 0 ? 0 : last / w.stride[2] + 1;
@@ -157,7 +157,7 @@ void inner_places(const Window& w, ptrdiff_t& from, ptrdiff_t& to) {
   if (to < from) to = from;
 }
 
-template <bool kWhole>
+template <bool kFull>
 void pass_over_row(const Row& row, size_t channel, size_t channels, ptrdiff_t inner_from,
                    ptrdiff_t inner_to) {
   const Window& w = *row.window;
@@ -166,10 +166,10 @@ void pass_over_row(const Row& row, size_t channel, size_t channels, ptrdiff_t in
     const ptrdiff_t from = begin >= 0 ? 0 : (-begin + step - 1) / step;
     ptrdiff_t to = begin < w.in[2] ? (w.in[2] - 1 - begin) / step + 1 : 0;
     if (to > w.kernel[2]) to = w.kernel[2];
-    neighbours<1, kWhole>(row, channel, channels, x, from < to ? from : to, to);
+    neighbours<1, kFull>(row, channel, channels, x, from < to ? from : to, to);
   };
   ptrdiff_t x = 0;
-  const bool slides = kWhole && w.stride[2] == 1 && w.dilation[2] == 1;
+  const bool slides = kFull && w.stride[2] == 1 && w.dilation[2] == 1;
   if (slides && (w.kernel[2] == 3 || w.kernel[2] == 5)) {
     for (; x < w.out[2]; x += kSliding)
       for (size_t at = channel; at < channel + kPass; at += kPartLanes) {
@@ -183,8 +183,8 @@ void pass_over_row(const Row& row, size_t channel, size_t channels, ptrdiff_t in
   }
   for (; x < inner_from; ++x) at_end(x);
   for (; x + kNeighbours <= inner_to; x += kNeighbours)
-    neighbours<kNeighbours, kWhole>(row, channel, channels, x, 0, w.kernel[2]);
-  for (; x < inner_to; ++x) neighbours<1, kWhole>(row, channel, channels, x, 0, w.kernel[2]);
+    neighbours<kNeighbours, kFull>(row, channel, channels, x, 0, w.kernel[2]);
+  for (; x < inner_to; ++x) neighbours<1, kFull>(row, channel, channels, x, 0, w.kernel[2]);
   for (; x < w.out[2]; ++x) at_end(x);
 }
 
@@ -214,18 +214,18 @@ static Error depthwise_out(Context& context, const Tensor& input, const Tensor& 
   const SizesType vector[] = {static_cast<SizesType>(w.channels)};
   TORCHETTE_TRY(check_operand("depthwise", bias, {vector, 1}, "bias"));
   TORCHETTE_TRY(check_operand("depthwise", residual, shape, "residual"));
-  Activation wanted;
-  TORCHETTE_TRY(activation_of(activation, wanted));
+  Activation requested;
+  TORCHETTE_TRY(activation_of(activation, requested));
   TORCHETTE_TRY(check_result("depthwise", out, shape));
   float low, high;
-  const Activation left = split_activation(wanted, low, high);
+  const Activation left = split_activation(requested, low, high);
   ptrdiff_t inner_from, inner_to;
-  inner_places(w, inner_from, inner_to);
+  inner_range(w, inner_from, inner_to);
   const size_t row_floats = static_cast<size_t>(w.out[2]) * w.channels;
   const auto rows_of_image = static_cast<size_t>(w.out[0] * w.out[1]);
   // Each weight is used once: a multiply-add costs about four times as much as in a linear layer.
   context.parallel_for(
-      w.batch * rows_of_image, least_items(4 * row_floats * w.taps()), [&](size_t begin, size_t end, size_t) {
+      w.batch * rows_of_image, min_items(4 * row_floats * w.taps()), [&](size_t begin, size_t end, size_t) {
         for (size_t r = begin; r < end; ++r) {
           const auto y = static_cast<ptrdiff_t>(r % rows_of_image);
           Row row = {&w,
@@ -239,10 +239,10 @@ static Error depthwise_out(Context& context, const Tensor& input, const Tensor& 
                      y % w.out[1] * w.stride[1] - w.padding[1],
                      low,
                      high};
-          const size_t whole = w.channels / kPass * kPass;
-          for (size_t channel = 0; channel < whole; channel += kPass)
+          const size_t full = w.channels / kPass * kPass;
+          for (size_t channel = 0; channel < full; channel += kPass)
             pass_over_row<true>(row, channel, kPass, inner_from, inner_to);
-          if (whole < w.channels) pass_over_row<false>(row, whole, w.channels - whole, inner_from, inner_to);
+          if (full < w.channels) pass_over_row<false>(row, full, w.channels - full, inner_from, inner_to);
           activate(left, row.out, 0, 1, row_floats);
         }
       });

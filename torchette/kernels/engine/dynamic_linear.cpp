@@ -8,20 +8,20 @@ namespace TORCHETTE_ISA {
 namespace {
 
 struct Range {
-  float least, most;  // include 0; NaN if an element is not finite
+  float lower, upper;  // include 0; NaN if an element is not finite
 };
 
 TORCHETTE_NOINLINE Range range_of(const float* x, size_t count) {
-  Vec least = {}, most = {}, bad = {};
+  Vec lower = {}, upper = {}, bad = {};
   for (size_t j = 0; j < count; j += kLanes) {
     const Vec v = count - j >= kLanes ? load(x + j) : load_partial(x + j, count - j);
-    least = minimum(v, least);
-    most = maximum(v, most);
+    lower = minimum(v, lower);
+    upper = maximum(v, upper);
     bad += v - v;
   }
   const float nan = horizontal_sum(bad);
   const auto lesser = [](auto a, auto b) TORCHETTE_INLINED { return TORCHETTE_SELECT(a < b, a, b); };
-  return {reduce_lanes(least, lesser) + nan, horizontal_max(most) + nan};
+  return {reduce_lanes(lower, lesser) + nan, horizontal_max(upper) + nan};
 }
 
 /// Parameters of quantize_rows() that are common to all rows.
@@ -30,25 +30,25 @@ struct Scheme {
   bool symmetric;
 
   TORCHETTE_NOINLINE RowScale of(Range range) const {
-    float spread = range.most - range.least;
-    if (symmetric) spread = -range.least > range.most ? -range.least : range.most;
-    if (range.least != range.least) spread = range.least;
+    float spread = range.upper - range.lower;
+    if (symmetric) spread = -range.lower > range.upper ? -range.lower : range.upper;
+    if (range.lower != range.lower) spread = range.lower;
     float scale = spread / steps;
     if (scale < epsilon) scale = epsilon;
     scale += scale - scale;  // an infinite scale becomes NaN
     if (symmetric) return {scale, 0.0f};
-    constexpr float kRounds = 12582912.0f;  // floats between this and twice its value are integers
-    float zero = low - ((range.least / scale + kRounds) - kRounds);
+    constexpr float kRoundMagic = 12582912.0f;  // floats between this and twice its value are integers
+    float zero = low - ((range.lower / scale + kRoundMagic) - kRoundMagic);
     if (!(zero > low)) zero = low;
     return {scale, zero < high ? zero : high};
   }
 
   TORCHETTE_NOINLINE void quantize(const float* x, size_t count, RowScale row, uint8_t* to) const {
     const float inverse = 1.0f / row.scale;
-    const Vec least = broadcast(low - row.zero), most = broadcast(high - row.zero);
+    const Vec lower = broadcast(low - row.zero), upper = broadcast(high - row.zero);
     for (size_t j = 0; j < count; j += kLanes) {
       const size_t n = count - j < kLanes ? count - j : kLanes;
-      put_bytes((n == kLanes ? load(x + j) : load_partial(x + j, n)) * inverse, least, most,
+      put_bytes((n == kLanes ? load(x + j) : load_partial(x + j, n)) * inverse, lower, upper,
                 static_cast<int32_t>(row.zero), n, to + j);
     }
   }
@@ -60,7 +60,7 @@ constexpr size_t kWork = 8;
 }  // namespace
 
 static Error quantize_rows_out(Context& context, const Tensor& input, int64_t low, int64_t high, double steps,
-                               double epsilon, bool symmetric, bool whole, Tensor& out, Tensor& rows) {
+                               double epsilon, bool symmetric, bool per_tensor, Tensor& out, Tensor& rows) {
   constexpr const char* kName = "quantize_rows";
   TORCHETTE_TRY(check_floats(kName, input, "input"));
   TORCHETTE_CHECK(input.dim() >= 1 && input.dim() <= static_cast<ptrdiff_t>(kMaxDim), InvalidArgument,
@@ -84,21 +84,21 @@ static Error quantize_rows_out(Context& context, const Tensor& input, int64_t lo
   auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
   auto* const scales = reinterpret_cast<RowScale*>(rows.mutable_data_ptr());
   const auto for_rows = [&](auto body) {
-    context.parallel_for(count, least_items(depth * kWork), [&](size_t begin, size_t end, size_t) {
+    context.parallel_for(count, min_items(depth * kWork), [&](size_t begin, size_t end, size_t) {
       for (size_t i = begin; i < end; ++i) body(i, x + i * depth);
     });
   };
-  if (whole) {  // the scales temporarily store the ranges of the rows
+  if (per_tensor) {  // the scales temporarily store the ranges of the rows
     for_rows([&](size_t i, const float* row) {
       const Range range = range_of(row, depth);
-      scales[i] = {range.least, range.most};
+      scales[i] = {range.lower, range.upper};
     });
     Range all = {};
     for (size_t i = 0; i < count; ++i) {
-      const float least = scales[i].scale, most = scales[i].zero;
-      if (least != least || least < all.least) all.least = least;
-      if (most > all.most) all.most = most;
-      if (all.least != all.least) break;
+      const float lower = scales[i].scale, upper = scales[i].zero;
+      if (lower != lower || lower < all.lower) all.lower = lower;
+      if (upper > all.upper) all.upper = upper;
+      if (all.lower != all.lower) break;
     }
     const RowScale same = scheme.of(all);
     for_rows([&](size_t i, const float* row) {

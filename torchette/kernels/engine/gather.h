@@ -59,9 +59,9 @@ template <typename T>
 void gather_windows(const Window& w, const T* image, size_t group, size_t channels, size_t first,
                     size_t count, T outside, T* to, size_t skipped = 0) {
   const ptrdiff_t c = static_cast<ptrdiff_t>(channels), all = static_cast<ptrdiff_t>(w.channels);
-  const auto place = static_cast<ptrdiff_t>(first);
-  ptrdiff_t out_z = place / (w.out[1] * w.out[2]), out_y = place / w.out[2] % w.out[1],
-            out_x = place % w.out[2];
+  const auto position = static_cast<ptrdiff_t>(first);
+  ptrdiff_t out_z = position / (w.out[1] * w.out[2]), out_y = position / w.out[2] % w.out[1],
+            out_x = position % w.out[2];
   // Whether adjacent pixels of an image row are contiguous in memory.
   const bool joined = w.dilation[2] == 1 && channels == w.channels;
   for (size_t i = 0; i < count; ++i, to += skipped) {

@@ -53,7 +53,7 @@ template <typename F, typename Finish>
 void take_statistic(Context& context, const Images& images, const float* centres, const F& f,
                     const Finish& finish, float* statistic) {
   const size_t channels = images.channels, vectors = (channels + kLanes - 1) / kLanes;
-  context.parallel_for(images.batch * vectors, least_items(images.pixels * kLanes),
+  context.parallel_for(images.batch * vectors, min_items(images.pixels * kLanes),
                        [&](size_t begin, size_t end, size_t) {
                          for (size_t i = begin; i < end; ++i) {
                            const size_t n = i / vectors, c = i % vectors * kLanes, at = n * channels + c;
@@ -103,7 +103,7 @@ static Error group_norm_out(Context& context, const Tensor& input, const Optiona
       [&](double variance) { return static_cast<float>(1.0 / std::sqrt(variance + eps)); }, factors);
   const float *const w = floats_of(weight), *const b = floats_of(bias);
   float* const y = out.mutable_data_ptr<float>();
-  context.parallel_for(batch * pixels, least_items(channels), [&](size_t begin, size_t end, size_t) {
+  context.parallel_for(batch * pixels, min_items(channels), [&](size_t begin, size_t end, size_t) {
     for (size_t p = begin; p < end; ++p) {
       const float *const x = images.x + p * channels, *const mean = means + p / pixels * channels,
                          *const factor = factors + p / pixels * channels;

@@ -45,9 +45,9 @@ inline Error read_window(const char* op, const Tensor& input, const SizesType* k
     window.padding[d] = 0;
     if (given < 0) continue;
     const auto g = static_cast<size_t>(given);
-    constexpr int64_t kMost = int64_t{1} << 24;
-    TORCHETTE_CHECK(stride[g] >= 1 && stride[g] <= kMost && padding[g] >= 0 && padding[g] <= kMost &&
-                        dilation[g] >= 1 && dilation[g] <= kMost && kernel[g] >= 1 && kernel[g] <= kMost,
+    constexpr int64_t kMax = int64_t{1} << 24;
+    TORCHETTE_CHECK(stride[g] >= 1 && stride[g] <= kMax && padding[g] >= 0 && padding[g] <= kMax &&
+                        dilation[g] >= 1 && dilation[g] <= kMax && kernel[g] >= 1 && kernel[g] <= kMax,
                     InvalidArgument,
                     "%s: kernel %d, stride %lld, padding %lld or dilation %lld is out of range", op,
                     static_cast<int>(kernel[g]), static_cast<long long>(stride[g]),
@@ -69,13 +69,13 @@ inline Error describe_window(const char* op, const Tensor& input, const SizesTyp
   for (int d = 3 - window.spatial; d < 3; ++d) {
     const int64_t step = window.stride[d], before = window.in[d] + window.padding[d];
     const int64_t reach = (window.kernel[d] - 1) * window.dilation[d] + 1;
-    const int64_t room = before + window.padding[d] - reach;
-    TORCHETTE_CHECK(room >= 0, InvalidArgument, "%s: a window of %lld exceeds %lld elements of padded input",
+    const int64_t space = before + window.padding[d] - reach;
+    TORCHETTE_CHECK(space >= 0, InvalidArgument, "%s: a window of %lld exceeds %lld elements of padded input",
                     op, static_cast<long long>(reach), static_cast<long long>(before + window.padding[d]));
-    int64_t places = (ceil ? room + step - 1 : room) / step + 1;
+    int64_t positions = (ceil ? space + step - 1 : space) / step + 1;
     // Drops a window that begins after the image and its leading padding.
-    if (ceil && (places - 1) * step >= before) --places;
-    window.out[d] = static_cast<ptrdiff_t>(places);
+    if (ceil && (positions - 1) * step >= before) --positions;
+    window.out[d] = static_cast<ptrdiff_t>(positions);
   }
   return Error::Ok;
 }

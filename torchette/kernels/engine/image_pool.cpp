@@ -76,12 +76,12 @@ template <typename Body>
 void for_windows(Context& context, const Window& w, const Body& body) {
   const size_t rows = static_cast<size_t>(w.out[0] * w.out[1]),
                row = static_cast<size_t>(w.out[2]) * w.channels;
-  context.parallel_for(w.batch * rows, least_items(row * w.taps()), [&](size_t begin, size_t end, size_t) {
+  context.parallel_for(w.batch * rows, min_items(row * w.taps()), [&](size_t begin, size_t end, size_t) {
     for (size_t r = begin; r < end; ++r) {
-      const auto place = static_cast<ptrdiff_t>(r % rows);
+      const auto position = static_cast<ptrdiff_t>(r % rows);
       for (ptrdiff_t x = 0; x < w.out[2]; ++x)
-        body(r / rows, place / w.out[1] * w.stride[0] - w.padding[0],
-             place % w.out[1] * w.stride[1] - w.padding[1], x * w.stride[2] - w.padding[2],
+        body(r / rows, position / w.out[1] * w.stride[0] - w.padding[0],
+             position % w.out[1] * w.stride[1] - w.padding[1], x * w.stride[2] - w.padding[2],
              r * row + static_cast<size_t>(x) * w.channels);
     }
   });
@@ -212,12 +212,12 @@ static Error adaptive_avg_pool_out(Context& context, const Tensor& input, Span<c
   float* const to = out.mutable_data_ptr<float>();
   const auto fold = [](Vec a, Vec b) TORCHETTE_INLINED { return a + b; };
   for_windows(context, w, [&](size_t b, ptrdiff_t z, ptrdiff_t y, ptrdiff_t x0, size_t at) {
-    const ptrdiff_t place[] = {z, y, x0};
+    const ptrdiff_t position[] = {z, y, x0};
     ptrdiff_t begin[3];
     Window own = w;
     for (int d = 0; d < 3; ++d) {  // from place in / out, rounded down, to (place + 1) in / out, rounded up
-      begin[d] = place[d] * w.in[d] / w.out[d];
-      own.kernel[d] = ((place[d] + 1) * w.in[d] + w.out[d] - 1) / w.out[d] - begin[d];
+      begin[d] = position[d] * w.in[d] / w.out[d];
+      own.kernel[d] = ((position[d] + 1) * w.in[d] + w.out[d] - 1) / w.out[d] - begin[d];
     }
     fold_floats(own, x + b * w.in_pixels() * w.channels, begin[0], begin[1], begin[2], 0.0f,
                 static_cast<float>(1.0 / static_cast<double>(own.taps())), fold, to + at);
@@ -246,15 +246,15 @@ static Error quantized_avg_pool_out(Context& context, const Tensor& input, Span<
                   "%s: a window of %lld elements exceeds the maximum", kName,
                   static_cast<long long>(w.taps()));
   const int8_t flip = static_cast<int8_t>(input.scalar_type() == ScalarType::Char ? 0 : INT8_MIN);
-  const auto above = static_cast<float>(input_zero + flip), factor = static_cast<float>(multiplier);
-  const Vec least = broadcast(static_cast<float>(low - zero)),
-            most = broadcast(static_cast<float>(high - zero));
+  const auto zero_point = static_cast<float>(input_zero + flip), factor = static_cast<float>(multiplier);
+  const Vec lower = broadcast(static_cast<float>(low - zero)),
+            upper = broadcast(static_cast<float>(high - zero));
   const auto* const from = static_cast<const uint8_t*>(input.const_data_ptr());
   auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
   const auto fold = [&](Vec sum, const uint8_t* p, size_t n)
-                        TORCHETTE_INLINED { return sum + (floats_of(p, flip, n) - above); };
-  const auto put = [&](Vec sum, uint8_t* place, size_t n) TORCHETTE_INLINED {
-    put_bytes(sum * factor, least, most, static_cast<int32_t>(zero), n, place);
+                        TORCHETTE_INLINED { return sum + (floats_of(p, flip, n) - zero_point); };
+  const auto put = [&](Vec sum, uint8_t* position, size_t n) TORCHETTE_INLINED {
+    put_bytes(sum * factor, lower, upper, static_cast<int32_t>(zero), n, position);
   };
   for_windows(context, w, [&](size_t b, ptrdiff_t z0, ptrdiff_t y0, ptrdiff_t x0, size_t at) {
     fold_window(w, from + b * w.in_pixels() * w.channels, z0, y0, x0, 0.0f, fold, put, to + at);

@@ -11,16 +11,16 @@ namespace torchette {
 namespace TORCHETTE_ISA {
 namespace {
 
-constexpr size_t kPlaces = 16;
+constexpr size_t kElements = 16;
 // Floats of transformed pixels and GEMM results that should stay in the cache, in addition to the filter.
-constexpr size_t kNear = size_t{3} << 15;
-constexpr size_t kLeastTiles = 12;
+constexpr size_t kCacheFloats = size_t{3} << 15;
+constexpr size_t kMinTiles = 12;
 
 struct Winograd {
   const Window* window;
   const float* images;
   const PackedProduct* product;
-  const float* filter;  // transformed: [kPlaces][panels][channels][kPanelWidth]
+  const float* filter;  // transformed: [kElements][panels][channels][kPanelWidth]
   const float* zeros;   // a pixel outside of the image
   size_t channels, columns, per_row, per_image;
 
@@ -30,7 +30,7 @@ struct Winograd {
 size_t tiles_in(ptrdiff_t pixels) { return static_cast<size_t>((pixels + 1) / 2); }
 
 /// B^T d B of a vector of channels: reads pixels p + c and writes the 16 elements of V at stride `step`.
-TORCHETTE_INLINE void transform_pixels(const float* const (&p)[kPlaces], size_t c, float* to, size_t step) {
+TORCHETTE_INLINE void transform_pixels(const float* const (&p)[kElements], size_t c, float* to, size_t step) {
   Vec half[4][4];
   TORCHETTE_UNROLL(4)
   for (size_t j = 0; j < 4; ++j) {
@@ -77,7 +77,7 @@ void transform_filter(const W* filter, size_t tap, float* to, size_t step) {
 /// A^T m A for all columns of a tile: rows of 2x2 pixels. Returns false if a result is infinite or NaN,
 /// because the transforms propagate such values to more outputs than the convolution does.
 bool transform_back(const float* m, size_t step, size_t columns, float* rows) {
-  VecInt strange = {};
+  VecInt non_finite = {};
   for (size_t n = 0; n < columns; n += kLanes) {
     Vec half[2][4];
     TORCHETTE_UNROLL(4)
@@ -91,13 +91,13 @@ bool transform_back(const float* m, size_t step, size_t columns, float* rows) {
     for (size_t i = 0; i < 2; ++i) {
       const Vec left = (half[i][0] + half[i][1]) + half[i][2];
       const Vec right = (half[i][1] - half[i][2]) - half[i][3];
-      strange |= ((left - left) != 0.0f) | ((right - right) != 0.0f);
+      non_finite |= ((left - left) != 0.0f) | ((right - right) != 0.0f);
       store(rows + (2 * i) * columns + n, left);
       store(rows + (2 * i + 1) * columns + n, right);
     }
   }
   int32_t any = 0;
-  for (int i = 0; i < kLanes; ++i) any |= strange[i];
+  for (int i = 0; i < kLanes; ++i) any |= non_finite[i];
   return any == 0;
 }
 
@@ -107,13 +107,13 @@ void finish_row(const PackedProduct& product, float low, float high, Activation 
   float* const out = product.c + static_cast<ptrdiff_t>(pixel) * product.c_row;
   const float* residual = product.residual;
   if (residual != nullptr) residual += static_cast<ptrdiff_t>(pixel) * product.residual_row;
-  const Vec least = broadcast(low), most = broadcast(high);
+  const Vec lower = broadcast(low), upper = broadcast(high);
   for (size_t n = 0; n < product.n; n += kLanes) {
     const size_t count = product.n - n < kLanes ? product.n - n : kLanes;
     Vec x = load(row + n);
     if (product.bias != nullptr) x += load_partial(product.bias + n, count);
     if (residual != nullptr) x += load_partial(residual + n, count);
-    store_partial(out + n, clamp(x, least, most), count);
+    store_partial(out + n, clamp(x, lower, upper), count);
   }
   activate(left, out, 0, 1, product.n);
 }
@@ -123,9 +123,9 @@ void convolve_tiles(const Winograd& g, size_t first, size_t count, float* scratc
   const Window& w = *g.window;
   const PackedProduct& product = *g.product;
   const auto c = static_cast<ptrdiff_t>(g.channels);
-  float* const pixels = scratch;                                  // [kPlaces][count][channels]
-  float* const products = pixels + kPlaces * count * g.channels;  // [kPlaces][count][columns]
-  float* const rows = products + kPlaces * count * g.columns;     // [4][columns]
+  float* const pixels = scratch;                                    // [kElements][count][channels]
+  float* const products = pixels + kElements * count * g.channels;  // [kElements][count][columns]
+  float* const rows = products + kElements * count * g.columns;     // [4][columns]
   const auto place_of = [&](size_t tile, ptrdiff_t& y, ptrdiff_t& x) {
     y = static_cast<ptrdiff_t>(tile % g.per_image / g.per_row) * 2;
     x = static_cast<ptrdiff_t>(tile % g.per_row) * 2;
@@ -134,8 +134,8 @@ void convolve_tiles(const Winograd& g, size_t first, size_t count, float* scratc
   for (size_t t = 0; t < count; ++t) {
     ptrdiff_t y, x;
     const float* const image = g.images + place_of(first + t, y, x) * w.in_pixels() * g.channels;
-    const float* p[kPlaces];
-    for (size_t i = 0; i < kPlaces; ++i) {
+    const float* p[kElements];
+    for (size_t i = 0; i < kElements; ++i) {
       const ptrdiff_t iy = y - w.padding[1] + static_cast<ptrdiff_t>(i / 4);
       const ptrdiff_t ix = x - w.padding[2] + static_cast<ptrdiff_t>(i % 4);
       const bool inside = iy >= 0 && iy < w.in[1] && ix >= 0 && ix < w.in[2];
@@ -144,15 +144,15 @@ void convolve_tiles(const Winograd& g, size_t first, size_t count, float* scratc
     for (size_t channel = 0; channel < g.channels; channel += kLanes)
       transform_pixels(p, channel, pixels + t * g.channels + channel, count * g.channels);
   }
-  for (size_t place = 0; place < kPlaces; ++place) {
+  for (size_t position = 0; position < kElements; ++position) {
     PackedProduct at = {};
     at.m = count;
     at.n = g.columns;
     at.k = g.channels;
-    at.a = pixels + place * count * g.channels;
+    at.a = pixels + position * count * g.channels;
     at.a_row = c;
-    at.w = g.filter + place * g.columns * g.channels;
-    at.c = products + place * count * g.columns;
+    at.w = g.filter + position * g.columns * g.channels;
+    at.c = products + position * count * g.columns;
     at.c_row = static_cast<ptrdiff_t>(g.columns);
     packed_gemm(at, 0, g.panels());
   }
@@ -190,8 +190,8 @@ bool winograd_pays(const Window& w, size_t outputs) {
   // Cost in multiply-adds per pair of channels. Transforming and storing the filter costs 12 per element,
   // pixels and results cost 5. Winograd must save at least a fifth.
   const size_t tiles = w.batch * tiles_in(w.out[1]) * tiles_in(w.out[2]);
-  const size_t transforms = 5 * kPlaces * tiles * (w.channels + outputs) / (w.channels * outputs);
-  return 5 * (kPlaces * (tiles + 12) + transforms) < 4 * 9 * w.batch * w.out_pixels();
+  const size_t transforms = 5 * kElements * tiles * (w.channels + outputs) / (w.channels * outputs);
+  return 5 * (kElements * (tiles + 12) + transforms) < 4 * 9 * w.batch * w.out_pixels();
 }
 
 bool convolve_by_winograd(Context& context, const Window& w, const float* images,
@@ -199,19 +199,19 @@ bool convolve_by_winograd(Context& context, const Window& w, const float* images
   Winograd g = {&w, images, &product, nullptr, nullptr, w.channels, panels_of(product.n) * kPanelWidth, 0, 0};
   g.per_row = tiles_in(w.out[2]);
   g.per_image = tiles_in(w.out[1]) * g.per_row;
-  const size_t tiles = w.batch * g.per_image, of_filter = kPlaces * g.channels * g.columns;
+  const size_t tiles = w.batch * g.per_image, of_filter = kElements * g.channels * g.columns;
   const size_t share = (tiles + context.workers() - 1) / context.workers();
-  size_t at_once = (kNear + of_filter / 2) / (kPlaces * (g.channels + g.columns));
-  if (at_once < kLeastTiles) at_once = kLeastTiles;
+  size_t at_once = (kCacheFloats + of_filter / 2) / (kElements * (g.channels + g.columns));
+  if (at_once < kMinTiles) at_once = kMinTiles;
   if (at_once > share) at_once = share;
-  const size_t each = kPlaces * at_once * (g.channels + g.columns) + 4 * g.columns;
+  const size_t each = kElements * at_once * (g.channels + g.columns) + 4 * g.columns;
   float* const scratch = static_cast<float*>(
       context.allocate_temp((g.channels + of_filter + context.workers() * each) * sizeof(float)));
   if (scratch == nullptr) return false;
   for (size_t i = 0; i < g.channels; ++i) scratch[i] = 0.0f;
   g.zeros = scratch;
   float* const filter = scratch + g.channels;
-  context.parallel_for(g.panels() * g.channels, least_items(12 * kPlaces * kPanelWidth),
+  context.parallel_for(g.panels() * g.channels, min_items(12 * kElements * kPanelWidth),
                        [&](size_t begin, size_t end, size_t) {
                          with_stored(product.stored, product.w, [&](const auto* weights) {
                            for (size_t i = begin; i < end; ++i) {
@@ -224,7 +224,7 @@ bool convolve_by_winograd(Context& context, const Window& w, const float* images
                        });
   g.filter = filter;
   const size_t blocks = (tiles + at_once - 1) / at_once;
-  context.parallel_for(blocks, least_items(kPlaces * at_once * g.channels * g.columns),
+  context.parallel_for(blocks, min_items(kElements * at_once * g.channels * g.columns),
                        [&](size_t begin, size_t end, size_t worker) {
                          for (size_t i = begin; i < end; ++i) {
                            const size_t first = i * at_once;

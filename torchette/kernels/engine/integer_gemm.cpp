@@ -30,33 +30,33 @@ struct Tile {
 
 #if !TORCHETTE_BY_COLUMNS
 /// Requantizes a tile of kRows rows and kVectors vectors; whole(i, v) returns vector v of row i.
-template <int kRows, int kVectors, typename Whole>
-TORCHETTE_INLINE void put_sums(const Tile& t, const Whole& whole) {
+template <int kRows, int kVectors, typename RowSum>
+TORCHETTE_INLINE void put_sums(const Tile& t, const RowSum& row_sum) {
   TORCHETTE_UNROLL(8)
   for (int v = 0; v < kVectors; ++v) {
     const size_t first = static_cast<size_t>(v) * kLanes;
     if (first >= t.columns) break;
     const RequantizedVector terms(t.how, first);
-    const VecInt above = whole_weights(t.how.sums + first) * t.zero;
+    const VecInt zero_term = weight_sums(t.how.sums + first) * t.zero;
     TORCHETTE_UNROLL(8)
     for (int i = 0; i < kRows; ++i)
-      terms.put(to_floats(whole(i, v) - above), t.columns - first, t.c + i * t.c_row + first);
+      terms.put(to_floats(row_sum(i, v) - zero_term), t.columns - first, t.c + i * t.c_row + first);
   }
 }
 
 template <typename M, int kRows, int kPanels>
 void compute(const Tile& t) {
   Sums<M, kRows, kPanels> sums;
-  sums.template set<false>(static_cast<const typename M::Number*>(t.a), t.a_row, t.w, t.w_panel, t.quads);
+  sums.template set<false>(static_cast<const typename M::Element*>(t.a), t.a_row, t.w, t.w_panel, t.quads);
   put_sums<kRows, kPanels* static_cast<int>(kPanelVectors)>(
-      t, [&](int i, int v) TORCHETTE_INLINED { return whole_sums<M>(sums.of[i], v); });
+      t, [&](int i, int v) TORCHETTE_INLINED { return add_parts<M>(sums.of[i], v); });
 }
 
 #else
 /// Computes the panel kColumns columns at a time.
 template <typename M, int kRows, int kPanels>
 void compute(const Tile& t) {
-  const auto* const a = static_cast<const typename M::Number*>(t.a);
+  const auto* const a = static_cast<const typename M::Element*>(t.a);
   const size_t columns = t.columns < kPanelWidth ? t.columns : kPanelWidth;
   int32_t sums[kRows * kPanelWidth];
   for (size_t j = 0; j < columns; j += M::kColumns)
@@ -77,7 +77,7 @@ int run(const Tile& t, size_t rows) {
 
 template <typename M>
 void multiply(const IntegerProduct& product, size_t first, size_t last, void* scratch) {
-  typedef typename M::Number Number;
+  typedef typename M::Element Element;
   const size_t quads = quads_of(product.k);
   const bool flip = flips<M>(product.is_signed);
   Tile t = {};
@@ -85,16 +85,16 @@ void multiply(const IntegerProduct& product, size_t first, size_t last, void* sc
   t.w_panel = quads * kPanelWidth * kQuad;
   t.c_row = product.c_row;
   const int32_t mask = mask_of(flip), zero = product.input_zero + shift_of<M>(flip);
-  t.zero = sizeof(Number) == 2 ? 0 : zero;
+  t.zero = sizeof(Element) == 2 ? 0 : zero;
   const auto same = [&](size_t) { return zero; };
 #if TORCHETTE_BY_COLUMNS
   t.a_row = padded_row<M>(quads * kQuad);
-  arrange<M, true>(product.a, product.a_row, product.m, product.k, t.a_row, M::kMostRows, mask, same,
-                   static_cast<Number*>(scratch));
-  const auto* const rows = static_cast<const Number*>(scratch);
+  arrange<M, true>(product.a, product.a_row, product.m, product.k, t.a_row, M::kMaxRows, mask, same,
+                   static_cast<Element*>(scratch));
+  const auto* const rows = static_cast<const Element*>(scratch);
 #else
   ptrdiff_t a_row = product.a_row;
-  const Number* const rows =
+  const Element* const rows =
       machine_rows<M>(product.a, a_row, product.m, product.k, quads * kQuad, mask, same, scratch);
   t.a_row = static_cast<size_t>(a_row);
 #endif
@@ -107,15 +107,15 @@ void multiply(const IntegerProduct& product, size_t first, size_t last, void* sc
       t.c = product.c + static_cast<ptrdiff_t>(i) * product.c_row + column;
       t.columns = product.n - column;
       t.how = product.how.from(column);
-      if (M::kMostPanels == 4 && panels == 4) {
-        done = run<M, M::kMostPanels, M::kMostRows>(t, product.m - i);
+      if (M::kMaxPanels == 4 && panels == 4) {
+        done = run<M, M::kMaxPanels, M::kMaxRows>(t, product.m - i);
         p += 4;
       } else {
-        done = run<M, 1, M::kMostRows>(t, product.m - i);
+        done = run<M, 1, M::kMaxRows>(t, product.m - i);
         p += 1;
       }
     }
-    i += static_cast<size_t>(done > 0 ? done : M::kMostRows);
+    i += static_cast<size_t>(done > 0 ? done : M::kMaxRows);
   }
 }
 
@@ -141,7 +141,7 @@ static bool has_tiles() {
 }
 
 struct TileProduct {
-  size_t whole, tail;  // full steps of 64 elements, remaining elements
+  size_t full, tail;  // full steps of 64 elements, remaining elements
   const uint8_t* a;
   size_t a_row;
   const int8_t* w;
@@ -154,7 +154,7 @@ TORCHETTE_INLINE void tile_sums(const TileProduct& t, int32_t* sums) {
   asm volatile("tilezero %tmm0\n\ttilezero %tmm1\n\ttilezero %tmm2\n\ttilezero %tmm3");
   constexpr size_t kRow = kPanelWidth * kQuad;
   const uint8_t *a = t.a, *below = t.a + kTileRows * t.a_row;
-  const int8_t *w = t.w, *beside = t.w + t.w_panel;
+  const int8_t *w = t.w, *w_next = t.w + t.w_panel;
 #define TORCHETTE_TILE_STEP(rows, quads)               \
   TORCHETTE_TILE_LOAD(rows, a, t.a_row);               \
   TORCHETTE_TILE_LOAD(quads, w, kRow);                 \
@@ -164,16 +164,16 @@ TORCHETTE_INLINE void tile_sums(const TileProduct& t, int32_t* sums) {
     TORCHETTE_TILE_PRODUCT(2, rows, quads, kSigned);   \
   }                                                    \
   if (kPanels == 2) {                                  \
-    TORCHETTE_TILE_LOAD(quads, beside, kRow);          \
+    TORCHETTE_TILE_LOAD(quads, w_next, kRow);          \
     if (kTiles == 2) {                                 \
       TORCHETTE_TILE_PRODUCT(3, rows, quads, kSigned); \
       TORCHETTE_TILE_LOAD(rows, a, t.a_row);           \
     }                                                  \
     TORCHETTE_TILE_PRODUCT(1, rows, quads, kSigned);   \
   }
-  for (size_t i = 0; i < t.whole; ++i) {
+  for (size_t i = 0; i < t.full; ++i) {
     TORCHETTE_TILE_STEP(4, 5)
-    a += kTileBytes, below += kTileBytes, w += kTileBytes / kQuad * kRow, beside += kTileBytes / kQuad * kRow;
+    a += kTileBytes, below += kTileBytes, w += kTileBytes / kQuad * kRow, w_next += kTileBytes / kQuad * kRow;
   }
   if (t.tail > 0) {
     TORCHETTE_TILE_STEP(6, 7)
@@ -198,12 +198,12 @@ void tile_block(const IntegerProduct& product, const TileProduct& t, size_t row,
   for (size_t p = 0; p < kPanels; ++p) {
     const size_t column = (panel + p) * kPanelWidth;
     const RequantizedVector terms(product.how, column);
-    const VecInt above = whole_weights(product.how.sums + column) * product.input_zero;
+    const VecInt zero_term = weight_sums(product.how.sums + column) * product.input_zero;
     uint8_t* to = product.c + static_cast<ptrdiff_t>(row) * product.c_row + column;
     for (size_t i = 0; i < kTiles * kTileRows; ++i, to += product.c_row) {
-      const VecInt whole =
+      const VecInt row_sum =
           load(sums + (i / kTileRows * 2 + p) * (kTileRows * kPanelWidth) + i % kTileRows * kPanelWidth);
-      terms.put(to_floats(whole - above), product.n - column, to);
+      terms.put(to_floats(row_sum - zero_term), product.n - column, to);
     }
   }
 }

@@ -19,23 +19,23 @@ TORCHETTE_INLINE void put_bytes(Vec x, Vec low, Vec high, int32_t zero, size_t n
   // Floats between this constant and twice its value have no fraction bits, so adding it rounds to an
   // integer. The clamp separates the addition from the multiplication that computed x, which prevents a fused
   // multiply-add.
-  constexpr float kRounds = 12582912.0f;
-  constexpr int32_t kRoundsBits = 0x4B400000;
+  constexpr float kRoundMagic = 12582912.0f;
+  constexpr int32_t kRoundMagicBits = 0x4B400000;
   TORCHETTE_LANES(Bytes, uint8_t, kLanes);
-  const Vec rounded = minimum(maximum(x, low), high) + kRounds;
-  VecInt whole;
-  memcpy(&whole, &rounded, sizeof(whole));
-  whole += zero - kRoundsBits;
+  const Vec rounded = minimum(maximum(x, low), high) + kRoundMagic;
+  VecInt integer;
+  memcpy(&integer, &rounded, sizeof(integer));
+  integer += zero - kRoundMagicBits;
 #if TORCHETTE_HAS_HELIUM
-  return vstrbq_p_s32(reinterpret_cast<int8_t*>(to), reinterpret_cast<int32x4_t>(whole), vctp32q(n));
+  return vstrbq_p_s32(reinterpret_cast<int8_t*>(to), reinterpret_cast<int32x4_t>(integer), vctp32q(n));
 #endif
 #if defined(__ARM_NEON)
-  const int16x4_t halves = vmovn_s32(whole);
+  const int16x4_t halves = vmovn_s32(integer);
   const int8x8_t both = vmovn_s16(vcombine_s16(halves, halves));
   Bytes bytes;
   memcpy(&bytes, &both, sizeof(bytes));
 #else
-  const Bytes bytes = convert_lanes<Bytes>(whole);
+  const Bytes bytes = convert_lanes<Bytes>(integer);
 #endif
   if (n >= kLanes)
     memcpy(to, &bytes, sizeof(bytes));
@@ -47,9 +47,9 @@ TORCHETTE_INLINE void put_bytes(Vec x, Vec low, Vec high, int32_t zero, size_t n
 /// Rounds to the nearest integer, ties to even. Saturates outside of int32, or returns an unspecified value.
 TORCHETTE_INLINE int32_t round_even(float x) {
 #if defined(__ARM_FP) && (__ARM_FP & 4)
-  int32_t whole;
-  asm("vcvtr.s32.f32 %1, %1\n\tvmov %0, %1" : "=r"(whole), "+t"(x));
-  return whole;
+  int32_t integer;
+  asm("vcvtr.s32.f32 %1, %1\n\tvmov %0, %1" : "=r"(integer), "+t"(x));
+  return integer;
 #else
   return static_cast<int32_t>(std::lrint(x));
 #endif
@@ -91,18 +91,18 @@ struct RequantizedVector {
 };
 
 // Bound for weight sums: the file may contain any value.
-constexpr float kMostOfWeights = 16777216.0f;
+constexpr float kMaxWeightSum = 16777216.0f;
 
 #if TORCHETTE_HAS_VECTORS
 /// Loads the weight sums of a vector of outputs as integers.
-TORCHETTE_INLINE VecInt whole_weights(const float* sums) {
-  const Vec most = broadcast(kMostOfWeights);
-  return to_whole(minimum(maximum(load(sums), -most), most));
+TORCHETTE_INLINE VecInt weight_sums(const float* sums) {
+  const Vec max_sum = broadcast(kMaxWeightSum);
+  return to_ints(minimum(maximum(load(sums), -max_sum), max_sum));
 }
 #else
-TORCHETTE_INLINE int32_t whole_weights(const float* sums) {
-  const float x = *sums > kMostOfWeights ? kMostOfWeights : *sums;
-  return static_cast<int32_t>(x > -kMostOfWeights ? x : -kMostOfWeights);
+TORCHETTE_INLINE int32_t weight_sums(const float* sums) {
+  const float x = *sums > kMaxWeightSum ? kMaxWeightSum : *sums;
+  return static_cast<int32_t>(x > -kMaxWeightSum ? x : -kMaxWeightSum);
 }
 #endif
 
@@ -111,14 +111,14 @@ TORCHETTE_INLINE void requantize(const Requantization& how, int32_t zero, const 
                                  uint8_t* to) {
 #if TORCHETTE_HAS_VECTORS
   for (size_t v = 0; v < n; v += kLanes) {
-    const VecInt whole = load(sums + v) - whole_weights(how.sums + v) * zero;
-    RequantizedVector(how, v).put(to_floats(whole), n - v, to + v);
+    const VecInt integer = load(sums + v) - weight_sums(how.sums + v) * zero;
+    RequantizedVector(how, v).put(to_floats(integer), n - v, to + v);
   }
 #else
   const int32_t low = how.low - how.zero, high = how.high - how.zero;
   for (size_t i = 0; i < n; ++i) {
-    const int32_t whole = zero == 0 ? sums[i] : sums[i] - whole_weights(how.sums + i) * zero;
-    const int32_t rounded = round_even((static_cast<float>(whole) + how.bias[i]) * how.multiplier[i]);
+    const int32_t integer = zero == 0 ? sums[i] : sums[i] - weight_sums(how.sums + i) * zero;
+    const int32_t rounded = round_even((static_cast<float>(integer) + how.bias[i]) * how.multiplier[i]);
     to[i] = static_cast<uint8_t>((rounded < low ? low : rounded > high ? high : rounded) + how.zero);
   }
 #endif

@@ -55,9 +55,9 @@ TORCHETTE_INLINE int64_t eight_bytes(const int16_t* p) {
 #if defined(__ARM_NEON) && (TORCHETTE_MAY_HAVE_DOTS || defined(__ARM_FEATURE_DOTPROD))
 struct Dots {
   typedef int32x4_t Vector;
-  typedef uint8_t Number;
+  typedef uint8_t Element;
   static constexpr size_t kOutputs = 4, kParts = 1;
-  static constexpr int kMostRows = kVectorRegisters >= 32 ? 6 : 2, kMostPanels = 1;
+  static constexpr int kMaxRows = kVectorRegisters >= 32 ? 6 : 2, kMaxPanels = 1;
   static constexpr bool kUnsigned = false;
   TORCHETTE_INLINE static Vector quad(const uint8_t* p) { return vdupq_n_s32(four_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) { return vreinterpretq_s32_s8(vld1q_s8(p)); }
@@ -91,9 +91,9 @@ static bool has_dots() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
 /// VNNI: one instruction multiplies unsigned by signed quads of 16 outputs.
 struct Dots {
   typedef __m512i Vector;
-  typedef uint8_t Number;
+  typedef uint8_t Element;
   static constexpr size_t kOutputs = 16, kParts = 1;
-  static constexpr int kMostRows = 6, kMostPanels = 4;
+  static constexpr int kMaxRows = 6, kMaxPanels = 4;
   static constexpr bool kUnsigned = true;
   TORCHETTE_INLINE static Vector quad(const uint8_t* p) { return _mm512_set1_epi32(four_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) { return _mm512_loadu_si512(p); }
@@ -106,9 +106,9 @@ static bool has_dots() { return TORCHETTE_CPU_HAS("avx512vnni"); }
 #else
 struct Dots {
   typedef __m256i Vector;
-  typedef uint8_t Number;
+  typedef uint8_t Element;
   static constexpr size_t kOutputs = 8, kParts = 1;
-  static constexpr int kMostRows = 6, kMostPanels = 1;
+  static constexpr int kMaxRows = 6, kMaxPanels = 1;
   static constexpr bool kUnsigned = true;
   TORCHETTE_INLINE static Vector quad(const uint8_t* p) { return _mm256_set1_epi32(four_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) {
@@ -138,9 +138,9 @@ static bool uses() {
 #if defined(__AVX512F__)
 struct Machine {
   typedef __m512i Vector;
-  typedef int16_t Number;
+  typedef int16_t Element;
   static constexpr size_t kOutputs = 8, kParts = 2;
-  static constexpr int kMostRows = 4, kMostPanels = 1;
+  static constexpr int kMaxRows = 4, kMaxPanels = 1;
   static constexpr bool kUnsigned = false;
   TORCHETTE_INLINE static Vector quad(const int16_t* p) { return _mm512_set1_epi64(eight_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) {
@@ -153,9 +153,9 @@ struct Machine {
 #elif defined(__AVX2__)
 struct Machine {
   typedef __m256i Vector;
-  typedef int16_t Number;
+  typedef int16_t Element;
   static constexpr size_t kOutputs = 4, kParts = 2;
-  static constexpr int kMostRows = 2, kMostPanels = 1;
+  static constexpr int kMaxRows = 2, kMaxPanels = 1;
   static constexpr bool kUnsigned = false;
   TORCHETTE_INLINE static Vector quad(const int16_t* p) { return _mm256_set1_epi64x(eight_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) {
@@ -170,9 +170,9 @@ struct Machine {
 #elif TORCHETTE_GNU && defined(__SSE2__)
 struct Machine {
   typedef __m128i Vector;
-  typedef int16_t Number;
+  typedef int16_t Element;
   static constexpr size_t kOutputs = 2, kParts = 2;
-  static constexpr int kMostRows = 1, kMostPanels = 1;
+  static constexpr int kMaxRows = 1, kMaxPanels = 1;
   static constexpr bool kUnsigned = false;
   TORCHETTE_INLINE static Vector quad(const int16_t* p) { return _mm_set1_epi64x(eight_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) {
@@ -186,9 +186,9 @@ struct Machine {
 #elif defined(__wasm_simd128__)
 struct Machine {
   typedef v128_t Vector;
-  typedef int16_t Number;
+  typedef int16_t Element;
   static constexpr size_t kOutputs = 2, kParts = 2;
-  static constexpr int kMostRows = 1, kMostPanels = 1;
+  static constexpr int kMaxRows = 1, kMaxPanels = 1;
   static constexpr bool kUnsigned = false;
   TORCHETTE_INLINE static Vector quad(const int16_t* p) { return wasm_i64x2_splat(eight_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) { return wasm_i16x8_load8x8(p); }
@@ -201,9 +201,9 @@ typedef Dots Machine;
 #elif defined(__ARM_NEON)
 struct Machine {
   typedef int32x4_t Vector;
-  typedef uint8_t Number;
+  typedef uint8_t Element;
   static constexpr size_t kOutputs = 2, kParts = 2;
-  static constexpr int kMostRows = kVectorRegisters >= 32 ? 2 : 1, kMostPanels = 1;
+  static constexpr int kMaxRows = kVectorRegisters >= 32 ? 2 : 1, kMaxPanels = 1;
   static constexpr bool kUnsigned = false;
   TORCHETTE_INLINE static Vector quad(const uint8_t* p) { return vdupq_n_s32(four_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) {
@@ -218,9 +218,9 @@ struct Machine {
 #elif TORCHETTE_HAS_HELIUM
 /// Helium: accumulates sixteen 8-bit products at a time; a gather load collects the weights of an output.
 struct Machine {
-  typedef int8_t Number;
+  typedef int8_t Element;
   static constexpr size_t kUnit = 16, kColumns = 1;
-  static constexpr int kMostRows = 4, kMostPanels = 1;
+  static constexpr int kMaxRows = 4, kMaxPanels = 1;
   static constexpr bool kUnsigned = false;
   TORCHETTE_INLINE static void put(const uint8_t* from, int32_t flip, int32_t, size_t count, int8_t* to) {
     const uint8x16_t bytes = vldrbq_z_u8(from, vctp8q(count));
@@ -229,7 +229,7 @@ struct Machine {
   template <int kRows>
   TORCHETTE_NOINLINE static void column(const int8_t* x, const int8_t* w, size_t quads, int32_t* sums) {
     constexpr uint32_t kStep = kPanelWidth * kQuad;
-    const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0, 1), kStep);
+    const uint32x4_t offsets = vmulq_n_u32(vidupq_n_u32(0, 1), kStep);
     int32_t sum[kRows] = {};
     const auto add = [&](int32x4_t weights) TORCHETTE_INLINED {
       TORCHETTE_UNROLL(4)
@@ -237,9 +237,9 @@ struct Machine {
         sum[i] = vmladavaq_s8(sum[i], vldrbq_s8(x + i * kUnit), vreinterpretq_s8_s32(weights));
     };
     for (; quads >= 4; quads -= 4, x += kRows * kUnit, w += 4 * kStep)
-      add(vldrwq_gather_offset_s32(reinterpret_cast<const int32_t*>(w), places));
+      add(vldrwq_gather_offset_s32(reinterpret_cast<const int32_t*>(w), offsets));
     if (quads > 0)
-      add(vldrwq_gather_offset_z_s32(reinterpret_cast<const int32_t*>(w), places, vctp32q(quads)));
+      add(vldrwq_gather_offset_z_s32(reinterpret_cast<const int32_t*>(w), offsets, vctp32q(quads)));
     TORCHETTE_UNROLL(4)
     for (size_t i = 0; i < kRows; ++i) sums[i * kPanelWidth] = sum[i];
   }
@@ -248,9 +248,9 @@ struct Machine {
 /// 16-bit elements minus the zero point. Within a quad, even elements precede odd elements, the order that
 /// SXTB16 produces.
 struct Machine {
-  typedef int16_t Number;
+  typedef int16_t Element;
   static constexpr size_t kUnit = kQuad;
-  static constexpr int kMostRows = 6, kMostPanels = 1;
+  static constexpr int kMaxRows = 6, kMaxPanels = 1;
   static constexpr bool kUnsigned = false;
   TORCHETTE_INLINE static void put(const uint8_t* from, int32_t flip, int32_t zero, size_t count,
                                    int16_t* to) {
@@ -321,7 +321,7 @@ struct Machine {
 
 /// Maximum number of quads before the accumulators of a machine may overflow.
 template <typename M>
-constexpr size_t kMostQuads = SIZE_MAX;
+constexpr size_t kMaxQuads = SIZE_MAX;
 /// Returns the number of rows of the next smaller tile, for remaining rows.
 constexpr size_t fewer_rows(size_t rows) { return rows == 6 ? 4 : rows / 2; }
 
@@ -331,24 +331,24 @@ constexpr size_t kAhead = 4096;
 #if !TORCHETTE_BY_COLUMNS
 /// Returns vector v of the accumulators of a row, with the partial sums added.
 template <typename M>
-TORCHETTE_INLINE VecInt whole_sums(const typename M::Vector* sums, int v) {
+TORCHETTE_INLINE VecInt add_parts(const typename M::Vector* sums, int v) {
   static_assert(sizeof(typename M::Vector) == sizeof(VecInt),
                 "the vector of a machine must have the size of VecInt");
-  VecInt whole;
+  VecInt sum;
   if constexpr (M::kParts == 1) {
-    memcpy(&whole, &sums[v], sizeof(whole));
+    memcpy(&sum, &sums[v], sizeof(sum));
   } else {
     const auto low = sums[2 * v], high = sums[2 * v + 1];
 #if defined(__ARM_NEON)
-    whole = vcombine_s32(vpadd_s32(vget_low_s32(low), vget_high_s32(low)),
-                         vpadd_s32(vget_low_s32(high), vget_high_s32(high)));
+    sum = vcombine_s32(vpadd_s32(vget_low_s32(low), vget_high_s32(low)),
+                       vpadd_s32(vget_low_s32(high), vget_high_s32(high)));
 #else
     Vec even, odd;
     deinterleave(reinterpret_cast<Vec>(low), reinterpret_cast<Vec>(high), even, odd);
-    whole = reinterpret_cast<VecInt>(even) + reinterpret_cast<VecInt>(odd);
+    sum = reinterpret_cast<VecInt>(even) + reinterpret_cast<VecInt>(odd);
 #endif
   }
-  return whole;
+  return sum;
 }
 
 template <typename M, int kRows, int kPanels>
@@ -360,7 +360,7 @@ struct Sums {
   /// Accumulates `quads` quads. With kOnes, the inputs of the last row are ones, which yields the weight
   /// sums.
   template <bool kOnes>
-  TORCHETTE_INLINE void set(const typename M::Number* a, size_t a_row, const int8_t* w, size_t w_panel,
+  TORCHETTE_INLINE void set(const typename M::Element* a, size_t a_row, const int8_t* w, size_t w_panel,
                             size_t quads) {
 #if defined(__arm__)  // a local array avoids a store to memory in each iteration below
     Vector sums[kRows][kVectors];
@@ -381,16 +381,16 @@ struct Sums {
   }
 
   template <bool kOnes>
-  TORCHETTE_INLINE static void sum(Vector (&sums)[kRows][kVectors], const typename M::Number* a, size_t a_row,
-                                   const int8_t* w, size_t w_panel, size_t quads) {
+  TORCHETTE_INLINE static void sum(Vector (&sums)[kRows][kVectors], const typename M::Element* a,
+                                   size_t a_row, const int8_t* w, size_t w_panel, size_t quads) {
     clear(sums);
-    if constexpr (kMostQuads<M> == SIZE_MAX) {
+    if constexpr (kMaxQuads<M> == SIZE_MAX) {
       add<kOnes>(sums, a, a_row, w, w_panel, 0, quads);
     } else {
-      for (size_t q = 0; q < quads; q += kMostQuads<M>) {
+      for (size_t q = 0; q < quads; q += kMaxQuads<M>) {
         Vector some[kRows][kVectors];
         clear(some);
-        add<kOnes>(some, a, a_row, w, w_panel, q, quads - q < kMostQuads<M> ? quads : q + kMostQuads<M>);
+        add<kOnes>(some, a, a_row, w, w_panel, q, quads - q < kMaxQuads<M> ? quads : q + kMaxQuads<M>);
         TORCHETTE_UNROLL(8)
         for (int i = 0; i < kRows; ++i) TORCHETTE_UNROLL(16)
         for (int v = 0; v < kVectors; ++v) sums[i][v] = M::widen(sums[i][v], some[i][v]);
@@ -399,25 +399,25 @@ struct Sums {
   }
 
   template <bool kOnes>
-  TORCHETTE_INLINE static void add(Vector (&sums)[kRows][kVectors], const typename M::Number* a, size_t a_row,
-                                   const int8_t* w, size_t w_panel, size_t q, size_t end) {
+  TORCHETTE_INLINE static void add(Vector (&sums)[kRows][kVectors], const typename M::Element* a,
+                                   size_t a_row, const int8_t* w, size_t w_panel, size_t q, size_t end) {
     constexpr size_t kBytes = M::kOutputs * kQuad;
-    constexpr int kGiven = kOnes ? kRows - 1 : kRows;
+    constexpr int kInputRows = kOnes ? kRows - 1 : kRows;
     Vector ones = {};
     if constexpr (kOnes) {
-      const typename M::Number one[kQuad] = {1, 1, 1, 1};
+      const typename M::Element one[kQuad] = {1, 1, 1, 1};
       ones = M::quad(one);
     }
     const auto x = [&](int i, size_t at) TORCHETTE_INLINED {
-      return i < kGiven ? M::quad(a + static_cast<size_t>(i) * a_row + at * kQuad) : ones;
+      return i < kInputRows ? M::quad(a + static_cast<size_t>(i) * a_row + at * kQuad) : ones;
     };
     const auto weights = [&](int v, size_t at) TORCHETTE_INLINED {
       return M::weights(w + static_cast<size_t>(v / kOfPanel) * w_panel + at * (kPanelWidth * kQuad) +
                         static_cast<size_t>(v % kOfPanel) * kBytes);
     };
     if constexpr (kOnes && kRows == 2) {  // alternate accumulators shorten the dependency chains
-      typedef std::conditional_t<kMostQuads<M> == SIZE_MAX, int32_t, int16_t> Whole;
-      TORCHETTE_LANES(Sum, Whole, sizeof(Vector) / sizeof(Whole));
+      typedef std::conditional_t<kMaxQuads<M> == SIZE_MAX, int32_t, int16_t> SumElement;
+      TORCHETTE_LANES(Sum, SumElement, sizeof(Vector) / sizeof(SumElement));
       Vector others[kRows][kVectors];
       clear(others);
       for (; end - q >= 2; q += 2) {
@@ -440,7 +440,8 @@ struct Sums {
             reinterpret_cast<Vector>(reinterpret_cast<Sum>(sums[i][v]) + reinterpret_cast<Sum>(others[i][v]));
     }
     for (; q < end; ++q) {
-      if constexpr (kGiven == 1 && kPanels == 1) TORCHETTE_PREFETCH(w + q * (kPanelWidth * kQuad) + kAhead);
+      if constexpr (kInputRows == 1 && kPanels == 1)
+        TORCHETTE_PREFETCH(w + q * (kPanelWidth * kQuad) + kAhead);
       if constexpr (kVectors <= 2) {  // the smaller operand stays in registers
         Vector given[kVectors];
         TORCHETTE_UNROLL(2)
@@ -475,22 +476,22 @@ struct Sums<Pairs, kRows, kPanels> {
 
   template <bool kOnes>
   TORCHETTE_INLINE void set(const uint8_t* a, size_t a_row, const int8_t* w, size_t w_panel, size_t quads) {
-    constexpr size_t kGiven = kOnes ? kRows - 1 : kRows;
-    if constexpr (kGiven % 2 != 0) {
+    constexpr size_t kInputRows = kOnes ? kRows - 1 : kRows;
+    if constexpr (kInputRows % 2 != 0) {
       Sums<Dots, kRows, 1> sums;
       sums.template set<kOnes>(a, a_row, w, w_panel, quads);
       TORCHETTE_UNROLL(8)
       for (int i = 0; i < kRows; ++i) TORCHETTE_UNROLL(4)
       for (size_t v = 0; v < kVectors; ++v) of[i][v] = sums.of[i][v];
     } else {
-      int32x4_t sums[kGiven / 2][2 * kVectors] = {}, ones[kVectors] = {};
+      int32x4_t sums[kInputRows / 2][2 * kVectors] = {}, ones[kVectors] = {};
       const int32x4_t one = vdupq_n_s32(0x01010101);
-      const auto add = [&](size_t q, const auto& numbers, const auto& second) TORCHETTE_INLINED {
-        int32x4_t x[kGiven / 2];
+      const auto add = [&](size_t q, const auto& elements, const auto& second) TORCHETTE_INLINED {
+        int32x4_t x[kInputRows / 2];
         TORCHETTE_UNROLL(4)
-        for (size_t i = 0; i < kGiven / 2; ++i) {
+        for (size_t i = 0; i < kInputRows / 2; ++i) {
           const uint8_t* const from = a + 2 * i * a_row + q * kQuad;
-          x[i] = vcombine_s32(numbers(from), numbers(from + a_row));
+          x[i] = vcombine_s32(elements(from), elements(from + a_row));
         }
         TORCHETTE_UNROLL(4)
         for (size_t v = 0; v < kVectors; ++v) {
@@ -499,7 +500,7 @@ struct Sums<Pairs, kRows, kPanels> {
           const int32x4_t first = vzip1q_s32(low, high), last = vzip2q_s32(low, high);
           if constexpr (kOnes) ones[v] = Dots::dot(Dots::dot(ones[v], one, low), one, high);
           TORCHETTE_UNROLL(4)
-          for (size_t i = 0; i < kGiven / 2; ++i) {
+          for (size_t i = 0; i < kInputRows / 2; ++i) {
             sums[i][2 * v] = Pairs::product(sums[i][2 * v], x[i], first);
             sums[i][2 * v + 1] = Pairs::product(sums[i][2 * v + 1], x[i], last);
           }
@@ -517,12 +518,12 @@ struct Sums<Pairs, kRows, kPanels> {
       TORCHETTE_UNROLL(4)
       for (size_t v = 0; v < kVectors; ++v) {
         TORCHETTE_UNROLL(4)
-        for (size_t i = 0; i < kGiven; i += 2) {
+        for (size_t i = 0; i < kInputRows; i += 2) {
           const int32x4_t low = sums[i / 2][2 * v], high = sums[i / 2][2 * v + 1];
           of[i][v] = vcombine_s32(vget_low_s32(low), vget_low_s32(high));
           of[i + 1][v] = vcombine_s32(vget_high_s32(low), vget_high_s32(high));
         }
-        if constexpr (kOnes) of[kGiven][v] = ones[v];
+        if constexpr (kOnes) of[kInputRows][v] = ones[v];
       }
     }
   }
@@ -541,12 +542,12 @@ constexpr size_t padded_row(size_t k) {
 /// each.
 template <typename M, bool kFewer, typename Zero>
 void arrange(const uint8_t* a, ptrdiff_t a_row, size_t m, size_t k, size_t padded, int most_rows,
-             int32_t flip, Zero zero, typename M::Number* to) {
+             int32_t flip, Zero zero, typename M::Element* to) {
   for (size_t i = 0, rows; i < m; i += rows, to += rows * padded) {
     for (rows = static_cast<size_t>(most_rows); rows > m - i;) rows = kFewer ? fewer_rows(rows) : 1;
     for (size_t r = 0; r < rows; ++r) {
       const uint8_t* const from = a + static_cast<ptrdiff_t>(i + r) * a_row;
-      typename M::Number* at = to + r * M::kUnit;
+      typename M::Element* at = to + r * M::kUnit;
       for (size_t j = 0; j < padded; j += M::kUnit, at += rows * M::kUnit) {
         const size_t left = j < k ? k - j : 0;
         M::put(from + j, flip, zero(i + r), left < M::kUnit ? left : M::kUnit, at);
@@ -559,31 +560,31 @@ void arrange(const uint8_t* a, ptrdiff_t a_row, size_t m, size_t k, size_t padde
 /// it already has this format. `flip` is XORed with each group of four bytes; zero(i) is the zero point of
 /// row i after the XOR.
 template <typename M, typename Zero>
-const typename M::Number* machine_rows(const uint8_t* a, ptrdiff_t& a_row, size_t m, size_t k, size_t padded,
-                                       int32_t flip, Zero zero, void* scratch) {
-  typedef typename M::Number Number;
-  constexpr bool kWide = sizeof(Number) == 2;
-  if (!kWide && padded == k && flip == 0) return reinterpret_cast<const Number*>(a);
+const typename M::Element* machine_rows(const uint8_t* a, ptrdiff_t& a_row, size_t m, size_t k, size_t padded,
+                                        int32_t flip, Zero zero, void* scratch) {
+  typedef typename M::Element Element;
+  constexpr bool kWide = sizeof(Element) == 2;
+  if (!kWide && padded == k && flip == 0) return reinterpret_cast<const Element*>(a);
   const auto mask = static_cast<int8_t>(flip);
-  auto* to = static_cast<Number*>(scratch);
+  auto* to = static_cast<Element*>(scratch);
   for (size_t i = 0; i < m; ++i, to += padded) {
     const uint8_t* const from = a + static_cast<ptrdiff_t>(i) * a_row;
     // Explicit vectors, because the compiler does not vectorize these byte loops.
     TORCHETTE_LANES(Bytes, int8_t, 16);
-    TORCHETTE_LANES(Numbers, Number, 16);
-    const auto above = static_cast<Number>(kWide ? zero(i) : 0);
+    TORCHETTE_LANES(Elements, Element, 16);
+    const auto zero_point = static_cast<Element>(kWide ? zero(i) : 0);
     size_t j = 0;
     for (; j + sizeof(Bytes) <= k; j += sizeof(Bytes)) {
       Bytes bytes;
       memcpy(&bytes, from + j, sizeof(bytes));
-      const Numbers numbers = convert_lanes<Numbers>(bytes ^ mask) - above;
-      memcpy(to + j, &numbers, sizeof(numbers));
+      const Elements elements = convert_lanes<Elements>(bytes ^ mask) - zero_point;
+      memcpy(to + j, &elements, sizeof(elements));
     }
-    for (; j < k; ++j) to[j] = static_cast<Number>(static_cast<int8_t>(from[j] ^ mask) - above);
-    memset(to + k, 0, (padded - k) * sizeof(Number));  // the value is arbitrary: the weights are zero
+    for (; j < k; ++j) to[j] = static_cast<Element>(static_cast<int8_t>(from[j] ^ mask) - zero_point);
+    memset(to + k, 0, (padded - k) * sizeof(Element));  // the value is arbitrary: the weights are zero
   }
   a_row = static_cast<ptrdiff_t>(padded);
-  return static_cast<const Number*>(scratch);
+  return static_cast<const Element*>(scratch);
 }
 #endif
 
@@ -617,12 +618,12 @@ Error for_parts(Context& context, const char* op, size_t m, size_t n, size_t k, 
     body(at, left < at_once ? left : at_once, begin, end, scratch + worker * each);
   };
   if (blocks >= 2 * context.workers() || blocks >= units) {
-    context.parallel_for(blocks, least_items(rows * n * work), [&](size_t begin, size_t end, size_t worker) {
+    context.parallel_for(blocks, min_items(rows * n * work), [&](size_t begin, size_t end, size_t worker) {
       for (size_t b = begin; b < end; ++b) block(b, 0, panels, worker);
     });
     return Error::Ok;
   }
-  context.parallel_for(units, least_items(m * unit * kPanelWidth * work),
+  context.parallel_for(units, min_items(m * unit * kPanelWidth * work),
                        [&](size_t begin, size_t end, size_t worker) {
                          const size_t last = end * unit;
                          for (size_t b = 0; b < blocks; ++b)

@@ -19,13 +19,13 @@ TORCHETTE_INLINE float sum_of(const float* x, size_t n, const F& f) {
   for (; i + 4 * kLanes <= n; i += 4 * kLanes) TORCHETTE_UNROLL(4)
   for (int j = 0; j < 4; ++j) sum[j] += f(load(x + i + static_cast<size_t>(j) * kLanes));
   for (; i + kLanes <= n; i += kLanes) sum[0] += f(load(x + i));
-  float rest = 0.0f;
+  float tail = 0.0f;
   if (i < n) {
     float lanes[kLanes];
     store(lanes, f(load_partial(x + i, n - i)));
-    for (size_t j = 0; j < n - i; ++j) rest += lanes[j];
+    for (size_t j = 0; j < n - i; ++j) tail += lanes[j];
   }
-  return horizontal_sum((sum[0] + sum[1]) + (sum[2] + sum[3])) + rest;
+  return horizontal_sum((sum[0] + sum[1]) + (sum[2] + sum[3])) + tail;
 }
 
 /// out = (x - mean) * factor * weight + bias
@@ -73,7 +73,7 @@ Error norm(Context& context, const char* op, const Tensor& input, const Optional
   float* const y = out.mutable_data_ptr<float>();
   const float count = static_cast<float>(n);
   context.parallel_for(
-      static_cast<size_t>(input.numel()) / n, least_items(4 * n), [&](size_t begin, size_t end, size_t) {
+      static_cast<size_t>(input.numel()) / n, min_items(4 * n), [&](size_t begin, size_t end, size_t) {
         for (size_t r = begin; r < end; ++r) {
           const float* const row = x + r * n;
           const auto same = [](Vec v) TORCHETTE_INLINED { return v; };

@@ -72,19 +72,19 @@ static Error scaled_embedding_out(Context&, const Tensor& weight, const Tensor& 
   size_t groups;
   TORCHETTE_TRY(check_stored(kName, weight, scales, k, rows, groups));
   const bool nibbles = weight.scalar_type() == ScalarType::Byte;
-  const size_t numbers = nibbles ? 2 * kQuad : kQuad, words = (k + numbers - 1) / numbers;
+  const size_t per_lane = nibbles ? 2 * kQuad : kQuad, words = (k + per_lane - 1) / per_lane;
   const auto* const stored = static_cast<const uint8_t*>(weight.const_data_ptr());
   const float* const factors = scales.const_data_ptr<float>();
   return for_rows(kName, indices, rows, k, out, [&](size_t index, float* to) {
     const size_t panel = index / kPanelWidth, lane = index % kPanelWidth;
     for (size_t j = 0; j < k; ++j) {
-      const size_t in_word = j % numbers;
+      const size_t in_word = j % per_lane;
       const uint8_t byte =
-          stored[((panel * words + j / numbers) * kPanelWidth + lane) * kQuad + in_word % kQuad];
-      const int whole = !nibbles           ? static_cast<int8_t>(byte)
-                        : in_word >= kQuad ? static_cast<int8_t>(byte) >> 4
-                                           : static_cast<int8_t>(static_cast<uint8_t>(byte << 4)) >> 4;
-      to[j] = static_cast<float>(whole) * factors[(panel * groups + j * groups / k) * kPanelWidth + lane];
+          stored[((panel * words + j / per_lane) * kPanelWidth + lane) * kQuad + in_word % kQuad];
+      const int integer = !nibbles           ? static_cast<int8_t>(byte)
+                          : in_word >= kQuad ? static_cast<int8_t>(byte) >> 4
+                                             : static_cast<int8_t>(static_cast<uint8_t>(byte << 4)) >> 4;
+      to[j] = static_cast<float>(integer) * factors[(panel * groups + j * groups / k) * kPanelWidth + lane];
     }
   });
 }

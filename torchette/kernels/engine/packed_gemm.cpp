@@ -21,10 +21,10 @@ constexpr int max_rows(int panels) {
   return panels > 1 ? 1 : TORCHETTE_HAS_VECTORS && kVectorRegisters == 8 ? 2 : 4;
 }
 /// Maximum panels of a one-row tile: this many accumulators hide the latency of an addition.
-constexpr int kWidest = kLanes == 16                                    ? 8
-                        : kLanes == 8                                   ? 4
-                        : TORCHETTE_HAS_VECTORS && kVectorRegisters > 8 ? 2
-                                                                        : 1;
+constexpr int kMaxPanels = kLanes == 16                                    ? 8
+                           : kLanes == 8                                   ? 4
+                           : TORCHETTE_HAS_VECTORS && kVectorRegisters > 8 ? 2
+                                                                           : 1;
 
 // Rows of a tile that converts 16-bit weights while it reads them. With at most kFewRows rows all tiles do
 // so, because converting a panel in advance pays off only if more rows share it.
@@ -142,18 +142,18 @@ Compute of_half(size_t rows) {
 /// Returns the maximum number of panels of a tile of `rows` rows.
 size_t panels_at_once(size_t rows) {
   const auto fits = [&](int panels) {
-    return panels <= kWidest && rows <= static_cast<size_t>(max_rows(panels));
+    return panels <= kMaxPanels && rows <= static_cast<size_t>(max_rows(panels));
   };
   return fits(8) ? 8 : fits(4) ? 4 : fits(2) ? 2 : 1;
 }
 
 template <typename W>
 Compute tile_of(size_t rows, size_t panels) {
-  if constexpr (kWidest >= 8)
+  if constexpr (kMaxPanels >= 8)
     if (panels == 8) return of_panels<W, 8>(rows);
-  if constexpr (kWidest >= 4)
+  if constexpr (kMaxPanels >= 4)
     if (panels == 4) return of_panels<W, 4>(rows);
-  if constexpr (kWidest >= 2)
+  if constexpr (kMaxPanels >= 2)
     if (panels == 2) return of_panels<W, 2>(rows);
   return of_panels<W, 1>(rows);
 }
@@ -162,10 +162,11 @@ Compute tile_of(size_t rows, size_t panels) {
 // registers.
 constexpr size_t kTileRows = static_cast<size_t>(max_rows(kLanes == 16 ? 2 : 1));
 
-/// Splits `total` into the fewest nearly equal parts of at most `most` and returns the size of the next part.
-size_t next_part(size_t total, size_t most) {
-  if (total <= most) return total;
-  const size_t parts = (total + most - 1) / most;
+/// Splits `total` into the fewest nearly equal parts of at most `max_panels` and returns the size of the next
+/// part.
+size_t next_part(size_t total, size_t max_panels) {
+  if (total <= max_panels) return total;
+  const size_t parts = (total + max_panels - 1) / max_panels;
   return (total + parts - 1) / parts;
 }
 
@@ -191,21 +192,21 @@ struct CutPanel {
   void compute(Tile t, Compute tile) const {
     t.w_row = columns;
     if (copied == 0) return tile(t);
-    Tile rest = t;
+    Tile tail_rows = t;
     if (copied < t.depth) {
       t.depth -= copied;
       t.low = -INFINITY;
       t.high = INFINITY;
       tile(t);
-      rest.depth = copied;
-      rest.a += t.depth;
-      rest.bias = nullptr;
-      rest.residual = t.c;
-      rest.residual_row = t.c_row;
+      tail_rows.depth = copied;
+      tail_rows.a += t.depth;
+      tail_rows.bias = nullptr;
+      tail_rows.residual = t.c;
+      tail_rows.residual_row = t.c_row;
     }
-    rest.w = rows;
-    rest.w_row = kPanelWidth;
-    tile(rest);
+    tail_rows.w = rows;
+    tail_rows.w_row = kPanelWidth;
+    tile(tail_rows);
   }
 };
 
@@ -249,9 +250,9 @@ void copy_columns(const float* from, ptrdiff_t from_row, float* to, ptrdiff_t to
 }  // namespace
 
 size_t PackedProduct::widened() const {
-  const size_t depth = next_part(k, kProductDepth), panels = panels_of(n), most = wide_panels(depth);
+  const size_t depth = next_part(k, kProductDepth), panels = panels_of(n), max_panels = wide_panels(depth);
   if (stored == Stored::float32 || (m <= kFewRows && !cut)) return 0;
-  return (m <= kFewRows ? 1 : panels < most ? panels : most) * depth * kPanelWidth;
+  return (m <= kFewRows ? 1 : panels < max_panels ? panels : max_panels) * depth * kPanelWidth;
 }
 
 PackedProduct PackedProduct::rows(size_t first, size_t count) const {
@@ -386,7 +387,7 @@ void packed_gemm(Context& context, const PackedProduct& product) {
   const size_t tiles = (product.m + kTileRows - 1) / kTileRows;
   // Splits rows if there are enough for all workers, otherwise panels. The order of accumulation is the same.
   if (tiles >= 4 * context.workers() || tiles >= panels) {
-    context.parallel_for(tiles, least_items(kTileRows * product.n * work),
+    context.parallel_for(tiles, min_items(kTileRows * product.n * work),
                          [&](size_t begin, size_t end, size_t worker) {
                            const size_t first = begin * kTileRows,
                                         rows = end * kTileRows < product.m ? end * kTileRows : product.m;
@@ -396,7 +397,7 @@ void packed_gemm(Context& context, const PackedProduct& product) {
                          });
     return;
   }
-  context.parallel_for(panels, least_items(product.m * kPanelWidth * work),
+  context.parallel_for(panels, min_items(product.m * kPanelWidth * work),
                        [&](size_t begin, size_t end, size_t worker) {
                          PackedProduct part = product;
                          part.wide += worker * widened;

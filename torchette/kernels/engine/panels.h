@@ -63,10 +63,10 @@ constexpr size_t kPartLanes = sizeof(Part) / sizeof(float);
 /// Returns the number of parts of a panel that are computed at a time for `rows` rows. With few registers, a
 /// panel needs several passes over the rows.
 constexpr int parts_of_pass(int rows, int parts = static_cast<int>(kPanelWidth / kPartLanes)) {
-  const int most = !TORCHETTE_HAS_VECTORS                             ? (rows <= 2 ? 8 : 4)
-                   : kLanes == 4 && kVectorRegisters < 32 && rows > 1 ? 2
-                                                                      : parts;
-  return parts < most ? parts : most;
+  const int max_parts = !TORCHETTE_HAS_VECTORS                             ? (rows <= 2 ? 8 : 4)
+                        : kLanes == 4 && kVectorRegisters < 32 && rows > 1 ? 2
+                                                                           : parts;
+  return parts < max_parts ? parts : max_parts;
 }
 
 constexpr size_t panels_of(size_t outputs) { return (outputs + kPanelWidth - 1) / kPanelWidth; }
@@ -77,12 +77,10 @@ constexpr size_t cut_columns(size_t outputs) {
 
 /// Minimum number of multiply-adds for which a thread pays off: starting one costs 10 to 20 microseconds,
 /// mostly cache misses on data that another core has written.
-constexpr size_t kLeastWork = size_t{1} << (kLanes >= 8 ? 19 : 18);
+constexpr size_t kMinWork = size_t{1} << (kLanes >= 8 ? 19 : 18);
 
 /// Returns the minimum number of items per thread if each item has `work` multiply-adds.
-TORCHETTE_INLINE size_t least_items(size_t work) {
-  return work >= kLeastWork ? 1 : kLeastWork / (work + 1) + 1;
-}
+TORCHETTE_INLINE size_t min_items(size_t work) { return work >= kMinWork ? 1 : kMinWork / (work + 1) + 1; }
 
 }  // namespace TORCHETTE_ISA
 }  // namespace torchette

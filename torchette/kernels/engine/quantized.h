@@ -62,11 +62,11 @@ inline Error read_terms(const char* op, const Tensor& terms, size_t groups, size
 inline Error check_stored(const char* op, const Tensor& weight, const Tensor& scales, size_t depth,
                           int64_t outputs, size_t& groups) {
   const bool of_bytes = weight.scalar_type() == ScalarType::Char;
-  const size_t numbers = of_bytes ? kQuad : 2 * kQuad, panels = panels_of(static_cast<size_t>(outputs));
+  const size_t per_lane = of_bytes ? kQuad : 2 * kQuad, panels = panels_of(static_cast<size_t>(outputs));
   TORCHETTE_CHECK(
       outputs >= 0 && outputs <= INT32_MAX && (of_bytes || weight.scalar_type() == ScalarType::Byte) &&
           is_contiguous(weight) && weight.dim() == 4 && static_cast<size_t>(weight.size(0)) == panels &&
-          static_cast<size_t>(weight.size(1)) == (depth + numbers - 1) / numbers &&
+          static_cast<size_t>(weight.size(1)) == (depth + per_lane - 1) / per_lane &&
           weight.size(2) == ptrdiff_t{kPanelWidth} && weight.size(3) == ptrdiff_t{kQuad},
       InvalidArgument, "%s: a weight of type %d with %d elements does not fit %d outputs of %d inputs", op,
       static_cast<int>(weight.scalar_type()), static_cast<int>(weight.numel()), static_cast<int>(outputs),
@@ -75,7 +75,7 @@ inline Error check_stored(const char* op, const Tensor& weight, const Tensor& sc
   groups = scales.dim() == 3 ? static_cast<size_t>(scales.size(1)) : 0;
   TORCHETTE_CHECK(groups > 0 && static_cast<size_t>(scales.size(0)) == panels &&
                       scales.size(2) == ptrdiff_t{kPanelWidth} && depth % groups == 0 &&
-                      (groups == 1 || depth / groups % numbers == 0),
+                      (groups == 1 || depth / groups % per_lane == 0),
                   InvalidArgument,
                   "%s: scales of %d dimensions with %d elements do not fit %d outputs of %d inputs", op,
                   static_cast<int>(scales.dim()), static_cast<int>(scales.numel()), static_cast<int>(outputs),

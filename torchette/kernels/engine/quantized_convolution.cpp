@@ -14,7 +14,7 @@ namespace {
 
 // Bytes of rows that are gathered at a time, and the minimum number of rows.
 constexpr size_t kGathered = kLanes >= 8 ? size_t{1} << 18 : size_t{1} << 13;
-constexpr size_t kLeastRows = kLanes >= 8 ? 64 : 8;
+constexpr size_t kMinRows = kLanes >= 8 ? 64 : 8;
 
 Error read_filter(const char* op, const Tensor& input, const Tensor& weight, int64_t input_zero,
                   Span<const int64_t> kernel, Span<const int64_t> stride, Span<const int64_t> padding,
@@ -47,7 +47,7 @@ static Error convolve_gathered(Context& context, const char* name, const Tensor&
   const auto* const images = static_cast<const uint8_t*>(input.const_data_ptr());
   // Rows per block: as many as the scratch memory holds, but few enough that every worker has a block.
   size_t rows = kGathered / (padded + 1);
-  if (rows < kLeastRows) rows = kLeastRows;
+  if (rows < kMinRows) rows = kMinRows;
   if (rows > all) rows = all;
   const size_t share = (all + context.workers() - 1) / context.workers();
   if (rows > share && share > 0) rows = share;
@@ -59,7 +59,7 @@ static Error convolve_gathered(Context& context, const char* name, const Tensor&
                   static_cast<int>(padded));
   const size_t image = w.in_pixels() * w.channels;
   context.parallel_for(
-      blocks * groups, least_items(rows * padded * product.n), [&](size_t begin, size_t end, size_t worker) {
+      blocks * groups, min_items(rows * padded * product.n), [&](size_t begin, size_t end, size_t worker) {
         uint8_t* const own = scratch + worker * each;
         for (size_t item = begin; item < end; ++item) {
           const size_t group = item / blocks, first = item % blocks * rows;
@@ -144,11 +144,11 @@ namespace {
 // Whether accumulators are integers: ARM and WebAssembly have 8-bit vector multiplication, and a target
 // without vectors gains nothing from floats.
 #if !TORCHETTE_HAS_VECTORS || TORCHETTE_HAS_HELIUM || defined(__ARM_NEON) || defined(__wasm_simd128__)
-#define TORCHETTE_WHOLE_SUMS 1
+#define TORCHETTE_INTEGER_SUMS 1
 #else
-#define TORCHETTE_WHOLE_SUMS 0
+#define TORCHETTE_INTEGER_SUMS 0
 #endif
-#if !TORCHETTE_WHOLE_SUMS
+#if !TORCHETTE_INTEGER_SUMS
 typedef float TapWeight;
 #elif TORCHETTE_HAS_VECTORS
 typedef int8_t TapWeight;
@@ -193,21 +193,21 @@ TORCHETTE_INLINE void for_lines(const DepthwiseRow& row, const Tap& tap) {
       tap(row.line(kz, ky), filter);
 }
 
-#if !TORCHETTE_WHOLE_SUMS
+#if !TORCHETTE_INTEGER_SUMS
 // Number of pixels of a row with accumulators in registers at the same time.
 constexpr int kNeighbours = kVectorRegisters >= 32 ? 8 : kVectorRegisters >= 16 ? 4 : 2;
 
 // Accumulators contain the sum of (x - zero) w over the pixels x of a window: the sum of x w, minus the term
 // that `Requantization::sums` determines. They are integers below 2^24, which float represents exactly.
 
-template <bool kWhole>
+template <bool kFull>
 TORCHETTE_INLINE Vec get(const DepthwiseRow& row, const uint8_t* pixel, size_t v) {
-  return kWhole ? floats_of(pixel + v, row.flip) : floats_of(pixel + v, row.flip, row.channels - v);
+  return kFull ? floats_of(pixel + v, row.flip) : floats_of(pixel + v, row.flip, row.channels - v);
 }
 
 /// Computes the adjacent pixels x to x + kCount for a vector of channels, tap by tap. kInside states that all
 /// taps lie inside the line.
-template <int kCount, bool kWhole, bool kInside>
+template <int kCount, bool kFull, bool kInside>
 void depthwise_taps(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
   const Window& w = *row.window;
   const ptrdiff_t first = x * w.stride[2] - w.padding[2], c = static_cast<ptrdiff_t>(w.channels);
@@ -221,25 +221,25 @@ void depthwise_taps(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
       for (int i = 0; i < kCount; ++i) {
         const ptrdiff_t at = tap + i * w.stride[2];
         const bool inside = kInside || line == nullptr || (at >= 0 && at < w.in[2]);
-        sums[i] = fma(get<kWhole>(row, inside ? from + i * step : row.outside, v), weight, sums[i]);
+        sums[i] = fma(get<kFull>(row, inside ? from + i * step : row.outside, v), weight, sums[i]);
       }
     }
   });
 }
-template <int kCount, bool kWhole>
+template <int kCount, bool kFull>
 TORCHETTE_INLINE void depthwise_taps(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
   const Window& w = *row.window;
   const ptrdiff_t first = x * w.stride[2] - w.padding[2];
   const ptrdiff_t last = first + (kCount - 1) * w.stride[2] + (w.kernel[2] - 1) * w.dilation[2];
   if (kCount > 1 && first >= 0 && last < w.in[2])
-    depthwise_taps<kCount, kWhole, true>(row, x, v, sums);
+    depthwise_taps<kCount, kFull, true>(row, x, v, sums);
   else
-    depthwise_taps<kCount, kWhole, false>(row, x, v, sums);
+    depthwise_taps<kCount, kFull, false>(row, x, v, sums);
 }
 
 /// depthwise_taps() for stride 1 and kernels of width kTaps: each pixel is read once for all windows. kInside
 /// states that all taps lie inside the line.
-template <int kTaps, int kCount, bool kWhole, bool kInside>
+template <int kTaps, int kCount, bool kFull, bool kInside>
 void depthwise_slide(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
   const Window& w = *row.window;
   const ptrdiff_t first = x - w.padding[2], c = static_cast<ptrdiff_t>(w.channels);
@@ -252,7 +252,7 @@ void depthwise_slide(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) 
     TORCHETTE_UNROLL(16)
     for (int j = 0; j < kCount + kTaps - 1; ++j) {
       const bool inside = kInside || line == nullptr || (first + j >= 0 && first + j < w.in[2]);
-      const Vec pixel = get<kWhole>(row, inside ? from + j * step : row.outside, v);
+      const Vec pixel = get<kFull>(row, inside ? from + j * step : row.outside, v);
       TORCHETTE_UNROLL(8)
       for (int t = 0; t < kTaps; ++t)
         if (j >= t && j - t < kCount) sums[j - t] = fma(pixel, weights[t], sums[j - t]);
@@ -260,27 +260,27 @@ void depthwise_slide(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) 
   });
 }
 
-template <int kTaps, int kCount, bool kWhole>
+template <int kTaps, int kCount, bool kFull>
 TORCHETTE_INLINE void depthwise_slide(const DepthwiseRow& row, ptrdiff_t x, size_t v, Vec* sums) {
   const ptrdiff_t first = x - row.window->padding[2];
   if (first >= 0 && first + kCount + kTaps - 1 <= row.window->in[2])
-    depthwise_slide<kTaps, kCount, kWhole, true>(row, x, v, sums);
+    depthwise_slide<kTaps, kCount, kFull, true>(row, x, v, sums);
   else
-    depthwise_slide<kTaps, kCount, kWhole, false>(row, x, v, sums);
+    depthwise_slide<kTaps, kCount, kFull, false>(row, x, v, sums);
 }
 
-template <int kCount, bool kWhole>
+template <int kCount, bool kFull>
 void depthwise_pixels(const DepthwiseRow& row, ptrdiff_t x, float zero) {
   const Window& w = *row.window;
   const bool slides = kCount > 1 && w.stride[2] == 1 && w.dilation[2] == 1;
   for (size_t v = 0; v < row.channels; v += kLanes) {
     Vec sums[kCount] = {};
     if (slides && w.kernel[2] == 3)
-      depthwise_slide<3, kCount, kWhole>(row, x, v, sums);
+      depthwise_slide<3, kCount, kFull>(row, x, v, sums);
     else if (slides && w.kernel[2] == 5)
-      depthwise_slide<5, kCount, kWhole>(row, x, v, sums);
+      depthwise_slide<5, kCount, kFull>(row, x, v, sums);
     else
-      depthwise_taps<kCount, kWhole>(row, x, v, sums);
+      depthwise_taps<kCount, kFull>(row, x, v, sums);
     const RequantizedVector terms(*row.how, row.channel + v);
     const Vec of_weights = load(row.how->sums + row.channel + v);
     TORCHETTE_UNROLL(8)
@@ -291,17 +291,17 @@ void depthwise_pixels(const DepthwiseRow& row, ptrdiff_t x, float zero) {
 }
 
 /// The last block of a row overlaps the previous block, which costs less than computing single pixels.
-template <int kCount, bool kWhole>
+template <int kCount, bool kFull>
 void depthwise_blocks(const DepthwiseRow& row, float zero) {
   const ptrdiff_t pixels = row.window->out[2];
   if constexpr (kCount > 1)
-    if (pixels < kCount) return depthwise_blocks<kCount == 8 ? 4 : 1, kWhole>(row, zero);
+    if (pixels < kCount) return depthwise_blocks<kCount == 8 ? 4 : 1, kFull>(row, zero);
   for (ptrdiff_t x = 0; x < pixels; x += kCount)
-    depthwise_pixels<kCount, kWhole>(row, x + kCount <= pixels ? x : pixels - kCount, zero);
+    depthwise_pixels<kCount, kFull>(row, x + kCount <= pixels ? x : pixels - kCount, zero);
 }
-template <bool kWhole>
+template <bool kFull>
 void depthwise_row(const DepthwiseRow& row, float zero) {
-  depthwise_blocks<kWhole ? kNeighbours : 1, kWhole>(row, zero);
+  depthwise_blocks<kFull ? kNeighbours : 1, kFull>(row, zero);
 }
 
 void widen(const int8_t* bytes, size_t count, float* to) {
@@ -311,7 +311,7 @@ void widen(const int8_t* bytes, size_t count, float* to) {
 #else
 #if TORCHETTE_HAS_VECTORS
 /// Multiplies `count` pixels, `step` bytes apart, by their weights and accumulates per channel of a panel.
-template <bool kWhole>
+template <bool kFull>
 TORCHETTE_NOINLINE void add_taps(const uint8_t* pixel, ptrdiff_t step, const int8_t* weights, size_t count,
                                  int32_t flip, size_t channels, int32_t* sums) {
 #if TORCHETTE_HAS_HELIUM
@@ -320,7 +320,7 @@ TORCHETTE_NOINLINE void add_taps(const uint8_t* pixel, ptrdiff_t step, const int
   int32x4x4_t four = vld4q_s32(sums);
   const mve_pred16_t there = vctp8q(channels);
   do {
-    const uint8x16_t bytes = kWhole ? vld1q_u8(pixel) : vldrbq_z_u8(pixel, there);
+    const uint8x16_t bytes = kFull ? vld1q_u8(pixel) : vldrbq_z_u8(pixel, there);
     const int8x16_t x = veorq_s8(vreinterpretq_s8_u8(bytes), vdupq_n_s8(static_cast<int8_t>(flip)));
     const int8x16_t w = vld1q_s8(weights);
     const int16x8_t even = vmullbq_int_s8(x, w), odd = vmulltq_int_s8(x, w);
@@ -337,8 +337,8 @@ TORCHETTE_NOINLINE void add_taps(const uint8_t* pixel, ptrdiff_t step, const int
   memcpy(four, sums, sizeof(four));
   do {
     uint8_t some[kPanelWidth] = {};
-    if (!kWhole) copy_run(some, pixel, channels);
-    const v128_t x = wasm_v128_xor(wasm_v128_load(kWhole ? pixel : some), wasm_i32x4_splat(flip));
+    if (!kFull) copy_run(some, pixel, channels);
+    const v128_t x = wasm_v128_xor(wasm_v128_load(kFull ? pixel : some), wasm_i32x4_splat(flip));
     const v128_t w = wasm_v128_load(weights);
     const v128_t low = wasm_i16x8_extmul_low_i8x16(x, w), high = wasm_i16x8_extmul_high_i8x16(x, w);
     four[0] = wasm_i32x4_add(four[0], wasm_i32x4_extend_low_i16x8(low));
@@ -353,8 +353,8 @@ TORCHETTE_NOINLINE void add_taps(const uint8_t* pixel, ptrdiff_t step, const int
   int32x4_t a = vld1q_s32(sums), b = vld1q_s32(sums + 4), c = vld1q_s32(sums + 8), d = vld1q_s32(sums + 12);
   do {
     uint8_t some[kPanelWidth] = {};
-    if (!kWhole) copy_run(some, pixel, channels);
-    const uint8x16_t bytes = vld1q_u8(kWhole ? pixel : some);
+    if (!kFull) copy_run(some, pixel, channels);
+    const uint8x16_t bytes = vld1q_u8(kFull ? pixel : some);
     const int8x16_t x = veorq_s8(vreinterpretq_s8_u8(bytes), vdupq_n_s8(static_cast<int8_t>(flip)));
     const int8x16_t w = vld1q_s8(weights);
     const int16x8_t low = vmull_s8(vget_low_s8(x), vget_low_s8(w));
@@ -379,7 +379,7 @@ void widen(const int8_t* bytes, size_t count, int8_t* to) { memcpy(to, bytes, co
 // order in which SXTB16 unpacks the pixel.
 
 /// Multiplies `count` pixels, `step` bytes apart, by their weights and accumulates per channel of a panel.
-template <bool kWhole>
+template <bool kFull>
 TORCHETTE_NOINLINE void add_taps(const uint8_t* pixels, ptrdiff_t step, const int16_t* filter, size_t count,
                                  int32_t flip, size_t channels, int32_t* sums) {
   for (size_t v = 0; v < channels; v += 4, sums += 4) {
@@ -389,7 +389,7 @@ TORCHETTE_NOINLINE void add_taps(const uint8_t* pixels, ptrdiff_t step, const in
     size_t left = count;
     do {
       int32_t bytes = 0;
-      if (kWhole || channels - v >= 4)
+      if (kFull || channels - v >= 4)
         memcpy(&bytes, pixel, sizeof(bytes));
       else
         memcpy(&bytes, pixel, channels - v);
@@ -427,26 +427,26 @@ void widen(const int8_t* bytes, size_t count, int16_t* to) {
 }
 #endif
 
-template <bool kWhole>
+template <bool kFull>
 void depthwise_row(const DepthwiseRow& row, float zero) {
   const Window& w = *row.window;
   const int32_t flip = row.flip != 0 ? static_cast<int32_t>(0x80808080u) : 0;
-  int32_t above[kPanelWidth], sums[kPanelWidth];
+  int32_t zero_term[kPanelWidth], sums[kPanelWidth];
 #if TORCHETTE_HAS_VECTORS
   for (size_t c = 0; c < kPanelWidth; c += kLanes)
-    store(above + c, whole_weights(row.how->sums + row.channel + c) * -static_cast<int32_t>(zero));
+    store(zero_term + c, weight_sums(row.how->sums + row.channel + c) * -static_cast<int32_t>(zero));
 #else
   for (size_t c = 0; c < kPanelWidth; ++c)
-    above[c] = whole_weights(row.how->sums + row.channel + c) * -static_cast<int32_t>(zero);
+    zero_term[c] = weight_sums(row.how->sums + row.channel + c) * -static_cast<int32_t>(zero);
 #endif
   const auto add = [&](const uint8_t* pixel, ptrdiff_t step, const TapWeight* weights, ptrdiff_t count) {
     if (count > 0)
-      add_taps<kWhole>(pixel, step, weights, static_cast<size_t>(count), flip, row.channels, sums);
+      add_taps<kFull>(pixel, step, weights, static_cast<size_t>(count), flip, row.channels, sums);
   };
   const ptrdiff_t taps = w.kernel[2], step = w.dilation[2] * static_cast<ptrdiff_t>(w.channels);
   uint8_t* to = row.out;
   for (ptrdiff_t x = 0, at = -w.padding[2]; x < w.out[2]; ++x, at += w.stride[2], to += w.channels) {
-    memcpy(sums, above, sizeof(sums));
+    memcpy(sums, zero_term, sizeof(sums));
     // Taps [first, end) are inside of the image.
     ptrdiff_t first = 0, end = taps;
     while (first < taps && at + first * w.dilation[2] < 0) ++first;
@@ -494,11 +494,11 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
   memset(outside, static_cast<uint8_t>(input_zero), sizeof(outside));
   const bool is_signed = input.scalar_type() == ScalarType::Char;
   const auto flip = static_cast<int8_t>(is_signed ? 0 : INT8_MIN);
-  const auto above = static_cast<float>(is_signed ? input_zero : input_zero - 128);
+  const auto zero_term = static_cast<float>(is_signed ? input_zero : input_zero - 128);
   const size_t row_bytes = static_cast<size_t>(w.out[2]) * w.channels;
   const auto rows_of_image = static_cast<size_t>(w.out[0] * w.out[1]);
   context.parallel_for(
-      w.batch * rows_of_image, least_items(row_bytes * taps), [&](size_t begin, size_t end, size_t) {
+      w.batch * rows_of_image, min_items(row_bytes * taps), [&](size_t begin, size_t end, size_t) {
         for (size_t r = begin; r < end; ++r) {
           const auto y = static_cast<ptrdiff_t>(r % rows_of_image);
           for (size_t p = 0; p < panels; ++p) {
@@ -522,9 +522,9 @@ static Error quantized_depthwise_out(Context& context, const Tensor& input, cons
             };
             const ptrdiff_t line = reaches(row.z, 0) * w.in[1] + reaches(row.y, 1);
             const bool is_last = r / rows_of_image + 1 == w.batch && line + 1 >= w.in[0] * w.in[1];
-            const bool whole =
+            const bool is_full =
                 left >= kPanelWidth || (!is_last && static_cast<size_t>(w.in[2]) * w.channels >= kPanelWidth);
-            whole ? depthwise_row<true>(row, above) : depthwise_row<false>(row, above);
+            is_full ? depthwise_row<true>(row, zero_term) : depthwise_row<false>(row, zero_term);
           }
         }
       });

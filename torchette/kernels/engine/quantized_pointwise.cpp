@@ -15,7 +15,7 @@ constexpr size_t kWork = 4;
 /// Calls body(first, count) for blocks of elements, on the context's threads.
 template <typename Body>
 void for_blocks(Context& context, size_t elements, const Body& body) {
-  context.parallel_for((elements + kBlock - 1) / kBlock, least_items(kBlock * kWork),
+  context.parallel_for((elements + kBlock - 1) / kBlock, min_items(kBlock * kWork),
                        [&](size_t begin, size_t end, size_t) {
                          for (size_t b = begin; b < end; ++b) {
                            const size_t first = b * kBlock, left = elements - first;
@@ -67,8 +67,8 @@ size_t look_up(const uint8_t* from, const uint8_t* table, uint8_t* to, size_t n)
       const __m256i values =
           _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table + 16 * part)));
       const __m256i above = _mm256_xor_si256(x, _mm256_set1_epi8(static_cast<char>(16 * part)));
-      const __m256i place = _mm256_adds_epu8(above, _mm256_set1_epi8(0x70));
-      found = _mm256_or_si256(found, _mm256_shuffle_epi8(values, place));
+      const __m256i position = _mm256_adds_epu8(above, _mm256_set1_epi8(0x70));
+      found = _mm256_or_si256(found, _mm256_shuffle_epi8(values, position));
     }
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), found);
   }
@@ -102,14 +102,14 @@ static Error quantize_out(Context& context, const Tensor& input, double scale, i
   TORCHETTE_TRY(check_quantized(kName, out, input.sizes(), zero, low, high));
   TORCHETTE_CHECK(scale > 0, InvalidArgument, "%s: scale %g is not positive", kName, scale);
   const float inverse = static_cast<float>(1.0 / scale);
-  const Vec least = broadcast(static_cast<float>(low - zero)),
-            most = broadcast(static_cast<float>(high - zero));
+  const Vec lower = broadcast(static_cast<float>(low - zero)),
+            upper = broadcast(static_cast<float>(high - zero));
   const float* const from = input.const_data_ptr<float>();
   auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
   for_blocks(context, static_cast<size_t>(input.numel()), [&](size_t first, size_t count) {
     for (size_t i = first, end = first + count; i < end; i += kLanes) {
       const size_t n = end - i < kLanes ? end - i : kLanes;
-      put_bytes((n == kLanes ? load(from + i) : load_partial(from + i, n)) * inverse, least, most,
+      put_bytes((n == kLanes ? load(from + i) : load_partial(from + i, n)) * inverse, lower, upper,
                 static_cast<int32_t>(zero), n, to + i);
     }
   });
@@ -184,19 +184,19 @@ static Error quantized_add_out(Context& context, const Tensor& a, const Tensor& 
   TORCHETTE_TRY(check_quantized(kName, out, a.sizes(), zero, low, high));
   const Bytes left(a, a_zero), right(b, b_zero);
   const auto left_scale = static_cast<float>(a_scale), right_scale = static_cast<float>(b_scale);
-  const Vec lowest = broadcast(static_cast<float>(low - zero)),
-            most = broadcast(static_cast<float>(high - zero));
+  const Vec lower_bound = broadcast(static_cast<float>(low - zero)),
+            upper = broadcast(static_cast<float>(high - zero));
   // This clamp changes no value. It prevents fused multiply-adds, so all targets round each multiplication
   // and addition separately.
-  const Vec least = broadcast(-3.0e38f);
+  const Vec lower = broadcast(-3.0e38f);
   const auto inverse = static_cast<float>(1.0 / scale);
   auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
   for_blocks(context, static_cast<size_t>(a.numel()), [&](size_t first, size_t count) {
     for (size_t i = first, end = first + count; i < end; i += kLanes) {
       const size_t n = end - i < kLanes ? end - i : kLanes;
-      const Vec x = maximum(least, (floats_of(left.data + i, left.flip, n) - left.zero) * left_scale);
-      const Vec y = maximum(least, (floats_of(right.data + i, right.flip, n) - right.zero) * right_scale);
-      put_bytes((x + y) * inverse, lowest, most, static_cast<int32_t>(zero), n, to + i);
+      const Vec x = maximum(lower, (floats_of(left.data + i, left.flip, n) - left.zero) * left_scale);
+      const Vec y = maximum(lower, (floats_of(right.data + i, right.flip, n) - right.zero) * right_scale);
+      put_bytes((x + y) * inverse, lower_bound, upper, static_cast<int32_t>(zero), n, to + i);
     }
   });
   return Error::Ok;
@@ -216,20 +216,20 @@ static Error quantized_mul_out(Context& context, const Tensor& a, const Tensor& 
   TORCHETTE_TRY(check_quantized(kName, out, a.sizes(), zero, low, high));
   const Bytes left(a, a_zero), right(b, b_zero);
   const auto left_scale = static_cast<float>(a_scale), right_scale = static_cast<float>(b_scale);
-  const Vec lowest = broadcast(static_cast<float>(low - zero)),
-            most = broadcast(static_cast<float>(high - zero));
+  const Vec lower_bound = broadcast(static_cast<float>(low - zero)),
+            upper = broadcast(static_cast<float>(high - zero));
   const auto inverse = static_cast<float>(1.0 / scale);
   auto* const to = static_cast<uint8_t*>(out.mutable_data_ptr());
   const auto length = static_cast<size_t>(a.sizes()[rank - 1]);
   const bool one = b.sizes()[rank - 1] == 1;  // a single value for the row
   const size_t rows = length == 0 ? 0 : static_cast<size_t>(a.numel()) / length;
-  context.parallel_for(rows, least_items(length * kWork), [&](size_t begin, size_t end, size_t) {
+  context.parallel_for(rows, min_items(length * kWork), [&](size_t begin, size_t end, size_t) {
     for (size_t r = begin; r < end; ++r) {
-      size_t rest = r, offset = 0, step = static_cast<size_t>(b.sizes()[rank - 1]);
+      size_t remaining = r, offset = 0, step = static_cast<size_t>(b.sizes()[rank - 1]);
       for (size_t d = rank - 1; d-- > 0;) {
         const auto size = static_cast<size_t>(a.sizes()[d]), own = static_cast<size_t>(b.sizes()[d]);
-        offset += own == 1 ? 0 : rest % size * step;
-        rest /= size;
+        offset += own == 1 ? 0 : remaining % size * step;
+        remaining /= size;
         step *= own;
       }
       const uint8_t* const x = left.data + r * length;
@@ -240,7 +240,7 @@ static Error quantized_mul_out(Context& context, const Tensor& a, const Tensor& 
         const size_t n = length - i < kLanes ? length - i : kLanes;
         const Vec p = (floats_of(x + i, left.flip, n) - left.zero) * left_scale;
         const Vec q = one ? all : (floats_of(y + i, right.flip, n) - right.zero) * right_scale;
-        put_bytes(p * q * inverse, lowest, most, static_cast<int32_t>(zero), n, to + r * length + i);
+        put_bytes(p * q * inverse, lower_bound, upper, static_cast<int32_t>(zero), n, to + r * length + i);
       }
     }
   });

@@ -175,7 +175,7 @@ Error run(Context& context, const char* op, Layer& layer) {
         if (by_rows)
           advance(layer, t + s, first, last, 0, panels, worker, mine + s * width, here * width, sums);
         else
-          context.parallel_for(panels, least_items(layer.batch * layer.units * layer.gates * kPanelWidth),
+          context.parallel_for(panels, min_items(layer.batch * layer.units * layer.gates * kPanelWidth),
                                [&](size_t from, size_t to, size_t own) {
                                  advance(layer, t + s, first, last, from, to, own, mine + s * width,
                                          here * width, sums);
@@ -183,7 +183,7 @@ Error run(Context& context, const char* op, Layer& layer) {
     }
   };
   if (by_rows)
-    context.parallel_for(layer.batch, least_items(layer.steps * width * (layer.inputs + layer.units)),
+    context.parallel_for(layer.batch, min_items(layer.steps * width * (layer.inputs + layer.units)),
                          run_rows);
   else
     run_rows(0, layer.batch, 0);

@@ -17,7 +17,7 @@ constexpr struct {
 #define TORCHETTE_RESIZE_MODE(name, filter, ...) {#name, Filter::filter},
 #include "torchette/schema/engine.def"
 };
-constexpr size_t kMostTaps = 4;  // along one dimension
+constexpr size_t kMaxTaps = 4;  // along one dimension
 
 /// out = sum of weight[i] * pixel[i], per channel.
 void add_up(const float* const* pixel, const float* weight, size_t count, size_t channels, float* out) {
@@ -67,15 +67,15 @@ static Error resize_out(Context& context, const Tensor& input,
     const SizesType size = input.sizes()[d + 1];
     given[front + d] = scales.has_value() ? (*scales)[d] : 0;
     const double scaled = static_cast<double>(size) * given[front + d];
-    const int64_t wanted = output_size.has_value()              ? (*output_size)[d]
-                           : scaled >= 1 && scaled <= INT32_MAX ? static_cast<int64_t>(scaled)
-                                                                : 0;
-    TORCHETTE_CHECK(wanted > 0 && wanted <= INT32_MAX && size > 0, InvalidArgument,
+    const int64_t requested = output_size.has_value()              ? (*output_size)[d]
+                              : scaled >= 1 && scaled <= INT32_MAX ? static_cast<int64_t>(scaled)
+                                                                   : 0;
+    TORCHETTE_CHECK(requested > 0 && requested <= INT32_MAX && size > 0, InvalidArgument,
                     "resize: input size %d or result size %lld is out of range", static_cast<int>(size),
-                    static_cast<long long>(wanted));
-    sizes[d + 1] = static_cast<SizesType>(wanted);
+                    static_cast<long long>(requested));
+    sizes[d + 1] = static_cast<SizesType>(requested);
     in[front + d] = static_cast<size_t>(size);
-    to[front + d] = static_cast<size_t>(wanted);
+    to[front + d] = static_cast<size_t>(requested);
   }
   sizes[spatial + 1] = input.sizes()[spatial + 1];
   TORCHETTE_TRY(check_result("resize", out, {sizes, spatial + 2}));
@@ -87,12 +87,12 @@ static Error resize_out(Context& context, const Tensor& input,
   const float* const x = input.const_data_ptr<float>();
   float* const y = out.mutable_data_ptr<float>();
   const size_t rows = to[0] * to[1], row = to[2] * channels, depth = taps[0].taps, height = taps[1].taps;
-  context.parallel_for(static_cast<size_t>(sizes[0]) * rows, least_items(row * depth * height * taps[2].taps),
+  context.parallel_for(static_cast<size_t>(sizes[0]) * rows, min_items(row * depth * height * taps[2].taps),
                        [&](size_t begin, size_t end, size_t) {
                          for (size_t r = begin; r < end; ++r) {
                            const size_t oz = r % rows / to[1], oy = r % to[1];
-                           const float* lines[kMostTaps * kMostTaps];
-                           float weights[kMostTaps * kMostTaps];
+                           const float* lines[kMaxTaps * kMaxTaps];
+                           float weights[kMaxTaps * kMaxTaps];
                            for (size_t k = 0; k < depth * height; ++k) {
                              const size_t z = oz * depth + k / height, v = oy * height + k % height;
                              const size_t line =
@@ -102,8 +102,8 @@ static Error resize_out(Context& context, const Tensor& input,
                              weights[k] = taps[0].weight[z] * taps[1].weight[v];
                            }
                            for (size_t ox = 0; ox < to[2]; ++ox) {
-                             const float* pixel[kMostTaps * kMostTaps * kMostTaps];
-                             float weight[kMostTaps * kMostTaps * kMostTaps];
+                             const float* pixel[kMaxTaps * kMaxTaps * kMaxTaps];
+                             float weight[kMaxTaps * kMaxTaps * kMaxTaps];
                              size_t count = 0;
                              for (size_t k = 0; k < depth * height; ++k)
                                for (size_t u = ox * taps[2].taps; u < (ox + 1) * taps[2].taps; ++u, ++count) {

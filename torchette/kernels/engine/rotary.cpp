@@ -42,7 +42,7 @@ static Error rotary_out(Context& context, const Tensor& input, const Tensor& cos
   const auto depth = static_cast<size_t>(input.size(3));
   const size_t cos_batch = cos.size(0) == 1 ? 0 : tokens * depth,
                sin_batch = sin.size(0) == 1 ? 0 : tokens * depth;
-  context.parallel_for(static_cast<size_t>(input.size(0)) * tokens, least_items(4 * heads * depth),
+  context.parallel_for(static_cast<size_t>(input.size(0)) * tokens, min_items(4 * heads * depth),
                        [&](size_t begin, size_t end, size_t) {
                          for (size_t r = begin; r < end; ++r) {
                            const size_t b = r / tokens, t = r % tokens;

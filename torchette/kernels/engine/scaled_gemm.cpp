@@ -9,7 +9,7 @@ namespace TORCHETTE_ISA {
 namespace {
 
 /// Prevents the compiler from contracting x with the following operation into a fused multiply-add.
-TORCHETTE_INLINE Vec rounded(Vec x) {
+TORCHETTE_INLINE Vec prevent_fma(Vec x) {
 #if defined(__AVX512F__)
   asm("" : "+v"(x));
 #elif TORCHETTE_GNU && defined(__SSE__)
@@ -30,14 +30,14 @@ constexpr int kNibbleUnit = 16;
 /// Machine for 4-bit weights: sums of product pairs are accumulated in int16, which is sufficient for eight
 /// quads. With intrinsics, the compiler schedules all multiplications first and spills the accumulators.
 struct Nibbles {
-  typedef uint8_t Number;
+  typedef uint8_t Element;
   static constexpr size_t kParts = 1;
-  static constexpr int kMostRows = 4;
+  static constexpr int kMaxRows = 4;
   static constexpr bool kUnsigned = true;
 #if defined(__AVX512F__)
   typedef __m512i Vector;
   static constexpr size_t kOutputs = 16;
-  static constexpr int kMostPanels = 2;
+  static constexpr int kMaxPanels = 2;
   TORCHETTE_INLINE static Vector quad(const uint8_t* p) { return _mm512_set1_epi32(four_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) { return _mm512_loadu_si512(p); }
   TORCHETTE_INLINE static Vector dot(Vector sums, Vector x, Vector w) {
@@ -51,7 +51,7 @@ struct Nibbles {
 #else
   typedef __m256i Vector;
   static constexpr size_t kOutputs = 8;
-  static constexpr int kMostPanels = 1;
+  static constexpr int kMaxPanels = 1;
   TORCHETTE_INLINE static Vector quad(const uint8_t* p) { return _mm256_set1_epi32(four_bytes(p)); }
   TORCHETTE_INLINE static Vector weights(const int8_t* p) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -67,14 +67,14 @@ struct Nibbles {
 #endif
 };
 template <>
-constexpr size_t kMostQuads<Nibbles> = 8;
+constexpr size_t kMaxQuads<Nibbles> = 8;
 template <>
 constexpr int kNibbleUnit<Nibbles> = 1;
 #endif
 
 // Minimum number of 4-bit inputs that are unpacked at a time, and the maximum number of rows that use them.
 constexpr size_t kUnpacked = kLanes >= 16 ? 768 : 256;
-constexpr size_t kMostAtOnce = kLanes >= 8 ? 512 : kRowsAtOnce;
+constexpr size_t kMaxRowsAtOnce = kLanes >= 8 ? 512 : kRowsAtOnce;
 
 /// Unpacks quads of 4-bit values to bytes, scaled by `kUnit`. The lower halves of the bytes are one quad, the
 /// upper halves are the next quad.
@@ -122,7 +122,7 @@ struct ScaledTile {
 };
 
 // Limits the zero point, because a file may contain any value.
-TORCHETTE_INLINE int32_t whole_zero(const RowScale& row) {
+TORCHETTE_INLINE int32_t zero_point_of(const RowScale& row) {
   return row.zero > -256.0f && row.zero < 256.0f ? static_cast<int32_t>(row.zero) : 0;
 }
 
@@ -131,17 +131,17 @@ constexpr size_t kExact = 128;
 
 /// Whether add_nibbles() supports a single row.
 template <typename M>
-constexpr bool kAlone = false;
+constexpr bool kHasRowKernel = false;
 /// Whether weight sums are computed once for many rows, instead of by a row of ones in each tile.
 template <typename M>
-constexpr bool kApart = false;
+constexpr bool kSharesWeightSums = false;
 
 #if TORCHETTE_MAY_HAVE_DOTS && defined(__AVX2__)
 template <>
-constexpr bool kAlone<Dots> = true;
+constexpr bool kHasRowKernel<Dots> = true;
 #if defined(__AVX512F__)
 template <>
-constexpr bool kApart<Dots> = true;
+constexpr bool kSharesWeightSums<Dots> = true;
 #endif
 
 /// Multiplies one row by one panel of 4-bit values, which are unpacked in registers as unsigned values
@@ -150,13 +150,13 @@ TORCHETTE_NOINLINE void add_nibbles(const ScaledTile& t, const int32_t* of_row) 
   typedef Dots::Vector Vector;
   constexpr size_t kBytes = sizeof(Vector), kVectors = kPanelWidth * kQuad / kBytes;
   // Octets until an 8-bit accumulator may overflow: each adds at most 30.
-  constexpr size_t kMost = 8;
+  constexpr size_t kMaxOctets = 8;
   TORCHETTE_LANES(Bytes, uint8_t, kBytes);
   const auto* a = static_cast<const uint8_t*>(t.a);
   const auto* w = reinterpret_cast<const uint8_t*>(t.w);
   const uint8_t one[kQuad] = {1, 1, 1, 1};
   const Vector ones = Dots::quad(one);
-  const int32_t zero = whole_zero(*t.rows), above = 8 * static_cast<int32_t>(t.quads * kQuad);
+  const int32_t zero = zero_point_of(*t.rows), weight_term = 8 * static_cast<int32_t>(t.quads * kQuad);
   const Bytes nibble = Bytes{} + 0x0F, sign = Bytes{} + 0x88;
   Vec totals[kVectors];
   TORCHETTE_UNROLL(2)
@@ -165,7 +165,7 @@ TORCHETTE_NOINLINE void add_nibbles(const ScaledTile& t, const int32_t* of_row) 
   for (size_t g = 0; g < t.groups; ++g, scale += kPanelWidth) {
     Vector low[kVectors] = {}, high[kVectors] = {}, weights[kVectors] = {};
     for (size_t left = t.quads / 2; left > 0;) {
-      size_t octets = left < kMost ? left : kMost;
+      size_t octets = left < kMaxOctets ? left : kMaxOctets;
       left -= octets;
       Bytes bytes[kVectors] = {};
       for (; octets > 0; --octets, a += 2 * kQuad) {
@@ -190,8 +190,8 @@ TORCHETTE_NOINLINE void add_nibbles(const ScaledTile& t, const int32_t* of_row) 
     TORCHETTE_UNROLL(2)
     for (size_t v = 0; v < kVectors; ++v) {
       const VecInt sum = reinterpret_cast<VecInt>(low[v]) + reinterpret_cast<VecInt>(high[v]);
-      const VecInt more = (reinterpret_cast<VecInt>(weights[v]) - above) * zero + 8 * of_row[g];
-      totals[v] += rounded(to_floats(sum - more) * load(scale + v * kLanes));
+      const VecInt more = (reinterpret_cast<VecInt>(weights[v]) - weight_term) * zero + 8 * of_row[g];
+      totals[v] += prevent_fma(to_floats(sum - more) * load(scale + v * kLanes));
     }
   }
   TORCHETTE_UNROLL(2)
@@ -203,13 +203,13 @@ TORCHETTE_NOINLINE void add_nibbles(const ScaledTile& t, const int32_t* of_row) 
 template <typename M, int kRows, int kPanels>
 TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
   constexpr bool kOnes =
-      sizeof(typename M::Number) == 1;  // 16-bit rows have the zero point subtracted already
+      sizeof(typename M::Element) == 1;  // 16-bit rows have the zero point subtracted already
   constexpr int kVectors = kPanels * static_cast<int>(kPanelVectors);
-  const auto* a = static_cast<const typename M::Number*>(t.a);
+  const auto* a = static_cast<const typename M::Element*>(t.a);
   const int8_t* w = t.w;
   const float* scales = t.scales;
   int32_t zeros[kRows];
-  for (int i = 0; i < kRows; ++i) zeros[i] = whole_zero(t.rows[i]) + t.shift;
+  for (int i = 0; i < kRows; ++i) zeros[i] = zero_point_of(t.rows[i]) + t.shift;
   for (size_t g = 0; g < t.groups; ++g) {
     Sums<M, kRows + kOnes, kPanels> sums;
     sums.template set<kOnes>(a, t.a_row, w, t.w_panel, t.quads);
@@ -221,22 +221,21 @@ TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
       float* const totals = t.totals + static_cast<size_t>(v) * kLanes;
       const auto put = [&](int i, Vec sum) TORCHETTE_INLINED {
         float* const total = totals + static_cast<size_t>(i) * t.totals_row;
-        store(total, load(total) + rounded(sum * factor));
+        store(total, load(total) + prevent_fma(sum * factor));
       };
       if constexpr (!kOnes) {
         TORCHETTE_UNROLL(8)
-        for (int i = 0; i < kRows; ++i) put(i, to_floats(whole_sums<M>(sums.of[i], v)));
+        for (int i = 0; i < kRows; ++i) put(i, to_floats(add_parts<M>(sums.of[i], v)));
       } else {
-        const VecInt weights = whole_sums<M>(sums.of[kRows], v);
+        const VecInt weights = add_parts<M>(sums.of[kRows], v);
         if (t.quads <= kExact) {
-          const Vec above = to_floats(weights);
+          const Vec weight_term = to_floats(weights);
           TORCHETTE_UNROLL(8)
           for (int i = 0; i < kRows; ++i)
-            put(i, to_floats(whole_sums<M>(sums.of[i], v)) - above * static_cast<float>(zeros[i]));
+            put(i, to_floats(add_parts<M>(sums.of[i], v)) - weight_term * static_cast<float>(zeros[i]));
         } else {
           TORCHETTE_UNROLL(8)
-          for (int i = 0; i < kRows; ++i)
-            put(i, to_floats(whole_sums<M>(sums.of[i], v) - weights * zeros[i]));
+          for (int i = 0; i < kRows; ++i) put(i, to_floats(add_parts<M>(sums.of[i], v) - weights * zeros[i]));
         }
       }
     }
@@ -246,8 +245,8 @@ TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
   }
 }
 
-/// add_groups() for kApart. The totals stay in registers between groups, because storing them each time took
-/// longer than all other work after the multiplications.
+/// add_groups() for kSharesWeightSums. The totals stay in registers between groups, because storing them each
+/// time took longer than all other work after the multiplications.
 template <typename M, int kRows, int kPanels>
 TORCHETTE_NOINLINE void add_groups_apart(const ScaledTile& t) {
   const auto* a = static_cast<const uint8_t*>(t.a);
@@ -259,7 +258,7 @@ TORCHETTE_NOINLINE void add_groups_apart(const ScaledTile& t) {
   Vec totals[kRows][kPanels];
   TORCHETTE_UNROLL(8)
   for (int i = 0; i < kRows; ++i) {
-    zeros[i] = whole_zero(t.rows[i]) + t.shift;
+    zeros[i] = zero_point_of(t.rows[i]) + t.shift;
     TORCHETTE_UNROLL(8)
     for (int p = 0; p < kPanels; ++p) totals[i][p] = load(total(i, p));
   }
@@ -272,12 +271,13 @@ TORCHETTE_NOINLINE void add_groups_apart(const ScaledTile& t) {
       const Vec scale = load(t.scales + static_cast<size_t>(p) * t.scales_panel + g * kPanelWidth) * t.unit;
       const auto add = [&](auto sum) TORCHETTE_INLINED {
         TORCHETTE_UNROLL(8)
-        for (int i = 0; i < kRows; ++i) totals[i][p] += rounded(sum(i, whole_sums<M>(sums.of[i], p)) * scale);
+        for (int i = 0; i < kRows; ++i)
+          totals[i][p] += prevent_fma(sum(i, add_parts<M>(sums.of[i], p)) * scale);
       };
       if (t.quads <= kExact) {
-        const Vec above = to_floats(weights);
+        const Vec weight_term = to_floats(weights);
         add([&](int i, VecInt sum)
-                TORCHETTE_INLINED { return to_floats(sum) - above * static_cast<float>(zeros[i]); });
+                TORCHETTE_INLINED { return to_floats(sum) - weight_term * static_cast<float>(zeros[i]); });
       } else {
         add([&](int i, VecInt sum) TORCHETTE_INLINED { return to_floats(sum - weights * zeros[i]); });
       }
@@ -290,8 +290,8 @@ TORCHETTE_NOINLINE void add_groups_apart(const ScaledTile& t) {
 #else
 template <typename M, int kRows, int kPanels>
 TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
-  constexpr bool kOnes = sizeof(typename M::Number) == 1;
-  const auto* a = static_cast<const typename M::Number*>(t.a);
+  constexpr bool kOnes = sizeof(typename M::Element) == 1;
+  const auto* a = static_cast<const typename M::Element*>(t.a);
   const int8_t* w = t.w;
   for (size_t g = 0; g < t.groups; ++g, a += t.a_group, w += t.quads * kPanelWidth * kQuad) {
     int32_t sums[kRows * kPanelWidth], weights[kPanelWidth] = {};
@@ -300,12 +300,12 @@ TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
     if (kOnes)
       for (size_t q = 0; q < t.quads * kPanelWidth * kQuad; ++q) weights[q / kQuad % kPanelWidth] += w[q];
     for (size_t i = 0; i < kRows; ++i) {
-      const int32_t zero = kOnes ? whole_zero(t.rows[i]) + t.shift : 0;
+      const int32_t zero = kOnes ? zero_point_of(t.rows[i]) + t.shift : 0;
       for (size_t v = 0; v < kPanelWidth; v += kLanes) {
         float* const total = t.totals + i * t.totals_row + v;
-        const VecInt whole = load(sums + i * kPanelWidth + v) - load(weights + v) * zero;
+        const VecInt integer = load(sums + i * kPanelWidth + v) - load(weights + v) * zero;
         const Vec factor = load(t.scales + g * kPanelWidth + v) * t.unit;
-        store(total, load(total) + rounded(to_floats(whole) * factor));
+        store(total, load(total) + prevent_fma(to_floats(integer) * factor));
       }
     }
   }
@@ -316,17 +316,17 @@ TORCHETTE_NOINLINE void add_groups(const ScaledTile& t) {
 void finish(const ScaledProduct& product, size_t column, size_t columns, const float* totals, size_t width) {
   float low, high;
   const Activation left = split_activation(product.activation, low, high);
-  const Vec least = broadcast(low), most = broadcast(high);
+  const Vec lower = broadcast(low), upper = broadcast(high);
   const float* const bias = product.bias == nullptr ? nullptr : product.bias + column;
   for (size_t i = 0; i < product.m; ++i, totals += width) {
     const size_t at = i * product.n + column;
     const float* const residual = product.residual == nullptr ? nullptr : product.residual + at;
     const Vec scale = broadcast(product.rows[i].scale);
     const auto put = [&](size_t v, size_t n) TORCHETTE_INLINED {
-      Vec y = rounded(load(totals + v) * scale);
+      Vec y = prevent_fma(load(totals + v) * scale);
       if (bias != nullptr) y += load_partial(bias + v, n);
       if (residual != nullptr) y += load_partial(residual + v, n);
-      store_partial(product.c + at + v, clamp(y, least, most), n);
+      store_partial(product.c + at + v, clamp(y, lower, upper), n);
     };
     size_t v = 0;
     for (; v + kLanes <= columns; v += kLanes) put(v, kLanes);
@@ -337,22 +337,22 @@ void finish(const ScaledProduct& product, size_t column, size_t columns, const f
 
 /// Returns how many rows share unpacked weights: all rows, unless fewer are needed to occupy every worker.
 size_t rows_at_once(const ScaledProduct& product, size_t workers) {
-  constexpr size_t kLeast = 32;
+  constexpr size_t kMinRows = 32;
   const size_t even = workers == 1 ? product.m : (product.m / (2 * workers) + 3) / 4 * 4;
-  return even < kLeast ? kLeast : even < kMostAtOnce ? even : kMostAtOnce;
+  return even < kMinRows ? kMinRows : even < kMaxRowsAtOnce ? even : kMaxRowsAtOnce;
 }
 
 /// Scratch memory layout of a worker for its part of a scaled product.
 template <typename M>
 struct ScaledScratch {
-  static constexpr int kRows = M::kMostRows < 4 ? M::kMostRows : 4, kPanels = M::kMostPanels;
+  static constexpr int kRows = M::kMaxRows < 4 ? M::kMaxRows : 4, kPanels = M::kMaxPanels;
   size_t quads, groups, chunk, padded, unpacked, totals, sums, bytes;
 
   ScaledScratch(const ScaledProduct& product, size_t at_once) {
     const size_t unit = product.nibbles ? 2 * kQuad : kQuad;
-    const size_t whole = (product.k + unit - 1) / unit * unit;  // inputs of the packed weight
+    const size_t padded_k = (product.k + unit - 1) / unit * unit;  // inputs of the packed weight
     groups = product.groups;
-    quads = groups == 1 ? whole / kQuad : whole / groups / kQuad;
+    quads = groups == 1 ? padded_k / kQuad : padded_k / groups / kQuad;
     chunk = !product.nibbles || quads == 0 ? groups : (kUnpacked + quads * kQuad - 1) / (quads * kQuad);
     chunk = chunk < groups ? chunk : groups;
 #if TORCHETTE_BY_COLUMNS
@@ -361,10 +361,10 @@ struct ScaledScratch {
     padded = groups * quads * kQuad;
 #endif
     const size_t rows = product.m < at_once ? product.m : at_once;
-    totals = (rows * padded * sizeof(typename M::Number) + 63) / 64 * 64;
+    totals = (rows * padded * sizeof(typename M::Element) + 63) / 64 * 64;
     unpacked = totals + rows * kPanels * kPanelWidth * sizeof(float);
     sums = unpacked + (product.nibbles ? kPanels * chunk * quads * kPanelWidth * kQuad : 0);
-    bytes = sums + (kAlone<M> ? groups * kPanels * kPanelWidth * sizeof(int32_t) : 0);
+    bytes = sums + (kHasRowKernel<M> ? groups * kPanels * kPanelWidth * sizeof(int32_t) : 0);
   }
 };
 
@@ -413,7 +413,7 @@ TORCHETTE_INLINE void add_rows(const ScaledProduct& product, const Rows* rows, f
     size_t at_once = 1;
     for (size_t each = 0; each < panels; each += at_once) {
 #if !TORCHETTE_BY_COLUMNS
-      if constexpr (kApart<M>) {
+      if constexpr (kSharesWeightSums<M>) {
         if (panels > 1) {
           at_once = panels;  // equals kPanels
           constexpr int kPanels = ScaledScratch<M>::kPanels;
@@ -432,7 +432,7 @@ TORCHETTE_INLINE void add_rows(const ScaledProduct& product, const Rows* rows, f
 
 template <typename M>
 void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, uint8_t* scratch) {
-  typedef typename M::Number Number;
+  typedef typename M::Element Element;
   const ScaledScratch<M> parts(product, product.m);
   const size_t of_panel = parts.groups * parts.quads * kPanelWidth * kQuad >> product.nibbles;
   const bool flip = flips<M>(true);
@@ -442,12 +442,12 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
   const int32_t mask = mask_of(flip);
   t.shift = shift_of<M>(flip);
   t.unit = product.nibbles ? 1.0f / kNibbleUnit<M> : 1.0f;
-  const auto zero = [&](size_t i) { return whole_zero(product.rows[i]) + t.shift; };
+  const auto zero = [&](size_t i) { return zero_point_of(product.rows[i]) + t.shift; };
   const auto* const bytes = reinterpret_cast<const uint8_t*>(product.a);
   auto* const totals = reinterpret_cast<float*>(scratch + parts.totals);
   auto* const sums = reinterpret_cast<int32_t*>(scratch + parts.sums);
 #if TORCHETTE_MAY_HAVE_DOTS && defined(__AVX2__)
-  if constexpr (kAlone<M>) {
+  if constexpr (kHasRowKernel<M>) {
     if (product.m == 1 && product.nibbles) {
       multiply_row_of_nibbles(product, parts, of_panel, first, last, t, scratch);
       return;
@@ -456,7 +456,7 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
 #endif
   ptrdiff_t a_row = static_cast<ptrdiff_t>(product.k);
 #if TORCHETTE_BY_COLUMNS
-  auto* const rows = reinterpret_cast<Number*>(scratch);
+  auto* const rows = reinterpret_cast<Element*>(scratch);
   const size_t of_group = parts.quads * kQuad;
   t.a_row = padded_row<M>(of_group);
   t.a_group = product.m * t.a_row;
@@ -464,7 +464,7 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
     arrange<M, false>(bytes + g * of_group, a_row, product.m, parts.groups == 1 ? product.k : of_group,
                       t.a_row, parts.kRows, mask, zero, rows + g * t.a_group);
 #else
-  const Number* const rows =
+  const Element* const rows =
       machine_rows<M>(bytes, a_row, product.m, product.k, parts.padded, mask, zero, scratch);
   t.a_row = static_cast<size_t>(a_row);
   t.a_group = parts.quads * kQuad;
@@ -490,7 +490,7 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
       }
       t.scales = product.scales + (p * parts.groups + g) * kPanelWidth;
 #if !TORCHETTE_BY_COLUMNS
-      if constexpr (kApart<M>) {
+      if constexpr (kSharesWeightSums<M>) {
         t.sums = sums;
         t.sums_panel = t.groups * kPanelWidth;
         for (size_t i = 0; panels > 1 && i < panels * t.groups; ++i) {
@@ -499,7 +499,7 @@ void multiply_scaled(const ScaledProduct& product, size_t first, size_t last, ui
           weights.template set<true>(nullptr, 0, t.w + i / t.groups * t.w_panel + i % t.groups * of_group, 0,
                                      parts.quads);
           for (size_t v = 0; v < kPanelVectors; ++v)
-            store(sums + i * kPanelWidth + v * kLanes, whole_sums<M>(weights.of[0], static_cast<int>(v)));
+            store(sums + i * kPanelWidth + v * kLanes, add_parts<M>(weights.of[0], static_cast<int>(v)));
         }
       }
 #endif

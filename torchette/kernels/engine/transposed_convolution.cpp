@@ -137,7 +137,7 @@ static Error transposed_convolution_out(Context& context, const Tensor& input, c
   const size_t rows = w.batch * static_cast<size_t>(w.out[0] * w.out[1]);
   size_t work = static_cast<size_t>(w.out[2]) * t.channels * block * kPanelWidth;
   for (int d = 0; d < 3; ++d) work *= static_cast<size_t>(w.kernel[d] / w.stride[d] + 1);
-  context.parallel_for(t.groups * blocks * rows, least_items(work), [&](size_t begin, size_t end, size_t) {
+  context.parallel_for(t.groups * blocks * rows, min_items(work), [&](size_t begin, size_t end, size_t) {
     for (size_t item = begin; item < end; ++item) {
       const size_t part = item / rows, first = part % blocks * block;
       const size_t past = first + block < t.panels ? first + block : t.panels;

@@ -11,19 +11,19 @@ namespace {
 // Floats of the panels that are dequantized at a time, and the maximum number of panels: those of a one-row
 // tile.
 constexpr size_t kUnpacked = kLanes >= 8 ? size_t{1} << 16 : size_t{1} << 12;
-constexpr size_t kMostPanels = 4;
+constexpr size_t kMaxUnpackedPanels = 4;
 // Number of kBits-bit weights in a lane of 32 bits. Weight t, counted from the lowest bits, belongs to input
 // input_of(t): 8-bit weights are in input order; a byte of 4-bit weights has the first quad in its lower
 // half.
 template <int kBits>
-constexpr size_t kOfLane = 32 / kBits;
+constexpr size_t kPerLane = 32 / kBits;
 template <int kBits>
 constexpr size_t input_of(size_t t) {
   return kBits == 4 ? t % 2 * kQuad + t / 2 : t;
 }
 
 struct Weight {
-  const uint8_t* data;  // panels [depth / kOfLane][kPanelWidth] of 32-bit lanes
+  const uint8_t* data;  // panels [depth / kPerLane][kPanelWidth] of 32-bit lanes
   const float* scales;  // panels [groups][kPanelWidth]
   size_t depth, group, groups;
 };
@@ -31,22 +31,22 @@ struct Weight {
 /// Dequantizes a panel to floats [depth][kPanelWidth].
 template <int kBits>
 void unpack(const Weight& weight, size_t panel, float* to) {
-  constexpr size_t kNumbers = kOfLane<kBits>;
-  const size_t words = (weight.depth + kNumbers - 1) / kNumbers;
+  constexpr size_t kCount = kPerLane<kBits>;
+  const size_t words = (weight.depth + kCount - 1) / kCount;
   const uint8_t* from = weight.data + panel * words * kPanelWidth * sizeof(int32_t);
   const float* scales = weight.scales + panel * weight.groups * kPanelWidth;
   for (size_t word = 0; word < words; ++word, from += kPanelWidth * sizeof(int32_t)) {
-    const size_t first = word * kNumbers, left = weight.depth - first;
+    const size_t first = word * kCount, left = weight.depth - first;
     const float* const scale = scales + first / weight.group * kPanelWidth;
     for (size_t v = 0; v < kPanelWidth; v += kLanes) {
       VecInt lanes;
       memcpy(&lanes, from + v * sizeof(int32_t), sizeof(lanes));
       const Vec factor = load(scale + v);
       TORCHETTE_UNROLL(8)
-      for (size_t t = 0; t < kNumbers; ++t) {
+      for (size_t t = 0; t < kCount; ++t) {
         if (input_of<kBits>(t) >= left) continue;
-        const VecInt whole = lanes << static_cast<int>(32 - kBits * (t + 1)) >> (32 - kBits);
-        store(to + (first + input_of<kBits>(t)) * kPanelWidth + v, convert_lanes<Vec>(whole) * factor);
+        const VecInt integer = lanes << static_cast<int>(32 - kBits * (t + 1)) >> (32 - kBits);
+        store(to + (first + input_of<kBits>(t)) * kPanelWidth + v, convert_lanes<Vec>(integer) * factor);
       }
     }
   }
@@ -59,9 +59,9 @@ constexpr size_t kFewRows = 2;
 template <int kBits>
 void multiply_row(const Weight& weight, size_t panel, const float* x, const float* bias, size_t columns,
                   float* y) {
-  constexpr size_t kNumbers = kOfLane<kBits>;
-  const size_t words = (weight.depth + kNumbers - 1) / kNumbers;
-  const size_t of_group = (weight.group + kNumbers - 1) / kNumbers;
+  constexpr size_t kCount = kPerLane<kBits>;
+  const size_t words = (weight.depth + kCount - 1) / kCount;
+  const size_t of_group = (weight.group + kCount - 1) / kCount;
   for (size_t v = 0; v < columns; v += kLanes) {
     const uint8_t* from = weight.data + (panel * words * kPanelWidth + v) * sizeof(int32_t);
     const float* scale = weight.scales + panel * weight.groups * kPanelWidth + v;
@@ -74,19 +74,19 @@ void multiply_row(const Weight& weight, size_t panel, const float* x, const floa
         VecInt lanes;
         memcpy(&lanes, from, sizeof(lanes));
         from += kPanelWidth * sizeof(int32_t);
-        const float* const at = x + word * kNumbers;
-        if (weight.depth - word * kNumbers < kNumbers) {  // the last lane, padded with zero weights
-          for (size_t t = 0; t < kNumbers; ++t) {
-            if (input_of<kBits>(t) >= weight.depth - word * kNumbers) continue;
-            const VecInt whole = lanes << static_cast<int>(32 - kBits * (t + 1)) >> (32 - kBits);
-            sums[0] = fma(convert_lanes<Vec>(whole), broadcast(at[input_of<kBits>(t)]), sums[0]);
+        const float* const at = x + word * kCount;
+        if (weight.depth - word * kCount < kCount) {  // the last lane, padded with zero weights
+          for (size_t t = 0; t < kCount; ++t) {
+            if (input_of<kBits>(t) >= weight.depth - word * kCount) continue;
+            const VecInt integer = lanes << static_cast<int>(32 - kBits * (t + 1)) >> (32 - kBits);
+            sums[0] = fma(convert_lanes<Vec>(integer), broadcast(at[input_of<kBits>(t)]), sums[0]);
           }
           continue;
         }
         TORCHETTE_UNROLL(8)
-        for (size_t t = 0; t < kNumbers; ++t) {
-          const VecInt whole = lanes << static_cast<int>(32 - kBits * (t + 1)) >> (32 - kBits);
-          sums[t % 4] = fma(convert_lanes<Vec>(whole), broadcast(at[input_of<kBits>(t)]), sums[t % 4]);
+        for (size_t t = 0; t < kCount; ++t) {
+          const VecInt integer = lanes << static_cast<int>(32 - kBits * (t + 1)) >> (32 - kBits);
+          sums[t % 4] = fma(convert_lanes<Vec>(integer), broadcast(at[input_of<kBits>(t)]), sums[t % 4]);
         }
       }
       total = fma((sums[0] + sums[1]) + (sums[2] + sums[3]), load(scale), total);
@@ -129,7 +129,7 @@ static Error weight_only_linear_out(Context& context, const Tensor& input, const
                          depth, depth > groups ? depth / groups : 1, groups};
   if (product.m <= kFewRows) {
     context.parallel_for(
-        panels, least_items(product.m * depth * kPanelWidth), [&](size_t begin, size_t end, size_t) {
+        panels, min_items(product.m * depth * kPanelWidth), [&](size_t begin, size_t end, size_t) {
           for (size_t p = begin; p < end; ++p) {
             const size_t column = p * kPanelWidth, left = static_cast<size_t>(outputs) - column;
             for (size_t i = 0; i < product.m; ++i) {
@@ -144,7 +144,7 @@ static Error weight_only_linear_out(Context& context, const Tensor& input, const
     return Error::Ok;
   }
   size_t at_once = kUnpacked / (depth * kPanelWidth + 1);
-  at_once = at_once < 1 ? 1 : at_once > kMostPanels ? kMostPanels : at_once;
+  at_once = at_once < 1 ? 1 : at_once > kMaxUnpackedPanels ? kMaxUnpackedPanels : at_once;
   const size_t each = at_once * depth * kPanelWidth;
   float* const scratch =
       static_cast<float*>(context.allocate_temp((context.workers() * each + kLanes) * sizeof(float)));
@@ -152,7 +152,7 @@ static Error weight_only_linear_out(Context& context, const Tensor& input, const
                   "%s: no scratch memory for %d panels of %d inputs", kName, static_cast<int>(at_once),
                   static_cast<int>(depth));
   context.parallel_for(
-      (panels + at_once - 1) / at_once, least_items((product.m + 2) * depth * at_once * kPanelWidth),
+      (panels + at_once - 1) / at_once, min_items((product.m + 2) * depth * at_once * kPanelWidth),
       [&](size_t begin, size_t end, size_t worker) {
         float* const own = scratch + worker * each;
         for (size_t item = begin; item < end; ++item) {

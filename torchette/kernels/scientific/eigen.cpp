@@ -94,13 +94,13 @@ Error linalg_eigh_out(Context& context, const Tensor& self, Span<const char> upl
   TORCHETTE_TRY(eigenvalues.open(context, values, ScalarType::Double));
   TORCHETTE_TRY(eigenvectors.open(context, vectors, ScalarType::Double));
   TORCHETTE_TRY(scratch(context, kName, (compute_v ? 2 * n : n) * n + 3 * n, work));
-  double *const a = work, *const diagonal = a + n * n, *const off = diagonal + n, *const rest = off + n;
-  double* const rows = compute_v ? rest + n : nullptr;
+  double *const a = work, *const diagonal = a + n * n, *const off = diagonal + n, *const residual = off + n;
+  double* const rows = compute_v ? residual + n : nullptr;
   for (size_t b = 0; b < batch.count; ++b) {
     for (size_t i = 0; i < n; ++i)
       for (size_t j = 0; j <= i; ++j)
         a[i * n + j] = a[j * n + i] = from.data<double>()[b * n * n + (upper ? j * n + i : i * n + j)];
-    make_tridiagonal(a, n, diagonal, off, rows, rest);
+    make_tridiagonal(a, n, diagonal, off, rows, residual);
     TORCHETTE_CHECK(diagonalize(diagonal, off, n, rows), InvalidArgument,
                     "%s: A: matrix %zu of the batch does not converge; check that all elements are finite",
                     kName, b);
@@ -175,13 +175,13 @@ void split_pair(double* h, size_t n, size_t i, double* zt) {
 bool make_schur(double* h, size_t n, double* zt, double* work) {
   const auto width = static_cast<ptrdiff_t>(n);
   const auto at = [&](size_t i, size_t j) -> double& { return h[i * n + j]; };
-  constexpr double kNothing = 1e-140;  // its square is not zero
+  constexpr double kTiny = 1e-140;  // its square is not zero
   int steps = 0;
   for (size_t end = n; end > 0;) {
     size_t first = end - 1;
     for (; first > 0; --first) {
-      const double beside = std::fabs(at(first - 1, first - 1)) + std::fabs(at(first, first));
-      if (std::fabs(at(first, first - 1)) <= std::fmax(kEpsilon * beside, kNothing)) {
+      const double neighbors = std::fabs(at(first - 1, first - 1)) + std::fabs(at(first, first));
+      if (std::fabs(at(first, first - 1)) <= std::fmax(kEpsilon * neighbors, kTiny)) {
         at(first, first - 1) = 0;
         break;
       }
@@ -222,19 +222,19 @@ bool make_schur(double* h, size_t n, double* zt, double* work) {
 
 /// Solves (h - value) x = 0 for x[0 .. top), given the elements from `top` to `end`.
 void back_substitute(const double* h, size_t n, size_t top, size_t end, Complex value, Complex* x) {
-  const auto rest = [&](size_t i, size_t from) {
+  const auto residual = [&](size_t i, size_t from) {
     Complex sum = {0, 0};
     for (size_t j = from; j < end; ++j) sum = sum - x[j] * h[i * n + j];
     return sum;
   };
   for (size_t i = top; i-- > 0;) {
-    const Complex last = rest(i, i + 1), s = Complex{h[i * n + i], 0} - value;
+    const Complex last = residual(i, i + 1), s = Complex{h[i * n + i], 0} - value;
     double largest;
     if (i == 0 || h[i * n + i - 1] == 0) {
       x[i] = last.over(s, kEpsilon);
       largest = x[i].size();
     } else {
-      const Complex before = rest(i - 1, i + 1), p = Complex{h[(i - 1) * n + i - 1], 0} - value;
+      const Complex before = residual(i - 1, i + 1), p = Complex{h[(i - 1) * n + i - 1], 0} - value;
       const double q = h[(i - 1) * n + i], r = h[i * n + i - 1];
       const Complex determinant = p * s - Complex{q * r, 0};
       const double least =

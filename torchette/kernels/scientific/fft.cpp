@@ -31,11 +31,11 @@ struct Lines {
 };
 
 /// to[k] = sum over j of from[j * step] e^(sign 2 pi i j k / n), for k < n. `root` contains the powers
-/// 0 .. whole - 1 of e^(sign 2 pi i / whole); n divides `whole`. `spare` has room for n elements. V is T or a
+/// 0 .. whole - 1 of e^(sign 2 pi i / whole); n divides `order`. `spare` has room for n elements. V is T or a
 /// vector of T.
 template <typename V, typename T>
 void transform(const Complex<V>* from, size_t step, Complex<V>* to, size_t n, const Complex<T>* root,
-               size_t whole, Complex<V>* spare) {
+               size_t order, Complex<V>* spare) {
   if (n == 1) {
     to[0] = from[0];
     return;
@@ -44,21 +44,21 @@ void transform(const Complex<V>* from, size_t step, Complex<V>* to, size_t n, co
   while (factor * factor <= n && n % factor != 0) ++factor;
   if (n % factor != 0) factor = n;
   // The elements with the same index modulo `factor` form a transform of length m.
-  const size_t m = n / factor, turn = whole / n;
+  const size_t m = n / factor, turn = order / n;
   for (size_t r = 0; r < factor; ++r)
     if (m == 1)
       spare[r] = from[r * step];
     else
-      transform(from + r * step, step * factor, spare + r * m, m, root, whole, to + r * m);
+      transform(from + r * step, step * factor, spare + r * m, m, root, order, to + r * m);
   if (factor == 4) {
-    const T sign = root[whole / 4].imag;
+    const T sign = root[order / 4].imag;
     for (size_t k = 0; k < m; ++k) {
-      const auto turned = [&](size_t r) -> Complex<V> {
+      const auto twiddled = [&](size_t r) -> Complex<V> {
         const Complex<T> w = root[r * k * turn];
         const Complex<V> x = spare[r * m + k];
         return {x.real * w.real - x.imag * w.imag, x.real * w.imag + x.imag * w.real};
       };
-      const Complex<V> a = spare[k], b = turned(1), c = turned(2), d = turned(3);
+      const Complex<V> a = spare[k], b = twiddled(1), c = twiddled(2), d = twiddled(3);
       const Complex<V> even = {a.real + c.real, a.imag + c.imag}, odd = {b.real + d.real, b.imag + d.imag};
       const Complex<V> left = {a.real - c.real, a.imag - c.imag};
       const Complex<V> right = {(d.imag - b.imag) * sign, (b.real - d.real) * sign};
@@ -129,17 +129,17 @@ class Workspace {
  public:
   /// Allocates memory for transforms along the dimensions `dims` of a tensor with the sizes of `x`.
   Error make(Context& context, const Tensor& x, uint32_t dims) {
-    size_t most = 0;
+    size_t max_length = 0;
     for (size_t d = 0; d < static_cast<size_t>(x.dim()); ++d)
-      if ((dims >> d & 1u) != 0 && static_cast<size_t>(x.sizes()[d]) > most)
-        most = static_cast<size_t>(x.sizes()[d]);
-    constexpr size_t kLongest = 2048;
-    together_ = kLanes >= 8 && static_cast<size_t>(x.numel()) > 2 * most && most <= kLongest;
-    if (together_) room_ = context.allocate_temp(bytes<V>(most));
+      if ((dims >> d & 1u) != 0 && static_cast<size_t>(x.sizes()[d]) > max_length)
+        max_length = static_cast<size_t>(x.sizes()[d]);
+    constexpr size_t kMaxLength = 2048;
+    together_ = kLanes >= 8 && static_cast<size_t>(x.numel()) > 2 * max_length && max_length <= kMaxLength;
+    if (together_) room_ = context.allocate_temp(bytes<V>(max_length));
     together_ = room_ != nullptr;
-    if (!together_) room_ = context.allocate_temp(bytes<T>(most));
+    if (!together_) room_ = context.allocate_temp(bytes<T>(max_length));
     TORCHETTE_CHECK(room_ != nullptr, MemoryAllocationFailed,
-                    "no scratch memory for a transform of length %zu", most);
+                    "no scratch memory for a transform of length %zu", max_length);
     return Error::Ok;
   }
   /// See transform_lines.
@@ -323,8 +323,8 @@ Error fft_c2r_out(Context& context, const Tensor& x, Span<const int64_t> dims, i
         [&](ptrdiff_t line, size_t i) {
           // The second half of a line is the conjugate mirror image of the first half.
           const bool mirrored = i > n / 2, is_real = i == 0 || 2 * i == n;
-          const auto place = static_cast<ptrdiff_t>(mirrored ? n - i : i);
-          const Complex<T> value = from.const_data_ptr<Complex<T>>()[line + place * from_step];
+          const auto position = static_cast<ptrdiff_t>(mirrored ? n - i : i);
+          const Complex<T> value = from.const_data_ptr<Complex<T>>()[line + position * from_step];
           return Complex<T>{value.real, is_real ? T(0) : mirrored ? -value.imag : value.imag};
         },
         [&](ptrdiff_t line, size_t i, Complex<T> value) {

@@ -28,9 +28,9 @@ Error check_info(const char* what, const char* argument, const char* is, const D
 int32_t cholesky(double* a, size_t n) {
   for (size_t i = 0; i < n; ++i)
     for (size_t j = 0; j <= i; ++j) {
-      const double rest = a[i * n + j] - dot(j, a + i * n, a + j * n);
-      if (i == j && !(rest > 0)) return static_cast<int32_t>(i + 1);
-      a[i * n + j] = i == j ? std::sqrt(rest) : rest / a[j * n + j];
+      const double remaining = a[i * n + j] - dot(j, a + i * n, a + j * n);
+      if (i == j && !(remaining > 0)) return static_cast<int32_t>(i + 1);
+      a[i * n + j] = i == j ? std::sqrt(remaining) : remaining / a[j * n + j];
     }
   return 0;
 }
@@ -158,9 +158,9 @@ Error factor_with_pivots(Context& context, const char* what, const Tensor& self,
   TORCHETTE_CHECK(is_real(pivots.scalar_type()) && is_real(info.scalar_type()), InvalidType,
                   "%s: pivots or info is of unsupported type %d or %d", what,
                   static_cast<int>(pivots.scalar_type()), static_cast<int>(info.scalar_type()));
-  const size_t least = batch.rows < batch.columns ? batch.rows : batch.columns;
+  const size_t min_dim = batch.rows < batch.columns ? batch.rows : batch.columns;
   TORCHETTE_TRY(resize_result(out, self.sizes(), "LU or LD"));
-  TORCHETTE_TRY(resize_batch(pivots, self, least, 0, 1, "pivots"));
+  TORCHETTE_TRY(resize_batch(pivots, self, min_dim, 0, 1, "pivots"));
   TORCHETTE_TRY(resize_batch(info, self, 0, 0, 0, "info"));
   Dense from, to, chosen, state;
   TORCHETTE_TRY(from.read(context, self, ScalarType::Double));
@@ -171,7 +171,7 @@ Error factor_with_pivots(Context& context, const char* what, const Tensor& self,
     memmove(to.data<double>(), from.data<double>(), batch.count * batch.size() * sizeof(double));
   for (size_t b = 0; b < batch.count; ++b)
     state.data<int32_t>()[b] =
-        factor(to.data<double>() + b * batch.size(), chosen.data<int32_t>() + b * least);
+        factor(to.data<double>() + b * batch.size(), chosen.data<int32_t>() + b * min_dim);
   TORCHETTE_TRY(check_info(what, "A or self", "is singular", state, batch.count, check_errors));
   TORCHETTE_TRY(state.finish());
   TORCHETTE_TRY(chosen.finish());
@@ -265,14 +265,14 @@ Error lu_unpack_out(Context& context, const Tensor& factors, const Tensor& pivot
   constexpr const char* kName = "lu_unpack";
   Batch batch;
   TORCHETTE_TRY(matrices(kName, "LU_data", factors, batch));
-  const size_t m = batch.rows, n = batch.columns, least = m < n ? m : n;
+  const size_t m = batch.rows, n = batch.columns, min_dim = m < n ? m : n;
   for (const Tensor* out : {&p, &l, &u})
     TORCHETTE_TRY(same_type(factors, *out, "LU_data and one of P, L and U"));
   static constexpr SizesType kNone[1] = {0};
   Dense from, chosen, permutation, lower, upper;
   if (unpack_pivots) {
     TORCHETTE_CHECK(pivots.scalar_type() == ScalarType::Int && pivots.dim() == factors.dim() - 1 &&
-                        static_cast<size_t>(pivots.numel()) == batch.count * least,
+                        static_cast<size_t>(pivots.numel()) == batch.count * min_dim,
                     InvalidArgument, "%s: LU_pivots must be int32 with one element per pivot of LU_data",
                     kName);
     TORCHETTE_TRY(resize_batch(p, factors, m, m, 2, "P"));
@@ -282,8 +282,8 @@ Error lu_unpack_out(Context& context, const Tensor& factors, const Tensor& pivot
     TORCHETTE_CHECK(rows != nullptr, MemoryAllocationFailed, "%s: no scratch memory for %zu rows", kName, m);
     for (size_t b = 0; b < batch.count; ++b) {
       for (size_t i = 0; i < m; ++i) rows[i] = static_cast<int32_t>(i);
-      for (size_t i = 0; i < least; ++i) {
-        const int64_t other = int64_t{chosen.data<int32_t>()[b * least + i]} - 1;
+      for (size_t i = 0; i < min_dim; ++i) {
+        const int64_t other = int64_t{chosen.data<int32_t>()[b * min_dim + i]} - 1;
         TORCHETTE_CHECK(other >= 0 && static_cast<size_t>(other) < m, InvalidArgument,
                         "%s: LU_pivots contain %lld, which is out of range for %zu rows", kName,
                         static_cast<long long>(other + 1), m);
@@ -303,19 +303,19 @@ Error lu_unpack_out(Context& context, const Tensor& factors, const Tensor& pivot
     TORCHETTE_TRY(resize_result(l, {kNone, 1}, "L"));
     return resize_result(u, {kNone, 1}, "U");
   }
-  TORCHETTE_TRY(resize_batch(l, factors, m, least, 2, "L"));
-  TORCHETTE_TRY(resize_batch(u, factors, least, n, 2, "U"));
+  TORCHETTE_TRY(resize_batch(l, factors, m, min_dim, 2, "L"));
+  TORCHETTE_TRY(resize_batch(u, factors, min_dim, n, 2, "U"));
   TORCHETTE_TRY(from.read(context, factors, ScalarType::Double));
   TORCHETTE_TRY(lower.open(context, l, ScalarType::Double));
   TORCHETTE_TRY(upper.open(context, u, ScalarType::Double));
   for (size_t b = 0; b < batch.count; ++b) {
     const double* const lu = from.data<double>() + b * m * n;
     for (size_t i = 0; i < m; ++i)
-      for (size_t j = 0; j < least; ++j)
-        lower.data<double>()[(b * m + i) * least + j] = i > j ? lu[i * n + j] : i == j;
-    for (size_t i = 0; i < least; ++i)
+      for (size_t j = 0; j < min_dim; ++j)
+        lower.data<double>()[(b * m + i) * min_dim + j] = i > j ? lu[i * n + j] : i == j;
+    for (size_t i = 0; i < min_dim; ++i)
       for (size_t j = 0; j < n; ++j)
-        upper.data<double>()[(b * least + i) * n + j] = i > j ? 0 : lu[i * n + j];
+        upper.data<double>()[(b * min_dim + i) * n + j] = i > j ? 0 : lu[i * n + j];
   }
   TORCHETTE_TRY(lower.finish());
   return upper.finish();

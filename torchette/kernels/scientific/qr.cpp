@@ -15,9 +15,9 @@ Error geqrf_out(Context& context, const Tensor& self, Tensor& out, Tensor& tau) 
   Batch batch;
   TORCHETTE_TRY(matrices(kName, "self", self, batch));
   TORCHETTE_TRY(check_types(kName, "self, a and tau", self, out, tau));
-  const size_t m = batch.rows, n = batch.columns, least = m < n ? m : n;
+  const size_t m = batch.rows, n = batch.columns, min_dim = m < n ? m : n;
   TORCHETTE_TRY(resize_result(out, self.sizes(), "a"));
-  TORCHETTE_TRY(resize_batch(tau, self, least, 0, 1, "tau"));
+  TORCHETTE_TRY(resize_batch(tau, self, min_dim, 0, 1, "tau"));
   if (self.numel() == 0) return Error::Ok;
   Dense from, to, factors;
   double* work;
@@ -28,10 +28,10 @@ Error geqrf_out(Context& context, const Tensor& self, Tensor& out, Tensor& tau) 
   memmove(to.data<double>(), from.data<double>(), batch.count * batch.size() * sizeof(double));
   const auto width = static_cast<ptrdiff_t>(n);
   for (size_t b = 0; b < batch.count; ++b)
-    for (size_t k = 0; k < least; ++k) {
+    for (size_t k = 0; k < min_dim; ++k) {
       double* const corner = to.data<double>() + b * m * n + k * n + k;
       const double factor = make_reflection(corner, width, m - k);
-      factors.data<double>()[b * least + k] = factor;
+      factors.data<double>()[b * min_dim + k] = factor;
       reflect(corner, width, m - k, factor, {corner + 1, width, 1, m - k, n - k - 1}, 0, work);
     }
   TORCHETTE_TRY(factors.finish());

@@ -10,9 +10,9 @@ namespace TORCHETTE_ISA {
 
 namespace {
 
-/// Rotates n rows of `length` elements, and the rows of `turned` with them, until they are pairwise
+/// Rotates n rows of `length` elements, and the rows of `rotated` with them, until they are pairwise
 /// orthogonal (Hestenes's method). `squares` has room for n elements.
-void orthogonalize(double* rows, size_t n, size_t length, double* turned, double* squares) {
+void orthogonalize(double* rows, size_t n, size_t length, double* rotated, double* squares) {
   const double small = kEpsilon * static_cast<double>(length);
   for (int sweep = 0; sweep < 60; ++sweep) {
     bool done = true;
@@ -26,7 +26,7 @@ void orthogonalize(double* rows, size_t n, size_t length, double* turned, double
         const double tangent = std::copysign(1 / (std::fabs(half) + std::hypot(half, 1)), half);
         const double cosine = 1 / std::hypot(tangent, 1), sine = cosine * tangent;
         rotate(length, rows + p * length, rows + q * length, cosine, sine);
-        if (turned != nullptr) rotate(n, turned + p * n, turned + q * n, cosine, sine);
+        if (rotated != nullptr) rotate(n, rotated + p * n, rotated + q * n, cosine, sine);
         squares[p] = std::fmax(squares[p] - tangent * off, 0);
         squares[q] += tangent * off;
       }
@@ -39,11 +39,11 @@ void complete(double* rows, size_t have, size_t n, size_t length) {
   for (; have < n; ++have) {
     // Selects the unit vector with the smallest projection onto the rows, and subtracts the projection.
     size_t best = 0;
-    double least = 2;
+    double smallest = 2;
     for (size_t i = 0; i < length; ++i) {
       double contained = 0;
       for (size_t j = 0; j < have; ++j) contained += rows[j * length + i] * rows[j * length + i];
-      if (contained < least) least = contained, best = i;
+      if (contained < smallest) smallest = contained, best = i;
     }
     double* const row = rows + have * length;
     for (size_t i = 0; i < length; ++i) row[i] = i == best ? 1 : 0;
@@ -65,9 +65,9 @@ Error linalg_svd_out(Context& context, const Tensor& self, bool full_matrices, b
   TORCHETTE_TRY(same_type(self, s, "A and S"));
   const size_t m = batch.rows, n = batch.columns;
   const bool tall = m >= n;
-  const size_t least = tall ? n : m, length = tall ? m : n, kept = full_matrices ? length : least;
+  const size_t min_dim = tall ? n : m, length = tall ? m : n, kept = full_matrices ? length : min_dim;
   const size_t u_columns = tall ? kept : m, v_rows = tall ? n : kept;
-  TORCHETTE_TRY(resize_batch(s, self, least, 0, 1, "S"));
+  TORCHETTE_TRY(resize_batch(s, self, min_dim, 0, 1, "S"));
   TORCHETTE_TRY(compute_uv ? resize_batch(u, self, m, u_columns, 2, "U") : resize_result(u, {kNone, 1}, "U"));
   TORCHETTE_TRY(compute_uv ? resize_batch(vh, self, v_rows, n, 2, "Vh")
                            : resize_result(vh, {kNone, 1}, "Vh"));
@@ -77,34 +77,36 @@ Error linalg_svd_out(Context& context, const Tensor& self, bool full_matrices, b
   TORCHETTE_TRY(left.open(context, u, ScalarType::Double));
   TORCHETTE_TRY(values.open(context, s, ScalarType::Double));
   TORCHETTE_TRY(right.open(context, vh, ScalarType::Double));
-  TORCHETTE_TRY(scratch(context, kName, kept * length + (compute_uv ? least * least : 0) + least, long_rows));
+  TORCHETTE_TRY(
+      scratch(context, kName, kept * length + (compute_uv ? min_dim * min_dim : 0) + min_dim, long_rows));
   double* const squares = long_rows + kept * length;
-  double* const short_rows = compute_uv ? squares + least : nullptr;
+  double* const short_rows = compute_uv ? squares + min_dim : nullptr;
   for (size_t b = 0; b < batch.count; ++b) {
     const double* const a = from.data<double>() + b * m * n;
     double scale;  // prevents overflow and underflow of squares
     TORCHETTE_TRY(scale_of(kName, "A", b, a, m * n, scale));
-    for (size_t i = 0; i < least; ++i)
+    for (size_t i = 0; i < min_dim; ++i)
       for (size_t j = 0; j < length; ++j)
         long_rows[i * length + j] = (tall ? a[j * n + i] : a[i * n + j]) / scale;
-    for (size_t i = 0; compute_uv && i < least * least; ++i) short_rows[i] = i % (least + 1) == 0 ? 1 : 0;
-    orthogonalize(long_rows, least, length, short_rows, squares);
-    for (size_t i = 0; i < least; ++i)
+    for (size_t i = 0; compute_uv && i < min_dim * min_dim; ++i)
+      short_rows[i] = i % (min_dim + 1) == 0 ? 1 : 0;
+    orthogonalize(long_rows, min_dim, length, short_rows, squares);
+    for (size_t i = 0; i < min_dim; ++i)
       squares[i] = dot(length, long_rows + i * length, long_rows + i * length);
     size_t rank = 0;
-    for (size_t i = 0; i < least; ++i) {  // in descending order
-      size_t most = i;
-      for (size_t j = i + 1; j < least; ++j)
-        if (squares[j] > squares[most]) most = j;
-      const double value = std::sqrt(squares[most]);
-      squares[most] = squares[i];
-      values.data<double>()[b * least + i] = value * scale;
+    for (size_t i = 0; i < min_dim; ++i) {  // in descending order
+      size_t max_index = i;
+      for (size_t j = i + 1; j < min_dim; ++j)
+        if (squares[j] > squares[max_index]) max_index = j;
+      const double value = std::sqrt(squares[max_index]);
+      squares[max_index] = squares[i];
+      values.data<double>()[b * min_dim + i] = value * scale;
       if (!compute_uv) continue;
       const auto swap = [&](double* rows, size_t size) {
-        Columns{rows, static_cast<ptrdiff_t>(size), 1, least, size}.swap(i, most);
+        Columns{rows, static_cast<ptrdiff_t>(size), 1, min_dim, size}.swap(i, max_index);
       };
       swap(long_rows, length);
-      swap(short_rows, least);
+      swap(short_rows, min_dim);
       if (value > 0) ++rank;
       for (size_t j = 0; value > 0 && j < length; ++j) long_rows[i * length + j] /= value;
     }
