@@ -226,7 +226,7 @@ def test_channels_last_pointwise_and_depthwise(channels: int, stride: int) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_sums_of_16_bit_numbers_are_rounded_once(dtype: torch.dtype) -> None:
+def test_16_bit_sums_are_rounded_once(dtype: torch.dtype) -> None:
     x, w = torch.randn(2, 64, 9, 9).to(dtype), torch.randn(8, 64, 3, 3).to(dtype)
     for groups in (1, 4):
         filters = w[:, : 64 // groups].contiguous()
@@ -253,7 +253,7 @@ def test_nan_and_infinity_spread_as_in_eager() -> None:
     conv(x, torch.randn(3, 1, 3, 3), None, 1, 1, groups=3)
 
 
-def test_lists_of_one_entry_count_for_all_dimensions() -> None:
+def test_single_element_lists_apply_to_all_dimensions() -> None:
     x, w = torch.randn(1, 2, 9, 9), torch.randn(3, 2, 3, 3)
     expected = torch.ops.aten.convolution(x, w, None, [2], [1], [1], False, [0], 1)
     check(NAME, expected, x, w, None, [2], [1], [1], False, [0], 1)
@@ -267,7 +267,7 @@ def test_impossible_shapes_are_refused() -> None:
         (torch.randn(3, 5, 3, 3), None, "channels"),
         (torch.randn(3, 4, 9, 9), None, "does not fit"),
         (torch.randn(3, 4, 3, 3), torch.randn(4), "bias"),
-        (torch.randn(3, 4, 3), None, "weight 3"),
+        (torch.randn(3, 4, 3), None, "weight has 3"),
     ]:
         with pytest.raises(RuntimeError, match=message):
             check(NAME, out, x, weight, bias, one, [0, 0], one, False, [0, 0], 1)

@@ -83,7 +83,7 @@ FAST = {
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_the_last_digits(name: str) -> None:
+def test_accuracy_in_ulp(name: str) -> None:
     """At most 4 ulp for values of all magnitudes; the signs of zeros and infinities match eager."""
     generator, most = torch.Generator().manual_seed(0), FAST[name]
     even = (torch.rand(200_000, generator=generator, dtype=torch.float64) * 2 - 1) * most
@@ -114,7 +114,7 @@ def test_unary_of_networks(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", FLOAT + SAME + TEST + ["silu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_special_numbers(name: str, dtype: torch.dtype) -> None:
+def test_special_values(name: str, dtype: torch.dtype) -> None:
     x = torch.tensor(SPECIAL * 3, dtype=dtype)
     if name in ("cosh", "sinh"):
         x = x.clamp(-80, 80)  # overflow has no tolerance
@@ -122,7 +122,7 @@ def test_special_numbers(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", ["exp", "log", "log1p", "expm1", "tanh", "erf", "sigmoid", "log2", "log10"])
-def test_accuracy_over_the_whole_range(name: str) -> None:
+def test_accuracy_over_the_full_range(name: str) -> None:
     """Within 4 ulp of double precision if the result is a normal float."""
     bits = torch.arange(0, 2**32, 65521, dtype=torch.int64).to(torch.int32)
     x = bits.view(torch.float32)
@@ -312,14 +312,14 @@ def test_remainders_are_exact(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["div.out_mode", "remainder.Tensor_out", "fmod.Tensor_out", "floor_divide.out"]
 )
-def test_whole_numbers_divided_by_zero_are_an_error(name: str) -> None:
+def test_integer_division_by_zero_is_an_error(name: str) -> None:
     a, b = torch.tensor([1, 2, 3]), torch.tensor([1, 0, 1])
     mode = ["floor"] if name == "div.out_mode" else []
     with pytest.raises(RuntimeError, match="divided by zero"):
         _native.call_kernel(f"aten::{name}", a, b, *mode, torch.empty(3, dtype=torch.int64))
 
 
-def test_most_negative_number_divided_by_minus_one_does_not_trap() -> None:
+def test_minimum_integer_divided_by_minus_one_does_not_trap() -> None:
     a = torch.tensor([torch.iinfo(torch.int64).min, 6])
     run("aten::floor_divide.out", a, torch.tensor([-1, -1]), like=[a])
     run("aten::remainder.Tensor_out", a, torch.tensor([-1, -1]), like=[a])
@@ -475,7 +475,7 @@ DIVIDED: dict[str, tuple[str, Any, tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("case", DIVIDED)
-def test_threads_give_the_same_bits(case: str) -> None:
+def test_thread_count_does_not_change_results(case: str) -> None:
     name, eager, arguments = DIVIDED[case]
     expected = eager(*arguments[:2])
     (alone,) = run(f"aten::{name}", *arguments, like=[expected])

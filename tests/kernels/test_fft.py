@@ -55,7 +55,7 @@ def test_many_lines_and_long_ones(shape: tuple[int, ...], dtype: torch.dtype) ->
     close("aten::_fft_c2r.out", aten._fft_c2r(z, [0, last], 2, n), z, [0, last], 2, n)
 
 
-def test_parts() -> None:
+def test_complex_views() -> None:
     z = torch.randn(3, 5, dtype=torch.complex64)
     check("aten::view_as_real_copy.out", torch.view_as_real(z).clone(), z)
     pairs = torch.randn(3, 5, 2)

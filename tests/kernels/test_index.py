@@ -78,7 +78,7 @@ def test_index_select(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     refused("index_select.out", x, x, 0, torch.tensor([0.0]))
 
 
-def test_index_select_of_numbers() -> None:
+def test_index_select_of_0d_tensors() -> None:
     x = torch.tensor(3.0)
     check("aten::index_select.out", x, x, 0, torch.tensor([0]))
     check("aten::index_select.out", x, x, 0, torch.tensor(0))
@@ -127,7 +127,7 @@ def test_gather_and_scatter(shape: tuple[int, ...], dtype: torch.dtype) -> None:
             )
 
 
-def test_gather_and_scatter_of_numbers() -> None:
+def test_gather_and_scatter_of_0d_tensors() -> None:
     x, zero = torch.tensor(3.0), torch.tensor(0)
     check("aten::gather.out", x, x, 0, zero, False)
     check("aten::scatter.src_out", torch.tensor(4.0), x, 0, zero, torch.tensor(4.0))
@@ -277,7 +277,7 @@ def test_masked_select_and_scatter(
         check("aten::masked_scatter.out", expected.contiguous(), given, mask, source)
 
 
-def test_masks_refuse() -> None:
+def test_masks_reject_invalid_arguments() -> None:
     x, mask = torch.randn(3, 4), torch.ones(3, 4, dtype=torch.bool)
     refused("masked_select.out", torch.empty(11), x, mask, text="memory")
     refused("masked_select.out", torch.empty(12), x, mask[:2])
@@ -287,7 +287,7 @@ def test_masks_refuse() -> None:
     refused("masked_scatter.out", x, x, mask, torch.randn(12).long())
 
 
-def test_outputs_in_their_inputs_memory() -> None:
+def test_outputs_that_alias_inputs() -> None:
     """A malicious program can alias an output with its input, so that writes turn zeros into more hits."""
     memory = torch.zeros(64, dtype=torch.uint8)
     memory[[0, 15]] = 1

@@ -52,7 +52,7 @@ def test_attention_over_a_cache(
 
 
 @pytest.mark.parametrize("is_bool", [True, False])
-def test_a_mask_decides_alone(is_bool: bool) -> None:
+def test_mask_replaces_causality(is_bool: bool) -> None:
     query, *_, keys, values = drawn(1, 3, 4, 2, 12)
     mask = torch.rand(3, 12) > 0.5
     mask[:, 0] = True
@@ -88,7 +88,7 @@ FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
 
 
 @pytest.mark.parametrize("name, right, place, wrong, message", FAULTS)
-def test_what_does_not_fit(name: str, right: list[Any], place: int, wrong: Any, message: str) -> None:
+def test_invalid_arguments_are_rejected(name: str, right: list[Any], place: int, wrong: Any, message: str) -> None:
     _native.call_kernel(f"llama::{name}.out", *right)
     before = VALUES.clone()
     with pytest.raises(RuntimeError, match=message):

@@ -49,7 +49,7 @@ def test_square(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", ANY)
-def test_any(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_rectangular_matrices(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     a = matrix(shape, dtype)
     least = min(shape[-2:])
     lu, pivots, info = aten.linalg_lu_factor_ex(a)
@@ -115,7 +115,7 @@ class Eigen(torch.nn.Module):
         return torch.linalg.eigvals(a).abs().sort()[0], back.real, w.sum(-1).real
 
 
-def test_a_program_goes_on_with_eigenvalues() -> None:
+def test_program_computes_with_eigenvalues() -> None:
     a = torch.linalg.qr(torch.randn(2, 6, 6))[0]  # normal, so that the vectors are orthogonal
     model = torchette.compile(Eigen().eval(), (a,))
     for ours, theirs in zip(model(a), Eigen()(a), strict=True):
@@ -135,7 +135,7 @@ def test_solving_broadcasts(flag: bool, left: bool) -> None:
         check("aten::linalg_solve_triangular.out", expected, a, b, flag, left, unit, scale=100)
 
 
-def test_info_is_eagers() -> None:
+def test_info_equals_eager() -> None:
     a = torch.tensor([[[1.0, 2], [2, 4]], [[4, 1], [1, 3]], [[0, 0], [0, 0]]])
     for check_errors in (False, True):
         calls = {
@@ -155,7 +155,7 @@ def test_info_is_eagers() -> None:
 @pytest.mark.parametrize(
     "kernel", ["aten::_linalg_eigh.eigenvalues", "aten::_linalg_svd.U", "torchette::eig.out"]
 )
-def test_what_is_not_finite_is_refused(kernel: str) -> None:
+def test_non_finite_matrices_are_rejected(kernel: str) -> None:
     a = torch.full((3, 3), float("nan"))
     arguments: tuple = ("L", True) if "eigh" in kernel else (True, True, None)
     if kernel == "torchette::eig.out":
@@ -167,7 +167,7 @@ def test_what_is_not_finite_is_refused(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("pivots", [[0, 1, 2], [1, 4, 3], [-2, 1, 3], [1, 2, -3]])
-def test_pivots_are_proven(pivots: list[int]) -> None:
+def test_invalid_pivots_are_rejected(pivots: list[int]) -> None:
     a, b, given = torch.eye(3), torch.ones(3, 1), torch.tensor(pivots, dtype=torch.int32)
     for name, arguments in (
         ("aten::linalg_lu_solve.out", (a, given, b, True, False)),
@@ -182,7 +182,7 @@ class Solves(torch.nn.Module):
         return torch.linalg.solve(a, b), torch.linalg.inv(a), torch.linalg.det(a)
 
 
-def test_a_singular_matrix_is_an_error_of_the_program() -> None:
+def test_singular_matrix_is_an_error_of_the_program() -> None:
     a, b = matrix((4, 4), torch.float32), torch.ones(4, 2)
     model = torchette.compile(Solves(), (a, b))
     for ours, theirs in zip(model(a, b), Solves()(a, b), strict=True):

@@ -41,7 +41,7 @@ def test_mm_deep_and_wide() -> None:
         check("aten::mm.out", (a.double() @ b.double()).float(), a, b, scale=40)
 
 
-def test_the_error_of_a_deep_product_does_not_grow_with_its_depth() -> None:
+def test_matmul_error_does_not_grow_with_depth() -> None:
     """Networks amplify this error. A single chain of additions, with an error of 4e-6 here, was too inaccurate."""
     torch.manual_seed(0)
     for m, layout in [(7, (False, False)), (33, (False, True)), (33, (True, False))]:
@@ -153,7 +153,7 @@ def test_shapes_and_types_are_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
-def test_products_of_other_floats_are_summed_in_full(
+def test_other_float_matmuls_accumulate_in_float(
     dtype: torch.dtype, transposed: tuple[bool, bool]
 ) -> None:
     """Within one rounding of the exact result, at the edges of every block."""

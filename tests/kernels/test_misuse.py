@@ -125,11 +125,11 @@ def check(misuse: Path, examples: Path, calls: int, seed: int) -> None:
     assert not blaming, "rejections without an argument name:\n" + "\n".join(blaming)
 
 
-def test_kernels_survive_what_does_not_fit(misuse: Path, examples: Path) -> None:
+def test_kernels_survive_invalid_arguments(misuse: Path, examples: Path) -> None:
     check(misuse, examples, 300, 1)
 
 
-def test_kernels_survive_other_calls(misuse: Path, examples: Path) -> None:
+def test_kernels_survive_more_calls(misuse: Path, examples: Path) -> None:
     check(misuse, examples, 1000, 2)
 
 

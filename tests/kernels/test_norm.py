@@ -41,14 +41,14 @@ def test_layer_norm_over_several_dimensions() -> None:
         layer_norm(x, shape, torch.randn(shape), torch.randn(shape))
 
 
-def test_layer_norm_of_nothing_and_of_special_values() -> None:
+def test_layer_norm_of_empty_tensors_and_special_values() -> None:
     layer_norm(torch.randn(0, 5), [5], None, None)
     x = torch.randn(3, 40)
     x[0, 3], x[1, 39] = float("nan"), float("inf")
     layer_norm(x, [40], None, None)
 
 
-def test_a_large_mean_costs_no_digits() -> None:
+def test_large_mean_keeps_accuracy() -> None:
     x = torch.randn(2, 384) * 1e-2 + 100
     expected = aten.native_layer_norm(x.double(), [384], None, None, 1e-5)
     check("aten::native_layer_norm.out", [t.float() for t in expected], x, [384], None, None, 1e-5, scale=100)
@@ -94,7 +94,7 @@ def test_batch_norm_for_inference(shape: tuple[int, ...], with_parameters: bool)
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 7, 7), (3, 4, 33), (4, 3, 5, 6)])
-def test_batch_norm_of_its_own_statistics(shape: tuple[int, ...]) -> None:
+def test_batch_norm_with_batch_statistics(shape: tuple[int, ...]) -> None:
     x, c = torch.randn(shape) + 2, shape[1]
     arguments = (x, torch.randn(c), torch.randn(c), True, 0.1, 1e-5)
     expected = aten._native_batch_norm_legit.no_stats(*arguments)
@@ -115,7 +115,7 @@ def test_bad_arguments_are_refused() -> None:
         check("aten::native_group_norm.out", like, x, None, None, 2, 6, 1, 4, 1e-5)
 
 
-def test_norms_of_images_with_channels_innermost() -> None:
+def test_norms_of_channels_last_images() -> None:
     x = torch.randn(2, 4, 3, 5).to(memory_format=torch.channels_last)
     weight, bias = torch.randn(4), torch.randn(4)
     arguments = (x, weight, bias, 2, 4, 15, 2, 1e-5)
@@ -127,7 +127,7 @@ def test_norms_of_images_with_channels_innermost() -> None:
     check("aten::native_layer_norm.out", torch.ops.aten.native_layer_norm(*arguments), *arguments)
 
 
-def test_running_statistics_follow() -> None:
+def test_running_statistics_are_updated() -> None:
     x, weight, bias = torch.randn(3, 4, 5), torch.randn(4), torch.randn(4)
     mean, var = torch.randn(4), torch.rand(4)
     ours = [mean.clone(), var.clone()]

@@ -30,12 +30,12 @@ def test_pads(kind: str, dtype: torch.dtype, dims: int) -> None:
                 check(f"aten::{kind}_pad{dims}d.out", expected, last, pad)
 
 
-def test_replication_reaches_as_far_as_wanted() -> None:
+def test_replication_may_exceed_the_input() -> None:
     x = torch.randn(1, 2, 3)
     check("aten::replication_pad1d.out", aten.replication_pad1d(x, [10, 20]), x, [10, 20])
 
 
-def test_refusals() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     x = torch.randn(2, 3, 4)
     for name, given, pad in (
         ("reflection_pad1d", x, [4, 0]),

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # deprecated tor
 
 @pytest.mark.parametrize("limit", sweep([1, 2], 1))
 @pytest.mark.parametrize("shard", range(QUICK))
-def test_samples_give_what_eager_gives(shard: int, limit: int) -> None:
+def test_samples_equal_eager(shard: int, limit: int) -> None:
     result = parity.sweep(list(parity.operators())[shard::QUICK], limit, parity.two_dtypes, directly=True)
     assert not result.failures, "\n".join(result.failures)
     assert result.direct > 25 * limit, "kernels cannot be called without a program any more"
@@ -28,7 +28,7 @@ def test_samples_give_what_eager_gives(shard: int, limit: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", range(FULL))
-def test_all_dtypes_give_what_eager_gives(shard: int) -> None:
+def test_all_dtypes_equal_eager(shard: int) -> None:
     names = list(parity.operators())[shard::FULL]
     result = parity.sweep(names, 3, directly=True)
     assert not result.failures, "\n".join(result.failures)
@@ -50,7 +50,7 @@ def refusal(sample: parity.Sample) -> CompileError:
 
 
 @pytest.mark.parametrize("key", sorted(parity.exclusions()))
-def test_what_is_excluded_is_refused_ahead_of_time(key: str) -> None:
+def test_excluded_samples_are_rejected_ahead_of_time(key: str) -> None:
     name, _, index = key.partition("#")
     name, _, dtype = name.partition(":")
     for kind in [dtype] if dtype else parity.two_dtypes(name) or ["float32"]:
@@ -66,21 +66,21 @@ def test_what_is_excluded_is_refused_ahead_of_time(key: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["dropout", "dropout3d", "feature_alpha_dropout.with_train", "rrelu"])
-def test_what_draws_as_training_does_is_refused_unless_asked_for(name: str) -> None:
+def test_training_mode_randomness_is_rejected_unless_requested(name: str) -> None:
     every = parity.database(f"nn.functional.{name}", "float32", 64)
     drawing = next(s for s in every if not torch.equal(*(r[0] for r in s.drawn(2))))
     assert refusal(drawing).code == "train-mode"
     assert parity.hold_drawn(drawing).passed == [drawing]
 
 
-def test_another_distribution_is_found() -> None:
+def test_different_distribution_is_detected() -> None:
     x = torch.rand(parity.DRAWS, 5)
     assert parity._alike((x > 0.5) * 2.0, (torch.rand(parity.DRAWS, 5) > 0.5) * 2.0)
     assert not parity._alike((x > 0.5) * 2.0, (x > 0.9) * 2.0)
     assert not parity._alike((x > 0.5) * 2.0, (x > 0.5) * 1.0)
 
 
-def test_rounding_of_a_distribution_is_compared_with_that_of_eager() -> None:
+def test_rounded_distribution_is_compared_with_eager() -> None:
     def draws(p: float, value: float) -> torch.Tensor:
         return ((torch.rand(parity.DRAWS, 5) > p) * value).bfloat16()
 
@@ -90,7 +90,7 @@ def test_rounding_of_a_distribution_is_compared_with_that_of_eager() -> None:
     assert not parity._alike_as_eager(draws(0.9, 51.0), draws(0.5, 50.5), exact)
 
 
-def test_a_wrong_kernel_is_found_without_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_kernel_is_detected_without_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     right = next(iter(parity.database("add", "int32", 2)))
     assert parity.hold_directly(right).passed == [right]
     call = direct._native.call_kernel
@@ -104,7 +104,7 @@ def test_a_wrong_kernel_is_found_without_a_program(monkeypatch: pytest.MonkeyPat
     assert parity.hold_directly(right) is None, "a compiled program is to decide"
 
 
-def test_a_wrong_result_is_found() -> None:
+def test_wrong_result_is_detected() -> None:
     right = parity.Sample("add", "float32", 0, torch.add, (torch.ones(2), 1), {})
     assert parity.difference(right, [torch.full((2,), 2.0)]) is None
     assert parity.difference(right, [torch.full((2,), 2.001)]) is not None

@@ -134,7 +134,7 @@ def test_volumes(dtype: torch.dtype, ceil_mode: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_adaptive_maxima_and_rows(dtype: torch.dtype) -> None:
+def test_adaptive_max_pools_and_avg_pool1d(dtype: torch.dtype) -> None:
     x = torch.randn(2, 3, 7, 35).to(dtype)
     for size in ([1, 1], [3, 4], [7, 35]):
         check("aten::adaptive_max_pool2d.out", aten.adaptive_max_pool2d(x, size), x, size)
@@ -181,7 +181,7 @@ def test_an_index_beyond_the_input_is_refused() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3, 16, 37])
-def test_channels_innermost(channels: int) -> None:
+def test_channels_last_pooling(channels: int) -> None:
     x = torch.randn(2, channels, 9, 11).to(memory_format=torch.channels_last)
     for ceil_mode in (False, True):
         max_pool(x, [3, 2], [2, 1], [1, 1], [1, 1], ceil_mode)

@@ -45,7 +45,7 @@ def equal(got: Any, expected: Any) -> bool:
 
 
 @pytest.mark.parametrize(("name", "function"), BINARY)
-def test_two_numbers(name: str, function: Callable[..., Any]) -> None:
+def test_binary_operators(name: str, function: Callable[..., Any]) -> None:
     for numbers in (INTEGERS, FLOATS):
         for a, b in itertools.product(numbers, numbers):
             if b == 0 and ("div" in name or "mod" in name):
@@ -58,7 +58,7 @@ def test_two_numbers(name: str, function: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(("name", "function"), BINARY[:11])
-def test_an_integer_and_a_float(name: str, function: Callable[..., Any]) -> None:
+def test_mixed_operands(name: str, function: Callable[..., Any]) -> None:
     for a, b in ((3, 0.5), (-7, 2.5), (0.5, 3), (-7.5, 2), (4, 4.0)):
         assert equal(call(name, a, b), function(a, b)), (a, b)
 
@@ -71,7 +71,7 @@ def test_integer_division(name: str, function: Callable[..., Any]) -> None:
         assert equal(call(name, a, b), function(a, b)), (a, b)
 
 
-def test_the_edge_of_64_bits() -> None:
+def test_int64_limits() -> None:
     least = -(2**63)
     assert call("add.Scalar", 2**63 - 1, 1) == least
     assert call("mul.Scalar", 2**62, 4) == 0
@@ -102,7 +102,7 @@ def test_nan_compares_false() -> None:
         ("sym_float.Scalar", float),
     ],
 )
-def test_one_number(name: str, function: Callable[..., Any]) -> None:
+def test_unary_operators(name: str, function: Callable[..., Any]) -> None:
     for a in [*INTEGERS, *FLOATS, 0.49, 1.5, 3.5, -0.5, -1.5, 2.0**52 + 0.5]:
         assert equal(call(name, a), function(a)), a
 
@@ -145,18 +145,18 @@ def test_sizes() -> None:
     ],
     ids=lambda x: str(x.dtype)[6:],
 )
-def test_an_element(x: torch.Tensor) -> None:
+def test_single_element(x: torch.Tensor) -> None:
     (result,) = _native.call_kernel("aten::_local_scalar_dense", x, None)
     assert equal(result, x.item())
 
 
-def test_an_element_of_several() -> None:
+def test_several_elements_are_rejected() -> None:
     for x in (torch.empty(0), torch.empty(2)):
         with pytest.raises(RuntimeError):
             _native.call_kernel("aten::_local_scalar_dense", x, None)
 
 
-def test_view_into_memory_of_its_own() -> None:
+def test_view_with_separate_memory() -> None:
     x = torch.arange(24.0).reshape(2, 3, 4)
     for sizes in ([24], [-1, 4], [3, 8], [2, 3, 4], [1, 24, 1]):
         out = torch.zeros_like(x.view(sizes))
@@ -169,7 +169,7 @@ def test_view_into_memory_of_its_own() -> None:
         _native.call_kernel("executorch_prim::et_view.default", x, [24], torch.zeros(24).long())
 
 
-def test_view_of_another_order() -> None:
+def test_view_of_another_dim_order() -> None:
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     with pytest.raises(RuntimeError, match="row-major"):
         _native.call_kernel("executorch_prim::et_view.default", x, [120], torch.zeros(120))
@@ -201,7 +201,7 @@ def test_copy_index() -> None:
 
 
 @pytest.mark.parametrize("name", BITWISE)
-def test_bits_of_numbers_and_truth_values(name: str) -> None:
+def test_bitwise_operators_on_integers_and_booleans(name: str) -> None:
     for numbers in (INTEGERS, [False, True]):
         for a, b in itertools.product(numbers, numbers):
             assert equal(call(f"{name}.Scalar", a, b), BITWISE[name](a, b)), (a, b)
@@ -238,7 +238,7 @@ def test_square_root_and_magnitude() -> None:
 
 
 @pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
-def test_a_text_for_the_result_is_an_error_where_a_comparison_does_not_hold(name: str) -> None:
+def test_failed_assertion_is_an_error_with_its_message(name: str) -> None:
     def fails(a: Any, b: Any) -> str:
         try:
             _native.call_kernel(f"executorch_prim::{name}.Scalar", a, b, "what is wrong")

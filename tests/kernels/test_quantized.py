@@ -164,7 +164,7 @@ def test_add(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16])
-def test_mixed_products(kind: torch.dtype) -> None:
+def test_mixed_dtype_matmuls(kind: torch.dtype) -> None:
     """Matches ExecuTorch's kernels; torch has no reference."""
     x, rows, columns = torch.randn(5, 12).to(kind), integers(torch.int8, 12, 7), integers(torch.int8, 7, 12)
     scales = torch.rand(12).to(kind) * 0.1

@@ -33,7 +33,7 @@ def test_normal(dtype: torch.dtype) -> None:
     assert abs((x.abs() < 1).double().mean() - 0.6827) < 0.02
 
 
-def test_whole_numbers_and_permutations() -> None:
+def test_integers_and_permutations() -> None:
     out = torch.empty(10000, dtype=torch.int64)
     _native.call_kernel("aten::randint.low_out", -3, 4, [10000], out)
     assert set(out.tolist()) == set(range(-3, 4))
@@ -81,7 +81,7 @@ class Draws(torch.nn.Module):
         ]
 
 
-def test_distributions_are_eagers() -> None:
+def test_distributions_equal_eager() -> None:
     inputs = torch.zeros(COUNT), torch.tensor([0.1, 0.0, 0.5, 0.3, 0.1])
     torch.manual_seed(0)
     expected = Draws()(*inputs)
@@ -105,7 +105,7 @@ class Trained(torch.nn.Module):
         return self.norm(x), self.drop(x)
 
 
-def test_layers_do_what_they_do_in_training_where_that_is_asked_for() -> None:
+def test_training_mode_layers_match_eager_if_requested() -> None:
     eager, x = Trained().train(), torch.rand(5, 3, 40, 40) + 1
     model = torchette.compile(copy.deepcopy(eager), (x,), edge=EdgeCompileConfig(train_mode=True))
     masks = []
@@ -118,7 +118,7 @@ def test_layers_do_what_they_do_in_training_where_that_is_asked_for() -> None:
     assert not torch.equal(*masks)
 
 
-def test_drawn_without_replacement_are_different() -> None:
+def test_multinomial_without_replacement_draws_distinct_indices() -> None:
     weights = torch.tensor([[0.1, 0.0, 0.5, 0.3, 0.1]]).expand(200, 5)
 
     class Picks(torch.nn.Module):
@@ -130,7 +130,7 @@ def test_drawn_without_replacement_are_different() -> None:
 
 
 @pytest.mark.parametrize("rank", [2, 3])
-def test_fractional_pools_with_given_places(rank: int) -> None:
+def test_fractional_pools_with_given_samples(rank: int) -> None:
     pool = getattr(torch.nn.functional, f"fractional_max_pool{rank}d")
 
     class Pools(torch.nn.Module):

@@ -52,7 +52,7 @@ def test_medians_of_nan() -> None:
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bool])
-def test_distinct_elements(dtype: torch.dtype) -> None:
+def test_unique_elements(dtype: torch.dtype) -> None:
     x = numbers(dtype, 4, 5)
     nothing = numbers(dtype, 0)
     for asked in ((False, False), (True, False), (True, True)):
@@ -67,13 +67,13 @@ def test_distinct_elements(dtype: torch.dtype) -> None:
             check("aten::unique_consecutive.out", expected, few, *asked, dim)
 
 
-def test_every_nan_is_distinct() -> None:
+def test_every_nan_is_unique() -> None:
     x = torch.tensor([math.nan, 1.0, math.nan, -0.0, 0.0, 1.0])
     check("aten::_unique2.out", aten._unique2(x, True, True, True), x, True, True, True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int32, torch.int64])
-def test_places_in_sorted_sequences(dtype: torch.dtype) -> None:
+def test_searches_in_sorted_sequences(dtype: torch.dtype) -> None:
     rows, values = numbers(dtype, 3, 7).sort(-1).values, numbers(dtype, 3, 5)
     for right in (False, True):
         for narrow in (False, True):
@@ -129,7 +129,7 @@ def test_running_of_nan_and_infinity() -> None:
         check(f"aten::{name}.out", getattr(torch, name)(x, 0), x, 0)
 
 
-def test_numbers_beyond_doubles_are_searched_exactly() -> None:
+def test_large_integers_are_searched_exactly() -> None:
     bounds = torch.tensor([2**62 - 1, 2**62, 2**62 + 1])
     expected = torch.searchsorted(bounds, torch.tensor(2**62 + 1))
     check("aten::searchsorted.Scalar_out", expected, bounds, 2**62 + 1, False, False, None, None)

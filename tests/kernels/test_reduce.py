@@ -80,7 +80,7 @@ def test_sums_and_means(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_extremes(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_max_and_min(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = numbers(shape, dtype)
     if x.numel() == 0:
         with pytest.raises(RuntimeError, match="largest"):
@@ -102,7 +102,7 @@ def test_extremes(shape: tuple[int, ...], dtype: torch.dtype) -> None:
         check("aten::argmax.out", torch.argmax(x), x, None, False)
 
 
-def test_nan_wins() -> None:
+def test_nan_propagates() -> None:
     x = torch.randn(3, 500)
     x[1, 77] = math.nan
     x[1, 300] = math.nan
@@ -183,7 +183,7 @@ def test_dim_orders() -> None:
     check("aten::mean.out", out, x, [1], True, None)
 
 
-def test_a_long_sum_does_not_drift() -> None:
+def test_long_sum_is_accurate() -> None:
     x = torch.full((3_000_000,), 0.1)
     (total,) = run("aten::sum.IntList_out", x, None, False, None, like=[torch.empty(())])
     assert abs(total.item() / (3_000_000 * float(torch.tensor(0.1))) - 1) < 1e-6
@@ -205,7 +205,7 @@ def test_bad_dimensions_are_refused(name: str, arguments: tuple[Any, ...], messa
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2, 3])
-def test_places_of_extremes_in_any_order_of_dimensions(dim: int) -> None:
+def test_argmax_for_any_dim_order(dim: int) -> None:
     x = torch.randn(2, 5, 4, 3).to(memory_format=torch.channels_last)
     for keeps in (False, True):
         check("aten::argmax.out", torch.argmax(x, dim, keeps).contiguous(), x, dim, keeps)

@@ -53,7 +53,7 @@ def test_linear_and_cubic(size: tuple[int, int], align: bool, dtype: torch.dtype
 
 @pytest.mark.parametrize("channels", [1, 3, 70])  # eager uses a separate implementation for up to 4
 @pytest.mark.parametrize("size", [(7, 9), (14, 18), (3, 4), (20, 5), (1, 2), (7, 3), (3, 9)])
-def test_bytes_are_eagers(size: tuple[int, int], channels: int) -> None:
+def test_byte_images_equal_eager(size: tuple[int, int], channels: int) -> None:
     x = torch.randint(0, 256, (2, channels, 7, 9), dtype=torch.uint8)
     for name in (
         "upsample_bilinear2d",
@@ -71,7 +71,7 @@ def test_bytes_are_eagers(size: tuple[int, int], channels: int) -> None:
                 assert torch.equal(actual, expected), (name, arguments[1:])
 
 
-def test_weights_of_bytes_that_are_almost_one() -> None:
+def test_byte_weights_close_to_one() -> None:
     x = torch.randint(0, 256, (1, 1, 1, 9), dtype=torch.uint8)
     for part in (1.6e-5, 2e-5, 2.9e-5):  # the other weight rounds to 2^15 - 1 units
         arguments = x, [1, 8], False, None, 1 / (1 + 2 * part)
@@ -79,7 +79,7 @@ def test_weights_of_bytes_that_are_almost_one() -> None:
         assert torch.equal(run("aten::upsample_bilinear2d.out", *arguments, like=[expected])[0], expected)
 
 
-def test_given_scales_count_and_not_the_sizes() -> None:
+def test_given_scales_take_precedence_over_sizes() -> None:
     x = torch.randn(1, 2, 7, 9)
     for name in ("upsample_bilinear2d", "upsample_bicubic2d"):
         upsample(name, x, [11, 13], False, 1.6, 1.5)
@@ -131,7 +131,7 @@ def test_grid_sampler_of_nan_and_infinity() -> None:
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf")])
-def test_scales_that_are_no_scales_read_inside(scale: float) -> None:
+def test_invalid_scales_read_inside_of_the_image(scale: float) -> None:
     out = torch.full((1, 1, 3, 3), 7.0)
     for name in ("upsample_nearest2d", "_upsample_nearest_exact2d"):
         _native.call_kernel(f"aten::{name}.out", torch.ones(1, 1, 2, 2), [3, 3], scale, scale, out)

@@ -22,7 +22,7 @@ from torchette.runtime import _native
 
 @pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("name", samples.CALLS)
-def test_calls_give_what_eager_gives(name: str) -> None:
+def test_calls_equal_eager(name: str) -> None:
     for call in samples.CALLS[name]:
         expected, arguments = samples.results(name, call), samples.arguments(name, copy.deepcopy(call))
         if isinstance(expected, list):
@@ -38,7 +38,7 @@ def test_calls_give_what_eager_gives(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", samples.NUMBERS)
-def test_numbers_are_what_python_says(name: str) -> None:
+def test_scalar_operators_equal_python(name: str) -> None:
     function, calls = samples.NUMBERS[name]
     for args in calls:
         expected = function(*args)
@@ -47,13 +47,13 @@ def test_numbers_are_what_python_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", samples.OTHERS)
-def test_what_is_written_to_arguments(name: str) -> None:
+def test_mutated_arguments(name: str) -> None:
     for args, at, expected in samples.OTHERS[name]:
         _native.call_kernel(name, *args)
         assert torch.equal(args[at], expected)
 
 
-def test_batch_statistics_are_followed() -> None:
+def test_running_statistics_are_updated() -> None:
     x, mean, var = samples.IMAGE, samples.MEAN.clone(), samples.SPREAD.clone()
     expected = torch.native_batch_norm(x, None, None, mean, var, True, 0.1, 1e-5)
     ours = samples.MEAN.clone(), samples.SPREAD.clone()
@@ -75,7 +75,7 @@ def spoilt(value: Any) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_refusals_name_the_argument_that_is_wrong() -> None:
+def test_errors_name_the_invalid_argument() -> None:
     refused, blameless = 0, []
     for name, calls in (*samples.CALLS.items(), *samples.VECTORS.items()):
         names, expected = argument_names(name), samples.results(name, calls[0])

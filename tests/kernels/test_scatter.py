@@ -34,7 +34,7 @@ def test_scatter_reduce(dtype: torch.dtype, reduce: str, include_self: bool) -> 
     check("aten::scatter_reduce.two_out", expected, point, 0, index, source, reduce, include_self)
 
 
-def test_scatter_reduce_keeps_nan_and_takes_no_indices() -> None:
+def test_scatter_reduce_propagates_nan_and_accepts_empty_indices() -> None:
     x, source = torch.tensor([1.0, float("nan"), 3.0]), torch.tensor([float("nan"), 0.0, 9.0])
     index = torch.tensor([0, 1, 2])
     for reduce in ("amax", "amin", "sum"):

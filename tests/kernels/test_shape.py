@@ -381,7 +381,7 @@ def test_cat_and_stack(shape: tuple[int, ...], dtype: torch.dtype) -> None:
         check("aten::stack.out", torch.stack(parts, dim), parts, dim)
 
 
-def test_cat_and_stack_of_numbers() -> None:
+def test_cat_and_stack_of_0d_tensors() -> None:
     parts = [torch.tensor(1.0), torch.tensor(2.0)]
     check("aten::stack.out", torch.stack(parts), parts, 0)
     refused("cat.out", torch.empty(2), parts, 0)

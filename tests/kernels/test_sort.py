@@ -48,7 +48,7 @@ def test_sort_is_stable(dtype: torch.dtype, descending: bool) -> None:
             check("aten::sort.values_stable", expected, x, None, dim, descending)
 
 
-def test_sort_of_unusual_numbers() -> None:
+def test_sort_of_special_values() -> None:
     inf, nan = float("inf"), float("nan")
     x = torch.tensor([0.0, nan, -0.0, -inf, 1e-45, inf, -1e-45, nan, -1.0, 3e38])
     for dtype in (torch.float32, torch.float64):
@@ -66,7 +66,7 @@ def test_sort_of_channels_last() -> None:
         check("aten::sort.values", [values, indices], x, dim, False)
 
 
-def test_refusals() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     x = torch.randn(3, 4)
     values, indices = x[:, :2].contiguous(), torch.zeros(3, 2).long()
     for like, arguments in (

@@ -126,6 +126,6 @@ def test_glu(dim: int) -> None:
     check("aten::glu.out", aten.glu(y, dim), y, dim)
 
 
-def test_copysign_of_a_number() -> None:
+def test_copysign_of_a_scalar() -> None:
     x = torch.tensor([1.0, -2.0, 0.0])
     check("aten::copysign.Scalar_out", torch.copysign(x, -0.0), x, -0.0)

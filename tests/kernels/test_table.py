@@ -84,7 +84,7 @@ def test_signature_is_the_schema(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [n for n in OPERATORS if n.startswith("executorch_prim::") and n not in OTHERS]
 )
-def test_operators_on_numbers_take_numbers_and_give_one(name: str) -> None:
+def test_scalar_operators_accept_scalars_and_return_one(name: str) -> None:
     assert set(OPERATORS[name][:-1]) == {"s"} and OPERATORS[name][-1] in "vm"
 
 
@@ -98,7 +98,7 @@ def test_names_are_unique() -> None:
     assert len(names) == len(set(names))
 
 
-def test_every_operator_of_the_peer_is_there() -> None:
+def test_every_operator_of_the_peer_exists() -> None:
     """ExecuTorch files contain the same operator names."""
     portable = pytest.importorskip("executorch.extension.pybindings.portable_lib")
     assert set(portable._get_operator_names()) - set(OPERATORS) == set()

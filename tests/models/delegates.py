@@ -107,8 +107,8 @@ def page(found: dict[str, Row], where: Path = PAGE) -> str:
     lines = [
         f"# {title}",
         "",
-        f"`{_PARTITIONERS[where].__name__}` lowers {len(known)} architectures: {counts.count(1)} become one call, the median is",
-        f"{statistics.median(counts):g}. {first}",
+        f"`{_PARTITIONERS[where].__name__}` lowers {len(known)} architectures: {counts.count(1)} become one call; the median is {statistics.median(counts):g}.",
+        first,
         second,
         "",
         f"`{f'python -m tests.models.delegates {option}'.strip()}` writes this page; `./dev test --full` tests it.",

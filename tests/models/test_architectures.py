@@ -48,13 +48,13 @@ def test_a_reference_without_spread_is_refused(weight: float) -> None:
     assert torch.equal(architectures.reference(model, args), model(*args))
 
 
-def test_no_head_is_left_at_zero() -> None:
+def test_zero_heads_are_reinitialized() -> None:
     model = architectures._without_zero_weights(Head(0.0).requires_grad_(False))
     assert architectures.reference(model, (torch.randn(2, 4),)).std() > 0.01
     assert torch.equal(model.linear.bias, torch.ones(3))
 
 
-def test_the_zoo_is_as_broad_as_promised() -> None:
+def test_zoo_size() -> None:
     working = [name for name in architectures.NAMES if name not in architectures.FAILS]
     assert len(working) >= 100
     for library, count in (("torchvision", 20), ("timm", 40), ("transformers", 30)):

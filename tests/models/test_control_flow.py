@@ -33,7 +33,7 @@ def assert_equal(actual: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("planned", sweep([False, True], True), ids=["lent", "planned"])
 @pytest.mark.parametrize("name", branching.CASES | branching.UNBOUNDED)
-def test_every_way_equals_eager(name: str, planned: bool) -> None:
+def test_every_branch_equals_eager(name: str, planned: bool) -> None:
     module, inputs = branching.build(name)
     model = torchette.compile(
         module,
@@ -53,7 +53,7 @@ def test_every_way_equals_eager(name: str, planned: bool) -> None:
     ],
     ids=["weights", "random"],
 )
-def test_what_a_stacking_loop_cannot_do_is_refused(body: Any, problem: str) -> None:
+def test_unsupported_stacking_loops_are_rejected(body: Any, problem: str) -> None:
     module = branching.Function(
         lambda linear, x: while_loop_stack_output(
             lambda x: x.sum() < 20, lambda x: (body(linear, x),), (x,), ()
@@ -73,7 +73,7 @@ def test_random_nests_equal_eager(seed: int) -> None:
         assert_equal(model(sample), module(sample))
 
 
-def test_sides_share_memory_and_idle_ones_cost_none() -> None:
+def test_branches_share_memory() -> None:
     module, inputs = branching.build("different_needs")
     planned = torchette.compile(module, inputs[0]).planned_bytes
     x = inputs[0][0]
@@ -118,7 +118,7 @@ class GreedyDecoder(nn.Module):
         return while_loop(lambda i, token, cache, tokens: i < steps, body, start)[3]
 
 
-def test_a_decoder_of_100_steps_takes_no_more_memory_than_one_of_a_step() -> None:
+def test_decoder_memory_does_not_depend_on_step_count() -> None:
     torch.manual_seed(0)
     module = GreedyDecoder(100).eval()
     token = torch.tensor(3)

@@ -50,7 +50,7 @@ def test_the_page_lists_every_architecture_and_the_median_is_one_call() -> None:
     assert delegates.page(known) == delegates.PAGE.read_text(encoding="utf-8")
 
 
-def test_vulkan_s_page_is_as_it_is_printed() -> None:
+def test_vulkan_page_is_up_to_date() -> None:
     known = delegates.rows(delegates.VULKAN_PAGE)
     assert list(known) == architectures.NAMES, "run: python -m tests.models.delegates --vulkan"
     assert statistics.median(row.calls for row in known.values()) == 1

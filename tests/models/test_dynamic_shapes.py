@@ -58,7 +58,7 @@ OUTSIDE = [
 
 
 @MODES
-def test_every_size_inside_of_the_ranges_equals_eager_and_none_outside_runs(mode: Any) -> None:
+def test_sizes_inside_of_ranges_equal_eager_and_others_are_rejected(mode: Any) -> None:
     module = Mixer().eval()
     batch, length, other = (
         Dim("batch", min=1, max=7),
@@ -143,7 +143,7 @@ def test_a_dimension_of_two_inputs_is_one(mode: Any) -> None:
 
 
 @MODES
-def test_memory_follows_the_size(mode: Any) -> None:
+def test_memory_depends_on_the_size(mode: Any) -> None:
     """For a range of 1 to 4096 rows, a call with 16 rows needs at most twice the memory of a model for 16 rows."""
     torch.manual_seed(0)
     layers = [nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 64), nn.ReLU(), nn.LayerNorm(64), nn.Linear(64, 8)]
@@ -167,7 +167,7 @@ def test_memory_follows_the_size(mode: Any) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc says what is resident")
 @MODES
-def test_resident_memory_follows_the_size(mode: Any, tmp_path: Path) -> None:
+def test_resident_memory_depends_on_the_size(mode: Any, tmp_path: Path) -> None:
     """For a range of 1 to 4096 rows, a call with 16 rows grows the process at most twice as much as a model for 16 rows.
     If the maximum sizes are planned, the unused memory is not touched; state of fixed size is still zero-initialized."""
 
@@ -211,7 +211,7 @@ print(resident() - before)
     assert x.nbytes <= static and dynamic <= 2 * static
 
 
-def test_memory_of_a_loop_does_not_grow_with_its_turns() -> None:
+def test_loop_memory_does_not_depend_on_iterations() -> None:
     from torch._higher_order_ops.while_loop import while_loop
 
     def function(linear: Any, x: Tensor, turns: Tensor) -> Tensor:
@@ -280,7 +280,7 @@ def test_nonzero_with_any_number_of_hits(mode: Any) -> None:
 
 
 @MODES
-def test_a_mask_that_repeats_what_it_selects_from(mode: Any) -> None:
+def test_mask_that_broadcasts_its_input(mode: Any) -> None:
     """torch.export asserts that the number of hits does not exceed the number of elements, but a mask may broadcast them."""
     module = OneInput(lambda x: torch.masked_select(x, (x > 0) | torch.ones(5, 1, 1, dtype=torch.bool)) + 1)
     model = torchette.compile(
@@ -290,7 +290,7 @@ def test_a_mask_that_repeats_what_it_selects_from(mode: Any) -> None:
     assert_equal(model(x), module(x))
 
 
-def test_numbers_computed_from_sizes() -> None:
+def test_scalars_computed_from_sizes() -> None:
     def function(x: Tensor) -> Any:
         n, m = x.shape
         return (
@@ -307,7 +307,7 @@ def test_numbers_computed_from_sizes() -> None:
         assert_equal(model(x), module(x))
 
 
-def test_a_number_read_from_a_tensor() -> None:
+def test_scalar_read_from_a_tensor() -> None:
     def function(x: Tensor) -> Tensor:
         length = x.sum().item()
         torch._check(length >= 0)
@@ -320,7 +320,7 @@ def test_a_number_read_from_a_tensor() -> None:
         assert_equal(model(torch.tensor(values)), module(torch.tensor(values)))
 
 
-def test_a_single_number_is_an_output() -> None:
+def test_scalar_output() -> None:
     module = OneInput(lambda x: x.shape[0] + 1).eval()
     model = torchette.compile(module, (torch.ones(3, 4),), dynamic_shapes=({0: Dim("n", max=9)},))
     assert model(torch.ones(7, 4)) == 8

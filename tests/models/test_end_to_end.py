@@ -36,7 +36,7 @@ def test_saved_file_equals_eager(name: str, tmp_path: Path) -> None:
 
 
 @each_model
-def test_arguments_are_left_alone(name: str) -> None:
+def test_arguments_are_not_modified(name: str) -> None:
     before = [a.clone() for a in artifacts.args(name)]
     artifacts.compiled(name)(*artifacts.args(name))
     assert all(torch.equal(a, b) for a, b in zip(artifacts.args(name), before))
@@ -71,7 +71,7 @@ def _generate(decoder, first_token: int) -> list[int]:
 
 
 @pytest.mark.xdist_group("digits")
-def test_digits_are_recognised_as_in_eager() -> None:
+def test_digits_are_recognized_as_in_eager() -> None:
     images, labels = zoo.digits_data(held_back=True)
     model, module = artifacts.compiled("digits"), artifacts.fresh_module("digits")
     ours = torch.cat([model(image[None]) for image in images]).argmax(1)
@@ -92,7 +92,7 @@ def test_sentences_rank_as_in_eager() -> None:
 
 
 @pytest.mark.slow
-def test_bytes_are_the_same_in_another_process() -> None:
+def test_bytes_are_reproducible_in_another_process() -> None:
     """Covers weights, state and unrolled steps. Another process has a different hash seed and different addresses."""
     names = ["mobilenet_v3_small", "llama", "lstm"]
     program = (

@@ -49,7 +49,7 @@ def test_memory_and_file(name: str) -> None:
     assert row.engine.file <= LARGER.get(name, engine_bytes.MOST_GROWTH) * row.portable.file, row
 
 
-def test_what_exceeds_is_said() -> None:
+def test_exceeded_limits_are_described() -> None:
     row = engine_bytes.Row("x", engine_bytes.Bytes(1000, 1000), engine_bytes.Bytes(1001, 1030))
     assert row.exceeds() == ["1 planned bytes more", "the file is 1.0300 of the portable file"]
     assert row._replace(engine=row.portable).exceeds() == []

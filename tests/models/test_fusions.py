@@ -117,7 +117,7 @@ GOLDEN: dict[tuple[str, str], dict[str, int]] = {
 
 
 @pytest.mark.parametrize("name, backend", GOLDEN)
-def test_calls_that_are_left(name: str, backend: str) -> None:
+def test_remaining_calls(name: str, backend: str) -> None:
     assert calls(name, backend) == GOLDEN[name, backend]
 
 

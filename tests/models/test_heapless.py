@@ -57,7 +57,7 @@ def _prepared(name: str, heapless: Path, folder: Path) -> tuple[Heapless, Bill]:
 
 
 @each_kind_of_model
-def test_the_billed_bytes_are_enough_and_one_less_is_not(name: str, heapless: Path, tmp_path: Path) -> None:
+def test_billed_bytes_are_sufficient_and_minimal(name: str, heapless: Path, tmp_path: Path) -> None:
     run, bill = _prepared(name, heapless, tmp_path)
     assert bill.temp is not None and not bill.temp.unknown
     method, most, least = bill.method, bill.temp.most, bill.temp.least
@@ -112,7 +112,7 @@ class _Delegated(torch.nn.Module):
         return torch.tanh((x + y) * y) * y + x
 
 
-def test_what_a_backend_takes_of_the_method_pool_is_billed(heapless: Path, tmp_path: Path) -> None:
+def test_method_pool_memory_of_backends_is_billed(heapless: Path, tmp_path: Path) -> None:
     inputs = (torch.ones(3, 5), torch.ones(3, 5))
     model = torchette.compile(_Delegated(), inputs, backend=NullPartitioner())
     (bill,) = bills(model.program.buffer)
@@ -145,7 +145,7 @@ def test_a_model_in_strips_runs_in_the_billed_bytes(heapless: Path, tmp_path: Pa
     assert not output and f"the method needs {bill.planned[0]}" in messages
 
 
-def test_what_may_be_refused_is_refused_with_a_byte_less(heapless: Path, tmp_path: Path) -> None:
+def test_optional_scratch_memory_is_denied_with_one_byte_less(heapless: Path, tmp_path: Path) -> None:
     run, bill = _prepared("resnet18", heapless, tmp_path)
     if bill.temp is None or bill.temp.least == bill.temp.most:
         pytest.skip("on this CPU no kernel has a slower algorithm with less memory")

@@ -25,14 +25,14 @@ def test_every_file_is_within_bounds() -> None:
     assert matrix.main([]) == 0
 
 
-def test_a_row_is_what_the_runner_gives() -> None:
+def test_row_contains_results_of_the_runner() -> None:
     (row, whole), _ = matrix.rows("gru", ["float32", "int8 weights"], ["cpu", "bundled"])
     assert row.cells.keys() == {"cpu", "bundled"} and whole.cells.keys() == {"cpu"}
     assert all(cell.good for cell in (row.cells | whole.cells).values())
     assert row.cells["bundled"].difference == 0 and 20 < whole.decibels < 80
 
 
-def test_what_is_too_far_away_is_found(
+def test_wrong_output_is_detected(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both comparisons detect an answer that differs from the network."""
@@ -48,7 +48,7 @@ def test_bytes_of_bfloat16_are_compared() -> None:
     assert row.cells["portable"].good, row
 
 
-def test_bound_of_16_bits_is_torchs_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_16_bit_bound_is_based_on_the_error_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "bfloat16 weights"
     ((row,), _) = matrix.rows("keyword_spotting", [name], ["portable"])
     module, args = matrix.zoo.build("keyword_spotting")
@@ -80,7 +80,7 @@ def test_bound_is_wider_where_a_backend_computes_in_float16() -> None:
     assert bounds["xnnpack", "int8 static"] == PRECISIONS["int8 static"].bound
 
 
-def test_the_table_says_why() -> None:
+def test_table_contains_reasons() -> None:
     backends = list(BACKENDS)[:3]
     cells = dict(
         zip(backends, (Cell(1e-7, bound=1e-4), Cell(why="no such thing"), Cell(float("nan"), alone=True)))
@@ -90,7 +90,7 @@ def test_the_table_says_why() -> None:
     assert printed[3:] == ["no such thing", f"  - net, 8da4w, {backends[1]}"]
 
 
-def test_its_options_are_checked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         matrix.main(["resnet1"])
     assert stopped.value.code == 2 and "unknown model resnet1" in capsys.readouterr().err

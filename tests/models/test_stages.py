@@ -48,7 +48,7 @@ def test_methods_share_a_file() -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_strict_export_makes_no_difference(strict: bool) -> None:
+def test_strict_export_yields_the_same_program(strict: bool) -> None:
     module, args = zoo.build("digits")
     manager = to_edge(torch.export.export(module, args, strict=strict)).to_executorch()
     from torchette.runtime import Runtime

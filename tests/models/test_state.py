@@ -133,7 +133,7 @@ def test_models_do_not_share_their_state(tmp_path) -> None:
     assert [int(second(*inputs(0))[0]) for _ in range(2)] == [16, 18]
 
 
-def test_compiling_leaves_the_module_alone() -> None:
+def test_compiling_does_not_change_the_module() -> None:
     module, inputs = CASES[0]
     module = copy.deepcopy(module).eval()
     model = torchette.compile(module, inputs(0))
