@@ -61,7 +61,7 @@ def test_calls_on_a_32_bit_machine(command_of: CommandOf, tmp_path: Path) -> Non
     test = f"test_kernel_is_its_pattern[planar_convolution-{kernel_levels()[0]}]"
     planar = f"tests/backends/engine/test_operators.py::{test}"
     called = called_by_tests(command_of("armv7-linux"), tmp_path, "tests/kernels/test_samples.py", planar)
-    assert called >= {"cpu::planar_convolution.out", *samples.CALLS, *samples.NUMBERS, *samples.OTHERS}
+    assert called >= {"cpu::planar_convolution.out", *samples.CALLS, *samples.SCALARS, *samples.OTHERS}
 
 
 def called_by_samples(command: list[str], names: Iterable[str], kinds: Kinds, limit: int) -> set[str]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Calls of kernels that torch's samples do not reach: overloads that the compiler replaces but that ExecuTorch files
 # use, backward operators, scalar operators, and operators that torch does not have.
-"""`CALLS`, `NUMBERS` and `OTHERS`: kernel name -> calls and their expected results."""
+"""`CALLS`, `SCALARS` and `OTHERS`: kernel name -> calls and their expected results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _like(*size: int, start: float = -3.0, step: float = 0.7) -> torch.Tensor:
 
 
 X, Y = _like(3, 4), _like(3, 4, start=-1.5, step=0.9)
-WHOLE = torch.tensor([[-7, -1, 0, 1], [2, 5, 8, 100]])
+INTEGERS = torch.tensor([[-7, -1, 0, 1], [2, 5, 8, 100]])
 CUBE, IMAGE, VOLUME = _like(2, 3, 8), _like(2, 3, 6, 8), _like(1, 2, 4, 6, 4)
 COMPLEX = torch.complex(X, Y)
 MASK = X > 0
@@ -78,9 +78,9 @@ def _calls(*given: Any, **named: Any) -> list[Call]:
     return [(given, named)]
 
 
-def _with_numbers(whole_too: bool = True, **named: Any) -> list[Call]:
+def _with_scalars(with_integers: bool = True, **named: Any) -> list[Call]:
     calls: list[Call] = [((X, 2), named), ((X, 0.75), named), ((X.half(), -1.5), named)]
-    return calls + ([((WHOLE, 3), named), ((WHOLE, 2.5), named)] if whole_too else [])
+    return calls + ([((INTEGERS, 3), named), ((INTEGERS, 2.5), named)] if with_integers else [])
 
 
 def _layer_norm() -> list[Call]:
@@ -144,10 +144,10 @@ CALLS: dict[str, list[Call]] = {
     "aten::_upsample_nearest_exact2d.out": _calls(IMAGE, [4, 12]),
     "aten::adaptive_max_pool3d.out": _calls(VOLUME, [2, 3, 1]),
     "aten::adaptive_avg_pool1d.out": _calls(CUBE, [3]),
-    "aten::add.Scalar_out": [*_with_numbers(), ((X, 2, 3), {})],
-    "aten::all.all_out": [((MASK,), {}), ((WHOLE,), {})],
+    "aten::add.Scalar_out": [*_with_scalars(), ((X, 2, 3), {})],
+    "aten::all.all_out": [((MASK,), {}), ((INTEGERS,), {})],
     "aten::all.dims_out": [((MASK, [0, 1]), {}), ((MASK, [1], True), {})],
-    "aten::all.out": [((MASK, 1), {}), ((WHOLE, 0, True), {})],
+    "aten::all.out": [((MASK, 1), {}), ((INTEGERS, 0, True), {})],
     "aten::arange.out": [((5,), {}), ((4.5,), {})],
     "aten::avg_pool1d.out": _calls(CUBE, [3], [2], [1], True, False),
     "aten::avg_pool2d_backward.grad_input": _calls(
@@ -159,14 +159,14 @@ CALLS: dict[str, list[Call]] = {
     "aten::avg_pool3d.out": _calls(VOLUME, [2, 2, 2], [2, 1, 2]),
     "aten::baddbmm.out": _calls(_like(2, 3, 5), CUBE, _like(2, 8, 5), beta=0.5, alpha=2),
     "aten::bincount.out": [((torch.tensor([1, 3, 1]),), {}), ((torch.tensor([1, 3]), torch.ones(2), 6), {})],
-    "aten::bitwise_and.Scalar_out": _calls(WHOLE, 6),
-    "aten::bitwise_left_shift.Tensor_Scalar_out": _calls(WHOLE, 2),
-    "aten::bitwise_or.Scalar_out": _calls(WHOLE, 6),
-    "aten::bitwise_right_shift.Tensor_Scalar_out": _calls(WHOLE, 1),
-    "aten::bitwise_xor.Scalar_out": _calls(WHOLE, 6),
+    "aten::bitwise_and.Scalar_out": _calls(INTEGERS, 6),
+    "aten::bitwise_left_shift.Tensor_Scalar_out": _calls(INTEGERS, 2),
+    "aten::bitwise_or.Scalar_out": _calls(INTEGERS, 6),
+    "aten::bitwise_right_shift.Tensor_Scalar_out": _calls(INTEGERS, 1),
+    "aten::bitwise_xor.Scalar_out": _calls(INTEGERS, 6),
     "aten::bucketize.Scalar_out": [((0.5, ORDERED), {"right": right}) for right in (False, True)],
-    "aten::clamp_max.out": _with_numbers(),
-    "aten::clamp_min.out": _with_numbers(),
+    "aten::clamp_max.out": _with_scalars(),
+    "aten::clamp_min.out": _with_scalars(),
     "aten::clone.out": [((X,), {}), ((IMAGE,), {"memory_format": torch.channels_last})],
     "aten::col2im.out": _calls(_like(2, 12, 6), [4, 3], [2, 2], [1, 1], [0, 0], [1, 1]),
     "aten::convolution.out": [
@@ -180,61 +180,61 @@ CALLS: dict[str, list[Call]] = {
         ((_like(1, 4, 4), _like(1, 2, 6), _like(4, 1, 3), [4], [1], [0], [1], False, [0], 2,
           [True, True, True]), {}),
     ],
-    "aten::copysign.Scalar_out": _with_numbers(False),
+    "aten::copysign.Scalar_out": _with_scalars(False),
     "aten::detach_copy.out": _calls(X),
     "aten::div.Scalar_mode_out": [
-        call for mode in (None, "floor", "trunc") for call in _with_numbers(rounding_mode=mode)
+        call for mode in (None, "floor", "trunc") for call in _with_scalars(rounding_mode=mode)
     ],
-    "aten::div.Scalar_out": _with_numbers(),
+    "aten::div.Scalar_out": _with_scalars(),
     "aten::embedding_dense_backward.out": _calls(_like(4, 3), torch.tensor([0, 2, 1, 2]), 5, -1, False),
-    "aten::eq.Scalar_out": _with_numbers(),
-    "aten::fill.Scalar_out": _with_numbers(),
+    "aten::eq.Scalar_out": _with_scalars(),
+    "aten::fill.Scalar_out": _with_scalars(),
     "aten::fill.Tensor_out": _calls(X, torch.tensor(2.5)),
-    "aten::floor_divide.out": [((X, Y + 3), {}), ((WHOLE, torch.tensor(3)), {})],
-    "aten::fmod.Scalar_out": _with_numbers(),
+    "aten::floor_divide.out": [((X, Y + 3), {}), ((INTEGERS, torch.tensor(3)), {})],
+    "aten::fmod.Scalar_out": _with_scalars(),
     "aten::full.out": _calls([2, 3], 2.5),
-    "aten::ge.Scalar_out": _with_numbers(),
+    "aten::ge.Scalar_out": _with_scalars(),
     "aten::glu.out": [((CUBE,), {}), ((X.t().contiguous(), 0), {})],
     "aten::grid_sampler_2d.out": _calls(IMAGE, torch.tanh(_like(2, 3, 4, 2)), 0, 0, False),
     "aten::grid_sampler_3d.out": _calls(VOLUME, torch.tanh(_like(1, 3, 2, 2, 3)), 0, 1, True),
-    "aten::gt.Scalar_out": _with_numbers(),
+    "aten::gt.Scalar_out": _with_scalars(),
     "aten::hardsigmoid.out": _calls(2 * X),
     "aten::hardswish.out": _calls(2 * X),
-    "aten::hash_tensor.out": [((X, [1]), {"keepdim": True}), ((WHOLE, []), {})],
+    "aten::hash_tensor.out": [((X, [1]), {"keepdim": True}), ((INTEGERS, []), {})],
     "aten::index_reduce.out": _calls(X, 0, torch.tensor([2, 0]), Y[:2], "amax"),
     "aten::index_select.out": _calls(X, 1, torch.tensor([3, 0, 3])),
-    "aten::le.Scalar_out": _with_numbers(),
+    "aten::le.Scalar_out": _with_scalars(),
     "aten::lift_fresh_copy.out": _calls(X),
     "aten::logit.out": [((torch.sigmoid(X),), {}), ((torch.sigmoid(4 * X), 0.1), {})],
-    "aten::lt.Scalar_out": _with_numbers(),
-    "aten::masked_fill.Scalar_out": [((X, MASK, 2.5), {}), ((WHOLE, WHOLE > 1, 7), {})],
+    "aten::lt.Scalar_out": _with_scalars(),
+    "aten::masked_fill.Scalar_out": [((X, MASK, 2.5), {}), ((INTEGERS, INTEGERS > 1, 7), {})],
     "aten::masked_fill.Tensor_out": _calls(X, MASK, torch.tensor(2.5)),
-    "aten::max.unary_out": [((X,), {}), ((WHOLE,), {})],
+    "aten::max.unary_out": [((X,), {}), ((INTEGERS,), {})],
     "aten::max_pool2d_with_indices.out": _calls(IMAGE, [2, 3], [2, 2], [0, 1]),
     "aten::max_pool3d_with_indices.out": _calls(VOLUME, [2, 2, 2], [2, 2, 2]),
     "aten::max_pool2d_with_indices_backward.grad_input": _max_pool2d(),
     "aten::max_pool3d_with_indices_backward.grad_input": _max_pool3d(),
-    "aten::min.unary_out": [((X,), {}), ((WHOLE,), {})],
-    "aten::mul.Scalar_out": _with_numbers(),
+    "aten::min.unary_out": [((X,), {}), ((INTEGERS,), {})],
+    "aten::mul.Scalar_out": _with_scalars(),
     "aten::native_group_norm.out": _calls(_like(2, 4, 6), _like(4), None, 2, 4, 6, 2, 1e-5),
     "aten::native_group_norm_backward.out": _group_norm(),
     "aten::native_layer_norm.out": _calls(CUBE, [8], _like(8), _like(8, step=0.3), 1e-5),
     "aten::native_layer_norm_backward.out": _layer_norm(),
-    "aten::ne.Scalar_out": _with_numbers(),
+    "aten::ne.Scalar_out": _with_scalars(),
     "aten::ones.out": _calls([2, 3]),
-    "aten::ones_like.out": [((X,), {}), ((WHOLE,), {})],
+    "aten::ones_like.out": [((X,), {}), ((INTEGERS,), {})],
     "aten::pixel_shuffle.out": _calls(_like(2, 8, 3, 2), 2),
     "aten::pixel_unshuffle.out": _calls(IMAGE, 2),
     "aten::reflection_pad1d.out": _calls(CUBE, [2, 3]),
     "aten::reflection_pad2d.out": _calls(IMAGE, [2, 3, 1, 4]),
     "aten::reflection_pad3d.out": _calls(VOLUME, [1, 2, 3, 1, 2, 1]),
-    "aten::remainder.Scalar_out": _with_numbers(),
+    "aten::remainder.Scalar_out": _with_scalars(),
     "aten::repeat_interleave.Tensor_out": _calls(torch.tensor([2, 0, 3]), output_size=5),
     "aten::replication_pad1d.out": [((CUBE, [2, 3]), {}), ((CUBE, [-2, 3]), {})],
     "aten::replication_pad2d.out": [((IMAGE, [2, 3, 1, 4]), {}), ((IMAGE, [-1, 2, 1, -2]), {})],
     "aten::replication_pad3d.out": [((VOLUME, [1, 2, 3, 1, 2, 1]), {}), ((VOLUME, [1, -1, 0, 2, -1, 0]), {})],
     "aten::roll.out": [((X, [1, -1], [0, 1]), {}), ((X, [5]), {})],
-    "aten::rsub.Scalar_out": [*_with_numbers(), ((X, 2, 3), {})],
+    "aten::rsub.Scalar_out": [*_with_scalars(), ((X, 2, 3), {})],
     "aten::scalar_tensor.out": _calls(2.5),
     "aten::scatter.src_out": _calls(X, 0, torch.tensor([[0, 2, 1]]), Y),
     "aten::scatter_add.out": _calls(X, 0, torch.tensor([[0, 2, 1]]), Y),
@@ -249,14 +249,14 @@ CALLS: dict[str, list[Call]] = {
     ],
     "aten::select_scatter.out": _calls(X, Y[0], 0, 2),
     "aten::silu.out": _calls(X),
-    "aten::sort.values_stable": [((X,), {"stable": True, "dim": 0}), ((WHOLE,), {"stable": True, "descending": True})],
+    "aten::sort.values_stable": [((X,), {"stable": True, "dim": 0}), ((INTEGERS,), {"stable": True, "descending": True})],
     "aten::split_with_sizes_copy.out": _calls(X, [1, 3], 1),
     "aten::split_copy.Tensor_out": _calls(X, 3, 1),
     "aten::squeeze_copy.dim_out": _calls(X[:1], 0),
     "aten::squeeze_copy.out": _calls(X[:1]),
     "aten::stack.out": [(([X, Y], dim), {}) for dim in (0, 1, -1)],
     "aten::std.correction_out": [((X, [1]), {"correction": 2}), ((X, None), {"keepdim": True})],
-    "aten::sub.Scalar_out": [*_with_numbers(), ((X, 2, 3), {})],
+    "aten::sub.Scalar_out": [*_with_scalars(), ((X, 2, 3), {})],
     "aten::t_copy.out": _calls(X),
     "aten::transpose_copy.int_out": _calls(CUBE, 0, -1),
     "aten::tril.out": [((X, diagonal), {}) for diagonal in (-1, 0, 2)],
@@ -264,7 +264,7 @@ CALLS: dict[str, list[Call]] = {
     "aten::unbind_copy.int_out": _calls(X, 1),
     "aten::unfold_copy.out": _calls(X, 1, 2, 1),
     "aten::unique_consecutive.out": _calls(torch.tensor([1, 1, 2]), True, True),
-    "aten::unique_dim.out": _calls(WHOLE, 0, True, True, True),
+    "aten::unique_dim.out": _calls(INTEGERS, 0, True, True, True),
     "aten::upsample_bilinear2d.out": _calls(IMAGE, [9, 5], True),
     "aten::upsample_nearest2d.out": _calls(IMAGE, [9, 5]),
     "aten::upsample_nearest2d.vec_out": [((IMAGE, [9, 5], None), {}), ((IMAGE, None, [2.0, 0.5]), {})],
@@ -272,7 +272,7 @@ CALLS: dict[str, list[Call]] = {
     "aten::view_as_complex_copy.out": _calls(_like(3, 2)),
     "aten::view_as_real_copy.out": _calls(COMPLEX),
     "aten::zeros.out": _calls([2, 3]),
-    "aten::zeros_like.out": [((X,), {}), ((WHOLE,), {})],
+    "aten::zeros_like.out": [((X,), {}), ((INTEGERS,), {})],
 }  # fmt: skip
 
 # Singular vectors and eigenvectors are unique up to their signs. test_parity.py compares their products; these calls
@@ -286,7 +286,7 @@ VECTORS: dict[str, list[Call]] = {
 # Operators on scalars: (equivalent Python function, arguments).
 _TWO = [(7, 3), (-7, 3), (2.5, -2.0), (-3, 2)]
 _BITS = [(12, 10), (-1, 6)]
-NUMBERS: dict[str, tuple[Callable, list[tuple]]] = {
+SCALARS: dict[str, tuple[Callable, list[tuple]]] = {
     **{
         f"executorch_prim::{name}.Scalar": (function, _TWO)
         for name, function in {
@@ -341,7 +341,7 @@ OTHERS: dict[str, list[tuple[tuple, int, torch.Tensor]]] = {
         for accumulate in (False, True)
     ],
     "dim_order_ops::_empty_dim_order.out": [(([3, 4], None, torch.zeros(3, 4)), 2, torch.zeros(3, 4))],
-    "dim_order_ops::_to_dim_order_copy.out": [((WHOLE, False, [0, 1], torch.zeros(2, 4)), 3, WHOLE.float())],
+    "dim_order_ops::_to_dim_order_copy.out": [((INTEGERS, False, [0, 1], torch.zeros(2, 4)), 3, INTEGERS.float())],
     "et_copy::_d2h_copy.out": [((X, torch.zeros(3, 4)), 1, X)],
     "et_copy::_h2d_copy.out": [((X, torch.zeros(3, 4)), 1, X)],
     "llama::update_cache.out": [((TOKENS, CACHE.clone(), 2, torch.ones(1)), 1, WRITTEN)],
@@ -382,10 +382,10 @@ QUANTIZED: dict[str, list[tuple]] = {
         "choose_qparams_per_token_asymmetric.out": [(X, _CHAR, EACH.double()[:, None], ZEROS[:, None])],
         **{
             f"embedding_{width}.{kind}": [
-                (table, scales, zeros, -128, 127, ROWS, *dtype, torch.zeros(2, 2, 4 * numbers))
+                (table, scales, zeros, -128, 127, ROWS, *dtype, torch.zeros(2, 2, 4 * per_byte))
                 for scales, zeros in ((EACH, None), (torch.ones(3, 2), torch.ones(3, 2)))
             ]
-            for width, numbers, table in (("byte", 1, BYTES), ("4bit", 2, BYTES.to(torch.uint8)), ("2bit", 4, BYTES.to(torch.uint8)))
+            for width, per_byte, table in (("byte", 1, BYTES), ("4bit", 2, BYTES.to(torch.uint8)), ("2bit", 4, BYTES.to(torch.uint8)))
             for kind, dtype in (("out", ()), ("dtype_out", (_FLOAT,)))
         },
     }.items()

@@ -32,7 +32,7 @@ SPECIAL = [
     30.0,
 ]
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-WHOLE = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool]
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool]
 
 
 def check(name: str, expected: torch.Tensor, *arguments: Any, ulp: float = 1.0) -> None:
@@ -44,7 +44,7 @@ def check(name: str, expected: torch.Tensor, *arguments: Any, ulp: float = 1.0) 
     torch.testing.assert_close(output, expected, equal_nan=True, **tolerance)
 
 
-def numbers(
+def random_values(
     shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0, low: float = -4, high: float = 4
 ) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
@@ -65,11 +65,11 @@ TEST = ["isinf", "isnan", "logical_not"]
 
 
 @pytest.mark.parametrize("name", FLOAT + SAME + TEST)
-@pytest.mark.parametrize("dtype", FLOATS + WHOLE, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=str)
 def test_unary(name: str, dtype: torch.dtype) -> None:
     if dtype == torch.bool and name in ("neg", "abs", "ceil", "floor", "round", "trunc", "relu"):
         pytest.skip("eager refuses bool")
-    x = numbers((5, 67), dtype)
+    x = random_values((5, 67), dtype)
     if name in ("log", "log2", "log10", "sqrt", "rsqrt") and dtype.is_floating_point:
         x = x.abs()
     check(f"aten::{name}.out", getattr(torch.ops.aten, name)(x), x)
@@ -104,7 +104,7 @@ def test_accuracy_in_ulp(name: str) -> None:
 @pytest.mark.parametrize("name", FLOAT_ONLY)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_unary_of_networks(name: str, dtype: torch.dtype) -> None:
-    x = numbers((300,), dtype, low=-8, high=8)
+    x = random_values((300,), dtype, low=-8, high=8)
     if name == "gelu":
         for mode in ("none", "tanh"):
             check("aten::gelu.out", torch.nn.functional.gelu(x, approximate=mode), x, mode)
@@ -166,7 +166,7 @@ PAIRS = [
 @pytest.mark.parametrize("name", BINARY + COMPARE + BITWISE + LOGICAL + REMAINDER)
 @pytest.mark.parametrize("types", PAIRS, ids=str)
 def test_binary_promotes(name: str, types: tuple[torch.dtype, torch.dtype]) -> None:
-    a, b = numbers((3, 50), types[0], 1), numbers((3, 50), types[1], 2)
+    a, b = random_values((3, 50), types[0], 1), random_values((3, 50), types[1], 2)
     if name in ("div", "floor_divide", *REMAINDER):
         b = b + (b == 0) if b.dtype != torch.bool else torch.ones_like(b)
     try:
@@ -186,7 +186,7 @@ SHAPES = [
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 @pytest.mark.parametrize("types", [(torch.float32, torch.float32), (torch.float16, torch.int64)], ids=str)
 def test_broadcasting(shapes: Any, types: Any) -> None:
-    a, b = numbers(shapes[0], types[0], 1), numbers(shapes[1], types[1], 2)
+    a, b = random_values(shapes[0], types[0], 1), random_values(shapes[1], types[1], 2)
     check("aten::sub.out", a - b, a, b, 1)
     check("aten::sub.out", b - a, b, a, 1)
     check("aten::lt.Tensor_out", a < b, a, b)
@@ -194,21 +194,21 @@ def test_broadcasting(shapes: Any, types: Any) -> None:
 
 def test_three_operands_broadcast() -> None:
     c, a, b = (
-        numbers((5, 1, 9), torch.bool),
-        numbers((4, 9), torch.float32),
-        numbers((5, 4, 1), torch.float32, 3),
+        random_values((5, 1, 9), torch.bool),
+        random_values((4, 9), torch.float32),
+        random_values((5, 4, 1), torch.float32, 3),
     )
     check("aten::where.self_out", torch.where(c, a, b), c, a, b)
     check("aten::where.self_out", torch.where(c, a, torch.tensor(1)), c, a, torch.tensor(1))
-    whole = numbers((9,), torch.int32)
+    whole = random_values((9,), torch.int32)
     check("aten::where.self_out", torch.where(c, whole, whole * 2), c, whole, whole * 2)
 
 
 @pytest.mark.parametrize("dims", list(itertools.permutations(range(4)))[::5], ids=str)
 def test_dim_orders(dims: tuple[int, ...]) -> None:
     """Inputs with another dim order than the output, with the same dim order, and with broadcasting."""
-    a = numbers((3, 4, 5, 6), torch.float32)
-    b = numbers(tuple((3, 4, 5, 6)[d] for d in dims), torch.float32, 2).permute(
+    a = random_values((3, 4, 5, 6), torch.float32)
+    b = random_values(tuple((3, 4, 5, 6)[d] for d in dims), torch.float32, 2).permute(
         [dims.index(d) for d in range(4)]
     )
     expected = torch.empty_strided(a.shape, b.stride()).copy_(a * b)
@@ -241,14 +241,14 @@ def test_single_elements() -> None:
 
 def test_ranks_of_operands() -> None:
     """0-d tensors and scalars do not promote a tensor of the same category."""
-    half = numbers((7,), torch.float16)
+    half = random_values((7,), torch.float16)
     check(
         "aten::mul.out",
         half * torch.tensor(2.0, dtype=torch.float64),
         half,
         torch.tensor(2.0, dtype=torch.float64),
     )
-    byte = numbers((7,), torch.uint8)
+    byte = random_values((7,), torch.uint8)
     check("aten::add.out", byte + torch.tensor(3), byte, torch.tensor(3), 1)
     check("aten::add.Scalar_out", byte + 2.5, byte, 2.5, 1)
     check("aten::mul.Scalar_out", byte * 2, byte, 2)
@@ -256,12 +256,12 @@ def test_ranks_of_operands() -> None:
 
 
 def test_alpha() -> None:
-    a, b = numbers((33,), torch.float32), numbers((33,), torch.float32, 1)
+    a, b = random_values((33,), torch.float32), random_values((33,), torch.float32, 1)
     check("aten::add.out", torch.add(a, b, alpha=0.5), a, b, 0.5)
     check("aten::sub.out", torch.sub(a, b, alpha=3), a, b, 3)
     check("aten::sub.Scalar_out", torch.sub(a, 2.0, alpha=3), a, 2.0, 3)
     check("aten::rsub.Scalar_out", torch.rsub(a, 2.0, alpha=3), a, 2.0, 3)
-    whole = numbers((33,), torch.int32)
+    whole = random_values((33,), torch.int32)
     check("aten::add.out", torch.add(whole, whole, alpha=2), whole, whole, 2)
     with pytest.raises(RuntimeError, match="alpha"):
         _native.call_kernel("aten::add.out", whole, whole, 0.5, torch.empty(33, dtype=torch.int32))
@@ -272,7 +272,7 @@ def test_alpha() -> None:
 )
 @pytest.mark.parametrize("mode", [None, "floor", "trunc"])
 def test_division(dtype: torch.dtype, mode: str | None) -> None:
-    a, b = numbers((200,), dtype, 1), numbers((200,), dtype, 2)
+    a, b = random_values((200,), dtype, 1), random_values((200,), dtype, 2)
     if not dtype.is_floating_point:
         b = b + (b == 0).to(dtype)
     else:
@@ -330,7 +330,7 @@ def test_minimum_integer_divided_by_minus_one_does_not_trap() -> None:
     "dtype", [torch.float32, torch.float64, torch.float16, torch.int32, torch.uint8], ids=str
 )
 def test_pow(exponent: float, dtype: torch.dtype) -> None:
-    x = numbers((100,), dtype, low=0.1, high=5)
+    x = random_values((100,), dtype, low=0.1, high=5)
     if not dtype.is_floating_point and isinstance(exponent, int) and exponent < 0:
         pytest.skip("eager refuses")
     check("aten::pow.Tensor_Scalar_out", torch.pow(x, exponent), x, exponent)
@@ -340,7 +340,7 @@ def test_pow(exponent: float, dtype: torch.dtype) -> None:
 
 
 def test_bits() -> None:
-    a, b = numbers((50,), torch.int32), numbers((50,), torch.int32, 2).abs()
+    a, b = random_values((50,), torch.int32), random_values((50,), torch.int32, 2).abs()
     for name in ("bitwise_left_shift", "bitwise_right_shift"):
         check(f"aten::{name}.Tensor_out", getattr(torch, name)(a, b), a, b)
         check(f"aten::{name}.Tensor_Scalar_out", getattr(torch, name)(a, 3), a, 3)
@@ -352,7 +352,7 @@ def test_bits() -> None:
 
 
 def test_clamps() -> None:
-    x = torch.cat([numbers((300,), torch.float32), torch.tensor(SPECIAL)])
+    x = torch.cat([random_values((300,), torch.float32), torch.tensor(SPECIAL)])
     check("aten::clamp.out", x.clamp(-1, 2), x, -1, 2)
     check("aten::clamp.out", x.clamp(min=0.5), x, 0.5, None)
     check("aten::clamp.out", x.clamp(max=0.5), x, None, 0.5)
@@ -362,7 +362,7 @@ def test_clamps() -> None:
     check("aten::hardtanh.out", torch.nn.functional.hardtanh(x, 0, 6), x, 0, 6)
     check("aten::leaky_relu.out", torch.nn.functional.leaky_relu(x, 0.1), x, 0.1)
     check("aten::elu.out", torch.nn.functional.elu(x, 1.5), x, 1.5, 1, 1)
-    whole = numbers((30,), torch.int64)
+    whole = random_values((30,), torch.int64)
     check("aten::clamp.out", whole.clamp(-3, 5), whole, -3, 5)
     check("aten::clamp.out", whole.clamp(-3.5, 5), whole, -3.5, 5)
     with pytest.raises(RuntimeError, match="min or max"):
@@ -370,16 +370,16 @@ def test_clamps() -> None:
 
 
 def test_masks() -> None:
-    x, mask = numbers((4, 70), torch.float32), numbers((70,), torch.bool)
+    x, mask = random_values((4, 70), torch.float32), random_values((70,), torch.bool)
     check("aten::masked_fill.Scalar_out", x.masked_fill(mask, -1e9), x, mask, -1e9)
     check("aten::logit.out", torch.logit(x.sigmoid()), x.sigmoid(), None)
     check("aten::logit.out", torch.logit(x, eps=0.1), x, 0.1)
 
 
-@pytest.mark.parametrize("dtype", FLOATS + WHOLE, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=str)
 def test_conversions(dtype: torch.dtype) -> None:
-    for other in FLOATS + WHOLE:
-        x = numbers((3, 100), dtype, low=0, high=100)
+    for other in FLOATS + INTEGERS:
+        x = random_values((3, 100), dtype, low=0, high=100)
         check("aten::_to_copy.out", x.to(other), x, False, None)
         check(
             "aten::copy.out",
@@ -388,7 +388,7 @@ def test_conversions(dtype: torch.dtype) -> None:
             x[0],
             False,
         )
-    x = numbers((4, 5, 6), dtype)
+    x = random_values((4, 5, 6), dtype)
     check(
         "dim_order_ops::_to_dim_order_copy.out",
         x.float().permute(2, 0, 1).contiguous().permute(1, 2, 0),
@@ -416,7 +416,7 @@ def test_half_precision_conversion_is_exact() -> None:
 
 
 def test_in_place_calls() -> None:
-    x, y = numbers((700,), torch.float32), numbers((700,), torch.float32, 2)
+    x, y = random_values((700,), torch.float32), random_values((700,), torch.float32, 2)
     expected = x + y
     _native.call_kernel("aten::add.out", x, y, 1, x)
     assert torch.equal(x, expected)
@@ -427,7 +427,7 @@ def test_in_place_calls() -> None:
 
 
 def test_fills() -> None:
-    for dtype in FLOATS + WHOLE:
+    for dtype in FLOATS + INTEGERS:
         check("aten::full.out", torch.full((3, 4), 1, dtype=dtype), [3, 4], 1)
         check("aten::full_like.out", torch.full((3, 4), 1, dtype=dtype), torch.zeros(3, 4), True, None)
         check("aten::zeros.out", torch.zeros(5, dtype=dtype), [5])

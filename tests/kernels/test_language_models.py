@@ -88,7 +88,9 @@ FAULTS: list[tuple[str, list[Any], int, Any, str]] = [
 
 
 @pytest.mark.parametrize("name, right, place, wrong, message", FAULTS)
-def test_invalid_arguments_are_rejected(name: str, right: list[Any], place: int, wrong: Any, message: str) -> None:
+def test_invalid_arguments_are_rejected(
+    name: str, right: list[Any], place: int, wrong: Any, message: str
+) -> None:
     _native.call_kernel(f"llama::{name}.out", *right)
     before = VALUES.clone()
     with pytest.raises(RuntimeError, match=message):

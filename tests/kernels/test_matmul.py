@@ -153,9 +153,7 @@ def test_shapes_and_types_are_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
-def test_other_float_matmuls_accumulate_in_float(
-    dtype: torch.dtype, transposed: tuple[bool, bool]
-) -> None:
+def test_other_float_matmuls_accumulate_in_float(dtype: torch.dtype, transposed: tuple[bool, bool]) -> None:
     """Within one rounding of the exact result, at the edges of every block."""
     for m, k, n in ((1, 700, 33), (5, 3, 1), (131, 300, 70), (4, 1, 9), (17, 2000, 130)):
         a, b = matrix(m, k, transposed[0]).to(dtype), matrix(k, n, transposed[1]).to(dtype)

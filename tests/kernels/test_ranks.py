@@ -15,7 +15,7 @@ aten = torch.ops.aten
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int64]
 
 
-def numbers(dtype: torch.dtype, *size: int) -> torch.Tensor:
+def random_values(dtype: torch.dtype, *size: int) -> torch.Tensor:
     return torch.randint(0 if dtype == torch.uint8 else -4, 5, size).to(dtype)
 
 
@@ -35,7 +35,7 @@ def test_ranks(dtype: torch.dtype, dim: int) -> None:
         check("aten::median.dim_values", aten.median.dim(x, dim, keeps), x, dim, keeps)
         check("aten::nanmedian.dim_values", aten.nanmedian.dim(x, dim, keeps), x, dim, keeps)
     check("aten::median.out", aten.median(x), x)
-    y = numbers(dtype, 10, 6, 12)
+    y = random_values(dtype, 10, 6, 12)
     values = aten.mode(y, dim, False)[0]
     out, places = torch.empty_like(values), torch.empty_like(values, dtype=torch.int64)
     _native.call_kernel("aten::mode.values", y, dim, False, out, places)
@@ -53,8 +53,8 @@ def test_medians_of_nan() -> None:
 
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bool])
 def test_unique_elements(dtype: torch.dtype) -> None:
-    x = numbers(dtype, 4, 5)
-    nothing = numbers(dtype, 0)
+    x = random_values(dtype, 4, 5)
+    nothing = random_values(dtype, 0)
     for asked in ((False, False), (True, False), (True, True)):
         for y in (x, nothing):
             check("aten::_unique2.out", aten._unique2(y, True, *asked), y, True, *asked)
@@ -74,7 +74,7 @@ def test_every_nan_is_unique() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int32, torch.int64])
 def test_searches_in_sorted_sequences(dtype: torch.dtype) -> None:
-    rows, values = numbers(dtype, 3, 7).sort(-1).values, numbers(dtype, 3, 5)
+    rows, values = random_values(dtype, 3, 7).sort(-1).values, random_values(dtype, 3, 5)
     for right in (False, True):
         for narrow in (False, True):
             tail = (narrow, right)
@@ -109,7 +109,7 @@ def test_counts(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_running(dtype: torch.dtype, dim: int) -> None:
-    x = numbers(dtype, 4, 300, 2)
+    x = random_values(dtype, 4, 300, 2)
     check("aten::cummax.out", torch.cummax(x, dim), x, dim)
     check("aten::cummin.out", torch.cummin(x, dim), x, dim)
     y = (torch.rand(4, 30, 2) + 0.5).to(dtype)

@@ -25,7 +25,7 @@ TYPES = [
 ]
 
 
-def numbers(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def random_values(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     x = torch.randn(shape) * 3
     return x.abs().to(dtype) if dtype == torch.uint8 else x.to(dtype)
 
@@ -54,7 +54,7 @@ def check(
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_sums_and_means(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    x = numbers(shape, dtype)
+    x = random_values(shape, dtype)
     floating = dtype.is_floating_point
     result = dtype if floating else torch.int64
     wide = x.double() if floating else x.long()
@@ -81,7 +81,7 @@ def test_sums_and_means(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_max_and_min(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    x = numbers(shape, dtype)
+    x = random_values(shape, dtype)
     if x.numel() == 0:
         with pytest.raises(RuntimeError, match="largest"):
             _native.call_kernel("aten::amax.out", x, [], False, torch.empty((), dtype=dtype))
@@ -119,7 +119,7 @@ def test_nan_propagates() -> None:
 @pytest.mark.parametrize("name", ["any", "all"])
 def test_any_and_all(shape: tuple[int, ...], dtype: torch.dtype, name: str) -> None:
     eager: Callable[..., torch.Tensor] = getattr(torch, name)
-    for x in (numbers(shape, dtype), torch.zeros(shape, dtype=dtype), torch.ones(shape, dtype=dtype)):
+    for x in (random_values(shape, dtype), torch.zeros(shape, dtype=dtype), torch.ones(shape, dtype=dtype)):
         check(f"aten::{name}.all_out", eager(x).bool(), x)
         for dims in dims_of(len(shape)):
             check(f"aten::{name}.dims_out", eager(x, dims).bool(), x, dims, False)
@@ -130,7 +130,7 @@ def test_any_and_all(shape: tuple[int, ...], dtype: torch.dtype, name: str) -> N
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
 def test_variances(dtype: torch.dtype) -> None:
-    x = numbers((3, 40, 7), dtype) + 5
+    x = random_values((3, 40, 7), dtype) + 5
     for dims in (None, [1], [0, 2], [-1]):
         every = dims if dims is not None else [0, 1, 2]
         for correction in (0, 1, None):
@@ -156,12 +156,12 @@ def test_variances(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [t for t in TYPES if t not in (torch.float16, torch.bfloat16)], ids=str)
 def test_products_and_running_sums(dtype: torch.dtype) -> None:
-    x = numbers((4, 5, 3), dtype)
+    x = random_values((4, 5, 3), dtype)
     check("aten::prod.out", torch.prod(x), x, None)
     for dim in (0, 1, -1):
         check("aten::prod.int_out", torch.prod(x, dim, keepdim=True), x, dim, True, None)
         check("aten::cumsum.out", torch.cumsum(x, dim), x, dim, None)
-    long = numbers((2, 900), dtype)
+    long = random_values((2, 900), dtype)
     check(
         "aten::cumsum.out",
         torch.cumsum(long.double() if dtype.is_floating_point else long, 1).to(

@@ -37,9 +37,9 @@ def test_calls_equal_eager(name: str) -> None:
             check(name, expected, *arguments)
 
 
-@pytest.mark.parametrize("name", samples.NUMBERS)
+@pytest.mark.parametrize("name", samples.SCALARS)
 def test_scalar_operators_equal_python(name: str) -> None:
-    function, calls = samples.NUMBERS[name]
+    function, calls = samples.SCALARS[name]
     for args in calls:
         expected = function(*args)
         (result,) = _native.call_kernel(name, *args, None)
@@ -101,7 +101,7 @@ def test_errors_name_the_invalid_argument() -> None:
 
 def test_every_kernel_is_called() -> None:
     by_torch = set(stored()["kernels"])
-    by_hand = {*samples.CALLS, *samples.NUMBERS, *samples.OTHERS}
+    by_hand = {*samples.CALLS, *samples.SCALARS, *samples.OTHERS}
     drawn = set(re.findall(r'"(aten::[^"]+)"', Path(__file__).with_name("test_random.py").read_text()))
     assert drawn >= samples.RANDOM
     quantized = re.findall(r'"(\w+\.\w+)"', Path(__file__).with_name("test_quantized.py").read_text())

@@ -14,7 +14,7 @@ aten = torch.ops.aten
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8]
 
 
-def numbers(dtype: torch.dtype, *size: int) -> torch.Tensor:
+def random_values(dtype: torch.dtype, *size: int) -> torch.Tensor:
     # A few distinct values, which 16-bit types add and multiply without rounding.
     return torch.randint(0 if dtype == torch.uint8 else -2, 3, size).to(dtype)
 
@@ -24,12 +24,12 @@ def numbers(dtype: torch.dtype, *size: int) -> torch.Tensor:
 @pytest.mark.parametrize("include_self", [True, False])
 def test_scatter_reduce(dtype: torch.dtype, reduce: str, include_self: bool) -> None:
     for dim in (0, 1, -1):
-        x, source = numbers(dtype, 4, 5, 3), numbers(dtype, 3, 6, 3)
+        x, source = random_values(dtype, 4, 5, 3), random_values(dtype, 3, 6, 3)
         index = torch.randint(0, 3, (2, 4, 3))
         arguments = (x, dim, index, source, reduce)
         expected = aten.scatter_reduce.two(*arguments, include_self=include_self)
         check("aten::scatter_reduce.two_out", expected, *arguments, include_self)
-    point, index, source = numbers(dtype), torch.tensor(0), numbers(dtype)
+    point, index, source = random_values(dtype), torch.tensor(0), random_values(dtype)
     expected = aten.scatter_reduce.two(point, 0, index, source, reduce, include_self=include_self)
     check("aten::scatter_reduce.two_out", expected, point, 0, index, source, reduce, include_self)
 
@@ -103,7 +103,7 @@ def test_bad_arguments_are_refused() -> None:
         ("index contains 4, which is out of range for size 4", "scatter_reduce.two_out", x, 0, index, torch.ones(2), "sum", True, out),
         ("must be sum", "scatter_reduce.two_out", x, 0, index, torch.ones(2), "avg", True, out),
         ("index is larger", "scatter_reduce.two_out", x, 0, index, torch.ones(1), "sum", True, out),
-        ("one type", "scatter_reduce.two_out", x, 0, index, torch.ones(2).double(), "sum", True, out),
+        ("the same type", "scatter_reduce.two_out", x, 0, index, torch.ones(2).double(), "sum", True, out),
         ("does not fit", "index_reduce.out", x, 0, index, torch.ones(3), "prod", True, out),
         ("columns, which does not fit", "col2im.out", torch.ones(4, 3), [4, 4], [2, 2], [1, 1], [0, 0], [1, 1],
          torch.empty(1, 4, 4)),

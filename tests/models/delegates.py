@@ -67,8 +67,8 @@ class Row:
     difference: float = 0.0
 
 
-def measure(name: str, where: Path = PAGE, most_macs: float = float("inf")) -> Row:
-    """Lowers one architecture for the backend of a page. Runs and compares it unless it exceeds `most_macs`."""
+def measure(name: str, where: Path = PAGE, max_macs: float = float("inf")) -> Row:
+    """Lowers one architecture for the backend of a page. Runs and compares it unless it exceeds `max_macs`."""
     module, args = architectures.build(name)
     expected = architectures.reference(module, args)
     with warnings.catch_warnings():
@@ -81,7 +81,7 @@ def measure(name: str, where: Path = PAGE, most_macs: float = float("inf")) -> R
     counts = collections.Counter(item.op.removeprefix("aten.").partition(".")[0] for item in left)
     named = ", ".join(f"{op} {count}" for op, count in counts.most_common(_NAMED))
     count = sum(map(is_delegate_call, calls(edge.exported_program())))
-    if macs > most_macs:
+    if macs > max_macs:
         return Row(name, count, share, len(left), named)
     method = Runtime.get().load_program(edge.to_executorch().buffer).load_method("forward")
     actual = torch.as_tensor(method.execute(list(args))[0])

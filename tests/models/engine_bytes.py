@@ -17,7 +17,7 @@ from torchette.exir.memory.plan_memory import MemoryPlanningPass
 from torchette.exir.program import to_edge_transform_and_lower
 
 # The file may grow by 2 %: panels of 16 outputs are zero-padded.
-MOST_GROWTH = 1.02
+MAX_GROWTH = 1.02
 
 
 class Bytes(NamedTuple):
@@ -38,7 +38,7 @@ class Row(NamedTuple):
         """Describes the limits that the engine exceeds."""
         planned, file = self.engine.planned - self.portable.planned, self.engine.file / self.portable.file
         missed = [f"{planned:,} planned bytes more"] if planned > 0 else []
-        return missed + ([f"the file is {file:.4f} of the portable file"] if file > MOST_GROWTH else [])
+        return missed + ([f"the file is {file:.4f} of the portable file"] if file > MAX_GROWTH else [])
 
     def line(self) -> str:
         """Formats the row of the table."""
