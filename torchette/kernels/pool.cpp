@@ -114,8 +114,8 @@ static Error describe_adaptive(const Tensor& self, Span<const int64_t> output_si
 /// Checks that `out` has type `type`, and resizes it to the pooled sizes.
 static Error prepare_output(const Tensor& self, const Pool& pool, ScalarType type, const Tensor& out,
                             const char* name = "out") {
-  TORCHETTE_CHECK(out.scalar_type() == type, InvalidType, "%s: %s is of type %d, expected %d", pool.name,
-                  name, static_cast<int>(out.scalar_type()), static_cast<int>(type));
+  TORCHETTE_CHECK(out.scalar_type() == type, InvalidType, "%s: %s is of type %d, but self requires %d",
+                  pool.name, name, static_cast<int>(out.scalar_type()), static_cast<int>(type));
   SizesType sizes[5];
   const auto rank = static_cast<size_t>(self.dim());
   const size_t first = rank - pool.spatial;

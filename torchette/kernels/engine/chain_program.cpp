@@ -88,8 +88,8 @@ Error Program::parse(Span<const char> text, size_t input_count, size_t condition
   scalars = scalar_count;
   length = 0;
   TORCHETTE_CHECK(inputs + conditions <= kMaxChainInputs && scalars <= kMaxChainNumbers, InvalidArgument,
-                  "chain: %d inputs, %d conditions and %d scalars exceed the maximum", static_cast<int>(inputs),
-                  static_cast<int>(conditions), static_cast<int>(scalars));
+                  "chain: %d inputs, %d conditions and %d scalars exceed the maximum",
+                  static_cast<int>(inputs), static_cast<int>(conditions), static_cast<int>(scalars));
   const char* at = text.data();
   const char* const end = at + text.size();
   for (;;) {
