@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The compiler's front door, with ExecuTorch's names; they resolve on first use.
+# Re-exports the compiler's public names under ExecuTorch's names. Each name is imported on first use.
 """The compiler: from `torch.export`'s ExportedProgram to the bytes of a `.pte` file."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a node of a graph. Out: its target, its owner or one of its arguments, of the type that the operator's schema declares.
-# torch types an argument as a union of everything that a graph can store.
-"""Typed access to the parts of a node. A part of another type raises TypeError."""
+# In: a node of a graph. Out: its target, its owning module or one of its arguments, checked against the expected type.
+# torch types an argument as a union of every type that a graph can store.
+"""Typed access to the parts of a node. The functions raise TypeError if the part has another type."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ T = TypeVar("T")
 
 
 def checked(value: object, kind: type[T]) -> T:
-    """Returns the value, which must be an instance of `kind`."""
+    """Returns the value. Raises TypeError if it is not an instance of `kind`."""
     if not isinstance(value, kind):
         raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}: {value}")
     return value
 
 
 def node_arg(node: Node, index: int = 0) -> Node:
-    """Argument `index`, a node."""
+    """Returns argument `index`, which must be a node."""
     return checked(node.args[index], Node)
 
 
 def optional_node_arg(node: Node, index: int) -> Node | None:
-    """Argument `index`, a node or None."""
+    """Returns argument `index`, which must be a node or None."""
     value = node.args[index]
     return None if value is None else checked(value, Node)
 
 
 def list_arg(node: Node, index: int = 0) -> Sequence[torch.fx.node.Argument]:
-    """Argument `index`, a list or tuple."""
+    """Returns argument `index`, which must be a list or tuple."""
     value = node.args[index]
     if not isinstance(value, (list, tuple)):
         raise TypeError(f"{node}: argument {index} is not a list: {value}")
@@ -42,22 +42,22 @@ def list_arg(node: Node, index: int = 0) -> Sequence[torch.fx.node.Argument]:
 
 
 def nodes_arg(node: Node, index: int = 0) -> list[Node]:
-    """Argument `index`, a list of nodes."""
+    """Returns argument `index`, which must be a list of nodes."""
     return [checked(item, Node) for item in list_arg(node, index)]
 
 
 def int_arg(node: Node, index: int) -> int:
-    """Argument `index`, an integer."""
+    """Returns argument `index`, which must be an integer."""
     return checked(node.args[index], int)
 
 
 def ints_arg(node: Node, index: int) -> list[int]:
-    """Argument `index`, a list of integers."""
+    """Returns argument `index`, which must be a list of integers."""
     return [checked(item, int) for item in list_arg(node, index)]
 
 
 def number_arg(node: Node, index: int) -> int | float:
-    """Argument `index`, an integer or a float."""
+    """Returns argument `index`, which must be an integer or a float."""
     value = node.args[index]
     if not isinstance(value, (int, float)):
         raise TypeError(f"{node}: argument {index} is not a number: {value}")
@@ -65,17 +65,17 @@ def number_arg(node: Node, index: int) -> int | float:
 
 
 def overload(node: Node) -> OpOverload:
-    """The operator that the node calls."""
+    """Returns the operator overload that the node calls."""
     return checked(node.target, OpOverload)
 
 
 def function(node: Node) -> Callable[..., Any]:
-    """The function that the node calls: an operator, or a function of Python on numbers."""
+    """Returns the function that the node calls: an operator, or a Python function on scalars."""
     if not callable(node.target):
-        raise TypeError(f"{node} calls no function: {node.target}")
+        raise TypeError(f"{node} does not call a function: its target is {node.target}")
     return node.target
 
 
 def owner(node: Node) -> GraphModule:
-    """The module whose graph contains the node."""
+    """Returns the module whose graph contains the node."""
     return checked(node.graph.owning_module, GraphModule)

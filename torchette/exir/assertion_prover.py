@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a graph. Out: whether a condition on its symbolic integers always holds. Imported inside functions, because it imports
-# sympy.
+# In: a graph. Out: whether a condition on its symbolic integers always holds. Imported inside functions, because it
+# imports sympy.
 """`AssertionProver`."""
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _FUNCTIONS: dict[Any, Callable[..., sympy.Basic]] = {
 
 
 class AssertionProver:
-    """Proves assertions of one graph from the ranges of its inputs and from the assertions before them. Torch's own
-    ShapeEnv cannot be asked: it assumes that all assertions hold."""
+    """Proves assertions of one graph from the ranges of its inputs and from the preceding assertions. Torch's ShapeEnv
+    cannot decide this: it assumes that all assertions hold."""
 
     def __init__(self, program: ExportedProgram, module: GraphModule) -> None:
-        self._sized: set[Node] = set()  # their sizes follow from the sizes of the inputs
+        self._sized: set[Node] = set()  # nodes with result sizes that follow from the sizes of the inputs
         for node in module.graph.nodes:
             given = node.op == "placeholder" and module is program.graph_module
             if given or (_sizes_follow(node) and self._sized.issuperset(node.all_input_nodes)):
@@ -54,7 +54,7 @@ class AssertionProver:
         return value
 
     def proves(self, condition: object) -> bool:
-        """Whether a condition always holds. Later calls assume that it holds."""
+        """Returns whether a condition always holds. Later calls assume that it holds."""
         form = self.form(condition)
         if form in self._asserted:
             return True
@@ -77,8 +77,8 @@ class AssertionProver:
         return result
 
     def _expression(self, value: object) -> sympy.Basic | None:
-        """Returns an integer or condition as an expression of input sizes and of values known at run time only; None if it
-        is not about integers."""
+        """Returns an integer or condition as an expression of input sizes and of values that are known only at run
+        time. Returns None for a value that is not an integer or a condition on integers."""
         if isinstance(value, (bool, int)):
             return sympy.sympify(value)
         if not isinstance(value, Node):
@@ -112,7 +112,7 @@ class AssertionProver:
 
 
 def _sizes_follow(node: Node) -> bool:
-    """Whether the result sizes of a call depend on its operand sizes only."""
+    """Returns whether the result sizes of a call depend only on its operand sizes."""
     if node.op != "call_function" or "unbacked_bindings" in node.meta:
         return False
     if not ops.is_operator(node.target):

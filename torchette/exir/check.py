@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A program before and after a pass comes in; an error that names the pass and the first node that differs goes out.
+# In: a program before and after a pass. Out: PassError with the name of the pass and the first node that differs.
 """Numeric checks between passes: run the graph on example inputs, at any stage, and compare."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchette.exir.graph import node_text, outputs, place, placeholders, tensor
 
 
 class Reference:
-    """The values of all nodes of a program on example inputs, to hold the next pass's result against."""
+    """The values of all nodes of a program on its example inputs. The result of the next pass is compared with them."""
 
     def __init__(self, program: ExportedProgram, inputs: tuple[Any, Any]) -> None:
         self._inputs = inputs
@@ -28,10 +28,10 @@ class Reference:
         self._outputs = _results(program, self._values)
 
     def compare(self, program: ExportedProgram, stage: str, name: str) -> Reference:
-        """Check that a program, after the pass of this name, still yields the same; returns its own reference.
+        """Checks that a program still yields the same results after a pass, and returns the reference of that program.
 
         Raises:
-            PassError: it does not; says which output and which node is the first to differ.
+            PassError: the results differ. The message names the output and the first node that differs.
         """
         try:
             now = Reference(program, self._inputs)
@@ -40,7 +40,7 @@ class Reference:
                 f"pass {name} of stage {stage} left a graph that cannot run: {error}", name
             ) from error
         for what, after in now._outputs.items():
-            # The first pass makes an output of every update of a buffer: those are known from then on.
+            # The first pass adds an output for each buffer update. The reference contains these outputs from then on.
             difference = _difference(self._outputs[what], after) if what in self._outputs else None
             if difference is None:
                 continue
@@ -60,12 +60,12 @@ class Reference:
                 continue
             earlier = self._names.get(node.name)
             if earlier is None:
-                # A new node: it differs if none of the old values is what it yields.
+                # A new node has no earlier value to compare with.
                 continue
             if earlier in self._values and _difference(self._values[earlier], now._values[node]) is not None:
                 result: Node | None = node
                 return result
-        # Only new nodes differ: name the first that feeds an output which differs.
+        # Only new nodes differ: return the first one that is an output with another value.
         for value, what in zip(outputs(program), now._outputs, strict=True):
             differs = (
                 what in self._outputs and _difference(self._outputs[what], now._outputs[what]) is not None
@@ -78,9 +78,9 @@ class Reference:
 def evaluate(
     program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
 ) -> dict[Node, Any]:
-    """Run a program's graph, of any dialect, on its user's inputs; returns the value of every node of it.
+    """Runs the graph of a program of any dialect on the user's inputs. Returns the value of every node.
 
-    Buffers keep their initial values: what the graph would write to them is in the values of its outputs.
+    Buffers keep their initial values: the new value of a buffer is an output of the graph.
     """
     interpreter = _Evaluator(program.graph_module, garbage_collect_values=False)
     flat = iter(program._get_flat_args_with_check(args, kwargs or {})[0])
@@ -90,7 +90,7 @@ def evaluate(
         if stored is None and spec.target is not None and spec.target in program.constants:
             stored = program.constants[spec.target]
         given = stored if stored is not None else next(flat)
-        # A program as captured may still write to its inputs and buffers.
+        # A captured program may still write to its inputs and buffers.
         inputs.append(given.clone() if isinstance(given, torch.Tensor) else given)
     with torch.no_grad():
         interpreter.run(*inputs)
@@ -98,7 +98,7 @@ def evaluate(
 
 
 class _Evaluator(Interpreter):
-    """Runs out variants, whose out arguments the emitter adds, by the functional operator that they came from."""
+    """Runs an out variant as the functional operator that it replaced, because the emitter adds the out arguments."""
 
     def run_node(self, n: Node) -> Any:
         if control_flow.form(n) is not None:
@@ -115,7 +115,8 @@ class _Evaluator(Interpreter):
         return functional(*args, **kwargs)
 
     def _run_control_flow(self, node: Node) -> tuple[Any, ...]:
-        """What torch's own interpreter would do, in any dialect: the branches are evaluated like the graph."""
+        """Does the same as torch's interpreter, but evaluates the branches with this class, so that any dialect
+        works."""
 
         def value(given: object) -> Any:
             return self.env[given] if isinstance(given, Node) else given
@@ -132,7 +133,7 @@ class _Evaluator(Interpreter):
             return tuple(run(graphs[0 if value(node.args[0]) else 1], shared))
         carried = [value(item) for item in control_flow.carried(node)]
         if kind == "while_loop":
-            # A body in the EXEC dialect may write where its operands lie.
+            # The body may write to the storage of its operands if it is in the EXEC dialect.
             carried = [item.clone() if isinstance(item, torch.Tensor) else item for item in carried]
             while run(graphs[0], carried, shared)[0]:
                 carried = run(graphs[1], carried, shared)
@@ -163,14 +164,16 @@ def _results(program: ExportedProgram, values: dict[Node, Any]) -> dict[str, Any
 
 
 def user_results(program: ExportedProgram, values: dict[Node, Any]) -> list[Any]:
-    """Of the values that `evaluate` found, those that the program returns to its user."""
+    """Returns the values in the result of `evaluate` that the program returns to its user."""
     return [value for what, value in _results(program, values).items() if what.startswith("output")]
 
 
 def _difference(before: object, after: object) -> str | None:
     if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
         if before.is_complex() and not after.is_complex():
-            before = torch.view_as_real(before.resolve_conj())  # what split_complex makes of a result
+            before = torch.view_as_real(
+                before.resolve_conj()
+            )  # split_complex replaces a complex result by this form
         if before.shape != after.shape or before.dtype != after.dtype:
             return f"was {before.dtype} {list(before.shape)} and is {after.dtype} {list(after.shape)}"
         half = before.dtype in (torch.float16, torch.bfloat16)
@@ -190,7 +193,9 @@ def _failure(message: str, name: str, where: list[str] | None = None) -> PassErr
     error = PassError(
         message,
         where=where or (),
-        hints=[f"leave the pass out (disable_passes=[{name!r}] for an optimisation of ours), or mend it"],
+        hints=[
+            f"disable the pass (disable_passes=[{name!r}] for an optional pass of Torchette) or correct it"
+        ],
         code="pass-changed-result",
     )
     error.pass_name = name

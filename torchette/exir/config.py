@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What users choose about compiling, as data. Names and fields are ExecuTorch's; what is ours beyond them has a default.
+# Compile options as dataclasses. Names and fields match ExecuTorch's; additional fields have defaults.
 """`EdgeCompileConfig` and `ExecutorchBackendConfig`."""
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from torchette.exir.passes.split_rows import Split
 
 
 class DynamicMemoryPlanningMode(Enum):
-    """Where tensors of dynamic shape lie.
+    """Selects the memory of tensors with dynamic shapes.
 
-    UPPER_BOUND: in planned memory, at their greatest size. Without a greatest size, as with SYMBOLIC.
-    SYMBOLIC: in memory that the caller's `DynamicAllocator` gives while the method runs, at their actual size.
+    UPPER_BOUND: planned memory of the maximum size. A tensor without a maximum size is allocated as with SYMBOLIC.
+    SYMBOLIC: memory of the actual size, which the caller's `DynamicAllocator` provides while the method runs.
     """
 
     UPPER_BOUND = 0
@@ -29,22 +29,29 @@ class DynamicMemoryPlanningMode(Enum):
 
 
 class DefaultMemoryPlanningPass(MemoryPlanningPass):
-    """What a configuration plans with where its user has not chosen a pass: `torchette.compile` may choose then."""
+    """The default planning pass of a configuration. `torchette.compile` may replace it, but not a pass that the user
+    chose."""
 
 
 @dataclass
 class EdgeCompileConfig:
-    """How to reach the Edge dialect.
+    """Options of the conversion to the Edge dialect.
 
     Attributes:
         preserve_ops: operators that are not decomposed.
-        disable_passes: names of optional passes not to run; `torchette.exir.pipeline.optional_passes()` returns them.
-        check_passes: after every pass, compare the program's results on its example inputs with those before.
-        train_mode: compile what layers do in training instead of refusing it: dropout draws anew at every call, and batch
-            norm follows the statistics of its batches.
-        strict: fail, rather than warn, when partitioners are given and something expensive runs on no backend.
+        disable_passes: names of optional passes that are skipped; `torchette.exir.pipeline.optional_passes()`
+            returns the possible names.
+        check_passes: run the program on its example inputs after every pass and compare the results with those
+            before.
+        train_mode: compile the training behaviour of layers instead of raising an error: dropout draws new values
+            at every call, and batch norm updates its running statistics.
+        strict: raise an error instead of a warning if partitioners are given and no backend accepts an expensive
+            call.
         progress: called with (stage, pass) before each pass.
-        dump: a folder that receives the program's text after each pass.
+        dump: a folder. The program's text is written to it after each pass.
+
+    Example:
+        >>> config = EdgeCompileConfig(preserve_ops=[torch.ops.aten.gelu.default])
     """
 
     _check_ir_validity: bool = True
@@ -61,36 +68,44 @@ class EdgeCompileConfig:
 
 @dataclass
 class ExecutorchBackendConfig:
-    """How to go from the Edge dialect to the bytes of a file.
+    """Options of the conversion from the Edge dialect to the bytes of a file.
 
     Attributes:
-        passes: users' passes, run before everything else.
-        memory_planning_pass: one for all methods, or method name -> pass. By default inputs and outputs have places in
-            planned memory, as in ExecuTorch; a model of `torchette.compile` uses the caller's memory.
-        dynamic_memory_planning_mode: where tensors of dynamic shape lie. None stands for UPPER_BOUND, as in ExecuTorch;
-            in `torchette.compile` for SYMBOLIC, unless the device's memories are given or inputs are planned.
-        to_out_var_pass: takes the place of our own pass to out variants if given.
-        emit_stacktrace: store for each instruction the whole stack trace of the call that it came from.
-        source_lines: store for each instruction the line of the model that it came from, which run-time errors and
-            `torchette profile` name.
-        segment_alignment: bytes, a power of two, at which weights and delegate data begin in the file.
-        constant_tensor_alignment: bytes, a power of two, at which each weight begins; None: 16.
-        remove_view_copy: let copies that move nothing share memory.
-        emit_mutable_buffer_names: store the names of the model's state.
-        external_constants: the weights go to a data file, which `write_tensor_data_to_file` writes and programs may share:
-            True for all of them, or a function of a weight's placeholder that names its file, None for the program itself.
-        external_mutable_weights: the parameters of a program with gradients go to a data file, too; see docs/training.md.
-        portable_fallback: store for each method with delegates a second plan that needs no backend; the runtime takes
-            it, with a warning, where a backend is missing or refuses.
-        row_splits: method name -> image layers to compute a few rows at a time, which takes less planned memory.
-        named_data: further bytes that the file holds, by name: a tokenizer, say. `torchette.runtime` and ExecuTorch find them
-            as named data.
-        parallel: how many chains of instructions may run at the same time; more than one takes more planned memory.
-        do_quant_fusion_and_const_prop: of no effect: quantization is fused and constants are folded in any case.
-        disable_passes, check_passes: as in `EdgeCompileConfig`.
+        passes: the user's passes. They run before all other passes.
+        memory_planning_pass: one pass for all methods, or a dictionary from method name to pass. By default inputs and
+            outputs are in planned memory, as in ExecuTorch; `torchette.compile` uses memory of the caller for them.
+        dynamic_memory_planning_mode: the memory of tensors with dynamic shapes. None selects UPPER_BOUND, as in
+            ExecuTorch. In `torchette.compile` None selects SYMBOLIC, unless the memories of the device are given or
+            inputs are planned.
+        to_out_var_pass: replaces the built-in pass that converts calls to out variants.
+        emit_stacktrace: store for each instruction the full stack trace of the call that it was compiled from.
+        source_lines: store for each instruction the source line of the model. Run-time errors and `torchette profile`
+            print it.
+        segment_alignment: alignment of weights and delegate data in the file, in bytes; a power of two.
+        constant_tensor_alignment: alignment of each weight in bytes, a power of two. None selects 16.
+        remove_view_copy: let the result of a copy share the memory of its operand if no element moves.
+        emit_mutable_buffer_names: store the names of the mutable buffers.
+        external_constants: store weights in a data file, which `write_tensor_data_to_file` writes and which programs
+            can share. True selects all weights. A function receives the placeholder of a weight and returns the name of
+            its file, or None for a weight that stays in the program.
+        external_mutable_weights: also store the parameters of a program with gradients in a data file; see
+            docs/training.md.
+        portable_fallback: store for each method with delegates a second plan that needs no backend. The runtime uses it,
+            with a warning, if a backend is missing or rejects its data.
+        row_splits: dictionary from method name to the image layers that are computed a few rows at a time. This needs
+            less planned memory.
+        named_data: additional bytes to store in the file by name, for example a tokenizer. `torchette.runtime` and
+            ExecuTorch read them as named data.
+        parallel: the maximum number of instruction chains that may run at the same time. More than one needs more
+            planned memory.
+        do_quant_fusion_and_const_prop: has no effect: quantization is always fused and constants are always folded.
+        disable_passes, check_passes: see `EdgeCompileConfig`.
 
-    The other fields are ExecuTorch's and must keep their defaults for now; a value that would have to do something
-    raises UnsupportedError.
+    The other fields exist for compatibility with ExecuTorch and must keep their defaults. A value that would change the
+    result raises UnsupportedError.
+
+    Example:
+        >>> config = ExecutorchBackendConfig(external_constants=True, segment_alignment=4096)
     """
 
     passes: Any = field(default_factory=list)
@@ -123,6 +138,6 @@ class ExecutorchBackendConfig:
     def __post_init__(self) -> None:
         if type(self.sym_shape_eval_pass).__name__ == "HintBasedSymShapeEvalPass":
             raise UnsupportedError(
-                "ExecutorchBackendConfig: sym_shape_eval_pass is not there yet",
+                "ExecutorchBackendConfig: HintBasedSymShapeEvalPass is not supported",
                 hints=["leave it at its default"],
             )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A graph with calls of torch.cond, while_loop, map and scan comes in; what their subgraphs read, return and in which
-# order all of it runs goes out. The only place that knows how torch lays out the arguments of such a call.
-"""Calls that take graphs: their branches, operands, and the order in which everything in a program runs."""
+# In: a graph with calls of torch.cond, while_loop, map and scan. Out: the operands and results of their subgraphs, and
+# the order in which everything runs. Only this file knows the argument layout of these calls.
+"""Calls that run subgraphs: their branches, their operands, and the order in which the steps of a program run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torchette.exir.arguments import list_arg, node_arg, owner
 
 
 class Form(NamedTuple):
-    """Which arguments of a call are what.
+    """The positions of the arguments of a control-flow call.
 
     A branch has one placeholder for each operand: first the carried values, then a slice of each tensor that is
-    iterated over, then what is the same in every turn.
+    iterated over, then the values that are the same in every iteration.
     """
 
     graphs: tuple[int, ...]
@@ -39,34 +39,35 @@ FORMS = {
 
 
 def name(target: object) -> str:
-    """Which kind of call it is: a key of FORMS, or empty for any other target."""
+    """Returns the kind of a control-flow call, which is a key of FORMS; empty for any other target."""
     found = target.name() if isinstance(target, HigherOrderOperator) else ""
     return found if found in FORMS else ""
 
 
 def form(node: Node) -> Form | None:
-    """How the arguments of a call are laid out, None for what is no control flow."""
+    """Returns the argument layout of a control-flow call, or None for any other node."""
     return FORMS.get(name(node.target)) if node.op == "call_function" else None
 
 
 def branches(node: Node) -> tuple[GraphModule, ...]:
-    """The graphs that a call runs: both sides of a cond; condition and body of a while loop; the body of others."""
+    """Returns the subgraphs of a call: both branches of a cond, condition and body of a while loop, the body of the
+    others."""
     layout = FORMS[name(node.target)]
     return tuple(getattr(node.graph.owning_module, str(node_arg(node, i).target)) for i in layout.graphs)
 
 
 def carried(node: Node) -> list[Any]:
-    """The values with which a loop starts."""
+    """Returns the initial values of the loop-carried values."""
     return _list(node, FORMS[name(node.target)].carried)
 
 
 def sliced(node: Node) -> list[Any]:
-    """The tensors that a map or scan takes apart along their first dimension."""
+    """Returns the tensors that a map or scan slices along dimension 0."""
     return _list(node, FORMS[name(node.target)].sliced)
 
 
 def shared(node: Node) -> list[Any]:
-    """The values that the branches only read."""
+    """Returns the values that the branches only read."""
     return _list(node, FORMS[name(node.target)].shared)
 
 
@@ -75,28 +76,29 @@ def _list(node: Node, at: int | None) -> list[Any]:
 
 
 def inputs(branch: GraphModule) -> list[Node]:
-    """The placeholders of a branch."""
+    """Returns the placeholders of a branch."""
     return list(branch.graph.find_nodes(op="placeholder"))
 
 
 def results(branch: GraphModule) -> list[Any]:
-    """What a branch returns, flat: nodes and plain numbers."""
+    """Returns the flattened results of a branch: nodes and Python scalars."""
     return pytree.tree_leaves(branch.graph.output_node().args[0])
 
 
 def set_results(branch: GraphModule, values: list[Any]) -> None:
-    """Let a branch return these."""
+    """Replaces the results of a branch."""
     branch.graph.output_node().args = (tuple(values),)
 
 
 def get_control_flow_submodules(graph_module: GraphModule) -> list[tuple[str, GraphModule, Node]]:
-    """(name, branch, call) of the branches that conds, maps and scans of this graph run; those of branches are not among
-    them. ExecuTorch's name, as is that of the next."""
+    """Returns (name, branch, call) for each branch of the conds, maps and scans of this graph, without nested branches.
+    The function has ExecuTorch's name."""
     return _submodules(graph_module, "cond", "map_impl", "scan")
 
 
 def get_cond_while_submodules(graph_module: GraphModule) -> list[tuple[str, GraphModule, Node]]:
-    """The same of conds and while loops."""
+    """Returns (name, branch, call) for each branch of the conds and while loops of this graph, without nested branches.
+    The function has ExecuTorch's name."""
     return _submodules(graph_module, "cond", "while_loop")
 
 
@@ -110,7 +112,7 @@ def _submodules(module: GraphModule, *kinds: str) -> list[tuple[str, GraphModule
 
 
 def owners(root: GraphModule) -> dict[GraphModule, Node]:
-    """Branch -> the call that runs it, for all branches below a graph."""
+    """Returns the call that runs each branch, for all branches below a graph."""
     found: dict[GraphModule, Node] = {}
     for node in root.graph.nodes:
         if form(node) is not None:
@@ -121,7 +123,7 @@ def owners(root: GraphModule) -> dict[GraphModule, Node]:
 
 
 def add_operand(node: Node, value: Node) -> list[Node]:
-    """Let the branches of a call read one more value; returns its placeholder in each of them."""
+    """Adds an operand that the branches of a call read. Returns its placeholder in each branch."""
     layout = FORMS[name(node.target)]
     given = shared(node)
     position = given.index(value) if value in given else len(given)
@@ -141,7 +143,8 @@ def add_operand(node: Node, value: Node) -> list[Node]:
 
 
 def bring_in(value: Node, branch: GraphModule, callers: dict[GraphModule, Node]) -> Node:
-    """The node that stands for a value of the main graph in a branch, however deep; `callers` is what `owners` found."""
+    """Passes a value of the main graph to a nested branch and returns its node there. `callers` is the result of
+    `owners`."""
     caller = callers.get(branch)
     if caller is None:
         return value
@@ -150,26 +153,26 @@ def bring_in(value: Node, branch: GraphModule, callers: dict[GraphModule, Node])
 
 
 class Moment(NamedTuple):
-    """One step of a program: what is read then, and what comes to be."""
+    """One step of a program, with the values that it reads."""
 
     node: Node
     reads: tuple[Node, ...]
-    writes: bool
-    loops: tuple[int, ...]  # the loops around it, the outermost first
+    writes: bool  # whether the step creates the result of the node
+    loops: tuple[int, ...]  # indices of the enclosing loops, outermost first
 
 
 class Timeline(NamedTuple):
-    """All steps in the order in which their instructions stand in the file, and each loop's first and last step."""
+    """All steps in the order of their instructions in the file, and the first and last step of each loop."""
 
     moments: list[Moment]
     loops: list[tuple[int, int]]
 
 
 def timeline(root: GraphModule) -> Timeline:
-    """The steps of a graph and of the branches below it.
+    """Returns the steps of a graph and of its nested branches.
 
-    A call of a cond or while_loop takes two steps: one in which its condition is read, before its branches, and one
-    in which its results exist, after them. Their operands are read by the steps in the branches.
+    A call of cond or while_loop is two steps. The first one reads its condition and precedes its branches. The second
+    one creates its results and follows its branches. The steps in the branches read the operands.
     """
     found = Timeline([], [])
     _add_moments(root, (), found, is_branch=False)
@@ -180,9 +183,9 @@ def _add_moments(module: GraphModule, loops: tuple[int, ...], found: Timeline, *
     moments = found.moments
     for node in module.graph.nodes:
         if form(node) is None:
-            # Picking one of several results is no use of the others.
+            # Selecting one of several results does not use the other results.
             reads = () if node.target is operator.getitem else tuple(node.all_input_nodes)
-            # What a branch is given came to be outside of it.
+            # The operands of a branch are created outside the branch.
             moments.append(Moment(node, reads, not (is_branch and node.op == "placeholder"), loops))
             continue
         inside, start = loops, len(moments)
@@ -199,7 +202,7 @@ def _add_moments(module: GraphModule, loops: tuple[int, ...], found: Timeline, *
 
 
 def graphs(root: GraphModule) -> Iterator[GraphModule]:
-    """A graph module and, below it, the branches of its calls, in the order in which they run."""
+    """Yields a graph module and the modules of its nested branches, in the order in which they run."""
     yield root
     for node in root.graph.nodes:
         if form(node) is not None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a copy of a program that shares the ShapeEnv of the original. Out: the same program with its own ShapeEnv. Tracing adds
-# symbols, ranges and guards to a ShapeEnv; if the original kept them, lowering it again could fail or yield another file.
+# In: a copy of a program that shares the ShapeEnv of the original. Out: the same program with its own ShapeEnv. Tracing
+# adds symbols, ranges and guards to a ShapeEnv. If they stayed in the original program, lowering it again could fail or
+# produce another file.
 """`copy_shape_env`."""
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def copy_shape_env(program: ExportedProgram) -> ExportedProgram:
 
 
 def _needs_copy(program: ExportedProgram, mode: FakeTensorMode) -> bool:
-    """Whether the program has a symbol, or a call that creates one when it is traced. Most models have neither."""
+    """Returns whether the program has a symbol, or a call that creates one when it is traced. Most models have
+    neither."""
     has_symbols = mode.shape_env is not None and bool(mode.shape_env.var_to_range)
     return has_symbols or any(
         is_higher_order(node.target) or node.target in ASSERTIONS for node in calls(program)
@@ -42,7 +44,7 @@ def _needs_copy(program: ExportedProgram, mode: FakeTensorMode) -> bool:
 
 
 class _Moved:
-    """Maps the values of one FakeTensorMode to values of a new one."""
+    """Maps the values of one FakeTensorMode to the values of a new one."""
 
     def __init__(self, old: FakeTensorMode) -> None:
         self._old_env = old.shape_env
@@ -57,7 +59,7 @@ class _Moved:
     def value(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(
             value
-        ):  # a quantized weight of torchao's
+        ):  # a quantized weight of torchao
             return transform_subclass(value, lambda name, part: self.value(part))
         if isinstance(value, FakeTensor):
             if id(value) not in self._tensors:
@@ -80,7 +82,7 @@ class _Moved:
 
     def _tensor(self, tensor: FakeTensor) -> torch.Tensor:
         if tensor.layout is not torch.strided:
-            return tensor  # the first check refuses it
+            return tensor  # the first check rejects it
         shape = [*tensor.shape, *tensor.stride(), tensor.storage_offset()]
         with torch.no_grad():
             if any(isinstance(size, torch.SymInt) for size in shape):
@@ -92,7 +94,7 @@ class _Moved:
                         moved = moved.as_strided(sizes, strides, offset)
             else:
                 moved = tensor.detach()
-                moved.fake_mode = self._mode  # type: ignore[attr-defined]  # of a FakeTensor
+                moved.fake_mode = self._mode  # type: ignore[attr-defined]  # an attribute of FakeTensor
         if isinstance(tensor, torch.nn.Parameter):
             moved = torch.nn.Parameter(moved, requires_grad=False)
         moved.requires_grad_(tensor.requires_grad)
@@ -109,8 +111,8 @@ def _copied(env: ShapeEnv) -> ShapeEnv:
             setattr(result, name, emptied)
         elif isinstance(value, (list, set)):
             setattr(result, name, copy.copy(value))
-    # A size that an assertion fixes, such as u0 == 2, stays a symbol with a range, because the assertion is checked at run
-    # time. If the integer replaced the symbol, a moved tensor would have a static size.
+    # A size that an assertion fixes, such as u0 == 2, stays a symbol with a range, because the assertion is checked at
+    # run time. A moved tensor would have a static size if the integer replaced the symbol.
     result.replacements = {symbol: by for symbol, by in env.replacements.items() if not by.is_number}
     result.pending_fresh_unbacked_symbols = []
     result.fx_node_cache, result.fake_tensor_cache = {}, {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# An ExportedProgram comes in, the same program edited goes out. Graph, signature and tensors must agree at all times;
-# every edit that touches more than a node goes through here, and none of them re-traces anything.
-"""Editing an ExportedProgram in place: copies, constants, calls, places in the user's code, notes for the report."""
+# In: an ExportedProgram. Out: the same program, edited. Graph, signature and tensors must agree at all times: every
+# edit that touches more than one node is a function of this file. No function retraces the graph.
+"""Editing an ExportedProgram in place: copies, constants, calls, source locations, notes for the report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STATE = {InputKind.PARAMETER, InputKind.BUFFER}
 
 
 def copy_program(program: ExportedProgram) -> ExportedProgram:
-    """A program that can be edited without touching the given one; tensors are shared, not copied."""
+    """Returns a copy that can be edited without changing the given program. The tensors are shared, not copied."""
     result = copy.copy(program)
     signature = program.graph_signature
     result._graph_module = _copy_module(program.graph_module)
@@ -49,7 +49,8 @@ def copy_program(program: ExportedProgram) -> ExportedProgram:
 
 
 def program_of(module: GraphModule) -> ExportedProgram:
-    """A program around a graph module, to which all placeholders are inputs of the user's. Editing it edits the module."""
+    """Returns a program around a graph module. All placeholders become user inputs. Edits of the program change the
+    module."""
 
     def argument(value: object) -> Any:
         if isinstance(value, Node) and isinstance(value.meta.get("val"), torch.Tensor):
@@ -77,22 +78,23 @@ def _copy_module(module: GraphModule) -> GraphModule:
     if isinstance(output, tuple):
         value, old = output
         graph.output(value, getattr(old, "type", None)).meta = copy.copy(old.meta)
-    # Names that Python keeps for itself ("input") are torch's right all the same.
+    # torch accepts names that Python reserves, such as "input".
     for node, copied in copies.items():
         copied.name = node.name
-    # A node that refers to another one (an alias) must refer to the copy.
+    # A node with a reference to another node (an alias) must refer to the copy of that node.
     for node in graph.nodes:
         for key, value in node.meta.items():
             if isinstance(value, tuple) and value and isinstance(value[0], Node):
                 node.meta[key] = (copies.get(value[0], value[0]), *value[1:])
             elif isinstance(value, Node):
                 node.meta[key] = copies.get(value, value)
-    # A branch under two names becomes two: what is done to one must not be done to the other. Unused ones are left.
+    # A branch with two names becomes two branches, so that an edit changes only one of them. Unused branches are not
+    # copied.
     attributes = {
         name: _copy_module(value) if isinstance(value, GraphModule) else value
         for name, value in _attributes(module, graph).items()
     }
-    # Lazy: Python code is generated only if somebody calls the module, which a compile never does.
+    # Lazy: Python code is generated when the module is called, which a compile never does.
     result = _LazyGraphModule(attributes, graph)
     result.meta = {**module.meta, "notes": list(module.meta.get("notes", ()))}
     return result
@@ -104,26 +106,26 @@ def _attributes(module: GraphModule, graph: Graph) -> dict[str, Any]:
 
 
 def note(program: ExportedProgram, text: str) -> None:
-    """Record for the report what the running pass did."""
+    """Records an action of the running pass for the report."""
     program.graph_module.meta.setdefault("notes", []).append(text)
 
 
 def graph_modules(program: ExportedProgram) -> Iterator[GraphModule]:
-    """The program's graph module and, below it, those of control-flow branches."""
+    """Yields the graph module of the program and those of its control-flow branches."""
     for module in program.graph_module.modules():
         if isinstance(module, GraphModule):
             yield module
 
 
 def recompile(module: object) -> None:
-    """Generate the Python code of a graph module and of its branches again, after their graphs were edited."""
+    """Regenerates the Python code of a graph module and of its branches after an edit of their graphs."""
     for part in module.modules() if isinstance(module, GraphModule) else ():
         if isinstance(part, GraphModule):
             part.recompile()
 
 
 def drop_unused_branches(module: GraphModule) -> None:
-    """Forget the subgraphs that no node of this graph names."""
+    """Removes the subgraphs that the graph does not refer to."""
     named = {str(node.target) for node in module.graph.nodes if node.op == "get_attr"}
     for name, child in list(module.named_children()):
         if isinstance(child, GraphModule) and name not in named:
@@ -131,7 +133,8 @@ def drop_unused_branches(module: GraphModule) -> None:
 
 
 def calls(program: ExportedProgram, *targets: object) -> Iterator[Node]:
-    """Every call of the given operators, or of any function, in all graphs; safe while nodes are erased."""
+    """Yields the calls of the given operators, or all calls, in all graphs. Nodes may be erased during the
+    iteration."""
     for module in graph_modules(program):
         for node in list(module.graph.nodes):
             if node.op == "call_function" and (not targets or node.target in targets):
@@ -142,7 +145,7 @@ def calls(program: ExportedProgram, *targets: object) -> Iterator[Node]:
 
 
 def constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
-    """Placeholder -> its tensor, for what `state` does not name."""
+    """Returns the stored tensor of each placeholder, except for the tensors that `state` names."""
     signature = program.graph_signature
     changing = state(signature)
     tensors = {}
@@ -156,13 +159,13 @@ def constants(program: ExportedProgram) -> dict[Node, torch.Tensor]:
 
 
 def state(signature: ExportGraphSignature) -> set[str]:
-    """The stored tensors whose values change: buffers that are updated, and parameters that have a gradient."""
+    """Returns the names of the stored tensors that change: updated buffers, and parameters that have a gradient."""
     kinds = (OutputKind.BUFFER_MUTATION, OutputKind.GRADIENT_TO_PARAMETER)
     return {spec.target for spec in signature.output_specs if spec.kind in kinds and spec.target is not None}
 
 
 def tensor_of(program: ExportedProgram, spec: InputSpec) -> torch.Tensor | None:
-    """The stored tensor that an input stands for, None for a user's input."""
+    """Returns the stored tensor of an input, or None for a user input."""
     if spec.target is None:
         return None
     if spec.kind in _STATE and spec.target in program.state_dict:
@@ -173,7 +176,7 @@ def tensor_of(program: ExportedProgram, spec: InputSpec) -> torch.Tensor | None:
 
 
 def placeholders(program: ExportedProgram) -> list[Node]:
-    """The inputs of the graph, in order."""
+    """Returns the placeholders of the main graph, in order."""
     return list(program.graph.find_nodes(op="placeholder"))
 
 
@@ -184,13 +187,14 @@ def add_constant(
     like: Node | None = None,
     stored_as: str | None = None,
 ) -> Node:
-    """Store a tensor in the program and return the placeholder that stands for it.
+    """Stores a tensor in the program and returns its placeholder.
 
     Args:
-        name: wanted name; a number is added where it is taken.
-        tensor: stored as it is, never copied.
-        like: a node that this constant comes from, for its place in the user's code.
-        stored_as: the name in the program's table of constants; where it is none or taken, the placeholder's.
+        name: the requested name of the placeholder; a suffix is added if it is already used.
+        tensor: stored without a copy.
+        like: the new node inherits the source location of this node.
+        stored_as: the key in the program's table of constants. The name of the placeholder is the key if `stored_as` is
+            None or already used.
     """
     graph, signature = program.graph, program.graph_signature
     first_input = next(
@@ -211,14 +215,15 @@ def add_constant(
     key = node.name if stored_as is None or taken else stored_as
     spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(node.name), key)
     signature.input_specs.insert(first_input, spec)
-    # Torch takes a constant that is a Parameter for no constant.
+    # torch does not count a Parameter as a constant.
     program.constants[key] = tensor.detach() if isinstance(tensor, torch.nn.Parameter) else tensor
     result: Node = node
     return result
 
 
 def lift_constant_tensor_pass(program: ExportedProgram) -> ExportedProgram:
-    """Tensors that the graph names as attributes become constants of the program; edits and returns it."""
+    """Converts tensors that are attributes of the graph module to constants of the program. Edits and returns the
+    program."""
     for node in list(program.graph.nodes):
         if node.op != "get_attr":
             continue
@@ -242,7 +247,7 @@ def _after_placeholders(graph: Graph) -> Node:
 
 
 def replace_constant(program: ExportedProgram, node: Node, tensor: torch.Tensor) -> None:
-    """Give a parameter, buffer or constant another value; the caller's tensor is left as it was."""
+    """Replaces the value of a parameter, buffer or constant. The previous tensor is not modified."""
     spec = program.graph_signature.input_specs[placeholders(program).index(node)]
     store = (
         program.state_dict if spec.kind in _STATE and spec.target in program.state_dict else program.constants
@@ -256,7 +261,7 @@ def replace_constant(program: ExportedProgram, node: Node, tensor: torch.Tensor)
 def drop_unused_constants(
     program: ExportedProgram, kinds: Container[InputKind] = frozenset(InputKind)
 ) -> int:
-    """Forget stored tensors of these kinds that nothing uses any more; returns how many."""
+    """Removes stored tensors of these kinds that have no uses. Returns the count."""
     signature = program.graph_signature
     kept, dropped = [], 0
     changing = state(signature)
@@ -276,7 +281,7 @@ def drop_unused_constants(
 
 
 def fake(program: ExportedProgram, tensor: torch.Tensor) -> torch.Tensor:
-    """The stand-in of a real tensor for `meta["val"]`: shape, strides and dtype without data."""
+    """Returns a fake tensor for `meta["val"]`: shape, strides and dtype of a real tensor, without data."""
     mode = fake_mode(program)
     if mode is None:
         return tensor.detach().to("meta")
@@ -285,7 +290,7 @@ def fake(program: ExportedProgram, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def fake_mode(program: ExportedProgram) -> Any:
-    """The mode in which the program's `meta["val"]` live."""
+    """Returns the FakeTensorMode of the `meta["val"]` of the program, or None."""
     for node in program.graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, torch._subclasses.FakeTensor):
@@ -305,7 +310,7 @@ def call(
     val: object,
     like: Node,
 ) -> Node:
-    """Insert a call before a node. `val` is what it yields, `like` the node whose place in the user's code it has."""
+    """Inserts a call before a node. `val` is the result; the new node inherits the source location of `like`."""
     with before.graph.inserting_before(before):
         node = before.graph.create_node("call_function", target, args, kwargs or {})
     dropped = ("val", "alias", "in_place", *(("origins", "rejections") if turns(target) else ()))
@@ -315,7 +320,7 @@ def call(
 
 
 def replace(program: ExportedProgram, old: Node, new: Node) -> None:
-    """Let all users of one node use another, outputs included, and erase the first."""
+    """Replaces all uses of a node, including outputs, by another node, and erases the first node."""
     _inherit(old, new)
     rename_outputs(program, old.name, new.name)
     old.replace_all_uses_with(new)
@@ -323,15 +328,16 @@ def replace(program: ExportedProgram, old: Node, new: Node) -> None:
 
 
 class Origin(NamedTuple):
-    """A call as it was before the passes of a target, in `meta["origins"]` of what stands for it, by its name."""
+    """A call as it was before the target's passes. `meta["origins"]` of the node that replaced it maps its name to
+    this."""
 
     op: str
     macs: int  # multiply-adds
-    cost: int  # as delegation/cost.py estimates it
+    cost: int  # estimate of delegation/cost.py
 
 
 def turns(target: object) -> bool:
-    """Whether an operator gives its operand another shape or order and computes nothing."""
+    """Returns whether an operator only changes the shape or order of its operand."""
     return target is operator.getitem or target in TURNS
 
 
@@ -350,7 +356,7 @@ def _is_unused(node: Node, new: Node) -> bool:
 
 
 def _inherit(old: Node, new: Node) -> None:
-    """What takes a node's place stands for it, and for all that nothing else has used. Only where calls have origins."""
+    """Copies the origins of a replaced node, and of operands that only this node used, to the new node."""
     gone: dict[Node, None] = {old: None}
     waiting, sources = [old], set()
     while waiting:
@@ -363,7 +369,7 @@ def _inherit(old: Node, new: Node) -> None:
                 waiting.append(source)
     if not any("origins" in node.meta for node in gone):
         return
-    while turns(new.target) and new not in sources:  # the operator stands before what turns its result
+    while turns(new.target) and new not in sources:  # the operator precedes the calls that reorder its result
         new = node_arg(new)
     if new.op == "call_function" and new not in sources:
         origins = [node.meta.get("origins", {}) for node in (new, *reversed(gone))]
@@ -371,7 +377,7 @@ def _inherit(old: Node, new: Node) -> None:
 
 
 def rename_outputs(program: ExportedProgram, old: str, new: str) -> None:
-    """The signature names outputs by node: follow a node that takes another's place."""
+    """Renames an output in the signature, which refers to outputs by node name."""
     for spec in program.graph_signature.output_specs:
         if getattr(spec.arg, "name", None) == old:
             spec.arg = copy.copy(spec.arg)
@@ -379,7 +385,7 @@ def rename_outputs(program: ExportedProgram, old: str, new: str) -> None:
 
 
 def sync_signature(program: ExportedProgram) -> None:
-    """Let the signature follow a graph that was edited freely: names are taken from it, in its order."""
+    """Updates the names in the signature from a graph that was edited freely. The order must be the same."""
     signature = program.graph_signature
     for node, spec in zip(placeholders(program), signature.input_specs, strict=True):
         if getattr(spec.arg, "name", node.name) != node.name:
@@ -392,19 +398,19 @@ def sync_signature(program: ExportedProgram) -> None:
 
 
 def outputs(program: ExportedProgram) -> list[Any]:
-    """What the graph returns, in the order of the signature's outputs."""
+    """Returns the results of the graph, in the order of the outputs in the signature."""
     return list(program.graph.output_node().args[0])
 
 
 def written(program: ExportedProgram) -> list[str]:
-    """What a program changes: "the buffer count", "the input x"."""
+    """Returns descriptions of the values that a program mutates, such as "the buffer count" and "the input x"."""
     signature = program.graph_signature
     names = [f"the buffer {name}" for name in signature.buffers_to_mutate.values()]
     return [*names, *(f"the input {name}" for name in signature.user_inputs_to_mutate.values())]
 
 
 def buffer_updates(program: ExportedProgram) -> list[tuple[OutputSpec, Node, Node]]:
-    """(output, the node with the new value, the buffer's or input's placeholder) of every mutation."""
+    """Returns (output, node of the new value, placeholder of the buffer or input) for each mutation."""
     signature = program.graph_signature
     by_target = {
         spec.target: node for node, spec in zip(placeholders(program), signature.input_specs, strict=True)
@@ -419,12 +425,12 @@ def buffer_updates(program: ExportedProgram) -> list[tuple[OutputSpec, Node, Nod
     return found
 
 
-# ---- places in the user's code ----
+# ---- source locations ----
 
 _FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]+)\n\s*(?P<code>[^\n]*)'
 )
-# Whose lines are not the user's.
+# Frames in these folders are not the user's code.
 _LIBRARIES = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}")
 
 
@@ -438,14 +444,14 @@ class Frame(NamedTuple):
 
 
 def frames(node: Node) -> list[Frame]:
-    """The stack trace of a node, outermost line first; empty where a pass made the node of nothing."""
+    """Returns the stack trace of a node, outermost frame first; empty if a pass created the node."""
     trace = node.meta.get("stack_trace")
     found = _FRAME.finditer(trace) if isinstance(trace, str) else ()
     return [Frame(f["file"], int(f["line"]), f["function"], f["code"].strip()) for f in found]
 
 
 def user_frame(node: Node) -> Frame | None:
-    """The innermost line that is not torch's or ours, else the innermost one."""
+    """Returns the innermost frame outside torch and Torchette, or the innermost frame if there is none."""
     found = [frame for frame in frames(node) if not frame.file.startswith("<")]
     theirs = [frame for frame in found if not frame.file.startswith(_LIBRARIES)]
     candidates = theirs or found
@@ -453,25 +459,25 @@ def user_frame(node: Node) -> Frame | None:
 
 
 def place(node: Node) -> str:
-    """The line of the user's model that a node comes from: `model.py:12, in forward: y = x + 1`."""
+    """Returns the source location of a node in the user's model: `model.py:12, in forward: y = x + 1`."""
     frame = user_frame(node)
     if frame is not None:
         return f"{frame.file}:{frame.line}, in {frame.function}: {frame.code}"
     if node.op == "placeholder":
-        # An input has no line of its own; where it is first used, the user will recognise it.
+        # An input has no source location. The location of its first use identifies it.
         used = next((user for user in node.users if isinstance(user.meta.get("stack_trace"), str)), None)
         return f"{node.name}, first used at {place(used)}" if used is not None else f"input {node.name}"
     path, kind = module_of(node)
     return f"module {path or '(top)'} ({kind})" if kind else f"node {node.name}"
 
 
-# The path that torch writes for a node that it makes outside of any module, such as the size of an input.
+# The path that torch records for a node created outside any module, such as the size of an input.
 _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 
 
 def module_of(node: Node) -> tuple[str, str]:
-    """The innermost module that a node comes from: its path in the model, empty for the model itself, and its class.
-    Both are empty where a pass made the node of nothing."""
+    """Returns the path and the class name of the innermost module of a node. The path of the model itself is empty.
+    Both are empty if a pass created the node."""
     modules = list((node.meta.get("nn_module_stack") or {}).values())
     if not modules or modules[-1][0] == _NO_MODULE:
         return "", ""
@@ -480,7 +486,7 @@ def module_of(node: Node) -> tuple[str, str]:
 
 
 def shape_text(value: object) -> str:
-    """A value of the graph in a few characters: `float32[1, 3, s0]`."""
+    """Returns a short text for a value of the graph: `float32[1, 3, s0]`."""
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(str(size) for size in value.shape)}]"
     if isinstance(value, (list, tuple)):
@@ -489,7 +495,7 @@ def shape_text(value: object) -> str:
 
 
 def node_text(node: Node) -> str:
-    """A node on one line, with what it yields."""
+    """Returns a node as one line, with its result."""
     described = node.format_node() or f"return {node.args[0] if node.args else None}"
     described = re.sub(r"\[num_users=\d+\]", "", described)
     val = node.meta.get("val")
@@ -497,17 +503,17 @@ def node_text(node: Node) -> str:
 
 
 def map_nodes(value: Argument, function: Callable[[Node], Any]) -> Any:
-    """Apply a function to every node within nested arguments."""
+    """Applies a function to every node within nested arguments."""
     return torch.fx.node.map_arg(value, function)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Contiguous, as far as that is known; asks no question that would put a guard on a symbolic size."""
+    """Returns whether a tensor is known to be contiguous. Adds no guard on a symbolic size."""
     return bool(is_contiguous_or_false(tensor))
 
 
 def same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
-    """Two dimensions are known to be equal; asks no question that would put a guard on a symbolic one."""
+    """Returns whether two dimensions are known to be equal. Adds no guard on a symbolic size."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
     if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
@@ -518,5 +524,5 @@ def same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
 
 
 def same_shape(a: Sequence[int | torch.SymInt], b: Sequence[int | torch.SymInt]) -> bool:
-    """Two shapes are known to be equal."""
+    """Returns whether two shapes are known to be equal."""
     return len(a) == len(b) and all(same_size(x, y) for x, y in zip(a, b, strict=True))

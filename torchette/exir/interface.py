@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A graph and its signature come in; what its placeholders stand for, what it returns and whose bytes each node's result
-# lies in go out. The planner and the emitter must read these alike, so they read them here.
-"""What a graph in the EXEC dialect says of its inputs, its state, its outputs and its storage."""
+# In: a graph and its signature. Out: the role of each placeholder, the results, and the storage of each node's result.
+# The planner and the emitter both use these functions, because they must agree.
+"""Inputs, state, outputs and storage of a graph in the EXEC dialect."""
 
 from __future__ import annotations
 
@@ -27,25 +27,23 @@ _STORED = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 @dataclass(frozen=True)
 class GraphInterface:
-    """The placeholders of a graph by what they stand for, and what it returns to the caller.
+    """The placeholders of a graph by role, and the results that it returns to the caller.
 
-    Without a signature every placeholder is an input and every result an output.
+    Without a signature, every placeholder is an input and every result is an output.
     """
 
     inputs: dict[Node, None] = field(default_factory=dict)
     constants: dict[Node, str] = field(default_factory=dict)  # -> fully qualified name; never written
     mutable_buffers: dict[Node, str] = field(default_factory=dict)  # and parameters that have a gradient
-    # nodes or plain values, without the write-backs; behind gradients come their parameters
+    # Nodes or plain values, without the write-backs. The parameters of the gradients follow the gradients.
     outputs: list[Any] = field(default_factory=list)
-    # parameter -> which of the outputs its gradient is
+    # parameter -> index of its gradient in the outputs
     gradients: dict[str, int] = field(default_factory=dict)
-    updates: list[tuple[Any, Node]] = field(
-        default_factory=list
-    )  # (new value, buffer or input that takes it)
+    updates: list[tuple[Any, Node]] = field(default_factory=list)  # (new value, updated buffer or input)
 
     @classmethod
     def of(cls, graph_module: GraphModule, signature: ExportGraphSignature | None) -> GraphInterface:
-        """Read it from a graph and its signature."""
+        """Reads the interface from a graph and its signature."""
         found = cls()
         nodes = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
         returned = graph_module.graph.output_node().args[0]
@@ -79,8 +77,8 @@ class GraphInterface:
 
 
 class ComplexTensor:
-    """Stands in a program's output structure around a result that the graph yields as real pairs: `torch.view_as_real` of the
-    complex tensor. torch puts it together again where a program is called as a module."""
+    """Wraps a result in a program's output structure if the graph returns a complex tensor as real pairs
+    (`torch.view_as_real`). torch rebuilds the complex tensor when a program is called as a module."""
 
 
 pytree.register_pytree_node(
@@ -92,7 +90,7 @@ pytree.register_pytree_node(
 
 
 def mark_complex_outputs(program: ExportedProgram, are_pairs: Sequence[bool]) -> None:
-    """Record which of the program's results, without the write-backs, are real pairs that stand for complex tensors."""
+    """Records which results of the program, without the write-backs, are real pairs that represent complex tensors."""
     leaf = pytree.tree_structure(0)
     marks = iter(are_pairs)
 
@@ -103,13 +101,13 @@ def mark_complex_outputs(program: ExportedProgram, are_pairs: Sequence[bool]) ->
 
     entry, *others = program.module_call_graph
     known = entry.signature.out_spec or pytree.tree_structure((0,) * len(are_pairs))
-    # A new list of new entries: the program that was copied shares the old ones.
+    # A new list with new entries, because the original of this copy shares the old entries.
     signature = dataclasses.replace(entry.signature, out_spec=marked(known))
     program._module_call_graph = [dataclasses.replace(entry, signature=signature), *others]
 
 
 def specs_of(node: object) -> tuple[TensorSpec | None, ...]:
-    """The specs of what a node yields: one, several, or none for what is no tensor."""
+    """Returns the specs of a node's results; empty if the node yields no tensor."""
     spec = node.meta.get("spec") if isinstance(node, Node) else None
     if isinstance(spec, (tuple, list)):
         return tuple(spec)
@@ -117,7 +115,8 @@ def specs_of(node: object) -> tuple[TensorSpec | None, ...]:
 
 
 def storage_source(node: Node) -> tuple[Node, int] | None:
-    """The node whose bytes this node's result lies in, and where in them; None if it has bytes of its own."""
+    """Returns the node that owns the storage of this node's result, and the offset in it; None if the result has its
+    own storage."""
     for key in ("alias", "in_place"):
         said = node.meta.get(key)
         if said is not None:
@@ -128,7 +127,7 @@ def storage_source(node: Node) -> tuple[Node, int] | None:
 
 
 def _written_argument(node: Node) -> tuple[Node, int] | None:
-    """The argument that an operator without an `out` writes to and returns, such as `self` of `copy_`."""
+    """Returns the argument that an operator without `out` writes to and returns, such as `self` of `copy_`."""
     written = _written_parameter(node.target)
     if written is None:
         return None
@@ -149,7 +148,8 @@ def _written_parameter(op: OpOverload) -> tuple[int, str] | None:
 
 
 def view_sizes(node: Node) -> list[int | Node] | None:
-    """The sizes of an alias as `et_view` takes them: integers, symbolic nodes, or -1 once; None if unknown."""
+    """Returns the sizes of an alias as the operands of `et_view`: integers, symbolic nodes, or one -1; None if
+    unknown."""
     given = node.args[1] if len(node.args) > 1 else None
     if isinstance(node.target, torch._ops.OpOverload):
         name = node.target._overloadpacket._qualified_op_name.partition("::")[2]

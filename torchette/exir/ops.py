@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Facts about operators, asked of torch's own schemas and tags so that nothing is written down twice. Also declares,
-# with torch.library, the few operators that ExecuTorch's format has and torch lacks.
-"""What an operator is: its out variant, whether it is a view, pointwise, random; where it is named in the file."""
+# In: an operator. Out: its properties, derived from torch's schemas and tags. Also declares, with torch.library, the
+# few operators that ExecuTorch's format has and torch lacks.
+"""Properties of operators: out variant, view, pointwise, random, and the name in the file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from torchette.exir.arguments import overload
 
 aten = torch.ops.aten
 
-# Arguments of a functional overload that an out overload does not take: the out tensor says them.
+# Arguments of a functional overload that an out overload does not have, because the out tensor implies them.
 IMPLIED_BY_OUT = frozenset({"dtype", "layout", "device", "pin_memory"})
 
-# Python's and math's own functions that may stand in a graph, on symbolic integers and floats only.
+# Functions of Python and `math` that a graph may call, on symbolic integers and floats only.
 SYMBOLIC_FUNCTIONS: frozenset[Any] = frozenset(
     {
         operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg,
@@ -35,7 +35,7 @@ SYMBOLIC_FUNCTIONS: frozenset[Any] = frozenset(
     | {math.ceil, math.floor, math.trunc}
 )  # fmt: skip
 
-# Operators on shapes and asserted facts, which yield no tensor.
+# Operators on shapes, and assertions. They yield no tensor.
 SYMBOLIC_OPERATORS: frozenset[Any] = frozenset(
     {
         aten.sym_size.int, aten.sym_numel.default, aten.sym_stride.int, aten.sym_storage_offset.default,
@@ -45,7 +45,8 @@ SYMBOLIC_OPERATORS: frozenset[Any] = frozenset(
     }
 )  # fmt: skip
 
-# The one assertion that a program has from the Edge dialect on: that a number or condition is not false, and a text.
+# The only assertion from the Edge dialect on. Its operands are a number or condition that must not be false, and a
+# text.
 assert_scalar: OpOverload = aten._assert_scalar.default
 
 ASSERTIONS: frozenset[Any] = frozenset(
@@ -56,8 +57,8 @@ ASSERTIONS: frozenset[Any] = frozenset(
 )  # fmt: skip
 
 
-# Not in torch's core set, but kept: `linear` reads its weight as it is stored, and for the others there is a kernel
-# where a decomposition would be slower or does not exist.
+# Operators outside torch's core set that are not decomposed. `linear` reads its weight in the stored layout. The others
+# have a kernel, and their decomposition is slower or does not exist.
 EXTRAS: frozenset[OpOverload] = frozenset(
     {
         aten.linear.default, aten.masked_select.default, aten.unfold.default, aten.bitwise_left_shift.Tensor,
@@ -102,40 +103,41 @@ EXTRAS: frozenset[OpOverload] = frozenset(
 
 
 def is_operator(target: object) -> TypeGuard[OpOverload]:
-    """A single overload of a registered operator, the only kind of tensor call that a graph may hold."""
+    """Returns whether the target is one overload of a registered operator. A graph may call no other function on
+    tensors."""
     return isinstance(target, OpOverload)
 
 
 def is_symbolic(target: object) -> bool:
-    """Works on symbolic numbers and yields no tensor."""
+    """Returns whether the target operates on symbolic scalars and yields no tensor."""
     return target in SYMBOLIC_FUNCTIONS or target in SYMBOLIC_OPERATORS
 
 
 def is_higher_order(target: object) -> bool:
-    """`torch.cond`, `map`, `while_loop` and the like, which take subgraphs."""
+    """Returns whether the target calls subgraphs, such as `torch.cond`, `map` and `while_loop`."""
     return isinstance(target, HigherOrderOperator)
 
 
 def is_delegate(target: object) -> bool:
-    """The call of a part of the program that a backend runs."""
+    """Returns whether the target is the call of a delegate."""
     return isinstance(target, HigherOrderOperator) and bool(target.name() == "executorch_call_delegate")
 
 
 @functools.cache
 def is_view(op: OpOverload) -> bool:
-    """The result shares its input's memory, which no operator of the Edge dialect may do."""
+    """Returns whether the result shares its input's memory. The Edge dialect has no such operators."""
     return isinstance(op, OpOverload) and not is_mutating(op) and any(_aliases(r) for r in op._schema.returns)
 
 
 @functools.cache
 def is_mutating(op: OpOverload) -> bool:
-    """Writes to one of its arguments: an in-place or an out overload."""
+    """Returns whether the operator writes to one of its arguments: an in-place or an out overload."""
     return isinstance(op, OpOverload) and any(writes(argument) for argument in op._schema.arguments)
 
 
 @functools.cache
 def is_out_variant(op: OpOverload) -> bool:
-    """Writes its results to keyword-only arguments, and to nothing else."""
+    """Returns whether the operator writes its results to keyword-only arguments, and to no other argument."""
     if not isinstance(op, OpOverload):
         return False
     written = [argument for argument in op._schema.arguments if writes(argument)]
@@ -144,12 +146,12 @@ def is_out_variant(op: OpOverload) -> bool:
 
 @functools.cache
 def is_pointwise(op: OpOverload) -> bool:
-    """Each element of the result depends on the same element of the (broadcast) inputs only."""
+    """Returns whether each element of the result depends only on the same element of the (broadcast) inputs."""
     return isinstance(op, OpOverload) and torch.Tag.pointwise in op.tags
 
 
-# Each reads and writes only where the other operands say, the rest of `self` stays: where the result lies in the bytes of
-# `self`, what does not change is not touched.
+# Each operator reads and writes only the elements that the other operands select. The other elements of `self` are
+# unchanged, so that a result in the storage of `self` needs no copy.
 PARTIAL_UPDATES: frozenset[Any] = frozenset(
     {
         aten.index_put.default, aten.slice_scatter.default, aten.select_scatter.default,
@@ -158,17 +160,18 @@ PARTIAL_UPDATES: frozenset[Any] = frozenset(
 )  # fmt: skip
 
 
-# Operator of a target -> the arguments in whose bytes its kernel may write its result.
+# Operator of a target -> names of the arguments whose storage its kernel may overwrite with the result.
 OVERWRITABLE: dict[Any, tuple[str, ...]] = {}
 
 
 def overwritable(node: Node) -> list[Node]:
-    """The operands in whose bytes a call may write its result, if nothing else reads them then or later."""
+    """Returns the operands whose storage a call may overwrite with its result if nothing else reads them then or
+    later."""
     target = node.meta.get("functional", node.target)
     if target in OVERWRITABLE:
         given = _nodes_in([argument(node, name) for name in OVERWRITABLE[target]])
         every = _nodes_in((node.args, node.kwargs))
-        # One that is another argument, too, is read by that in another order: x + convolution(x).
+        # Exclude an operand that is also another argument, which is read in another order: x + convolution(x).
         return [one for one in given if every.count(one) == given.count(one)]
     if target in PARTIAL_UPDATES:
         return [node.args[0]] if isinstance(node.args[0], Node) else []
@@ -181,19 +184,20 @@ def _nodes_in(arguments: object) -> list[Node]:
 
 @functools.cache
 def is_core(op: OpOverload) -> bool:
-    """In torch's core ATen operator set."""
+    """Returns whether the operator is in torch's core ATen operator set."""
     return isinstance(op, OpOverload) and torch.Tag.core in op.tags
 
 
 @functools.cache
 def is_random(op: OpOverload) -> bool:
-    """Gives another result at each call."""
+    """Returns whether each call yields another result."""
     return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
 
 
 @functools.cache
 def is_pure(op: OpOverload) -> bool:
-    """The result follows from the arguments and nothing else happens: such a call can be folded, shared or dropped."""
+    """Returns whether calls can be folded, merged or removed: the result depends on the arguments and there is no side
+    effect."""
     return (
         isinstance(op, OpOverload)
         and not is_mutating(op)
@@ -205,7 +209,8 @@ def is_pure(op: OpOverload) -> bool:
 
 @functools.cache
 def functional(op: OpOverload) -> OpOverload:
-    """`aten::relu.default` for `aten::relu_.default`; any other overload for itself."""
+    """Returns the functional overload of an in-place overload: `aten::relu.default` for `aten::relu_.default`. Returns
+    any other overload unchanged."""
     if not (isinstance(op, OpOverload) and is_mutating(op)):
         return op
     namespace, name = op._schema.name.split("::")
@@ -217,7 +222,7 @@ def functional(op: OpOverload) -> OpOverload:
 
 @functools.cache
 def copying(op: OpOverload) -> OpOverload | None:
-    """The twin of a view operator that copies instead: `view` gives `view_copy`. None where torch has none."""
+    """Returns the copying variant of a view operator, such as `view_copy` for `view`; None if torch has none."""
     namespace, name = op._schema.name.split("::")
     packet = getattr(getattr(torch.ops, namespace), _TWINS.get(name, f"{name}_copy"), None)
     return getattr(packet, op._overloadname, None) if isinstance(packet, OpOverloadPacket) else None
@@ -225,7 +230,7 @@ def copying(op: OpOverload) -> OpOverload | None:
 
 @functools.cache
 def is_copying(op: OpOverload) -> bool:
-    """The copying twin of a view operator."""
+    """Returns whether the operator is the copying variant of a view operator."""
     namespace, _, name = op._schema.name.partition("::")
     if not name.endswith("_copy") or is_mutating(op):
         return False
@@ -235,8 +240,8 @@ def is_copying(op: OpOverload) -> bool:
 
 
 def all_aten() -> Iterator[OpOverload]:
-    """Every overload of ATen, in order of names."""
-    # dir(torch.ops.aten) would list only those that somebody has used already.
+    """Yields every overload of ATen, sorted by name."""
+    # dir(torch.ops.aten) would list only the operators that were used before.
     for full in sorted(torch._C._dispatch_get_all_op_names()):
         namespace, _, rest = full.partition("::")
         name, _, overload = rest.partition(".")
@@ -245,13 +250,14 @@ def all_aten() -> Iterator[OpOverload]:
             yield op
 
 
-# View operators whose copying twin is not called `<name>_copy`.
+# View operators whose copying variant is not called `<name>_copy`.
 _TWINS = {"_unsafe_view": "view_copy", "_reshape_alias": "view_copy"}
 
 
 @functools.cache
 def tensor_overload(op: OpOverload) -> OpOverload | None:
-    """For a pointwise overload that takes a number, the one that takes a tensor there: `mul.Scalar`, `mul.Tensor`."""
+    """Returns the overload with a tensor operand in place of a scalar one, such as `mul.Tensor` for `mul.Scalar`.
+    Returns None if the operator is not pointwise or has no such overload."""
     if (
         not is_pointwise(op)
         or "Scalar" not in op._overloadname
@@ -273,7 +279,7 @@ def tensor_overload(op: OpOverload) -> OpOverload | None:
 
 @functools.cache
 def scalar_overload(op: OpOverload) -> OpOverload | None:
-    """The reverse of `tensor_overload`: `mul.Tensor` gives `mul.Scalar`."""
+    """Returns the inverse of `tensor_overload`, such as `mul.Scalar` for `mul.Tensor`; None if there is none."""
     for name in op.overloadpacket.overloads():
         twin = getattr(op.overloadpacket, name)
         if "Scalar" in name and tensor_overload(twin) == op:
@@ -284,10 +290,10 @@ def scalar_overload(op: OpOverload) -> OpOverload | None:
 
 @functools.cache
 def out_variant(op: OpOverload) -> OpOverload | None:
-    """The overload of the same operator that writes its results to tensors that the caller provides.
+    """Returns the overload of the same operator that writes its results to tensors of the caller.
 
-    It is found by its schema: the same arguments (less those that the out tensors imply) and one out argument per
-    result, or one list of them. None where there is none.
+    Its schema has the same arguments, without those that the out tensors imply, and one out argument per result or one
+    list of them. Returns None if there is no such overload.
     """
     if is_out_variant(op):
         return op
@@ -304,7 +310,7 @@ def functional_overload(op: OpOverload) -> OpOverload | None:
 
 
 def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
-    """The tensors that a call writes to."""
+    """Returns the tensors that a call writes to."""
     values = [
         argument(node, declared.name) for declared in overload(node)._schema.arguments if writes(declared)
     ]
@@ -325,19 +331,19 @@ def _is_out_twin(functional: torch.FunctionSchema, out: torch.FunctionSchema) ->
 
 
 def _kind(argument: torch.Argument) -> str:
-    # `int` and `SymInt` print alike in some schemas and not in others; the file has one integer.
+    # Some schemas print `SymInt` for the type that others print as `int`. The file has one integer type.
     return str(argument.type).replace("SymInt", "int")
 
 
 def out_names(op: OpOverload) -> tuple[str, ...]:
-    """The names of an out variant's out arguments, in the order of its results."""
+    """Returns the names of the out arguments of an out variant, in the order of its results."""
     return tuple(argument.name for argument in op._schema.arguments if writes(argument))
 
 
 def tensor_arguments(
     op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Iterable[tuple[int | str, Any]]:
-    """(position or name, value) of the arguments whose schema type is a single tensor, optional or not."""
+    """Yields (position or name, value) of the arguments whose schema type is a tensor or an optional tensor."""
     for index, argument in enumerate(op._schema.arguments):
         if str(argument.type) in ("Tensor", "Optional[Tensor]"):
             if index < len(args):
@@ -347,7 +353,7 @@ def tensor_arguments(
 
 
 def argument(node: torch.fx.Node, name: str, default: object = None) -> Any:
-    """The value that a call has for the argument of this name: given by position, by name, or the schema's default."""
+    """Returns the value of a call's argument: given by position, given by name, or the default of the schema."""
     for index, declared in enumerate(overload(node)._schema.arguments):
         if declared.name == name:
             if not declared.kwarg_only and index < len(node.args):
@@ -359,13 +365,13 @@ def argument(node: torch.fx.Node, name: str, default: object = None) -> Any:
 
 
 def kernel_name(target: OpOverload) -> tuple[str, str]:
-    """(name, overload) under which the file calls the operator: ('aten::add', 'out')."""
+    """Returns the (name, overload) of the operator in the file: ('aten::add', 'out')."""
     namespace, name = target._schema.name.split("::")
     return f"{FILE_NAMESPACES.get(namespace, namespace)}::{name}", target._schema.overload_name
 
 
 def out_schema(op: OpOverload) -> str:
-    """The schema, without the namespace, of the out variant that an operator lacks."""
+    """Returns the schema, without the namespace, of the out variant that an operator lacks."""
     text = str(op._schema)
     given = _split(text[text.index("(") + 1 : text.rindex(") ->")])
     given = [a for a in given if a.split("=")[0].split()[-1] not in IMPLIED_BY_OUT]
@@ -381,13 +387,14 @@ def out_schema(op: OpOverload) -> str:
 
 
 def declare_out_variant(op: OpOverload, kernel: Callable[..., Any] | None = None) -> OpOverload | None:
-    """The out variant that a functional operator lacks, declared for it.
+    """Declares and returns the out variant of a functional operator that has none.
 
     Args:
-        kernel: what it does; by default what the operator does, whose results are then copied.
+        kernel: implementation of the out variant. By default it calls the operator and copies the results.
 
     Returns:
-        None where there can be none: the operator is torch's own, or gives something else than new tensors.
+        The out variant, or None if it cannot be declared: the operator belongs to torch, or it returns something other
+        than new tensors.
     """
     namespace = op._schema.name.partition("::")[0]
     returns = op._schema.returns
@@ -409,11 +416,11 @@ def declare_out_variant(op: OpOverload, kernel: Callable[..., Any] | None = None
     return out_variant(op)
 
 
-_declared: list[torch.library.Library] = []  # which last as long as these objects
+_declared: list[torch.library.Library] = []  # a declaration is removed when its Library object is destroyed
 
 
 def _into(op: OpOverload, *args: object, **kwargs: Any) -> Any:
-    """An operator's results, copied to where they are wanted."""
+    """Calls an operator and copies its results to the out arguments."""
     variant = out_variant(op)
     assert variant is not None
     outs = [kwargs.pop(name) for name in out_names(variant)]
@@ -436,7 +443,7 @@ def _new_out_variant(op: OpOverload) -> str:
 
 
 def registration_snippet(op: OpOverload) -> str:
-    """Python that declares the missing out variant of an operator, ready to paste."""
+    """Returns Python code that declares the missing out variant of an operator."""
     namespace, name = op._schema.name.split("::")
     variant, outs = _new_out_variant(op), _new_out_names(op)
     count = len(outs)
@@ -473,7 +480,7 @@ def registration_snippet(op: OpOverload) -> str:
 
 
 def _split(arguments: str) -> list[str]:
-    """Split a schema's arguments at the commas that stand outside of brackets."""
+    """Splits the arguments of a schema at commas outside brackets."""
     parts, depth = [""], 0
     for character in arguments:
         depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(character, 0)
@@ -485,12 +492,12 @@ def _split(arguments: str) -> list[str]:
 
 
 def missing_out_variants(found: Sequence[tuple[OpOverload, str]]) -> MissingOutVariantError:
-    """One error for all operators without an out variant; `found` has (operator, place in the user's code)."""
+    """Returns one error for all operators without an out variant; `found` contains (operator, source location)."""
     operators = list(dict.fromkeys(op for op, _ in found))
     names = [str(op).removesuffix(".default") for op in operators]
     error = MissingOutVariantError(
         f"{len(names)} operator{'s have' if len(names) > 1 else ' has'} no out variant: {', '.join(names)}. "
-        "The runtime writes every result into planned memory, so each operator needs an overload that takes `out`",
+        "The runtime writes every result into planned memory, so each operator needs an overload with an `out` argument",
         where=[f"{op}: {place}" for op, place in dict.fromkeys(found)],
         hints=[f"declare it before compiling:\n{registration_snippet(op)}" for op in operators],
     )
@@ -503,12 +510,12 @@ def _aliases(item: torch.Argument) -> bool:
 
 
 def writes(item: torch.Argument) -> bool:
-    """Whether a call writes to this argument of a schema."""
+    """Returns whether a call writes to this argument of a schema."""
     return item.alias_info is not None and item.alias_info.is_write
 
 
-# ExecuTorch's dim-order operators say where they write by a dim order instead of a memory format. They live in a
-# namespace of their own here, so that a process may also import ExecuTorch, which defines `dim_order_ops` itself.
+# ExecuTorch's dim-order operators have a dim order in place of a memory format. They are registered in another
+# namespace here, so that a process can also import ExecuTorch, which defines `dim_order_ops`.
 FILE_NAMESPACES = {"torchette_dim_order": "dim_order_ops", "torchette_prim": "executorch_prim"}
 _library = torch.library.Library("torchette_dim_order", "DEF")
 for _schema in (
@@ -557,7 +564,7 @@ def _copied_out(self: torch.Tensor, *, out: torch.Tensor, **_: object) -> torch.
     return out.copy_(self)
 
 
-# Operators of our own, where ATen has none without complex tensors.
+# Torchette's own operators: the ATen operators return complex tensors.
 _own = torch.library.Library("torchette", "DEF")
 _own.define("eig(Tensor self) -> (Tensor values, Tensor vectors)")
 _own.define(
@@ -571,9 +578,9 @@ def _eig(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 eig: OpOverload = torch.ops.torchette.eig.default
-"""linalg.eig of real matrices, its results as pairs of real numbers in a last dimension."""
+"""linalg.eig of real matrices. The results are real pairs in a last dimension of size 2."""
 
-# One turn of a map: writes a slice of its result.
+# One iteration of a map: writes a slice of the map's result.
 _prim = torch.library.Library("torchette_prim", "DEF")
 _prim.define("et_copy_index.tensor(Tensor(a!) to, Tensor source, SymInt index) -> Tensor(a!)")
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A user's pass in ExecuTorch's style comes in and works unchanged: it overrides methods that are called for every node
-# of the graph, and the calls that it makes build a new graph. Only calls that differ from the original are evaluated.
+# In: a user's pass in ExecuTorch's style, which works unchanged: it overrides methods that are called for every node of
+# the graph. Out: a new graph of the calls that the methods make. Only calls that differ from the original are
+# evaluated.
 """`ExportPass`, `PassResult`, `ProxyValue`, `NodeMetadata`: ExecuTorch's interface for passes."""
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from torchette import compat
 from torchette.errors import PassError
 from torchette.exir import ops
 
-__getattr__ = compat.attributes(__name__)  # for names of ExecuTorch
+__getattr__ = compat.attributes(__name__)  # for ExecuTorch's names
 
 PassType = Callable[[GraphModule], PassResult | None]
 
 
 class NodeMetadata:
-    """The `meta` of the node that a call comes from; what a new call is given goes to its node."""
+    """The `meta` of the original node of a call. The `meta` that is passed to a new call becomes that of its node."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = dict(data)
@@ -43,11 +44,11 @@ class NodeMetadata:
         return key in self.data
 
     def get(self, key: str, default: object = None) -> Any:
-        """The entry of this name, or a default."""
+        """Returns the entry of this name, or a default."""
         return self.data.get(key, default)
 
     def copy(self) -> NodeMetadata:
-        """Metadata that can be changed without changing these."""
+        """Returns a copy whose entries can be changed independently."""
         return NodeMetadata(self.data)
 
     def __repr__(self) -> str:
@@ -58,8 +59,8 @@ class ProxyValue:
     """A value of the graph that is being built.
 
     Attributes:
-        data: what it is at compile time: a fake tensor, a symbolic or plain number, or a tuple of them.
-        node: the node of the new graph that yields it; plain values have none.
+            data: the value at compile time: a fake tensor, a symbolic or plain scalar, or a tuple of them.
+            node: the node of the new graph that yields the value. Plain values have no node.
     """
 
     def __init__(self, data: Any, proxy: Node | Any) -> None:
@@ -68,17 +69,17 @@ class ProxyValue:
 
     @property
     def node(self) -> Node:
-        """The node that yields this value."""
+        """The node of the new graph that yields this value."""
         return self.proxy if isinstance(self.proxy, Node) else self.proxy.node
 
     def to_tensor(self) -> torch.Tensor:
-        """The fake tensor; a TypeError for anything else."""
+        """Returns the fake tensor. Raises TypeError if the value is not a tensor."""
         if not isinstance(self.data, torch.Tensor):
             raise TypeError(f"{self.node.name} is a {type(self.data).__name__}, not a tensor")
         return self.data
 
     def is_tensor(self) -> bool:
-        """Whether this is one tensor."""
+        """Returns whether this is one tensor."""
         return isinstance(self.data, torch.Tensor)
 
     def __iter__(self) -> Any:
@@ -113,10 +114,16 @@ class ProxyValue:
 
 
 class ExportPass(PassBase):
-    """A pass that is called for every node; override what you want to change.
+    """A pass that calls a method for every node. Override the methods of the calls to change.
 
-    Each `call_...` method returns the value that takes the place of the node's. The methods of this class add the
-    call, as given, to the new graph. Branches of control flow are visited through `call_submodule`.
+    Each `call_...` method returns the value that replaces the result of the node. The methods of this class add the
+    call unchanged to the new graph. Branches of control flow are visited through `call_submodule`.
+
+    Example:
+        >>> class ReluToGelu(ExportPass):
+        ...     def call_operator(self, op, args, kwargs, meta):
+        ...         relu, gelu = torch.ops.aten.relu.default, torch.ops.aten.gelu.default
+        ...         return super().call_operator(gelu if op is relu else op, args, kwargs, meta)
     """
 
     def __init__(self) -> None:
@@ -130,7 +137,7 @@ class ExportPass(PassBase):
     # ---- to override ----
 
     def placeholder(self, name: str, arg: object, meta: NodeMetadata) -> ProxyValue:
-        """An input of the graph."""
+        """Adds an input of the graph."""
         node = self._building.create_node("placeholder", name, name=name)
         node.meta = dict(meta.data)
         return ProxyValue(arg, node)
@@ -138,25 +145,25 @@ class ExportPass(PassBase):
     def call_operator(
         self, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], meta: NodeMetadata
     ) -> ProxyValue:
-        """A call of an operator."""
+        """Adds a call of an operator."""
         return self._call(op, args, kwargs, meta)
 
     def call_sym(self, target: Callable[..., Any], args: tuple[Any, ...], meta: NodeMetadata) -> ProxyValue:
-        """A function of symbolic numbers."""
+        """Adds a call of a function on symbolic scalars."""
         return self._call(target, args, {}, meta)
 
     def call_getitem(self, value: ProxyValue, key: int, meta: NodeMetadata) -> ProxyValue:
-        """One of several results."""
+        """Selects one of several results."""
         return self._call(operator.getitem, (value, key), {}, meta)
 
     def call_cond(
         self, pred: object, true_fn: object, false_fn: object, inputs: object, meta: NodeMetadata
     ) -> ProxyValue:
-        """`torch.cond`."""
+        """Adds a call of `torch.cond`."""
         return self._higher_order((pred, true_fn, false_fn, inputs), meta)
 
     def call_map(self, f: object, mapped_args: object, operands: object, meta: NodeMetadata) -> ProxyValue:
-        """`map` over the first dimension."""
+        """Adds a call of `map`, which iterates over dimension 0."""
         return self._higher_order((f, mapped_args, operands), meta)
 
     def call_while(
@@ -179,24 +186,24 @@ class ExportPass(PassBase):
     def call_delegate(
         self, lowered_module: object, args: tuple[Any, ...], kwargs: dict[str, Any], meta: NodeMetadata
     ) -> ProxyValue:
-        """A part of the model that a backend runs."""
+        """Adds a call of a delegate, which a backend runs."""
         return self._higher_order((lowered_module, *args), meta)
 
     def output(self, results: list[Any], meta: NodeMetadata) -> Any:
-        """What the graph returns."""
+        """Sets the results of the graph."""
         node = self._building.output(self._to_nodes(results))
         node.meta = dict(meta.data)
         return results
 
     def call_submodule(self, graph_module: GraphModule, inputs: tuple[Any, ...]) -> PassResult:
-        """A branch of control flow, or the whole graph."""
+        """Transforms a branch of control flow, or the whole graph."""
         return self._transform(graph_module)
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """The whole graph; override to edit it directly."""
+        """Transforms the whole graph. Override it to edit the graph directly."""
         return self._transform(graph_module)
 
-    # ---- how it works ----
+    # ---- implementation ----
 
     @property
     def _building(self) -> torch.fx.Graph:
@@ -210,7 +217,7 @@ class ExportPass(PassBase):
         graph = self._graph = torch.fx.Graph()
         graph.set_codegen(
             module.graph._codegen
-        )  # of a captured module: the form of its arguments and results
+        )  # of a captured module: the structure of its arguments and results
         self._root = {}
         if self._mode is None:
             self._mode = _fake_mode(module)
@@ -239,11 +246,11 @@ class ExportPass(PassBase):
             return self.output(args[0], meta)
         if (
             node.op == "call_module" and node.target == "_guards_fn"
-        ):  # a captured module checks its inputs by it
+        ):  # a captured module checks its inputs with it
             self._root[node.target] = module.get_submodule(node.target)
             return ProxyValue(None, self._building.call_module(node.target, self._to_nodes(args)))
         if node.op != "call_function":
-            raise PassError(f"{node.name}: a graph calls operators only, not a {node.op}")
+            raise PassError(f"{node.name}: a graph may contain only calls of operators, not a {node.op}")
         target = node.target
         if target is operator.getitem:
             return self.call_getitem(args[0], args[1], meta)
@@ -325,7 +332,7 @@ class ExportPass(PassBase):
 
 @dataclass(frozen=True)
 class ExportedProgramPassResult:
-    """What a pass over a whole program leaves, and whether it changed anything."""
+    """The result of a pass over a whole program, and whether the pass changed anything."""
 
     exported_program: ExportedProgram
     modified: bool
@@ -335,7 +342,7 @@ class ExportedProgramPassBase(ABC):
     """A pass over a whole program: graph, signature and stored tensors."""
 
     def __call__(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
-        """Run it, between its checks."""
+        """Runs the pass between its checks `requires` and `ensures`."""
         self.requires(exported_program)
         result = self.call(exported_program)
         self.ensures(exported_program)
@@ -343,13 +350,13 @@ class ExportedProgramPassBase(ABC):
 
     @abstractmethod
     def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
-        """The pass."""
+        """Implements the pass. Edits or replaces the program."""
 
     def requires(self, exported_program: ExportedProgram) -> None:  # noqa: B027
-        """Override to check what the pass is given."""
+        """Checks the input of the pass. Override to add checks."""
 
     def ensures(self, exported_program: ExportedProgram) -> None:  # noqa: B027
-        """Override to check what it leaves."""
+        """Checks the result of the pass. Override to add checks."""
 
 
 def _data(value: object) -> Any:
