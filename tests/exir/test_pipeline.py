@@ -168,7 +168,7 @@ def test_the_pass_that_breaks_the_graph_is_named():
         last.append(first)
 
     with pytest.raises(
-        PassError, match="pass use_before_definition of stage optimize left a broken program"
+        PassError, match="pass use_before_definition of stage optimize produced an invalid program"
     ) as caught:
         lower(ConvNet(), (X,), extra_passes={"optimize": [adapt(use_before_definition)]})
     assert caught.value.code == "pass-broke-program"

@@ -40,9 +40,9 @@ def texts(args: tuple[Any, ...], shapes: Any, module: torch.nn.Module | None = N
         ([4, 9, 5], [N, 2 * N + 1, N + 1], [
             "input 1 (y): y.shape[0] must be 2*x.shape[0] + 1", "input 2 (z): z.shape[0] must be x.shape[0] + 1",
         ]),
-        ([8], [2 * N], ["input 0 (x): x.shape[0] must be 2*n with a whole n"]),
+        ([8], [2 * N], ["input 0 (x): x.shape[0] must be 2*n for an integer n"]),
         ([9, 13], [2 * N + 1, 3 * N + 1], [
-            "input 0 (x): x.shape[0] must be 2*n + 1 with a whole n",
+            "input 0 (x): x.shape[0] must be 2*n + 1 for an integer n",
             "input 1 (y): y.shape[0] must be 3*(((x.shape[0] - 1)//2)) + 1",
         ]),
         ([5], [N + 1], []),

@@ -49,10 +49,10 @@ def test_other_orders() -> None:
     assert get_memory_format(None) is torch.preserve_format
     with pytest.raises(ValueError, match="rank 4, not 3"):
         get_dim_order(torch.channels_last, 3)
-    with pytest.raises(ValueError, match=r"\[1, 0\] is no memory format"):
+    with pytest.raises(ValueError, match=r"\[1, 0\] is not a memory format"):
         get_memory_format([1, 0])
     assert dim_order_from_stride((1, 4)) == (1, 0)
-    with pytest.raises(ValueError, match="with 0 among them"):
+    with pytest.raises(ValueError, match="a stride of 0 has no dim order"):
         dim_order_from_stride((0, 1))
     assert contiguous_stride_from_shape((2, 3, 4)) == (12, 4, 1)
 

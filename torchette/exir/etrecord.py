@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the programs that the compiler went through, and what it knows about each instruction. Out: one zip file with all of
-# that, as ExecuTorch 1.5 has it; and such a file read, without torch until somebody asks for a program in it.
-"""ETRecord: what leads from the events of a device back to the model.
+# In: the programs of all compile stages, and the data of each instruction. Out: one zip file in the format of
+# ExecuTorch 1.5. Reading a file needs torch only when a program in it is requested.
+"""ETRecord: the data that maps events of a device to the model.
 
 >>> program = to_edge(exported, generate_etrecord=True).to_executorch()
 >>> program.get_etrecord().save("net.etrecord")
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torchette.devtools.bundle import BundledProgram
 
-# The names of the file's members.
+# Names of members in the file.
 IDENTIFIER = "ETRECORD_V0"
 EXPORTED_PROGRAM = "exported_program"
 EDGE_PROGRAM = "edge_dialect_exported_program"
@@ -36,13 +36,13 @@ EXPORT_GRAPH_ID = "export_graph_id"
 REFERENCE_OUTPUTS = "reference_outputs"
 REPRESENTATIVE_INPUTS = "representative_inputs"
 _MAPS = ("debug_handle_map", "delegate_map", "instruction_id_to_num_outs_map")
-_PARTS = ("state_dict", "constants", "example_inputs")  # of a program, beside its JSON
-# The operators of each method, so that a record of another program is told from the right one. ExecuTorch skips a member
-# that ends so.
+_PARTS = ("state_dict", "constants", "example_inputs")  # the members of a program in addition to its JSON
+# The operators of each method, which tell whether a record belongs to a program. ExecuTorch ignores a member whose name
+# ends like this.
 _OPERATORS = "torchette_operators_constants"
 _RESERVED = {IDENTIFIER, EXPORTED_PROGRAM, EDGE_PROGRAM, EXPORT_GRAPH_ID, "et_dialect_graph_module", REFERENCE_OUTPUTS, REPRESENTATIVE_INPUTS, *_MAPS}  # fmt: skip
 _FORWARD = "forward"
-_REMEDY = "generate_etrecord(path, edge_program, executorch_program) writes one."
+_REMEDY = "generate_etrecord(path, edge_program, executorch_program) writes such a file."
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,16 @@ class GraphNode:
     op: str  # such as aten.linear.default
     debug_handle: int | None
     stack_trace: str | None
-    module_stack: dict[str, tuple[str, str]]  # key -> path, type; the outermost first
+    module_stack: dict[str, tuple[str, str]]  # key -> (path, type), outermost first
 
     @property
     def module_path(self) -> str:
-        """The innermost module, such as ``layers.0.attention``; empty for the model itself."""
+        """The path of the innermost module, such as ``layers.0.attention``; empty for the model itself."""
         return next(reversed(self.module_stack.values()), ("", ""))[0]
 
 
 class _Stored(NamedTuple):
-    """A program as its bytes in a file."""
+    """A program as the bytes of its members in a file."""
 
     exported_program: bytes
     state_dict: bytes
@@ -82,7 +82,7 @@ class _StoredValues(NamedTuple):
     data: bytes
 
     def values(self) -> Any:
-        """What is in it; no code in it is run."""
+        """Returns the content of the member, without executing code in it."""
         import torch
 
         try:
@@ -92,20 +92,24 @@ class _StoredValues(NamedTuple):
             raise FormatError(
                 f"member {self.name} cannot be read: {reason[0] if reason else type(error).__name__}",
                 hints=[
-                    "older versions of ExecuTorch wrote such members in an unsafe form; write the record again"
+                    "older versions of ExecuTorch wrote such members in an unsafe format: generate the record again"
                 ],
             ) from None
 
 
 class ETRecord:
-    """The stages of a program, and for each instruction where it comes from.
+    """The stages of a program, and the origin of each instruction.
 
-    Programs of a file are read when they are first asked for. Take one from `ExecutorchProgramManager.get_etrecord()`,
-    `generate_etrecord` or `parse_etrecord`.
+    The programs of a file are deserialized when they are first used. `ExecutorchProgramManager.get_etrecord()`,
+    `generate_etrecord` and `parse_etrecord` return or write records.
 
     Attributes:
-        export_graph_id: names the captured graph in the `from_node` of later ones.
-        operators: method -> for each chain the operators of its instructions; None in ExecuTorch's files.
+        export_graph_id: identifies the captured graph in the `from_node` metadata of later graphs.
+        operators: method -> operators of the instructions of each chain; None for a file of ExecuTorch.
+
+    Example:
+        >>> record = parse_etrecord("net.etrecord")
+        >>> record.nodes()[0].module_path
     """
 
     def __init__(
@@ -133,24 +137,24 @@ class ETRecord:
         self._inputs: Any = _representative_inputs
         self.operators = operators
 
-    # ---- what is in it ----
+    # ---- content ----
 
     @property
     def exported_program(self) -> Any:
-        """What torch.export captured, an ExportedProgram; None if it is not recorded."""
+        """The ExportedProgram that torch.export captured, or None if it is not recorded."""
         if isinstance(self._exported, _Stored):
             self._exported = self._exported.program()
         return self._exported
 
     @property
     def edge_dialect_program(self) -> Any:
-        """The program in the Edge dialect; method -> program where there are several; None if it is not recorded."""
+        """The program in the Edge dialect, method -> program for several methods, or None if it is not recorded."""
         found = {name: _read(self._edge, name) for name in self._edge or ()}
         return (next(iter(found.values())) if len(found) == 1 else found) if found else None
 
     @property
     def graph_map(self) -> dict[str, Any] | None:
-        """Programs that users have added, by name and method: `before_quantization/forward`."""
+        """Additional programs by name and method, such as `before_quantization/forward`."""
         return None if self._graphs is None else {name: _read(self._graphs, name) for name in self._graphs}
 
     @property
@@ -177,21 +181,22 @@ class ETRecord:
 
     @property
     def methods(self) -> list[str]:
-        """The methods whose instructions are recorded."""
+        """The names of the methods with recorded instructions."""
         return sorted(self._debug_handle_map or self._edge or ())
 
     def graph_names(self) -> list[str]:
-        """What `nodes` and `program` take."""
+        """Returns the names that `nodes` and `program` accept."""
         exported = [EXPORTED_PROGRAM] if self._exported is not None else []
         return [*exported, *([EDGE_PROGRAM] if self._edge else []), *(self._graphs or ())]
 
     def nodes(self, graph: str = EDGE_PROGRAM, method: str = _FORWARD) -> list[GraphNode]:
-        """The calls of a recorded graph, those of branches included. Raises InputError for one that is not there."""
+        """Returns the calls of a recorded graph, including those of branches. Raises InputError if the graph is not
+        recorded."""
         found = self._find(graph, method)
         return _stored_nodes(found) if isinstance(found, _Stored) else _nodes(found)
 
     def program(self, graph: str = EDGE_PROGRAM, method: str = _FORWARD) -> Any:
-        """A recorded program. Raises InputError for one that is not there."""
+        """Returns a recorded program. Raises InputError if it is not recorded."""
         found = self._find(graph, method)
         if not isinstance(found, _Stored):
             return found
@@ -212,17 +217,17 @@ class ETRecord:
             raise InputError(
                 f"the record has no graph {graph!r} of method {method!r}",
                 hints=[
-                    f"graphs: {', '.join(self.graph_names()) or 'none'}; methods: {', '.join(self.methods)}"
+                    f"recorded graphs: {', '.join(self.graph_names()) or 'none'}; methods: {', '.join(self.methods)}"
                 ],
             )
         return found
 
     def copy(self) -> ETRecord:
-        """The stages before the finished program, without what is known of that."""
+        """Returns a record of the stages before the finished program, without data of the finished program."""
         return ETRecord(self._exported, self.export_graph_id, self._edge, self._graphs)
 
     def to_dict(self) -> dict[str, Any]:
-        """What is in it, as numbers and names."""
+        """Returns the content as counts, names and booleans."""
         return {
             "methods": self.methods,
             "graphs": {name: len(self.nodes(name, self._method_of(name))) for name in self.graph_names()},
@@ -238,18 +243,21 @@ class ETRecord:
         about = self.to_dict()
         return f"ETRecord({', '.join(f'{name}={value}' for name, value in about.items())})"
 
-    # ---- filling ----
+    # ---- adding ----
 
     def add_exported_program(
         self, exported_program: ExportedProgram | Mapping[str, ExportedProgram] | None
     ) -> None:
-        """Record what torch.export captured: a program, or method -> program, of which `forward` is kept; None for nothing.
+        """Records the captured program.
+
+        Args:
+            exported_program: a program, None, or method -> program; only `forward` of a mapping is recorded.
 
         Raises:
-            InputError: there is one already.
+            InputError: the record has an exported program.
         """
         if self._exported is not None or self.export_graph_id is not None:
-            raise InputError("the record has an exported program already")
+            raise InputError("the record already has an exported program")
         given = exported_program.get(_FORWARD) if isinstance(exported_program, Mapping) else exported_program
         if given is None:
             return
@@ -261,36 +269,41 @@ class ETRecord:
         self.export_graph_id = id(given.graph)
 
     def add_edge_dialect_program(self, edge_dialect_program: object) -> None:
-        """Record the Edge program: a manager, or a program. Raises InputError: there is one already."""
+        """Records the Edge program, a manager or an ExportedProgram. Raises InputError if the record has an Edge
+        program."""
         if self._edge:
-            raise InputError("the record has an Edge program already")
+            raise InputError("the record already has an Edge program")
         given = edge_dialect_program
         self._edge = _programs_of(given, "edge_dialect_program")
-        # The graph that the Edge program names as its origin is a copy of the captured one.
+        # The graph that the Edge program refers to as its origin is a copy of the captured graph.
         origin = next((found for one in self._edge.values() if (found := _origin(one)) is not None), None)
         if self._exported is not None and origin is not None:
             self.export_graph_id = origin
 
     def add_executorch_program(self, executorch_program: Any) -> None:
-        """Record a finished program: what `to_executorch` returned, or a bundled program with that, whose cases give the
-        inputs and the expected outputs.
+        """Records a finished program.
+
+        Args:
+            executorch_program: the result of `to_executorch`, or a bundled program with that result. The cases of a
+                bundled program provide the representative inputs and reference outputs.
 
         Raises:
-            InputError: there is one already, or a case has no expected outputs.
-            InputTypeError: it is neither.
+            InputError: the record has a finished program, or a case has no expected outputs.
+            InputTypeError: the argument is of another type.
         """
         if self._debug_handle_map is not None or self._inputs is not None:
-            raise InputError("the record has a finished program already")
+            raise InputError("the record already has a finished program")
         bundled = hasattr(executorch_program, "method_test_suites")
         program = executorch_program.executorch_program if bundled else executorch_program
         if not hasattr(program, "debug_handle_map"):
             raise InputTypeError(
-                f"executorch_program: {type(program).__name__} does not know where its instructions come from",
-                hints=["give what to_executorch() returned, or a BundledProgram of that"],
+                f"executorch_program: {type(program).__name__} has no debug handle map",
+                hints=["pass the result of to_executorch(), or a BundledProgram of it"],
             )
         self._debug_handle_map = _of_methods(program.debug_handle_map, program)
         self._delegate_map = _of_methods(program.delegate_map, program)
-        # Of kernels with several results, the first is the node's; a delegate's are all its nodes'.
+        # A kernel with several results yields one node, its first result. A delegate yields a node for each of its
+        # results.
         self._instruction_id_to_num_outs_map = {
             name: {at: count for at, count in counts.items() if at in self._delegate_map.get(name, {})}
             for name, counts in _of_methods(program.instruction_id_to_num_outs_map, program).items()
@@ -303,13 +316,13 @@ class ETRecord:
             self.update_reference_outputs(executorch_program)
 
     def add_extra_export_modules(self, extra_recorded_export_modules: Mapping[str, Any]) -> None:
-        """Record further programs by name. Raises InputError: a name that the file needs itself."""
+        """Records additional programs by name. Raises InputError if the file format reserves a name."""
         graphs = dict(self._graphs or {})
         for name, given in extra_recorded_export_modules.items():
             reserved = next((word for word in sorted(_RESERVED) if word in name), None)
             if reserved is not None or not name:
                 raise InputError(
-                    f"a graph cannot be called {name!r}", hints=["choose a name without " + (reserved or "…")]
+                    f"invalid graph name {name!r}", hints=["choose a name without " + (reserved or "…")]
                 )
             for method, program in _programs_of(given, name).items():
                 graphs[f"{name}/{method}"] = program
@@ -318,7 +331,8 @@ class ETRecord:
     def update_representative_inputs(
         self, representative_inputs: BundledProgram | Sequence[Any] | None
     ) -> None:
-        """Record the inputs of method forward that graphs are run with: a list, or a bundled program whose first case counts."""
+        """Records the inputs of method forward for runs of the graphs: a list, or a bundled program, whose first case
+        is used."""
         if hasattr(representative_inputs, "method_test_suites"):
             cases = _cases(representative_inputs).get(_FORWARD)
             if cases is not None and not cases:
@@ -329,8 +343,12 @@ class ETRecord:
     def update_reference_outputs(
         self, reference_outputs: BundledProgram | Mapping[str, Any] | Sequence[Any]
     ) -> None:
-        """Record what the program must give: one list for each case of method forward, method -> such lists, or a bundled
-        program. Raises InputError: a case has no expected outputs."""
+        """Records the reference outputs: one list for each case of method forward, method -> such lists, or a bundled
+        program.
+
+        Raises:
+            InputError: a case of the bundled program has no expected outputs.
+        """
         if hasattr(reference_outputs, "method_test_suites"):
             found: dict[str, list[Any]] = {}
             for method, cases in _cases(reference_outputs).items():
@@ -345,16 +363,19 @@ class ETRecord:
     # ---- writing ----
 
     def save(self, path: str | os.PathLike[str] | IO[bytes]) -> None:
-        """Write the file; nothing is left of it where that fails.
+        """Writes the file. A failure leaves no partial file.
+
+        Args:
+            path: path or open binary file.
 
         Raises:
-            InputError: there is no Edge program, or no finished one.
-            UnsupportedError: a program that the format has no form for.
+            InputError: the record has no Edge program or no finished program.
+            UnsupportedError: the format cannot store one of the programs.
         """
         if not self._edge or not self._debug_handle_map:
             missing = "Edge program" if not self._edge else "finished program"
             raise InputError(
-                f"the record has no {missing}, so it leads nowhere",
+                f"the record has no {missing}",
                 hints=["add_edge_dialect_program(edge), add_executorch_program(edge.to_executorch())"],
             )
         data = io.BytesIO()
@@ -396,18 +417,21 @@ def generate_etrecord(
     extra_recorded_export_modules: Mapping[str, Any] | None = None,
     exported_program: ExportedProgram | Mapping[str, ExportedProgram] | None = None,
 ) -> None:
-    """Write a record.
+    """Writes the record of a program to a file.
 
     Args:
         et_record: path or open binary file.
-        edge_dialect_program: what `to_edge` returned.
-        executorch_program: what `to_executorch` returned, or a bundled program with that.
-        extra_recorded_export_modules: name -> further programs.
-        exported_program: what `torch.export.export` returned, or method -> that.
+        edge_dialect_program: the result of `to_edge`.
+        executorch_program: the result of `to_executorch`, or a bundled program with that result.
+        extra_recorded_export_modules: name -> additional program.
+        exported_program: the result of `torch.export.export`, or method -> such a program.
 
     Raises:
-        InputError, InputTypeError: as `ETRecord.add_*`.
-        UnsupportedError: as `ETRecord.save`.
+        InputError, InputTypeError: see the methods `ETRecord.add_*`.
+        UnsupportedError: see `ETRecord.save`.
+
+    Example:
+        >>> generate_etrecord("net.etrecord", to_edge(exported), program)
     """
     record = ETRecord()
     record.add_exported_program(exported_program)
@@ -419,11 +443,17 @@ def generate_etrecord(
 
 
 def parse_etrecord(etrecord_path: str | os.PathLike[str] | IO[bytes]) -> ETRecord:
-    """The record of a file, ours or ExecuTorch's.
+    """Reads the record in a file of Torchette or ExecuTorch.
+
+    Args:
+        etrecord_path: path or open binary file.
 
     Raises:
-        ModelNotFoundError: there is no such file.
-        FormatError: it is damaged, or no record. A damaged program inside is found when it is asked for.
+        ModelNotFoundError: the file does not exist.
+        FormatError: the file is damaged or not a record. A damaged program in the file is detected when it is used.
+
+    Example:
+        >>> record = parse_etrecord("net.etrecord")
     """
     where = str(etrecord_path) if isinstance(etrecord_path, (str, os.PathLike)) else ""
     try:
@@ -443,7 +473,7 @@ def parse_etrecord(etrecord_path: str | os.PathLike[str] | IO[bytes]) -> ETRecor
         raise FormatError(
             f"Not an ETRecord: {error}", where=[where] if where else (), hints=[_REMEDY]
         ) from None
-    except Exception as error:  # zlib.error, and whatever a damaged header leads to
+    except Exception as error:  # zlib.error, and other errors that a damaged header causes
         raise FormatError(
             f"Not an ETRecord: {error}", where=[where] if where else (), hints=[_REMEDY]
         ) from None
@@ -463,7 +493,7 @@ def _record(members: dict[str, bytes]) -> ETRecord:
     maps = {name: _json(members, name, dict) for name in _MAPS}
     for name, found in maps.items():
         if not all(isinstance(of_method, dict) for of_method in (found or {}).values()):
-            raise FormatError(f"member {name} is not method -> instruction -> …", hints=[_REMEDY])
+            raise FormatError(f"member {name} is not a mapping method -> instruction -> …", hints=[_REMEDY])
     programs = {
         name: _Stored(content, *(members[f"{name}_{part}"] for part in _PARTS))
         for name, content in members.items()
@@ -476,7 +506,7 @@ def _record(members: dict[str, bytes]) -> ETRecord:
     }
     prefix = f"{EDGE_PROGRAM}/"
     edge = {name[len(prefix) :]: found for name, found in programs.items() if name.startswith(prefix)}
-    if EDGE_PROGRAM in programs:  # of older files
+    if EDGE_PROGRAM in programs:  # file of an older version
         edge.setdefault(_FORWARD, programs[EDGE_PROGRAM])
     graph_id = _json(members, EXPORT_GRAPH_ID, int)
     return ETRecord(
@@ -503,7 +533,7 @@ def _json(members: Mapping[str, bytes], name: str, kind: type) -> Any:
     try:
         value = json.loads(members[name])
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"member {name} is no JSON: {error}", hints=[_REMEDY]) from None
+        raise FormatError(f"member {name} is not valid JSON: {error}", hints=[_REMEDY]) from None
     if value is not None and not isinstance(value, kind):
         raise FormatError(
             f"member {name} has a {type(value).__name__}, not a {kind.__name__}", hints=[_REMEDY]
@@ -519,13 +549,15 @@ def _operators(members: Mapping[str, bytes]) -> dict[str, list[list[str]]] | Non
         for chain in (of_method if isinstance(of_method, list) else [0])
     ]
     if not all(isinstance(chain, list) and all(isinstance(op, str) for op in chain) for chain in chains):
-        raise FormatError(f"member {_OPERATORS} is not method -> chains of operators", hints=[_REMEDY])
+        raise FormatError(
+            f"member {_OPERATORS} is not a mapping method -> chains of operators", hints=[_REMEDY]
+        )
     result: dict[str, list[list[str]]] | None = found
     return result
 
 
 def _stored_nodes(stored: _Stored) -> list[GraphNode]:
-    """The calls of a stored program, from its JSON alone: without torch, and where its operators are not known."""
+    """Returns the calls of a stored program from its JSON, without torch and without its operators being registered."""
     try:
         found: list[GraphNode] = []
         _collect(json.loads(stored.exported_program)["graph_module"]["graph"], found)
@@ -558,13 +590,13 @@ def _collect(graph: dict[str, Any], found: list[GraphNode]) -> None:
 
 
 def _stack_entry(text: str) -> tuple[str, tuple[str, str]]:
-    """`key,path,type`; a key may have commas, and so may a type's parameters."""
+    """Parses `key,path,type`. The key has no comma; the parameters of a type may have commas."""
     key, _, rest = text.partition(",")
     path, _, kind = rest.partition(",")
     return key, (path, kind)
 
 
-# ---- what is given ----
+# ---- arguments ----
 
 
 def _read(programs: dict[str, Any] | None, name: str) -> Any:
@@ -583,7 +615,8 @@ def _check_program(given: object, what: str) -> None:
 
 
 def _programs_of(given: object, what: str) -> dict[str, Any]:
-    """Method -> program, of a manager, a program or a mapping. Copies: managers may go on to change theirs."""
+    """Returns method -> copy of a program, from a manager, a program or a mapping. A manager may change its programs
+    later."""
     from torchette.exir.graph import copy_program
 
     if hasattr(given, "methods") and hasattr(given, "exported_program"):
@@ -595,7 +628,7 @@ def _programs_of(given: object, what: str) -> dict[str, Any]:
 
 
 def _origin(program: ExportedProgram) -> int | None:
-    """The id of the graph that the nodes of a program came from first."""
+    """Returns the id of the graph in which the nodes of a program were created."""
     for node in program.graph.nodes:
         history, found = node.meta.get("from_node"), None
         while node.op == "call_function" and history:
@@ -607,7 +640,7 @@ def _origin(program: ExportedProgram) -> int | None:
 
 
 def _of_methods(found: Mapping[str, Any], program: object) -> dict[str, Any]:
-    """Without the portable stand-ins of delegated methods: no event names them."""
+    """Omits the portable fallbacks of delegated methods, because no event refers to them."""
     methods = getattr(program, "methods", None)
     return {name: value for name, value in found.items() if methods is None or name in methods}
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A user's pass of any accepted kind comes in; a pass of the pipeline's one kind goes out: ExportedProgram to
-# ExportedProgram, with the graph linted, the signature following and every value known.
-"""`PassManager`, and the door at which users' passes are adapted."""
+# In: a user's pass of any accepted kind. Out: a function from ExportedProgram to ExportedProgram. It checks the graph,
+# updates the signature, and adds missing values to the nodes.
+"""`PassManager`, and the adapter for users' passes."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from torchette.exir.graph import (
 )
 from torchette.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult, PassType
 
-__getattr__ = compat.attributes(__name__)  # for names of ExecuTorch
+__getattr__ = compat.attributes(__name__)  # for ExecuTorch's names
 
 __all__ = ["ExportedProgramPassManager", "PassManager", "PassType", "adapt", "flatten"]
 
 
-COPIED_FROM = "_copied_from"  # of a program on its way through a pipeline: the one that it is a copy of
+COPIED_FROM = "_copied_from"  # attribute of a program in a pipeline: the program that it is a copy of
 
 
 class PassManager:
-    """Runs passes on a graph module one after the other.
+    """Runs passes on a graph module in sequence.
 
     Args:
         passes: callables from graph module to `PassResult` or None.
-        run_checks_after_each_pass: check the graph after each pass: by default that it calls no methods and no modules, which
-            no dialect has. See `add_checks`.
+        run_checks_after_each_pass: check the graph after each pass. By default the check requires that the graph does
+            not call methods or modules, because no dialect allows them. See `add_checks`.
         suppress_check_failures: ignored, as in ExecuTorch.
-        steps: how often to run them all; stops early when none changed anything.
+        steps: the maximum number of times to run all passes. The manager stops when no pass changed the graph.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PassManager:
         run_checks_after_each_pass: bool = False,
         suppress_check_failures: bool = False,
         steps: int = 1,
-        **_: object,  # constraints on the order, of torch's solver: the passes run in the given order
+        **_: object,  # ordering constraints for torch's solver, which are ignored: the passes run in the given order
     ) -> None:
         del suppress_check_failures
         self.passes: list[Any] = list(passes or ())
@@ -62,23 +62,23 @@ class PassManager:
         self.run_checks_after_each_pass = run_checks_after_each_pass
 
     def add_pass(self, new: PassType) -> None:
-        """Append a pass."""
+        """Appends a pass."""
         self.passes.append(new)
 
     def add_checks(self, check: Callable[[Any], None]) -> None:
-        """Replaces the check. The new one is called with the graph module before the first pass and, with
-        `run_checks_after_each_pass`, after each pass; it raises an error if the graph is wrong.
+        """Replaces the check. The new check is called with the graph module before the first pass and, with
+        `run_checks_after_each_pass`, after each pass. It must raise an error if the graph is invalid.
 
         Raises:
-            TypeError: the check does not take exactly one argument.
+            TypeError: the check does not have exactly one parameter.
         """
         count = len(inspect.signature(check).parameters)
         if count != 1:
-            raise TypeError(f"a check takes one argument, the graph module, not {count}")
+            raise TypeError(f"a check must have one parameter, the graph module, not {count}")
         vars(self)["check"] = check
 
     def __call__(self, module: Any) -> Any:
-        """Run all passes; `modified` says whether any of them changed the graph."""
+        """Runs all passes. `modified` of the result is true if a pass changed the graph."""
         overall = False
         if "check" in vars(self):  # set by add_checks
             self.check(module)
@@ -101,22 +101,22 @@ class PassManager:
         module, modified = (
             (result.graph_module, result.modified) if isinstance(result, PassResult) else (module, False)
         )
-        recompile(module)  # a pass that edits in place may return None, or edit a branch alone
+        recompile(module)  # a pass that edits in place may return None, or edit only a branch
         return module, modified
 
     def check(self, module: GraphModule) -> None:
-        """Raise PassError where a graph calls methods or modules."""
+        """Raises PassError if the graph calls methods or modules."""
         for node in module.graph.nodes:
             if node.op in ("call_method", "call_module"):
-                raise PassError(f"{node} is a {node.op}: a graph calls operators only")
+                raise PassError(f"{node} is a {node.op}: a graph may call only operators")
 
     def __repr__(self) -> str:
         return f"PassManager({', '.join(_name(run) for run in self.passes)})"
 
 
 class ExportedProgramPassManager(PassManager):
-    """The same for a whole program: passes over it (`ExportedProgramPassBase`) or over its graph module. The program is
-    edited; the result is an `ExportedProgramPassResult`."""
+    """Runs passes on a whole program: passes over the program (`ExportedProgramPassBase`) or over its graph module.
+    Edits the program and returns an `ExportedProgramPassResult`."""
 
     _result = ExportedProgramPassResult
 
@@ -131,7 +131,7 @@ class ExportedProgramPassManager(PassManager):
 
 
 def flatten(passes: object) -> list[Any]:
-    """A pass, a sequence of passes, a PassManager or None, as a list of passes."""
+    """Returns a list of passes from a pass, a sequence of passes, a PassManager or None."""
     if passes is None:
         return []
     if isinstance(passes, PassManager) or hasattr(passes, "passes"):
@@ -140,15 +140,16 @@ def flatten(passes: object) -> list[Any]:
 
 
 def adapt(run: object) -> Callable[[ExportedProgram], ExportedProgram]:
-    """A user's pass as one of ours. It sees Edge operators, which equal torch's, and may make calls of either.
+    """Returns a pass of the pipeline that runs a user's pass. The user's pass sees Edge operators, which are equal to
+    torch's operators, and may call both.
 
-    Accepted: a callable that takes a graph module and returns a `PassResult`, a graph module or None (edited in
-    place), among them `ExportPass`; and a callable whose parameter is annotated as an ExportedProgram.
+    A user's pass is a callable that accepts a graph module and returns a `PassResult`, a graph module or None (edited
+    in place), such as an `ExportPass`, or a callable with a parameter that is annotated as ExportedProgram.
     """
     if not callable(run):
         raise PassError(
             f"{run!r} is not a pass",
-            hints=["give a function that takes a torch.fx.GraphModule, or an ExportPass object"],
+            hints=["pass a function of a torch.fx.GraphModule, or an ExportPass object"],
             code="not-a-pass",
         )
     whole = _takes_program(run)
@@ -156,7 +157,7 @@ def adapt(run: object) -> Callable[[ExportedProgram], ExportedProgram]:
     def adapted(program: ExportedProgram) -> ExportedProgram:
         before = len(placeholders(program))
         to_edge_operators(program)
-        # A pass that was made with the program that is transformed edits the copy that becomes the result.
+        # A pass that stores a reference to the source program must edit the copy of it that becomes the result.
         source, attributes = getattr(program, COPIED_FROM, None), getattr(run, "__dict__", {})
         held = [name for name, value in attributes.items() if source is not None and value is source]
         attributes.update(dict.fromkeys(held, program))
@@ -174,7 +175,7 @@ def adapt(run: object) -> Callable[[ExportedProgram], ExportedProgram]:
             raise PassError(
                 f"pass {_name(run)} changed the number of inputs of the graph",
                 hints=[
-                    "annotate its parameter as an ExportedProgram, and change the graph signature with the graph"
+                    "annotate its parameter as ExportedProgram, and update the graph signature together with the graph"
                 ],
                 code="pass-changed-inputs",
             )
@@ -190,7 +191,7 @@ def adapt(run: object) -> Callable[[ExportedProgram], ExportedProgram]:
 
 
 def transform(program: ExportedProgram, *passes: object, **_: object) -> ExportedProgram:
-    """A program on which users' passes have run one after the other; the given one is left as it is."""
+    """Runs users' passes in sequence on a copy of a program and returns the copy."""
     edge = any(isinstance(node.target, EdgeOpOverload) for node in calls(program))
     program = to_torch_operators(copy_program(program))
     for run in passes:
@@ -217,7 +218,7 @@ def _takes_program(run: Callable[..., Any]) -> bool:
 
 
 def _fill_values(program: ExportedProgram) -> None:
-    """Nodes that a pass made without saying what they yield: ask torch, node by node."""
+    """Computes the values of nodes that a pass created without `meta["val"]`, one node at a time, with torch."""
     mode = fake_mode(program)
     for node in calls(program):
         if "val" in node.meta or mode is None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The whole compiler on one screen. An ExportedProgram comes in at the top of `STAGES` and goes out at the bottom with
-# planned memory, ready for the emitter. `print(build(...))` shows all that will run.
-"""Stages, each a dialect and an ordered tuple of passes: `build` makes them from the user's choices, `run_stages` runs them."""
+# The whole compiler. An ExportedProgram enters the first of `STAGES` and leaves the last one with planned memory, ready
+# for the emitter. `print(build(...))` lists all passes that will run.
+"""Stages with a dialect and a sequence of passes. `build` creates them from the user's options; `run_stages` runs
+them."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ Pass = Callable[[ExportedProgram], ExportedProgram]
 
 @dataclass(frozen=True)
 class Stage:
-    """Passes that lead into a dialect. After the last one the program is linted and verified against it."""
+    """Passes that produce a dialect. The program is linted and verified against the dialect after the last pass."""
 
     name: str
     dialect: dialects.Dialect
@@ -71,7 +72,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class _Choices:
-    """The user's choices for one method, and all that the stages derive from them."""
+    """The user's options for one method, and the passes derived from them."""
 
     edge: EdgeCompileConfig
     backend: ExecutorchBackendConfig
@@ -82,12 +83,12 @@ class _Choices:
 
     @property
     def kept(self) -> tuple[Any, ...]:
-        """The operators that the first decomposition keeps whole."""
+        """The operators that the first decomposition preserves."""
         return (*self.edge.preserve_ops, *(op for op in self.preserve if op not in self.edge.preserve_ops))
 
     @property
     def delegating(self) -> list[Partitioner]:
-        """The partitioners that lower parts of the method to a delegate."""
+        """The partitioners that lower parts of the method to delegates."""
         return [one for one in self.partitioners.get(self.method, ()) if not one.target_passes()]
 
     @property
@@ -97,7 +98,7 @@ class _Choices:
 
     @property
     def target(self) -> list[Pass]:
-        """The passes of partitioners that put operators of a target into the method."""
+        """The passes of partitioners that insert operators of a target into the method."""
         passes: list[Pass] = []
         for one in self.partitioners.get(self.method, ()):
             if found := one.target_passes():
@@ -110,11 +111,11 @@ class _Choices:
         return [_splitting(splits)] if splits else []
 
 
-# ---- the passes of each stage; a stage without passes is left out ----
+# ---- the passes of each stage; a stage without passes is omitted ----
 
 
 def _capture(choices: _Choices) -> Sequence[Pass]:
-    # Batch norms are folded before the decomposition, which costs the more the more there is to trace.
+    # Batch norms are folded before the decomposition, because its cost grows with the number of traced calls.
     passes = (check_quantization, replace_custom_outs, number_calls, drop_unused_tensors, fold_batch_norm)
     return (*passes, *choices.captured)
 
@@ -127,10 +128,10 @@ EDGE_PASSES: tuple[Pass, ...] = (
     keep_assertions,
     masks_to_indices,
     copy_views,
-    # Before noops, which compares layouts.
+    # Before remove_noops, which compares layouts.
     normalize_memory_formats,
     scalars_to_tensors,
-    # After the scalars: a number's dtype is chosen so that no cast is needed for it.
+    # After scalars_to_tensors, which selects the dtype of a scalar such that it needs no cast.
     promote_types,
     remove_noops,
     remove_dead_code,
@@ -138,14 +139,14 @@ EDGE_PASSES: tuple[Pass, ...] = (
 
 
 def _edge(choices: _Choices) -> Sequence[Pass]:
-    # The partitioners of any method count for all: a constant that two methods use is folded in both or in neither.
+    # Use the partitioners of all methods: a constant that two methods share is folded in both or in neither.
     every = [one for given in choices.partitioners.values() for one in given]
     return (*_folding_for_backends(every), *EDGE_PASSES)
 
 
 def _transform(choices: _Choices) -> Sequence[Pass]:
     passes = flatten(choices.transforms.get(choices.method))
-    # EDGE_PASSES make the graph legal again: users' passes may add views, scalars and casts.
+    # EDGE_PASSES legalize the graph again, because users' passes may add views, scalars and casts.
     return (*map(adapt, passes), *EDGE_PASSES) if passes else ()
 
 
@@ -171,9 +172,10 @@ def _user(choices: _Choices) -> Sequence[Pass]:
 def _optimize(choices: _Choices) -> Sequence[Pass]:
     portable = not choices.target
     return (
-        # Backends receive quantized operators as they were captured; this spells out the rest. A target has its own.
+        # Backends receive quantized operators in their captured form. This pass decomposes the remaining ones. A target
+        # has its own pass.
         *((spell_out_quantization,) if portable else ()),
-        # Before constants are folded: a transposed weight that is put back needs no folding.
+        # Before constant folding, because a transposed weight that becomes the weight of a linear needs no folding.
         fuse_linear,
         fold_batch_norm,
         _folding(SMALL, portable, _sentence(fold_constants)),
@@ -185,7 +187,7 @@ def _optimize(choices: _Choices) -> Sequence[Pass]:
 
 def _target(choices: _Choices) -> Sequence[Pass]:
     passes = choices.target
-    # Strips first: a target replaces the layer of a strip.
+    # Strips first, because a target replaces the layers of the strips.
     return (*choices.strips, mark_origins, *passes, remove_dead_code, explain_target) if passes else ()
 
 
@@ -197,9 +199,9 @@ def _exec(choices: _Choices) -> Sequence[Pass]:
         remove_dead_code,
         loops_to_while,
         eliminate_views,
-        # After the views: an alias has no memory.
+        # After eliminate_views, because an alias has no memory.
         bind_branches,
-        # After the views: an alias of a buffer that is read late keeps the buffer from being overwritten.
+        # After eliminate_views, because a late read of an alias of a buffer prevents the buffer from being overwritten.
         update_buffers_in_place,
         to_out_variants if to_out is None else adapt(to_out),
         mark_values,
@@ -212,7 +214,7 @@ def _plan(choices: _Choices) -> Sequence[Pass]:
     return (_planning(planner_of(choices.backend, choices.method), choices.backend),)
 
 
-# The whole compiler: every stage in order, the dialect that it leads into, and its passes.
+# The whole compiler: every stage in order, with its resulting dialect and its passes.
 STAGES: Mapping[str, tuple[dialects.Dialect, Callable[[_Choices], Sequence[Pass]]]] = {
     "capture": (dialects.AUTOGRAD_SAFE, _capture),
     "core": (dialects.CORE_ATEN, _core),
@@ -228,7 +230,7 @@ STAGES: Mapping[str, tuple[dialects.Dialect, Callable[[_Choices], Sequence[Pass]
     "plan": (dialects.EXEC, _plan),
 }
 
-# The stages that lead to Edge, and those from Edge to planned memory.
+# The stages from the captured program to Edge, and those from Edge to planned memory.
 TO_EDGE = ("capture", "core", "edge")
 TO_PLAN = ("user", "optimize", "target", "exec", "plan")
 
@@ -242,21 +244,21 @@ def build(
     transforms: object = None,
     preserve: Sequence[Any] = (),
 ) -> Pipeline:
-    """All passes of a method, from the captured program to planned memory.
+    """Returns all passes of a method, from the captured program to planned memory.
 
     Args:
-        edge, backend: the user's choices.
+        edge, backend: the user's options.
         method: the name of the method.
-        partitioners: method name -> partitioners, asked in this order; or those of this method. Partitioners that have
-            `target_passes` work in the stage "target", the others in the stage "delegate".
-        transforms: method name -> users' passes that run before the partitioners, or those of this method; see
-            `pass_manager.flatten`.
-        preserve: operators kept whole for the partitioners, and decomposed after them if they are left.
+        partitioners: partitioners of this method, or method name -> partitioners; they are called in order.
+            Partitioners with `target_passes` run in the stage "target", the others in the stage "delegate".
+        transforms: users' passes of this method, or method name -> passes; see `pass_manager.flatten`. They run before
+            the partitioners.
+        preserve: operators that are preserved for the partitioners. Calls that no partitioner lowers are decomposed.
 
     Raises:
         PassError: a pass to disable is not optional.
-        InputTypeError: an operator to keep is not an operator.
-        UnsupportedError: tensors are to have their actual size, and the memory planning pass is not ours.
+        InputTypeError: a preserved operator is not an operator.
+        UnsupportedError: `DynamicMemoryPlanningMode.SYMBOLIC` is combined with a foreign memory planning pass.
     """
     choices = _Choices(
         edge or EdgeCompileConfig(),
@@ -275,7 +277,7 @@ def build(
     return Pipeline(tuple(stages), Options.of(choices.edge, choices.backend, choices.kept))
 
 
-# The passes of the compiler that users can disable; the other passes make a program legal. `optional_passes` has those of
+# The compiler passes that users can disable; all others make a program legal. `optional_passes` adds those of
 # partitioners.
 OPTIONAL = frozenset(
     {
@@ -291,8 +293,8 @@ def _disabled(choices: _Choices) -> set[str]:
     for op in (*edge.preserve_ops, *edge._core_aten_ops_exception_list):
         if not ops.is_operator(op):
             raise InputTypeError(
-                f"an operator to keep must be one of torch.ops, with its overload, not {op!r}",
-                hints=["torch.ops.aten.relu.default, for example; registered ones likewise"],
+                f"a preserved operator must be an operator overload of torch.ops, not {op!r}",
+                hints=["for example torch.ops.aten.relu.default; registered operators are also accepted"],
             )
     disabled = {*edge.disable_passes, *backend.disable_passes}
     if disabled - OPTIONAL:
@@ -301,16 +303,17 @@ def _disabled(choices: _Choices) -> set[str]:
 
 
 def optional_passes(partitioners: Mapping[str, Sequence[Partitioner]] | None = None) -> frozenset[str]:
-    """The names that `disable_passes` accepts: passes of the compiler, of the CPU engine and of these partitioners.
+    """Returns the names that `disable_passes` accepts: passes of the compiler, of the CPU engine and of these
+    partitioners.
 
-    The engine's names are always accepted: a program reaches Edge before `to_backend` names its partitioner.
+    The engine's names are always accepted, because a program reaches Edge before `to_backend` selects a partitioner.
     """
     given = [one for each in (partitioners or {}).values() for one in each]
     return OPTIONAL.union(*(one.optional_passes for one in (*given, delegate.partitioner_named("cpu"))))
 
 
 def _refuse_required(disabled: set[str], optional: frozenset[str]) -> None:
-    """Raises for names that are not those of optional passes."""
+    """Raises PassError if a name is not the name of an optional pass."""
     unknown = sorted(disabled - optional)
     if unknown:
         raise PassError(
@@ -320,24 +323,24 @@ def _refuse_required(disabled: set[str], optional: frozenset[str]) -> None:
         )
 
 
-# ---- passes that the user's choices make ----
+# ---- passes that the user's options configure ----
 
 
 class DelegatePass:
-    """Parts that its partitioner chooses are lowered to a backend."""
+    """Lowers the nodes that a partitioner chooses to a backend."""
 
     def __init__(self, partitioner: Partitioner) -> None:
         self.partitioner = partitioner
         self.__name__ = type(partitioner).__name__
 
     def __call__(self, program: ExportedProgram) -> ExportedProgram:
-        """Lower one method; `run_stages` lowers several methods together."""
+        """Lowers one method. `run_stages` lowers several methods together."""
         result: ExportedProgram = delegate.to_backend(program, self.partitioner)
         return result
 
 
 def _configured(name: str, sentence: str, run: Pass) -> Pass:
-    """A pass that a choice is bound to, under the name and with the sentence that lists show."""
+    """Sets the name and the summary that lists of passes print for a configured pass."""
     run.__name__, run.__doc__ = name, sentence
     return run
 
@@ -350,7 +353,7 @@ def _decomposing(preserve: Sequence[Any], train_mode: bool) -> Pass:
     )
 
 
-# Bytes by which the file may grow for a value that need not be computed between two delegates.
+# Maximum file growth in bytes for a folded constant that is otherwise computed between two delegates.
 _STORED = 1 << 20
 
 
@@ -364,14 +367,14 @@ def _folding_for_backends(partitioners: Sequence[Any]) -> tuple[Pass, ...]:
     if not partitioners:
         return ()
     delegates = any(not one.target_passes() for one in partitioners)
-    sentence = "What follows from stored tensors alone is stored before backends are asked."
+    sentence = "Fold calls whose operands are constants, before partitioning."
     return (_folding(_STORED, delegates, sentence),)
 
 
 def _splitting(splits: Sequence[Split]) -> Pass:
     return _configured(
         split_rows.__name__,
-        "Layers are computed strip by strip.",
+        "Compute image layers in strips of rows.",
         lambda program: split_rows(program, splits),
     )
 
@@ -379,13 +382,13 @@ def _splitting(splits: Sequence[Split]) -> Pass:
 def _chaining(most: int) -> Pass:
     return _configured(
         split_chains.__name__,
-        "Independent branches become chains.",
+        "Split independent branches into chains.",
         lambda program: split_chains(program, most),
     )
 
 
 def planner_of(backend: ExecutorchBackendConfig, method: str) -> Any:
-    """The memory planning pass of a method."""
+    """Returns the memory planning pass of a method."""
     planner = backend.memory_planning_pass
     return (planner.get(method) or MemoryPlanningPass()) if isinstance(planner, Mapping) else planner
 
@@ -401,11 +404,11 @@ def _planning(planner: Callable[..., Any], backend: ExecutorchBackendConfig) -> 
         result = planner(program) if isinstance(planner, MemoryPlanningPass) else _foreign(planner, program)
         return result if isinstance(result, ExportedProgram) else program
 
-    return _configured("plan_memory", "Give every tensor its place in memory.", run)
+    return _configured("plan_memory", "Assign each tensor a memory location.", run)
 
 
 def _foreign(planner: Callable[..., Any], program: ExportedProgram) -> Any:
-    """A planner of the user's own finds specs on the nodes, as in ExecuTorch."""
+    """Runs a planner that the user defined. It reads the specs of the nodes, as in ExecuTorch."""
     assign_specs(program)
     if hasattr(planner, "run"):
         return planner.run(program.graph_module, program.graph_signature)
@@ -414,7 +417,7 @@ def _foreign(planner: Callable[..., Any], program: ExportedProgram) -> Any:
 
 @dataclass
 class PassRecord:
-    """What one pass did to one method."""
+    """The effect of one pass on one method."""
 
     stage: str
     name: str
@@ -430,12 +433,12 @@ class PassRecord:
 
 @dataclass
 class Report:
-    """The effect of every pass, in order, and the patterns that a target replaced; prints as tables.
+    """The effect of every pass, in order, and the patterns that a target replaced. `str()` returns tables.
 
     Attributes:
-        records: of the passes.
-        delegation: the backend of each call, and the reasons; None if no target has passes.
-        calibration: the inputs that were observed to quantize the method; None without a quantizer.
+            records: one record for each pass.
+            delegation: the backend of each call, with reasons; None if no target has passes.
+            calibration: the observed inputs that the method is quantized with; None without a quantizer.
     """
 
     records: list[PassRecord] = field(default_factory=list)
@@ -451,7 +454,7 @@ class Report:
         return "\n\n".join(filter(None, parts))
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as dicts, lists, strings, integers, floats and None."""
+        """Returns the report as dicts, lists, strings, integers, floats and None."""
         return {
             "records": [{**dataclasses.asdict(it), "notes": list(it.notes)} for it in self.records],
             "delegation": self.delegation and self.delegation.to_dict(),
@@ -474,21 +477,21 @@ class Report:
         return notebook.tables([passes, *placed], f"{len(rows)} passes")
 
     def notes(self, name: str) -> list[str]:
-        """What the passes of this name recorded."""
+        """Returns the notes that the passes of this name recorded."""
         return [note for record in self.records if record.name == name for note in record.notes]
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to run the stages.
+    """Options for running the stages.
 
     Attributes:
-        allow: operators that the core and edge dialects accept besides their own.
+        allow: additional operators that the core and edge dialects accept.
         verify: check the dialect after each stage.
-        check_passes: after every pass compare the program's results with those before it.
-        example_inputs: (args, kwargs) for that comparison; by default the program's own example inputs.
+        check_passes: compare the program's results before and after every pass.
+        example_inputs: (args, kwargs) for this comparison; by default the program's own example inputs.
         progress: called with (stage, pass) before each pass.
-        dump: a folder that receives the program's text after each pass.
+        dump: a folder. The program's text is written to it after each pass.
     """
 
     allow: tuple[Any, ...] = ()
@@ -500,7 +503,7 @@ class Options:
 
     @classmethod
     def of(cls, edge: EdgeCompileConfig, backend: ExecutorchBackendConfig, allow: Sequence[Any]) -> Options:
-        """As the user chose."""
+        """Returns the options that the user's configurations select."""
         return cls(
             allow=(*allow, *edge._core_aten_ops_exception_list),
             verify=edge._check_ir_validity,
@@ -512,7 +515,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """An ordered set of stages and how to run them; a value that prints."""
+    """An ordered sequence of stages and the options for running them. `str()` lists the passes."""
 
     stages: tuple[Stage, ...]
     options: Options = Options()
@@ -525,12 +528,12 @@ class Pipeline:
         return "\n".join(lines)
 
     def until(self, name: str) -> Pipeline:
-        """The stages up to the one of this name, which is included."""
+        """Returns the stages up to and including the stage of this name."""
         names = [stage.name for stage in self.stages]
         return replace(self, stages=self.stages[: names.index(name) + 1])
 
     def insert(self, stage_name: str, *passes: Callable[..., Any]) -> Pipeline:
-        """With passes at the start of a stage."""
+        """Returns the pipeline with additional passes at the start of a stage."""
         return replace(
             self,
             stages=tuple(
@@ -540,15 +543,15 @@ class Pipeline:
         )
 
     def run(self, program: ExportedProgram, report: Report | None = None) -> ExportedProgram:
-        """Run all stages on a copy of a program.
+        """Runs all stages on a copy of a program.
 
         Args:
-            program: is left as it is; its tensors are shared, not copied.
-            report: receives a record per pass.
+            program: is not modified; its tensors are shared, not copied.
+            report: receives a record for each pass.
 
         Raises:
-            DialectError: a program does not fit the dialect of a stage, with all violations.
-            PassError: a pass raised, or changed what the program computes; names the pass.
+            DialectError: the program violates the dialect of a stage. The error lists all violations.
+            PassError: a pass raised an error or changed the results of the program. The error names the pass.
         """
         reports = {} if report is None else {"forward": report}
         return run_stages({"forward": self}, {"forward": program}, reports)["forward"]
@@ -560,15 +563,16 @@ def run_stages(
     reports: Mapping[str, Report],
     names: Sequence[str] = tuple(STAGES),
 ) -> dict[str, ExportedProgram]:
-    """Run the stages of these names on copies of several methods, one stage after the other.
+    """Runs the named stages on copies of several methods, stage by stage.
 
     Args:
         pipelines: method name -> its pipeline, which may lack a stage.
         programs: method name -> program.
-        reports: method name -> the report that receives a record per pass; methods may be absent.
-        names: of the stages to run; their order is that of `STAGES`.
+        reports: method name -> report that receives a record for each pass; may lack methods.
+        names: names of the stages to run. They run in the order of `STAGES`.
 
-    Raises: as `Pipeline.run`.
+    Raises:
+        DialectError, PassError: see `Pipeline.run`.
     """
     runs = {
         name: _Run(program, pipelines[name].options, reports.get(name, Report()))
@@ -589,7 +593,8 @@ def run_stages(
 
 
 def _delegate_together(stages: Mapping[str, Stage], runs: Mapping[str, _Run]) -> None:
-    """Lower methods that have a partitioner at the same turn together: backends share data between them."""
+    """Lowers all methods with the partitioners of the same index together, because backends share data between
+    methods."""
     for turn in range(max((len(stage.passes) for stage in stages.values()), default=0)):
         start = time.perf_counter()
         passes: dict[str, Any] = {
@@ -606,13 +611,13 @@ def _delegate_together(stages: Mapping[str, Stage], runs: Mapping[str, _Run]) ->
 
 
 class _Run:
-    """A method on its way through the stages."""
+    """A method that passes through the stages."""
 
     def __init__(self, program: ExportedProgram, options: Options, report: Report) -> None:
         self.program = to_torch_operators(copy_shape_env(copy_program(program)))
         self.program.__dict__[COPIED_FROM] = program
         self._options, self._report = options, report
-        # A program that is at Edge already may be compiled again: its copies are accepted as they come.
+        # The copying operators of a program that is already in the Edge dialect are accepted.
         targets = (node.target for node in calls(self.program))
         self._given = tuple(
             {target: None for target in targets if ops.is_operator(target) and ops.is_copying(target)}
@@ -622,7 +627,7 @@ class _Run:
         self._reference = Reference(self.program, inputs) if compare else None
 
     def stage(self, stage: Stage) -> None:
-        """Run the passes of a stage and hold the program against its dialect."""
+        """Runs the passes of a stage and checks the program against its dialect."""
         options = self._options
         for run in () if stage.name == "delegate" else stage.passes:
             name = pass_name(run)
@@ -654,7 +659,7 @@ class _Run:
                 hints=[
                     f"disable_passes=[{name!r}]"
                     if name in optional_passes()
-                    else "report it with the model; see the cause above"
+                    else "report this error together with the model; the cause is printed above"
                 ],
             )
             failure.pass_name = name
@@ -662,7 +667,7 @@ class _Run:
         self.record(stage, name, time.perf_counter() - start, before)
 
     def record(self, stage: Stage, name: str, seconds: float, before: int) -> None:
-        """Note what a pass did."""
+        """Adds a record of a pass to the report."""
         notes = tuple(self.program.graph_module.meta.pop("notes", ()))
         size = len(self.program.graph.nodes)
         self._report.records.append(PassRecord(stage.name, name, seconds, before, size, notes))
@@ -670,7 +675,7 @@ class _Run:
 
 
 def pass_name(run: Pass) -> str:
-    """The name of a pass in reports and messages."""
+    """Returns the name of a pass in reports and messages."""
     return getattr(run, "__name__", None) or type(run).__name__
 
 
@@ -678,9 +683,9 @@ def _lint(program: ExportedProgram, stage: str, name: str) -> None:
     broken = [text for check in dialects.WHOLE for _, text in check.run(program)]
     if broken:
         failure = PassError(
-            f"pass {name} of stage {stage} left a broken program: {broken[0]}",
+            f"pass {name} of stage {stage} produced an invalid program: {broken[0]}",
             where=broken[1:],
-            hints=["graph, signature and stored tensors must agree; edit through torchette.exir.graph"],
+            hints=["graph, signature and stored tensors must agree; edit them with torchette.exir.graph"],
             code="pass-broke-program",
         )
         failure.pass_name = name
@@ -698,7 +703,7 @@ def _dump(folder: Path, index: int, stage: str, name: str, program: ExportedProg
 
 
 def text(program: ExportedProgram) -> str:
-    """A program as lines, one per node, with the value of each; branches follow the main graph."""
+    """Returns a program as text, one line per node, with the value of each node. Branches follow the main graph."""
     lines = []
     for path, module in program.graph_module.named_modules():
         if isinstance(module, GraphModule):

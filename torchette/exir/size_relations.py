@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: the inputs of a program, whose sizes are torch's expressions of symbols. Out: which of their sizes must be equal to
-# what, in terms of other sizes of the inputs, so that the device can hold one against the other.
-"""How the sizes of inputs depend on each other: equal ones, and derived ones such as 2*n + 1."""
+# In: the inputs of a program, with sizes that are torch's symbolic expressions. Out: the sizes that must be equal to an
+# expression of other input sizes, so that the device can check them.
+"""Relations between the sizes of inputs: equal sizes, and derived sizes such as 2*n + 1."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch.utils._sympy.functions import FloorDiv
 
 
 class Size(NamedTuple):
-    """A dimension of an input; `dim` is None where the input is the number itself."""
+    """A dimension of an input. `dim` is None if the input is an integer."""
 
     input: int
     dim: int | None
 
 
 class Relation(NamedTuple):
-    """The size at `place` must equal `wanted`, whose symbols are keys of `places`; `text` says it in words."""
+    """The size `place` must equal the expression `wanted` of keys of `places`. `text` describes the relation."""
 
     place: sympy.Symbol
     wanted: sympy.Expr
@@ -29,13 +29,13 @@ class Relation(NamedTuple):
 
 
 def relations(inputs: Sequence[tuple[str, Any]]) -> tuple[list[Relation], Mapping[sympy.Symbol, Size]]:
-    """What must hold between the sizes of a program's inputs besides each one's own range.
+    """Returns the relations that must hold between the input sizes of a program, in addition to the range of each size.
 
     Args:
-        inputs: (name, fake tensor or symbolic integer); anything else has no size.
+        inputs: (name, fake tensor or symbolic integer). Other values have no sizes.
 
     Returns:
-        (relations in the order of the inputs, what each symbol in them stands for).
+        (relations in the order of the inputs, size of each symbol in them).
     """
     places: dict[sympy.Symbol, Size] = {}
     sizes: list[tuple[sympy.Symbol, sympy.Expr, str]] = []
@@ -54,13 +54,13 @@ def relations(inputs: Sequence[tuple[str, Any]]) -> tuple[list[Relation], Mappin
     for place, expression, where in sizes:
         words = ""
         unknown = expression.free_symbols - known.keys()
-        if len(unknown) == 1:  # its value follows from this size
+        if len(unknown) == 1:  # the value of the symbol follows from this size
             (symbol,) = unknown
             factor, rest = expression.coeff(symbol, 1), expression.coeff(symbol, 0)
             if not (factor.is_Integer and rest.is_Integer and expression == factor * symbol + rest):
                 continue
             known[symbol] = FloorDiv(place - rest, factor)
-            words = f"{expression.subs(symbol, sympy.Symbol('n'))} with a whole n"
+            words = f"{expression.subs(symbol, sympy.Symbol('n'))} for an integer n"
         elif unknown:
             continue
         wanted = expression.subs(known)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A (fake) torch tensor comes in; what the file must say of it goes out: dtype, greatest shape, dim order and, once
-# planned, its place in memory. The planner writes specs and the emitter reads them, so neither needs tensors.
-"""TensorSpec: all that is known ahead of time of one tensor of a method. Names are ExecuTorch's."""
+# In: a (fake) torch tensor. Out: the properties that the file stores: dtype, maximum shape, dim order and, after
+# planning, the memory location. The planner writes specs and the emitter reads them; neither needs tensors.
+"""TensorSpec: the ahead-of-time properties of one tensor of a method. Names are ExecuTorch's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALIGNMENT = 16
 
 
 class TensorShapeDynamism(IntEnum):
-    """How a tensor's shape may change at run time."""
+    """Whether and how the shape of a tensor may change at run time."""
 
     STATIC = 0
     DYNAMIC_BOUND = 1
@@ -27,22 +27,22 @@ class TensorShapeDynamism(IntEnum):
 
 
 class TensorSpec:
-    """What is known ahead of time of one tensor.
+    """The ahead-of-time properties of one tensor.
 
     Attributes:
         dtype: the element type (also `scalar_type`).
-        shape: list of int; for dynamic dimensions the greatest length (0 where there is no limit).
-        stride: elements between neighbours along each dimension, dense for `shape`.
+        shape: list of int. Dynamic dimensions have their maximum size, or 0 if there is no maximum.
+        stride: elements between neighbours along each dimension, for a dense tensor of `shape`.
         dim_order: dimensions from the outermost to the innermost in memory.
-        shape_dynamism: whether all dimensions are fixed, bounded, or some unbounded.
-        const: a parameter, buffer or constant that is stored in the file.
-        lifetime: [first, last] instruction at which the bytes are needed; [None, None] before planning.
-        mem_id: the memory buffer (1 or more) that holds it; may be set by the user beforehand. None: not planned.
-        mem_offset: offset in bytes in that buffer.
+        shape_dynamism: whether all dimensions are fixed, all are bounded, or some are unbounded.
+        const: true for a parameter, buffer or constant that is stored in the file.
+        lifetime: [first, last] instruction that needs the storage; [None, None] before planning.
+        mem_id: index of the memory buffer, at least 1; the user may set it before planning. None: not planned.
+        mem_offset: offset in that buffer in bytes.
         mem_obj_id: equal for specs that share one slot; ExecuTorch's algorithms may set it.
-        alignment: what `allocated_memory` is rounded up to, bytes.
-        base, base_offset: for an alias, the spec whose storage it shares and the byte at which it begins there.
-        owned: not planned; takes memory of its actual size while the method runs, from its first to its last use.
+        alignment: `allocated_memory` is rounded up to a multiple of it, in bytes.
+        base, base_offset: for an alias, the spec with the shared storage and the byte offset in it.
+        owned: not planned; the runtime allocates memory of the actual size from the first to the last use.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TensorSpec:
         self.init_mem_planning_fields()
 
     def init_mem_planning_fields(self) -> None:
-        """Forget the plan, as before planning."""
+        """Resets the fields that planning sets."""
         self.lifetime: list[int | None] = [None, None]
         self.mem_id: int | None = None
         self.mem_obj_id: int | None = None
@@ -81,9 +81,9 @@ class TensorSpec:
 
     @classmethod
     def from_tensor(cls, tensor: torch.Tensor, const: bool = False) -> TensorSpec:
-        """The spec of a real or fake tensor; symbolic dimensions become their upper bounds.
+        """Returns the spec of a real or fake tensor. Symbolic dimensions become their upper bounds.
 
-        Memory is contiguous or, where the tensor's is, channels_last: kernels write nothing else.
+        The dim order is contiguous or, if the tensor is channels_last, channels_last: kernels write no other order.
         """
         spec = cls(
             tensor.dtype, (), tensor.layout, tensor.is_sparse, const=const, requires_grad=tensor.requires_grad
@@ -107,7 +107,7 @@ class TensorSpec:
 
     @property
     def scalar_type(self) -> torch.dtype:
-        """The element type, by ExecuTorch's name."""
+        """The element type, under ExecuTorch's name."""
         return self.dtype
 
     @scalar_type.setter
@@ -115,21 +115,21 @@ class TensorSpec:
         self.dtype = dtype
 
     def nbytes(self) -> int:
-        """Bytes at the greatest shape."""
+        """Returns the size in bytes at the maximum shape."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def allocated_memory(self) -> int:
-        """Bytes at the greatest shape, rounded up to the alignment."""
+        """The size in bytes at the maximum shape, rounded up to the alignment."""
         return -(-self.nbytes() // self.alignment) * self.alignment
 
     def realign(self, new_alignment: int) -> int:
-        """Set the alignment in bytes; returns the new `allocated_memory`."""
+        """Sets the alignment in bytes. Returns the new `allocated_memory`."""
         self.alignment = new_alignment
         return self.allocated_memory
 
     def chain(self) -> Iterator[TensorSpec]:
-        """This spec, then the spec whose storage it shares, and so on to the one that owns the bytes."""
+        """Yields this spec, then its base, and so on up to the spec that owns the storage."""
         spec: TensorSpec | None = self
         while spec is not None:
             yield spec
@@ -137,7 +137,7 @@ class TensorSpec:
 
     @property
     def root(self) -> TensorSpec:
-        """The spec that owns the bytes: itself unless it is an alias."""
+        """The spec that owns the storage: this spec unless it is an alias."""
         spec = self
         while spec.base is not None:
             spec = spec.base
@@ -145,27 +145,27 @@ class TensorSpec:
 
     @property
     def root_offset(self) -> int:
-        """Where this spec's bytes begin within `root`'s, in bytes."""
+        """The offset of this spec's storage in the storage of `root`, in bytes."""
         return sum(spec.base_offset for spec in self.chain())
 
     @property
     def is_static_shape_tensor(self) -> bool:
-        """Every dimension is fixed."""
+        """Whether every dimension is fixed."""
         return self.shape_dynamism == TensorShapeDynamism.STATIC
 
     @property
     def is_dynamic_shape_tensor(self) -> bool:
-        """Some dimension is known only at run time."""
+        """Whether a dimension is known only at run time."""
         return self.shape_dynamism != TensorShapeDynamism.STATIC
 
     @property
     def is_upper_bound_tensor(self) -> bool:
-        """Dynamic, with every dimension bounded."""
+        """Whether the shape is dynamic and every dimension has a bound."""
         return self.shape_dynamism == TensorShapeDynamism.DYNAMIC_BOUND
 
     @property
     def is_dynamic_unbound_tensor(self) -> bool:
-        """Some dimension has no bound."""
+        """Whether a dimension has no bound."""
         return self.shape_dynamism == TensorShapeDynamism.DYNAMIC_UNBOUND
 
     def __repr__(self) -> str:
@@ -186,44 +186,44 @@ class TensorSpec:
 
 
 def upper_bound(size: int | torch.SymInt) -> int | None:
-    """The greatest value that a symbolic integer can take, None where nothing bounds it."""
+    """Returns the maximum value of a symbolic integer, or None if it has no bound."""
     if not isinstance(size, torch.SymInt):
         return int(size)
     node = size.node
     if node.is_constant():
         return int(size)
     upper = node.shape_env.bound_sympy(node.expr).upper
-    # Dims without a maximum have int_oo here, and torch writes "no limit" as sys.maxsize - 1 in some places.
+    # A dimension without a maximum has the bound int_oo, or sys.maxsize - 1 in some places of torch.
     if not upper.is_number or upper.is_infinite or upper >= 2**62:
         return None
     return int(upper)
 
 
 def eval_upper_bound(size: int | torch.SymInt) -> int:
-    """`upper_bound`, with ``sys.maxsize`` where there is none."""
+    """Returns `upper_bound`, or ``sys.maxsize`` if there is no bound."""
     bound = upper_bound(size)
     return sys.maxsize if bound is None else bound
 
 
 def eval_shape_upper_bound(shape: Iterable[int | torch.SymInt]) -> list[int]:
-    """The greatest sizes."""
+    """Returns the maximum of each size."""
     return [eval_upper_bound(size) for size in shape]
 
 
 def eval_expr(size: int | torch.SymInt) -> int | None:
-    """The size in the example that the model was captured with; None where there is none."""
+    """Returns the size in the example inputs of the capture, or None if there is none."""
     if not isinstance(size, torch.SymInt):
         return int(size)
     return int(size.node.hint) if size.node.has_hint() else None
 
 
 def eval_shape(shape: Iterable[int | torch.SymInt]) -> list[int | None]:
-    """The sizes in the example."""
+    """Returns the sizes in the example inputs."""
     return [eval_expr(size) for size in shape]
 
 
 def determine_tensor_dynanism(shape: Iterable[int | torch.SymInt]) -> TensorShapeDynamism:
-    """How a tensor with such sizes may change its shape; the spelling is ExecuTorch's."""
+    """Returns how a tensor with these sizes may change its shape. The spelling is ExecuTorch's."""
     sizes = [size for size in shape if isinstance(size, torch.SymInt) and not size.node.is_constant()]
     if not sizes:
         return TensorShapeDynamism.STATIC
@@ -232,15 +232,16 @@ def determine_tensor_dynanism(shape: Iterable[int | torch.SymInt]) -> TensorShap
 
 
 def dim_order_from_stride(stride: Sequence[int | torch.SymInt]) -> tuple[int, ...]:
-    """Dimensions from the outermost to the innermost, by their strides. ValueError for a stride of 0, which no file holds."""
+    """Returns the dimensions from the outermost to the innermost. Raises ValueError if a stride is 0, which no file can
+    represent."""
     steps = [_example(step) for step in stride]
     if 0 in steps:
-        raise ValueError(f"strides {steps}: with 0 among them there is no dim order")
+        raise ValueError(f"strides {steps}: a stride of 0 has no dim order")
     return tuple(sorted(range(len(steps)), key=lambda dim: -steps[dim]))
 
 
 def contiguous_stride_from_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides, in elements, of a dense tensor whose last dimension is the innermost."""
+    """Returns the strides, in elements, of a dense tensor with the last dimension innermost."""
     return stride_from_dim_order(shape, range(len(shape)))
 
 
@@ -248,8 +249,8 @@ _CHANNELS_LAST = {torch.channels_last: (0, 2, 3, 1), torch.channels_last_3d: (0,
 
 
 def get_dim_order(memory_format: torch.memory_format | None, ndim: int) -> list[int] | None:
-    """Dimensions from the outermost to the innermost of a tensor of rank `ndim` in a memory format; None where the format is
-    kept. ValueError for a format that such tensors do not have."""
+    """Returns the dimensions of a tensor of rank `ndim` from the outermost to the innermost in a memory format, or None
+    for `torch.preserve_format`. Raises ValueError if the format requires another rank."""
     if memory_format in (None, torch.preserve_format):
         return None
     order = tuple(range(ndim)) if memory_format is torch.contiguous_format else _CHANNELS_LAST[memory_format]
@@ -259,7 +260,8 @@ def get_dim_order(memory_format: torch.memory_format | None, ndim: int) -> list[
 
 
 def get_memory_format(dim_order: Sequence[int] | None) -> torch.memory_format:
-    """The memory format that a dim order is; None means the format that a tensor has. ValueError for another order."""
+    """Returns the memory format of a dim order; None selects `torch.preserve_format`. Raises ValueError for another
+    order."""
     if dim_order is None:
         return torch.preserve_format
     if tuple(dim_order) == tuple(range(len(dim_order))):
@@ -267,23 +269,23 @@ def get_memory_format(dim_order: Sequence[int] | None) -> torch.memory_format:
     for memory_format, order in _CHANNELS_LAST.items():
         if tuple(dim_order) == order:
             return memory_format
-    raise ValueError(f"dim order {list(dim_order)} is no memory format of torch's")
+    raise ValueError(f"dim order {list(dim_order)} is not a memory format of torch")
 
 
 def is_channel_last_dim_order(tensor: torch.Tensor) -> bool:
-    """Whether a tensor of rank 4 lies in memory with its channels innermost."""
+    """Returns whether a tensor of rank 4 is stored with its channels innermost."""
     result: bool = tensor.dim_order() == _CHANNELS_LAST[torch.channels_last]
     return result
 
 
 def is_contiguous_dim_order(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's dimensions lie in memory in their own order."""
+    """Returns whether a tensor's dimensions are stored in their natural order."""
     result: bool = tensor.dim_order() == tuple(range(tensor.dim()))
     return result
 
 
 def stride_from_dim_order(sizes: Sequence[int], dim_order: Sequence[int]) -> tuple[int, ...]:
-    """Dense strides, in elements, of a tensor whose dimensions lie in memory in this order, outermost first."""
+    """Returns the dense strides, in elements, of a tensor with this dim order, outermost dimension first."""
     strides = [0] * len(sizes)
     step = 1
     for dim in reversed(dim_order):
@@ -293,10 +295,10 @@ def stride_from_dim_order(sizes: Sequence[int], dim_order: Sequence[int]) -> tup
 
 
 def _dim_order(tensor: torch.Tensor, strides: list[Any]) -> tuple[int, ...]:
-    """Dimensions from outermost to innermost: channels_last if that is all that describes the tensor, else natural."""
+    """Returns the dim order: channels_last if only that order describes the tensor, otherwise the natural order."""
     rank = len(strides)
     natural = tuple(range(rank))
-    # With symbolic lengths, an example of them decides: the order does not depend on which.
+    # Symbolic sizes are replaced by example sizes. The result does not depend on the example.
     sizes = [_example(size) for size in tensor.shape]
     steps = [_example(stride) for stride in strides]
 
@@ -323,4 +325,4 @@ def _example(size: int | torch.SymInt) -> int:
     return upper_bound(size) or 2**20
 
 
-__getattr__ = compat.attributes(__name__)  # records of files, by ExecuTorch's names
+__getattr__ = compat.attributes(__name__)  # records of files, under ExecuTorch's names

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExportedPrograms come in, one per method; a program manager goes out that can be transformed, lowered and written as a
-# .pte file. Names, fields and signatures are those of ExecuTorch; additions of ours have a default.
+# In: ExportedPrograms, one per method. Out: a program manager that transforms, lowers and writes them as a .pte file.
+# Names, fields and signatures are those of ExecuTorch; additional ones have a default.
 """`to_edge`, `to_edge_transform_and_lower`, and the managers that they return."""
 
 from __future__ import annotations
@@ -44,16 +44,23 @@ def to_edge(
     compile_config: EdgeCompileConfig | None = None,
     generate_etrecord: bool = False,
 ) -> EdgeProgramManager:
-    """Lower exported programs to the Edge dialect.
+    """Lowers exported programs to the Edge dialect.
 
     Args:
-        programs: an ExportedProgram, or method name -> program. They are left as they are.
+        programs: an ExportedProgram, or method name -> program. The programs are not modified.
         constant_methods: method name -> value that the method returns.
         compile_config: see `EdgeCompileConfig`.
         generate_etrecord: keep the stages for `ExecutorchProgramManager.get_etrecord()`.
 
+    Returns:
+        A manager of the lowered programs.
+
     Raises:
-        DialectError: lists every node that has no place in core ATen or Edge, with the line of the model.
+        DialectError: core ATen or Edge does not allow some nodes. The error lists all of them with their source lines.
+
+    Example:
+        >>> edge = to_edge(torch.export.export(model.eval(), example_inputs))
+        >>> edge.to_executorch().save("model.pte")
     """
     return _to_edge(programs, constant_methods, compile_config, generate_etrecord, {}, (), True)
 
@@ -66,18 +73,26 @@ def to_edge_transform_and_lower(
     compile_config: EdgeCompileConfig | None = None,
     generate_etrecord: bool = False,
 ) -> EdgeProgramManager:
-    """Lower exported programs to the Edge dialect, run users' passes on them, and lower them to backends.
+    """Lowers exported programs to the Edge dialect, runs users' passes, and lowers the programs to backends.
 
     Args:
-        programs: as for `to_edge`.
+        programs: see `to_edge`.
         transform_passes: passes for all methods, a PassManager, or method name -> passes.
-        partitioner: a `Partitioner`, several that are asked in order, or method name -> one or several.
-            `CpuPartitioner()` is the CPU engine: it runs the calls that the others leave, when `to_executorch` has optimised it.
-        constant_methods, compile_config, generate_etrecord: as for `to_edge`.
+        partitioner: a `Partitioner`, several that are called in order, or method name -> one or several.
+            `CpuPartitioner()` selects the CPU engine, which runs the calls that the others leave, after `to_executorch`
+            has optimized them.
+        constant_methods, compile_config, generate_etrecord: see `to_edge`.
+
+    Returns:
+        A manager of the lowered programs.
 
     Raises:
-        DelegationError: a backend cannot compile the nodes that its partitioner chose, or, with `strict` in the configuration,
-            something expensive runs on no backend.
+        DialectError: see `to_edge`.
+        DelegationError: a backend cannot compile the nodes that its partitioner chose, or `strict` is set and no
+            backend runs an expensive call.
+
+    Example:
+        >>> edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
     """
     return transform_and_lower(
         programs, transform_passes, partitioner, constant_methods, compile_config, generate_etrecord, True
@@ -93,7 +108,7 @@ def transform_and_lower(
     generate_etrecord: bool,
     theirs: bool,
 ) -> EdgeProgramManager:
-    """As `to_edge_transform_and_lower`; calls keep the names that torch gave them unless `theirs`."""
+    """Implements `to_edge_transform_and_lower`. Calls keep the names that torch chose unless `theirs` is true."""
     named = programs_by_method(programs)
     wanted = partitioners_by_method(partitioner, named)
     config = compile_config or EdgeCompileConfig()
@@ -118,7 +133,7 @@ def transform_and_lower(
     if preserve:
         edge = edge._decompose_the_rest(preserve, config)
     for name in wanted:
-        if not edge._targets.get(name):  # those choose their operators later
+        if not edge._targets.get(name):  # these partitioners choose their operators later
             warn(edge.delegation(name), config.strict)
     return edge
 
@@ -130,7 +145,7 @@ def _before_decomposition(program: ExportedProgram, partitioners: Sequence[Any])
 
 
 def _kept_whole(partitioner: Partitioner, program: ExportedProgram) -> list[Any]:
-    """The operators of a program that a partitioner wants not to be decomposed."""
+    """Returns the operators of a program that a partitioner requests not to decompose."""
     operators, wanted = partitioner.ops_to_not_decompose(program)
     used: dict[Any, list[Any]] = {}
     for node in calls(program):
@@ -168,8 +183,8 @@ def check_constant_methods(constant_methods: Mapping[str, Any] | None, methods: 
     """Checks the names and values of constant methods.
 
     Raises:
-        InputTypeError: a constant method has the name of a method.
-        EmitError: a file cannot store the value of a constant method.
+        InputTypeError: a constant method has the name of another method.
+        EmitError: the file format cannot store the value of a constant method.
     """
     clash = sorted(set(methods) & set(constant_methods or ()))
     if clash:
@@ -182,5 +197,5 @@ def check_constant_methods(constant_methods: Mapping[str, Any] | None, methods: 
 
 
 def _new_etrecord() -> Any:
-    """Imports the class on demand: tools are above the compiler."""
+    """Imports the class on demand, because it belongs to a higher layer than the compiler."""
     return importlib.import_module("torchette.exir.etrecord").ETRecord()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Programs and managers come in, the text that both managers print goes out.
-"""The text of program managers, and the method of a name."""
+# In: programs and managers. Out: the text that both managers print.
+"""The text of program managers, and the lookup of methods by name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torchette.exir.graph import placeholders, shape_text
 
 
 def method_named(items: Mapping[str, Any], name: str) -> Any:
-    """The item of a method. Raises KeyError with the names of the methods for another name."""
+    """Returns the item of a method. Raises KeyError, with the names of the methods, if there is no such method."""
     if name not in items:
-        raise KeyError(f"no method {name!r}; there are {', '.join(sorted(items))}")
+        raise KeyError(f"no method {name!r}; the methods are {', '.join(sorted(items))}")
     return items[name]
 
 
@@ -26,19 +26,19 @@ class _Manager(Protocol):
 
 
 def describe(manager: _Manager, lines: list[str]) -> str:
-    """The representation of a manager: its class, these lines, and its constant methods."""
+    """Returns the text of a manager: its class, these lines, and its constant methods."""
     constants = [f"{name}: constant" for name in sorted(manager.config_methods)]
     return "\n  ".join([f"{type(manager).__name__}", *lines, *constants])
 
 
 def html(manager: object) -> str:
-    """The same as a table of a notebook."""
+    """Returns the same text as an HTML table for a notebook."""
     heading, *lines = repr(manager).split("\n  ")
     return notebook.tables([("", (), [(line,) for line in lines])], heading)
 
 
 def signature_text(program: ExportedProgram) -> str:
-    """The shapes of a program's inputs and outputs, and how many calls it has."""
+    """Returns the shapes of a program's inputs and outputs, and the number of its calls."""
     signature = program.graph_signature
     values = {node.name: node.meta.get("val") for node in placeholders(program)}
     inputs = [shape_text(values.get(str(name), name)) for name in signature.user_inputs]

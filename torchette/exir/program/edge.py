@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Programs at Edge come in, one per method; a program manager goes out that can be transformed, lowered and finished. Names
-# and signatures are those of ExecuTorch; additions of ours have a default.
+# In: programs in the Edge dialect, one per method. Out: a program manager that transforms, lowers and emits them. Names
+# and signatures are those of ExecuTorch; additional ones have a default.
 """`EdgeProgramManager`: programs in the Edge dialect."""
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def run(
     backend: ExecutorchBackendConfig | None = None,
     **choices: Any,
 ) -> dict[str, ExportedProgram]:
-    """Run stages of the pipeline that follows from the user's choices, by their names.
+    """Runs stages of the pipeline that the user's options select.
 
     Args:
-        programs: method name -> program. A fallback (its name ends in `pte.PORTABLE`) has the choices of its method.
-        stages: names of `pipeline.STAGES`.
-        reports: method name -> the report that receives a record per pass.
+        programs: method name -> program. A fallback (its name ends in `pte.PORTABLE`) has the options of its method.
+        stages: names of stages in `pipeline.STAGES`.
+        reports: method name -> report that receives a record for each pass.
         edge, backend, choices: see `pipeline.build`.
     """
     pipelines = {
@@ -55,7 +55,7 @@ def run(
     return run_stages(pipelines, programs, reports, stages)
 
 
-# The forms in which callers give partitioners and passes: for all methods, or by method.
+# The accepted forms of partitioners and passes: for all methods, or by method.
 Partitioners = Partitioner | Sequence[Partitioner] | Mapping[str, Partitioner | Sequence[Partitioner]] | None
 Transforms = (
     Callable[..., Any] | Sequence[Callable[..., Any]] | Mapping[str, Sequence[Callable[..., Any]]] | None
@@ -65,7 +65,8 @@ Transforms = (
 def programs_by_method(
     programs: ExportedProgram | Mapping[str, ExportedProgram],
 ) -> dict[str, ExportedProgram]:
-    """Method name -> program. Raises InputTypeError for anything but an ExportedProgram or a dict of them."""
+    """Returns method name -> program. Raises InputTypeError unless `programs` is an ExportedProgram or a dict of
+    them."""
     named = {"forward": programs} if isinstance(programs, ExportedProgram) else programs
     wrong = (
         named
@@ -84,7 +85,7 @@ def programs_by_method(
 
 
 def partitioners_by_method(given: Partitioners, methods: Iterable[str]) -> dict[str, list[Any]]:
-    """Method name -> partitioners, from any form that callers may pass."""
+    """Returns method name -> partitioners, from any accepted form."""
     found = {
         name: list(each) if isinstance(each, (list, tuple)) else [each]
         for name, each in by_method(given, methods, "partitioner").items()
@@ -94,13 +95,13 @@ def partitioners_by_method(given: Partitioners, methods: Iterable[str]) -> dict[
     if wrong:
         raise InputTypeError(
             f"partitioner: expected a Partitioner, not {wrong[0]!r}",
-            hints=["give an instance, such as XnnpackPartitioner()"],
+            hints=["pass an instance, such as XnnpackPartitioner()"],
         )
     return found
 
 
 class EdgeProgramManager:
-    """Programs in the Edge dialect, one per method."""
+    """Programs in the Edge dialect, one per method. `to_edge` and `to_edge_transform_and_lower` return it."""
 
     def __init__(
         self,
@@ -113,9 +114,9 @@ class EdgeProgramManager:
         targets: Mapping[str, Sequence[Partitioner]] | None = None,
         etrecord: Any = None,
     ) -> None:
-        self._targets = dict(targets or {})  # method -> partitioners that have `target_passes`
+        self._targets = dict(targets or {})  # method -> partitioners with `target_passes`
         self._programs = {name: to_edge_operators(p) for name, p in programs_by_method(edge_programs).items()}
-        self._portable = dict(portable or {})  # methods with delegates -> as they were before
+        self._portable = dict(portable or {})  # method with delegates -> its program before delegation
         self._constant_methods = dict(constant_methods or {})
         self.compile_config = compile_config or EdgeCompileConfig()
         self._reports = {name: (reports or {}).get(name) or Report() for name in self._programs}
@@ -124,12 +125,12 @@ class EdgeProgramManager:
     @property
     def _edge_programs(
         self,
-    ) -> dict[str, ExportedProgram]:  # by ExecuTorch's name, which its users' code knows
+    ) -> dict[str, ExportedProgram]:  # ExecuTorch's name, which existing user code accesses
         return self._programs
 
     @property
     def methods(self) -> set[str]:
-        """The names of the methods that compute."""
+        """The names of the methods with a program."""
         return set(self._programs)
 
     @property
@@ -138,27 +139,29 @@ class EdgeProgramManager:
         return set(self._constant_methods)
 
     def exported_program(self, method_name: str = "forward") -> ExportedProgram:
-        """The program of a method; KeyError with the known names for another."""
+        """Returns the program of a method. Raises KeyError, with the names of the methods, if there is no such
+        method."""
         program = method_named(self._programs, method_name)
-        recompile(program.graph_module)  # passes edit the graph alone
+        recompile(program.graph_module)  # passes edit only the graph
         result: ExportedProgram = program
         return result
 
     def report(self, method_name: str = "forward") -> Report:
-        """What each pass did to a method."""
+        """Returns the effect of each pass on a method."""
         result: Report = method_named(self._reports, method_name)
         return result
 
     def transform(
         self, passes: Transforms, compile_config: EdgeCompileConfig | None = None
     ) -> EdgeProgramManager:
-        """Run users' passes; returns a new manager and leaves this one as it is.
+        """Runs users' passes. Returns a new manager and does not modify this one.
 
         Args:
-            passes: a pass, a sequence of passes or a PassManager for all methods, or method name -> passes. A pass
-                accepts a graph module and returns a `PassResult` or None, or accepts and returns an ExportedProgram. The
-                new manager also has the constant methods that a pass stores in its `constant_methods`, name -> value.
-            compile_config: as for `to_edge`.
+                passes: a pass, a sequence of passes or a PassManager for all methods, or method name -> passes. A pass
+                    accepts a graph module and returns a `PassResult` or None, or it accepts and returns an
+                    ExportedProgram. If a pass stores constant methods in its `constant_methods` (name -> value), the
+                    new manager contains them.
+                compile_config: see `to_edge`.
         """
         config = compile_config or self.compile_config
         given = {name: flatten(each) for name, each in by_method(passes, self._programs).items()}
@@ -166,7 +169,7 @@ class EdgeProgramManager:
         programs, constants = {**self._programs, **portable}, dict(self._constant_methods)
         for name in self._programs:
             own = {one: programs[one] for one in (name, name + pte.PORTABLE) if one in programs}
-            # Without passes the program is brought to Edge again.
+            # Without passes, lower the program to Edge again.
             stage = "transform" if given.get(name) else "edge"
             programs |= run(own, (stage,), reports, config, transforms=given)
             for one in given.get(name, ()):
@@ -180,10 +183,10 @@ class EdgeProgramManager:
         )
 
     def to_backend(self, partitioner: Partitioners) -> EdgeProgramManager:
-        """Lower to backends the nodes that their partitioners choose; returns a new manager and leaves this one as it is.
+        """Lowers the nodes that partitioners choose to backends. Returns a new manager and does not modify this one.
 
         Args:
-            partitioner: a `Partitioner`, several that are asked in order, or method name -> one or several.
+                partitioner: a `Partitioner`, several that are called in order, or method name -> one or several.
 
         Raises:
             DelegationError: a backend cannot compile the nodes that its partitioner chose.
@@ -209,11 +212,12 @@ class EdgeProgramManager:
         return self._with(programs=programs, reports=reports, portable=portable, targets=targets)
 
     def delegation(self, method_name: str = "forward") -> Delegation:
-        """Where every call of a method runs, what it costs, and why it is not on a backend."""
+        """Returns the backend and the cost of every call of a method, and the reasons of the backends that rejected
+        it."""
         return explain(self.exported_program(method_name))
 
     def _decompose_the_rest(self, preserved: Sequence[Any], config: EdgeCompileConfig) -> EdgeProgramManager:
-        """Decompose operators that were kept whole for backends, and that no backend chose."""
+        """Decomposes operators that were preserved for backends and that no backend chose."""
         programs = {**self._programs, **self._fallbacks()}
         left = {
             name: program
@@ -230,7 +234,7 @@ class EdgeProgramManager:
         )
 
     def _with(self, *, programs: Mapping[str, ExportedProgram], **changes: Any) -> EdgeProgramManager:
-        """A new manager with these programs, and with all else that does not change."""
+        """Returns a new manager with these programs and changes, and with the other data of this manager."""
         kept = {
             "constant_methods": self._constant_methods,
             "compile_config": self.compile_config,
@@ -242,19 +246,22 @@ class EdgeProgramManager:
         return EdgeProgramManager(programs, **{**kept, **changes})
 
     def _copied_reports(self) -> dict[str, Report]:
-        """Method -> a report that continues that of the method."""
+        """Returns method -> a new report that continues the report of the method."""
         return {name: Report(list(report.records)) for name, report in self._reports.items()}
 
     def _fallbacks(self) -> dict[str, ExportedProgram]:
-        """The methods that run if a backend is missing, under the names that they have in the file."""
+        """Returns the methods that run if a backend is missing, under their names in the file."""
         return {name + pte.PORTABLE: program for name, program in self._portable.items()}
 
     def to_executorch(self, config: ExecutorchBackendConfig | None = None) -> ExecutorchProgramManager:
-        """Optimise, plan memory and emit; this manager is left as it is.
+        """Optimizes the programs, plans memory and emits the file. Does not modify this manager.
 
         Raises:
-            DelegationError: with `strict` in the configuration of Edge, something expensive for which a target has an operator
-                stays on the portable kernels. Without `strict` that is a DelegationWarning.
+            DelegationError: with `strict` in the Edge configuration, an expensive call that a target has an operator
+                for runs on a portable kernel. Without `strict` this is a DelegationWarning.
+
+        Example:
+            >>> program = edge.to_executorch(ExecutorchBackendConfig(segment_alignment=4096))
         """
         config = config or ExecutorchBackendConfig()
         programs = {**self._programs, **(self._fallbacks() if config.portable_fallback else {})}
@@ -292,7 +299,7 @@ class EdgeProgramManager:
         return run(programs, stages, reports, self.compile_config, config, partitioners=self._targets)
 
     def _optimized(self, name: str, config: ExecutorchBackendConfig) -> ExportedProgram:
-        """A method at the end of Edge, where its memory can still be changed by other layers."""
+        """Returns a method at the end of the Edge stages. Another split into rows can still change its memory."""
         program = self._run({name: self._programs[name]}, ("user", "optimize"), config, {})[name]
         return split_rows(program, config.row_splits.get(name, ()))
 
@@ -306,7 +313,7 @@ class EdgeProgramManager:
 def _lowered_to_executorch(
     lowered: LoweredBackendModule, memory_planning: object, options: Mapping[str, Any]
 ) -> ExecutorchProgramManager:
-    """Returns the program of a delegate whose only instruction calls the backend; for `LoweredBackendModule.buffer`."""
+    """Returns a program with one instruction that calls the backend. Implements `LoweredBackendModule.buffer`."""
     if memory_planning is not None:
         options = {**options, "memory_planning_pass": memory_planning}
     return EdgeProgramManager(as_one_call(lowered)).to_executorch(ExecutorchBackendConfig(**options))
@@ -316,7 +323,7 @@ LoweredBackendModule.to_executorch = _lowered_to_executorch
 
 
 def _plan_across_methods(config: ExecutorchBackendConfig, methods: Iterable[str]) -> None:
-    """Finish the plans of memory that methods share."""
+    """Completes the plans of memory that methods share."""
     planners: list[Any] = []
     for planner in (planner_of(config, method) for method in methods):
         if planner not in planners:
@@ -329,8 +336,8 @@ _DATA_FILE = "_default_external_constant"
 
 
 def _data_file_of(choice: bool | Callable[[torch.fx.Node], str | None]) -> Any:
-    """For each constant its data file, with the choice and the name of ExecuTorch, or as passes have marked its
-    placeholder. Literals in the code of a model stay in the program."""
+    """Returns a function from a constant to the name of its data file: ExecuTorch's default name, the user's function,
+    or the tag that passes set on the placeholder. Literals in the code of a model stay in the program."""
     if choice is True:
         choice = lambda node: _DATA_FILE  # noqa: E731
     if not callable(choice):
@@ -339,7 +346,7 @@ def _data_file_of(choice: bool | Callable[[torch.fx.Node], str | None]) -> Any:
 
 
 def _share_weights(programs: Mapping[str, ExportedProgram], config: ExecutorchBackendConfig) -> None:
-    """Let portable plans have weights as delegates hold them."""
+    """Lets portable plans use weights in the layout that delegates store."""
     portable = {name for name in programs if name.endswith(pte.PORTABLE)}
     share_weights(
         (programs[name] for name in sorted(portable)),

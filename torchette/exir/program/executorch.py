@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The output of the emitter comes in; a program manager that writes the bytes of the file goes out. Names and signatures
-# are those of ExecuTorch; additions of ours have a default.
+# In: the output of the emitter. Out: a program manager that writes the bytes of the file. Names and signatures are
+# those of ExecuTorch; additional ones have a default.
 """`ExecutorchProgramManager`: a finished program."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torchette.format import ptd, pte
 
 
 class ExecutorchProgramManager:
-    """A finished program: its bytes, and how it came about."""
+    """A finished program: the bytes of its file, and how it was compiled. `to_executorch` returns it."""
 
     def __init__(
         self,
@@ -57,38 +57,38 @@ class ExecutorchProgramManager:
 
     @property
     def buffer(self) -> bytes:
-        """The whole file. To store it, `save` and `write_to_file` are cheaper: they do not copy the weights."""
+        """The bytes of the file. `save` and `write_to_file` are faster, because they do not copy the weights."""
         if self._buffer is None:
             self._buffer = bytes(self._pte)
         return self._buffer
 
     def write_to_file(self, open_file: BinaryIO) -> None:
-        """Write the file to an open binary file."""
+        """Writes the file to an open binary file."""
         self._pte.write_to(open_file)
 
     def save(self, path: str | Path) -> None:
-        """Write the file; `.pte` is the usual suffix, and a path without one gets it."""
+        """Writes the file. A path without a suffix gets the suffix `.pte`."""
         path = Path(path)
         self._pte.write_to(path if path.suffix else path.with_suffix(".pte"))
 
     @property
     def has_tensor_data(self) -> bool:
-        """Whether weights are stored apart from the program."""
+        """Whether some weights are stored in separate data files."""
         return bool(self._output.data_files)
 
     def write_tensor_data_to_file(self, outdir: str | Path) -> None:
-        """Write the weights that are stored apart from the program, each file as `<name>.ptd` into the folder."""
+        """Writes the weights that are stored in separate data files to the folder, one `<name>.ptd` per file."""
         for name, data in self._tensor_data.items():
             (Path(outdir) / (name if name.endswith(".ptd") else f"{name}.ptd")).write_bytes(data)
 
     @property
     def _emitter_output(self) -> Any:
-        """What was emitted, by the name that programs of ExecuTorch's users ask for."""
+        """The emitter's output, under the name that user code of ExecuTorch accesses."""
         return self._output
 
     @property
     def _tensor_data(self) -> dict[str, Any]:
-        """The bytes of each of these files, by the name that they were given; programs of ExecuTorch's users ask for it."""
+        """The bytes of each data file by name. User code of ExecuTorch accesses this name."""
         alignment = self._config.segment_alignment
         return {
             name: ptd.write(named, segment_alignment=alignment)
@@ -97,7 +97,7 @@ class ExecutorchProgramManager:
 
     @property
     def methods(self) -> set[str]:
-        """The names of the methods that compute."""
+        """The names of the methods with a program."""
         return {name for name in self._programs if not name.endswith(pte.PORTABLE)}
 
     @property
@@ -111,22 +111,22 @@ class ExecutorchProgramManager:
         return self._output.program
 
     def exported_program(self, method_name: str = "forward") -> ExportedProgram:
-        """The planned graph of a method, in the EXEC dialect."""
+        """Returns the planned graph of a method, in the EXEC dialect."""
         result: ExportedProgram = method_named(self._programs, method_name)
         return result
 
     def report(self, method_name: str = "forward") -> Report:
-        """What each pass did to a method."""
+        """Returns the effect of each pass on a method."""
         result: Report = method_named(self._reports, method_name)
         return result
 
     def planned_bytes(self, method_name: str = "forward") -> tuple[int, int]:
-        """(bytes of planned memory of a method, the least that any plan would need)."""
+        """Returns (planned memory of a method, lower bound of any plan), in bytes."""
         meta = self.exported_program(method_name).graph_module.meta
         return sum(meta["non_const_buffer_sizes"]), sum(meta["memory_bounds"])
 
     def dump_executorch_program(self, verbose: bool = False, out: IO[str] | None = None) -> None:
-        """Print the program: its graphs with planned memory, or with `verbose` all records of the file."""
+        """Prints the graphs with planned memory or, with `verbose`, all records of the file."""
         out = out or sys.stdout
         if verbose:
             print(self.executorch_program, file=out)
@@ -141,7 +141,7 @@ class ExecutorchProgramManager:
 
     @property
     def named_data(self) -> dict[str, Any]:
-        """The bytes that the file holds by name."""
+        """The bytes of each named-data entry of the file."""
         return dict(self._output.named_data)
 
     @property
@@ -150,18 +150,18 @@ class ExecutorchProgramManager:
         return self._output.debug_handle_map
 
     def nodes(self, method_name: str = "forward") -> list[torch.fx.Node]:
-        """The node of `exported_program(method_name)`, or of a branch of it, that each instruction of the file came from."""
+        """Returns the node of each instruction of the file, from `exported_program(method_name)` or a branch of it."""
         result: list[torch.fx.Node] = method_named(self._output.nodes, method_name)
         return result
 
     def values(self, method_name: str = "forward") -> dict[torch.fx.Node, int | tuple[int, ...]]:
-        """Node -> the value of the file's method, or the values, that it yields."""
+        """Returns node -> value or values that it yields, as indices of the values of the file's method."""
         result: dict[torch.fx.Node, int | tuple[int, ...]] = method_named(self._output.values, method_name)
         return result
 
     @property
     def delegate_map(self) -> dict[str, dict[int, Any]]:
-        """Method -> instruction -> {"name": backend, "delegate_map": its own debug handles}."""
+        """Method -> instruction -> {"name": backend, "delegate_map": debug handles of the backend}."""
         return self._output.delegate_map
 
     @property
@@ -170,10 +170,10 @@ class ExecutorchProgramManager:
         return self._output.instruction_id_to_num_outs_map
 
     def get_etrecord(self) -> Any:
-        """What leads from instructions back to the model, a `torchette.devtools.ETRecord`.
+        """Returns the `torchette.devtools.ETRecord` that maps instructions to the model.
 
         Raises:
-            InputError: the program was made without `generate_etrecord=True`.
+            InputError: the program was compiled without `generate_etrecord=True`.
         """
         if self._etrecord is None:
             raise InputError(
@@ -186,7 +186,8 @@ class ExecutorchProgramManager:
         return self._etrecord
 
     def operators(self) -> dict[str, str]:
-        """Name of every operator that the program calls, as in the file -> the line of the model that first needs it."""
+        """Returns the name of every operator that the program calls, as in the file -> source line of its first
+        call."""
         found: dict[str, str] = {}
         called = {
             ".".join(part for part in (op.name, op.overload) if part)
@@ -202,7 +203,8 @@ class ExecutorchProgramManager:
         return {name: found.get(name, "") for name in sorted(called)}
 
     def missing_kernels(self) -> dict[str, str]:
-        """Those of `operators()` for which the runtime of this machine has no kernel; none if the runtime is not built."""
+        """Returns the `operators()` without a kernel in the runtime of this machine; empty if the runtime is not
+        built."""
         try:
             known = runtime.operator_names()
         except ImportError:
@@ -223,11 +225,12 @@ class ExecutorchProgramManager:
 
 
 def warn_of_missing_kernels(program: ExecutorchProgramManager) -> None:
-    """The device may have kernels that this machine has not, so that nothing is refused here."""
+    """Warns about missing kernels. This is not an error, because the device may have kernels that this machine
+    lacks."""
     missing = program.missing_kernels()
     if missing:
         lines = [
-            f"this runtime has no kernel for {', '.join(missing)}; the file loads only where there is one",
+            f"this runtime has no kernel for {', '.join(missing)}; the file loads only on a runtime with such a kernel",
             *(f"at {line}, for {name}" for name, line in missing.items()),
             "Try:",
             *(f"- {hint}" for hint in kernel_hints(missing)),
