@@ -59,8 +59,8 @@ class ProxyValue:
     """A value of the graph that is being built.
 
     Attributes:
-            data: the value at compile time: a fake tensor, a symbolic or plain scalar, or a tuple of them.
-            node: the node of the new graph that yields the value. Plain values have no node.
+        data: the value at compile time: a fake tensor, a symbolic or plain scalar, or a tuple of them.
+        node: the node of the new graph that yields the value. Plain values have no node.
     """
 
     def __init__(self, data: Any, proxy: Node | Any) -> None:

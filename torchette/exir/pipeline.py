@@ -436,9 +436,9 @@ class Report:
     """The effect of every pass, in order, and the patterns that a target replaced. `str()` returns tables.
 
     Attributes:
-            records: one record for each pass.
-            delegation: the backend of each call, with reasons; None if no target has passes.
-            calibration: the observed inputs that the method is quantized with; None without a quantizer.
+        records: one record for each pass.
+        delegation: the backend of each call, with reasons; None if no target has passes.
+        calibration: the observed inputs that the method is quantized with; None without a quantizer.
     """
 
     records: list[PassRecord] = field(default_factory=list)

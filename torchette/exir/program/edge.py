@@ -157,11 +157,11 @@ class EdgeProgramManager:
         """Runs users' passes. Returns a new manager and does not modify this one.
 
         Args:
-                passes: a pass, a sequence of passes or a PassManager for all methods, or method name -> passes. A pass
-                    accepts a graph module and returns a `PassResult` or None, or it accepts and returns an
-                    ExportedProgram. If a pass stores constant methods in its `constant_methods` (name -> value), the
-                    new manager contains them.
-                compile_config: see `to_edge`.
+            passes: a pass, a sequence of passes or a PassManager for all methods, or method name -> passes. A pass
+                accepts a graph module and returns a `PassResult` or None, or it accepts and returns an
+                ExportedProgram. If a pass stores constant methods in its `constant_methods` (name -> value), the
+                new manager contains them.
+            compile_config: see `to_edge`.
         """
         config = compile_config or self.compile_config
         given = {name: flatten(each) for name, each in by_method(passes, self._programs).items()}
@@ -186,7 +186,7 @@ class EdgeProgramManager:
         """Lowers the nodes that partitioners choose to backends. Returns a new manager and does not modify this one.
 
         Args:
-                partitioner: a `Partitioner`, several that are called in order, or method name -> one or several.
+            partitioner: a `Partitioner`, several that are called in order, or method name -> one or several.
 
         Raises:
             DelegationError: a backend cannot compile the nodes that its partitioner chose.
