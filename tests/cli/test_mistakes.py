@@ -97,7 +97,7 @@ MISTAKES = [
     (
         "compile model.py:Net --backend xnpack",
         "[unknown-backend] no backend 'xnpack'; did you mean xnnpack?",
-        "backends that there are: portable, cpu",
+        "known backends: portable, cpu",
         "unknown-backend",
     ),
     (

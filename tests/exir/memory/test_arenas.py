@@ -88,7 +88,7 @@ def test_what_does_not_fit_is_named_to_the_byte() -> None:
     assert error.code == "does-not-fit"
     assert "DRAM has 8,192 bytes, 16,384 are needed, 8,192 more" in error.message
     assert "16,384 bytes" in error.where[0] and "self.up(x)" in error.where[0]
-    assert error.hints[0] == "give DRAM 16,384 bytes"
+    assert error.hints[0] == "increase DRAM to 16,384 bytes"
     # and that is true
     torchette.compile(Wide().eval(), ARGS, device=torchette.Device(arenas={"SRAM": 256, "DRAM": 16384}))
     with pytest.raises(PlanError, match="1 more"):

@@ -92,7 +92,7 @@ def test_files_have_texts_beside_the_program(exported, tmp_path):
     found = {}
     assert same(exported, serde.load(tmp_path / "net.pt2", extra_files=found), *ARGS)
     assert found == {"note": "grüezi"}
-    with pytest.raises(FormatError, match="no stored program"):
+    with pytest.raises(FormatError, match="not a stored program"):
         serde.load(io.BytesIO(b"nothing"))
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A call of a graph comes in, how much work it is goes out.
-"""What a call costs, by its shapes: an estimate that ranks calls, and is no time."""
+# In: a call of a graph. Out: an estimate of its work.
+"""The estimated cost of a call from its shapes. It ranks calls and is not a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchette.exir.tensor import upper_bound
 
 
 def cost(node: Node) -> int:
-    """Multiply-adds, and elements that are read and written."""
+    """Returns the number of multiply-adds plus the number of elements read and written."""
     moved = _tensors(node.meta.get("val")) + [
         t for source in node.all_input_nodes for t in _tensors(source.meta.get("val"))
     ]
@@ -34,7 +34,8 @@ def _size(size: int | torch.SymInt) -> int:
 
 
 def multiply_adds(node: Node) -> int:
-    """The multiply-adds of a matrix product, linear layer, convolution or attention at its greatest shape; else 0."""
+    """Returns the multiply-adds of a matmul, linear, convolution or attention at its maximum shape; 0 for other
+    calls."""
     shapes = [tuple(map(_size, t.shape)) for s in node.all_input_nodes for t in _tensors(s.meta.get("val"))]
     results = _tensors(node.meta.get("val"))
     target = node.meta.get("functional", node.target)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Edge programs and partitioners come in; the same programs with one call in the place of each part that a backend
-# takes go out. What a backend is ahead of time, and how it is asked. Names are ExecuTorch's.
+# In: Edge programs and partitioners. Out: the same programs, with one call in place of each part that a backend runs.
+# Also defines the ahead-of-time interface of backends. Names are ExecuTorch's.
 """Delegation: `Partitioner`, `BackendDetails`, `CompileSpec`, `to_backend`.
 
-A partitioner writes a tag on each node that its backend shall run (``node.meta["delegation_tag"]``) and says which
-backend each tag means. Every tag becomes one program (or several, where a node between two tagged ones must run outside,
-see `torchette.exir.delegation.partition`), the backend's `preprocess` turns that into bytes, and the graph keeps a call of them.
+A partitioner sets a tag on each node that its backend should run (``node.meta["delegation_tag"]``) and declares the
+backend of each tag. The nodes of a tag become one program, or several if a node between them must run outside of the
+backend (see `torchette.exir.delegation.partition`). The backend's `preprocess` converts the program to bytes, and a
+call of the delegate replaces the nodes.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ from torchette.exir.graph import (
 )
 from torchette.units import counted
 
-# ---- what a backend says ----
+# ---- the interface of backends ----
 
 
 @dataclass
 class CompileSpec:
-    """An option for a backend: a name and bytes, which also stand in the file and are given to its runtime."""
+    """An option of a backend: a name and bytes. The file stores it, and the backend's runtime receives it."""
 
     key: str
     value: bytes
@@ -61,12 +62,12 @@ class CompileSpec:
 
 @dataclass
 class PreprocessResult:
-    """What a backend makes of a program.
+    """The result of compiling a program with a backend.
 
     Attributes:
-        processed_bytes: what its runtime is given when the method is loaded.
-        debug_handle_map: instruction of the backend -> debug handles of the nodes that it came from.
-        data_store_output: blobs that the runtime finds by name, shared with other delegates of the file.
+        processed_bytes: the bytes that the backend's runtime receives when the method is loaded.
+        debug_handle_map: instruction of the backend -> debug handles of the nodes that it was compiled from.
+        data_store_output: named blobs for the backend's runtime, shared with the other delegates of the file.
     """
 
     processed_bytes: bytes = b""
@@ -76,9 +77,9 @@ class PreprocessResult:
 
 
 class BackendDetails(ABC):
-    """The half of a backend that works ahead of time. A direct subclass is known by its class's name."""
+    """The ahead-of-time part of a backend. The class name of a direct subclass is the name of the backend."""
 
-    # The keys of compile specs that the backend accepts; None for any. Other keys are refused before `preprocess`.
+    # The keys of compile specs that the backend accepts; None for any key. Other keys are rejected before `preprocess`.
     option_names: frozenset[str] | None = None
 
     def __init_subclass__(cls, **kwargs: object) -> None:
@@ -92,7 +93,8 @@ class BackendDetails(ABC):
     @staticmethod
     @abstractmethod
     def preprocess(edge_program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
-        """Turn a program in the Edge dialect, which may be changed, into bytes; raise for what cannot be."""
+        """Compiles a program in the Edge dialect to bytes. May modify the program. Raises an error if it cannot compile
+        it."""
 
     @classmethod
     def preprocess_multimethod(
@@ -100,7 +102,8 @@ class BackendDetails(ABC):
         edge_programs: dict[str, list[ExportedProgram]],
         compile_specs: dict[str, list[list[CompileSpec]]],
     ) -> dict[str, list[PreprocessResult]]:
-        """All parts of all methods at once, for backends that share data between them. By default one by one."""
+        """Compiles all parts of all methods, so that a backend can share data between them. By default calls
+        `preprocess`."""
         return {
             method: [
                 cls.preprocess(part, specs) for part, specs in zip(parts, compile_specs[method], strict=True)
@@ -122,7 +125,7 @@ def check_option_names(backend: type[BackendDetails], given: Iterable[str]) -> N
 
 
 class DelegationSpec(NamedTuple):
-    """What a tag means."""
+    """The backend and the options of a tag."""
 
     backend_id: str
     compile_specs: list[CompileSpec]
@@ -130,77 +133,79 @@ class DelegationSpec(NamedTuple):
 
 @dataclass
 class PartitionResult:
-    """A program with tags on its nodes, and what each tag means."""
+    """A program with tagged nodes, and the meaning of each tag."""
 
     tagged_exported_program: ExportedProgram
     partition_tags: dict[str, DelegationSpec]
 
 
 class Partitioner(ABC):
-    """Chooses the nodes that a backend shall run."""
+    """Selects the nodes that a backend runs."""
 
-    # Names of passes of `capture_passes` and `target_passes` that users can disable with `disable_passes`.
+    # The passes in `capture_passes` and `target_passes` that users can disable with `disable_passes`.
     optional_passes: frozenset[str] = frozenset()
 
     def __init__(self, spec: Mapping[Any, object] = MappingProxyType({})) -> None:
         self._spec = spec
 
     def __call__(self, exported_program: ExportedProgram) -> PartitionResult:
-        """The same as `partition`."""
+        """Calls `partition`."""
         return self.partition(exported_program)
 
     @property
     def spec(self) -> Mapping[Any, object]:
-        """Whatever the partitioner was configured with."""
+        """The configuration of the partitioner."""
         return self._spec
 
     @abstractmethod
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tag nodes of a program in the Edge dialect, and change nothing else of it.
+        """Tags nodes of a program in the Edge dialect. Must not change the program otherwise.
 
-        `reject` records why a node is left out.
+        `reject` records the reason why a node is not tagged.
         """
 
     def ops_to_not_decompose(
         self, ep: ExportedProgram
     ) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
-        """Operators that the backend wants whole, and a filter: nodes for which it is false are decomposed all the same."""
+        """Returns operators that must not be decomposed, and a filter or None. Nodes that the filter rejects are
+        decomposed."""
         return [], None
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
-        """A change of the ATen program before it is decomposed; `to_edge_transform_and_lower` runs it."""
+        """Transforms the ATen program before decomposition. `to_edge_transform_and_lower` calls this method."""
         return exported_program
 
     def capture_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
-        """Passes over the captured program, which run before it is decomposed."""
+        """Returns passes that run on the captured program before decomposition."""
         return ()
 
     def target_passes(self) -> tuple[Callable[[ExportedProgram], ExportedProgram], ...]:
-        """Passes that put operators of a target (`bind_pattern_to_op`) into a program when nothing else changes it any more:
-        after all optimisation, before views and memory. Who has some is not asked for a partition."""
+        """Returns passes that insert operators of a target (`bind_pattern_to_op`). They run after all optimizations,
+        before views and memory planning. A partitioner with such passes is not asked for a partition."""
         return ()
 
 
 def reject(node: Node, reason: str) -> None:
-    """Record why the partitioner, or the pass of a target, that is at work does not take a node; the delegation report prints
-    it."""
-    # A new list: nodes that are made like another one have its meta.
+    """Records the reason why the current partitioner or target pass does not accept a node. The delegation report
+    prints the reason."""
+    # Create a new list, because nodes share the meta of the node that they were created from.
     node.meta["rejections"] = [*node.meta.get("rejections", ()), reason]
 
 
 def keep_rejections(program: ExportedProgram, name: str) -> ExportedProgram:
-    """Store what was rejected as the reasons of a partitioner, by its name."""
+    """Stores the recorded reasons under the name of a partitioner."""
     for node in calls(program):
         reasons = node.meta.pop("rejections", None)
         if reasons:
-            # A new dictionary: other copies of the program have their own partitioners.
+            # Create a new dictionary, because other copies of the program have other partitioners.
             known = node.meta.get("not_delegated", {})
             node.meta["not_delegated"] = {**known, name: tuple(dict.fromkeys(reasons))}
     return program
 
 
 def _undecided() -> type[Exception]:
-    """What torch raises where an answer depends on an unknown size. It stands on sympy, and is only asked for then."""
+    """Returns the error that torch raises if an answer depends on an unknown size. Imported on demand: it imports
+    sympy."""
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     return GuardOnDataDependentSymNode
@@ -210,7 +215,7 @@ UNDECIDED = "the answer depends on a size that is known only while the model run
 
 
 def why_not_taken(question: Callable[[], str | None]) -> str | None:
-    """What a question says that asks why a node is not taken; a reason, too, where it depends on an unknown size."""
+    """Returns the reason that `question` returns, or a fixed reason if the question depends on an unknown size."""
     try:
         return question()
     except _undecided():
@@ -218,7 +223,7 @@ def why_not_taken(question: Callable[[], str | None]) -> str | None:
 
 
 def is_wanted(node: Node, wanted: Callable[[Node], bool] | None) -> bool:
-    """Whether a filter of `ops_to_not_decompose` wants a node whole: not where it depends on an unknown size."""
+    """Returns whether a filter of `ops_to_not_decompose` accepts a node: false if this depends on an unknown size."""
     if wanted is None:
         return True
     try:
@@ -244,7 +249,7 @@ executorch_call_delegate = _CallDelegate()
 
 
 def is_delegate_call(node: Node) -> bool:
-    """Whether a node runs on a backend (the peer's operator of that name counts as well)."""
+    """Returns whether a node calls a delegate. The operator of an installed ExecuTorch is also accepted."""
     return node.op == "call_function" and getattr(node.target, "__name__", "") == "executorch_call_delegate"
 
 
@@ -306,7 +311,8 @@ def _free_name(module: torch.nn.Module, number: int = 0) -> str:
 
 
 class LoweredBackendModule(torch.nn.Module):
-    """A program that a backend has taken. Called in eager mode, or when exported again, it computes what the original does."""
+    """A program that a backend has compiled. In eager mode, or when exported again, it computes the original
+    program."""
 
     to_executorch: Callable[..., Any]  # set by torchette/exir/program/edge.py, which imports this module
 
@@ -327,8 +333,9 @@ class LoweredBackendModule(torch.nn.Module):
         self._named_data_store_output = named_data_store_output
         self.meta: dict[str, Any] = {"debug_handle_map": debug_handle_map}
         self._out_spec = edge_program.call_spec.out_spec
-        # What is called: the same with arguments and results in a row. A module of its own, because torch's tracer asks
-        # the callee's program for results of the structure that the call yields.
+        # The callee of the delegate call: the same module with flat arguments and results. It is a separate module
+        # because torch's tracer requires that the results of the callee's program have the structure that the call
+        # yields.
         self._flat: LoweredBackendModule | None = None
         if self._out_spec is not None and not _is_flat(self._out_spec):
             self._flat = LoweredBackendModule(
@@ -337,17 +344,17 @@ class LoweredBackendModule(torch.nn.Module):
 
     @property
     def backend_id(self) -> str:
-        """The backend's registered name."""
+        """The registered name of the backend."""
         return self._backend_id
 
     @property
     def processed_bytes(self) -> bytes:
-        """What the backend made of the program."""
+        """The bytes that the backend compiled."""
         return self._processed_bytes
 
     @property
     def compile_specs(self) -> list[CompileSpec]:
-        """The options that the backend was given."""
+        """The options that the backend was called with."""
         return self._compile_specs
 
     @property
@@ -357,29 +364,31 @@ class LoweredBackendModule(torch.nn.Module):
 
     @property
     def named_data_store_output(self) -> NamedDataStoreOutput | None:
-        """The blobs that the backend shares by name."""
+        """The named blobs that the backend shares with other delegates."""
         return self._named_data_store_output
 
     def buffer(self, *, memory_planning: object = None, **options: object) -> bytes:
-        """Returns the bytes of a .pte file; its method forward only calls the backend. Raises DelegationError if the
-        program calls nothing.
+        """Returns the bytes of a .pte file with a method forward that only calls the backend.
 
         Args:
             memory_planning: the memory planning pass; by default that of `to_executorch`.
-            options: further fields of `ExecutorchBackendConfig`, such as `segment_alignment`.
+            options: other fields of `ExecutorchBackendConfig`, such as `segment_alignment`.
+
+        Raises:
+            DelegationError: the program contains no calls.
         """
         result: bytes = self.to_executorch(memory_planning, options).buffer
         return result
 
     def program(self, emit_stacktrace: bool = False, memory_planning: object = None) -> Any:
-        """Returns the records of the file of `buffer`, a `torchette.format.pte.Program`."""
+        """Returns the records of the file that `buffer` returns, a `torchette.format.pte.Program`."""
         return self.to_executorch(memory_planning, {"emit_stacktrace": emit_stacktrace}).executorch_program
 
     def __deepcopy__(self, memo: dict[str, Any]) -> LoweredBackendModule:
-        return self  # nothing in it changes
+        return self  # the module is immutable
 
     def forward(self, *args: object, **kwargs: object) -> Any:
-        """The results of the original program, in its structure."""
+        """Returns the results of the original program, in its structure."""
         results = executorch_call_delegate(self._flat or self, *pytree.tree_leaves((args, kwargs)))
         return results if self._flat is None else pytree.tree_unflatten(list(results), self._out_spec)
 
@@ -389,7 +398,7 @@ def _is_flat(spec: pytree.TreeSpec) -> bool:
 
 
 def flat_signature(program: ExportedProgram) -> ExportedProgram:
-    """The program with its arguments in a row, and its results in a tuple."""
+    """Returns a copy of the program with flat arguments and a flat tuple of results."""
     result = copy.copy(program)
     arguments = tuple(range(len(program.graph_signature.user_inputs)))
     results = tuple(range(len(program.graph_signature.user_outputs)))
@@ -403,17 +412,17 @@ def flat_signature(program: ExportedProgram) -> ExportedProgram:
     return result
 
 
-# ---- finding backends ----
+# ---- lookup of backends ----
 
 # Folder of torchette/backends -> the backend's public name, if the two differ.
 _BACKEND_NAMES = {"engine": "cpu"}
 
 
 def backend(name: str) -> type[BackendDetails]:
-    """The backend of that name: a subclass of `BackendDetails` that is imported, or one in `torchette.backends`.
+    """Returns the backend of a name: an imported subclass of `BackendDetails`, or one in `torchette.backends`.
 
     Raises:
-        DelegationError: code ``unknown-backend``; names those that there are.
+        DelegationError: code ``unknown-backend``. The error lists the known names.
     """
     known = {kind.__name__: kind for kind in BackendDetails.__subclasses__()}
     if name not in known:
@@ -423,8 +432,8 @@ def backend(name: str) -> type[BackendDetails]:
         raise DelegationError(
             unknown_name("backend", name, known),
             hints=[
-                f"backends that there are: {', '.join(sorted(known)) or 'none'}",
-                "import the module with the class that is derived from BackendDetails",
+                f"known backends: {', '.join(sorted(known)) or 'none'}",
+                "import the module that defines the subclass of BackendDetails",
             ],
             code="unknown-backend",
         )
@@ -433,17 +442,17 @@ def backend(name: str) -> type[BackendDetails]:
 
 @functools.cache
 def _import_backends() -> None:
-    """The folders of `torchette.backends`; one whose library is absent says so when it is used."""
+    """Imports the folders of `torchette.backends`. A backend without its library raises an error when it is used."""
     folder = Path(__file__).parents[2] / "backends"
     for module in sorted(folder.glob("*/preprocess.py")):
         importlib.import_module(f"torchette.backends.{module.parent.name}.preprocess")
 
 
 def partitioner_named(name: str) -> Partitioner:
-    """The partitioner that a folder of `torchette.backends` offers under its own name, as its `PARTITIONER`.
+    """Returns the partitioner that a folder of `torchette.backends` exports as `PARTITIONER`.
 
     Raises:
-        DelegationError: code "unknown-backend"; names those that there are.
+        DelegationError: code "unknown-backend". The error lists the known names.
     """
     folder = Path(__file__).parents[2] / "backends"
     folders = {path.parent.name for path in folder.glob("*/partitioner*")}  # a file, or a package
@@ -452,8 +461,8 @@ def partitioner_named(name: str) -> Partitioner:
         raise DelegationError(
             unknown_name("backend", name, ("auto", "portable", *known)),
             hints=[
-                f"backends that there are: portable, {', '.join(sorted(known))}",
-                "give an instance of a Partitioner",
+                f"known backends: portable, {', '.join(sorted(known))}",
+                "pass an instance of a Partitioner",
             ],
             code="unknown-backend",
         )
@@ -466,7 +475,7 @@ def partitioner_named(name: str) -> Partitioner:
 
 @dataclass
 class MethodProgramsPartitionerSpec:
-    """Method name -> program, and method name -> partitioner, for `to_backend` of several methods at once."""
+    """Method name -> program, and method name -> partitioner; an argument of `to_backend` for several methods."""
 
     method_to_edge_program: Mapping[str, ExportedProgram]
     method_to_partitioner: Mapping[str, Partitioner]
@@ -483,19 +492,24 @@ class _Part:
 
 @functools.singledispatch
 def to_backend(*args: object) -> Any:
-    """Lower to a backend; the given programs are left as they are.
+    """Lowers programs to a backend. The given programs are not modified.
 
-    * ``to_backend(backend_id, edge_program, compile_specs)`` gives the whole program to a backend and returns a
+    * ``to_backend(backend_id, edge_program, compile_specs)`` lowers the whole program and returns a
       `LoweredBackendModule`.
-    * ``to_backend(edge_program, partitioner)`` returns the program with calls of what the partitioner has chosen.
-    * ``to_backend(MethodProgramsPartitionerSpec(...))`` does the latter for several methods; returns name -> program.
+    * ``to_backend(edge_program, partitioner)`` lowers the nodes that the partitioner selects and returns the program
+      with calls of the delegates.
+    * ``to_backend(MethodProgramsPartitionerSpec(...))`` does the same for several methods. It returns name -> program.
 
     Raises:
-        DelegationError: an unknown backend, a partition that contradicts itself, or a backend that cannot take what its
-            partitioner has chosen; with the lines of the model.
+        DelegationError: the backend is unknown, the partition is inconsistent, or the backend cannot compile the nodes
+            that its partitioner selected. The error lists the source lines.
+
+    Example:
+        >>> lowered = to_backend("XnnpackBackend", edge.exported_program(), [])
     """
     raise TypeError(
-        "to_backend takes a backend's name, an ExportedProgram or a MethodProgramsPartitionerSpec"
+        "the first argument of to_backend must be a backend's name, an ExportedProgram or a "
+        "MethodProgramsPartitionerSpec"
     )
 
 
@@ -526,13 +540,13 @@ def _(method_edge_program_partitioners: MethodProgramsPartitionerSpec) -> dict[s
         taken: set[torch.nn.Module] = set()
         for module in graph_modules(programs[name]):
             main = module is programs[name].graph_module
-            # A branch goes where the call goes that runs it.
+            # A branch runs in the delegate of its call.
             for piece in pieces(module, programs[name] if main else None) if module not in taken else ():
                 part = program_of(piece, programs[name])
                 taken.update(part.graph_module.modules())
                 parts.append(_Part(name, module, piece, tags[piece.tag], part))
     replaced: dict[Node, Node] = {}
-    numbers: dict[torch.nn.Module, int] = {}  # of the delegates of a graph so far
+    numbers: dict[torch.nn.Module, int] = {}  # graph module -> number of its delegates so far
     for backend_id in dict.fromkeys(part.spec.backend_id for part in parts):
         mine = [part for part in parts if part.spec.backend_id == backend_id]
         by_method: dict[str, list[_Part]] = {}
@@ -559,7 +573,7 @@ def _(method_edge_program_partitioners: MethodProgramsPartitionerSpec) -> dict[s
 
 
 def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedProgram:
-    """The program with tags, and what they mean in its graph module's meta."""
+    """Returns the program with tags. The meta of its graph module contains the meaning of the tags."""
     _number(program)
     before = len(program.graph.nodes)
     name = type(partitioner).__name__
@@ -582,15 +596,16 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
         )
     operators, wanted = partitioner.ops_to_not_decompose(program)
     for node in calls(program):
-        # Not all operators that a filter refuses fall apart: a linear layer stays one.
+        # A filter may reject an operator that has no decomposition, such as a linear layer, which is then still
+        # present.
         if TAG in node.meta and node.target in operators and not is_wanted(node, wanted):
             del node.meta[TAG]
-            reject(node, "its ops_to_not_decompose does not want this one whole")
+            reject(node, "its ops_to_not_decompose rejects this call")
     tagged = [node for node in calls(program) if TAG in node.meta]
     unknown = {node.meta[TAG]: node for node in tagged if node.meta[TAG] not in result.partition_tags}
     if unknown:
         raise DelegationError(
-            f"{name} tagged nodes with {', '.join(map(repr, unknown))}, but partition_tags does not say what that means",
+            f"{name} tagged nodes with {', '.join(map(repr, unknown))}, but partition_tags does not define these tags",
             where=[place(node) for node in unknown.values()],
             hints=["partition_tags[tag] = DelegationSpec(backend_id, compile_specs)"],
             code="bad-partition",
@@ -602,7 +617,7 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
 
 
 def _nothing_taken(program: ExportedProgram) -> PartitionResult:
-    """For a partitioner that asks about a size that nobody knows, and does not say of which node."""
+    """Returns an empty partition, for a partitioner that depends on an unknown size without naming the node."""
     for node in program.graph.nodes:
         node.meta.pop(TAG, None)
         node.meta.pop("rejections", None)
@@ -614,7 +629,7 @@ def _nothing_taken(program: ExportedProgram) -> PartitionResult:
 
 
 def _number(program: ExportedProgram) -> None:
-    """Backends name the nodes that they came from by these numbers."""
+    """Assigns debug handles. Backends use them to refer to the nodes that they compiled."""
     number = 1 + max((node.meta.get("debug_handle", 0) for node in calls(program)), default=0)
     for node in calls(program):
         if "debug_handle" not in node.meta:
@@ -632,7 +647,7 @@ def _preprocess(
         for part in parts:
             _number(part)
     try:
-        # The backend may change what it is given; what eager mode and a fallback run must stay.
+        # Pass copies, because the backend may modify its programs; eager mode and the fallback use the originals.
         copies = {name: [copy_program(part) for part in parts] for name, parts in programs.items()}
         results = kind.preprocess_multimethod(copies, specs)
     except DelegationError:
@@ -640,9 +655,9 @@ def _preprocess(
     except Exception as error:
         places = {place(node): None for parts in programs.values() for part in parts for node in calls(part)}
         raise DelegationError(
-            f"the backend {backend_id} cannot compile what it was given: {type(error).__name__}: {error}",
+            f"the backend {backend_id} cannot compile the program: {type(error).__name__}: {error}",
             where=list(places)[:8],
-            hints=["let its partitioner leave out what the backend cannot do"],
+            hints=["change its partitioner to reject the nodes that the backend does not support"],
             code="preprocess-failed",
         ) from error
     lowered: dict[str, list[LoweredBackendModule]] = {}
@@ -685,7 +700,8 @@ def _forget(program: ExportedProgram) -> None:
 
 
 def as_one_call(lowered: LoweredBackendModule) -> ExportedProgram:
-    """Returns a program that only calls the backend. Raises DelegationError if the lowered program calls nothing."""
+    """Returns a program that only calls the backend. Raises DelegationError if the lowered program contains no
+    calls."""
     program = copy_program(lowered.original_module)
     for node in program.graph.nodes:
         if node.op in ("placeholder", "call_function"):
@@ -693,7 +709,7 @@ def as_one_call(lowered: LoweredBackendModule) -> ExportedProgram:
     found = pieces(program.graph_module, program)
     if len(found) != 1:
         raise DelegationError(
-            f"the program of {lowered.backend_id} calls nothing, so there is nothing to delegate",
+            f"the program of {lowered.backend_id} contains no calls to delegate",
             code="bad-partition",
         )
     outputs = zip(program.graph.output_node().args[0], program.graph_signature.output_specs, strict=True)
@@ -712,20 +728,20 @@ def as_one_call(lowered: LoweredBackendModule) -> ExportedProgram:
     return program
 
 
-# ---- what partitioners need ----
+# ---- functions for partitioners ----
 
 
 def tag_constant_data(edge_program: ExportedProgram) -> None:
-    """Give stored tensors that only tagged nodes read to those nodes: they then stand in the backend's bytes.
+    """Tags stored tensors that only tagged nodes read. The backend's bytes then contain them.
 
-    A tensor that nodes of several tags read goes to each of them.
+    A tensor that nodes of several tags read is copied to each of these tags.
     """
     changing = state(edge_program.graph_signature)
     _tag_stored(edge_program, lambda target: target not in changing)
 
 
 def tag_mutated_buffer(edge_program: ExportedProgram) -> None:
-    """Give state that only nodes of one tag read and write to them; the backend then keeps it from call to call."""
+    """Tags state that only nodes of one tag read and write. The backend then keeps the state between calls."""
     mutated = set(edge_program.graph_signature.buffers_to_mutate.values())
     _tag_stored(edge_program, lambda target: target in mutated)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A lowered program comes in; where each of its calls runs, what it costs and why it is not elsewhere goes out.
-"""Who runs what: the delegation report.
+# In: a lowered program. Out: the backend and the cost of each call, and the reasons why backends rejected it.
+"""The delegation report.
 
-The cost of a call is estimated as its multiply-adds plus the elements that it reads and writes. That is no time, but
-it ranks: what has half of the cost is never what to leave behind.
+The estimated cost of a call is its multiply-adds plus the elements that it reads and writes. The estimate is not a
+time, but it ranks calls: a call with half of the cost should run on a backend.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torchette.exir.graph import TURNS, Origin, calls, graph_modules, place, tur
 from torchette.exir.ops import is_symbolic
 from torchette.units import counted
 
-EXPENSIVE = 0.01  # share of the whole cost from which on a call that stays behind is worth a warning
+EXPENSIVE = 0.01  # minimum share of the total cost for a warning about a call that no backend runs
 
 
 _TURN_NAMES = frozenset(map(str, TURNS))
@@ -39,17 +39,17 @@ _COLUMNS = ("node", "operator", "runs on", "MACs", "cost", "why not, and where")
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one call runs.
+    """The backend of one call, and its cost.
 
     Attributes:
-        node: its name in the graph.
+        node: the name of the node in the graph.
         op: the operator.
-        place: the line of the user's model.
-        backend: the backend's name, None for the portable kernels.
-        reasons: partitioner -> why it did not take the call; empty where it runs on a backend.
+        place: the source line of the user's model.
+        backend: the backend's name, or None for the portable kernels.
+        reasons: partitioner -> reasons why it did not accept the call; empty if a backend runs the call.
         macs: multiply-adds.
-        share: its part of the program's estimated cost, 0 to 1.
-        stands_for: of an operator of a target, the calls that it took the place of.
+        share: fraction of the program's estimated cost, 0 to 1.
+        stands_for: for an operator of a target, the calls that it replaced.
     """
 
     node: str
@@ -63,29 +63,29 @@ class Placement:
 
     @property
     def is_turn(self) -> bool:
-        """Whether it gives a tensor another shape or order and computes nothing."""
+        """Whether the call only changes the shape or order of a tensor."""
         return self.op in _TURN_NAMES
 
 
 @dataclass(frozen=True)
 class Delegation:
-    """All calls of a program, in order; prints as a table."""
+    """All calls of a program, in order. `str()` returns a table."""
 
     placements: tuple[Placement, ...]
 
     @property
     def delegated_share(self) -> float:
-        """The part of the estimated cost that runs on backends, 0 to 1."""
+        """The fraction of the estimated cost that runs on backends, 0 to 1."""
         return sum(p.share for p in self.placements if p.backend is not None)
 
     @property
     def left_behind(self) -> tuple[Placement, ...]:
-        """Expensive calls that no backend runs, the dearest first."""
+        """Expensive calls that no backend runs, most expensive first."""
         found = [p for p in self.placements if p.backend is None and p.macs and p.share >= EXPENSIVE]
         return tuple(sorted(found, key=lambda p: -p.share))
 
     def to_dict(self) -> dict[str, Any]:
-        """The placements and their sum as dicts, lists, strings, numbers and None."""
+        """Returns the placements and their total as dicts, lists, strings, scalars and None."""
         return {
             "delegated_share": self.delegated_share,
             "placements": [
@@ -107,18 +107,18 @@ class Delegation:
         return "\n".join([*lines, f"{self.delegated_share:.1%} of the estimated cost runs on backends"])
 
     def tables(self) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-        """Title, columns and rows of what patterns became, and of what stays on the portable kernels and why: alike calls in
-        one row, the dearest first."""
+        """Returns title, columns and rows of two tables: the patterns that were replaced, and the calls that stay on
+        the portable kernels with their reasons. Equal calls share a row; the rows are sorted by descending cost."""
         taken = [item for item in self.placements if item.stands_for]
         became = _grouped(taken, lambda item: (_pattern(item.stands_for), _short(item.op)))
-        # What only turns a tensor is a view in the end, or moves bytes; nobody looks for it among the operators.
+        # Omit calls that only reorder a tensor: they become views or copies, and are not listed as operators.
         left = [item for item in self.placements if item.backend is None and not item.is_turn]
         stayed = _grouped(
-            left, lambda item: (_short(item.op), _reasons(item, named=False) or "no operator stands for it")
+            left, lambda item: (_short(item.op), _reasons(item, named=False) or "no operator matches it")
         )
         found: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = []
         if became:
-            title = f"{len(taken)} operators stand for patterns, {sum(item.share for item in taken):.1%} of the estimated cost"
+            title = f"{len(taken)} operators replace patterns, {sum(item.share for item in taken):.1%} of the estimated cost"
             found.append((title, ("pattern", "became", "calls", "cost", "lines"), became))
         if stayed:
             title = f"{counted(len(left), 'call')} {'stays' if len(left) == 1 else 'stay'} on the portable kernels"
@@ -127,7 +127,7 @@ class Delegation:
         return found
 
     def summary(self) -> str:
-        """`tables` as text."""
+        """Returns `tables` as text."""
         parts = [[title, *_aligned([columns, *rows])] for title, columns, rows in self.tables()]
         return "\n\n".join("\n  ".join(lines) for lines in parts)
 
@@ -153,27 +153,27 @@ def _grouped(
 
 
 def _lines(items: Sequence[Placement]) -> str:
-    """`net.py:12, net.py:15 and 3 more`."""
+    """Returns source lines, such as `net.py:12, net.py:15 and 3 more`."""
     names = dict.fromkeys(item.place.partition(", in ")[0].rpartition("/")[2] for item in items)
     more = len(names) - 2
     return ", ".join([*names][:2]) + (f" and {more} more" if more > 0 else "")
 
 
 def _pattern(ops: Sequence[str]) -> str:
-    """`convolution, add, relu`; `mul 3` for three of them."""
+    """Returns the operators of a pattern: `convolution, add, relu`, or `mul 3` for three multiplications."""
     counts = Counter(map(_short, ops))
     return ", ".join(name if count == 1 else f"{name} {count}" for name, count in counts.items())
 
 
 def _short(op: str) -> str:
-    """`aten.linear.default` -> `linear`, `cpu.linear.default` -> `cpu::linear`."""
+    """Returns a short name: `aten.linear.default` -> `linear`, `cpu.linear.default` -> `cpu::linear`."""
     namespace, _, name = op.partition(".")
     name = name.partition(".")[0]
     return name if namespace == "aten" else f"{namespace}::{name}"
 
 
 def _reasons(item: Placement, named: bool = True) -> str:
-    """The reasons with who has them; without, where there is one alone."""
+    """Returns the reasons, each with the name of its partitioner. `named=False` omits the name if there is only one."""
     if len(item.reasons) == 1 and not named:
         return ", ".join(*item.reasons.values())
     return "; ".join(f"{name}: {', '.join(texts)}" for name, texts in item.reasons.items())
@@ -186,9 +186,9 @@ def _row(item: Placement) -> tuple[str, ...]:
 
 
 def explain(program: ExportedProgram) -> Delegation:
-    """Where every call of a program in the Edge dialect runs, those inside of delegates and branches included."""
+    """Returns the placement of every call of an Edge program, including calls in delegates and branches."""
     found = list(_calls(program, None))
-    # What several operators stand for together is theirs in equal parts.
+    # If several operators replaced the same call, each receives an equal share of its cost.
     shared = Counter(name for node, _ in found if _target_of(node) for name in node.meta.get("origins", ()))
     sums = [_sums(node, shared) for node, _ in found]
     total = sum(cost for _, cost in sums) or 1
@@ -210,7 +210,7 @@ def explain(program: ExportedProgram) -> Delegation:
 
 
 def _target_of(node: Node) -> str | None:
-    """The namespace of a target's operator."""
+    """Returns the namespace if the node calls an operator of a target, otherwise None."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return None
     return node.target.namespace if isinstance(dialect_operator(node.target), BackendOpOverload) else None
@@ -221,7 +221,8 @@ def _origins(node: Node) -> list[Origin]:
 
 
 def _sums(node: Node, shared: Counter[str]) -> tuple[int, float]:
-    """Multiply-adds and cost of a call: of a target's operator those of what it stands for."""
+    """Returns multiply-adds and cost of a call. For an operator of a target, these are the sums of the replaced
+    calls."""
     origins = node.meta.get("origins", {})
     if not _target_of(node) or not origins:
         return multiply_adds(node), cost(node)
@@ -229,11 +230,11 @@ def _sums(node: Node, shared: Counter[str]) -> tuple[int, float]:
     return macs, sum(origin.cost / shared[name] for name, origin in origins.items())
 
 
-# ---- the passes of a target: what their operators stand for, and what they left ----
+# ---- target passes: the calls that they replaced, and the calls that remain ----
 
 
 def mark_origins(program: ExportedProgram) -> ExportedProgram:
-    """Every call is named, so that what takes its place is known to stand for it."""
+    """Record an origin on each call, so that the operator that replaces the call inherits it."""
     for node in calls(program):
         if not turns(node.target) and not is_symbolic(node.target):
             node.meta["origins"] = {node.name: Origin(_name(node.target), multiply_adds(node), cost(node))}
@@ -241,16 +242,16 @@ def mark_origins(program: ExportedProgram) -> ExportedProgram:
 
 
 def explain_target(program: ExportedProgram) -> ExportedProgram:
-    """What became an operator of the target, and what stays and why, is stored for the report."""
+    """Store the placement of each call for the report."""
     program.graph_module.meta["delegation"] = explain(program)
     return program
 
 
 def keeping_rejections(name: str) -> Callable[[ExportedProgram], ExportedProgram]:
-    """A pass that stores what the passes of a partitioner rejected, under its name."""
+    """Returns a pass that stores the rejections of a partitioner's passes under its name."""
 
     def run(program: ExportedProgram) -> ExportedProgram:
-        """Why calls were left alone is stored for the report."""
+        """Store the reasons for rejected calls for the report."""
         return keep_rejections(program, name)
 
     run.__name__ = "keep_rejections"
@@ -258,8 +259,8 @@ def keeping_rejections(name: str) -> Callable[[ExportedProgram], ExportedProgram
 
 
 def keep_reasons(before: ExportedProgram, after: ExportedProgram) -> ExportedProgram:
-    """Give the calls of a program that was traced anew the reasons that those had from which they come: the same operator
-    of the same line of the model, else any of that line."""
+    """Copies the rejection reasons to the calls of a retraced program: from the call of the same operator at the same
+    source line, or from any call of that line."""
     known: dict[Any, dict[str, tuple[str, ...]]] = {}
     for node in calls(before):
         trace, reasons = node.meta.get("stack_trace"), node.meta.get("not_delegated")
@@ -275,8 +276,8 @@ def keep_reasons(before: ExportedProgram, after: ExportedProgram) -> ExportedPro
 
 
 def warn(delegation: Delegation, strict: bool, *, rejected: bool = False) -> None:
-    """A DelegationWarning for what is expensive and stays behind; with `strict` a DelegationError. Of what stays behind only
-    what was `rejected`, if asked for."""
+    """Issues a DelegationWarning, or with `strict` a DelegationError, if expensive calls run on no backend. With
+    `rejected`, considers only the calls that a pass rejected."""
     left = [item for item in delegation.left_behind if item.reasons or not rejected]
     if not left:
         return
@@ -291,7 +292,9 @@ def warn(delegation: Delegation, strict: bool, *, rejected: bool = False) -> Non
         raise DelegationError(
             message,
             where=places,
-            hints=["change the model at these lines, add a partitioner that takes them, or leave strict out"],
+            hints=[
+                "change the model at these lines, add a partitioner that accepts them, or set strict=False"
+            ],
             code="not-delegated",
         )
     warnings.warn("\n  ".join([message, *places]), DelegationWarning, stacklevel=3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: blobs by name, from the parts of a program that backends take. Out: each blob once, for the file or a data file beside it.
+# In: named blobs of the delegates of a program. Out: each blob once, for the program file or for a separate data file.
 """`NamedDataStore`: data that the delegates of a program share by name."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DataEntry(NamedTuple):
-    """Where a named blob is: its index in `NamedDataStoreOutput.buffers`, and the alignment that it wants in bytes."""
+    """A named blob: its index in `NamedDataStoreOutput.buffers`, and its required alignment in bytes."""
 
     buffer_index: int
     alignment: int
@@ -25,7 +25,7 @@ class DataEntry(NamedTuple):
 
 @dataclass
 class NamedDataStoreOutput:
-    """Named blobs for one file. `external_data` is file name -> key -> entry, for blobs that go beside the .pte."""
+    """Named blobs for one file. `external_data` is file name -> key -> entry, for blobs in separate data files."""
 
     buffers: list[Any]
     pte_data: dict[str, DataEntry]
@@ -33,7 +33,7 @@ class NamedDataStoreOutput:
 
 
 class NamedDataStore:
-    """Collects blobs that parts of a program share by name. Equal bytes are kept once."""
+    """Collects named blobs that parts of a program share. Equal bytes are stored once."""
 
     def __init__(self) -> None:
         self._buffers: list[Any] = []
@@ -48,14 +48,16 @@ class NamedDataStore:
         alignment: int | None = 1,
         external_tag: str | None = None,
     ) -> None:
-        """Add `data` (bytes-like, or a tensor) as `key`.
+        """Adds data under a name.
 
         Args:
-            alignment: of its place in the file, in bytes; a power of two.
-            external_tag: the name of a data file (.ptd) beside the program that stores the data instead.
+            key: the name.
+            data: bytes-like, or a tensor.
+            alignment: alignment in the file in bytes, a power of two.
+            external_tag: the name of a data file (.ptd) that stores the data in place of the program.
 
         Raises:
-            DelegationError: there are other bytes of that name already.
+            DelegationError: the name already refers to other bytes.
         """
         stored = row_major(data)
         digest = hashlib.sha256(stored).digest()
@@ -66,18 +68,18 @@ class NamedDataStore:
         known = keys.get(key)
         if known is not None and known.buffer_index != index:
             raise DelegationError(
-                f"the named data {key!r} are given twice, with different bytes",
-                hints=["let the key say what the bytes are, for example a hash of them"],
+                f"the named data {key!r} was added twice with different bytes",
+                hints=["derive the key from the bytes, for example from their hash"],
                 code="named-data-differ",
             )
         keys[key] = DataEntry(index, max(alignment or 1, known.alignment if known else 1))
 
     def holds(self, data: Buffer | torch.Tensor) -> bool:
-        """Whether these bytes (bytes-like, or a tensor) stand here under any name."""
+        """Returns whether the store contains these bytes (bytes-like, or a tensor) under any name."""
         return hashlib.sha256(row_major(data)).digest() in self._by_digest
 
     def merge_named_data_store(self, other: NamedDataStoreOutput) -> None:
-        """Add all that another store holds."""
+        """Adds all blobs of another store."""
         for tag, keys in ((None, other.pte_data), *other.external_data.items()):
             for key, entry in keys.items():
                 self.add_named_data(key, other.buffers[entry.buffer_index], entry.alignment, tag)
@@ -89,8 +91,8 @@ class NamedDataStore:
 
 
 def row_major(data: Buffer | torch.Tensor) -> Any:
-    """Returns the bytes of a tensor in row-major order; bytes-like data as they are."""
+    """Returns the bytes of a tensor in row-major order. Returns bytes-like data unchanged."""
     if isinstance(data, torch.Tensor):
-        # a tensor of one element is contiguous whatever its strides are, which a view of other elements refuses
+        # A tensor with one element is contiguous for any strides, but `view` with another dtype rejects some strides.
         return data.detach().cpu().contiguous().as_strided((data.numel(),), (1,)).view(torch.uint8).numpy()
     return data

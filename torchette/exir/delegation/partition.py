@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A program whose nodes carry delegation tags comes in; pieces of it that one call each can replace go out, and the
-# program of each piece. Nothing here knows a backend.
-"""From tags to pieces, from a piece to a program of its own, from a piece to one call.
+# In: a program with delegation tags on its nodes. Out: pieces that one call each can replace, and the program of each
+# piece. This file does not depend on any backend.
+"""Splits tags into pieces, extracts a piece as a program, and replaces a piece by one call.
 
-A tag says which nodes shall run together, not that they can: between two of them there may lie a node that needs the
-first and feeds the second. Such a tag is cut into pieces, each of which depends on nothing that depends on it, so that
-the graph of pieces and remaining nodes has no cycle. All of it takes time linear in the size of the graph.
+A tag names nodes that should run together. This may be impossible: another node between two of them may depend on the
+first one and feed the second one. Such a tag is cut into pieces such that the graph of pieces and remaining nodes has
+no cycle. All functions take time linear in the size of the graph.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ TAG = "delegation_tag"
 
 @dataclass(eq=False)
 class Piece:
-    """Nodes of one tag, in the order of the graph, that a single call can replace.
+    """Nodes of one tag, in graph order, that one call can replace.
 
     Attributes:
         tag: the tag of its nodes.
-        nodes: what it computes.
-        inputs: the nodes outside of it that it reads, stored tensors that it owns excepted.
-        outputs: its nodes that others read, or that the graph returns.
-        owned: stored tensors that become part of it, and what they are to the program.
-        attributes: graphs and lowered modules that its calls name, which become part of it.
-        updates: (output of the program, new value) of the state that becomes part of it.
-        number, of: which piece of its tag this is.
+        nodes: the nodes of the piece.
+        inputs: the nodes outside the piece that it reads, except stored tensors that it owns.
+        outputs: its nodes that other nodes read or that the graph returns.
+        owned: stored tensors that move into the piece, with their input specs in the program.
+        attributes: subgraphs and lowered modules that its calls use; they move into the piece.
+        updates: (output of the program, new value) of the state that moves into the piece.
+        number, of: the index of this piece, and the number of pieces of its tag.
     """
 
     tag: str
@@ -67,11 +67,11 @@ class Piece:
 
 
 def pieces(module: GraphModule, program: ExportedProgram | None = None) -> list[Piece]:
-    """Cut the tagged nodes of one graph into pieces, and move the nodes of each next to each other.
+    """Cuts the tagged nodes of one graph into pieces, and makes the nodes of each piece adjacent.
 
     Args:
-        module: its nodes may have a tag in ``meta["delegation_tag"]``; the order of its nodes changes.
-        program: given for the main graph, whose tagged stored tensors then go with the pieces that read them.
+        module: its nodes may have a tag in ``meta["delegation_tag"]``. The function changes the order of its nodes.
+        program: for the main graph, the program. Tagged stored tensors then move into the pieces that read them.
     """
     graph = module.graph
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
@@ -85,8 +85,8 @@ def pieces(module: GraphModule, program: ExportedProgram | None = None) -> list[
 
 
 class _Surroundings:
-    """What the main graph's pieces are asked for: its tagged stored tensors, the updates of its state by name, and each
-    node that it returns, with what for. Nothing in a branch's."""
+    """The parts of the main graph's signature that pieces need: its tagged stored tensors, the updates of its state by
+    name, and the output specs of each returned node. Empty for the graph of a branch."""
 
     def __init__(self, program: ExportedProgram | None) -> None:
         self.stored: dict[Node, InputSpec] = {}
@@ -109,7 +109,7 @@ class _Surroundings:
 def _tags(nodes: list[Node]) -> dict[Node, str]:
     tags: dict[Node, str] = {}
     for node in nodes:
-        # A part of a result cannot be anywhere but where the result is.
+        # A getitem must run in the same piece as the call that it selects from.
         tag = tags.get(node_arg(node)) if node.target is operator.getitem else node.meta.get(TAG)
         if tag is not None and (node.op == "call_function") and _yields_tensors(node):
             tags[node] = tag
@@ -117,20 +117,20 @@ def _tags(nodes: list[Node]) -> dict[Node, str]:
 
 
 def _yields_tensors(node: Node) -> bool:
-    """A symbolic number cannot leave a delegate; whatever needs one is given it."""
+    """Returns whether the node yields only tensors, because a delegate cannot return a symbolic scalar."""
     val = node.meta.get("val")
     return all(isinstance(item, torch.Tensor) for item in (val if isinstance(val, (list, tuple)) else [val]))
 
 
 def cut(nodes: list[Node], tags: Mapping[Node, str]) -> list[Piece]:
-    """As few pieces as the order of things allows; of each only tag and nodes are known."""
+    """Returns the minimum number of pieces that the dependences allow, with only their tags and nodes."""
     position = {node: i for i, node in enumerate(nodes)}
     members: dict[str, list[Node]] = {}
     for node in nodes:
         if node in tags:
             members.setdefault(tags[node], []).append(node)
     waits = {node: sum(source in position for source in node.all_input_nodes) for node in nodes}
-    # What a tag waits for: edges that come into it from outside.
+    # The number of incoming edges of each tag from other nodes.
     tag_waits = {
         tag: sum(
             source in position and tags.get(source) != tag
@@ -141,7 +141,8 @@ def cut(nodes: list[Node], tags: Mapping[Node, str]) -> list[Piece]:
     }
     free = [node for node in nodes if waits[node] == 0 and node not in tags]
     whole = [tag for tag, waiting in tag_waits.items() if waiting == 0]
-    # Tagged nodes that could run at once: of each tag, and of all for the case that no tag can run as a whole.
+    # Positions of the tagged nodes that can run next: per tag, and over all tags for the case that no tag can run as a
+    # whole.
     runnable: dict[str, list[int]] = {tag: [] for tag in members}
     earliest: list[int] = []
     done: set[Node] = set()
@@ -167,7 +168,8 @@ def cut(nodes: list[Node], tags: Mapping[Node, str]) -> list[Piece]:
                 if tag_waits[tag] == 0:
                     whole.append(tag)
 
-    # What needs nothing goes with the first node that reads it, so that a cut does not part a weight from its layer.
+    # A node without operands joins the piece of its first reader, so that a cut does not separate a weight from its
+    # layer.
     late = {
         node: None
         for node, tag in tags.items()
@@ -185,7 +187,7 @@ def cut(nodes: list[Node], tags: Mapping[Node, str]) -> list[Piece]:
             heapq.heappop(earliest)
         if not earliest:
             return found
-        # Where no tag can run as a whole, one must be cut: as far as the first node that can run gets.
+        # If no tag can run as a whole, cut the tag of the first node that can run.
         tag = whole.pop() if whole else tags[nodes[earliest[0]]]
         piece = Piece(tag, [])
         while runnable[tag]:
@@ -201,7 +203,7 @@ def cut(nodes: list[Node], tags: Mapping[Node, str]) -> list[Piece]:
 
 
 def _sort(graph: Graph, nodes: list[Node], found: list[Piece]) -> None:
-    """Nodes of a piece next to each other, everything else as close to its old place as that allows."""
+    """Makes the nodes of each piece adjacent. All other nodes stay as close to their position as possible."""
     if not found:
         return
     group: dict[Node, Any] = {node: piece for piece in found for node in piece.nodes}
@@ -237,7 +239,7 @@ def _sort(graph: Graph, nodes: list[Node], found: list[Piece]) -> None:
             waits[user] -= 1
             if waits[user] == 0:
                 heapq.heappush(ready, first[user])
-    # In the order in which they will run; and each says how many its tag fell into.
+    # Sort the pieces by execution order, then count the pieces of each tag.
     found.sort(key=lambda piece: first[piece])
     counts: dict[str, int] = {}
     for piece in found:
@@ -265,7 +267,7 @@ def _find_edges(piece: Piece, surroundings: _Surroundings) -> None:
             elif spec.target not in updates:
                 owned[source] = spec
             else:
-                # State goes along only as a whole: all that reads it, and what writes it.
+                # State moves into a piece only if the piece contains all its readers and its update.
                 update = updates[spec.target]
                 if set(source.users) <= inside and update[1] in inside:
                     if source not in owned:
@@ -283,7 +285,7 @@ def _find_edges(piece: Piece, surroundings: _Surroundings) -> None:
             )
         if outside:
             piece.outputs.append(node)
-    # What a call gives out are tensors: of a result in parts, the parts.
+    # A delegate returns tensors. The outputs of a call with several results are its getitem nodes.
     parts = [node for node in piece.outputs if isinstance(node.meta.get("val"), torch.Tensor)]
     assert len(parts) == len(piece.outputs), "the parts of a result have its tag"
 
@@ -292,9 +294,9 @@ def _find_edges(piece: Piece, surroundings: _Surroundings) -> None:
 
 
 def program_of(piece: Piece, program: ExportedProgram) -> ExportedProgram:
-    """The program that computes a piece; tensors are shared with the program that it comes from.
+    """Returns the program that computes a piece. It shares tensors with the original program.
 
-    Its inputs are `piece.inputs` in that order, its results `piece.outputs`.
+    Its inputs are `piece.inputs` and its results `piece.outputs`, in this order.
     """
     graph = Graph()
     copies: dict[Node, Node] = {}
@@ -379,13 +381,15 @@ def replace_by_call(
     replaced: dict[Node, Node],
     results: Sequence[Node] | None = None,
 ) -> Node:
-    """Put one call in the place of a piece; the program no longer has what the piece owns.
+    """Replaces a piece by one call. The program loses the stored tensors that the piece owns.
 
     Args:
-        replaced: old node -> the one in its place, for the pieces of a graph that were replaced before; is added to.
-        name: of the attribute that holds `callee`, such as ``lowered_module_0``.
-        call: the target of the call; it is given the attribute, then the inputs, and yields a tuple.
-        results: what that tuple holds, by default the piece's outputs; it may repeat one, and hold what the piece is given.
+        replaced: old node -> replacement, for the pieces of the graph that were replaced before. The function updates
+            it.
+        name: the name of the attribute that stores `callee`, such as ``lowered_module_0``.
+        call: the target of the call. Its operands are the attribute and the inputs; it yields a tuple.
+        results: the nodes that this tuple represents, by default the piece's outputs. It may repeat an output and
+            contain inputs.
     """
     graph = module.graph
     setattr(module, name, callee)

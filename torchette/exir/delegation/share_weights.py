@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A file may hold a method twice: with delegates, and as a portable plan for where their backend is missing. Both come in
-# planned; weights that a delegate holds in another order of dimensions get that order in the portable plan as well.
-"""Weights of portable plans lie as delegates hold them, so that the file has their bytes once."""
+# In: planned methods that a file contains twice, with delegates and as a portable plan for devices without the backend.
+# Out: weights of the portable plan in the dimension order that a delegate stores.
+"""Weights of portable plans use the layout of the delegates, so that the file stores their bytes once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchette.exir.delegation.named_data import NamedDataStore
 from torchette.exir.graph import placeholders, tensor_of
 from torchette.exir.tensor import TensorSpec, stride_from_dim_order
 
-# Whose argument, at which places, may be a weight in any order of dimensions: a quantized one is converted first.
+# (operator, argument indices) that accept a weight in any dimension order. A quantized weight is converted first.
 _READERS_OF_ANY_ORDER = [(torch.ops.aten.convolution.out, [1]), (torch.ops.aten._to_copy.out, [0])]
 
 
@@ -25,12 +25,12 @@ def share_weights(
     delegated: Iterable[ExportedProgram],
     data_file_of: Callable[[Node], str | None] | None = None,
 ) -> None:
-    """Reorder the specs of weights in portable plans whose bytes delegates hold by name.
+    """Reorders the specs of weights in portable plans if delegates store the same bytes by name.
 
     Args:
-        portable: planned programs without delegates; the specs of their placeholders are edited.
+        portable: planned programs without delegates. The function edits the specs of their placeholders.
         delegated: the programs of the same file that call delegates.
-        data_file_of: the data file of a constant; one that goes there keeps its order.
+        data_file_of: returns the data file of a constant. A constant with a data file keeps its order.
     """
     portable = list(portable)
     if not portable:
@@ -53,8 +53,8 @@ def share_weights(
 
 
 def _order_of_delegates(node: Node, tensor: torch.Tensor, held: NamedDataStore) -> tuple[int, ...] | None:
-    """For a weight that convolutions alone read: the order of dimensions in which a delegate holds it, such as channels
-    innermost."""
+    """Returns the dimension order in which a delegate stores a weight that only convolutions read, such as
+    channels-last, or None."""
     if tensor.dim() < 3:
         return None
     for user in node.users:

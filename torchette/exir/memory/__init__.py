@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Arithmetic on intervals. In: the lifetime and size of each tensor. Out: a byte offset for each,
-# with the proven lower bound. Nothing here knows graphs or torch, so that it can be tested by the
-# ten thousand and understood alone.
-"""Offline memory planning: give every lifetime interval an address range, in as few bytes as possible.
-
-The problem (dynamic storage allocation) is NP-hard, yet the graphs of real networks are easy: several quick
-greedy orders are tried and the best is kept, the search stops as soon as the lower bound is met, and only if
-it is not met a bounded local search over the placement order follows. All of it is deterministic: the search is
-bounded by counted work, never by a clock.
+# In: the lifetime and size of each tensor. Out: its byte offset, and a proven lower bound of the total size. This file
+# works on intervals and does not depend on graphs or torch.
+"""Offline memory planning: assigns an address range to every lifetime interval, in as few bytes as possible.
+The problem (dynamic storage allocation) is NP-hard, but graphs of real networks are easy. The planner tries several
+greedy orders and keeps the best plan. It stops as soon as a plan reaches the lower bound. Otherwise a bounded local
+search over the placement order follows. The result is deterministic, because counted work and not time bounds the
+search.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from typing import NamedTuple
 from torchette import compat
 from torchette.errors import PlanError
 
-__getattr__ = compat.attributes(__name__)  # alloc, free and view, by ExecuTorch's names
+__getattr__ = compat.attributes(__name__)  # alloc, free and view, under ExecuTorch's names
 
 
 class Interval(NamedTuple):
-    """A block of `size` bytes that must keep its bytes from time `first` to time `last`, both included."""
+    """A block of `size` bytes that must stay intact from time `first` to time `last`, both inclusive."""
 
     first: int
     last: int
@@ -33,10 +31,10 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """A byte offset for each interval, in the order given.
+    """A byte offset for each interval, in the given order.
 
-    `size` is the arena's length in bytes, `bound` the proven least length that any plan needs (the peak of the
-    live aligned bytes), `algorithm` the name of the algorithm. `size == bound` means proven optimal.
+    `size` is the length of the arena in bytes. `bound` is the proven minimum of any plan: the peak of the live aligned
+    bytes. `algorithm` is the name of the algorithm. The plan is proven optimal if `size == bound`.
     """
 
     offsets: list[int]
@@ -46,12 +44,13 @@ class Plan:
 
     @property
     def overhead(self) -> float:
-        """Bytes above the bound as a fraction of the bound (0.0 is proven optimal)."""
+        """Bytes above the bound as a fraction of the bound; 0.0 is proven optimal."""
         return self.size / self.bound - 1.0 if self.bound else 0.0
 
 
 class PlanViolation(PlanError):
-    """A plan that would corrupt data. `pair` holds the two intervals' indices (equal for a fault of one alone)."""
+    """A plan that would corrupt data. `pair` contains the indices of the two intervals; equal if only one is
+    invalid."""
 
     def __init__(self, message: str, pair: tuple[int, int]) -> None:
         super().__init__(message)
@@ -59,12 +58,12 @@ class PlanViolation(PlanError):
 
 
 def align(size: int, alignment: int) -> int:
-    """`size` rounded up to a multiple of `alignment`, both in bytes."""
+    """Returns `size` rounded up to a multiple of `alignment`, both in bytes."""
     return -(-size // alignment) * alignment
 
 
 def lower_bound(intervals: Sequence[Interval], alignment: int = 16) -> int:
-    """The peak of live aligned bytes: no plan can be smaller."""
+    """Returns the peak of live aligned bytes. No plan can be smaller."""
     change: dict[int, int] = {}
     for first, last, size in intervals:
         size = align(size, alignment)
@@ -83,19 +82,21 @@ def check(
     alignment: int = 1,
     names: Sequence[str] | None = None,
 ) -> None:
-    """Prove that no two intervals share a byte at a time at which both live.
+    """Checks that no two intervals share a byte while both are live.
 
     Args:
-        intervals: what was planned.
+        intervals: the planned intervals.
         offsets: a byte offset for each interval.
-        alignment: every offset of a non-empty interval must be a multiple of this many bytes.
-        names: what to call the intervals in a message; their index otherwise.
+        alignment: every offset of a non-empty interval must be a multiple of this number of bytes.
+        names: names of the intervals for messages; their indices by default.
 
     Raises:
-        PlanViolation: names the offending pair, both lifetimes and both address ranges.
+        ValueError: the numbers of offsets and intervals differ.
+        PlanViolation: two intervals overlap, or one is invalid. The message contains their lifetimes and address
+            ranges.
     """
     if len(offsets) != len(intervals):
-        raise ValueError(f"{len(offsets)} offsets were given for {len(intervals)} intervals")
+        raise ValueError(f"expected {len(intervals)} offsets, got {len(offsets)}")
 
     def describe(i: int) -> str:
         first, last, size = intervals[i]
@@ -109,8 +110,8 @@ def check(
         if intervals[i].last < intervals[i].first:
             raise PlanViolation(f"{describe(i)} ends before it begins", (i, i))
 
-    # Sweep over time with the live ranges sorted by address. Until a fault is found they are disjoint, so a new
-    # one can only collide with its two neighbours.
+    # Sweep over time with the live ranges sorted by address. They are disjoint until an error is found, so a new range
+    # can only collide with its two neighbours.
     events = sorted(
         [(intervals[i].last + 1, 0, i) for i in real] + [(intervals[i].first, 1, i) for i in real]
     )
@@ -126,14 +127,14 @@ def check(
             if offsets[j] < offsets[i] + intervals[i].size and offsets[i] < offsets[j] + intervals[j].size:
                 first, second = min(i, j), max(i, j)
                 raise PlanViolation(
-                    f"{describe(first)} and {describe(second)} live at the same time in the same bytes",
+                    f"{describe(first)} and {describe(second)} share bytes while both are live",
                     (first, second),
                 )
         live.insert(at, key)
 
 
 def naive(intervals: Sequence[Interval], alignment: int = 16) -> Plan:
-    """Every interval gets its own bytes; nothing is shared. For debugging."""
+    """Assigns separate bytes to every interval. For debugging."""
     offsets, end = [], 0
     for interval in intervals:
         offsets.append(end)
@@ -142,35 +143,36 @@ def naive(intervals: Sequence[Interval], alignment: int = 16) -> Plan:
 
 
 def by_size(intervals: Sequence[Interval], alignment: int = 16) -> Plan:
-    """Largest first, each into the tightest gap that holds it."""
+    """Places the largest interval first, each in the smallest gap that fits."""
     return _Problem(intervals, alignment).greedy("by_size")
 
 
 def by_breadth(intervals: Sequence[Interval], alignment: int = 16) -> Plan:
-    """Moments in descending order of their live bytes; at each, its live intervals, largest first."""
+    """Visits times by descending live bytes. Places the live intervals of each, largest first."""
     return _Problem(intervals, alignment).greedy("by_breadth")
 
 
 def by_lifetime(intervals: Sequence[Interval], alignment: int = 16) -> Plan:
-    """Longest-living first, each into the lowest gap that holds it."""
+    """Places the longest lifetime first, each in the lowest gap that fits."""
     return _Problem(intervals, alignment).greedy("by_lifetime")
 
 
 def by_time(intervals: Sequence[Interval], alignment: int = 16) -> Plan:
-    """In order of birth, each into the lowest gap that holds it: what an allocator at run time could do."""
+    """Places intervals by start time, each in the lowest gap that fits, like a run-time allocator."""
     return _Problem(intervals, alignment).greedy("by_time")
 
 
 def plan(intervals: Sequence[Interval], alignment: int = 16, effort: int = 250_000) -> Plan:
-    """The best plan that the greedy orders and a bounded local search find.
+    """Returns the best plan of the greedy orders and a bounded local search.
 
     Args:
-        intervals: lifetimes (time is any integer scale) and sizes in bytes.
-        alignment: every offset is a multiple of this many bytes.
-        effort: how many placed neighbours the local search may visit (about 0.1 microseconds each); 0 leaves it out.
+        intervals: lifetimes (on any integer time scale) and sizes in bytes.
+        alignment: every offset is a multiple of this number of bytes.
+        effort: the number of placed neighbours that the local search may visit (about 0.1 microseconds each); 0
+            disables it.
 
     Returns:
-        The smallest plan found, deterministic for equal input. Not checked again: see `check`.
+        The smallest plan found, deterministic for equal input. `check` verifies a plan.
     """
     problem = _Problem(intervals, alignment)
     tried: list[tuple[int, str, list[int], list[int]]] = []
@@ -193,20 +195,22 @@ def place(
     alignment: int = 16,
     given: Sequence[int | None] | None = None,
 ) -> list[int]:
-    """The memory of each interval, of several: as much traffic as possible goes into the first ones.
+    """Assigns each interval to one of several memories, with as much traffic as possible in the first ones.
 
-    Each memory except the last, in turn, takes from the rest the intervals with the most traffic for the room that they
-    use and the time that they use it. Several orders are tried; fit counts first, then the traffic.
+    Each memory except the last one selects, from the remaining intervals, those with the most traffic per byte and unit
+    of lifetime. The function tries several orders. It prefers an assignment that fits, then more traffic in fast
+    memories.
 
     Args:
         intervals: lifetimes and sizes.
         traffic: bytes read from and written to each interval.
-        capacities: bytes of each memory, the fastest first; None is unlimited.
-        alignment: of every offset, in bytes.
-        given: the memories that are already chosen, None for the others.
+        capacities: the size of each memory in bytes, fastest first; None is unlimited.
+        alignment: alignment of every offset in bytes.
+        given: memories that are already chosen, None for the other intervals.
 
     Returns:
-        An index into `capacities` for each interval. The last memory takes the rest, whether it fits or not.
+        An index into `capacities` for each interval. The last memory receives the remaining intervals, even if they do
+        not fit.
     """
     given = given or [None] * len(intervals)
 
@@ -250,7 +254,7 @@ def _fill(
     settled: Sequence[int | None],
     alignment: int,
 ) -> list[int]:
-    """The intervals without a memory that go to memory `number`: those that come first in `order` and fit."""
+    """Returns the intervals without a memory that go to memory `number`: the first ones in `order` that fit."""
     free = [i for i in order if settled[i] is None]
     if capacity is None:
         return free
@@ -274,7 +278,7 @@ def _fill(
         if max(live[start:end]) + align(intervals[i].size, alignment) <= capacity:
             put(intervals[i])
             chosen.append(i)
-    # a plan nearly always meets the assumed bound; if not, the intervals with the least traffic go elsewhere
+    # A plan nearly always reaches the assumed bound. If not, remove the intervals with the least traffic.
     while chosen and plan([*there, *(intervals[i] for i in chosen)], alignment, effort=0).size > capacity:
         chosen.pop()
     return chosen
@@ -284,18 +288,18 @@ _ORDERS = ("by_size", "by_breadth", "by_lifetime", "by_time")
 
 
 class _Problem:
-    """The intervals in units of the alignment, without the trivial ones, with the conflicts between them."""
+    """The intervals in units of the alignment, without empty and permanent ones, and the conflicts between them."""
 
     def __init__(self, intervals: Sequence[Interval], alignment: int) -> None:
         if alignment < 1:
-            raise ValueError(f"an alignment is at least 1 byte, not {alignment}")
+            raise ValueError(f"alignment must be at least 1 byte, not {alignment}")
         self.alignment = alignment
         self.count = len(intervals)
         begin = min((interval.first for interval in intervals if interval.size > 0), default=0)
         end = max((interval.last for interval in intervals if interval.size > 0), default=0)
         self.floor: list[
             tuple[int, int]
-        ] = []  # (interval, offset) of those that live throughout: at the bottom, which wastes nothing
+        ] = []  # (interval, offset) of intervals that are always live: they are placed at the bottom without waste
         self.items: list[int] = []  # index of the caller's interval
         self.first: list[int] = []
         self.last: list[int] = []
@@ -317,7 +321,7 @@ class _Problem:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Conflicting pairs, and the live units at each birth, in one pass over time."""
+        """Computes the conflicting pairs, and the live units at each start time, in one pass over time."""
         n = len(self.items)
         self.conflicts: list[list[int]] = [[] for _ in range(n)]
         self.moments: list[tuple[int, list[int]]] = []
@@ -344,7 +348,8 @@ class _Problem:
         self.births = births
 
     def order(self, name: str) -> tuple[list[int], bool]:
-        """The placement order of an algorithm, and whether it takes the tightest gap rather than the lowest."""
+        """Returns the placement order of an algorithm, and whether it selects the smallest gap instead of the
+        lowest."""
         n, size, first, last = len(self.items), self.size, self.first, self.last
         if name == "by_size":
             return sorted(range(n), key=lambda i: (-size[i], first[i] - last[i], i)), True
@@ -360,7 +365,7 @@ class _Problem:
         return self.births, False
 
     def place(self, order: Iterable[int], tightest: bool) -> tuple[list[int], int]:
-        """Place the items in this order; offsets and total in units, above the floor."""
+        """Places the items in this order. Returns offsets and total size above the floor, in units."""
         size, conflicts = self.size, self.conflicts
         offset = [-1] * len(size)
         top = 0
@@ -385,14 +390,14 @@ class _Problem:
         return offset, top
 
     def search(self, orders: Sequence[list[int]], size: int, effort: int) -> tuple[list[int], str] | None:
-        """Squeaky wheel: items above the bound are placed earlier in the next round.
+        """Local search ("squeaky wheel"): items above the bound are placed earlier in the next round.
 
-        Each order is tried with both ways of choosing a gap, each with an equal share of the effort.
-        None if nothing beats `size`.
+        Each order is tried with both gap policies, with an equal share of the effort. Returns None if no plan is
+        smaller than `size`.
         """
         found: tuple[list[int], str] | None = None
         n = len(self.size)
-        cost = sum(map(len, self.conflicts)) + 4 * n  # of one round
+        cost = sum(map(len, self.conflicts)) + 4 * n  # cost of one round
         for start in orders:
             for tightest in (True, False):
                 order = start
@@ -402,7 +407,8 @@ class _Problem:
                         found, size = (offsets, "search"), top
                         if size == self.peak:
                             return found
-                    # Such an item moves two thirds of the way to the front, enough to pass what was in its way.
+                    # An item above the bound moves two thirds of the way to the front, enough to pass the items that
+                    # blocked it.
                     rank = [0] * n
                     for position, i in enumerate(order):
                         squeaks = offsets[i] + self.size[i] > self.peak
@@ -415,7 +421,7 @@ class _Problem:
         return self.result(offsets, name)
 
     def result(self, placed: Sequence[int], algorithm: str) -> Plan:
-        """Back to bytes and to the caller's order."""
+        """Converts units to bytes, in the order of the caller's intervals."""
         offsets = [0] * self.count
         for i, offset in self.floor:
             offsets[i] = offset * self.alignment

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's interface to planning algorithms, over the pure planner of this package. In: specs with lifetimes.
-# Out: a memory id and an offset for each. Users pass their own algorithms here.
+# ExecuTorch's interface of planning algorithms, implemented with the planner of this package. In: specs with lifetimes.
+# Out: a memory id and an offset for each spec. Users can pass their own algorithms.
 """Planning algorithms with ExecuTorch's names and signatures.
 
-An algorithm is a callable ``(alignment, specs, graph_module, graph_signature, extra_padding)`` over the specs that
-need memory, each with `lifetime` set and `mem_id` set where the user chose one. It either returns a
-`MemoryAlgoResult`, or writes `mem_id` and `mem_offset` into the specs itself and returns the buffers' sizes in bytes
+An algorithm is a callable ``(alignment, specs, graph_module, graph_signature, extra_padding)``. `specs` are the specs
+that need memory. Their `lifetime` is set, and their `mem_id` is set if the user chose one. The algorithm either returns
+a `MemoryAlgoResult`, or sets `mem_id` and `mem_offset` of the specs and returns the sizes of the buffers in bytes
 (index 0 is reserved and stays 0).
 """
 
@@ -28,7 +28,7 @@ DEFAULT_MEM_ID = 1
 
 @dataclass
 class SpecAllocResult:
-    """Where one spec goes: buffer, slot within it, and offset in bytes."""
+    """The location of one spec: buffer, slot in the buffer, and offset in bytes."""
 
     mem_id: int
     mem_obj_id: int
@@ -37,7 +37,7 @@ class SpecAllocResult:
 
 @dataclass
 class MemoryAlgoResult:
-    """Where each spec goes, and the size in bytes of each buffer (index 0 is reserved)."""
+    """The location of each spec, and the size of each buffer in bytes (index 0 is reserved)."""
 
     spec_dict: dict[TensorSpec, SpecAllocResult]
     bufsizes: list[int]
@@ -55,10 +55,10 @@ def greedy(
     *,
     allow_overlapping_allocations: bool = True,
 ) -> MemoryAlgoResult:
-    """The best of several greedy orders and a bounded search, for each memory id by itself: see `memory.plan`.
+    """Plans each memory id separately with the best of several greedy orders and a bounded search; see `memory.plan`.
 
-    `allow_overlapping_allocations=False` places tensors side by side and never splits a slot: no reuse by parts;
-    it exists for ExecuTorch's sake, and only naive planning satisfies it here.
+    `allow_overlapping_allocations=False` disables the reuse of parts of a slot. The option exists for compatibility
+    with ExecuTorch. It selects the naive algorithm.
     """
     algorithm = memory.plan if allow_overlapping_allocations else memory.naive
     return _plan_each_memory(algorithm, alignment, specs, graph_module, extra_padding)
@@ -71,7 +71,8 @@ def naive(
     graph_signature: ExportGraphSignature | None,
     extra_padding: int = 0,
 ) -> MemoryAlgoResult:
-    """Every tensor gets its own bytes: the largest plan, to find out whether sharing causes an error."""
+    """Assigns separate bytes to every tensor. This plan is the largest; it shows whether shared memory causes an
+    error."""
     return _plan_each_memory(memory.naive, alignment, specs, graph_module, extra_padding)
 
 
@@ -101,17 +102,17 @@ def _plan_each_memory(
 
 
 def interval(spec: TensorSpec) -> Interval:
-    """The spec's lifetime and greatest size as the planner wants them."""
+    """Returns the lifetime and maximum size of a spec as an interval of the planner."""
     first, last = spec.lifetime
     if first is None or last is None:
         raise PlanError(
-            f"{spec!r} has no lifetime yet", hints=["run update_all_tensors_lifetime before planning"]
+            f"{spec!r} has no lifetime", hints=["run update_all_tensors_lifetime before planning"]
         )
     return Interval(first, last, spec.nbytes())
 
 
 class MemoryPlanningAlgorithmSuite:
-    """Runs algorithms that return a `MemoryAlgoResult` and applies the one that needs the fewest bytes in all."""
+    """Runs algorithms that return a `MemoryAlgoResult`, and applies the result with the smallest total size."""
 
     def __init__(self, algo_list: list[Callable[..., MemoryAlgoResult]] | None = None) -> None:
         self.algo_list = [greedy] if algo_list is None else algo_list
@@ -124,7 +125,7 @@ class MemoryPlanningAlgorithmSuite:
         graph_signature: ExportGraphSignature | None,
         extra_padding: int = 0,
     ) -> list[int]:
-        """Write the best result into the specs; returns the size of each buffer in bytes."""
+        """Writes the best result to the specs. Returns the size of each buffer in bytes."""
         specs = list(specs)
         results = [
             algorithm(alignment, specs, graph_module, graph_signature, extra_padding)
@@ -136,7 +137,7 @@ class MemoryPlanningAlgorithmSuite:
 
 
 def apply_result(result: MemoryAlgoResult) -> None:
-    """Write an algorithm's decisions into the specs."""
+    """Writes the result of an algorithm to the specs."""
     for spec, place in result.spec_dict.items():
         spec.mem_id, spec.mem_obj_id, spec.mem_offset = place.mem_id, place.mem_obj_id, place.mem_offset
 
@@ -148,10 +149,11 @@ def check_plan(
     names: dict[TensorSpec, str] | None = None,
     allow_lifetime_and_storage_overlap: bool = False,
 ) -> None:
-    """Prove any plan: all tensors placed, aligned, inside their buffers, and disjoint while they live.
+    """Checks a plan: all tensors are placed, aligned, inside their buffers, and disjoint while they are live.
 
     Raises:
-        PlanError: names the tensor, or both tensors of a collision, with lifetimes and addresses.
+        PlanError: the plan is invalid. The message names the tensor, or both tensors of an overlap, with lifetimes and
+            addresses.
     """
     names = names or {}
 
@@ -161,11 +163,13 @@ def check_plan(
     by_memory: dict[int, list[TensorSpec]] = {}
     for spec in specs:
         if spec.mem_id is None or spec.mem_offset is None:
-            raise PlanError(f"the algorithm gave no place to {name(spec)}")
+            raise PlanError(f"the algorithm did not place {name(spec)}")
         if not 1 <= spec.mem_id < len(bufsizes):
-            raise PlanError(f"the algorithm gave {name(spec)} a memory id outside 1..{len(bufsizes) - 1}")
+            raise PlanError(
+                f"the algorithm placed {name(spec)} in a memory id outside 1..{len(bufsizes) - 1}"
+            )
         if spec.mem_offset + spec.nbytes() > bufsizes[spec.mem_id]:
-            raise PlanError(f"{name(spec)} ends outside its buffer of {bufsizes[spec.mem_id]} bytes")
+            raise PlanError(f"{name(spec)} exceeds its buffer of {bufsizes[spec.mem_id]} bytes")
         by_memory.setdefault(spec.mem_id, []).append(spec)
     if allow_lifetime_and_storage_overlap:
         return
@@ -177,7 +181,7 @@ def check_plan(
 
 
 class Verifier:
-    """Checks a planned graph: no two tensors that live at once share bytes. Names are ExecuTorch's."""
+    """Checks a planned graph: no two live tensors share bytes. Names are ExecuTorch's."""
 
     def __init__(
         self,
@@ -195,18 +199,18 @@ class Verifier:
 
     @classmethod
     def has_overlap(cls, lhs_ivl: Sequence[int], rhs_ivl: Sequence[int]) -> bool:
-        """Whether two [first, last] ranges, both ends included, overlap."""
+        """Returns whether two [first, last] ranges, both inclusive, overlap."""
         return lhs_ivl[0] <= rhs_ivl[1] and rhs_ivl[0] <= lhs_ivl[1]
 
     @classmethod
     def lifetime_overlap(cls, lhs_spec: TensorSpec, rhs_spec: TensorSpec) -> bool:
-        """Whether both are alive at some moment."""
+        """Returns whether both tensors are live at the same time."""
         lhs, rhs = interval(lhs_spec), interval(rhs_spec)
         return cls.has_overlap(lhs[:2], rhs[:2])
 
     @classmethod
     def storage_overlap(cls, lhs_spec: TensorSpec, rhs_spec: TensorSpec) -> bool:
-        """Whether both own the same byte of the same memory."""
+        """Returns whether both tensors own a common byte of the same memory."""
         if lhs_spec.mem_id != rhs_spec.mem_id or not lhs_spec.nbytes() or not rhs_spec.nbytes():
             return False
         if lhs_spec.mem_offset is None or rhs_spec.mem_offset is None:
@@ -227,10 +231,10 @@ class Verifier:
         return list(seen)
 
     def verify_storage_reuse(self, allow_lifetime_and_storage_overlap: bool = False) -> int:
-        """The number of pairs of tensors that share bytes.
+        """Returns the number of pairs of tensors that share bytes.
 
         Raises:
-            PlanError: for a pair that shares bytes while both live, unless that is allowed.
+            PlanError: two tensors share bytes while both are live, and this is not allowed.
         """
         specs, reuse = self._planned(), 0
         for i, lhs in enumerate(specs):
@@ -238,6 +242,6 @@ class Verifier:
                 if not self.storage_overlap(lhs, rhs):
                     continue
                 if not allow_lifetime_and_storage_overlap and self.lifetime_overlap(lhs, rhs):
-                    raise PlanError(f"{lhs!r} and {rhs!r} live at the same time in the same bytes")
+                    raise PlanError(f"{lhs!r} and {rhs!r} share bytes while both are live")
                 reuse += 1
         return reuse

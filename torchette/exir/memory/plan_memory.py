@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a graph of out variants. Out: every tensor in it has a TensorSpec with a lifetime, a memory id and an offset.
-# The graph is read here and the arithmetic is done by memory.py, or by the user's own algorithm, whose result is
-# checked all the same.
+# In: a graph of out variants. Out: every tensor in it has a TensorSpec with a lifetime, a memory id and an offset. This
+# file reads the graph; torchette/exir/memory or the user's algorithm computes the offsets, and every result is checked.
 """Memory planning of an ExportedProgram in the EXEC dialect.
 
-What a node says about its storage:
+The metadata of a node describes its storage:
 
-* ``meta["alias"] = (source, byte_offset)``: the same bytes as a part of `source`, and no instruction. Where the file
-  cannot express that (a part of a constant, an output that the caller owns), the planner drops the alias
-  and the node's operator runs as a copy.
-* ``meta["in_place"] = (source, byte_offset)``: an instruction that writes its result into `source`'s bytes, as do
-  operators whose schema says so (``copy_``).
+* ``meta["alias"] = (source, byte_offset)``: the result shares a part of the storage of `source`, and no instruction is
+  emitted. If the file cannot express the alias (a part of a constant, an output in memory of the caller), the planner
+  removes it and the node's operator runs as a copy.
+* ``meta["in_place"] = (source, byte_offset)``: an instruction that writes its result into the storage of `source`. The
+  same applies to operators with such a schema (``copy_``).
 
-In addition, an operator that is pointwise or updates a part may overwrite an operand of the same shape
-that nothing reads afterwards; both then count as one tensor. That lowers the peak itself, not only the distance from it.
+In addition, a pointwise operator, or one that updates a part of a tensor, may overwrite an operand of the same shape
+after its last use. Both tensors then have one spec. This lowers the peak itself.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from torchette.units import byte_count
 
 
 def assign_specs(program: ExportedProgram) -> ExportedProgram:
-    """Give every node that yields a tensor a fresh `meta["spec"]`, made from its `meta["val"]`."""
+    """Sets a new `meta["spec"]` on every node that yields a tensor, computed from its `meta["val"]`."""
     for node in _nodes(program.graph_module):
         node.meta.pop("spec", None)
     assign_missing_specs(program.graph_module, program.graph_signature)
@@ -57,27 +56,27 @@ def assign_specs(program: ExportedProgram) -> ExportedProgram:
 
 
 def _nodes(graph_module: GraphModule) -> Iterator[Node]:
-    """The nodes of a graph and of its branches."""
+    """Yields the nodes of a graph and of its branches."""
     for module in control_flow.graphs(graph_module):
         yield from module.graph.nodes
 
 
 def assign_missing_specs(graph_module: GraphModule, signature: ExportGraphSignature | None) -> None:
-    """Give specs to the nodes that have none; those that are there stay, with the memory id a user may have set."""
+    """Sets specs on the nodes without one. Existing specs stay, with the memory id that a user may have set."""
     constants = GraphInterface.of(graph_module, signature).constants
     _assign(graph_module, constants, {})
 
 
 def _assign(graph_module: GraphModule, constants: Container[Node], wanted: dict[Any, TensorSpec]) -> None:
-    """Specs for one graph and its branches; `wanted` are those of results with a given place: a node, or a node
-    and the number of one of its results."""
+    """Sets specs in one graph and its branches. `wanted` contains the specs of results with a given storage; its keys
+    are a node, or a node and the index of a result."""
     for node in graph_module.graph.nodes:
         if "spec" in node.meta or node.op not in ("placeholder", "call_function"):
             pass
         elif node in wanted:
             node.meta["spec"] = wanted[node]
         elif control_flow.name(node.target) == "while_loop":
-            # A carried value is in the place of its first value.
+            # A carried value uses the storage of its initial value.
             node.meta["spec"] = tuple(_operand_spec(value) for value in control_flow.carried(node))
         else:
             value = node.meta.get("val")
@@ -128,7 +127,7 @@ def _spec(node: Node, value: torch.Tensor, const: bool) -> TensorSpec:
             spec = TensorSpec.from_tensor(value)
             same = source[1] == 0 and spec.shape == base.shape and spec.dtype == base.dtype
             if same and "alias" not in node.meta:
-                result: TensorSpec = base  # written in place: the very same tensor
+                result: TensorSpec = base  # written in place: the same tensor
                 return result
             spec.base, spec.base_offset = base, source[1]
             return spec
@@ -141,13 +140,15 @@ def _spec(node: Node, value: torch.Tensor, const: bool) -> TensorSpec:
 def update_all_tensors_lifetime(
     graph_module: GraphModule, graph_signature: ExportGraphSignature | None = None
 ) -> list[TensorSpec]:
-    """Set [first, last] on every spec that owns bytes; returns those specs in order of first appearance.
+    """Sets [first, last] of every spec that owns storage. Returns these specs in order of first appearance.
 
-    The scale is the order of the program's steps, including those of branches: see `control_flow.timeline`.
-    Inputs live from 0, outputs to the end, mutable buffers and inputs that are written to throughout. What shares bytes
-    lives in the lifetime of the spec that owns them. What chains that may run at the same time have in common lives as long
-    as their stage. The two sides of a cond never run both, and so follow each other
-    here too. What a loop reads but does not make is needed until its last turn ends.
+    The time scale is the order of the program's steps, including those of branches; see `control_flow.timeline`.
+
+    * Inputs are live from 0, outputs to the end. Mutable buffers and inputs that are written to are always live.
+    * An alias is live as long as the spec that owns its storage.
+    * A tensor that several concurrent chains use is live during their whole stage.
+    * The branches of a cond never both run. The second one follows the first one in time.
+    * A tensor that is created outside a loop and read in it is live until the last iteration ends.
     """
     interface = GraphInterface.of(graph_module, graph_signature)
     moments, loops = control_flow.timeline(graph_module)
@@ -190,14 +191,14 @@ def update_all_tensors_lifetime(
 
 
 class _Stage(NamedTuple):
-    """A stage of several chains: its first and last time, and the memory that each chain uses."""
+    """A stage with several chains: its first and last time, and the tensors that each chain uses."""
 
     begin: int
     end: int
     used: dict[int, set[TensorSpec]]
 
     def own(self, number: int) -> Iterator[TensorSpec]:
-        """Memory that only this chain uses, and that is not needed before or after."""
+        """Yields the tensors that only this chain uses and that are not live outside the stage."""
         others = set().union(*(specs for other, specs in self.used.items() if other != number))
         for spec in self.used[number] - others:
             first, last = spec.lifetime
@@ -205,14 +206,14 @@ class _Stage(NamedTuple):
                 yield spec
 
     def shared(self, order: Iterable[TensorSpec]) -> list[TensorSpec]:
-        """The other memory of the chains, in this order: it lives throughout the stage."""
+        """Returns the other tensors of the chains, in the given order. They are live during the whole stage."""
         own = {spec for number in self.used for spec in self.own(number)}
         used = set().union(*self.used.values())
         return [spec for spec in order if spec in used and spec not in own]
 
 
 def _concurrent(moments: Sequence[control_flow.Moment]) -> list[_Stage]:
-    """The stages with several chains, read from what `split_chains` wrote at the nodes."""
+    """Returns the stages with several chains, from the metadata that `split_chains` set."""
     stages: dict[int, _Stage] = {}
     for time, moment in enumerate(moments):
         chain = moment.node.meta.get("chain")
@@ -227,7 +228,7 @@ def _concurrent(moments: Sequence[control_flow.Moment]) -> list[_Stage]:
 
 
 class _Together(NamedTuple):
-    """Tensors of one chain, planned among themselves: one tensor to the plan around them."""
+    """Tensors of one chain that are planned together. The surrounding plan contains them as one tensor."""
 
     whole: TensorSpec
     members: list[TensorSpec]
@@ -237,9 +238,10 @@ class _Together(NamedTuple):
 def _plan_chains(
     graph_module: GraphModule, specs: Sequence[TensorSpec], alignment: int
 ) -> tuple[list[TensorSpec], list[_Together]]:
-    """What is left to plan, where the tensors that a chain has for itself are one, which lives throughout its stage.
+    """Replaces the private tensors of each chain by one tensor that is live during the whole stage. Returns the specs
+    to plan and the replaced tensors.
 
-    Their lifetimes count the chain's own steps; to other chains of the stage they say nothing.
+    The lifetimes of the private tensors count the steps of their chain and are not comparable between chains.
     """
     left, found = list(specs), []
     for stage in _concurrent(control_flow.timeline(graph_module).moments):
@@ -264,29 +266,35 @@ def _plan_chains(
 
 
 class MemoryPlanningPass:
-    """Gives every tensor of a program its place in memory. The arguments are ExecuTorch's.
+    """Assigns a memory location to every tensor of a program. The arguments are ExecuTorch's.
 
     Args:
-        memory_planning_algo: see `torchette.exir.memory.algorithms`; by default the best of our own.
-        allow_lifetime_and_storage_overlap: do not check that live tensors are disjoint.
-        alloc_graph_input: inputs are in planned memory, into which the runtime copies them; otherwise the caller
-            provides the memory and nothing is copied.
-        alloc_graph_output: outputs are in planned memory; otherwise the caller provides it.
-        alloc_mutable_buffers: state that lives from call to call is in planned memory.
-        share_mutable_buffers: methods of one program see the same state, in memory id 2; needs `run_multimethod`
-            after the pass has run on all of them.
-        alignment: offsets are multiples of this many bytes.
-        overwrite_operands: let pointwise operators write their result over an operand that dies there.
-        at_actual_size: tensors of dynamic shape are not planned for their greatest size but take memory while the method
-            runs, as much as they need, from the caller's `DynamicAllocator`. Tensors without a greatest size always do.
-        arenas: several memories, the fastest first: name -> bytes (``65536``, ``"64K"``), or None for as many as it
-            takes. They become memory ids 1, 2, ... A tensor whose spec has no `mem_id` yet goes to the fastest memory
-            that has room for it, those with the most traffic for their size first.
+        memory_planning_algo: see `torchette.exir.memory.algorithms`; the default is the best of the built-in
+            algorithms.
+        allow_lifetime_and_storage_overlap: skip the check that live tensors are disjoint.
+        alloc_graph_input: place inputs in planned memory, to which the runtime copies them. Otherwise the caller
+            provides the memory, and no copy is made.
+        alloc_graph_output: place outputs in planned memory. Otherwise the caller provides the memory.
+        alloc_mutable_buffers: place state that persists between calls in planned memory.
+        share_mutable_buffers: share the state between the methods of a program, in memory id 2. Requires a call of
+            `run_multimethod` after the pass ran on all methods.
+        alignment: offsets are multiples of this number of bytes.
+        overwrite_operands: let pointwise operators overwrite an operand after its last use.
+        at_actual_size: do not plan tensors of dynamic shape for their maximum size. The runtime allocates their actual
+            size from the caller's `DynamicAllocator`. This always applies to tensors without a maximum size.
+        arenas: several memories, fastest first: name -> size in bytes (``65536``, ``"64K"``), or None for no limit.
+            They become memory ids 1, 2, ... A tensor with no `mem_id` in its spec is placed in the fastest memory with
+            enough room; tensors with the most traffic for their size are placed first.
 
-    Leaves in ``graph_module.meta``: "non_const_buffer_sizes", the bytes of each memory id (0 is reserved),
-    "memory_bounds", in the same order, the least bytes that any plan would need, and, where there are arenas, "arenas",
-    the names of memory ids 1, 2, ...; and "separate_state", whether the file must say that state in memory ids from 2 is
-    not shared.
+    The pass sets these keys in ``graph_module.meta``:
+
+    * "non_const_buffer_sizes": the size of each memory id in bytes (0 is reserved);
+    * "memory_bounds": in the same order, the lower bound of any plan in bytes;
+    * "arenas": the names of memory ids 1, 2, ..., if there are arenas;
+    * "separate_state": whether the file must state that methods do not share the state in memory ids from 2.
+
+    Example:
+        >>> config = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass(alloc_graph_input=False))
     """
 
     def __init__(
@@ -304,7 +312,7 @@ class MemoryPlanningPass:
         arenas: Mapping[str, int | str | None] | None = None,
     ) -> None:
         if share_mutable_buffers and not alloc_mutable_buffers:
-            raise ValueError("share_mutable_buffers means nothing unless alloc_mutable_buffers is True")
+            raise ValueError("share_mutable_buffers=True requires alloc_mutable_buffers=True")
         self.memory_planning_algo = memory_planning_algo or MemoryPlanningAlgorithmSuite()
         self.allow_lifetime_and_storage_overlap = allow_lifetime_and_storage_overlap
         self.alloc_graph_input = alloc_graph_input
@@ -318,7 +326,7 @@ class MemoryPlanningPass:
         self._shared: list[tuple[GraphModule, dict[str, TensorSpec], dict[str, TensorSpec]]] = []
 
     def __call__(self, program: ExportedProgram | GraphModule) -> Any:
-        """Plan a program, which is returned, or a bare graph module, which comes back as a `PassResult`."""
+        """Plans a program and returns it, or plans a graph module and returns a `PassResult`."""
         if isinstance(program, ExportedProgram):
             assign_specs(program)
             self.run(program.graph_module, program.graph_signature)
@@ -328,11 +336,11 @@ class MemoryPlanningPass:
     def run(
         self, graph_module: GraphModule, graph_signature: ExportGraphSignature | None = None
     ) -> PassResult:
-        """Plan one graph; existing specs of its nodes are used, with the memory ids set in them.
+        """Plans one graph. Existing specs of its nodes, and the memory ids set in them, are kept.
 
         Raises:
-            PlanError: a user's algorithm whose plan would corrupt data, or tensors that do not fit into the arenas
-                (code "does-not-fit"): names how many bytes are missing.
+            PlanError: the plan of a user's algorithm would corrupt data, or tensors do not fit in the arenas (code
+                "does-not-fit"). The message contains the number of missing bytes.
         """
         assign_missing_specs(graph_module, graph_signature)
         _forget_overwrites(graph_module)
@@ -380,7 +388,7 @@ class MemoryPlanningPass:
         return PassResult(graph_module, True)
 
     def run_multimethod(self) -> None:
-        """Give the state that methods share one place, after `run` has seen all of them."""
+        """Assigns the state that methods share to the same location, after `run` has processed all methods."""
         if not self.share_mutable_buffers:
             return
         mutable = {name for _, written, _ in self._shared for name in written}
@@ -401,7 +409,7 @@ class MemoryPlanningPass:
         self._shared.clear()
 
     def _unplanned(self, interface: GraphInterface) -> set[TensorSpec]:
-        """The specs whose bytes the caller provides."""
+        """Returns the specs with storage that the caller provides."""
         nodes: list[Any] = []
         if not self.alloc_graph_input:
             nodes += interface.inputs
@@ -413,7 +421,7 @@ class MemoryPlanningPass:
         return {spec for node in nodes for spec in specs_of(node) if spec is not None and spec.base is None}
 
     def _own(self, graph_module: GraphModule, interface: GraphInterface, unplanned: set[TensorSpec]) -> None:
-        """Mark the tensors that allocate memory while the method runs; they share nothing and are not planned."""
+        """Marks the tensors that are allocated while the method runs. They share no storage and are not planned."""
         stored = {spec for node in (*interface.inputs, *interface.mutable_buffers) for spec in specs_of(node)}
         for node in _nodes(graph_module):
             vals = node.meta.get("val")
@@ -425,18 +433,18 @@ class MemoryPlanningPass:
                 if spec not in stored:
                     spec.owned = self.at_actual_size or spec.is_dynamic_unbound_tensor
                 if spec.owned or spec.is_dynamic_unbound_tensor:
-                    unplanned.add(spec)  # an input without a bound uses the caller's memory
+                    unplanned.add(spec)  # an input without a bound uses memory of the caller
 
     def _take_back_aliases(
         self, graph_module: GraphModule, interface: GraphInterface, unplanned: set[TensorSpec]
     ) -> None:
-        """Make an alias a copy if the file cannot say that it shares bytes."""
+        """Converts an alias to a copy if the file cannot express the alias."""
         outputs = {node for node in interface.outputs if isinstance(node, Node)}
         for node in _nodes(graph_module):
             spec = node.meta.get("spec")
             if "alias" not in node.meta or not isinstance(spec, TensorSpec):
                 continue
-            if spec.base is None:  # its specification gave it memory of its own, as in a decomposed ctc_loss
+            if spec.base is None:  # its spec has separate storage, as in a decomposed ctc_loss
                 _copy(node)
                 continue
             root = spec.root
@@ -466,9 +474,9 @@ class MemoryPlanningPass:
         interface: GraphInterface,
         unplanned: set[TensorSpec],
     ) -> None:
-        """Put the result of an operator into the bytes of an operand that it reads last."""
+        """Places the result of an operator in the storage of an operand that it reads last."""
         update_all_tensors_lifetime(graph_module, signature)
-        # Inputs and state outlive a call: the caller may execute again without setting them.
+        # Inputs and state must survive a call, because the caller may execute again without setting them.
         kept = {
             spec.root
             for node in (*interface.inputs, *interface.constants, *interface.mutable_buffers)
@@ -521,7 +529,7 @@ class MemoryPlanningPass:
                     break
 
     def _choose_arenas(self, graph_module: GraphModule, specs: list[TensorSpec]) -> None:
-        """Set the memory id of the specs that have none."""
+        """Sets the memory id of the specs without one."""
         traffic = dict.fromkeys(specs, 0)
         for node in _nodes(graph_module):
             if node.op != "call_function" or "alias" in node.meta or node.target is operator.getitem:
@@ -558,7 +566,7 @@ class MemoryPlanningPass:
             }
             peak = max(sorted(live), key=lambda time: sum(spec.nbytes() for spec in live[time]))
             makers = {spec: node for node in reversed([*_nodes(graph_module)]) for spec in specs_of(node)}
-            hints = [f"give {name} {sizes[mem_id]:,} bytes"]
+            hints = [f"increase {name} to {sizes[mem_id]:,} bytes"]
             ports = [(self.alloc_graph_input, interface.inputs), (self.alloc_graph_output, interface.outputs)]
             lent = {
                 spec
@@ -571,14 +579,14 @@ class MemoryPlanningPass:
             kept = memory.plan([spans[spec] for spec in here if spec not in lent], self.alignment)
             if kept.size < sizes[mem_id]:
                 hints.append(
-                    f"let the caller lend the memory of inputs and outputs: {kept.size:,} bytes are then needed here"
+                    f"let the caller provide the memory of inputs and outputs, which leaves {kept.size:,} bytes here"
                 )
             hints.append(
-                "make smaller what lives at that moment, or give it a memory of its own: mem_id in its spec"
+                "reduce the size of these tensors, or assign them to another memory: mem_id in their specs"
             )
             raise PlanError(
                 f"the tensors do not fit: {name} has {capacity:,} bytes, {sizes[mem_id]:,} are needed, "
-                f"{sizes[mem_id] - capacity:,} more. When it is fullest, these live there:",
+                f"{sizes[mem_id] - capacity:,} more. The largest tensors at its peak:",
                 where=[
                     f"{spec.nbytes():,} bytes: {place(makers[spec])}"
                     for spec in sorted(live[peak], key=lambda spec: -spec.nbytes())[:8]
@@ -593,7 +601,7 @@ class MemoryPlanningPass:
         if len(graph_module.meta["non_const_buffer_sizes"]) != 2:
             raise PlanError(
                 "mutable buffers can be shared only if all other tensors are in memory id 1",
-                hints=["leave mem_id alone, or give share_mutable_buffers=False"],
+                hints=["do not set mem_id, or set share_mutable_buffers=False"],
             )
         buffers = {
             spec.target
@@ -627,7 +635,7 @@ def _names(graph_module: GraphModule) -> dict[TensorSpec, str]:
 
 
 def _forget_overwrites(graph_module: GraphModule) -> None:
-    """Undo the decisions of an earlier plan."""
+    """Reverts the decisions of an earlier plan."""
     for node in _nodes(graph_module):
         spec = node.meta.get("spec")
         if isinstance(spec, TensorSpec) and spec.base is not None and storage_source(node) is None:
@@ -635,7 +643,7 @@ def _forget_overwrites(graph_module: GraphModule) -> None:
 
 
 def _free_after_last_use(graph_module: GraphModule, interface: GraphInterface) -> None:
-    """List at each node, in meta["frees"], the tensors with their own memory that are no longer read."""
+    """Lists at each node, in meta["frees"], the separately allocated tensors after their last use."""
     moments = control_flow.timeline(graph_module).moments
     depth = {module.graph: level for level, module in enumerate(control_flow.graphs(graph_module))}
     kept = {spec.root for node in interface.outputs for spec in specs_of(node) if spec is not None}
@@ -648,7 +656,7 @@ def _free_after_last_use(graph_module: GraphModule, interface: GraphInterface) -
             ends.setdefault(node.graph, []).append((time, node))
             for spec in specs_of(node):
                 if spec is not None and spec.owned and spec not in kept:
-                    # The result of a cond is written in its branches and belongs to the graph around them.
+                    # The branches of a cond write its result, which belongs to the enclosing graph.
                     home = homes.setdefault(spec, node.graph)
                     homes[spec] = min(home, node.graph, key=depth.__getitem__)
     for spec, graph in homes.items():
@@ -661,7 +669,7 @@ def _free_after_last_use(graph_module: GraphModule, interface: GraphInterface) -
 
 
 def _copy(node: Node) -> None:
-    """Let an alias be computed after all."""
+    """Converts an alias to a call of its out variant."""
     if not ops.is_out_variant(node.target):
         out = ops.out_variant(overload(node))
         assert out is not None

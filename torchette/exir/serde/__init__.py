@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Programs as bytes, in the form of ExecuTorch's."""
+"""Programs as bytes, in the format of ExecuTorch."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Chooses the form of a .pt2 file: torch's form, or ExecuTorch's form if the program has parts that torch cannot store.
+# Selects the format of a .pt2 file: torch's format, or ExecuTorch's format if torch cannot store parts of the program.
 """`save` and `load` of ExportedPrograms of any dialect, with debug handles and delegates."""
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ def save(ep: ExportedProgram, f: _File, *, extra_files: dict[str, Any] | None = 
     Raises:
         UnsupportedError: the program has a node that the file format cannot store.
 
-    >>> edge = torchette.exir.to_edge(torch.export.export(model, args)).exported_program()
-    >>> torchette.exir.save(edge, "edge.pt2")
+    Example:
+        >>> edge = torchette.exir.to_edge(torch.export.export(model, args)).exported_program()
+        >>> torchette.exir.save(edge, "edge.pt2")
     """
     if any(map(_needs_our_form, calls(ep))):
         serde.save(ep, f, extra_files=extra_files)
@@ -51,8 +52,11 @@ def load(f: _File, *, extra_files: dict[str, Any] | None = None, **options: Any)
         options: those of `torch.export.load`.
 
     Raises:
-        FormatError: the file is damaged, or has operators that this process does not know.
-        FileNotFoundError: there is no such file.
+        FormatError: the file is damaged, or an operator in it is not registered in this process.
+        FileNotFoundError: the file does not exist.
+
+    Example:
+        >>> program = torchette.exir.load("edge.pt2")
     """
     try:
         if _has_our_form(f):
@@ -60,7 +64,7 @@ def load(f: _File, *, extra_files: dict[str, Any] | None = None, **options: Any)
         return torch.export.load(f, extra_files=extra_files, **options)
     except FileNotFoundError:
         raise
-    except Exception as error:  # torch raises many kinds
+    except Exception as error:  # torch raises many types of errors
         text = error.message if isinstance(error, TorchetteError) else str(error)
         reason = text.strip().splitlines() or [type(error).__name__]
         name = f if isinstance(f, (str, os.PathLike)) else getattr(f, "name", "the file")
@@ -74,13 +78,14 @@ def load(f: _File, *, extra_files: dict[str, Any] | None = None, **options: Any)
 
 
 def _needs_our_form(node: torch.fx.Node) -> bool:
-    """Whether torch's form of a file cannot store a call completely."""
+    """Returns whether torch's file format cannot store all data of a call."""
     target = node.target
     return isinstance(target, EdgeOpOverload) or is_delegate_call(node) or bool(node.meta.get("debug_handle"))
 
 
 def _has_our_form(f: _File) -> bool:
-    """Whether a file is an archive of the version that `serde.save` writes. A file object keeps its position."""
+    """Returns whether a file is an archive of the version that `serde.save` writes. Keeps the position of a file
+    object."""
     start = None if isinstance(f, (str, os.PathLike)) else f.tell()
     try:
         with zipfile.ZipFile(f) as archive:

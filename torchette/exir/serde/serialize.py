@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# An ExportedProgram comes in, in any dialect of ours; JSON and three blobs of tensors go out, and back. The JSON is that
-# of ExecuTorch 1.5 (its schema 5.4), which is torch.export's own of 2.5 with Edge operators and delegates in it.
-# Torch writes and reads the graph, in its schema of today; this file has the differences.
+# In: an ExportedProgram of any dialect. Out: JSON and three blobs of tensors; and the reverse. The JSON is that of
+# ExecuTorch 1.5 (schema 5.4): the JSON of torch.export 2.5 with Edge operators and delegates. torch writes and reads
+# the graph in its current schema; this file converts between the schemas.
 """`serialize`, `deserialize`, `save` and `load` of programs, as ExecuTorch stores them, in an ETRecord for example."""
 
 from __future__ import annotations
@@ -38,26 +38,27 @@ from torchette.exir.dialects._ops import to_edge_operators, to_torch_operators
 from torchette.exir.graph import calls, copy_program, recompile
 from torchette.exir.ops import FILE_NAMESPACES, is_operator
 
-__getattr__ = compat.attributes(__name__)  # for names of ExecuTorch
+__getattr__ = compat.attributes(__name__)  # for ExecuTorch's names
 
 VERSION = (5, 4)
 _EDGE = "executorch.exir.dialects.edge.ops."
 _BACKEND = "executorch.exir.dialects.backend.ops."
 _CALL_DELEGATE = "torch.ops.higher_order.executorch_call_delegate"
-_ITEMS = "getitem_metadata"  # of a call with several results: index -> debug handle and stack trace
-# dtypes whose number has changed: ExecuTorch's schema -> torch's
+# Metadata key of a call with several results: index -> debug handle and stack trace.
+_ITEMS = "getitem_metadata"
+# dtypes with different numbers: ExecuTorch's schema -> torch's schema.
 _DTYPES = {14: 28, 15: 30, 16: 29}
-# What torch's schema has and ExecuTorch's has not.
+# Fields of torch's schema that ExecuTorch's schema lacks.
 _NEWER = {"is_hop_single_tensor_return", "kind", "forward_arg_names", "sym_float_values", "treespec_namedtuple_fields", "torch_version", "guards_code"}  # fmt: skip
 
-# Stands for the call of a delegate while torch writes and reads the graph, which it could not do with the call itself.
+# Replaces the call of a delegate while torch writes and reads the graph, because torch cannot store the call itself.
 _library = torch.library.Library("torchette_serde", "DEF")
 _library.define("delegate(str call) -> Tensor[]")
 _STANDS_FOR_DELEGATE = "torch.ops.torchette_serde.delegate.default"
 
 
 class SerializedArtifact(NamedTuple):
-    """A program as bytes: JSON, and what torch.save made of its tensors."""
+    """A program as bytes: JSON, and its tensors in the format of torch.save."""
 
     exported_program: bytes
     state_dict: bytes
@@ -66,10 +67,10 @@ class SerializedArtifact(NamedTuple):
 
 
 def serialize(exported_program: ExportedProgram) -> SerializedArtifact:
-    """A program as bytes; delegates with the program that they came from.
+    """Returns a program as bytes. A delegate includes its original program.
 
     Raises:
-        UnsupportedError: the format has no form for a node; the cause is torch's own error.
+        UnsupportedError: the format cannot store a node. The cause is the error of torch.
     """
     try:
         record, constants = _record(exported_program)
@@ -85,15 +86,16 @@ def serialize(exported_program: ExportedProgram) -> SerializedArtifact:
     except Exception as error:
         raise UnsupportedError(
             f"the program cannot be stored: {type(error).__name__}: {error}",
-            hints=["leave out the record of this program; the .pte file is not affected"],
+            hints=["omit the record of this program; the .pte file does not need it"],
         ) from error
 
 
 def deserialize(artifact: SerializedArtifact) -> ExportedProgram:
-    """The program of such bytes; tensors are read without running any code that the file may hold.
+    """Returns the program in these bytes. No code in the file is executed.
 
     Raises:
-        FormatError: damaged bytes, an operator that this process does not know, or a version that it cannot read.
+        FormatError: the bytes are damaged, an operator is not registered in this process, or the version is not
+            supported.
     """
     try:
         return _program(
@@ -105,12 +107,12 @@ def deserialize(artifact: SerializedArtifact) -> ExportedProgram:
     except (FormatError, KeyboardInterrupt, MemoryError):
         raise
     except Exception as error:
-        # torch repeats the whole node; the last line of its text has the fault
+        # torch's message contains the whole node; the last line describes the error.
         reason = str(error).strip().splitlines() or [""]
         raise FormatError(
             f"the stored program cannot be read: {type(error).__name__}: {reason[-1][:300]}",
             hints=[
-                "write it again; a program with operators of your own needs their library loaded first",
+                "write the file again; load the library of its custom operators first",
             ],
         ) from error
 
@@ -129,7 +131,7 @@ def save(
     *,
     extra_files: dict[str, str] | None = None,
 ) -> None:
-    """Write a program to a file, with texts beside it."""
+    """Writes a program, and additional texts, to a file."""
     artifact = serialize(ep_save)
     with zipfile.ZipFile(f, "w") as archive:
         for name, member in _MEMBERS.items():
@@ -142,7 +144,8 @@ def save(
 def load(
     f: str | os.PathLike[str] | IO[bytes], *, extra_files: dict[str, str] | None = None
 ) -> ExportedProgram:
-    """The program of a file; texts beside it are put into `extra_files`. Raises FormatError."""
+    """Returns the program of a file. Stores its additional texts in `extra_files`. Raises FormatError if it is
+    damaged."""
     try:
         with zipfile.ZipFile(f) as archive:
             for name in archive.namelist():
@@ -150,7 +153,9 @@ def load(
                     extra_files[name.removeprefix("extra_files/")] = archive.read(name).decode()
             artifact = SerializedArtifact(*(archive.read(member) for member in _MEMBERS.values()))
     except (zipfile.BadZipFile, KeyError, ValueError, EOFError, NotImplementedError) as error:
-        raise FormatError(f"no stored program: {error}", hints=["save(program, path) writes one"]) from error
+        raise FormatError(
+            f"not a stored program: {error}", hints=["save(program, path) writes such a file"]
+        ) from error
     return deserialize(artifact)
 
 
@@ -158,7 +163,7 @@ def load(
 
 
 def _record(program: ExportedProgram) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The program as plain JSON data, and its constants."""
+    """Returns the program as plain JSON data, and its constants."""
     edge = any(
         is_operator(node.target) and type(node.target).__module__ != "torch._ops" for node in calls(program)
     )
@@ -192,7 +197,8 @@ def _modules(module: GraphModule) -> Iterator[GraphModule]:
 
 
 def _hide_delegate(node: Node) -> None:
-    """Let a call of a delegate be one that torch can write; what it calls stands in its argument."""
+    """Replaces the call of a delegate by a call that torch can write. The argument of the new call describes the
+    delegate."""
     name, arguments = str(node_arg(node).target), node.args[1:]
     module = getattr(node.graph.owning_module, name)
     callee = node.args[0]
@@ -250,11 +256,11 @@ def _text(data: bytes | bytearray | memoryview) -> str:
 
 
 def _write_node(record: dict[str, Any], node: Node, edge: bool) -> None:
-    """What torch's record of a node lacks."""
+    """Adds the fields that torch's record of a node lacks."""
     handle = node.meta.get("debug_handle")
     if handle:
         record["metadata"]["debug_handle"] = str(handle)
-    # The format has no records of getitem.
+    # The format has no records of getitem nodes.
     items = {
         user.args[1]: {key: user.meta[key] for key in ("debug_handle", "stack_trace") if user.meta.get(key)}
         for user in node.users
@@ -283,7 +289,7 @@ def _write_node(record: dict[str, Any], node: Node, edge: bool) -> None:
 
 
 def _walk(graph: dict[str, Any], module: GraphModule, visit: Callable[[dict[str, Any], Node], None]) -> None:
-    """Call `visit` with each record of a call and its node, in branches too. Torch's records have no getitem."""
+    """Calls `visit` with each record of a call and its node, including branches. Records of getitem do not exist."""
     nodes = [n for n in module.graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
     for record, node in zip(graph["nodes"], nodes, strict=True):
         for given in record["inputs"]:
@@ -294,7 +300,7 @@ def _walk(graph: dict[str, Any], module: GraphModule, visit: Callable[[dict[str,
 
 
 def _older(value: object) -> Any:
-    """Torch's data as ExecuTorch's schema has it."""
+    """Converts torch's data to ExecuTorch's schema."""
     if isinstance(value, list):
         return [_older(item) for item in value]
     if not isinstance(value, dict):
@@ -304,7 +310,7 @@ def _older(value: object) -> Any:
     if value.keys() == {"as_optional_tensor"}:
         return _older(value["as_optional_tensor"])
     if value.keys() in ({"as_float"}, {"as_floats"}):
-        # JSON has no infinity: torch writes words, ExecuTorch what Python reads as a number
+        # JSON has no infinity. torch writes a word, ExecuTorch the literal that Python's JSON module reads as a float.
         return {key: [*map(float, it)] if isinstance(it, list) else float(it) for key, it in value.items()}
     if value.keys() == {"as_scalar_type"}:
         return {"as_scalar_type": _older_dtype(value["as_scalar_type"])}
@@ -324,7 +330,7 @@ def _older_dtype(number: int) -> int:
 
 
 def _tensors(data: bytes) -> Any:
-    """What torch.save stored; code is never run."""
+    """Returns the tensors that torch.save stored, without executing code."""
     return torch.load(io.BytesIO(data), weights_only=True) if data else {}
 
 
@@ -356,8 +362,8 @@ def _program(
 
 
 def _normalize_calls(module: GraphModule) -> None:
-    """Bring calls into the form of torch.export, which passes expect. Torch reads arguments that have a default as keyword
-    arguments, the operands of a branch as a list, and all results of a call, used or not."""
+    """Converts calls to the form of torch.export, which passes expect. torch reads arguments with a default as keyword
+    arguments, the operands of a branch as a list, and a getitem for every result of a call, used or not."""
     for node in list(module.graph.nodes):
         if node.target is operator.getitem and not node.users:
             module.graph.erase_node(node)
@@ -368,7 +374,7 @@ def _normalize_calls(module: GraphModule) -> None:
 
 
 def _positional(node: Node) -> None:
-    """Arguments become positional, except those that the schema declares as keyword-only."""
+    """Makes arguments positional, except those that the schema declares as keyword-only."""
     kwargs, schema = dict(node.kwargs), overload(node)._schema.arguments
     last = max((i for i, it in enumerate(schema) if it.name in kwargs and not it.kwarg_only), default=-1)
     given = [kwargs.pop(it.name, it.default_value) for it in schema[len(node.args) : last + 1]]
@@ -376,7 +382,7 @@ def _positional(node: Node) -> None:
 
 
 def _newer(value: object, delegates: list[dict[str, Any]]) -> Any:
-    """ExecuTorch's data as torch's schema has it; calls of delegates are taken out into the list."""
+    """Converts ExecuTorch's data to torch's schema. Moves calls of delegates to the list."""
     if isinstance(value, list):
         return [_newer(item, delegates) for item in value]
     if not isinstance(value, dict):
@@ -417,7 +423,7 @@ def _read_metadata(record: dict[str, Any], node: Node) -> None:
 
 
 def _show_delegate(module: GraphModule, node: Node, record: dict[str, Any]) -> None:
-    """Put the call of a delegate in the place of what stood for it."""
+    """Replaces the placeholder operator of a delegate by the call of the delegate."""
     called, *given = record["inputs"]
     stored = json.loads(called["arg"]["as_string"])
     original = _program(
