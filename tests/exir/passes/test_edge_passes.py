@@ -107,7 +107,7 @@ def test_noops_go_but_an_output_stays_a_copy_of_its_input():
 
     program, report = lower(forward, (torch.randn(2, 3),), "edge")
     assert called(program) == ["add.Tensor", "clone.default"]
-    assert "calls that did nothing removed" in report.notes("remove_noops")[0]
+    assert "calls without effect removed" in report.notes("remove_noops")[0]
 
 
 def test_dead_code_goes_with_its_tensors():

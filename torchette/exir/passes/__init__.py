@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The compiler's passes, one per file: each takes an ExportedProgram, edits it in place and returns it. The names that
-# ExecuTorch's users import from here are in the table of torchette/compat.
+# The compiler's passes, one per file. Each pass edits an ExportedProgram in place and returns it. The table of
+# torchette/compat lists the names that users of ExecuTorch import from this package.
 """Passes; `torchette.exir.pipeline` defines their order."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: branches that return any tensor, and loops that start from any tensor. Out: branches whose
-# results are computed in the place of the call's result, and loops that own the tensors that they carry.
-"""The result of a branch has one place, so nothing is moved when the branch ends."""
+# In: branches that return any tensors, and loops with any initial values. Out: branches that write their results to the
+# storage of the call's result, and loops that own the tensors that they carry.
+"""Assigns one storage to each result of a branch, so that no copy is needed when the branch ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ aten = torch.ops.aten
 
 
 def bind_branches(program: ExportedProgram) -> ExportedProgram:
-    """Let both sides of a cond write into its result, and loops start from copies that they may overwrite."""
+    """Let both branches of a cond write into its result. Copy the initial values of loops that may not be
+    overwritten."""
     copies = 0
     for module in list(control_flow.graphs(program.graph_module)):
         kept = (
@@ -32,12 +33,12 @@ def bind_branches(program: ExportedProgram) -> ExportedProgram:
             elif kind == "while_loop":
                 copies += _own_carried(node, kept)
     if copies:
-        note(program, f"{copies} copies at the edges of branches")
+        note(program, f"{copies} copies at the boundaries of branches")
     return program
 
 
 def _own_results(node: Node) -> int:
-    """Each tensor that a branch of a cond returns is computed in it, only for this result."""
+    """Ensures that each tensor that a branch of a cond returns is computed in the branch, and only for this result."""
     copies = 0
     for branch in control_flow.branches(node):
         end = branch.graph.output_node()
@@ -53,12 +54,12 @@ def _own_results(node: Node) -> int:
 
 
 def _is_computed(value: Node) -> bool:
-    """Whether the tensor is a kernel's own result, which may be written anywhere."""
+    """Returns whether the tensor is the result of a kernel, which can be written to any storage."""
     if value.op != "call_function" or "alias" in value.meta or "in_place" in value.meta:
         return False
     if value.target is operator.getitem:
         source: Any = value.args[0]
-        # A loop's result is in the place to which its first value was copied.
+        # The result of a loop uses the storage to which its initial value was copied.
         same = [user for user in source.users if user.args[1] == value.args[1]]
         return control_flow.name(source.target) != "while_loop" and len(same) == 1
     return ops.is_operator(value.target)
@@ -73,7 +74,7 @@ def _layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _own_carried(node: Node, kept: set[Node]) -> int:
-    """The start value of a loop is copied, unless nothing else uses it: the loop writes its new values there."""
+    """Copies the initial values of a loop that have other uses, because the loop overwrites them."""
     copies = 0
     values = control_flow.carried(node)
     for index, value in enumerate(values):
@@ -84,7 +85,7 @@ def _own_carried(node: Node, kept: set[Node]) -> int:
             and values.count(value) == 1
             and value not in control_flow.shared(node)
         )
-        # What holds a first slice already was made for this loop.
+        # A tensor that already contains the first slice was created for this loop.
         own = _is_computed(value) or value.target is ops.copy_index
         if mine and value not in kept and own and value.target is not operator.getitem:
             continue

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a graph that PT2E may have quantized. Out: the same, or an error where it would give wrong numbers: observers are
-# still there, or they have seen nothing. torchao converts those to scale 1, and the model then returns next to nothing.
-"""Quantization must be finished: the model was observed, then converted."""
+# In: a graph that PT2E may have quantized. Out: the same graph, or an error if it contains observers or was converted
+# before its observers saw values. torchao converts such observers to scale 1, and the model then returns values near 0.
+"""Checks that quantization is complete: the model was calibrated, then converted."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from torchette.errors import QuantizationError, ZeroRangeWarning
 from torchette.exir.arguments import node_arg, number_arg
 from torchette.exir.graph import calls, constants, module_of, place, user_frame
 
-# What PT2E calls the modules that it adds, and what it notes at the calls that it puts in their place.
+# PT2E's names for the modules that it adds, and the metadata of the calls that replace them.
 _OBSERVER = re.compile(r"(?:^|\.)(activation_post_process_\d+)(?:\.|$)")
 _CONVERSION = "replace_observer_with_quantize_dequantize_node"
 _ROLE = re.compile(r"quantized_decomposed\.(de)?quantize_per_(tensor|channel)\.default")
 
-# Operators whose results fill a range of whole numbers, such as [-128, 127], by no accident.
+# Operators whose results do not fill an integer range, such as [-128, 127], by accident.
 _COMPUTES = frozenset(
     {
         "linear", "convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
@@ -36,8 +36,8 @@ _COMPUTES = frozenset(
 
 
 def check_quantization(program: ExportedProgram) -> ExportedProgram:
-    """Refuse a graph that is prepared and not converted, or was converted before anything was observed. Warn of values that
-    were zero whenever they were observed."""
+    """Reject a graph that is prepared but not converted, or was converted without calibration. Warn about values that
+    were zero in all observations."""
     observers = _observers(spec.target or "" for spec in program.graph_signature.input_specs)
     if observers:
         raise _not_converted(observers, ())
@@ -50,7 +50,7 @@ def check_quantization(program: ExportedProgram) -> ExportedProgram:
 
 
 def refuse_unfinished(module: torch.nn.Module) -> None:
-    """The same for a module, before it is captured, and for what PT2E made of parts of it. Raises QuantizationError."""
+    """Checks a module before it is captured, and the graphs in it that PT2E converted. Raises QuantizationError."""
     observers = _observers(name for name, _ in module.named_modules())
     if observers:
         raise _not_converted(observers, _places(_observed(module, lambda observer: True)))
@@ -64,7 +64,7 @@ def refuse_unfinished(module: torch.nn.Module) -> None:
 
 
 def refuse_unobserved(module: torch.nn.Module) -> None:
-    """Refuse a prepared graph with an observer that has seen nothing, or infinity. Raises QuantizationError."""
+    """Rejects a prepared graph with an observer that saw no value, or infinity. Raises QuantizationError."""
     unseen = _observed(module, _has_seen_nothing)
     if unseen:
         raise _not_calibrated(unseen)
@@ -81,7 +81,7 @@ def _observers(names: Iterable[str]) -> list[str]:
 
 
 def _observed(module: torch.nn.Module, which: Callable[[torch.nn.Module], bool]) -> list[Node]:
-    """The calls of the observers of a prepared graph, and of the graphs within it."""
+    """Returns the calls of the observers of a prepared graph, and of the graphs in it."""
     return [
         node
         for part in module.modules()
@@ -95,7 +95,7 @@ def _has_seen_nothing(observer: object) -> bool:
     if getattr(observer, "is_dynamic", False) or isinstance(
         getattr(observer, "scale", None), torch.nn.Parameter
     ):
-        return False  # ranges that are taken when the model runs, or learned
+        return False  # ranges that are computed at run time, or learned
     if not _range(observer):
         return getattr(observer, "block_size", ()) is None  # an observer of blocks
     least, most = _range(observer)
@@ -103,7 +103,7 @@ def _has_seen_nothing(observer: object) -> bool:
 
 
 def _range(observer: object) -> tuple[torch.Tensor, ...]:
-    """(least, greatest value) that was observed; empty where that is not what an observer keeps, or not yet."""
+    """Returns the (minimum, maximum) that was observed; empty if the observer does not record them, or not yet."""
     observer = getattr(observer, "activation_post_process", observer)
     least, most = getattr(observer, "min_val", None), getattr(observer, "max_val", None)
     taken_later = getattr(observer, "is_dynamic", False)
@@ -116,7 +116,7 @@ def _is_finite(value: torch.Tensor) -> bool:
     return bool(value.isfinite().all())
 
 
-# ---- what conversion leaves of them ----
+# ---- converted observers ----
 
 
 def _check(graph: Sequence[Node], stored: Mapping[Node, torch.Tensor]) -> None:
@@ -124,19 +124,19 @@ def _check(graph: Sequence[Node], stored: Mapping[Node, torch.Tensor]) -> None:
     unseen = {node for node in nodes if _is_default(node, stored)}
     if any(_is_one_for_many(node, stored) for node in unseen):
         raise _not_calibrated([node for node in nodes if node in unseen])
-    # Who writes such calls by hand may have reasons for any scale.
+    # Calls that were written by hand may use any scale.
     nodes = [node for node in nodes if _is_converted(node)]
     endless = [node for node in nodes if not all(map(math.isfinite, _scales(node, stored)))]
     if endless:
         raise _not_finite(endless)
     unseen.intersection_update(nodes)
-    # Scale 1 can be right; one that cannot shows that nothing was observed.
+    # A scale of 1 can be correct. A single impossible one proves that nothing was observed.
     if any(_cannot_be_right(node, unseen, stored) for node in unseen):
         raise _not_calibrated([node for node in nodes if node in unseen])
 
 
 def _is_converted(node: Node) -> bool:
-    """Whether a call stands where an observer stood: torch keeps its history."""
+    """Returns whether a call replaced an observer. torch records the history of the node."""
     history: Any = node.meta.get("from_node")
     while history:
         if history[-1].pass_name == _CONVERSION:
@@ -152,13 +152,13 @@ def _scales(node: Node, stored: Mapping[Node, torch.Tensor]) -> list[float]:
     return stored[scale].double().flatten().tolist() if scale in stored else []
 
 
-# The scales that observers choose for values that are all zero: 0, and the lower limits of torch's and XNNPACK's observers.
+# The scales that observers choose for values that are all zero: 0, and the minimum of torch's and XNNPACK's observers.
 _ZERO_SCALES = (0.0, torch.finfo(torch.float32).eps, 2.0**-12)
 
 
 def _has_zero_range(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
-    """Whether the observed range of a computed value has a scale of 0 or the minimum of an observer (torch's default, or that of
-    XNNPACKQuantizer). Stored zeros, as of a pruned layer, are exact."""
+    """Returns whether the observed range of a computed value has a scale of 0 or the minimum scale of an observer
+    (torch's default, or that of XNNPACKQuantizer). Stored zeros, such as those of a pruned layer, are exact."""
     if not str(node.target).startswith("quantized_decomposed.quantize_per") or node.args[0] in stored:
         return False
     scales = _scales(node, stored)
@@ -168,14 +168,14 @@ def _has_zero_range(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
 
 
 def _is_default(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
-    """Whether the numbers are those of an observer that has seen nothing."""
+    """Returns whether scale and zero point are those of an observer that saw no value."""
     zero = node.args[2]
     zeros = stored[zero].flatten().tolist() if isinstance(zero, Node) and zero in stored else [zero]
     return _scales(node, stored) == [1.0] and zeros == [0]
 
 
 def _is_one_for_many(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
-    """Whether channels have no scale of their own."""
+    """Returns whether several channels share one scale."""
     source: Any = node.args[0]
     value = stored.get(source, source.meta.get("val"))
     return isinstance(node.args[1], Node) and value is not None and value.shape[node.args[3]] != 1
@@ -184,7 +184,7 @@ def _is_one_for_many(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
 def _cannot_be_right(node: Node, unseen: set[Node], stored: Mapping[Node, torch.Tensor]) -> bool:
     source: Any = node.args[0]
     low, high = (number_arg(node, len(node.args) - place) for place in (3, 2))
-    if source in stored:  # what was observed reaches an end of the integers
+    if source in stored:  # the observed maximum must reach an end of the integer range
         values = stored[source]
         reaches = values >= high - 1
         if low < 0:
@@ -194,7 +194,7 @@ def _cannot_be_right(node: Node, unseen: set[Node], stored: Mapping[Node, torch.
 
 
 def _is_computed(start: Node, unseen: set[Node], stored: Mapping[Node, torch.Tensor]) -> bool:
-    """Whether a value, and all that has its range, comes from operators that compute, and none of it from an input."""
+    """Returns whether a value, and all values with its range, are results of computing operators and of no input."""
     computes, seen, waiting = False, {start}, [start]
     while waiting:
         node = waiting.pop()
@@ -227,7 +227,11 @@ def _is_computed(start: Node, unseen: set[Node], stored: Mapping[Node, torch.Ten
 def _computes(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
     schema = getattr(node.target, "_schema", None)
     name = "" if schema is None else schema.name.removeprefix("aten::").lstrip("_")
-    if name in ("add", "sub", "mul"):  # a number moves or widens a range and leaves it whole
+    if name in (
+        "add",
+        "sub",
+        "mul",
+    ):  # a scalar operand shifts or scales a range, but does not compute a new one
         return sum(isinstance(arg, Node) and arg not in stored for arg in node.args[:2]) > 1
     return name in _COMPUTES
 
@@ -236,7 +240,7 @@ def _computes(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
 
 
 def _places(nodes: Sequence[Node]) -> list[str]:
-    """The lines that the values come from; of stored ones, the lines that use them."""
+    """Returns the source lines of the values, or the lines that use them for stored values."""
     found: dict[str, None] = {}
     for node in nodes:
         source: Any = node.args[0]
@@ -249,22 +253,21 @@ def _places(nodes: Sequence[Node]) -> list[str]:
 
 def _not_converted(observers: Sequence[str], where: Sequence[str]) -> QuantizationError:
     return QuantizationError(
-        f"the model is prepared for quantization and not converted: {', '.join(observers[:3])}"
-        f"{' and others' if len(observers) > 3 else ''} still observe",
+        f"the model is prepared for quantization but not converted: {', '.join(observers[:3])}"
+        f"{' and others' if len(observers) > 3 else ''} are still present",
         where=where,
-        hints=["run it on inputs like those of use, then: model = convert_pt2e(prepared)", _BOTH],
+        hints=["run it on representative inputs, then: model = convert_pt2e(prepared)", _BOTH],
         code="not-converted",
     )
 
 
 def _not_calibrated(nodes: Sequence[Node]) -> QuantizationError:
     return QuantizationError(
-        "the model was quantized without calibration: the observers of these lines have seen no value, and the scale "
-        "of what was not observed is 1",
+        "the model was quantized without calibration: the observers at these lines saw no value, and their scale is 1",
         where=_places(nodes),
         hints=[
-            "run the prepared model on inputs like those of use before convert_pt2e: prepared(*args)",
-            "choose inputs that reach all of it; of an empty tensor nothing can be observed",
+            "run the prepared model on representative inputs before convert_pt2e: prepared(*args)",
+            "choose inputs that reach all layers; an empty tensor contains nothing to observe",
             _BOTH,
         ],
         code="not-calibrated",
@@ -276,9 +279,10 @@ def _zero_range_text(nodes: Sequence[Node]) -> str:
     more = f" and {len(nodes) - 5} more" if len(nodes) > 5 else ""
     lines = "".join(f"\n  at {line}" for line in _places(nodes))
     return (
-        f"the ranges of {names}{more} on the calibration inputs are zero or smaller than the observer resolves: their scale is 0 "
-        f"or the observer's minimum, and larger values saturate{lines}\nTry:\n  - calibrate with inputs like those of use\n"
-        "  - leave these layers in floats"
+        f"the ranges of {names}{more} on the calibration inputs are zero or smaller than the observer resolves: "
+        f"their scale is 0 or the observer's minimum, and larger values saturate{lines}\n"
+        "Try:\n  - calibrate with representative inputs\n"
+        "  - keep these layers in float"
     )
 
 
@@ -291,12 +295,12 @@ def _layer(node: Node) -> str:
 
 def _not_finite(nodes: Sequence[Node]) -> QuantizationError:
     return QuantizationError(
-        "the model cannot be quantized with infinite ranges: the observers of these lines have seen a value that is "
-        "not finite",
+        "the model cannot be quantized with infinite ranges: the observers at these lines saw a value that is not "
+        "finite",
         where=_places(nodes),
-        hints=["calibrate without infinite values and NaN, and look for them in the weights"],
+        hints=["calibrate without infinite values and NaN, and check the weights for them"],
         code="infinite-range",
     )
 
 
-_BOTH = "torchette.compile(model, args, quantizer=quantizer, calibration=[args, ...]) does all the steps"
+_BOTH = "torchette.compile(model, args, quantizer=quantizer, calibration=[args, ...]) performs all steps"

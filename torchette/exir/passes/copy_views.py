@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: view operators. Out: the copying operators of the same kind, so that no values of the graph share memory.
-# eliminate_views finds those that need no copy again at the end.
-"""Views become copies: `view` is `view_copy`."""
+# In: view operators. Out: copying operators, so that no values of the graph share memory. eliminate_views removes the
+# copies again at the end if possible.
+"""Replaces views by copies, such as `view` by `view_copy`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.export import ExportedProgram
 from torchette.exir import ops
 from torchette.exir.graph import calls, note
 
-# A view that its schema does not mark as one.
+# A view whose schema does not declare it.
 _UNSAFE = {torch.ops.aten._unsafe_view.default}
 
 
 def copy_views(program: ExportedProgram) -> ExportedProgram:
-    """Replace each operator whose result shares memory with its input by one that copies."""
+    """Replace each view operator by its copying variant."""
     count = 0
     for node in calls(program):
         if ops.is_operator(node.target) and (ops.is_view(node.target) or node.target in _UNSAFE):

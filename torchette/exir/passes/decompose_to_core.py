@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: what torch.export captured. Out: functional core ATen. This is the only pass that traces: torch's own
-# decompositions run once, with ours added to the table.
+# In: the program that torch.export captured. Out: functional core ATen. Only this pass traces: torch's decompositions
+# run once, with additional entries in their table.
 """Decompose to core ATen operators and make every mutation functional."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ aten = torch.ops.aten
 def decompose_to_core(
     program: ExportedProgram, preserve: Iterable[torch._ops.OpOverload] = (), train_mode: bool = False
 ) -> ExportedProgram:
-    """Rewrite every operator into core ATen ones, except those to preserve; mutations become outputs."""
+    """Decompose operators to core ATen, except the preserved ones. Mutations become outputs."""
     operators = len(torch._C._dispatch_get_all_op_names())  # 3 ms
     table = dict(_table(operators))
     if train_mode:
@@ -43,7 +43,7 @@ def decompose_to_core(
     steps_to_scan(program, preserve)
     number = numbers_of(program)
     with warnings.catch_warnings():
-        # torch warns about a call that torch itself makes.
+        # torch warns about its own call.
         warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)", FutureWarning)
         with _no_garbage_collection(), _few_overrides(operators):
             program = program.run_decompositions(table)
@@ -53,10 +53,10 @@ def decompose_to_core(
 
 
 def _check_stacking_loops(program: ExportedProgram) -> None:
-    """Refuse what a while_loop_stack_output cannot do here.
+    """Rejects while_loop_stack_output calls that cannot be compiled.
 
-    torch.export leaves weights that it reads as attributes of its body, and cannot decompose it then. Its length is found by
-    running it once before: with random numbers the second run would take another course.
+    torch.export leaves a weight that the body reads as an attribute of the body, and cannot decompose the call then.
+    The number of iterations is found by an additional first run; a second run with other random values could differ.
     """
     for loop in calls(program):
         if control_flow.name(loop.target) != "while_loop_stack_output":
@@ -67,19 +67,21 @@ def _check_stacking_loops(program: ExportedProgram) -> None:
                 if node.op == "get_attr" and isinstance(attribute, torch.Tensor):
                     problem, hint = (
                         "reads a tensor of the module",
-                        "give it to the loop as one of additional_inputs",
+                        "pass it to the loop in additional_inputs",
                     )
                 elif torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
                     problem, hint = "draws random numbers", "draw them before the loop, or use while_loop"
                 else:
                     continue
                 raise UnsupportedError(
-                    f"a while_loop_stack_output {problem} ({node.name})", where=[place(loop)], hints=[hint]
+                    f"the body of a while_loop_stack_output {problem} ({node.name})",
+                    where=[place(loop)],
+                    hints=[hint],
                 )
 
 
 def _parameters_as_state(program: ExportedProgram) -> None:
-    """A parameter that the model changes is state, like a buffer."""
+    """Marks a parameter that the model updates as state, like a buffer."""
     signature = program.graph_signature
     changed = [spec for spec in signature.output_specs if spec.kind is OutputKind.PARAMETER_MUTATION]
     for spec in changed:
@@ -92,8 +94,8 @@ def _parameters_as_state(program: ExportedProgram) -> None:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Tracing makes hundreds of thousands of short-lived objects, and each garbage collection that this triggers visits
-    all of torch: up to a quarter of the time, without effect. Remaining cycles are collected later."""
+    """Disables garbage collection. Tracing creates many short-lived objects, and each collection that they trigger
+    visits all objects of torch, which takes up to a quarter of the time. Remaining cycles are collected later."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -105,8 +107,9 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _few_overrides(operators: int) -> Iterator[None]:
-    """For each call torch collects all composite operators of every namespace and overrides each, also with what it does
-    anyway: two thirds of the time that a small model takes to compile. Only other rules than its own are overrides here."""
+    """Reduces the overrides of operators. For each call, torch collects the composite operators of all namespaces and
+    overrides each one, even with its own kernel. This takes two thirds of the compile time of a small model. Here only
+    rules other than an operator's own kernel are overrides."""
 
     def split(
         table: dict[Any, Callable[..., Any]],
@@ -126,19 +129,20 @@ def _few_overrides(operators: int) -> Iterator[None]:
 
 
 def _is_own_rule(op: object, rule: Callable[..., Any]) -> bool:
-    """Whether a rule of torch's table is the operator's own kernel."""
+    """Returns whether a rule of torch's table is the operator's own kernel."""
     return isinstance(rule, functools.partial) and rule.keywords.get("kernel") is op
 
 
 @functools.cache
 def _composites(operators: int) -> frozenset[Any]:
-    """The operators that torch.export keeps whole if no rule takes them apart, until another operator is added."""
+    """Returns the operators that torch.export preserves if no rule decomposes them. `operators` is the cache key."""
     return frozenset(_collect_all_valid_cia_ops())
 
 
 @functools.cache
 def _table(operators: int) -> dict[Any, Callable[..., Any]]:
-    """Torch's table and ours. Reading torch's costs tens of milliseconds, so it is kept until an operator is added."""
+    """Returns torch's table with additional rules. Reading torch's table takes tens of milliseconds, so the result is
+    cached until an operator is registered."""
     table = dict(default_decompositions().items())
     around = {op: make(table[op]) for op, make in decompositions.AROUND.items()}
     return {

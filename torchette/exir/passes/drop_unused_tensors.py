@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: what torch.export captured, with all parameters and buffers of the model. Out: the same without those unused, so
-# that a tensor that no file can hold (sparse, complex, on another device) stops no model that does not use it.
-"""Unused stored tensors are dropped."""
+# In: the program that torch.export captured, with all parameters and buffers of the model. Out: the program without the
+# unused ones. A tensor that no file can store (sparse, complex, on another device) is no problem if it is unused.
+"""Removes unused stored tensors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torchette.exir.graph import drop_unused_constants, note
 
 
 def drop_unused_tensors(program: ExportedProgram) -> ExportedProgram:
-    """Drop stored tensors that nobody reads, whatever they are."""
+    """Remove stored tensors without uses."""
     dropped = drop_unused_constants(program)
     if dropped:
-        note(program, f"{dropped} stored tensors had no reader")
+        note(program, f"{dropped} unused stored tensors removed")
     return program

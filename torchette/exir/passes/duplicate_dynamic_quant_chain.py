@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a graph of PT2E in which several layers read one activation that is quantized while the model runs. Out: each of them
-# has choose_qparams, quantize and dequantize of its own, so that a backend can take it with them.
-"""`DuplicateDynamicQuantChainPass`, by ExecuTorch's name."""
+# In: a PT2E graph in which several layers read one dynamically quantized activation. Out: each layer has separate
+# choose_qparams, quantize and dequantize calls, so that a backend can fuse them with the layer.
+"""`DuplicateDynamicQuantChainPass`, under ExecuTorch's name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
 
 class DuplicateDynamicQuantChainPass(PassBase):
-    """Every reader of an activation that is quantized while the model runs gets a chain of its own."""
+    """Gives every reader of a dynamically quantized activation a separate chain of quantization calls."""
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """Edits the graph; results stay the same."""
+        """Edits the graph. The results do not change."""
         kept: set[Node] = set()
         copied = 0
         for node in list(graph_module.graph.nodes):
@@ -35,7 +35,7 @@ class DuplicateDynamicQuantChainPass(PassBase):
 
 
 def _copy(chain: list[Node], before: Node) -> Node:
-    """The last node of a copy of the chain."""
+    """Copies the chain and returns the last node of the copy."""
     copies: dict[Node, Node] = {}
     with before.graph.inserting_before(before):
         for part in chain:
@@ -44,7 +44,7 @@ def _copy(chain: list[Node], before: Node) -> Node:
 
 
 def _chain(dequantize: Node) -> list[Node] | None:
-    """choose_qparams, its results, quantize and the given dequantize; None where it is no such chain."""
+    """Returns choose_qparams, its results, quantize and the given dequantize; None if the node ends no such chain."""
     if dequantize.op != "call_function" or "dequantize" not in str(dequantize.target):
         return None
     quantize = dequantize.args[0]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: copies of views. Out: those that are a contiguous part of their source's bytes are marked as aliases and cost nothing
-# at run time. Node.meta["alias"] is (source, offset in bytes).
-"""Copies that change no bytes share their source's memory."""
+# In: copies of views. Out: copies whose result is a contiguous part of the source's storage are marked as aliases,
+# which need no instruction. Node.meta["alias"] is (source, offset in bytes).
+"""Lets copies that do not change the bytes share the storage of their source."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _CHUNKS = frozenset({aten.select_copy.int, aten.slice_copy.Tensor})
 
 
 def eliminate_views(program: ExportedProgram) -> ExportedProgram:
-    """Mark as aliases the copies whose result is a contiguous part of their source's bytes."""
-    # In branches these are results and inputs too: what a branch returns has its own bytes.
+    """Mark as aliases the copies whose result is a contiguous part of their source's storage."""
+    # Results and inputs of branches are included, because a branch returns separate storage.
     results, inputs = set(outputs(program)), set(placeholders(program))
     for module in control_flow.owners(program.graph_module):
         results.update(control_flow.results(module))
@@ -42,7 +42,7 @@ def eliminate_views(program: ExportedProgram) -> ExportedProgram:
         _split_to_chunks(program, node, inputs, results)
     count = 0
     for node in calls(program, *_RESHAPES, *_PERMUTES, *_CHUNKS):
-        # The caller may provide the memory of an output, so it keeps its own bytes.
+        # The caller may provide the memory of an output, so it cannot be an alias.
         if node in results:
             continue
         source, val = node.args[0], node.meta.get("val")
@@ -82,7 +82,7 @@ def _moves_nothing(node: Node, before: torch.Tensor, after: torch.Tensor) -> boo
         return False
     if node.target in _PERMUTES:
         order = _order(node, before.dim())
-        # Dimensions of one element may go anywhere; the others must keep their order.
+        # Dimensions of size 1 may move; the others must keep their order.
         moved = [dim for dim in order if not same_size(before.shape[dim], 1)]
         return moved == sorted(moved)
     if node.target in (aten.expand_copy.default, aten.repeat.default):
@@ -106,7 +106,7 @@ def _order(node: Node, rank: int) -> list[int]:
 
 
 def _sizes(node: Node, val: torch.Tensor) -> list[Any] | None:
-    """The sizes as numbers and nodes of the graph, with at most one -1, for a size known only at run time."""
+    """Returns the sizes as integers and nodes of the graph, with at most one -1 for a size known only at run time."""
     if all(isinstance(size, int) for size in val.shape):
         return list(val.shape)
     if node.target is aten.view_copy.default:
@@ -124,7 +124,7 @@ def _static(val: torch.Tensor) -> bool:
 
 
 def _chunk_offset(node: Node, before: torch.Tensor, after: torch.Tensor) -> int | None:
-    """Where in the source the bytes of a select or slice begin; None if they are not contiguous."""
+    """Returns the byte offset of a select or slice in its source, or None if the result is not contiguous there."""
     if not _static(before) or not _static(after) or after.numel() == 0:
         return None
     dim, *rest = node.args[1:] or (0,)
@@ -147,7 +147,7 @@ def _chunk_offset(node: Node, before: torch.Tensor, after: torch.Tensor) -> int 
 
 
 def _split_to_chunks(program: ExportedProgram, node: Node, inputs: set[Node], results: set[Node]) -> None:
-    """The parts of a split along the outermost dimension are contiguous: take them one by one."""
+    """Replaces a split along the outermost dimension by one slice for each part, because the parts are contiguous."""
     source = node.args[0]
     if not isinstance(source, Node) or not _plain(source.meta.get("val")):
         return

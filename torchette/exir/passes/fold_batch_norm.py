@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a convolution or linear layer followed by a batch norm in inference. Out: only the layer, with scaled weights
+# In: a convolution or linear layer followed by a batch norm in inference mode. Out: only the layer, with scaled weights
 # and a shifted bias.
-"""Batch norm is folded into the layer before it."""
+"""Folds batch norms into the preceding layers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torchette.exir.graph import (
 
 aten = torch.ops.aten
 
-# Both spellings: as torch.export captures them, and as core ATen.
+# The operators of both dialects: as captured by torch.export, and core ATen.
 _TRANSPOSED = frozenset(
     {aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input}
 )
@@ -38,10 +38,11 @@ _CAPTURED, _CORE = aten.batch_norm.default, aten._native_batch_norm_legit_no_tra
 
 
 def fold_batch_norm(program: ExportedProgram) -> ExportedProgram:
-    """w' = w g / sqrt(v + eps), b' = (b - m) g / sqrt(v + eps) + beta, for each batch norm that is the only user of its layer.
+    """Fold each batch norm that is the only user of its layer into the layer.
 
-    It runs on what was captured, where every removed norm saves torch's decomposition much work, and again on
-    core ATen, for norms that come out of a decomposition.
+    w' = w g / sqrt(v + eps), b' = (b - m) g / sqrt(v + eps) + beta. The pass runs on the captured program, because
+    every removed norm makes torch's decomposition faster, and again on core ATen, for norms that a decomposition
+    creates.
     """
     stored = constants(program)
     folded = 0
@@ -54,7 +55,7 @@ def fold_batch_norm(program: ExportedProgram) -> ExportedProgram:
         mean, variance = optional_node_arg(norm, 3), optional_node_arg(norm, 4)
         if mean is None or variance is None:
             continue
-        # A weight that another layer also reads would have to be stored twice.
+        # A weight that another layer also reads would be stored twice.
         needed = [weight, mean, variance, *(n for n in (bias, gamma, beta) if n is not None)]
         shared = any(len(n.users) - _assertions(n) != 1 for n in (*casts, weight) if isinstance(n, Node))
         if any(n not in stored for n in needed) or shared or "bias" in layer.kwargs:
@@ -70,7 +71,7 @@ def fold_batch_norm(program: ExportedProgram) -> ExportedProgram:
             layer.update_arg(2, new_bias)
         else:
             layer.args = (*layer.args, new_bias)
-        # The layer yields the value of the norm from now on: tools compare values by debug handle.
+        # The layer yields the value of the norm from now on. Tools compare values by debug handle.
         if norm.meta.get("debug_handle"):
             layer.meta["debug_handle"] = norm.meta["debug_handle"]
         for result in results:
@@ -80,12 +81,12 @@ def fold_batch_norm(program: ExportedProgram) -> ExportedProgram:
         folded += 1
     if folded:
         drop_unused_constants(program)
-        note(program, f"{folded} batch norms folded into the layer before them")
+        note(program, f"{folded} batch norms folded into the preceding layers")
     return program
 
 
 def _stored_as(weight: object) -> list[Any]:
-    """A weight, or the casts that make it of what is stored, and that."""
+    """Returns a weight; or the casts that compute it, and the stored tensor that they read."""
     found = [weight]
     while isinstance(found[-1], Node) and found[-1].target in (aten.to.dtype, aten._to_copy.default):
         found.append(found[-1].args[0])
@@ -97,7 +98,7 @@ def _assertions(value: Node) -> int:
 
 
 def _results(norm: Node) -> list[Node]:
-    """The nodes of the normalized value; none if the norm cannot be folded."""
+    """Returns the nodes of the normalized value; empty if the norm cannot be folded."""
     if norm.target is _CAPTURED:
         return [] if norm.args[5] else [norm]
     if any(user.target is not operator.getitem or user.args[1] != 0 for user in norm.users):
@@ -107,7 +108,7 @@ def _results(norm: Node) -> list[Node]:
 
 def _channels_fit(layer: Node) -> bool:
     if layer.target is aten.linear.default:
-        # Batch norm scales dimension 1, a linear layer's features are the last.
+        # Batch norm scales dimension 1, but the features of a linear layer are the last dimension.
         result: bool = layer.meta["val"].dim() == 2
         return result
     return not _is_transposed(layer) or ops.argument(layer, "groups") == 1
@@ -126,7 +127,7 @@ def _scale_and_shift(
     bias: Node | None,
     epsilon: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    # In double until the multiplication: an error of rounding here would be in every result.
+    # Compute in float64, because a rounding error of the scale would affect every result.
     scale = (stored[variance].double() + epsilon).rsqrt()
     if gamma is not None:
         scale = scale * stored[gamma].double()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a graph. Out: values that depend only on parameters and constants are computed now and stored, but never for
-# a larger file: a weight with another reader is not stored a second time in another shape.
-"""Compute ahead of time what does not depend on the inputs."""
+# In: a graph. Out: values that depend only on parameters and constants are computed and stored, unless the file would
+# grow: a weight with another reader is not stored a second time in another shape.
+"""Computes values that do not depend on the inputs ahead of time."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from torchette.exir.graph import (
     replace,
 )
 
-# A result of up to this many bytes is stored even if its inputs must stay: an instruction and its tensors cost
-# the file and the runtime about as much.
+# A result of up to this size in bytes is stored even if its operands must also be stored, because an instruction and
+# its tensors need about as much space in the file and the runtime.
 SMALL = 4096
 
 
@@ -35,13 +35,13 @@ def fold_constants(
     program: ExportedProgram, small: int = SMALL, widen: bool = True, skip: Collection[Any] = ()
 ) -> ExportedProgram:
     """Replace values that depend only on stored tensors by stored tensors, unless the file would grow by more than
-    `small` bytes a value. Without `widen`, what stands for a large weight of 16 bits stays, for a target that reads them.
-    What the operators `skip` yield is not stored."""
+    `small` bytes per value. With `widen=False`, casts of large 16-bit weights are not folded, for a target that reads
+    such weights. Results of the operators in `skip` are not stored."""
     stored = constants(program)
     _hoist(program, stored)
     computable = _computable(program.graph, stored, widen, skip)
     results = set(outputs(program))
-    # Values with readers outside; the others vanish with them.
+    # Store only values with other readers; the remaining nodes are removed.
     frontier = [n for n in computable if n in results or any(user not in computable for user in n.users)]
     frontier = [n for n in frontier if isinstance(n.meta.get("val"), torch.Tensor)]
     values: dict[Node, Any] = dict(stored)
@@ -73,8 +73,8 @@ def fold_constants(
 
 
 def _hoist(program: ExportedProgram, stored: Mapping[Node, Any]) -> None:
-    """Move what branches compute only from stored tensors into the main graph, so that it is folded there: a branch
-    has no stored tensors, and a loop's body would compute it in every turn."""
+    """Moves values that branches compute only from stored tensors to the main graph, where they are folded. A branch
+    has no stored tensors, and the body of a loop would compute them in every iteration."""
     callers = control_flow.owners(program.graph_module)
     for branch in reversed(list(callers)):
         origins: dict[Node, Node] = {}
@@ -99,7 +99,8 @@ def _hoist(program: ExportedProgram, stored: Mapping[Node, Any]) -> None:
 
 
 def _origin(node: Node, callers: Mapping[GraphModule, Node]) -> Node | None:
-    """The value of a branch's placeholder in the main graph, if it is the same in every turn."""
+    """Returns the value of a branch's placeholder in the main graph, or None if it is not the same in every
+    iteration."""
     while (branch := owner(node)) in callers:
         caller = callers[branch]
         first = len(control_flow.carried(caller)) + len(control_flow.sliced(caller))
@@ -135,7 +136,7 @@ def _computable(
             continue
         if ops.is_operator(node.target) and (not ops.is_pure(node.target) or ops.is_symbolic(node.target)):
             continue
-        # Stored integers that become real numbers are quantized weights; folding would enlarge the file.
+        # Stored integers that are converted to floats are quantized weights. Folding would enlarge the file.
         if _widens(node, widen):
             continue
         if all(source in stored or source in found for source in node.all_input_nodes) and _is_static(node):
@@ -169,7 +170,7 @@ def _is_static(node: Node) -> bool:
 
 
 def _groups(frontier: list[Node], stored: dict[Node, torch.Tensor]) -> list[dict[Node, set[Node]]]:
-    """Frontier nodes with the stored tensors that they come from; nodes that share a tensor are grouped."""
+    """Returns the frontier nodes with their stored tensors. Nodes that share a tensor are in one group."""
     groups: list[tuple[set[tuple[Any, ...]], dict[Node, set[Node]]]] = []
     for node in frontier:
         roots: set[Node] = set()
@@ -216,7 +217,7 @@ def _nbytes(node: Node) -> int:
 
 
 def evaluate(node: Node, values: dict[Node, Any]) -> torch.Tensor:
-    """What a node computes from `values`, to which it adds what it meets."""
+    """Computes a node from `values`, to which it adds the values of all nodes on the way."""
     with torch.no_grad():
         stack = [node] if node not in values else []
         while stack:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: mm or addmm with a transposed weight, which is a linear layer in core ATen. Out: `linear`. Its weight
-# stays as the model stores it, so a tied embedding is stored once and nothing is transposed at run time.
-"""Linear layers are put together again."""
+# In: mm or addmm with a transposed weight, which is a linear layer in core ATen. Out: `linear`. The weight keeps the
+# layout of the model, so that a tied embedding is stored once and no transpose runs.
+"""Restores linear layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def fuse_linear(program: ExportedProgram) -> ExportedProgram:
-    """permute(weight) with mm or addmm becomes linear."""
+    """Replace mm and addmm of permute(weight) by linear."""
     stored = constants(program)
     fused = 0
     for node in calls(program, aten.mm.default, aten.addmm.default):
@@ -36,12 +36,12 @@ def fuse_linear(program: ExportedProgram) -> ExportedProgram:
             transposed.graph.erase_node(transposed)
         fused += 1
     if fused:
-        note(program, f"{fused} matrix products with a transposed weight became linear layers")
+        note(program, f"{fused} matmuls with a transposed weight became linear layers")
     return program
 
 
 def transpose_source(node: object) -> Node | None:
-    """The two-dimensional value whose transpose a node is."""
+    """Returns the two-dimensional value that a node transposes, or None."""
     if not isinstance(node, Node) or node.op != "call_function":
         return None
     if node.target in (aten.permute_copy.default, aten.permute.default):

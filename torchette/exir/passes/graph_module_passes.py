@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A bare graph module comes in, as users of ExecuTorch hand it to passes; a PassResult goes out. The work is done by the
-# passes of the pipeline. Names are ExecuTorch's (executorch.exir.passes).
-"""Passes over graph modules, by the names under which other code imports them.
+# In: a graph module, as users of ExecuTorch pass it. Out: a PassResult. The passes of the pipeline implement these
+# passes. Names are ExecuTorch's (executorch.exir.passes).
+"""Passes over graph modules, under the names that existing code imports.
 
 >>> edge.transform([RemoveNoopPass(), CSEPass()])
 """
@@ -35,7 +35,7 @@ from torchette.exir.tensor import TensorSpec, determine_tensor_dynanism, eval_sh
 
 
 def run_on(module: GraphModule, *passes: Callable[[ExportedProgram], ExportedProgram]) -> PassResult:
-    """Run passes of the pipeline on a graph module, which is edited in place. New constants become attributes of it."""
+    """Runs passes of the pipeline on a graph module in place. New constants become attributes of the module."""
     before = _graphs(module)
     edge = any(type(node.target).__name__ == "EdgeOpOverload" for node in module.graph.nodes)
     program = to_torch_operators(program_of(module))
@@ -56,7 +56,7 @@ def run_on(module: GraphModule, *passes: Callable[[ExportedProgram], ExportedPro
 
 
 def _graphs(module: GraphModule) -> list[str]:
-    """The text of a graph and of its branches."""
+    """Returns the text of a graph and of its branches."""
     return [str(part.graph) for part in module.modules() if isinstance(part, GraphModule)]
 
 
@@ -76,17 +76,17 @@ DebugHandleGeneratorPass = _pass("DebugHandleGeneratorPass", number_calls)
 
 
 def dead_code_elimination_pass(graph_module: GraphModule) -> PassResult:
-    """Erase pure calls without users."""
+    """Erases pure calls without users."""
     return run_on(graph_module, remove_dead_code)
 
 
 def generate_missing_debug_handles(exported_program: ExportedProgram) -> None:
-    """Every call without a debug handle gets the next one, from 1."""
+    """Assigns debug handles, from 1, to calls without one."""
     number_calls(exported_program)
 
 
 def _without_assertions(program: ExportedProgram) -> ExportedProgram:
-    """Erase all assertions."""
+    """Erases all assertions."""
     for node in list(calls(program, *ops.ASSERTIONS)):
         node.graph.erase_node(node)
     return remove_dead_code(program)
@@ -96,10 +96,10 @@ RemoveGraphAssertsPass = _pass("RemoveGraphAssertsPass", _without_assertions)
 
 
 class SpecPropPass(PassBase):
-    """Give every node that yields a tensor a `TensorSpec` as ``meta["spec"]``, at the upper bounds of its sizes."""
+    """Sets `meta["spec"]` of every node that yields a tensor to a `TensorSpec` with the upper bounds of its sizes."""
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """Without a signature: no tensor counts as a constant."""
+        """Sets the specs without a signature: no tensor is a constant."""
         for node in graph_module.graph.nodes:
             node.meta.pop("spec", None)
         assign_missing_specs(graph_module, None)
@@ -108,31 +108,32 @@ class SpecPropPass(PassBase):
     def update_placeholder_tensor_specs(
         self, exported_program: ExportedProgram, graph_module: GraphModule
     ) -> None:
-        """Parameters, buffers and constants become constant, but for buffers that the program updates."""
+        """Marks the specs of parameters, buffers and constants as constant, except for buffers that the program
+        updates."""
         if graph_module is exported_program.graph_module:
             assign_specs(exported_program)
 
 
 def is_mutable_buffer(node: Node, graph_signature: ExportGraphSignature | None = None) -> bool:
-    """Whether a placeholder is a buffer that the program updates."""
+    """Returns whether a placeholder is a buffer that the program updates."""
     if graph_signature is None or node.op != "placeholder":
         return False
     name = graph_signature.inputs_to_buffers.get(str(node.target))
     return name is not None and name in graph_signature.buffers_to_mutate.values()
 
 
-# What takes the place of Python's functions of numbers before a program is emitted: nothing, the emitter does it.
+# Replacements of Python functions on scalars before emission. They are identical, because the emitter replaces them.
 SYM_OPS = {function: function for function in ops.SYMBOLIC_FUNCTIONS}
 VIEW_OP = torch.ops.aten.view.default
 
 
 def is_view_copy(node: Node) -> bool:
-    """Whether a node gives the same elements another shape."""
+    """Returns whether a node changes only the shape of its operand."""
     return node.op == "call_function" and node.target == torch.ops.aten.view_copy.default
 
 
 def view_spec(base: TensorSpec, shape: Sequence[Any]) -> TensorSpec:
-    """The spec of a tensor that has the bytes of another one, in another shape."""
+    """Returns the spec of a tensor that shares the storage of another one with another shape."""
     spec = TensorSpec(base.dtype, eval_shape_upper_bound(shape), const=base.const)
     spec.shape_dynamism = determine_tensor_dynanism(shape)
     spec.base = base
@@ -140,14 +141,14 @@ def view_spec(base: TensorSpec, shape: Sequence[Any]) -> TensorSpec:
 
 
 class ConstraintBasedSymShapeEvalPass(SpecPropPass):
-    """Give every spec the greatest sizes that the program's constraints allow. `SpecPropPass` does it at once."""
+    """Sets the sizes of every spec to the maximum that the program's constraints allow, as `SpecPropPass` does."""
 
 
 class HintBasedSymShapeEvalPass(PassBase):
-    """Give every spec the sizes of the example that the model was captured with, as if no dimension varied."""
+    """Sets the sizes of every spec to the example sizes of the capture, as if no dimension were dynamic."""
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """A size without an example stays as it is."""
+        """Edits the specs. A size without an example does not change."""
         for node in graph_module.graph.nodes:
             spec, value = node.meta.get("spec"), node.meta.get("val")
             pairs = (
@@ -167,10 +168,10 @@ class HintBasedSymShapeEvalPass(PassBase):
 
 
 class InitializedMutableBufferPass(ExportPass):
-    """Changes nothing: buffers that a method updates start with the model's values, all of them.
+    """Changes nothing, because the file always stores the initial values of mutable buffers.
 
     Args:
-        patterns: names of the buffers that ExecuTorch is to store; here the file has them in any case.
+        patterns: names of the buffers whose initial values ExecuTorch stores; ignored.
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
@@ -178,30 +179,30 @@ class InitializedMutableBufferPass(ExportPass):
         self.patterns = list(patterns)
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """The graph as it is."""
+        """Returns the graph unchanged."""
         return PassResult(graph_module, False)
 
 
 class QuantFusionPass(PassBase):
-    """Changes nothing: quantization is fused on the way to the file in any case. The arguments are ExecuTorch's."""
+    """Changes nothing, because the pipeline always fuses quantization. The arguments are ExecuTorch's."""
 
     def __init__(self, _fix_node_meta_val: bool = False, node_value_dict: object = None) -> None:
         del _fix_node_meta_val, node_value_dict
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """The graph as it is."""
+        """Returns the graph unchanged."""
         return PassResult(graph_module, False)
 
 
 class DebugPass(PassBase):
-    """Print the graph.
+    """Prints the graph.
 
     Args:
-        msg: a line before it.
-        enable_debug_pass: whether to print at all.
-        show_src, show_all_frames: the line of the model below each call; all lines of its stack.
-        path: a file that gets the text, instead of the console.
-        show_spec: each node's spec.
+        msg: printed on a line before the graph.
+        enable_debug_pass: whether to print.
+        show_src, show_all_frames: print the source line of the model below each call; print the whole stack.
+        path: a file that receives the text in place of the console.
+        show_spec: print the spec of each node.
     """
 
     def __init__(
@@ -214,12 +215,12 @@ class DebugPass(PassBase):
         path: str | None = None,
         show_spec: bool = False,
     ) -> None:
-        del show_full_path  # it always is
+        del show_full_path  # the path is always complete
         self.msg, self.enabled, self.path, self.show_spec = msg, enable_debug_pass, path, show_spec
         self.lines = 0 if not show_src else sys.maxsize if show_all_frames else 2
 
     def call(self, graph_module: GraphModule) -> PassResult:
-        """Print it; the graph stays as it is."""
+        """Prints the graph and returns it unchanged."""
         lines = [self.msg] if self.msg else []
         for node in graph_module.graph.nodes:
             lines.append(str(node.format_node() or f"return {node.args[0]}"))
@@ -240,7 +241,7 @@ class DebugPass(PassBase):
 def constant_prop_pass(
     exported_program: ExportedProgram, custom_skip_targets: Collection[Any] | None = None, **_: object
 ) -> ExportedProgram:
-    """Replace all that follows from stored tensors alone by stored tensors; edits and returns the program.
+    """Replaces values that depend only on stored tensors by stored tensors. Edits and returns the program.
 
     Args:
         custom_skip_targets: operators whose results are not stored.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: torch.export's assertions about numbers and tensors, in all their forms. Out: one form, for conditions that
-# only the device can check. Conditions that follow from the ranges of the inputs are removed.
-"""Assertions of a model are checked on the device."""
+# In: torch.export's assertions about scalars and tensors, in all their forms. Out: one form, for the conditions that
+# must be checked at run time. Conditions that follow from the ranges of the inputs are removed.
+"""Keeps the assertions of a model that the device must check."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from torchette.exir.tensor import upper_bound
 
 aten = torch.ops.aten
 
-# torch.export's text for the assertion of an expression; the model's own text is in the graph's `meta[CHECKS]`.
+# torch.export's message for the assertion of an expression. The graph's `meta[CHECKS]` has the message of the model.
 _TORCHS = re.compile(r"Runtime assertion failed for expression (.*) on node '\w+'")
 CHECKS = "checks"
 
 
 class _Assertion(NamedTuple):
-    """The condition, and the text if it fails; `theirs` if the text is the model's own."""
+    """A condition and its message. `theirs` is true if the model, and not torch, defines the message."""
 
     node: Node
     condition: Any
@@ -38,8 +38,8 @@ class _Assertion(NamedTuple):
 
 
 def keep_assertions(program: ExportedProgram) -> ExportedProgram:
-    """Make every assertion an `_assert_scalar`, with its line in the text; drop those that always hold."""
-    # It imports sympy, which takes as long as the rest of this package.
+    """Convert assertions to `_assert_scalar` with the source line in the message. Remove those that always hold."""
+    # Imported on demand: the module imports sympy, which takes as long to import as the rest of this package.
     from torchette.exir.assertion_prover import AssertionProver
 
     kept = dropped = 0
@@ -49,7 +49,7 @@ def keep_assertions(program: ExportedProgram) -> ExportedProgram:
         prover = AssertionProver(program, module)
         nodes = [node for node in module.graph.nodes if node.target in ops.ASSERTIONS]
         found = [assertion for node in nodes for assertion in _assertions(program, node, checks)]
-        # Torch has some of them twice, once with the model's text and once with its own.
+        # torch contains some assertions twice: with the message of the model and with its own message.
         words = {prover.form(each.condition): each.text for each in reversed(found) if each.theirs}
         for node, condition, text, theirs in found:
             if not theirs and _is_torchs_bound(condition, selections):
@@ -63,15 +63,15 @@ def keep_assertions(program: ExportedProgram) -> ExportedProgram:
         for node in nodes:
             module.graph.erase_node(node)
     if kept or dropped:
-        note(program, f"{kept} assertions are left to the device, {dropped} hold always")
+        note(program, f"{kept} assertions are checked at run time, {dropped} always hold")
     return program
 
 
 def _assertions(program: ExportedProgram, node: Node, checks: Mapping[str, str]) -> list[_Assertion]:
-    """What a node asserts, except a tensor's dtype, device and layout, which no run changes. Conditions that need
-    nodes get them before `node`."""
+    """Returns the assertions of a node, except for a tensor's dtype, device and layout, which are static. Inserts the
+    nodes that conditions need before `node`."""
     subject = node.args[0]
-    # Without folders, so that the file is the same on every machine.
+    # Omit folders, so that the file is the same on every machine.
     line = re.sub(r"^.*/(?=[^/]+:\d+, in )", "", place(node))
     if node.target is ops.assert_scalar:
         text = str(ops.argument(node, "assert_msg"))
@@ -97,13 +97,14 @@ def _assertions(program: ExportedProgram, node: Node, checks: Mapping[str, str])
             if bound is not None:
                 holds = function(subject.meta["val"], bound)
                 condition = call(node, function, (subject, bound), val=holds, like=node)
-                found.append(_Assertion(node, condition, f"a number must be {words} {bound}, {line}"))
+                found.append(_Assertion(node, condition, f"a value must be {words} {bound}, {line}"))
     return found
 
 
 def _widened(module: GraphModule) -> dict[Node, int]:
-    """Calls of `masked_select` whose mask broadcasts the other operand, and the maximum that torch lets them find: the elements
-    of that operand. From here on the ranges of their sizes are what they can find."""
+    """Returns the calls of `masked_select` with a mask that broadcasts the other operand, and the maximum that torch
+    assumes
+    for their results: the number of elements of that operand. Sets the ranges of their sizes to the correct maximum."""
     bounds = {}
     for node in module.graph.nodes:
         if node.target is not aten.masked_select.default:
@@ -112,7 +113,7 @@ def _widened(module: GraphModule) -> dict[Node, int]:
         (found,) = node.meta["val"].shape
         sizes = [[upper_bound(size) or 0 for size in reversed(operand.shape)] for operand in (x, mask)]
         most = math.prod(max(pair) for pair in itertools.zip_longest(*sizes, fillvalue=1))
-        torchs = math.prod(sizes[0])  # 0: no bound, or nothing to find
+        torchs = math.prod(sizes[0])  # 0 if there is no bound or no element
         if most > torchs > 0:
             bounds[node] = torchs
             ranges = found.node.shape_env.var_to_range
@@ -121,7 +122,7 @@ def _widened(module: GraphModule) -> dict[Node, int]:
 
 
 def _is_torchs_bound(condition: object, selections: Mapping[Node, int]) -> bool:
-    """Whether a condition is that `masked_select` finds no more than the maximum of `_widened`."""
+    """Returns whether a condition asserts the incorrect maximum that `_widened` returns for a `masked_select`."""
     if not isinstance(condition, Node) or condition.target is not operator.le:
         return False
     count, most = condition.args

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: calls of map, scan and while_loop_stack_output. Out: while_loops with a counter, results that grow slice by slice, and
-# the carried values.
-# So memory planning and emission know only two kinds of control flow, a choice and a loop.
-"""`map`, `scan` and `while_loop_stack_output` are written as `while_loop`."""
+# In: calls of map, scan and while_loop_stack_output. Out: while loops with a counter, the stacked results and the
+# carried values. Memory planning and emission then need to support only cond and while_loop.
+"""Replaces `map`, `scan` and `while_loop_stack_output` by `while_loop`."""
 
 from __future__ import annotations
 
@@ -25,9 +24,10 @@ aten = torch.ops.aten
 
 
 def loops_to_while(program: ExportedProgram) -> ExportedProgram:
-    """Write each loop that stacks its results as a while_loop over a counter, which fills them slice by slice."""
+    """Replace each loop that stacks its results by a while_loop with a counter that writes the results slice by
+    slice."""
     count = 0
-    # The innermost first: a body is copied into the body of the loop.
+    # Innermost loops first, because a body is copied into the body of the new loop.
     for module in reversed(list(control_flow.graphs(program.graph_module))):
         for node in list(module.graph.nodes):
             if control_flow.name(node.target) in ("map_impl", "scan"):
@@ -71,7 +71,7 @@ def _rewrite(program: ExportedProgram, module: GraphModule, node: Node) -> None:
 
 
 def _rewrite_stacking(program: ExportedProgram, module: GraphModule, node: Node) -> None:
-    """Run the loop twice: how long the results get is known only after it has run once."""
+    """Runs the loop twice: the first run determines the length of the results."""
     condition, function = control_flow.branches(node)
     initial, shared = control_flow.carried(node), control_flow.shared(node)
     known = [item.meta["val"] if isinstance(item, Node) else item for item in (*initial, *shared)]
@@ -91,7 +91,7 @@ def _rewrite_stacking(program: ExportedProgram, module: GraphModule, node: Node)
 
     counting = loop("count", [])
     turns = call(node, operator.getitem, (counting, 0), val=counting.meta["val"][0], like=node)
-    # Torch stacks the first values where the loop has no turn: they are the first slice until the first turn.
+    # If the loop has no iteration, torch stacks the initial values. They are the first slice until the first iteration.
     at_least_one = torch.sym_max(turns.meta["val"], 1)
     length = call(node, torch.sym_max, (turns, 1), val=at_least_one, like=node)
     results = []
@@ -145,16 +145,17 @@ def _counter(program: ExportedProgram) -> torch.SymInt:
 
 
 def _uninitialised(before: Node, val: torch.Tensor, length: object, sources: Sequence[Any]) -> Node:
-    """Memory for a stacked result. Its first size is the loop's, the others are numbers or sizes of an operand."""
+    """Allocates a stacked result. Its first size is the length of the loop; the others are constants or operand
+    sizes."""
     rest = (size if isinstance(size, int) else _size_node(before, size, sources) for size in val.shape[1:])
     sizes: list[Any] = [length, *rest]
     made = call(before, aten.empty.memory_format, (sizes,), {"dtype": val.dtype}, val=val, like=before)
-    made.meta["grows"] = True  # its first size is the number of slices that it has so far
+    made.meta["grows"] = True  # dimension 0 is the number of slices written so far
     return made
 
 
 def _size_node(before: Node, size: torch.SymInt, sources: Sequence[Any]) -> Node:
-    """The nodes of a size: the size of an operand, or arithmetic on sizes."""
+    """Returns the node of a size: the size of an operand, or arithmetic on sizes."""
     sizes: dict[Any, Node] = {}
     for source in (*sources, *control_flow.sliced(before)):
         val = source.meta.get("val") if isinstance(source, Node) else None
@@ -168,10 +169,10 @@ def _size_node(before: Node, size: torch.SymInt, sources: Sequence[Any]) -> Node
                 )
     if not size.node.expr.free_symbols <= sizes.keys():
         raise UnsupportedError(
-            f"a {control_flow.name(before.target).removesuffix('_impl')} yields slices of the size {size}, which does "
+            f"a {control_flow.name(before.target).removesuffix('_impl')} yields slices of size {size}, which does "
             "not follow from the sizes of its inputs",
             where=[place(before)],
-            hints=["pad the slices to a fixed size, or to a size that one of the inputs has"],
+            hints=["pad the slices to a fixed size, or to the size of an input"],
         )
     from torch.utils._sympy.interp import sympy_interp  # loads sympy
     from torch.utils._sympy.reference import PythonReferenceAnalysis
@@ -208,7 +209,7 @@ def _condition(operands: Sequence[Any], length: Node | int) -> GraphModule:
 
 
 def _behind(function: GraphModule, operands: Sequence[Any], skipped: int) -> GraphModule:
-    """The same function of further operands, of which it does not read the first."""
+    """Returns the same function with additional leading operands, which it ignores."""
     graph = Graph()
     inputs = _placeholders(graph, operands)[skipped:]
     values = dict(zip(control_flow.inputs(function), inputs, strict=True))
@@ -218,7 +219,7 @@ def _behind(function: GraphModule, operands: Sequence[Any], skipped: int) -> Gra
 
 
 def _copy_nodes(function: GraphModule, graph: Graph, values: dict[Node, Any]) -> dict[str, Any]:
-    """Copies what a function computes to another graph; returns the attributes that the copies name."""
+    """Copies the nodes of a function to another graph. Returns the attributes that the copies refer to."""
     attributes: dict[str, Any] = {}
     for inner in function.graph.nodes:
         if inner.op in ("placeholder", "output"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Calls of out variants and functions on numbers come in; those that need no instruction of their own are marked with
-# meta["no_instruction"], which the emitter obeys.
-"""Calls that need no instruction of their own are marked."""
+# In: calls of out variants and functions on scalars. Out: the same calls; meta["no_instruction"] marks those for which
+# the emitter writes no instruction.
+"""Marks calls that need no separate instruction."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch.fx import Node
 from torchette.exir import ops
 from torchette.exir.graph import calls
 
-# What the runtime compares with a text in the place of the result: an error where the comparison does not hold.
+# The runtime evaluates these comparisons as part of an assertion: a message replaces the result operand.
 _COMPARISONS = frozenset({operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge})
 
 
 def mark_values(program: ExportedProgram) -> ExportedProgram:
-    """Mark comparisons that are part of the assertions that read them, and memory to which nothing is written."""
+    """Mark comparisons that an assertion includes, and uninitialized planned memory."""
     for node in calls(program):
         if _is_asserted(node) or _is_planned_memory(node):
             node.meta["no_instruction"] = True

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: indexing by masks. Out: indexing by numbers: nonzero finds the elements of a mask.
-"""`x[mask]` becomes `x[nonzero(mask)]`."""
+# In: indexing with masks. Out: indexing with integers that nonzero computes from the mask.
+"""Replaces `x[mask]` by `x[nonzero(mask)]`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ aten = torch.ops.aten
 
 
 def masks_to_indices(program: ExportedProgram) -> ExportedProgram:
-    """Give index and index_put the coordinates of the elements of a mask, one tensor per dimension."""
+    """Replace masks of index and index_put by the coordinates of their true elements, one tensor per dimension."""
     count = 0
     for node in calls(program, aten.index.Tensor, aten.index_put.default):
         indices: list[Any] = []

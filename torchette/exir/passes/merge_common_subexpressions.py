@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a graph. Out: calls of one operator on the same arguments are one call.
-"""Common subexpressions are computed once."""
+# In: a graph. Out: one call in place of several calls of an operator with the same arguments.
+"""Merges common subexpressions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchette.exir.graph import graph_modules, note, outputs, replace
 
 
 def merge_common_subexpressions(program: ExportedProgram) -> ExportedProgram:
-    """Let equal calls share one result; two outputs of the graph stay two values."""
+    """Merge equal calls. Two outputs of the graph stay separate values."""
     merged = 0
     results = set(outputs(program))
     for module in graph_modules(program):
@@ -44,7 +44,7 @@ def _key(value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(_key(item) for item in value)
     if isinstance(value, (bool, int, float, complex)):
-        # 1, 1.0 and True are equal in Python, and so are 0.0 and -0.0; here all of them differ.
+        # 1, 1.0 and True are equal in Python, and so are 0.0 and -0.0. The keys of all of them differ.
         return (type(value), repr(value))
     if isinstance(value, (Node, str, torch.dtype, type(None))):
         return value

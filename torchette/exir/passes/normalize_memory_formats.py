@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a graph with memory formats and torch's strides. Out: one in which every value is dense and in its natural order.
-# Only a channels-last input of the user keeps its order and is converted once, where it comes in, and a result for which the
-# model asks for that order gets it at the end.
-"""All values inside are dense, outermost dimension first."""
+# In: a graph with memory formats and strides of torch. Out: a graph with only contiguous values in their natural order.
+# A channels-last user input keeps its order and is converted once at its first use. A result in channels-last order is
+# converted at the end.
+"""Makes all values contiguous, outermost dimension first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FORMATTED = frozenset({"memory_format", "layout", "device", "pin_memory"})
 
 
 def normalize_memory_formats(program: ExportedProgram) -> ExportedProgram:
-    """Make every value contiguous, drop memory-format arguments, convert channels-last inputs where they come in."""
+    """Make every value contiguous, remove memory-format arguments, convert channels-last inputs once."""
     for node, tensor in constants(program).items():
         if not tensor.is_contiguous():
             replace_constant(program, node, tensor.detach().contiguous())
@@ -65,12 +65,12 @@ def _convert_channels_last_inputs(program: ExportedProgram) -> set[Node]:
                 user.replace_input_with(node, converted)
         kept.add(node)
     if kept:
-        note(program, f"{len(kept)} channels-last inputs converted where they come in")
+        note(program, f"{len(kept)} channels-last inputs converted once")
     return kept
 
 
 def _keep_ordered_outputs(program: ExportedProgram) -> set[Node]:
-    """The copies that give results of the user's the order that the model asks for by a memory format."""
+    """Adds the copies that convert user results to the memory format that the model requests. Returns them."""
     output, kept = program.graph.output_node(), {}
     for place, spec in enumerate(program.graph_signature.output_specs):
         node = output.args[0][place]

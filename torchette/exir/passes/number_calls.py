@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: what torch.export captured. Out: the same, each call with a number. All that the compiler makes of a call keeps its
-# number, so that an instruction, an event of a device and a part of a backend lead back to the captured call.
-"""Debug handles: `node.meta["debug_handle"]`, as ExecuTorch calls them."""
+# In: the program that torch.export captured. Out: the same program with a debug handle on each call. All nodes that the
+# compiler derives from a call keep its handle. It maps instructions, events and backend data to the captured call.
+"""Debug handles: `node.meta["debug_handle"]`, under ExecuTorch's name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchette.exir.graph import calls
 
 
 def number_calls(program: ExportedProgram) -> ExportedProgram:
-    """Every call without a debug handle gets the next one, from 1."""
+    """Assign debug handles, from 1, to calls without one."""
     number = max((node.meta.get("debug_handle") or 0 for node in calls(program)), default=0)
     for node in calls(program):
         if not node.meta.get("debug_handle"):
@@ -25,8 +25,8 @@ def number_calls(program: ExportedProgram) -> ExportedProgram:
 
 
 def numbers_of(program: ExportedProgram) -> Callable[[ExportedProgram], ExportedProgram]:
-    """What carries the numbers of a program to the one that torch has traced from it: torch records for each node which
-    nodes of which graphs it came from."""
+    """Returns a function that copies the debug handles of a program to the program that torch traced from it. torch
+    records the source nodes and graphs of each node."""
     numbers = {(id(node.graph), node.name): node.meta.get("debug_handle") for node in calls(program)}
 
     def carry(traced: ExportedProgram) -> ExportedProgram:
@@ -40,7 +40,7 @@ def numbers_of(program: ExportedProgram) -> Callable[[ExportedProgram], Exported
 
 
 def _sources(node: Node) -> list[tuple[int, str]]:
-    """(graph, name) of the nodes that a node came from, the first one last."""
+    """Returns (graph, name) of the source nodes of a node, the original one last."""
     found = []
     history: Any = node.meta.get("from_node")
     while history:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: operators on tensors of different dtypes. Out: explicit casts and operators on one dtype, so that a kernel
-# is a loop over one type.
-"""Type promotion becomes explicit: `int + float` casts first."""
+# In: operators on tensors with different dtypes. Out: explicit casts and operators on one dtype, so that kernels need
+# no mixed dtypes.
+"""Makes type promotion explicit: `int + float` becomes a cast and an addition."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torchette.exir.graph import call, calls, note
 
 aten = torch.ops.aten
 
-# Division of integers is in floating point.
+# Integer division yields a floating-point result.
 _IN_FLOAT = frozenset({aten.div.Tensor, aten.atan2.default})
 
 
 def promote_types(program: ExportedProgram) -> ExportedProgram:
-    """Cast the operands of pointwise operators and the members of lists to the dtype that torch would compute in."""
+    """Cast the operands of pointwise operators and the members of tensor lists to torch's common dtype."""
     casts: dict[tuple[Node, torch.dtype], Node] = {}
 
     def cast(value: object, dtype: torch.dtype, node: Node) -> Any:
@@ -70,7 +70,7 @@ def _is_tensor(value: object) -> TypeGuard[Node]:
 
 
 def _lists(node: Node) -> list[tuple[int, Any]]:
-    """(position, members) of the lists of tensors of a call."""
+    """Returns (position, members) of the tensor lists of a call."""
     declared = overload(node)._schema.arguments
     pairs = enumerate(zip(declared, node.args, strict=False))
     return [(place, given) for place, (argument, given) in pairs if str(argument.type) == "List[Tensor]"]

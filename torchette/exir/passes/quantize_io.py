@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a program that quantizes an input first, or dequantizes an output last. Out: the same without these steps, which takes
-# and returns the whole numbers. What they stand for goes into the file as methods that return a constant, with
-# ExecuTorch's names.
-"""`QuantizeInputs` and `QuantizeOutputs`: whole numbers in and out."""
+# In: a program that first quantizes an input, or finally dequantizes an output. Out: the program without these steps,
+# with integer inputs and outputs. Constant methods with ExecuTorch's names return the quantization parameters.
+"""`QuantizeInputs` and `QuantizeOutputs`: integer inputs and outputs."""
 
 from __future__ import annotations
 
@@ -33,14 +32,14 @@ from torchette.units import counted
 if TYPE_CHECKING:
     from torchette.exir.program import EdgeProgramManager
 
-# By name: torch declares them only where its quantization has been imported.
+# By name, because torch registers them only when its quantization module is imported.
 _QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
 _WHOLE = (torch.int8, torch.uint8, torch.int16, torch.uint16)
 
 
 class QuantArgs(NamedTuple):
-    """What whole numbers q of `dtype` stand for: (q - zero_point) scale, of quant_min <= q <= quant_max."""
+    """Affine quantization of `dtype`: real = (q - zero_point) * scale, with quant_min <= q <= quant_max."""
 
     scale: float
     zero_point: int
@@ -55,20 +54,20 @@ Choice = Callable[[QuantArgs], QuantArgs]
 def quantize_input(
     exported_program: ExportedProgram, input_index: int, qparams: Mapping[str, Any] | None = None
 ) -> QuantArgs:
-    """Let a program take an input in whole numbers; it is edited in place, its example input too.
+    """Converts an input of a program to integers. Edits the program, and its example input, in place.
 
     Args:
-        exported_program: as torch.export captured it, or in the Edge dialect. All that reads the input must quantize it, in
-            one way, perhaps after operators that only move elements.
-        input_index: among the user's inputs.
-        qparams: "scale", "zp" and "dtype" of whole numbers that the caller has, where they are not the model's own.
+        exported_program: a program as captured by torch.export, or in the Edge dialect. All readers of the input must
+            quantize it with the same parameters, possibly after operators that only move elements.
+        input_index: index among the user inputs.
+        qparams: "scale", "zp" and "dtype" of the caller's integers, if they differ from those of the model.
 
     Returns:
-        Scale, zero point, least and greatest number, and dtype of the input.
+        Scale, zero point, minimum, maximum, and dtype of the integers.
 
     Raises:
-        InputError: there is no such input, or `qparams` lacks something.
-        QuantizationError: code "not-quantized": something reads the input as floats; names the line.
+        InputError: the input does not exist, or `qparams` lacks a key.
+        QuantizationError: code "not-quantized": an operator reads the input as floats. The error contains its line.
     """
     args = _quantize_input(exported_program, input_index, _own if qparams is None else _given(qparams))
     recompile(exported_program.graph_module)
@@ -76,19 +75,19 @@ def quantize_input(
 
 
 def quantize_output(exported_program: ExportedProgram, output_index: int) -> QuantArgs:
-    """Let a program return an output in whole numbers; it is edited in place.
+    """Converts an output of a program to integers. Edits the program in place.
 
     Args:
-        exported_program: as for `quantize_input`. The output must be dequantized, perhaps before operators that only move
-            elements.
-        output_index: among the user's outputs.
+        exported_program: see `quantize_input`. The output must be the result of a dequantize call, possibly followed by
+            operators that only move elements.
+        output_index: index among the user outputs.
 
     Returns:
-        Scale, zero point, least and greatest number, and dtype of the output.
+        Scale, zero point, minimum, maximum, and dtype of the integers.
 
     Raises:
-        InputError: there is no such output.
-        QuantizationError: code "not-quantized": the output is computed in floats; names the line.
+        InputError: the output does not exist.
+        QuantizationError: code "not-quantized": the output is computed in floats. The error contains the source line.
     """
     args = _quantize_output(exported_program, output_index, _own)
     recompile(exported_program.graph_module)
@@ -98,16 +97,16 @@ def quantize_output(exported_program: ExportedProgram, output_index: int) -> Qua
 def check_io_dtype(dtype: str) -> None:
     """Raises InputError for a dtype other than "int8" and "uint8"."""
     if dtype not in ("int8", "uint8"):
-        raise InputError(f"io={dtype!r}: inputs and outputs have 8 bits", hints=["io='int8'", "io='uint8'"])
+        raise InputError(f"io={dtype!r}: expected an 8-bit dtype", hints=["io='int8'", "io='uint8'"])
 
 
 def quantize_io(program: ExportedProgram, dtype: str, method: str) -> tuple[ExportedProgram, dict[str, Any]]:
-    """A program that takes and returns all floats as whole numbers of 8 bits, and constant methods that say what they stand
-    for; the given program stays as it is.
+    """Returns a copy of a program with 8-bit integers in place of all float inputs and outputs, and the constant
+    methods that return their quantization parameters.
 
     Raises:
         InputError: `dtype` is not "int8" or "uint8".
-        QuantizationError: code "not-quantized", as for `quantize_input`.
+        QuantizationError: code "not-quantized", see `quantize_input`.
     """
     check_io_dtype(dtype)
     wanted = getattr(torch, dtype)
@@ -125,12 +124,12 @@ def quantize_io(program: ExportedProgram, dtype: str, method: str) -> tuple[Expo
 
 
 class QuantizeInputs:
-    """A pass for `EdgeProgramManager.transform`: see `quantize_input`. The new manager has the constant methods.
+    """A pass for `EdgeProgramManager.transform` that calls `quantize_input`. The new manager has the constant methods.
 
     Args:
-        edge_program_manager, exported_program: as in ExecuTorch; the program is the one that `transform` gives.
-        quantized_inputs_idx: numbers of inputs; or number -> `qparams`.
-        method_name: stands before the constants' names, as in ``forward_input0_scale``; without it, ``input0_scale``.
+        edge_program_manager, exported_program: ignored; `transform` passes the program.
+        quantized_inputs_idx: indices of inputs, or index -> `qparams`.
+        method_name: prefix of the constants' names, as in ``forward_input0_scale``; None for ``input0_scale``.
     """
 
     def __init__(
@@ -147,7 +146,7 @@ class QuantizeInputs:
         self.constant_methods: dict[str, Any] = {}
 
     def __call__(self, program: ExportedProgram) -> ExportedProgram:
-        """Edit a program."""
+        """Edits and returns a program."""
         for index, qparams in self._inputs.items():
             self.quant_args[index] = quantize_input(program, index, qparams)
             self.constant_methods |= _methods(self._method, "input", index, self.quant_args[index])
@@ -155,7 +154,8 @@ class QuantizeInputs:
 
 
 class QuantizeOutputs:
-    """A pass for `EdgeProgramManager.transform`: see `quantize_output`. Arguments as for `QuantizeInputs`."""
+    """A pass for `EdgeProgramManager.transform` that calls `quantize_output`. The arguments are those of
+    `QuantizeInputs`."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class QuantizeOutputs:
         self.constant_methods: dict[str, Any] = {}
 
     def __call__(self, program: ExportedProgram) -> ExportedProgram:
-        """Edit a program."""
+        """Edits and returns a program."""
         for index in self._outputs:
             self.dequant_args[index] = quantize_output(program, index)
             self.constant_methods |= _methods(self._method, "output", index, self.dequant_args[index])
@@ -180,8 +180,11 @@ class QuantizeOutputs:
 def extract_io_quant_params(
     edge_prog: EdgeProgramManager, *, input_idxs: Sequence[int] = (0,), output_idxs: Sequence[int] = (0,)
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """What inputs and outputs of the method ``forward`` would stand for: {"inputs": {name: {"scale": ..., "zero_point": ...,
-    "quant_min": ..., "quant_max": ..., "dtype": torch's}}, "outputs": ...}. The given manager stays as it is."""
+    """Returns the quantization parameters of inputs and outputs of the method ``forward``.
+
+    The result is {"inputs": {name: {"scale": ..., "zero_point": ..., "quant_min": ..., "quant_max": ..., "dtype":
+    torch.dtype}}, "outputs": ...}. The manager is not modified.
+    """
     inputs, results = QuantizeInputs(edge_prog, input_idxs), QuantizeOutputs(edge_prog, output_idxs)
     program = edge_prog.transform({"forward": [inputs, results]}).exported_program()
     names = [node.name for node in _inputs(program)]
@@ -195,18 +198,19 @@ def extract_io_quant_params(
 def get_config_method_name(
     prefix: str | None = "forward", arg_type: str = "input", index: int = 0, key: str = "scale"
 ) -> str:
-    """The name of the method that returns "scale", "zp", "quant_min", "quant_max" or "dtype" of an "input" or "output"."""
+    """Returns the name of the method for "scale", "zp", "quant_min", "quant_max" or "dtype" of an "input" or
+    "output"."""
     return f"{'' if prefix is None else f'{prefix}_'}{arg_type}{index}_{key}"
 
 
 def _methods(method: str | None, what: str, index: int, args: QuantArgs) -> dict[str, Any]:
-    keys = ("scale", "zp", "quant_min", "quant_max", "dtype")  # a dtype is stored as its number
+    keys = ("scale", "zp", "quant_min", "quant_max", "dtype")  # the file stores a dtype as its integer
     return {
         get_config_method_name(method, what, index, key): value for key, value in zip(keys, args, strict=True)
     }
 
 
-# ---- which whole numbers ----
+# ---- choice of the integers ----
 
 
 def _own(args: QuantArgs) -> QuantArgs:
@@ -214,12 +218,12 @@ def _own(args: QuantArgs) -> QuantArgs:
 
 
 def _in(dtype: torch.dtype) -> Choice:
-    """The same numbers, moved into another dtype of 8 bits."""
+    """Returns a function that shifts quantization parameters to another 8-bit dtype."""
 
     def choose(args: QuantArgs) -> QuantArgs:
         scale, zero, low, high, given = args
         if torch.iinfo(given).bits != 8:
-            raise _not_quantized(f"the model has it in {given}, which 8 bits cannot hold", None)
+            raise _not_quantized(f"the model uses {given}, which does not fit in 8 bits", None)
         by = torch.iinfo(dtype).min - torch.iinfo(given).min
         return QuantArgs(scale, zero + by, low + by, high + by, dtype)
 
@@ -230,7 +234,7 @@ def _given(qparams: Mapping[str, Any]) -> Choice:
     missing = [key for key in ("scale", "zp", "dtype") if key not in qparams]
     if missing or qparams["dtype"] not in _WHOLE:
         raise InputError(
-            f"whole numbers of an input need {', '.join(missing) or 'another dtype'}",
+            f"qparams of an input lack {', '.join(missing) or 'a supported dtype'}",
             hints=[
                 '{"scale": 1 / 255, "zp": 0, "dtype": torch.uint8}',
                 f"dtypes: {', '.join(map(str, _WHOLE))}",
@@ -240,7 +244,7 @@ def _given(qparams: Mapping[str, Any]) -> Choice:
     given = QuantArgs(float(qparams["scale"]), int(qparams["zp"]), limits.min, limits.max, qparams["dtype"])
 
     def choose(args: QuantArgs) -> QuantArgs:
-        """Those that the model has, but for the range that it uses of them, are the model's."""
+        """Returns the model's parameters if they differ only in the range, otherwise the given ones."""
         same = (args.scale, args.zero_point, args.dtype) == (given.scale, given.zero_point, given.dtype)
         return args if same else given
 
@@ -254,16 +258,16 @@ def _quantize_input(program: ExportedProgram, index: int, choose: Choice) -> Qua
     inputs = _inputs(program)
     if not 0 <= index < len(inputs):
         raise InputError(
-            f"there is no input {index}",
-            hints=[f"the program has {counted(len(inputs), 'input')}; the first is 0"],
+            f"the program has no input {index}",
+            hints=[f"the program has {counted(len(inputs), 'input')}; indices start at 0"],
         )
     node = inputs[index]
     found: set[QuantArgs] = set()
     reader = _reader_of_floats(node, found)
     if reader is not None or node.name in program.graph_signature.user_inputs_to_mutate.values():
-        raise _not_quantized(f"input {index} ({node.name}) is used in floats", reader)
+        raise _not_quantized(f"input {index} ({node.name}) is read as floats", reader)
     if len(found) != 1:
-        what = "is quantized in several ways" if found else "is not used"
+        what = "is quantized with different parameters" if found else "is not used"
         raise _not_quantized(f"input {index} ({node.name}) {what}", next(iter(node.users), None))
     (own,) = found
     args = choose(own)
@@ -285,8 +289,8 @@ def _quantize_output(program: ExportedProgram, index: int, choose: Choice) -> Qu
     positions = _positions(program)
     if not 0 <= index < len(positions):
         raise InputError(
-            f"there is no output {index}",
-            hints=[f"the program has {counted(len(positions), 'output')}; the first is 0"],
+            f"the program has no output {index}",
+            hints=[f"the program has {counted(len(positions), 'output')}; indices start at 0"],
         )
     value = source = outputs(program)[positions[index]]
     while isinstance(source, Node) and _moves(source):
@@ -312,7 +316,7 @@ def _quantize_output(program: ExportedProgram, index: int, choose: Choice) -> Qu
 
 
 def args_of(node: object, name: str) -> QuantArgs | None:
-    """Of a call that quantizes or dequantizes a whole tensor; None of any other."""
+    """Returns the arguments of a per-tensor quantize or dequantize call; None for any other node."""
     if not isinstance(node, Node) or str(node.target) != name or len(node.args) < 6:
         return None
     given: list[Any] = list(node.args[1:6])
@@ -320,7 +324,8 @@ def args_of(node: object, name: str) -> QuantArgs | None:
 
 
 def _reader_of_floats(node: Node, found: set[QuantArgs]) -> Node | None:
-    """Collects how a value is quantized; the first call that reads it as floats."""
+    """Adds the quantization parameters of a value's readers to `found`. Returns the first call that reads it as
+    floats."""
     for user in node.users:
         args = args_of(user, _QUANTIZE)
         if args is not None:
@@ -333,7 +338,7 @@ def _reader_of_floats(node: Node, found: set[QuantArgs]) -> Node | None:
 
 
 def _moves(node: Node) -> bool:
-    """Whether a call gives elements of its one operand another place, and computes nothing."""
+    """Returns whether a call only moves elements of its single operand."""
     if node.op != "call_function" or not isinstance(node.args[0], Node):
         return False
     return (
@@ -349,7 +354,7 @@ def _inputs(program: ExportedProgram) -> list[Node]:
 
 
 def _positions(program: ExportedProgram) -> list[int]:
-    """Where the user's outputs are among those of the graph."""
+    """Returns the positions of the user outputs in the outputs of the graph."""
     specs = enumerate(program.graph_signature.output_specs)
     return [position for position, spec in specs if spec.kind is OutputKind.USER_OUTPUT]
 
@@ -374,11 +379,12 @@ def _quantize_example(program: ExportedProgram, index: int, args: QuantArgs) -> 
 
 def _not_quantized(problem: str, node: Node | None) -> QuantizationError:
     return QuantizationError(
-        f"{problem}: whole numbers are taken and given where all of it is quantized with fixed scales",
+        f"{problem}: integer inputs and outputs require static quantization of the whole model",
         where=[place(node)] if node is not None and node.op == "call_function" else [],
         hints=[
             'quantizer=... with calibration=..., or torchette.quantize(model, calibration, "int8")',
-            "QuantizeInputs(edge, [0]) and QuantizeOutputs(edge, [0]) of torchette.exir.passes.quantize_io_pass take single ones",
+            "QuantizeInputs(edge, [0]) and QuantizeOutputs(edge, [0]) of torchette.exir.passes.quantize_io_pass convert "
+            "individual inputs and outputs",
         ],
         code="not-quantized",
     )

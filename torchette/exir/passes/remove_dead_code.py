@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # In: a graph. Out: the graph without unused calls and unused stored tensors.
-"""Calls without an effect on the outputs are removed."""
+"""Removes calls that do not affect the outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def remove_dead_code(program: ExportedProgram) -> ExportedProgram:
         drop_unused_branches(module)
     tensors = drop_unused_constants(program)
     if removed or tensors:
-        note(program, f"{removed} calls and {tensors} stored tensors had no reader")
+        note(program, f"{removed} unused calls and {tensors} unused stored tensors removed")
     return program
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a graph. Out: the graph without calls that return their input: casts to the same dtype, clones, expands to the same
-# shape, full slices, permutations that keep the order.
-"""Operators that do nothing are removed."""
+# In: a graph. Out: the graph without calls that return their input: casts to the same dtype, clones, expands to the
+# same shape, full slices, permutations that keep the order.
+"""Removes operators that have no effect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchette.exir.graph import calls, is_dense, note, outputs, placeholders, r
 
 aten = torch.ops.aten
 
-# With equal dtype and shape (hence equal bytes), these yield their first argument.
+# With equal dtype and shape, and therefore equal bytes, these operators yield their first argument.
 _MAYBE_IDENTITY = frozenset(
     {
         aten._to_copy.default, aten.clone.default, aten.alias_copy.default, aten.detach_copy.default,
@@ -28,20 +28,20 @@ _PERMUTATIONS = frozenset({aten.permute_copy.default})
 
 
 def remove_noops(program: ExportedProgram) -> ExportedProgram:
-    """Remove the calls whose result is their input."""
+    """Remove calls that return their input unchanged."""
     count = 0
     inputs, results = set(placeholders(program)), set(outputs(program))
     for node in calls(program, *_MAYBE_IDENTITY, *_PERMUTATIONS):
         source = node.args[0]
         if not isinstance(source, Node) or not _is_identity(node, source):
             continue
-        # An output that copies an input or a buffer must stay a copy: the original may be overwritten.
+        # An output that copies an input or a buffer must stay a copy, because the original may be overwritten.
         if node in results and source in inputs:
             continue
         replace(program, node, source)
         count += 1
     if count:
-        note(program, f"{count} calls that did nothing removed")
+        note(program, f"{count} calls without effect removed")
     return program
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: calls of custom operators with `out=`, which torch cannot make functional; it does so for its own operators. Out: calls
-# of their functional overloads, and a copy of each result into the tensor that the caller gave.
-"""Custom operators with `out=` become functional operators and copies."""
+# In: calls of custom operators with `out=`, which torch makes functional only for its own operators. Out: calls of the
+# functional overloads, and a copy of each result to the tensor of the caller.
+"""Replaces custom operators with `out=` by functional operators and copies."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a program in the Edge dialect and operators of a target. Out: the program with each pattern that such
-# an operator stands for replaced by the operator; and the reverse.
-"""Patterns of Edge operators become operators of a target, and the reverse."""
+# In: a program in the Edge dialect, and operators of a target. Out: the program with the patterns of these operators
+# replaced by the operators. Also the reverse.
+"""Replaces patterns of Edge operators by operators of a target, and the reverse."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Pass = Callable[[ExportedProgram], ExportedProgram]
 
 
 def replace_edge_with_backend(*operators: BackendOpOverload) -> Pass:
-    """A pass that replaces each pattern by its operator; longer patterns should come first.
+    """Returns a pass that replaces each pattern by its operator. Longer patterns should come first.
 
-    A pattern is found by the operators that it calls, so write it with operators of the Edge dialect, and with
-    nothing else: `ops.edge.aten.relu.default(ops.edge.aten.linear.default(x, weight, bias))`. Its parameters are the
-    operator's arguments, and it returns one tensor.
+    A pattern is matched by the operators that it calls. It must call only operators of the Edge dialect:
+    `ops.edge.aten.relu.default(ops.edge.aten.linear.default(x, weight, bias))`. Its parameters are the operator's
+    arguments, and it returns one tensor.
     """
     patterns = [(op, torch.fx.symbolic_trace(op.pattern).graph) for op in operators]
 
@@ -40,7 +40,7 @@ def replace_edge_with_backend(*operators: BackendOpOverload) -> Pass:
             for match in found:
                 _replace_match(program, op, match, placed)
             if found:
-                note(program, f"{len(found)} times {op} for its pattern")
+                note(program, f"{len(found)} patterns replaced by {op}")
         return program
 
     replace_patterns.__annotations__["program"] = ExportedProgram
@@ -77,7 +77,7 @@ def replace_backend_with_edge(program: ExportedProgram) -> ExportedProgram:
             return op.pattern(*args, **kwargs)
 
         with mode:
-            # Before dispatch an operator is still itself, not its decomposition.
+            # Before dispatch, the trace records the operator and not its decomposition.
             traced = make_fx(pattern, pre_dispatch=True)(*(n.meta["val"] for n in inputs))
         _inline(program, node, traced, inputs)
     return program

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: Python numbers where an operator's schema takes a tensor. Out: constants without dimensions, one per value.
-# Then the runtime needs only the tensor overloads.
-"""Numbers become tensors: `mul(x, 2.0)` reads a constant."""
+# In: Python scalars as operands of type tensor. Out: 0-dimensional constants, one per value. The runtime then needs
+# only the tensor overloads.
+"""Replaces scalars by tensors: `mul(x, 2.0)` reads a constant."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NUMBERS = (bool, int, float)
 
 
 def scalars_to_tensors(program: ExportedProgram) -> ExportedProgram:
-    """Replace numbers by 0-d constants where the schema takes a tensor, in the dtype that torch computes in."""
+    """Replace scalar operands of type tensor by 0-d constants, with the dtype that torch computes in."""
     made: dict[tuple[Any, ...], Node] = {}
     callers = control_flow.owners(program.graph_module)
 
     def constant(value: bool | int | float, dtype: torch.dtype, like: Node) -> Node:
-        # In 16 bits torch computes with more of the number than such a tensor holds.
+        # torch computes 16-bit operators with a scalar of higher precision than a 16-bit tensor provides.
         narrow = dtype in (torch.bfloat16, torch.float16)
         exact = torch.tensor(value, dtype=torch.float32 if narrow else dtype)
         key = (dtype, repr(exact.item()))
@@ -49,7 +49,7 @@ def scalars_to_tensors(program: ExportedProgram) -> ExportedProgram:
                 else:
                     node.update_kwarg(place, made_node)
     if made:
-        note(program, f"{len(made)} distinct numbers became constants")
+        note(program, f"{len(made)} distinct scalars became constants")
     return program
 
 
@@ -66,7 +66,7 @@ def _use_scalar_overload(node: Node) -> None:
 
 
 def _compute_dtype(node: Node, value: bool | int | float) -> torch.dtype:
-    """The dtype in which torch would combine the number with the other tensors of the call."""
+    """Returns the dtype in which torch combines the scalar with the tensors of the call."""
     dtype: torch.dtype | None = None
     for _, other in ops.tensor_arguments(overload(node), node.args, node.kwargs):
         tensor = other.meta.get("val") if isinstance(other, Node) else None
@@ -74,7 +74,7 @@ def _compute_dtype(node: Node, value: bool | int | float) -> torch.dtype:
         if isinstance(tensor, torch.Tensor) and not (
             node.target is torch.ops.aten.where.self and other is node.args[0]
         ):
-            # The other tensors with their shapes: in promotion, tensors without dimensions count less.
+            # Keep the rank of the other tensors: 0-d tensors have lower priority in type promotion.
             sample = torch.empty([1] * min(tensor.dim(), 1), dtype=tensor.dtype)
             dtype = (
                 torch.result_type(sample, value)

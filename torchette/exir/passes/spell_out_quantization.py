@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a graph with quantization that no backend took. Out: the same arithmetic in core operators. Stored
-# integers stay integers, so the file stays small.
-"""Quantize and dequantize in operators that every runtime has."""
+# In: a graph with quantization that no backend accepted. Out: the same arithmetic in core operators. Stored integers
+# stay integers, so that the file stays small.
+"""Decomposes quantize and dequantize to operators that every runtime has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMESPACE = "quantized_decomposed."
 
 
 def spell_out_quantization(program: ExportedProgram) -> ExportedProgram:
-    """Replace quantize, dequantize and choose_qparams of PT2E by core operators."""
+    """Replace PT2E's quantize, dequantize and choose_qparams by core operators."""
     done, callers = 0, control_flow.owners(program.graph_module)
     for node in list(calls(program)):
         name = str(node.target)
@@ -33,7 +33,7 @@ def spell_out_quantization(program: ExportedProgram) -> ExportedProgram:
             rule(_Writer(program, node, callers), node)
             done += 1
     if done:
-        note(program, f"{done} nodes that quantize or dequantize run as core operators")
+        note(program, f"{done} quantize and dequantize nodes decomposed to core operators")
     return program
 
 
@@ -58,25 +58,25 @@ class _Writer:
         return control_flow.bring_in(stored, owner(self._node), self._callers)
 
     def real(self, value: Argument) -> Node:
-        """A number or tensor in float32."""
+        """Returns a scalar or tensor in float32."""
         if isinstance(value, (int, float)):
             return self.number(value)
         source = checked(value, Node)
         return source if source.meta["val"].dtype is torch.float32 else self.to(source, torch.float32)
 
     def inverse(self, scale: Argument) -> Node:
-        """What torch multiplies by where it quantizes."""
+        """Returns the factor by which torch multiplies when it quantizes."""
         if isinstance(scale, Node):
             return self.call(aten.reciprocal.default, self.real(scale))
         if not isinstance(scale, (int, float)):
-            raise TypeError(f"a scale is no number: {scale}")
+            raise TypeError(f"expected a scalar scale, not {scale}")
         return self.number(1.0 / scale if scale else math.inf)
 
     def to(self, value: Node, dtype: torch.dtype) -> Node:
         return self.call(aten._to_copy.default, value, dtype=dtype)
 
     def along(self, value: Node, axis: int, rank: int) -> Node:
-        """A vector, so that it is broadcast over all dimensions but one."""
+        """Reshapes a vector so that it broadcasts over all other dimensions."""
         shape = [1] * rank
         shape[axis] = value.meta["val"].shape[0]
         return self.call(aten.view_copy.default, value, shape)
@@ -124,7 +124,7 @@ def _per_channel(write: _Writer, node: Node) -> None:
 
 
 def _choose(write: _Writer, node: Node) -> None:
-    """The range that all elements have, with 0 in it."""
+    """Computes the range of all elements, extended to contain 0."""
     source, dtype = node_arg(node), node.args[4]
     low, high, epsilon = (number_arg(node, place) for place in (1, 2, 3))
     dims = list(range(source.meta["val"].dim()))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a graph of out variants. Out: the graph in the order of stages, each node with its stage and chain in
-# meta["chain"]. Chains of one stage are independent, so that the runtime may run them at the same time.
-"""Independent branches become chains of instructions.
+# In: a graph of out variants. Out: the graph sorted by stages; meta["chain"] of each node contains its stage and chain.
+# The chains of one stage are independent, so that the runtime can run them at the same time.
+"""Splits independent branches into chains of instructions.
 
-Where a graph is narrow (at most one value is needed later), the computation between two such places is divided into
-parts that share no result. If two or more of them are heavy enough for a thread, they become the chains of a
-stage; everything else is a stage of one chain.
+The pass cuts the graph where at most one value is needed later. It divides each part into components that share no
+result. If two or more components have enough work for a thread, they become the chains of one stage. All other
+instructions form stages with one chain.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from torchette.exir.delegation.delegate import is_delegate_call
 from torchette.exir.graph import note, place, placeholders
 from torchette.exir.interface import storage_source
 
-# With fewer multiply-adds and elements, starting a chain costs more than it saves: some 20 microseconds on a phone.
+# Below this number of multiply-adds and elements, starting a chain costs more than it saves: about 20 us on a phone.
 LEAST_WORK = 100_000
-# A backend takes what is heavy.
+# The assumed work of a delegate call.
 DELEGATE_WORK = 1e9
-# The maximum of calls at the end of a part, which join its branches, that may follow the stage.
+# The maximum number of calls at the end of a part that may follow its stage, because they join its branches.
 _JOINS = 4
 
 
 class Chain(NamedTuple):
-    """A node's stage and chain: stages run one after the other, the chains of a stage in any order."""
+    """The stage and the chain of a node. Stages run in sequence, the chains of a stage in any order."""
 
     stage: int
     number: int
 
 
 def split_chains(program: ExportedProgram, most: int) -> ExportedProgram:
-    """Independent branches become chains, at most `most` at a time."""
+    """Split independent branches into chains, with at most `most` chains in a stage."""
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
     if any(control_flow.form(node) is not None for node in nodes):
-        note(program, "not split: control flow goes from one chain to another")
+        note(program, "not split: the graph has control flow")
         return program
     stages: list[list[list[Node]]] = []
     given = set(program.graph_signature.user_inputs)
@@ -66,7 +66,7 @@ def split_chains(program: ExportedProgram, most: int) -> ExportedProgram:
 
 
 def _parts(nodes: Sequence[Node], inputs: Sequence[Node]) -> list[list[Node]]:
-    """The graph, cut after each call after which at most one earlier result or input is needed."""
+    """Cuts the graph after each call after which at most one earlier result or input is needed."""
     order = {node: index for index, node in enumerate(nodes)}
     last_use: dict[Node, int] = {}
     for node in (*inputs, *nodes):
@@ -85,7 +85,7 @@ def _parts(nodes: Sequence[Node], inputs: Sequence[Node]) -> list[list[Node]]:
 
 
 def _root(node: Node) -> Node:
-    """The call that owns the bytes of a node's value; several results of one call count as one."""
+    """Returns the call that owns the storage of a node's value. Several results of a call count as one value."""
     while True:
         source = storage_source(node)
         if node.target is operator.getitem:
@@ -97,7 +97,7 @@ def _root(node: Node) -> Node:
 
 
 def _stages(part: list[Node], most: int) -> list[list[list[Node]]]:
-    """A part as stages of chains."""
+    """Divides a part into stages of chains."""
     for joins in range(min(_JOINS, len(part) - 1) + 1):
         body, tail = part[: len(part) - joins], part[len(part) - joins :]
         branches = _components(body)
@@ -114,7 +114,7 @@ def _stages(part: list[Node], most: int) -> list[list[list[Node]]]:
 
 
 def _components(nodes: Sequence[Node]) -> list[list[Node]]:
-    """Groups of calls that use each other's results, or write to the same outside memory."""
+    """Groups calls that use each other's results, or write to the same outside memory."""
     leader: dict[Node, Node] = {node: node for node in nodes}
 
     def find(node: Node) -> Node:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: complex tensors. Out: pairs of real ones. Results and buffers become what torch.view_as_real gives, since no file has
-# complex tensors; the output structure says which results these are. Inputs and branches are left unchanged, and the dialect
-# refuses complex tensors there.
-"""Compute with complex numbers as pairs of real tensors."""
+# In: complex tensors. Out: pairs of real tensors. Results and buffers become `torch.view_as_real` of the complex
+# tensor, because no file can store complex tensors; the output structure marks these results. Inputs and branches are
+# unchanged; the dialect rejects complex tensors in them.
+"""Computes with complex tensors as pairs of real tensors."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ aten = torch.ops.aten
 def split_complex(
     program: ExportedProgram, decompositions: Mapping[Any, Callable[..., Any]]
 ) -> ExportedProgram:
-    """Replace every complex tensor by a pair of real ones. Operators without a rule stay, for the dialect to refuse.
+    """Replace every complex tensor by a pair of real tensors. Operators without a rule stay, and the dialect rejects
+    them.
 
-    `decompositions` is the table with which the new operators are traced.
+    `decompositions` is the table for tracing the new operators.
     """
     if not any(_is_complex(node) for node in program.graph.nodes):
         return program
@@ -52,7 +53,7 @@ def split_complex(
         split.visit(node)
     split.drop_what_is_unused()
     sync_signature(program)
-    note(program, f"{split.count} operations on complex numbers are done on pairs of real ones")
+    note(program, f"{split.count} operations on complex tensors became operations on real pairs")
     return program
 
 
@@ -62,7 +63,7 @@ def _is_complex(node: Node) -> bool:
 
 
 class _Split:
-    """The walk over a graph. `pairs` has the replacement of each complex node: a pair of nodes, or a list of pairs."""
+    """The state of the pass. `pairs` maps each complex node to its replacement: a pair of nodes, or a list of pairs."""
 
     def __init__(self, program: ExportedProgram, decompositions: Mapping[Any, Callable[..., Any]]) -> None:
         self.program, self.decompositions = program, decompositions
@@ -108,7 +109,7 @@ class _Split:
                 self.program.graph.erase_node(node)
 
     def _take_apart(self, node: Node, before: Node) -> None:
-        """A complex node that stays, or a constant or buffer, which is now stored as pairs."""
+        """Splits a complex node that stays, or a constant or buffer, which is then stored as real pairs."""
         both = node
         if node in self.stored:
             replace_constant(
@@ -120,7 +121,7 @@ class _Split:
         self.pairs[node] = Pair(*parts)
 
     def _return_pairs(self, output: Node) -> None:
-        """Return `torch.view_as_real` of each complex result, and record which of the user's results these are."""
+        """Returns `torch.view_as_real` of each complex result, and records which user results these are."""
         results = outputs(self.program)
         kinds = [spec.kind for spec in self.program.graph_signature.output_specs]
         user = [r for r, kind in zip(results, kinds, strict=True) if kind not in _NOT_RETURNED]
@@ -158,7 +159,7 @@ class _Split:
         return placeholder
 
     def _compute(self, node: Node, rule: Callable[..., Any]) -> Any:
-        """Insert the operators of the rule before the node; returns the nodes of the results, or NotImplemented."""
+        """Inserts the operators of the rule before the node. Returns the nodes of the results, or NotImplemented."""
         given: dict[Node, list[Node]] = {
             n: list(self.pairs[n]) if n in self.pairs else [n] for n in node.all_input_nodes
         }
@@ -197,7 +198,7 @@ class _Split:
 
 
 def _computed(graph: Graph) -> dict[Node, torch.Tensor]:
-    """Values that depend only on ranges of numbers, such as cosines, so that no run has to compute them."""
+    """Returns values that depend only on integer ranges, such as cosines, so that they are computed at compile time."""
     known: dict[Node, torch.Tensor] = {}
     for node in graph.nodes:
         given = node.all_input_nodes
@@ -210,7 +211,7 @@ def _computed(graph: Graph) -> dict[Node, torch.Tensor]:
     return known
 
 
-# The rest of the imaginary part of a conjugate, which is a view that reads it negated.
+# Operators on the imaginary part of a conjugate, which is a view that negates the values it reads.
 _OF_VIEWS = frozenset({aten._neg_view.default, aten.resolve_neg.default})
 _NOT_RETURNED = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.TOKEN)
 _RANGES = frozenset({aten.arange.default, aten.arange.start, aten.arange.start_step})

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: an Edge program and a split (which layers, into how many strips). Out: the program with these layers
-# computed strip by strip, so that their widest tensors are never in memory as a whole.
-"""Image layers are computed a few rows at a time (patch-based inference, Lin et al., MCUNetV2, 2021).
+# In: an Edge program and splits (layers, and the number of strips). Out: the program with these layers computed strip
+# by strip, so that their widest tensors are never complete in memory.
+"""Computes image layers a few rows at a time (patch-based inference, Lin et al., MCUNetV2, 2021).
 
-The layers of a split read tensors made before them and yield one tensor. For every strip of its rows, the rows that
-each layer needs are derived from the last layer backwards; neighbouring strips both compute the rows that both need.
+The layers of a split read preceding tensors and yield one tensor. The rows that each layer must compute for a strip are
+derived backwards from the last layer. Adjacent strips recompute the rows that both need.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ aten = torch.ops.aten
 
 _POOLS = (aten.max_pool2d_with_indices.default, aten.avg_pool2d.default)
 
-Rows = tuple[int, int]  # from the first to before the second
+Rows = tuple[int, int]  # first row, and the row after the last one
 
 
 @dataclass(frozen=True)
 class Split:
-    """Layers of a graph, by node name and in its order, to be computed in strips of the last one's rows."""
+    """Layers of a graph, by node name and in graph order, that are computed in strips of the last layer's rows."""
 
     layers: tuple[str, ...]
     strips: int
 
 
 class Window:
-    """The rows of its input that a layer reads for rows of its output: `size` taps, `dilation` apart, every `stride`."""
+    """The input rows that a layer reads for output rows: `size` taps with distance `dilation`, every `stride` rows."""
 
     def __init__(
         self, size: int, stride: int = 1, padding: int = 0, dilation: int = 1, fill: float = 0
@@ -50,16 +50,16 @@ class Window:
         self.size, self.stride, self.padding, self.dilation, self.fill = size, stride, padding, dilation, fill
 
     def input_rows(self, rows: Rows) -> Rows:
-        """May begin before 0 and end after the last row: those rows are padding."""
+        """Returns the input rows. Rows before 0 or after the last row are padding."""
         start, stop = rows
         first = start * self.stride - self.padding
         return first, first + (stop - start - 1) * self.stride + self.dilation * (self.size - 1) + 1
 
 
 def window(node: Node) -> Window | None:
-    """The operands of a layer that can be split; None for a layer that cannot.
+    """Returns the window of a layer that can be split, or None.
 
-    Convolutions and poolings of images, and operators whose result has the rows of their operands.
+    Supports 2-D convolutions and poolings, and operators with as many result rows as operand rows.
     """
     val = node.meta.get("val")
     if node.target is operator.getitem:
@@ -102,7 +102,8 @@ def window(node: Node) -> Window | None:
 
 
 def carriers(node: Node) -> list[Node]:
-    """The operands of a layer that are read row by row; the others (weights, one row for all) are read whole."""
+    """Returns the operands of a layer that are read row by row. The others (weights, broadcast rows) are read
+    completely."""
     if node.target in (operator.getitem, aten.convolution.default, *_POOLS):
         return [node_arg(node)]
     rows = node.meta["val"].shape[2]
@@ -116,26 +117,27 @@ def carriers(node: Node) -> list[Node]:
 
 
 def rows_of(node: Node) -> int:
-    """The number of rows of the images that a layer yields."""
+    """Returns the number of rows of the images that a layer yields."""
     val = node.meta["val"]
     result: int = (val[0] if isinstance(val, (tuple, list)) else val).shape[-2]
     return result
 
 
 def strip_bounds(rows: int, strips: int) -> list[Rows]:
-    """The rows of each strip, as even as they can be."""
+    """Returns the rows of each strip, of nearly equal height."""
     return [(rows * i // strips, rows * (i + 1) // strips) for i in range(strips)]
 
 
 def read_rows(node: Node, rows: Rows) -> Rows:
-    """The rows of its operands that a layer reads for rows of its own; those before 0 and after the last are padding."""
+    """Returns the operand rows that a layer reads for its output rows. Rows before 0 or after the last row are
+    padding."""
     reading = Window(1) if node.target is operator.getitem else window(node)
     assert reading is not None
     return reading.input_rows(rows)
 
 
 def needed_rows(layers: Sequence[Node], rows: Rows) -> dict[Node, Rows]:
-    """For rows of the last layer: the rows that are needed of every layer and of what they read, padding left out."""
+    """Returns, for rows of the last layer, the rows of every layer and operand that are needed, without padding."""
     needed: dict[Node, Rows] = {layers[-1]: rows}
     for node in reversed(layers):
         start, stop = read_rows(node, needed[node])
@@ -146,10 +148,10 @@ def needed_rows(layers: Sequence[Node], rows: Rows) -> dict[Node, Rows]:
 
 
 def copies(source: Node, wanted: Rows, have: Rows | None) -> list[tuple[str, Rows]]:
-    """The steps that get rows from an operand that has the rows `have`, by default all.
+    """Returns the steps that extract rows from an operand of which the rows `have` exist, by default all.
 
     Returns:
-        "slice" and "pad" if needed, each with the rows that it leaves.
+        "slice" and "pad" if needed, each with the rows after the step.
     """
     have = have or (0, rows_of(source))
     inside = (max(wanted[0], 0), min(wanted[1], rows_of(source)))
@@ -160,7 +162,7 @@ def copies(source: Node, wanted: Rows, have: Rows | None) -> list[tuple[str, Row
 
 
 def split_rows(program: ExportedProgram, splits: Iterable[Split]) -> ExportedProgram:
-    """Layers are computed strip by strip."""
+    """Compute image layers in strips of rows."""
     nodes = {node.name: node for node in program.graph.nodes}
     for split in splits:
         layers = [nodes[name] for name in split.layers]
@@ -186,13 +188,13 @@ def split_rows(program: ExportedProgram, splits: Iterable[Split]) -> ExportedPro
 
 
 def _strip(program: ExportedProgram, layers: Sequence[Node], rows: Rows) -> Node:
-    """Computes rows of the last layer, before it."""
+    """Computes rows of the last layer, and inserts the nodes before it."""
     needed = needed_rows(layers, rows)
     last = layers[-1]
-    made: dict[Node, Node] = {}  # a layer's, or an operand's, rows `needed`
+    made: dict[Node, Node] = {}  # layer or operand -> node of its rows `needed`
 
     def rows_from(source: Node, wanted: Rows, fill: float) -> Node:
-        """Rows of an operand; rows outside the image are padding."""
+        """Returns rows of an operand. Rows outside the image are padding."""
         result, have = made.get(source, source), needed[source] if source in made else (0, rows_of(source))
         for kind, rows in copies(source, wanted, have):
             dim = source.meta["val"].dim() - 2

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Calls of lstm, gru and rnn over many steps come in, scans go out. Torch decomposes these layers step by step: compile
-# time and file grow with the length of the sequence, which a loop does not.
-"""Recurrent layers over long sequences become loops."""
+# In: calls of lstm, gru and rnn over many steps. Out: scans. torch unrolls these layers step by step, so that compile
+# time and file size grow with the sequence length, which a loop avoids.
+"""Converts recurrent layers over long sequences to loops."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from torchette.exir.graph import call, fake_mode, graph_modules, note, replace
 
 aten = torch.ops.aten
 
-# A loop runs as fast at any length. Shorter sequences stay unrolled for backends, which take all of their steps at once.
+# The speed of a loop does not depend on its length. Shorter sequences stay unrolled, so that backends can fuse all
+# steps.
 LONG = 16
 
 
 class Emit:
-    """Adds calls at one place of a graph, each with what it yields."""
+    """Adds calls at one position of a graph, with their results."""
 
     def __init__(self, mode: FakeTensorMode, add: Callable[[Any, tuple[Any, ...], Any], Node]) -> None:
         self._mode, self._add = mode, add
 
     def __call__(self, target: Callable[..., Any], *args: Argument) -> Node:
-        """Add a call of this."""
+        """Adds a call."""
         with self._mode, torch.no_grad():
             val = target(*torch.fx.map_arg(args, lambda node: node.meta["val"]))
         return self._add(target, args, val)
@@ -43,14 +44,15 @@ Step = Callable[[Emit, Node, Sequence[Node], "LayerWeights"], list[Node]]
 
 
 class _Kind(NamedTuple):
-    """`step` gives the new state from what the input adds, the old state and the weights; the first is the output."""
+    """`step` computes the new state from the input term, the old state and the weights. The first state is the
+    output."""
 
     step: Step
-    both_biases: bool = True  # whether the bias of the state may be added to that of the input, ahead of time
+    both_biases: bool = True  # whether the state bias can be added to the input bias ahead of time
 
 
 class LayerWeights(NamedTuple):
-    """Of one layer in one direction. Biases and projection may be missing."""
+    """The weights of one layer in one direction. Biases and projection are optional."""
 
     input: Node
     state: Node
@@ -104,7 +106,7 @@ _KINDS: dict[Any, _Kind] = {
 def steps_to_scan(
     program: ExportedProgram, preserve: Iterable[torch._ops.OpOverload] = ()
 ) -> ExportedProgram:
-    """Write each lstm, gru and rnn over more than LONG steps as a scan, but those to preserve."""
+    """Replace each lstm, gru and rnn over more than LONG steps by a scan, except preserved operators."""
     mode, count = fake_mode(program), 0
     for module in list(graph_modules(program)):
         for node in list(module.graph.nodes):
@@ -140,8 +142,8 @@ Direction = Callable[[Emit, Node, list[Node], "LayerWeights", bool], list[Node]]
 
 
 def write_layers(emit: Emit, node: Node, x: Node, direction: Direction) -> list[Node]:
-    """Write the layers of an lstm, gru or rnn by what yields one layer in one direction: its final state, and its outputs.
-    Gives the results of the call."""
+    """Writes the layers of an lstm, gru or rnn. `direction` writes one layer in one direction and returns its final
+    state and its outputs. Returns the results of the call."""
     states = node.args[1] if isinstance(node.args[1], (list, tuple)) else [node.args[1]]
     layers = layer_weights(node)
     finals: list[list[Node]] = [[] for _ in states]
@@ -160,14 +162,14 @@ def write_layers(emit: Emit, node: Node, x: Node, direction: Direction) -> list[
 
 
 def replace_results(program: ExportedProgram, node: Node, results: Sequence[Node]) -> None:
-    """Let others take the places of a call's results."""
+    """Replaces the results of a call by other nodes."""
     for user in list(node.users):
         replace(program, user, results[int_arg(user, 1)])
     node.graph.erase_node(node)
 
 
 def layer_weights(node: Node) -> list[LayerWeights]:
-    """Of each layer, one direction after the other."""
+    """Returns the weights of each layer and direction."""
     params = list(ops.argument(node, "params"))
     biased = ops.argument(node, "has_biases")
     count = ops.argument(node, "num_layers") * (2 if ops.argument(node, "bidirectional") else 1)
@@ -183,14 +185,14 @@ def layer_weights(node: Node) -> list[LayerWeights]:
 def _direction(
     emit: Emit, module: GraphModule, node: Node, x: Node, start: list[Node], weights: LayerWeights, backwards: bool
 ) -> list[Node]:  # fmt: skip
-    """One layer in one direction: its final state, and its outputs."""
+    """Writes one layer in one direction. Returns its final state and its outputs."""
     kind = _KINDS[node.target]
     bias = weights.input_bias
     if bias is not None and kind.both_biases:
         bias = emit(aten.add.Tensor, bias, weights.state_bias)
     if backwards:
         x = emit(aten.flip.default, x, [0])
-    given = emit(aten.linear.default, x, weights.input, bias)  # of all steps at once
+    given = emit(aten.linear.default, x, weights.input, bias)  # all steps at once
     shared = {
         name: value
         for name, value in weights._asdict().items()
@@ -232,6 +234,6 @@ def _body(
     weights = LayerWeights(*given_weights)
     emit = Emit(outer._mode, add)
     new = kind.step(emit, step, state, weights)
-    # A result of its own: torch asks that none of a scan's is another one.
+    # A separate node, because torch requires that the results of a scan are not aliases.
     graph.output([*new, emit(aten.clone.default, new[0])])
     return _LazyGraphModule({}, graph)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: functional calls. Out: calls of their out variants, so that every result is written where the plan says.
-# The node does not have the out arguments: the emitter appends the tensors of the node's results.
-"""Every operator becomes its out variant."""
+# In: functional calls. Out: calls of their out variants, so that every result is written to its planned location. The
+# node does not have the out arguments: the emitter appends the tensors of the node's results.
+"""Converts every operator to its out variant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from torchette.exir.graph import calls, place
 
 
 def to_out_variants(program: ExportedProgram) -> ExportedProgram:
-    """Retarget each call to its out variant; custom operators are given one, all others without are reported together."""
+    """Retarget each call to its out variant. Declare out variants of custom operators. Report all missing ones
+    together."""
     missing = _retarget(program)
     if missing:
         raise ops.missing_out_variants(missing)
@@ -24,19 +25,19 @@ def to_out_variants(program: ExportedProgram) -> ExportedProgram:
 
 
 class ToOutVarPass:
-    """The same as an object, by ExecuTorch's name.
+    """The pass as an object, under ExecuTorch's name.
 
     Args:
-        ignore_to_out_var_failure: leave operators without an out variant as they are.
+        ignore_to_out_var_failure: keep operators without an out variant.
     """
 
     def __init__(self, ignore_to_out_var_failure: bool = False) -> None:
         self.ignore_to_out_var_failure = ignore_to_out_var_failure
 
     def __call__(self, program: ExportedProgram | GraphModule) -> Any:
-        """Edit and return the program; of a graph module, a `PassResult`."""
+        """Edits and returns the program, or returns a `PassResult` for a graph module."""
         if isinstance(program, GraphModule):
-            from torchette.exir.passes.graph_module_passes import run_on  # which stands above this
+            from torchette.exir.passes.graph_module_passes import run_on  # imports this module
 
             return run_on(program, self)
         if not self.ignore_to_out_var_failure:

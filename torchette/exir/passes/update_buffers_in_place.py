@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: new values of buffers, which export returns as extra outputs, and of values that loops carry. Out: calls that write
-# into the buffer: the update itself if nothing reads the old value later, otherwise a copy at the end.
-"""Buffers are updated in place."""
+# In: new values of buffers, which torch.export returns as additional outputs, and of loop-carried values. Out: calls
+# that write into the buffer: the update itself if the old value is not read later, otherwise a copy at the end.
+"""Updates buffers in place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ aten = torch.ops.aten
 
 
 def update_buffers_in_place(program: ExportedProgram) -> ExportedProgram:
-    """Write each new value of a buffer, or of a carried value, over the old one; copy only if that would be wrong."""
+    """Write new values of buffers and carried values over the old ones. Insert a copy only if this would be
+    incorrect."""
     specs = program.graph_signature.output_specs
     updates = [(specs.index(spec), buffer) for spec, _, buffer in buffer_updates(program)]
     results = outputs(program)
@@ -52,7 +53,7 @@ def update_buffers_in_place(program: ExportedProgram) -> ExportedProgram:
 
 
 def _update(graph: Graph, results: list[Any], updates: list[tuple[int, Node]]) -> tuple[int, int]:
-    """Write the results of these numbers into these placeholders; returns (how many in place, how many by a copy)."""
+    """Writes results, by index, into placeholders. Returns (number of in-place updates, number of copies)."""
     _keep_old_values(graph, results, updates)
     order = {node: index for index, node in enumerate(graph.nodes)}
     in_place = copies = 0
@@ -75,7 +76,8 @@ def _update(graph: Graph, results: list[Any], updates: list[tuple[int, Node]]) -
 
 
 def _keep_old_values(graph: Graph, results: list[Any], updates: list[tuple[int, Node]]) -> None:
-    """A result, or a value of another buffer, must not change when the buffer that contains it is written."""
+    """Copies results, and values of other buffers, that share the storage of a buffer before the buffer is
+    overwritten."""
     own = dict(updates)
     mutated = {buffer for index, buffer in updates if results[index] is not buffer}
     for index, value in enumerate(results):
@@ -100,7 +102,7 @@ def _can_write_through(value: Node, buffer: Node, order: dict[Node, int], result
         or not same_shape(new.shape, old.shape)
     ):
         return False
-    # The result is also an output of the method: its caller must not see later updates.
+    # The value is also an output of the method, and its caller must not see later updates.
     if results.count(value) > 1:
         return False
     readers = _readers(buffer)
@@ -112,14 +114,14 @@ def _can_write_through(value: Node, buffer: Node, order: dict[Node, int], result
     if value.target in ops.PARTIAL_UPDATES:
         rest = [source for source in value.all_input_nodes if source is not value.args[0]]
         return value.args[0] is buffer and not any(_root(source) is buffer for source in rest)
-    # Element by element, reading and writing the same place is correct if no operand is broadcast or an alias.
+    # An element-wise operator may overwrite an operand if no operand is broadcast or an alias.
     return ops.is_pointwise(value.target) and all(
         source is buffer or _root(source) is not buffer for source in value.all_input_nodes
     )
 
 
 def _readers(buffer: Node) -> set[Node]:
-    """All readers of the buffer's bytes, including aliases."""
+    """Returns all readers of the buffer's storage, including those of aliases."""
     readers: set[Node] = set()
     stack = [buffer]
     while stack:
