@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The corpus of models that cannot be compiled, one for each cause that users meet. Whatever the cause, the message names
-# a line of the user's, the code leads to a documented entry, and there is something to try.
+# The corpus of models that cannot be compiled, one for each cause that users meet. Whatever the cause, the message
+# names a line of the user's, the code leads to a documented entry, and there is something to try.
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class LoopUntilAValue(nn.Module):
         return x
 
 
-@fails("export-failed", "given other memory than it had", "x.copy_(value)")
+@fails("export-failed", "is assigned other memory", "x.copy_(value)")
 class ReplacesItsData(nn.Module):
     def forward(self, x):
         x.data = x * 2  # here

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Decompositions into core operators that torch lacks or does wastefully. Data of decompose_to_core.
-"""Our own decompositions, in addition to torch's."""
+# Decompositions into core operators that torch lacks or implements inefficiently. decompose_to_core uses the tables.
+"""Decompositions in addition to torch's decompositions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ aten = torch.ops.aten
 
 
 def attention(fallback: Callable[..., Any]) -> Callable[..., Any]:
-    """Attention in few operators: torch's decomposition uses six per score matrix to find rows that are fully masked,
-    but those rows follow from the mask, which all layers share."""
+    """Attention in few operators. torch's decomposition uses six operators per score matrix to find fully masked rows.
+    These rows follow from the mask, which all layers share."""
 
     def decomposed(
         query: torch.Tensor,
@@ -35,7 +35,10 @@ def attention(fallback: Callable[..., Any]) -> Callable[..., Any]:
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )
             return outcome
-        if query.dtype in (torch.float16, torch.bfloat16):  # eager computes these in float32 and rounds once
+        if query.dtype in (
+            torch.float16,
+            torch.bfloat16,
+        ):  # eager mode computes these dtypes in float32 and rounds once
             mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.float()
             result = decomposed(
                 query.float(), key.float(), value.float(), mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -65,8 +68,8 @@ def attention(fallback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def flash_attention(fallback: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's decomposition returns the weights of the attention as the second result. The operator returns the logsumexp
-    of the scores, of shape (batch, heads, queries)."""
+    """Corrects torch's decomposition, which returns the attention weights as the second result. The operator returns
+    the logsumexp of the scores, with shape (batch, heads, queries)."""
 
     def decomposed(
         query: torch.Tensor,
@@ -97,7 +100,7 @@ def flash_attention(fallback: Callable[..., Any]) -> Callable[..., Any]:
 def _fake_quantize(
     x: torch.Tensor, scale: float | torch.Tensor, zero_point: float | torch.Tensor, least: int, most: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Values rounded to the steps of a quantized tensor, and which elements are in its range."""
+    """Returns values rounded to the quantization grid, and a mask of the elements inside the quantized range."""
     steps = torch.round(x * (1 / scale)) + zero_point
     kept = torch.logical_and(steps >= least, steps <= most)
     return (torch.clamp(steps, least, most) - zero_point) * scale, kept
@@ -117,7 +120,7 @@ def _fake_quantize_by_switch(
 
 
 def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
-    """Without random numbers; with them it is training."""
+    """Dropout without randomness. Random dropout occurs only in training and is not decomposed."""
     if train and 0 < p < 1:
         return NotImplemented
     dropped = train and p == 1
@@ -147,13 +150,13 @@ def _trilinear(
 
 def rrelu(x: torch.Tensor, noise: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
            generator: torch.Generator | None = None) -> Any:  # fmt: skip
-    """A leaky ReLU without random numbers; undecomposed with them."""
+    """A leaky ReLU in inference mode. Not decomposed if it is random."""
     draws = training and not any(isinstance(n, int) and n == 0 for n in x.shape)
     return NotImplemented if draws else (torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise)
 
 
 def _upsample(op: torch._ops.OpOverload) -> Callable[..., Any]:
-    """From the overload with a list of scales, which has no out variant, to the one with separate scales."""
+    """Replaces the overload with a list of scales, which has no out variant, by the overload with separate scales."""
     dimensions = sum(argument.name.startswith("scales") for argument in op._schema.arguments)
 
     def decomposed(input: torch.Tensor, output_size: Sequence[int] | None, *rest: Any) -> torch.Tensor:
@@ -185,7 +188,7 @@ def _addmv(
 def _addbmm(
     x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
 ) -> torch.Tensor:
-    # The sum of the products is one product of the batches side by side.
+    # The sum of the batched products is one product of the concatenated matrices.
     side_by_side = a.permute(1, 0, 2).reshape(a.shape[1], -1)
     return torch.addmm(x, side_by_side, b.reshape(-1, b.shape[2]), beta=beta, alpha=alpha)
 
@@ -237,7 +240,7 @@ def _new_empty(
 
 
 def _conv_tbc(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, pad: int = 0) -> torch.Tensor:
-    # x is [time, batch, channels], the weight [width, channels in, channels out].
+    # x has shape [time, batch, channels], the weight [width, channels in, channels out].
     rows = aten.convolution(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, [1], [pad], [1], False, [0], 1)
     result: torch.Tensor = rows.permute(2, 0, 1)
     return result
@@ -259,7 +262,7 @@ def _linear_cross_entropy(
     x: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor, linear_bias: torch.Tensor | None,
     weight: torch.Tensor | None, reduction: str, ignore_index: int, label_smoothing: float, *options: object,
 ) -> Any:  # fmt: skip
-    # Chunks would save memory only in training, where the gradients are computed at the same time.
+    # Chunks save memory only in training, when gradients are computed at the same time.
     if any(options[-3:]):
         return NotImplemented
     loss = torch.nn.functional.cross_entropy(
@@ -284,7 +287,7 @@ def _linear_cross_entropies(
 
 
 def multilabel_margin(fallback: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's decomposition, except that its loss of a single sample has one dimension too many."""
+    """Corrects torch's decomposition, whose loss of a single sample has an extra dimension."""
 
     def decomposed(x: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[Any, ...]:
         loss, is_target = fallback(x, target, reduction)
@@ -294,7 +297,7 @@ def multilabel_margin(fallback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def linspace(fallback: Callable[..., Any]) -> Callable[..., Any]:
-    """Integers from between the integer parts of the ends."""
+    """Computes integers between the truncated ends if the dtype is an integer."""
 
     def decomposed(
         start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, **rest: object
@@ -308,7 +311,7 @@ def linspace(fallback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def roll(fallback: Callable[..., Any]) -> Callable[..., Any]:
-    """Two parts swapped, where torch computes an index for each element."""
+    """Swaps two slices. torch computes an index for each element instead."""
 
     def rolled(x: torch.Tensor, shifts: Sequence[Any], dims: Sequence[int] = ()) -> torch.Tensor:
         given = [x.shape[dim] for dim in dims]
@@ -328,7 +331,7 @@ def roll(fallback: Callable[..., Any]) -> Callable[..., Any]:
 def _sort_stable(
     x: torch.Tensor, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> Any:
-    # The runtime's sort is stable.
+    # The sort of the runtime is stable.
     return aten.sort.default(x, dim, descending)
 
 
@@ -337,7 +340,7 @@ def _frexp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     wide = torch.where(plain, x, 1.0).to(torch.float64)
     exponent = torch.floor(torch.log2(abs(wide))) + 1
     mantissa = wide / torch.pow(2.0, exponent)
-    # The logarithm may be rounded up past the next integer.
+    # The logarithm may be rounded up beyond the next integer.
     less, more = abs(mantissa) < 0.5, abs(mantissa) >= 1
     mantissa = torch.where(less, mantissa * 2, torch.where(more, mantissa / 2, mantissa))
     exponent = torch.where(less, exponent - 1, torch.where(more, exponent + 1, exponent))
@@ -346,7 +349,7 @@ def _frexp(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _gather(x: torch.Tensor, dim: int, index: torch.Tensor, *, sparse_grad: bool = False) -> Any:
-    """Without indices torch accepts any dtype for them."""
+    """Returns zeros if there are no indices: torch accepts any dtype for empty indices."""
     if index.dtype in (torch.int32, torch.int64) or index.numel() != 0:
         return NotImplemented
     return x.new_zeros(index.shape)
@@ -360,7 +363,7 @@ def _batch_norm(
     x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor, var: torch.Tensor,
     training: bool, momentum: float, eps: float,
 ) -> Any:  # fmt: skip
-    """In training with the statistics of the batch, which update the running ones."""
+    """In training mode, normalizes with the batch statistics and updates the running statistics."""
     if not training:
         results = aten._native_batch_norm_legit_no_training(x, weight, bias, mean, var, momentum, eps)
         return *results, mean.clone(), var.clone()
@@ -393,7 +396,7 @@ def _embedding_renorm(
 
 
 def _numbers_as_tensors(op: torch._ops.OpOverload) -> Callable[..., Any]:
-    """For an operator of two tensors, its overloads with a number for one of them."""
+    """Supports the overloads with a scalar operand of an operator on two tensors."""
 
     def decomposed(a: float | torch.Tensor, b: float | torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = op(
@@ -405,7 +408,7 @@ def _numbers_as_tensors(op: torch._ops.OpOverload) -> Callable[..., Any]:
 
 
 def _shifted(op: torch._ops.OpOverload) -> Callable[..., Any]:
-    """A polynomial on [0, 1] from the one on [-1, 1]."""
+    """Evaluates a polynomial on [0, 1] with the polynomial on [-1, 1]."""
     return lambda x, n: op(2 * x.to(_floating(x)) - 1, n)
 
 
@@ -445,8 +448,8 @@ TABLE: dict[Any, Callable[..., Any]] = {
     **_UPSAMPLE,
     **_SPECIAL,
     aten.linalg_vector_norm.default: torch._refs.linalg.vector_norm,
-    # Torch drops an assertion without a text.
-    aten._assert_async.default: lambda x: aten._assert_async.msg(x, "an assertion does not hold"),
+    # torch removes an assertion without a message.
+    aten._assert_async.default: lambda x: aten._assert_async.msg(x, "assertion failed"),
     aten._is_all_true.default: torch.all,
     aten._is_any_true.default: torch.any,
     aten.max.default: lambda x: torch.amax(x, list(range(x.dim()))),
@@ -489,7 +492,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.__rshift__.Tensor: torch.bitwise_right_shift,
 }
 
-# Wrappers around torch's decompositions, which each gets as an argument.
+# Wrappers around torch's decompositions. Each receives torch's decomposition as its argument.
 AROUND: dict[Any, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     aten.scaled_dot_product_attention.default: attention,
     aten._scaled_dot_product_flash_attention_for_cpu.default: flash_attention,

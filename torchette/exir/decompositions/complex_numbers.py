@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Operators on complex numbers, written with pairs of real tensors; the rules of the pass split_complex.
-"""`Pair`, and `RULES`: the operators of complex tensors."""
+# Operators on complex tensors, implemented with pairs of real tensors. The pass split_complex uses these rules.
+"""`Pair`, and `RULES`: the operators on complex tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REAL = {
 
 
 class Pair(NamedTuple):
-    """A complex value: tensors, nodes or numbers, of one shape and one real dtype."""
+    """A complex value: tensors, nodes or scalars with one shape and one real dtype."""
 
     real: Any
     imag: Any
@@ -35,7 +35,7 @@ Operand = torch.Tensor | Pair | complex
 
 
 def _pair(x: Operand) -> Pair:
-    """A real tensor or any number as a pair."""
+    """Converts a real tensor or a scalar to a pair."""
     if isinstance(x, Pair):
         return x
     if isinstance(x, torch.Tensor):
@@ -44,18 +44,18 @@ def _pair(x: Operand) -> Pair:
 
 
 def is_pair(x: object) -> TypeGuard[Pair]:
-    """Whether this is a complex value."""
+    """Returns whether this is a complex value."""
     return isinstance(x, Pair)
 
 
 def _of(part: str, values: object) -> Any:
-    """Replace every pair by one of its parts, and every complex dtype by its real one."""
+    """Replaces every pair by its real or imaginary part, and every complex dtype by its real dtype."""
     values = pytree.tree_map(lambda v: getattr(v, part) if is_pair(v) else v, values, is_leaf=is_pair)
     return pytree.tree_map_only(torch.dtype, lambda dtype: REAL.get(dtype, dtype), values)
 
 
 def _each(op: Callable[..., Any]) -> Callable[..., Any]:
-    """Does the same to both parts."""
+    """Applies an operator to both parts."""
 
     def rule(*args: object, **kwargs: object) -> Any:
         results = [op(*_of(part, args), **_of(part, kwargs)) for part in Pair._fields]
@@ -67,7 +67,7 @@ def _each(op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _each_of(op: Callable[..., Any], *operands: int) -> Callable[..., Any]:
-    """Does the same to both parts; these operands count as complex even if they are real."""
+    """Applies an operator to both parts. The given operands are converted to pairs if they are real."""
     rule = _each(op)
 
     def all_pairs(*args: Any, **kwargs: object) -> Any:
@@ -93,7 +93,7 @@ def _subtract(a: Operand, b: Operand, alpha: complex = 1) -> Pair:
 
 
 def multiply(a: Operand, b: Operand, op: Callable[..., Any] = operator.mul) -> Any:
-    """a b, for an operator that is linear in both."""
+    """Returns a b, for an operator that is linear in both operands."""
     if isinstance(a, complex) or isinstance(b, complex):
         a, b = (_pair(x) if isinstance(x, complex) else x for x in (a, b))
     if is_pair(a) and is_pair(b):
@@ -133,7 +133,7 @@ def _divide(a: Operand, b: Any) -> Any:
     b = _pair(b) if isinstance(b, complex) else b
     if not is_pair(b):
         return Pair(a.real / b, a.imag / b)
-    # Smith's method divides by the larger part first: squares would overflow where the quotient does not.
+    # Smith's method divides by the larger part first, because squares could overflow if the quotient does not.
     scale = torch.maximum(torch.abs(torch.as_tensor(b.real)), torch.abs(torch.as_tensor(b.imag)))
     unit = Pair(b.real / scale, b.imag / scale)
     length = unit.real * unit.real + unit.imag * unit.imag
@@ -162,7 +162,7 @@ def _log(x: Pair) -> Pair:
 
 
 def _sqrt(x: Pair) -> Pair:
-    # Half the sum of length and real part loses digits if the two cancel: then it is computed from the other root.
+    # Half the sum of length and real part loses precision if both cancel. The other root is used then.
     root = torch.sqrt((_abs(x) + torch.abs(x.real)) / 2)
     other = torch.where(root == 0, torch.zeros_like(root), torch.abs(x.imag) / (2 * root))
     sign = torch.where(torch.signbit(x.imag), -1.0, 1.0).to(root.dtype)
@@ -195,14 +195,14 @@ def _sinh(x: Pair) -> Pair:
 
 
 def _tanh(x: Pair) -> Pair:
-    # With t = tanh(real) and u = tan(imag): (t + i u) / (1 + i t u), which no large real part makes overflow.
+    # With t = tanh(real) and u = tan(imag): (t + i u) / (1 + i t u), which does not overflow for large real parts.
     t, u = torch.tanh(x.real), torch.tan(x.imag)
     result: Pair = _divide(Pair(t, u), Pair(torch.ones_like(t), t * u))
     return result
 
 
 def _turned(rule: Callable[..., Any], back: bool = True) -> Callable[..., Any]:
-    """f(z) for a rule g with f(z) = -i g(iz), or g(iz) if not back."""
+    """Returns f(z) for a rule g with f(z) = -i g(iz), or f(z) = g(iz) if `back` is false."""
 
     def turned(x: Pair) -> Pair:
         found = rule(Pair(-x.imag, x.real))
@@ -218,7 +218,7 @@ def _sign(x: Pair) -> Pair:
 
 
 def _either(op: Callable[..., Any]) -> Callable[..., Any]:
-    """True where either part is true."""
+    """Returns true for elements with a true part."""
     return lambda x: torch.logical_or(op(x.real), op(x.imag))
 
 
@@ -227,7 +227,7 @@ def _is_not_zero(x: Value) -> torch.Tensor:
 
 
 def _of_truth(op: Callable[..., Any]) -> Callable[..., Any]:
-    """For operators that only test each number for zero."""
+    """For operators that only compare elements with zero."""
     return lambda *args, **kwargs: op(
         *(_is_not_zero(x) if isinstance(x, (Pair, torch.Tensor)) else x for x in args), **kwargs
     )
@@ -238,13 +238,13 @@ def _log_by(base: float) -> Callable[..., Any]:
 
 
 def _sigmoid(x: Pair) -> Pair:
-    # With tanh, whose exponential cannot overflow.
+    # Computed with tanh, because the exponential could overflow.
     half = _tanh(multiply(x, 0.5))
     return Pair(half.real / 2 + 0.5, half.imag / 2)
 
 
 def _arcus_sinh(x: Pair) -> Pair:
-    # It is odd, so taking z or -z, whichever is right, avoids a sum that cancels.
+    # The function is odd. Selecting z or -z avoids a sum that cancels.
     left = torch.where(torch.signbit(x.real), -1.0, 1.0).to(x.real.dtype)
     z = multiply(x, left)
     result: Pair = multiply(_log(_add(z, _sqrt(_add(multiply(z, z), 1.0)))), left)
@@ -252,7 +252,7 @@ def _arcus_sinh(x: Pair) -> Pair:
 
 
 def _arcus_tanh(x: Pair) -> Pair:
-    # Half of log((1 + z) / (1 - z)): its real part with log1p, which is exact for small values.
+    # Half of log((1 + z) / (1 - z)). The real part uses log1p, which is accurate for small values.
     squares = (1 - x.real) * (1 - x.real) + x.imag * x.imag
     real = torch.log1p(4 * x.real / squares) / 4
     imag = torch.atan2(2 * x.imag, (1 - x.real) * (1 + x.real) - x.imag * x.imag) / 2
@@ -260,7 +260,7 @@ def _arcus_tanh(x: Pair) -> Pair:
 
 
 def _product_of(x: Pair, dim: int | None = None, keepdim: bool = False, *, dtype: object = None) -> Any:
-    """The product along a dimension of known length, in as many steps as the length has bits."""
+    """Reduces a dimension of static length by multiplication, in a number of steps logarithmic in the length."""
     if dim is None:
         x, dim = Pair(*(p.reshape(-1) for p in x)), 0
     length = x.real.shape[dim]
@@ -313,7 +313,7 @@ def _eig(x: object) -> Any:
 
 
 def _filled(op: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a tensor with a number in it."""
+    """Creates a tensor filled with a scalar."""
 
     def rule(size: object, number: complex, *args: object, **kwargs: object) -> Pair:
         kwargs = {**_of("real", kwargs), "pin_memory": None}
@@ -324,7 +324,7 @@ def _filled(op: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _made(op: Callable[..., Any], number: float) -> Callable[..., Any]:
-    """Makes a tensor of one number."""
+    """Creates a tensor with one constant value."""
 
     def rule(like: Value, *args: object, **kwargs: object) -> Any:
         if kwargs.get("dtype") is not None and kwargs["dtype"] not in REAL:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Fourier transforms come in, products with cosines and sines go out; a long transform is made of the short ones of its
-# length's factors, so that tables stay small and work does not grow with the square of the length.
+# In: Fourier transforms. Out: matrix multiplications with cosines and sines. A long transform is split into transforms
+# of the factors of its length, so that tables stay small and the work is less than quadratic in the length.
 """`RULES`: torch's Fourier transforms, on pairs of real tensors."""
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ aten = torch.ops.aten
 
 
 def _waves(rows: int, columns: int, length: int, dtype: torch.dtype) -> Pair:
-    """Cosines and sines of 2 pi j k / length, j counting rows and k columns; exact to the rounding of the dtype."""
+    """Returns cosines and sines of 2 pi j k / length for row j and column k, correctly rounded to the dtype."""
     j, k = (torch.arange(n, dtype=torch.int64) for n in (rows, columns))
     turns = torch.remainder(j.unsqueeze(1) * k.unsqueeze(0), length)
     angles = turns.to(torch.float64) * (2 * math.pi / length)
     return Pair(torch.cos(angles).to(dtype), torch.sin(angles).to(dtype))
 
 
-# The longest transform by a single product with a matrix. A longer one is two of its factors: the matrices of 512
-# would be a megabyte, those of 16 and 32 are 10 KB.
+# The maximum length of a transform with one matrix multiplication. A longer transform is split into two factors: the
+# matrices of length 512 would need 1 MB, those of lengths 16 and 32 need 10 KB.
 _AT_ONCE = 64
 
 
 def _factors(length: object) -> tuple[int, int] | None:
-    """Two factors of the length, the smaller one first; None if one product is enough."""
+    """Returns two factors of the length, smaller first; None if one matrix multiplication is sufficient."""
     if not isinstance(length, int) or length <= _AT_ONCE:
         return None
     first = next(n for n in range(math.isqrt(length), 0, -1) if length % n == 0)
@@ -43,7 +43,7 @@ def _product(x: torch.Tensor, waves: torch.Tensor) -> torch.Tensor:
 
 
 def _transformed(x: Value, forward: bool, columns: int | None = None) -> Pair:
-    """The transform of the last dimension, or only its first columns; x may be real."""
+    """Transforms the last dimension. Computes only the first `columns` frequencies if given. x may be real."""
     first: torch.Tensor = x.real if isinstance(x, Pair) else x
     length = first.shape[-1]
     factors = _factors(length)
@@ -52,7 +52,8 @@ def _transformed(x: Value, forward: bool, columns: int | None = None) -> Pair:
         sines = -waves.imag if forward else waves.imag
         result: Pair = multiply(x, Pair(waves.real, sines), _product)
         return result
-    # Place j1 n2 + j2, frequency k1 + k2 n1: transforms of length n1, turned by e^(2 pi i j2 k1 / n), then of length n2.
+    # Index j1 n2 + j2, frequency k1 + k2 n1: transforms of length n1, twiddle factors e^(2 pi i j2 k1 / n), transforms
+    # of length n2.
     n1, n2 = factors
     table = pytree.tree_map(lambda p: p.reshape(*p.shape[:-1], n1, n2).transpose(-1, -2), x)
     turned = _transformed(table, forward)
@@ -69,7 +70,8 @@ def _along(x: object, dim: int, forward: bool, columns: int | None = None) -> Pa
 
 
 def _scaled(x: object, norm: int, lengths: Sequence[Any]) -> Any:
-    """`norm` is ATen's number: 0 unchanged, 1 divided by the root of the lengths' product, 2 by that product."""
+    """`norm` is ATen's enum: 0 no scaling, 1 divides by the square root of the product of the lengths, 2 by the
+    product."""
     if norm == 0:
         return x
     product = math.prod(lengths)
@@ -95,13 +97,13 @@ def _transform_of_real(x: torch.Tensor, dims: list[int], norm: int, onesided: bo
 
 
 def _transform_to_real(x: Pair, dims: list[int], norm: int, length: int) -> torch.Tensor:
-    """From half of a symmetric spectrum."""
+    """Computes the inverse transform of half of a Hermitian spectrum."""
     lengths = [*(x.real.shape[dim] for dim in dims[:-1]), length]
     for dim in dims[:-1]:
         x = _along(x, dim, False)
     half = Pair(*(p.movedim(dims[-1], -1)[..., : length // 2 + 1] for p in x))
     if _factors(length) is None:
-        # Every wave except the first, and the last of an even length, counts twice, for its mirror image.
+        # Every frequency except 0, and except length / 2 of an even length, counts twice because of its mirror image.
         rows = half.real.shape[-1]
         waves = _waves(rows, length, length, half.real.dtype)
         k = torch.arange(rows)
@@ -110,7 +112,7 @@ def _transform_to_real(x: Pair, dims: list[int], norm: int, length: int) -> torc
         result = _product(real, waves.real) - _product(imag, waves.imag)
     else:
         rest = Pair(*(p[..., 1 : (length + 1) // 2].flip(-1) for p in half))
-        # The first and the middle are real by definition: their imaginary parts are ignored.
+        # The first and the middle element are real by definition: their imaginary parts are ignored.
         k = torch.arange(length // 2 + 1)
         alone = torch.logical_or(k == 0, 2 * k == length)
         imag = torch.where(alone, torch.zeros_like(half.imag), half.imag)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Operators that sort values into bins or rows into segments, in core operators. Data of decompose_to_core.
-"""Histograms of one and of several dimensions, and reductions of segments."""
+# Operators that sort values into bins or rows into segments, in core operators. decompose_to_core uses the table.
+"""Histograms with one or several dimensions, and segment reductions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ aten = torch.ops.aten
 def _edges(
     x: torch.Tensor, bins: Sequence[int], bounds: Sequence[float] | None, *_: object, **__: object
 ) -> list[torch.Tensor]:
-    """The edges of bins of equal width: from `bounds`, a lower and an upper one per dimension, or from the data."""
+    """Returns the edges of bins of equal width between `bounds` (lower and upper per dimension), or between the
+    extrema."""
     points = x.reshape(-1, len(bins))
     found = []
     for dim, count in enumerate(bins):
@@ -29,7 +30,7 @@ def _edges(
         half = torch.where(low == high, 0.5, 0.0)
         low, high = low - half, high + half
         step = (high - low) / count
-        # From both ends, as torch.linspace does, so that both are exact.
+        # Computed from both ends, like torch.linspace, so that both ends are exact.
         places = torch.arange(count + 1)
         found.append(
             torch.where(places < (count + 1) // 2, low + step * places, high - step * (count - places))
@@ -40,7 +41,7 @@ def _edges(
 def _counts(
     x: torch.Tensor, edges: Sequence[torch.Tensor], weight: torch.Tensor | None = None, density: bool = False
 ) -> torch.Tensor:
-    """The number or weight of the points in each bin; the last bin of a dimension includes both edges."""
+    """Returns the count or weight of the points in each bin. The last bin of a dimension includes both edges."""
     points = x.reshape(-1, len(edges))
     shape = [len(of) - 1 for of in edges]
     bin_of = torch.zeros(points.shape[0], dtype=torch.int64)
@@ -124,7 +125,8 @@ def _segment_reduce(
         return NotImplemented
     segments = sizes.shape[-1]
     rows = torch.arange(x.shape[axis])
-    # A row's segment is the number of segments that end before it. Rows of no segment go to an extra one, which is dropped.
+    # The segment of a row is the number of segments that end before it. Rows without a segment go to an extra segment,
+    # which is removed.
     of_row = (rows.unsqueeze(-1) >= ends.unsqueeze(-2)).sum(-1)
     in_one = ((rows.unsqueeze(-1) >= starts.unsqueeze(-2)) & (rows.unsqueeze(-1) < ends.unsqueeze(-2))).any(
         -1

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Torch's linear algebra in terms of the dozen factorizations and solvers that have kernels. Data of
-# decompose_to_core.
+# torch's linear algebra in terms of the factorizations and solvers that have kernels. decompose_to_core uses the table.
 """Decompositions of linear algebra."""
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _eye_like(a: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """A batch of unit matrices, as many as `a` has matrices."""
+    """Returns a batch of identity matrices with the batch shape of `a`."""
     unit = torch.eye(rows, columns, dtype=a.dtype, device=a.device)
     return unit.expand(*a.shape[:-2], rows, columns)
 
@@ -53,7 +52,7 @@ def _lu(a: torch.Tensor, *, pivot: bool = True) -> tuple[Any, ...]:
 
 
 def _swaps_sign(lu: torch.Tensor, pivots: torch.Tensor) -> torch.Tensor:
-    """The determinant of the permutation."""
+    """Returns the determinant of the permutation."""
     rows = torch.arange(1, pivots.shape[-1] + 1, dtype=pivots.dtype, device=pivots.device)
     return (1 - 2 * ((pivots != rows).sum(-1) % 2)).to(lu.dtype)
 
@@ -169,7 +168,7 @@ def _pinv(
     return result
 
 
-# ---- of torch 2.14 and later ----
+# ---- torch 2.14 and later ----
 
 
 def _polar(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -210,7 +209,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.linalg_qr.default: _qr,
     aten.linalg_pinv.atol_rtol_tensor: _pinv,
 }
-if hasattr(aten, "cholesky"):  # torch 2.14 removed it
+if hasattr(aten, "cholesky"):  # removed in torch 2.14
     TABLE[aten.cholesky.default] = _cholesky
 if hasattr(aten, "linalg_polar"):
     TABLE |= {aten.linalg_polar.default: _polar, aten.linalg_matrix_sqrth.default: _matrix_sqrth}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Torch's distributions in terms of uniform and normal numbers, which have kernels. Data of decompose_to_core.
-"""Decompositions of operators that draw random numbers."""
+# torch's distributions in terms of uniform and normal random values, which have kernels. decompose_to_core uses the
+# table.
+"""Decompositions of random operators."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ aten = torch.ops.aten
 
 
 def _uniform(like: torch.Tensor) -> torch.Tensor:
-    """From [0, 1), in float32 if the tensor's own type is narrower or an integer."""
+    """Returns values in [0, 1), in float32 if the tensor's dtype is narrower or an integer."""
     return torch.rand(like.shape, dtype=_wide(like.dtype), device=like.device)
 
 
@@ -70,7 +71,7 @@ def _exponential(
 
 
 def _geometric(x: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
-    # A uniform number can be 0; then this is the first trial too.
+    # A uniform value can be 0, which also represents the first trial.
     return torch.ceil(torch.log(1 - _uniform(x)) / math.log1p(-p)).clamp(min=1).to(x.dtype)
 
 
@@ -127,18 +128,19 @@ def _multinomial(
 
 
 def _fractional_max_pool(rank: int) -> Callable[..., Any]:
-    """Windows whose places follow from one random number per plane and dimension: Graham, "Fractional max-pooling"."""
+    """Pools windows with positions that follow from one random value per plane and dimension (Graham, "Fractional
+    max-pooling")."""
 
     def decomposed(
         x: torch.Tensor, kernel: Sequence[int], size: Sequence[int], samples: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         planes, spatial = x.shape[:-rank], x.shape[-rank:]
-        if len(planes) == 1:  # without a batch the numbers of the first one count
+        if len(planes) == 1:  # without a batch, use the samples of the first one
             samples = samples[0]
         kernel, size = [list(v) * (rank if len(v) == 1 else 1) for v in (kernel, size)]
         offsets = torch.zeros([1] * (2 * rank), dtype=torch.int64)
         for d in range(rank):
-            # Torch orders the numbers of images from the last dimension, those of volumes from the first.
+            # torch orders the samples of images from the last dimension, those of volumes from the first dimension.
             u = samples[..., rank - 1 - d if rank == 2 else d].reshape(*planes, 1)
             last = spatial[d] - kernel[d]
             start = torch.full([*planes, 1], last, dtype=torch.int64)
@@ -184,7 +186,7 @@ def _rrelu(
     return x * slope, slope
 
 
-# What layers draw in training; added to the table on request.
+# Random operators of layers in training mode; added to the table on request.
 IN_TRAINING: dict[Any, Callable[..., Any]] = {
     aten.native_dropout.default: _native_dropout,
     aten.bernoulli.p: _bernoulli_of_number,

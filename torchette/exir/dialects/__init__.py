@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The dialects of the compiler as data: which call targets each accepts, and which named checks its nodes must pass.
-# An ExportedProgram comes in; every violation goes out at once, with its place in the user's code and a remedy.
+# The dialects of the compiler as data: the call targets that each accepts, and the checks that its nodes must pass. In:
+# an ExportedProgram. Out: all violations, with source lines and remedies.
 """AUTOGRAD_SAFE, ATEN, CORE_ATEN, EDGE, BACKEND and EXEC, and `verify`."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 AUTOGRAD_SAFE = Dialect(
     "autograd_safe",
-    "What torch.export yields: registered operators, before decomposition, differentiable; may update in place.",
+    "Output of torch.export: registered operators before decomposition, differentiable; in-place updates allowed.",
     accepted.captured,
     (
         "not-an-operator",
@@ -53,7 +53,7 @@ AUTOGRAD_SAFE = Dialect(
 )
 ATEN = Dialect(
     "aten",
-    "Functional operators only: ATen's, higher-order ones and registered custom ones; views are allowed.",
+    "Functional operators only: ATen, higher-order and registered custom operators; views are allowed.",
     accepted.functional,
     (
         "not-functional",
@@ -66,7 +66,7 @@ ATEN = Dialect(
 )
 CORE_ATEN = Dialect(
     "core_aten",
-    "As aten, and of ATen's operators only those of torch's core set.",
+    "The operators of aten, restricted to torch's core set of ATen operators.",
     accepted.core,
     (
         "not-core",
@@ -79,7 +79,8 @@ CORE_ATEN = Dialect(
 )
 EDGE = Dialect(
     "edge",
-    "As core_aten, with copies for views, tensors for numbers, one dtype per operator, dense memory.",
+    "The operators of core_aten, with copies instead of views, tensors instead of scalars, one dtype per operator, "
+    "dense memory.",
     accepted.edge,
     (
         "not-edge",
@@ -91,7 +92,7 @@ EDGE = Dialect(
 )
 BACKEND = Dialect(
     "backend",
-    "As edge, with operators of a target, each of which stands for a pattern of Edge operators.",
+    "The operators of edge, and operators of a target, each of which replaces a pattern of Edge operators.",
     accepted.edge,
     EDGE.refusal,
     (*EDGE.checks, node_checks.NOT_ITS_PATTERN),
@@ -99,12 +100,12 @@ BACKEND = Dialect(
 )
 EXEC = Dialect(
     "exec",
-    "Out variants only, which write where the memory plan says; aliases and buffer updates are marked.",
+    "Out variants only, which write to planned memory; aliases and buffer updates are marked.",
     accepted.executable,
     (
         "not-out-variant",
-        "does not write to memory that it is given",
-        "run to_out_variants after the pass that put it there",
+        "is not an out variant",
+        "run to_out_variants after the pass that added it",
     ),
     (*COMMON, *node_checks.EXEC),
     (*WHOLE, program_checks.NOT_WRITTEN_BACK),
@@ -116,7 +117,8 @@ DIALECTS: dict[str, Dialect] = {d.name: d for d in (AUTOGRAD_SAFE, ATEN, CORE_AT
 def violations(
     program: ExportedProgram, dialect: Dialect | str, allow: Sequence[Any] = ()
 ) -> list[Violation]:
-    """All that a program breaks of a dialect's rules, in the order of the graph. `allow`: targets accepted besides."""
+    """Returns all violations of a dialect by a program, in graph order. `allow` contains additional accepted
+    targets."""
     dialect = get(dialect)
     found: list[Violation] = []
     refused = dialect.refusal
@@ -139,15 +141,18 @@ def violations(
 
 
 def verify(program: ExportedProgram, dialect: Dialect | str, allow: Sequence[Any] = ()) -> None:
-    """Check a program against a dialect.
+    """Checks a program against a dialect.
 
     Args:
-        program: what to check.
-        dialect: one of `DIALECTS`, or its name in any case.
-        allow: call targets to accept besides the dialect's own.
+        program: the program to check.
+        dialect: one of `DIALECTS`, or its name in upper or lower case.
+        allow: additional call targets to accept.
 
     Raises:
-        DialectError: with every violation in its text and in `.violations`.
+        DialectError: the program has violations. The text and `.violations` contain all of them.
+
+    Example:
+        >>> verify(edge.exported_program(), "edge")
     """
     dialect = get(dialect)
     found = violations(program, dialect, allow)
@@ -166,7 +171,7 @@ def verify(program: ExportedProgram, dialect: Dialect | str, allow: Sequence[Any
 
 
 def get(dialect: Dialect | str) -> Dialect:
-    """A dialect by its name, `core_aten` or `CORE_ATEN`."""
+    """Returns a dialect by its name, such as `core_aten` or `CORE_ATEN`."""
     if isinstance(dialect, Dialect):
         return dialect
     try:
@@ -180,5 +185,5 @@ def get(dialect: Dialect | str) -> Dialect:
 
 
 def _reason(node: Node) -> str:
-    """Why an operator is refused, where that is known."""
+    """Returns the reason why an operator is rejected, or an empty string."""
     return REFUSED.get(accepted.operator_name(node.target), "") if ops.is_operator(node.target) else ""

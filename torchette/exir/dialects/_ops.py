@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's spelling of operators: `ops.edge.aten.add.Tensor`, `ops.backend.tgt.linear_relu.default`. And the doors:
-# a program's targets are Edge operators where its user sees them, torch's own where the compiler works.
-"""`ops`, `bind_pattern_to_op`, and a program's way into Edge's spelling and out of it."""
+# ExecuTorch's names of operators: `ops.edge.aten.add.Tensor`, `ops.backend.tgt.linear_relu.default`. Also the
+# conversion of a program between Edge operators, which users see, and torch's operators, which the compiler uses.
+"""`ops`, `bind_pattern_to_op`, and the conversion of programs to and from Edge operators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from torchette.exir.graph import calls, sync_signature
 
 
 class _Namespace:
-    """One namespace of operators, `ops.edge.aten`."""
+    """One namespace of operators, such as `ops.edge.aten`."""
 
     def __init__(self, name: str, wrap: Callable[[OpOverloadPacket], Any]) -> None:
         self._name, self._wrap = name, wrap
@@ -46,7 +46,7 @@ class _Namespace:
 
 
 class _Dialect:
-    """All operators as one dialect has them."""
+    """All operators in the form of one dialect."""
 
     def __init__(self, name: str, wrap: Callable[[OpOverloadPacket], Any]) -> None:
         self._name, self._wrap = name, wrap
@@ -54,7 +54,7 @@ class _Dialect:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        # ExecuTorch's dim-order operators, under the namespace that they have in its files.
+        # ExecuTorch's dim-order operators, under their namespace in ExecuTorch's files.
         known = {theirs: ours for ours, theirs in facts.FILE_NAMESPACES.items()}
         self.__dict__[name] = _Namespace(known.get(name, name), self._wrap)
         return self.__dict__[name]
@@ -64,7 +64,7 @@ class _Dialect:
 
 
 class _Operators:
-    """`ops.edge` and `ops.backend`; any other name is a namespace of torch's own."""
+    """`ops.edge` and `ops.backend`. Any other name is a namespace of torch."""
 
     edge = _Dialect("edge", EdgeOpOverloadPacket)
     backend = _Dialect("backend", BackendOpOverloadPacket)
@@ -80,10 +80,11 @@ ops = _Operators()
 
 
 def to_edge_operators(program: ExportedProgram, named: bool = False) -> ExportedProgram:
-    """Let a program call Edge operators instead of torch's; in place.
+    """Replaces torch's operators in a program by Edge operators, in place.
 
     Args:
-        named: its calls get ExecuTorch's names, `aten_add_tensor`, as its other calls do where some have one.
+        named: rename calls to ExecuTorch's names, such as `aten_add_tensor`. Calls are also renamed if the program
+            already contains such names.
     """
     named = named or any(node.name.startswith(_name(node)) for node in calls(program))
     for node in calls(program):
@@ -103,7 +104,7 @@ def _name(node: Node) -> str:
 
 
 def to_torch_operators(program: ExportedProgram) -> ExportedProgram:
-    """Let a program call torch's operators instead of Edge's; in place."""
+    """Replaces Edge operators in a program by torch's operators, in place."""
     for node in calls(program):
         if isinstance(node.target, EdgeOpOverload):
             node.target = torch_operator(node.target)

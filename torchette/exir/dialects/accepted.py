@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Which functions a graph of each dialect may call. The target of a call comes in, yes or no goes out.
-"""What each dialect accepts, and the names of the operators that the page of dialects lists."""
+# In: the target of a call. Out: whether a graph of a dialect may call it.
+"""The call targets that each dialect accepts, and the names of operators for the page of dialects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ aten = torch.ops.aten
 
 
 def functional(target: object) -> bool:
-    """Operators that update nothing, and what torch.export and Python put between them."""
+    """Returns whether the target is a functional operator, or a call that torch.export or Python inserts between
+    them."""
     return (
         target is operator.getitem
         or target in EXPORT_CALLS
@@ -27,38 +28,40 @@ def functional(target: object) -> bool:
     )
 
 
-# What torch.export itself puts between the operators: modes, tokens and the like.
+# Calls that torch.export inserts between operators: modes, tokens and others.
 EXPORT_CALLS = frozenset(
     {
         torch._C._set_grad_enabled,
         torch.autocast,
         torch.amp.autocast_mode._enter_autocast,
         torch.amp.autocast_mode._exit_autocast,
-        *(function for function in vars(predispatch).values() if inspect.isfunction(function)),  # of vmap
+        *(
+            function for function in vars(predispatch).values() if inspect.isfunction(function)
+        ),  # calls of vmap
     }
 )
 
 
 def captured(target: object) -> bool:
-    """What torch.export yields: also operators that write to their arguments, in place or with `out=`."""
+    """Returns whether torch.export may yield the target, which includes operators that write to their arguments."""
     return functional(target) or ops.is_operator(target)
 
 
 def core(target: object) -> bool:
-    """The core ATen set, and custom operators."""
+    """Returns whether the target is in the core ATen set, or a custom operator."""
     if target is operator.getitem or ops.is_symbolic(target) or control_flow.name(target):
         return True
     if ops.is_delegate(target):
         return True
     if target in TRAINING:
-        # The check "train-mode" says better what is wrong with it.
+        # The check "train-mode" reports these targets with a better message.
         return True
     if not ops.is_operator(target) or ops.is_mutating(target):
         return False
     return ops.is_core(target) or target.namespace not in ("aten", "prims", "prim")
 
 
-# What layers become whose behaviour in training differs from that in use.
+# Operators of layers that behave differently in training.
 TRAINING = frozenset(
     {
         aten.native_dropout.default, aten.rrelu_with_noise_functional.default, aten.bernoulli.p,
@@ -67,7 +70,7 @@ TRAINING = frozenset(
 
 
 def edge(target: object) -> bool:
-    """The core set without views, and the few operators that edge has besides."""
+    """Returns whether the target is a core operator other than a view, or an additional operator of edge."""
     if ops.is_symbolic(target):
         return target not in ops.ASSERTIONS or target == ops.assert_scalar
     if ops.is_operator(target) and not ops.is_mutating(target) and target.namespace == "aten":
@@ -76,13 +79,13 @@ def edge(target: object) -> bool:
 
 
 def is_extra(op: torch._ops.OpOverload) -> bool:
-    """An operator that edge has besides the core set."""
-    # Copies stand for views, which edge does not have.
+    """Returns whether edge accepts the operator in addition to the core set."""
+    # Edge has copies instead of views.
     return op in ops.EXTRAS or ops.is_copying(op)
 
 
 def executable(target: object) -> bool:
-    """What becomes an instruction, a value or an alias."""
+    """Returns whether the target becomes an instruction, a value or an alias."""
     return (
         target is operator.getitem
         or (ops.is_symbolic(target) and edge(target))
@@ -94,26 +97,26 @@ def executable(target: object) -> bool:
     )
 
 
-# What an alias may be spelled as; no instruction is made for it.
+# The operators of aliases, which need no instruction.
 ALIASES = frozenset({aten.view_copy.default, aten.select_copy.int, aten.slice_copy.Tensor})
 
 
 def core_operators() -> list[str]:
-    """The names of torch's core ATen operators, as `aten::add.Tensor`."""
+    """Returns the names of torch's core ATen operators, such as `aten::add.Tensor`."""
     return [operator_name(op) for op in ops.all_aten() if ops.is_core(op) and not ops.is_mutating(op)]
 
 
 def edge_extras() -> list[str]:
-    """The names of the operators that edge accepts besides the core ones."""
+    """Returns the names of the operators that edge accepts in addition to the core operators."""
     return [operator_name(op) for op in ops.all_aten() if is_extra(op) and not ops.is_core(op)]
 
 
 def operator_name(op: torch._ops.OpOverload) -> str:
-    """`aten::add.Tensor`."""
+    """Returns the name of an operator, such as `aten::add.Tensor`."""
     return ".".join(part for part in (op._schema.name, op._schema.overload_name) if part)
 
 
 def target_text(node: Node) -> str:
-    """What a call calls, for people."""
+    """Returns the name of a call's target for messages."""
     target = node.target
     return str(target) if ops.is_operator(target) else getattr(target, "__name__", str(target))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The rules about single nodes: functions that take a node and return what is wrong with it, or None, and below them
-# their codes, sentences and remedies.
-"""Checks of nodes; `torchette.exir.dialects` says which dialect has which."""
+# In: a node. Out: a message about its violation of a rule, or None. The table of rules, with codes, sentences and
+# remedies, follows the functions.
+"""Checks of nodes. `torchette.exir.dialects` assigns them to dialects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchette.schema import LIMITS
 
 aten = torch.ops.aten
 
-# Dtypes that the file format and the runtime's tensors have.
+# The dtypes that the file format and the runtime support.
 DTYPES = frozenset(
     {
         torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64,
@@ -34,7 +34,7 @@ MAX_RANK = LIMITS["kMaxDim"]
 
 def _is_graph_node(node: Node) -> str | None:
     if node.op in ("call_module", "call_method"):
-        return f"{node.op} of {node.target}: a graph calls operators only"
+        return f"{node.op} of {node.target}: a graph may call only operators"
     return None
 
 
@@ -45,8 +45,8 @@ def _get_attr(node: Node) -> str | None:
     for part in str(node.target).split("."):
         value = getattr(value, part, None)
     if value is None:
-        return f"attribute {node.target} is not there"
-    # A module that is not a graph is a delegate's; a graph cannot call any other.
+        return f"attribute {node.target} does not exist"
+    # A module that is not a graph belongs to a delegate. A graph cannot call any other module.
     if isinstance(value, (torch.Tensor, torch.nn.Module)):
         return None
     return f"attribute {node.target} is a {type(value).__name__}, not a tensor or a subgraph"
@@ -58,7 +58,10 @@ def _argument_types(node: Node) -> str | None:
     for value in (*node.args, *node.kwargs.values()):
         bad = _bad_argument(value)
         if bad is not None:
-            return f"{accepted.target_text(node)} has an argument of type {type(bad).__name__}, which a program cannot hold"
+            name = type(bad).__name__
+            return (
+                f"{accepted.target_text(node)} has an argument of type {name}, which a program cannot contain"
+            )
     return None
 
 
@@ -84,7 +87,7 @@ def _fits_schema(node: Node) -> str | None:
     declared = overload(node)._schema.arguments
     positional = [a for a in declared if not a.kwarg_only]
     if len(node.args) > len(positional):
-        return f"{accepted.target_text(node)} takes {len(positional)} positional arguments and has {len(node.args)}"
+        return f"{accepted.target_text(node)} accepts {len(positional)} positional arguments, got {len(node.args)}"
     unknown = set(node.kwargs) - {a.name for a in declared}
     if unknown:
         return f"{accepted.target_text(node)} has no argument {', '.join(sorted(unknown))}"
@@ -101,9 +104,7 @@ def _has_val(node: Node) -> str | None:
     if ops.is_operator(node.target) and not node.target._schema.returns:
         return None
     return (
-        None
-        if node.target in accepted.EXPORT_CALLS or not node.users
-        else f"{node.name} does not say what it yields"
+        None if node.target in accepted.EXPORT_CALLS or not node.users else f"{node.name} has no meta['val']"
     )
 
 
@@ -112,9 +113,9 @@ def _yields_what_schema_says(node: Node) -> str | None:
         return None
     returns, val = overload(node)._schema.returns, node.meta["val"]
     if len(returns) > 1 and (not isinstance(val, (list, tuple)) or len(val) != len(returns)):
-        return f"{node.name} yields {shape_text(val)}, its schema {len(returns)} results"
+        return f"{node.name} yields {shape_text(val)}, but its schema has {len(returns)} results"
     if len(returns) == 1 and str(returns[0].type) == "Tensor" and not isinstance(val, torch.Tensor):
-        return f"{node.name} yields {shape_text(val)}, its schema a tensor"
+        return f"{node.name} yields {shape_text(val)}, but its schema returns a tensor"
     return None
 
 
@@ -140,12 +141,12 @@ def _dense(node: Node) -> str | None:
 def _dtype(node: Node) -> str | None:
     for tensor in _tensors(node):
         if tensor.dtype not in DTYPES and not tensor.dtype.is_complex:
-            return f"{node.name} is {tensor.dtype}, which no runtime kernel takes"
+            return f"{node.name} is {tensor.dtype}, which no runtime kernel supports"
     return None
 
 
 def _small_float(node: Node) -> str | None:
-    """As `_dtype`, for what would be folded away: what is captured has it still."""
+    """Applies `_dtype` to the captured program, because constants of this dtype may be folded later."""
     small = any(tensor.dtype.is_floating_point and tensor.dtype.itemsize == 1 for tensor in _tensors(node))
     return _dtype(node) if small else None
 
@@ -153,7 +154,7 @@ def _small_float(node: Node) -> str | None:
 def _complex(node: Node) -> str | None:
     for tensor in _tensors(node):
         if tensor.dtype.is_complex:
-            return f"{node.name} is {tensor.dtype}, and no file holds complex tensors"
+            return f"{node.name} is {tensor.dtype}, but the file format has no complex tensors"
     return None
 
 
@@ -164,7 +165,7 @@ def _reshaped_in_place(node: Node) -> str | None:
     if torch.Tag.inplace_view not in overload(node).tags or not isinstance(given, Node):
         return None
     if node.target == aten.set_.source_Tensor:
-        return None  # "other-memory" says it better
+        return None  # "other-memory" reports it with a better message
     return (
         f"{accepted.target_text(node)} changes the shape of {given.name}"
         if given.op == "placeholder"
@@ -173,7 +174,8 @@ def _reshaped_in_place(node: Node) -> str | None:
 
 
 def _resized_out(node: Node) -> str | None:
-    """Eager gives a tensor after `out=` the shape of the result. Only a new tensor can have another shape in a program."""
+    """In eager mode, `out=` resizes the given tensor to the shape of the result. In a program, only a new tensor can be
+    resized."""
     if node.op != "call_function" or not ops.is_out_variant(node.target):
         return None
     for written, result in zip(ops.written_arguments(node), _tensors(node), strict=False):
@@ -183,14 +185,15 @@ def _resized_out(node: Node) -> str | None:
         base = base_of(written)
         if base.op == "placeholder" or base is not _before_updates(written):
             return (
-                f"{accepted.target_text(node)} gives {base.name}, which has the shape {tuple(shape)}, the shape "
+                f"{accepted.target_text(node)} resizes {base.name} from shape {tuple(shape)} to the shape "
                 f"{tuple(result.shape)} of its result"
             )
     return None
 
 
 def base_of(node: Node) -> Node:
-    """The tensor whose memory a value has: behind views and operators that return what they have written."""
+    """Returns the tensor that owns the memory of a value, through views and operators that return a written
+    argument."""
     while ops.is_operator(node.target) and (ops.is_view(node.target) or ops.is_mutating(node.target)):
         written = ops.written_arguments(node) or node.all_input_nodes
         if not written:
@@ -200,7 +203,8 @@ def base_of(node: Node) -> Node:
 
 
 def _before_updates(node: Node) -> Node:
-    """As `base_of`, but not behind a view or a change of the shape."""
+    """Returns the tensor before updates, through the same operators as `base_of` except views and changes of the
+    shape."""
     while ops.is_operator(node.target) and ops.is_mutating(node.target):
         if torch.Tag.inplace_view in overload(node).tags and node.target != aten.detach_.default:
             break
@@ -208,23 +212,24 @@ def _before_updates(node: Node) -> Node:
     return node
 
 
-# `x.data = y`, captured as it is or by strict export (from torch 2.14 on).
+# `x.data = y`, as captured by non-strict or strict export (torch 2.14 or later).
 _DATA_ASSIGNED = ("aten._has_compatible_shallow_copy_type.default", "aten.shallow_copy_data_.default")
 
 
 def _other_memory(node: Node) -> str | None:
     if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
         return None
-    # All that torch.export leaves of `x.data = y` may be a question that it asked; the program computes with the old x.
+    # torch.export may record only a compatibility query for `x.data = y`. The program would then compute with the old
+    # x.
     assigned = str(node.target) in _DATA_ASSIGNED
     kept = node.target == aten.set_.source_Tensor and node.args[0].op == "placeholder"
-    return f"{node.args[0].name} is given other memory than it had" if assigned or kept else None
+    return f"{node.args[0].name} is assigned other memory" if assigned or kept else None
 
 
 def _rank(node: Node) -> str | None:
     for tensor in _tensors(node):
         if tensor.dim() > MAX_RANK:
-            return f"{node.name} has {tensor.dim()} dimensions, the runtime's limit is {MAX_RANK}"
+            return f"{node.name} has {tensor.dim()} dimensions; the runtime supports at most {MAX_RANK}"
     return None
 
 
@@ -233,14 +238,14 @@ def _natural_order(node: Node) -> str | None:
         return None
     for tensor in _tensors(node):
         if not is_dense(tensor) and node.target not in (ops.to_dim_order_copy, ops.clone_dim_order):
-            return f"{node.name} has strides {tuple(tensor.stride())}, not those of a dense tensor in natural order"
+            return f"{node.name} has strides {tuple(tensor.stride())}, expected the strides of a contiguous tensor"
     return None
 
 
 def _no_memory_format(node: Node) -> str | None:
     format_ = node.kwargs.get("memory_format")
     if node.op == "call_function" and format_ not in (None, torch.contiguous_format, torch.preserve_format):
-        return f"{accepted.target_text(node)} asks for {format_}"
+        return f"{accepted.target_text(node)} requests the memory format {format_}"
     return None
 
 
@@ -250,7 +255,8 @@ def _no_numbers_for_tensors(node: Node) -> str | None:
     for where, value in ops.tensor_arguments(overload(node), node.args, node.kwargs):
         if isinstance(value, (bool, int, float)):
             declared = overload(node)._schema.arguments[where].name if isinstance(where, int) else where
-            return f"argument {declared} of {accepted.target_text(node)} is the number {value}, its schema says a tensor"
+            called = accepted.target_text(node)
+            return f"argument {declared} of {called} is the scalar {value}, but its schema requires a tensor"
     return None
 
 
@@ -259,7 +265,9 @@ def _no_scalar_overload(node: Node) -> str | None:
         return None
     twin = ops.tensor_overload(node.target)
     if twin is not None and len(node.args) > 1 and isinstance(node.args[1], (bool, int, float)):
-        return f"{accepted.target_text(node)} takes the number {node.args[1]} where {twin} takes a tensor"
+        return (
+            f"{accepted.target_text(node)} has the scalar operand {node.args[1]}; {twin} has a tensor operand"
+        )
     return None
 
 
@@ -275,7 +283,7 @@ def _one_dtype(node: Node) -> str | None:
 
 
 def _combined(node: Node) -> Iterator[list[torch.Tensor]]:
-    """The tensors of a call that must be of one dtype: operands of a pointwise operator, members of a list."""
+    """Yields the tensors of a call that must have one dtype: operands of a pointwise operator, members of a list."""
     target: Any = node.target
     groups: list[Any] = []
     if ops.is_pointwise(target) and target not in MIXED:
@@ -302,7 +310,7 @@ def _edge_dtypes(node: Node) -> str | None:
         return None
     row = dtypes.row_of(node, node.target)
     if dtypes.FOREIGN in row:
-        return None  # "unsupported-dtype" says so of the tensor that has it
+        return None  # "unsupported-dtype" reports the tensor with this dtype
     return None if allowed.takes(row) else f"{accepted.target_text(node)}: {allowed.fault(row)}"
 
 
@@ -311,14 +319,14 @@ def _kernel_dtypes(node: Node) -> str | None:
     if functional is None or "alias" in node.meta or node.op != "call_function":
         return None
     allowed = dtypes.constraint(functional._schema)
-    # Without any kernel it is the operator that is missing, which is said elsewhere.
+    # If the operator has no kernel at all, another check reports it.
     if allowed is None or not allowed.kernel_rows:
         return None
     row = dtypes.row_of(node, functional)
     return (
         None
         if allowed.runs(row)
-        else f"no kernel of {accepted.target_text(node)}: {allowed.fault(row, kernels=True)}"
+        else f"no kernel of {accepted.target_text(node)} supports these dtypes: {allowed.fault(row, kernels=True)}"
     )
 
 
@@ -334,12 +342,12 @@ def _like_its_pattern(node: Node) -> str | None:
         with mode:
             meant = shape_text(op.pattern(*args, **kwargs))
     except Exception as error:
-        return f"the pattern of {accepted.target_text(node)} does not take these arguments: {error}"
+        return f"the pattern of {accepted.target_text(node)} does not accept these arguments: {error}"
     given = shape_text(node.meta["val"])
     return (
         None
         if meant == given
-        else f"{node.name} yields {given}, the pattern of {accepted.target_text(node)} {meant}"
+        else f"{node.name} yields {given}, but the pattern of {accepted.target_text(node)} yields {meant}"
     )
 
 
@@ -348,7 +356,7 @@ def _inference(node: Node) -> str | None:
         return None
     if ops.argument(node, "training", True) is False:
         return None
-    return f"{accepted.target_text(node)} is what a layer in training mode does"
+    return f"{accepted.target_text(node)} is the training behaviour of a layer"
 
 
 def _alias(node: Node) -> str | None:
@@ -363,10 +371,10 @@ def _alias(node: Node) -> str | None:
         end = offset + mine.numel() * mine.dtype.itemsize
         if offset < 0 or end > theirs.numel() * theirs.dtype.itemsize:
             return (
-                f"{node.name} is an alias of bytes {offset}..{end} of {source.name}, which are not all there"
+                f"{node.name} is an alias of bytes {offset}..{end} of {source.name}, which exceed its storage"
             )
     elif offset:
-        return f"{node.name} is an alias at byte {offset} of {source.name}, whose shape is not fixed"
+        return f"{node.name} is an alias at byte {offset} of {source.name}, which has a dynamic shape"
     return None
 
 
@@ -374,7 +382,7 @@ def _in_place(node: Node) -> str | None:
     buffer, _ = node.meta.get("in_place", (None, 0))
     if buffer is None:
         return None
-    # A result that grows slice by slice may have its first slice before the loop begins.
+    # The first slice of a result that grows slice by slice may be written before the loop begins.
     grows = isinstance(buffer, Node) and buffer.meta.get("grows") and node.target == ops.copy_index
     if not isinstance(buffer, Node) or (buffer.op != "placeholder" and not grows):
         return f"{node.name} is written in place of {buffer}, which is not an input of the graph"
@@ -391,70 +399,70 @@ def _view_has_alias(node: Node) -> str | None:
 
 # ---- the rules ----
 
-# Of every dialect.
+# Rules of every dialect.
 COMMON = (
     Check("not-a-graph-call", "Graphs call functions, not modules or methods.", EXPORT_AGAIN, _is_graph_node),
     Check("bad-attribute", "Attributes are tensors or subgraphs.", EXPORT_AGAIN, _get_attr),
-    Check("bad-argument-type", "Arguments are nodes, numbers, strings, dtypes, lists of them.", PASS_FAULT, _argument_types),
+    Check("bad-argument-type", "Arguments are nodes, scalars, strings, dtypes, or lists of them.", PASS_FAULT, _argument_types),
     Check("bad-arguments", "Arguments fit the operator's schema.", PASS_FAULT, _fits_schema),
-    Check("no-value", "Each call says in meta['val'] what it yields.", PASS_FAULT, _has_val),
-    Check("wrong-value", "What a call says to yield fits its schema.", PASS_FAULT, _yields_what_schema_says),
+    Check("no-value", "Each call has its result in meta['val'].", PASS_FAULT, _has_val),
+    Check("wrong-value", "The meta['val'] of a call matches its schema.", PASS_FAULT, _yields_what_schema_says),
     Check("not-on-cpu", "Tensors are on the CPU.", "move the model and its inputs to the CPU before export", _device),
     Check("not-dense", "Tensors are dense.", "convert with .to_dense() or .dequantize() before export", _dense),
 )  # fmt: skip
 RESHAPED_IN_PLACE = Check(
     "reshaped-in-place",
     "Inputs, parameters and buffers keep their shapes.",
-    "make a new tensor: x.t() for x.t_(), x.reshape(...) for x.resize_(...)",
+    "create a new tensor: x.t() instead of x.t_(), x.reshape(...) instead of x.resize_(...)",
     _reshaped_in_place,
 )
 RESIZED_OUT = Check(
     "resized-out",
     "A call with out= keeps the shapes of inputs, parameters, buffers and views.",
-    "give out= a tensor of the shape of the result, or a new one: out=torch.empty(shape)",
+    "pass out= a tensor with the shape of the result, or a new one: out=torch.empty(shape)",
     _resized_out,
 )
 OTHER_MEMORY = Check(
     "other-memory",
-    "Tensors keep their memory: x.data = y is no operator.",
-    "write to the tensor: x.copy_(y) for x.data = y",
+    "Tensors keep their memory: x.data = y is not an operator.",
+    "write to the tensor: x.copy_(y) instead of x.data = y",
     _other_memory,
 )
 SMALL_FLOATS = Check(
     "unsupported-dtype",
-    "No tensor is of floats of 8 or 4 bits.",
+    "No tensor has an 8-bit or 4-bit floating-point dtype.",
     "cast to a supported dtype before that line; to quantize, choose integers: quantize_(model, Int8WeightOnlyConfig()), or "
     "torchette.compile(model, args, quantizer=XNNPACKQuantizer()...)",
     _small_float,
 )
 TRAIN_MODE = Check(
     "train-mode",
-    "Layers compute what they do in use, not in training.",
-    "call model.eval() before export, or say that it is meant: EdgeCompileConfig(train_mode=True)",
+    "Layers have their inference behaviour.",
+    "call model.eval() before export, or allow training behaviour: EdgeCompileConfig(train_mode=True)",
     _inference,
 )
 NOT_ITS_PATTERN = Check(
     "not-its-pattern",
-    "An operator of a target yields what its pattern does.",
+    "An operator of a target yields the same shapes and dtypes as its pattern.",
     "correct meta['val'] of the node, or the pattern that was bound to the operator",
     _like_its_pattern,
 )
-# Of edge, besides.
+# Additional rules of edge.
 EDGE = (
-    Check("number-for-tensor", "Tensor arguments are tensors.", "run scalars_to_tensors after the pass that put the number there", _no_numbers_for_tensors),
-    Check("scalar-overload", "Tensor overloads are used where there is one.", "call the .Tensor overload with a 0-d tensor", _no_scalar_overload),
+    Check("number-for-tensor", "Tensor arguments are tensors.", "run scalars_to_tensors after the pass that added the scalar", _no_numbers_for_tensors),
+    Check("scalar-overload", "Tensor overloads are used if they exist.", "call the .Tensor overload with a 0-d tensor", _no_scalar_overload),
     Check("mixed-dtypes", "Pointwise operators and lists combine tensors of one dtype.", "cast explicitly with .to(dtype)", _one_dtype),
-    Check("dtype-not-allowed", "Tensors have dtypes that the operator takes.", "cast to one of the dtypes that are listed before that line", _edge_dtypes),
-    Check("memory-format", "No operator asks for a memory format.", "run normalize_memory_formats after the pass that put it there", _no_memory_format),
-    Check("not-natural-order", "Values are dense, dimensions in natural order.", "run normalize_memory_formats after the pass that made it", _natural_order),
-    Check("unsupported-dtype", "Dtypes are among those that the runtime has.", "cast to a supported dtype before that line", _dtype),
-    Check("complex-tensor", "No tensor is complex: pairs of real ones stand for them.", "let an input x be pairs: torch.view_as_complex(x) at the beginning of forward; a branch or loop takes and yields torch.view_as_real(y)", _complex),
+    Check("dtype-not-allowed", "Tensors have dtypes that the operator supports.", "cast before that line to one of the listed dtypes", _edge_dtypes),
+    Check("memory-format", "No operator requests a memory format.", "run normalize_memory_formats after the pass that added it", _no_memory_format),
+    Check("not-natural-order", "Values are contiguous.", "run normalize_memory_formats after the pass that created it", _natural_order),
+    Check("unsupported-dtype", "The runtime supports the dtypes.", "cast to a supported dtype before that line", _dtype),
+    Check("complex-tensor", "No tensor is complex; pairs of real tensors represent complex tensors.", "pass a real input x with pairs, and call torch.view_as_complex(x) at the beginning of forward; pass torch.view_as_real(y) to and from branches and loops", _complex),
     Check("rank-limit", f"Tensors have at most {MAX_RANK} dimensions.", "flatten some dimensions", _rank),
 )  # fmt: skip
-# Of exec, besides.
+# Additional rules of exec.
 EXEC = (
-    Check("no-kernel-for-dtype", "A kernel of the runtime takes the dtypes.", "cast to one of the dtypes that are listed before that line, or add them to the kernel", _kernel_dtypes),
-    Check("bad-alias", "An alias lies within what it is an alias of.", PASS_FAULT, _alias),
-    Check("bad-in-place", "What is written in place of a buffer has its shape.", PASS_FAULT, _in_place),
+    Check("no-kernel-for-dtype", "A kernel of the runtime supports the dtypes.", "cast before that line to one of the listed dtypes, or add these dtypes to the kernel", _kernel_dtypes),
+    Check("bad-alias", "An alias lies within the storage of its source.", PASS_FAULT, _alias),
+    Check("bad-in-place", "A value written in place of a buffer has the shape of the buffer.", PASS_FAULT, _in_place),
     Check("view-without-alias", "A view is an alias.", PASS_FAULT, _view_has_alias),
 )  # fmt: skip

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The rules about a program as a whole: functions that take it and yield (node or None, what is wrong), and below them
-# their codes, sentences and remedies.
-"""Checks of programs; `torchette.exir.dialects` says which dialect has which."""
+# In: a program. Out: (node or None, message) for each violation of a rule about the whole program. The table of rules,
+# with codes, sentences and remedies, follows the functions.
+"""Checks of programs. `torchette.exir.dialects` assigns them to dialects."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def _signature(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
     specs = program.graph_signature.input_specs
     inputs = placeholders(program)
     if len(inputs) != len(specs):
-        yield None, f"the graph has {counted(len(inputs), 'input')}, the signature {len(specs)}"
+        yield None, f"the graph has {counted(len(inputs), 'input')}, but the signature has {len(specs)}"
         return
     for node, spec in zip(inputs, specs, strict=True):
         if getattr(spec.arg, "name", node.name) != node.name:
-            yield node, f"input {node.name} is called {spec.arg.name} in the signature"
+            yield node, f"input {node.name} has the name {spec.arg.name} in the signature"
 
 
 def _stored(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
@@ -59,12 +59,12 @@ def _stored(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
 
 
 def _without_values(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
-    """What torch.export makes of `x.data` is a stored tensor without memory."""
+    """Reports stored tensors without data, which torch.export creates for `x.data`."""
     for node, spec in zip(placeholders(program), program.graph_signature.input_specs, strict=False):
         stored = program.state_dict.get(spec.target, program.constants.get(spec.target))
         if isinstance(stored, torch.Tensor) and (isinstance(stored, FakeTensor) or stored.is_meta):
             for reader in list(node.users)[:1]:
-                yield reader, f"{spec.target} has a shape, but no values"
+                yield reader, f"{spec.target} has no values, only a shape"
 
 
 def _updated_constants(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
@@ -90,19 +90,19 @@ def _returned(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
     if len(values) != len(specs):
         yield (
             program.graph.output_node(),
-            f"the graph has {counted(len(values), 'output')}, the signature {len(specs)}",
+            f"the graph has {counted(len(values), 'output')}, but the signature has {len(specs)}",
         )
         return
     for value, spec in zip(values, specs, strict=True):
         if isinstance(value, Node) and getattr(spec.arg, "name", value.name) != value.name:
-            yield value, f"output {value.name} is called {spec.arg.name} in the signature"
+            yield value, f"output {value.name} has the name {spec.arg.name} in the signature"
 
 
 def _mutations(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
     known = set(program.graph_signature.buffers)
     for spec in program.graph_signature.output_specs:
         if spec.kind is OutputKind.BUFFER_MUTATION and spec.target not in known:
-            yield None, f"{spec.target} is updated, but is no buffer of the program"
+            yield None, f"{spec.target} is updated, but is not a buffer of the program"
 
 
 def _written_back(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
@@ -133,13 +133,14 @@ def _given_twice(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
             if node not in read:
                 yield (
                     node,
-                    f"{node.name} and {read[0].name} were one tensor at export, which reads {read[0].name} for both",
+                    f"{node.name} and {read[0].name} were the same tensor at export, and the program reads "
+                    f"{read[0].name} for both",
                 )
 
 
 # ---- the rules ----
 
-# Of every dialect.
+# Rules of every dialect.
 WHOLE = (
     ProgramCheck("broken-graph", "The graph lints: every value is defined once, before it is used.", PASS_FAULT, _lint),
     ProgramCheck("broken-inputs", "Graph and signature agree on the inputs.", PASS_FAULT, _signature),
@@ -150,19 +151,19 @@ WHOLE = (
 WITHOUT_VALUES = ProgramCheck(
     "tensor-without-values",
     "Stored tensors have values.",
-    "write x.detach() for x.data; give tensors that were made on the device meta, or as fakes, values",
+    "write x.detach() instead of x.data; do not use fake tensors or tensors on the device meta",
     _without_values,
 )
 UPDATED_CONSTANT = ProgramCheck(
     "updated-constant",
     "Only buffers are updated.",
-    "make it a buffer: self.register_buffer('state', tensor) for self.state = tensor",
+    "make it a buffer: self.register_buffer('state', tensor) instead of self.state = tensor",
     _updated_constants,
 )
 ONE_TENSOR_TWICE = ProgramCheck(
     "one-tensor-twice",
-    "Inputs that were one tensor at export are told apart.",
-    "export with a copy: (x, x.clone()) for (x, x), or compile the module itself",
+    "Inputs that were the same tensor at export are not read.",
+    "export with a copy: (x, x.clone()) instead of (x, x), or compile the module itself",
     _given_twice,
 )
 NOT_WRITTEN_BACK = ProgramCheck(

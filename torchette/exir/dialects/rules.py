@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What a dialect is made of. A node or a program comes in, a sentence about what is wrong with it goes out; a violation
-# carries the line of the user's model and a remedy.
+# The parts of a dialect. In: a node or a program. Out: a message about a violation, with the source line of the user's
+# model and a remedy.
 """`Check`, `ProgramCheck`, `Dialect` and `Violation`."""
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch.fx import Node
 
 from torchette.exir.graph import node_text, place
 
-# Remedies that many rules share.
+# Remedies of several rules.
 EXPORT_AGAIN = "export the model again with torch.export.export; a pass left the graph in this state"
-PASS_FAULT = "a pass left the graph so: compile with check_passes=True to learn which"
+PASS_FAULT = "a pass produced this graph: compile with check_passes=True to find it"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One rule. `run` is given a node and returns what is wrong with it, or None."""
+    """A rule about a node. `run` returns a message about the violation of a node, or None."""
 
     code: str
     sentence: str
@@ -31,7 +31,7 @@ class Check:
 
 @dataclass(frozen=True)
 class ProgramCheck:
-    """One rule about the program as a whole; `run` yields (node or None, what is wrong)."""
+    """A rule about a whole program. `run` yields (node or None, message)."""
 
     code: str
     sentence: str
@@ -41,13 +41,13 @@ class ProgramCheck:
 
 @dataclass(frozen=True)
 class Dialect:
-    """A set of rules with a name.
+    """A named set of rules.
 
     Attributes:
         accepts: whether a call may have this target.
         refusal: (code, sentence, remedy) for a target that is not accepted.
-        checks: rules about single nodes; all of them run on all nodes.
-        program_checks: rules about the whole.
+        checks: rules about single nodes; each rule runs on all nodes.
+        program_checks: rules about the whole program.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Violation:
-    """A node that breaks a rule."""
+    """A node that violates a rule."""
 
     code: str
     message: str
@@ -72,7 +72,7 @@ class Violation:
 
     @property
     def place(self) -> str:
-        """The line of the user's model, as far as it is known."""
+        """The source line of the user's model, if known."""
         return place(self.node) if self.node is not None else "the program"
 
     def __str__(self) -> str:

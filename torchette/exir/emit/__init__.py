@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Planned programs come in, one per method; the records of a .pte file and the buffers of its weights go out. Where a
-# value lies, and in which order, is said by the plan; what is called and checked, by the graph. What is equal is stored
-# once. The graph is not edited, and each is visited once.
-"""Emission: a small visitor from planned ExportedPrograms to the records of `torchette.format.pte`."""
+# In: planned programs, one per method. Out: the records of a .pte file and the buffers of its weights. The plan defines
+# locations and order; the graph defines calls and assertions. Equal data is stored once. Emission does not edit the
+# graph and visits each node once.
+"""Emission: converts planned ExportedPrograms to the records of `torchette.format.pte`."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def emit_program(
     data_file_of: Callable[[Node], str | None] | None = None,
     file_of_trained: str | None = None,
 ) -> EmitterOutput:
-    """Turn planned programs in the EXEC dialect into the records of one file.
+    """Converts planned programs in the EXEC dialect to the records of one file.
 
     Args:
-        methods: method name -> program that `MemoryPlanningPass` has seen; a single one is called "forward".
-        constant_methods: method name -> number, string, tensor, or a structure of them that the method returns.
-        emit_stacktrace: store, for each instruction, the whole stack trace of the call that it came from.
-        source_lines: store, for each instruction, the line of the user's model that it came from.
-        emit_mutable_buffer_names: store the fully qualified names of state; state may then be left unplanned.
-        data_file_of: for the placeholder of a constant the file that it goes to, or None for the program itself.
-        file_of_trained: the file that parameters with gradients go to where `data_file_of` names none.
+        methods: method name -> program that `MemoryPlanningPass` has planned. A single program becomes "forward".
+        constant_methods: method name -> scalar, string, tensor, or a structure of them that the method returns.
+        emit_stacktrace: store, for each instruction, the full stack trace of the call that it was compiled from.
+        source_lines: store, for each instruction, the source line of the user's model.
+        emit_mutable_buffer_names: store the fully qualified names of state; state may then be unplanned.
+        data_file_of: returns, for the placeholder of a constant, the name of its data file, or None for the program.
+        file_of_trained: the data file of parameters with gradients if `data_file_of` returns None.
 
     Returns:
-        Records and buffers; the buffers are views of the programs' tensors wherever those are dense.
+        Records and buffers. The buffers are views of the programs' tensors if those are dense.
 
     Raises:
-        EmitError: lists every node that the file format has no form for, with the user's line.
+        EmitError: the file format cannot represent some nodes. The error lists all of them with their source lines.
     """
     if isinstance(methods, ExportedProgram):
         methods = {"forward": methods}
@@ -91,7 +91,8 @@ def emit_program(
 
 
 def _training_methods(method: MethodEmitter) -> dict[str, Any]:
-    """What tells ExecuTorch's training module where gradients and parameters begin among a method's outputs."""
+    """Returns the constant methods that tell ExecuTorch's training module at which outputs gradients and parameters
+    begin."""
     gradients, count = method.interface.gradients, len(method.interface.outputs)
     told = {
         "gradients_index": min(gradients.values()),
@@ -114,12 +115,12 @@ def _constant_scalar(name: str, value: object) -> Any:
     except Unsupported as problem:
         raise EmitError(
             f"constant method {name!r} cannot return {problem}",
-            hints=["return tensors, numbers, strings, None, or tuples, lists and dicts of them"],
+            hints=["return tensors, scalars, strings, None, or tuples, lists and dicts of them"],
         ) from None
 
 
 def _constant_method(name: str, value: object, constants: Store) -> Any:
-    """A method without instructions whose outputs are stored values."""
+    """Returns a method without instructions that returns stored values."""
     values = []
     leaves, tree = pytree.tree_flatten(value)
     for leaf in leaves:
@@ -142,10 +143,10 @@ def _constant_method(name: str, value: object, constants: Store) -> Any:
 def _error(problems: list[tuple[str, Node, str]]) -> EmitError:
     many = "s have" if len(problems) > 1 else " has"
     return EmitError(
-        f"{len(problems)} node{many} no form in the file",
+        f"{len(problems)} node{many} no representation in the file format",
         where=[f"{method}, {node.name}: {text}\n{place(node)}" for method, node, text in problems],
         hints=[
             "rewrite these lines with other operators or dtypes",
-            "compile with check_passes=True: if a pass left the graph so, it is named",
+            "compile with check_passes=True, which names the pass if a pass produced this graph",
         ],
     )

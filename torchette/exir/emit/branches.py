@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A cond or a loop comes in, jumps and moves around the instructions of its branches are appended.
+# In: a cond or a while loop. Out: the instructions of its branches, with jumps and moves around them.
 """The instructions of control flow."""
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ class Branching(Tables, Protocol):
     """Tables, and the emission of a graph into them."""
 
     def graph(self, module: GraphModule) -> None:
-        """Emit a graph. Its placeholders have values already."""
+        """Emits a graph. Its placeholders must have values."""
 
 
 def cond(method: Branching, node: Node) -> None:
-    """Jump over the branch that is not executed. Tensors are computed in the memory of the result, scalars are moved there."""
+    """Emits a cond: jumps skip the other branch. Tensors are computed in the storage of the result; scalars are
+    moved."""
     values = node.meta["val"]
     results = [
         method.values.add(scalar_record(value)) if spec is None else method.values.tensor(spec)
@@ -41,7 +42,8 @@ def cond(method: Branching, node: Node) -> None:
 
 
 def while_loop(method: Branching, node: Node) -> None:
-    """Jump to the end if the condition is false, and back after the body. Carried values keep their location."""
+    """Emits a loop: a jump to the end if the condition is false, and a jump back after the body. Carried values keep
+    their location."""
     first = [method.values.argument(value, "") for value in control_flow.carried(node)]
     results = [
         method.values.add(scalar_record(value)) if spec is None else method.values.tensor(spec)
@@ -60,21 +62,21 @@ def while_loop(method: Branching, node: Node) -> None:
 
 
 def _branch(method: Branching, branch: GraphModule, operands: list[int]) -> list[int]:
-    """Emit a branch; the values of its results."""
+    """Emits a branch and returns the values of its results."""
     method.values.of_node.update(zip(control_flow.inputs(branch), operands, strict=True))
     method.graph(branch)
     return [method.values.argument(value, "") for value in control_flow.results(branch)]
 
 
 def _jump(tables: Tables, condition: int, node: Node) -> Any:
-    """A jump if the condition is false; the caller sets its destination."""
+    """Appends a jump that is taken if the condition is false. The caller sets the destination."""
     record = pte.JumpFalseCall(condition, 0)
     tables.code.append(record, node)
     return record
 
 
 def _move(tables: Tables, node: Node, sources: list[int], targets: list[int]) -> None:
-    """Move all values at once, except those that are their own target."""
+    """Moves all values simultaneously, except those with equal source and target."""
     moves = [(source, target) for source, target in zip(sources, targets, strict=True) if source != target]
     overwritten = {target for _, target in moves}
     for index, (source, target) in enumerate(moves):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A node that calls an operator, or a function on scalars, comes in; its instruction is appended, and its results are
-# entered among the values.
-"""The instructions of calls: kernels, arithmetic on sizes, assertions, and views that move no bytes."""
+# In: a call of an operator, or of a function on scalars. Out: its instruction, and its results in the table of values.
+"""The instructions of calls: kernels, arithmetic on sizes, assertions, and views without copies."""
 
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class Argument(NamedTuple):
-    """An argument of an operator's schema, its type in the file's terms."""
+    """An argument of an operator's schema, with its type as in the file format."""
 
     name: str
     kind: str
-    length: int | None  # of a list that may be given as one number
+    length: int | None  # length of a list that accepts a single scalar
     default: Any
     by_name_only: bool
     is_out: bool
@@ -40,12 +39,12 @@ class Argument(NamedTuple):
 
 @functools.cache
 def signature(op: torch._ops.OpOverload) -> tuple[Argument, ...]:
-    """The arguments of an operator, results that it writes to included."""
+    """Returns the arguments of an operator, including those that it writes its results to."""
     return tuple(
         Argument(
             argument.name,
             _kind(argument.type),
-            argument.N,  # type: ignore[attr-defined]  # which torch's types lack
+            argument.N,  # type: ignore[attr-defined]  # missing in torch's type annotations
             argument.default_value,
             argument.kwarg_only,
             argument.is_out,
@@ -55,7 +54,7 @@ def signature(op: torch._ops.OpOverload) -> tuple[Argument, ...]:
 
 
 def _kind(kind: object) -> str:
-    """A schema type in the file's terms; "?" within a list stands for elements that may be absent."""
+    """Returns a schema type as in the file format; "?" within a list marks optional elements."""
     if isinstance(kind, torch.OptionalType):
         return _kind(kind.getElementType())
     if isinstance(kind, torch.ListType):
@@ -78,9 +77,9 @@ PRIMITIVES: dict[Any, str] = {
 
 
 def kernel(tables: Tables, node: Node, op: torch._ops.OpOverload) -> None:
-    """The instruction for an operator."""
+    """Appends the instruction of an operator."""
     if "alias" in node.meta and not ops.is_out_variant(op):
-        raise Unsupported(f"{op} shares memory by its metadata, and has memory of its own by the plan")
+        raise Unsupported(f"{op} is an alias according to its metadata, but its plan assigns separate memory")
     value = node.meta.get("val")
     if isinstance(value, (bool, int, float)) and op in ops.SYMBOLIC_OPERATORS:
         tables.values.of_node[node] = tables.values.scalar(value)
@@ -93,15 +92,15 @@ def kernel(tables: Tables, node: Node, op: torch._ops.OpOverload) -> None:
         results: tuple[int, ...] = (tables.values.add(pte.TensorList(list(tensors))),)
     elif written:
         if len(specs) != len(written) or all(spec is None for spec in specs):
-            raise Unsupported(f"{op} writes {len(written)} tensors, the graph knows {len(specs)}")
-        # what a mask leaves out, as of convolution_backward, is a tensor without elements
+            raise Unsupported(f"{op} writes {len(written)} tensors, but the graph has {len(specs)}")
+        # A result that a mask omits, as in convolution_backward, is an empty tensor.
         results = tensors = tuple(
             tables.values.tensor(spec or TensorSpec(torch.uint8, [0])) for spec in specs
         )
     elif specs:
         results = tensors = tuple(tables.values.tensor(spec) for spec in specs if spec is not None)
     elif value is None:
-        raise Unsupported(f"{op} yields nothing that a value can hold")
+        raise Unsupported(f"{op} yields no value that the file format can represent")
     else:
         results, tensors = (tables.values.add(scalar_record(value)),), ()
     arguments, following = [], iter(results)
@@ -122,7 +121,7 @@ def kernel(tables: Tables, node: Node, op: torch._ops.OpOverload) -> None:
     if node.meta.get("no_instruction"):
         tables.values.of_node[node] = results[0]
         return
-    # After the schema's own arguments come the results, several of them as one list.
+    # The arguments of the schema are followed by the results; several results form one list.
     if op is not ops.copy_index:
         arguments.append(
             results[0] if len(results) == 1 else tables.values.add(pte.TensorList(list(results)))
@@ -132,13 +131,13 @@ def kernel(tables: Tables, node: Node, op: torch._ops.OpOverload) -> None:
 
 
 def primitive(tables: Tables, node: Node) -> None:
-    """The instruction for a Python function on scalars; none if the result is known."""
+    """Appends the instruction of a Python function on scalars, or no instruction if the result is constant."""
     value = node.meta.get("val")
     if isinstance(value, (bool, int, float)):
         tables.values.of_node[node] = tables.values.scalar(value)
         return
     if node.kwargs:
-        raise Unsupported("arguments by name of a function on numbers")
+        raise Unsupported("keyword arguments of a function on scalars")
     if node.target is operator.pos:
         tables.values.of_node[node] = tables.values.argument(node.args[0], "")
         return
@@ -160,7 +159,7 @@ def primitive(tables: Tables, node: Node) -> None:
 
 
 def assertion(tables: Tables, node: Node) -> None:
-    """The comparison of an assertion, with the text of the error if it is false."""
+    """Appends the comparison of an assertion, with the message of the error if it is false."""
     condition, text = node.args
     if isinstance(condition, Node) and condition.meta.get("no_instruction"):
         function, operands = condition.target, condition.args
@@ -172,7 +171,8 @@ def assertion(tables: Tables, node: Node) -> None:
 
 
 def alias(tables: Tables, outside: DataFiles, node: Node) -> None:
-    """A tensor that shares bytes with another: a value, and an instruction if its location is known only at run time."""
+    """Adds a tensor that shares storage with another one: a value, and an instruction if the location is known only at
+    run time."""
     spec = node.meta["spec"]
     root = spec.root
     if root in outside.place_of:
@@ -188,7 +188,7 @@ def alias(tables: Tables, outside: DataFiles, node: Node) -> None:
     tables.values.of_node[node] = result
     if spec.mem_offset is not None and spec.is_static_shape_tensor:
         return
-    # The location of the bytes, or their count, is known only at run time: the runtime makes a view.
+    # The location or size of the storage is known only at run time: the runtime creates a view.
     sizes = view_sizes(node)
     source = node.meta["alias"][0]
     arguments = [tables.values.argument(source, "Tensor"), tables.values.argument(sizes, "[int]"), result]
@@ -196,7 +196,7 @@ def alias(tables: Tables, outside: DataFiles, node: Node) -> None:
 
 
 def relate_sizes(tables: Tables, module: GraphModule, inputs: Sequence[Node]) -> None:
-    """Compare sizes of inputs that depend on each other, each with the text of the error if they differ."""
+    """Appends comparisons of related input sizes, with the message of the error if they differ."""
     found, places = module.meta.get("size_relations", ([], {}))
     if not found:
         return
@@ -231,6 +231,6 @@ def relate_sizes(tables: Tables, module: GraphModule, inputs: Sequence[Node]) ->
 
 
 def _compare(tables: Tables, function: str, operands: list[int], text: str, node: Node) -> None:
-    """Let the device fail with a text if a comparison is false: the text is the argument at the position of the result."""
+    """Appends a comparison that fails with a message if it is false. The message replaces the result operand."""
     arguments = [*operands, tables.values.add(pte.String(text))]
     tables.code.kernel((f"executorch_prim::{function}", "Scalar"), arguments, node, 0)

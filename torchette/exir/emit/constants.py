@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Tensors of weights and state come in, buffers go out: those of the program, and those of data files by name.
-"""The stores of the bytes of constants and state."""
+# In: tensors of weights and state. Out: the buffers of the program, and those of data files by name.
+"""Storage of the bytes of constants and state."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from torchette.format import ptd
 
 
 class Store:
-    """Buffers, each stored once: the same memory is known at sight, equal bytes by comparison."""
+    """Deduplicated buffers. The same memory is recognized by its address, equal bytes by comparison."""
 
     def __init__(self) -> None:
         self.buffers: list[Any] = [b""]
         self._by_memory: dict[tuple[Any, ...], int] = {}
         self._by_sample: dict[tuple[Any, ...], list[int]] = {}
         self._kept: list[torch.Tensor] = []  # bytes of buffers[1:]
-        self._alive: list[torch.Tensor] = []  # `_by_memory` holds addresses: none may be freed and used again
+        self._alive: list[torch.Tensor] = []  # keeps the addresses in `_by_memory` valid
 
     def add(self, tensor: torch.Tensor, dim_order: Sequence[int]) -> int:
-        """The index of a tensor's bytes in this order of dimensions."""
+        """Returns the index of a tensor's bytes in this dimension order."""
         memory = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tuple(dim_order))
         known = self._by_memory.get(memory)
         if known is not None:
@@ -41,8 +41,8 @@ class Store:
             .as_strided((tensor.numel(),), (1,))
             .view(torch.uint8)
         )
-        # Comparing everything with everything would read the weights many times, hashing them once: few have the
-        # same length and the same bytes at both ends, and only those are compared.
+        # Comparing all pairs would read the weights many times, and hashing reads them once. Few buffers have the same
+        # length and samples; only those are compared.
         array = data.numpy()
         sample = (
             array.nbytes,
@@ -65,8 +65,8 @@ class Store:
 
 
 class DataFiles:
-    """Constants outside of the program, by file and name. A name means the same bytes in all files, for the runtime asks
-    for names only."""
+    """Constants in data files, by file and name. A name refers to the same bytes in all files, because the runtime
+    looks up names without a file."""
 
     def __init__(
         self, file_of: Callable[[Node], str | None] | None, file_of_trained: str | None = None
@@ -75,11 +75,12 @@ class DataFiles:
         self.file_of = file_of or (lambda node: None)
         self.file_of_trained = file_of_trained
         self.store = Store()
-        self.place_of: dict[TensorSpec, tuple[str, str, int]] = {}  # file, name and buffer
+        self.place_of: dict[TensorSpec, tuple[str, str, int]] = {}  # (file, name, buffer index)
         self._meanings: dict[str, tuple[Any, ...]] = {}
 
     def add(self, file: str, name: str, buffer: int, spec: TensorSpec) -> str:
-        """The name under which the runtime finds a tensor: `name`, with a number where other bytes have it already."""
+        """Adds a tensor and returns its name for the runtime: `name`, with a suffix if the name refers to other
+        bytes."""
         meaning = (file, buffer, spec.dtype, tuple(spec.shape), tuple(spec.dim_order))
         names = itertools.chain([name], (f"{name}.{number}" for number in itertools.count(1)))
         found = next(given for given in names if self._meanings.setdefault(given, meaning) == meaning)
@@ -90,13 +91,13 @@ class DataFiles:
 
 @dataclass(frozen=True)
 class Storage:
-    """The stores of the tensors of all methods of a program.
+    """The stores for the tensors of all methods of a program.
 
     Attributes:
-        constants: of the program.
+        constants: the constants of the program.
         mutable_data: the initial bytes of state.
-        outside: constants in data files.
-        names_state: store the fully qualified names of state; state may then be left unplanned.
+        outside: the constants in data files.
+        names_state: store the fully qualified names of state; state may then be unplanned.
     """
 
     constants: Store

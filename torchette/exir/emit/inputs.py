@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A placeholder comes in; its value is added to the values of the method: an input, a constant, or state.
+# In: a placeholder. Out: its value in the method: an input, a constant, or state.
 """The values of the placeholders of a graph."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchette.exir.tensor import TensorSpec
 
 
 def user_input(values: Values, node: Node, stored: InputSpec, constraints: Mapping[Any, Any]) -> int:
-    """The value of an input that the caller sets."""
+    """Adds the value of an input that the caller sets. Returns its index."""
     spec = node.meta.get("spec")
     if isinstance(spec, TensorSpec):
         index = values.tensor(spec, 0, str(node.target))
@@ -27,7 +27,7 @@ def user_input(values: Values, node: Node, stored: InputSpec, constraints: Mappi
         if bounds:
             values.records[index].val.extra_tensor_info.ranges = bounds
     else:
-        # A scalar that export has fixed, or a symbolic one: the node's value has its type.
+        # A scalar that export specialized, or a symbolic scalar, whose type is that of the node's value.
         index = values.add(scalar_record(node.meta.get("val", getattr(stored.arg, "value", None))))
     values.of_node[node] = index
     return index
@@ -41,11 +41,11 @@ def stored_tensor(
     stored: InputSpec,
     tensor: torch.Tensor | None,
 ) -> None:
-    """The value of a constant or of state; its bytes are stored in the program or in a data file."""
+    """Adds the value of a constant or of state, and stores its bytes in the program or in a data file."""
     spec = node.meta.get("spec")
     if tensor is None or not isinstance(spec, TensorSpec):
         if node.users:
-            raise Unsupported(f"{stored.kind.name.lower()} {stored.target!r} is no tensor")
+            raise Unsupported(f"{stored.kind.name.lower()} {stored.target!r} is not a tensor")
     elif node in interface.mutable_buffers or not spec.const:
         trained = stored.target in interface.gradients
         values.of_node[node] = _state(values, storage, spec, tensor, node, str(stored.target), trained)
@@ -65,13 +65,11 @@ def _state(
     outside, planned = storage.outside, spec.mem_offset is not None
     named = trained or storage.names_state
     if not named and not planned:
-        raise Unsupported(
-            f"state {target!r} has no memory: plan it, or emit it by name (emit_mutable_buffer_names)"
-        )
+        raise Unsupported(f"state {target!r} has no memory: plan it, or set emit_mutable_buffer_names=True")
     if trained and (file := outside.file_of(node) or outside.file_of_trained):
         key = outside.add(file, target, outside.store.add(tensor, spec.dim_order), spec)
         return values.tensor(spec, 0, key, outside=True)
-    # The runtime fills planned memory with zeros: state that starts so needs no bytes in the file.
+    # The runtime zero-fills planned memory, so that state with initial zeros needs no bytes in the file.
     data = storage.mutable_data.add(tensor, spec.dim_order) if planned and bool(tensor.any()) else 0
     return values.tensor(spec, data, target if named else None)
 

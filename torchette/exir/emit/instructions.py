@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Calls come in one after the other, the chains of an ExecutionPlan go out, with what tools know about each instruction.
+# In: calls in sequence. Out: the chains of an ExecutionPlan, and the debug data of each instruction.
 """The instructions of one method."""
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from torchette.format import pte
 
 
 class Instructions:
-    """The instructions so far, and the chain that the next one belongs to."""
+    """The instructions emitted so far, and the chain of the next instruction."""
 
     def __init__(self, lines_of: Callable[[Node], Any] | None) -> None:
         self.instructions: list[Any] = []
         self.debug_handles: dict[int, Any] = {}
-        self.nodes: list[Node] = []  # that each instruction comes from
+        self.nodes: list[Node] = []  # node of each instruction
         self.results_written: dict[int, int] = {}
         self.operators: dict[tuple[str, str], int] = {}
-        self.stacktrace: list[Any] = []  # a record per instruction, where `lines_of` makes them
+        self.stacktrace: list[Any] = []  # a record per instruction, if `lines_of` is given
         self._lines_of = lines_of
-        self.chain: Any = None  # of the node that is emitted
-        self._chain_of: list[Any] = []  # of each instruction
+        self.chain: Any = None  # chain of the current node
+        self._chain_of: list[Any] = []  # chain of each instruction
 
     def kernel(self, name: tuple[str, str], arguments: list[int], node: Node, results: int) -> None:
-        """Add a call of a kernel, by its name and overload."""
+        """Appends a call of a kernel with this name and overload."""
         index = self.operators.setdefault(name, len(self.operators))
         self.append(pte.KernelCall(index, arguments), node, results)
 
     def append(self, call: object, node: Node, results: int = 0) -> None:
-        """Add an instruction that comes from a node and writes so many tensors."""
+        """Appends an instruction of a node. `results` is the number of tensors that it writes."""
         at = len(self.instructions)
         self.instructions.append(pte.Instruction(call))
         self._chain_of.append(self.chain)
@@ -46,7 +46,8 @@ class Instructions:
             self.stacktrace.append(self._lines_of(node))
 
     def chains(self, values: Sequence[Any], inputs: Sequence[int], outputs: Sequence[int]) -> list[Any]:
-        """The instructions, cut where the graph says; the inputs and outputs of one chain are what it shares with others."""
+        """Returns the instructions as chains. Values that a chain shares with other chains are its inputs and
+        outputs."""
         starts = [at for at, chain in enumerate(self._chain_of) if at == 0 or chain != self._chain_of[at - 1]]
         cuts = [*starts, len(self.instructions)] if starts else [0, 0]
         touched = [_touched(values, self.instructions[start:end]) for start, end in itertools.pairwise(cuts)]
@@ -66,7 +67,7 @@ class Instructions:
 
 
 def _touched(values: Sequence[Any], instructions: Sequence[Any]) -> set[int]:
-    """The values that some calls read or write, but for constants."""
+    """Returns the values that calls read or write, except constants."""
     found: set[int] = set()
     stack = [index for each in instructions for index in getattr(each.instr_args, "args", ())]
     while stack:

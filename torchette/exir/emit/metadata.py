@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What a file says about a method besides its instructions: how inputs and outputs nest, and where in the model
-# instructions come from.
+# The metadata of a method in the file: the structure of inputs and outputs, and the origin of each instruction in the
+# model.
 """Structures of inputs and outputs, and stack traces."""
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from torchette.format import pte
 
 
 def structure(spec: pytree.TreeSpec | None) -> str:
-    """How inputs or outputs nest, in torch's own text; empty where that is not known, and values stay a flat list."""
+    """Returns the structure of inputs or outputs in torch's text format; empty if it is unknown or a flat list."""
     if spec is None:
         return ""
     try:
         version, record = json.loads(pytree.treespec_dumps(_with_plain_tuples(spec)))
-    except NotImplementedError:  # a container registered without a name that a file could hold
+    except NotImplementedError:  # a container that is registered without a serializable name
         return _flat_structure(spec)
     _name_tuples(record, spec)
     return json.dumps([version, record])
 
 
 def _flat_structure(spec: pytree.TreeSpec) -> str:
-    """Text for a flat list of the leaves, which is needed only to say which of them are complex."""
+    """Returns the structure of a flat list of the leaves, or an empty text if no leaf is complex."""
     leaves = list(_leaves(spec))
     if all(leaf.is_leaf() for leaf in leaves):
         return ""
@@ -55,13 +55,13 @@ def _leaves(spec: pytree.TreeSpec) -> Iterator[pytree.TreeSpec]:
 
 
 def _is_named_tuple(spec: pytree.TreeSpec) -> bool:
-    """Whether this is a namedtuple that torch has no name for."""
+    """Returns whether this is a namedtuple without a registered name."""
     return spec.type is collections.namedtuple and spec.context not in pytree.SUPPORTED_SERIALIZED_TYPES
 
 
 def _lacks_text(spec: pytree.TreeSpec) -> bool:
-    """Whether torch has no text for this: namedtuples and dataclasses without a name, and the result of torch.topk and the
-    like."""
+    """Returns whether torch cannot serialize this type: unregistered namedtuples and dataclasses, and results such as
+    that of torch.topk."""
     if _is_named_tuple(spec):
         return True
     if dataclasses.is_dataclass(spec.type):
@@ -81,9 +81,7 @@ def _with_plain_tuples(spec: pytree.TreeSpec) -> pytree.TreeSpec:
 
 def _name_tuples(record: dict[str, Any], spec: pytree.TreeSpec) -> None:
     if spec.type is ComplexTensor:
-        record["complex"] = (
-            True  # a leaf all the same: torch and ExecuTorch read no such entry, and see a real tensor
-        )
+        record["complex"] = True  # still a leaf: torch and ExecuTorch ignore this entry and see a real tensor
         return
     if _is_named_tuple(spec):
         record["type"] = f"collections.namedtuple.{spec.context.__name__}"
@@ -97,19 +95,19 @@ def _name_tuples(record: dict[str, Any], spec: pytree.TreeSpec) -> None:
 
 
 def stack_trace(node: Node) -> Any:
-    """All lines of a node's stack trace as a record, outermost first, as torch has recorded them."""
+    """Returns the stack trace of a node as a record, outermost frame first."""
     return _origin(node, [pte.Frame(*frame) for frame in frames(node)])
 
 
 def source_line(node: Node) -> Any:
-    """The line of the user's model alone, as a record. Without the text of the line: equal records are stored once, and a
-    text is there for each line."""
+    """Returns the source line of the user's model as a record. The text of the line is omitted, because equal records
+    are stored once and the text makes records differ."""
     return _origin(node, _line(node))
 
 
 def _origin(node: Node, lines: list[Any]) -> Any:
-    """Lines and the module that they belong to, which stands before them as a frame without a file: its path as the name,
-    its class as the text. A delegate's nodes come first, each with its debug handle as the line of that frame."""
+    """Returns frames, preceded by a frame without a file that names their module: its path is the function, its class
+    the text. The nodes of a delegate come first; the line of each module frame is the debug handle."""
     parts = []
     if is_delegate_call(node):
         callee = getattr(node.graph.owning_module, str(node_arg(node).target), None)
@@ -133,8 +131,8 @@ def _line(node: Node) -> list[Any]:
 
 @functools.cache
 def _stored_name(file: str, current: str) -> str:
-    """A file's name without the folders that are this machine's own: below a package folder, the current folder or one that
-    Python imports from, else its last two parts. Compiling in another checkout gives the same bytes."""
+    """Returns a file name without machine-specific folders: relative to a package folder, to the current folder or to a
+    folder of sys.path, or the last two parts. Other checkouts then produce the same bytes."""
     path = Path(file)
     for folder in ("site-packages", "dist-packages"):
         if folder in path.parts:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A planned graph comes in, an ExecutionPlan goes out: one pass over the nodes, each of which goes to the file that knows
-# what it becomes.
+# In: a planned graph. Out: an ExecutionPlan. One pass over the nodes calls the file that emits each kind of node.
 """The emission of one method."""
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from torchette.format import pte
 
 
 class MethodEmitter:
-    """The tables of one ExecutionPlan while they are filled."""
+    """The tables of one ExecutionPlan during emission."""
 
     def __init__(
         self,
@@ -53,7 +52,8 @@ class MethodEmitter:
         self.problems: list[tuple[str, Node, str]] = []
 
     def emit(self) -> Any:
-        """The ExecutionPlan of the method. Nodes that the file cannot express are in `problems` afterwards."""
+        """Emits the ExecutionPlan of the method. `problems` then contains the nodes that the file format cannot
+        represent."""
         signature = self.program.graph_signature
         for node, stored in zip(placeholders(self.program), signature.input_specs, strict=True):
             self._attempt(self._placeholder, node, stored)
@@ -69,7 +69,7 @@ class MethodEmitter:
             name=self.name,
             container_meta_type=pte.ContainerMetadata(
                 structure(self.program.call_spec.in_spec),
-                # a list, where gradients and parameters follow
+                # a flat list if gradients and parameters follow
                 "" if self.interface.gradients else structure(self.program.call_spec.out_spec),
             ),
             values=self.values.records,
@@ -94,11 +94,11 @@ class MethodEmitter:
             return visit(node, *arguments)
         except (Unsupported, ValueError) as problem:
             self.problems.append((self.name, node, str(problem)))
-            # Its readers need some value, so that all problems are found at once.
+            # Assign a value, so that its readers can be emitted and all problems are found in one run.
             self.values.of_node[node] = self.values.scalar(0)
 
     def graph(self, module: GraphModule) -> None:
-        """Emit a graph or a branch. Its placeholders have values already."""
+        """Emits a graph or a branch. Its placeholders must have values."""
         for node in module.graph.nodes:
             is_branch = node.op == "get_attr" and isinstance(
                 getattr(module, str(node.target), None), GraphModule
@@ -135,7 +135,9 @@ class MethodEmitter:
         elif is_delegate_call(node):
             delegates.call(self, node)
         else:
-            raise Unsupported(f"no form in the file for a call of {getattr(target, '__name__', target)}")
+            raise Unsupported(
+                f"the file format cannot represent a call of {getattr(target, '__name__', target)}"
+            )
 
     def _output(self, node: Node) -> list[int]:
         for value, buffer in self.interface.updates:
@@ -146,5 +148,5 @@ class MethodEmitter:
 
 
 def _is_alias(node: Node) -> bool:
-    """Whether the plan lets this node share its source's bytes."""
+    """Returns whether the plan lets this node share the storage of its source."""
     return any(spec is not None and spec.base is not None for spec in specs_of(node))

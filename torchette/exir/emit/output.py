@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The result of emission, which its files fill in.
+# The result of emission.
 """`EmitterOutput`."""
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from torchette.format import ptd
 
 @dataclass
 class EmitterOutput:
-    """A program's records and the bytes beside them.
+    """The records of a program, and the bytes that they refer to.
 
     Attributes:
         program: a `pte.Program` without its weights.
         constants: one buffer per `Tensor.data_buffer_idx` of constants; [0] is reserved and empty.
-        mutable_data: the same for the initial bytes of state; empty if all state starts as zeros.
+        mutable_data: the initial bytes of state in the same form; empty if all state starts with zeros.
         delegate_data: blobs of delegates; equal blobs are stored once.
-        named_data: blobs that delegates find by name.
-        named_alignment: the greatest alignment that one of them requires, in bytes.
-        data_files: name of a file, without its suffix -> its named bytes: constants outside of the program.
-        debug_handle_map: method -> instruction -> the `debug_handle` of the node that it came from.
-        nodes: method -> the node that each instruction came from.
-        values: method -> node -> the value of the method, or the tuple of values, that it yields.
+        named_data: blobs that delegates look up by name.
+        named_alignment: the maximum alignment of named blobs in bytes.
+        data_files: file name without suffix -> its named bytes: constants outside the program.
+        debug_handle_map: method -> instruction -> `debug_handle` of its node.
+        nodes: method -> node of each instruction.
+        values: method -> node -> index, or tuple of indices, of the values that it yields.
         instruction_id_to_num_outs_map: method -> instruction -> number of tensors that it writes.
-        delegate_map: method -> instruction -> {"name": the backend, "delegate_map": its own debug handles}.
+        delegate_map: method -> instruction -> {"name": backend, "delegate_map": debug handles of the backend}.
     """
 
     program: Any
@@ -46,5 +46,5 @@ class EmitterOutput:
 
     @property
     def method_to_delegate_debug_id_map(self) -> dict[str, dict[int, Any]]:
-        """`delegate_map`, by ExecuTorch's name."""
+        """`delegate_map`, under ExecuTorch's name."""
         return self.delegate_map

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Numbers, dtypes and tensor specs come in, records of the file's values go out. No graph, and no state.
-"""What a single value becomes in the file."""
+# In: scalars, dtypes and tensor specs. Out: records of the file's values. This file does not depend on graphs.
+"""Conversion of single values to records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchette.format import pte
 
 
 class Unsupported(Exception):
-    """What the file has no form for; becomes one line of the EmitError."""
+    """A value that the file format cannot represent. It becomes one line of the EmitError."""
 
 
 _SCALAR_TYPES = {
@@ -26,11 +26,11 @@ _SCALAR_TYPES = {
 
 
 def scalar_type(dtype: torch.dtype) -> Any:
-    """The file's number for a dtype; ValueError for one that it has none for."""
+    """Returns the file's enum value of a dtype. Raises ValueError if there is none."""
     try:
         return pte.ScalarType[_SCALAR_TYPES[dtype]]
     except KeyError:
-        raise ValueError(f"the file format has no tensors of {dtype}") from None
+        raise ValueError(f"the file format does not support {dtype}") from None
 
 
 _MEMORY_FORMATS = {
@@ -42,7 +42,7 @@ _MEMORY_FORMATS = {
 
 
 def plain(given: object, kind: str) -> bool | int | float | str | None:
-    """A constant as the file knows it, in the type that the schema wants."""
+    """Returns a constant as a value of the file format, with the type of the schema."""
     if given is None or isinstance(given, str):
         return given
     if isinstance(given, torch.dtype):
@@ -53,7 +53,7 @@ def plain(given: object, kind: str) -> bool | int | float | str | None:
         return 0
     if isinstance(given, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         if not given.node.is_constant():
-            raise Unsupported(f"the symbolic number {given} is not a node of the graph")
+            raise Unsupported(f"the symbolic scalar {given} is not a node of the graph")
         given = given.node.constant_value() if hasattr(given.node, "constant_value") else int(given)
     if isinstance(given, (bool, int, float)):
         if kind == "float":
@@ -67,7 +67,7 @@ def plain(given: object, kind: str) -> bool | int | float | str | None:
 
 
 def scalar_record(value: object) -> Any:
-    """A number, string or None as a record; a symbolic number as a place for one."""
+    """Returns the record of a scalar, string or None. A symbolic scalar becomes a record with a dummy value."""
     if value is None:
         return pte.Null()
     if isinstance(value, bool):
@@ -88,7 +88,8 @@ def scalar_record(value: object) -> Any:
 
 
 def _dynamism(spec: TensorSpec) -> TensorShapeDynamism:
-    """What says in the file where memory comes from: an unbounded tensor takes its own, an alias of one is a view of it."""
+    """Returns the shape dynamism that the file stores. It also selects the memory: an unbounded tensor has separate
+    memory, an alias of it is a view."""
     if spec.owned:
         return TensorShapeDynamism.DYNAMIC_UNBOUND
     if spec.base is not None and spec.is_dynamic_unbound_tensor:
@@ -97,7 +98,7 @@ def _dynamism(spec: TensorSpec) -> TensorShapeDynamism:
 
 
 def ranges(tensor: torch.Tensor, constraints: Mapping[Any, Any]) -> list[int]:
-    """The least and the greatest size of each dimension; nothing where all of them are fixed."""
+    """Returns the minimum and maximum of each dimension; empty if all dimensions are static."""
     if all(isinstance(size, int) for size in tensor.shape):
         return []
     from torch.utils._sympy.value_ranges import bound_sympy  # loads sympy
@@ -116,7 +117,8 @@ def ranges(tensor: torch.Tensor, constraints: Mapping[Any, Any]) -> list[int]:
 def tensor_record(
     spec: TensorSpec, data_buffer_idx: int, name: str | None = None, outside: bool = False
 ) -> Any:
-    """A tensor of the file: `name` stands with inputs, state and what is `outside`, in a data file."""
+    """Returns the record of a tensor. Inputs, state, and constants `outside` the program in a data file have a
+    `name`."""
     allocation = None
     if spec.mem_offset is not None and spec.mem_id is not None:
         allocation = pte.AllocationDetails(spec.mem_id, spec.mem_offset & 0xFFFFFFFF, spec.mem_offset >> 32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The part of a method's emitter that the files of single calls need.
+# The interface that the files for single calls use.
 """`Tables`: the values and instructions of one method."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torchette.exir.emit.values import Values
 
 
 class Tables(Protocol):
-    """Calls add to both tables."""
+    """The tables to which calls are added."""
 
     values: Values
     code: Instructions

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Arguments of a graph's calls come in, indices into a method's table of values go out. Equal numbers and lists stand there
-# once; a tensor stands there once for each spec.
+# In: arguments of calls. Out: indices into a method's table of values. Equal scalars and lists are stored once, and a
+# tensor once per spec.
 """The values of one method."""
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from torchette.format.schema import Record
 
 
 class Values:
-    """The table of values, and what stands for which node, spec and number."""
+    """The table of values, with the indices of nodes, specs and scalars."""
 
     def __init__(self) -> None:
         self.records: list[Any] = []
         self.of_node: dict[Node, int | tuple[int, ...]] = {}
         self.of_spec: dict[TensorSpec, int] = {}
-        self.chain: Any = None  # of the node that is emitted
+        self.chain: Any = None  # chain of the current node
         self._of_scalar: dict[tuple[Any, ...], int] = {}
 
     def add(self, record: Record) -> int:
-        """The index of a new value."""
+        """Adds a value and returns its index."""
         self.records.append(pte.EValue(record))
         return len(self.records) - 1
 
     def tensor(
         self, spec: TensorSpec, data_buffer_idx: int = 0, name: str | None = None, outside: bool = False
     ) -> int:
-        """The value of a spec, made when it is first asked for."""
+        """Returns the index of a spec's value. The first call adds the value."""
         index = self.of_spec.get(spec)
         if index is None:
             index = self.of_spec[spec] = self.add(tensor_record(spec, data_buffer_idx, name, outside))
         return index
 
     def scalar(self, value: object) -> int:
-        """The value of a plain number, string or None; equal ones are stored once."""
+        """Returns the index of a scalar, string or None. Equal values are stored once."""
         key = (type(value), struct.pack("<d", value) if isinstance(value, float) else value)
         index = self._of_scalar.get(key)
         if index is None:
@@ -50,11 +50,11 @@ class Values:
         return index
 
     def argument(self, given: object, kind: str, length: int | None = None) -> int:
-        """The index of the value that holds an argument; `kind` is its type in the schema, "" where there is none."""
+        """Returns the index of an argument's value. `kind` is its type in the schema, or "" if it has none."""
         if isinstance(given, Node):
             index = self.of_node.get(given)
             if not isinstance(index, int):
-                raise Unsupported(f"{given.name} is no single value")
+                raise Unsupported(f"{given.name} is not a single value")
             if kind.startswith("["):
                 return self._elements([given], kind)
             return index
@@ -62,7 +62,7 @@ class Values:
             items = list(given) if isinstance(given, (list, tuple)) else [given] * (length or 1)
             return self._elements(items, kind)
         if isinstance(given, (list, tuple)):
-            raise Unsupported(f"a list where {kind or 'a value'} is due")
+            raise Unsupported(f"expected {kind or 'a value'}, not a list")
         return self.scalar(plain(given, kind))
 
     def _elements(self, items: list[Any], kind: str) -> int:
@@ -81,7 +81,7 @@ class Values:
         raise Unsupported(f"a list of {element}")
 
     def _list(self, kind: str, items: list[Any], make: Callable[..., Any]) -> int:
-        # The runtime gathers a list's elements in one place: chains that may run at the same time have their own.
+        # The runtime materializes the elements of a list in one array, so that concurrent chains need separate lists.
         key = (
             kind,
             self.chain,

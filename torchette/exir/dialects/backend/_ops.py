@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A target's operator and the pattern of Edge operators that it stands for come in; an operator goes out that can be
-# called, traced and lowered, and from which there is a way back to the pattern.
+# In: an operator of a target and the pattern of Edge operators that it replaces. Out: an operator that can be called,
+# traced, lowered, and converted back to the pattern.
 """`BackendOpOverload` and `bind_pattern_to_op`, with ExecuTorch's names."""
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _patterns: dict[OpOverload, Callable[..., Any]] = {}
 
 
 class BackendOpOverload(EdgeOpOverload):
-    """An operator of a target: eagerly it is its pattern, on the device the target's kernel."""
+    """An operator of a target. Eager mode runs its pattern, the device the target's kernel."""
 
     @property
     def pattern(self) -> Callable[..., Any]:
-        """The function of Edge operators that this operator stands for."""
+        """The function of Edge operators that this operator replaces."""
         return _patterns[self._torch]
 
     @staticmethod
@@ -39,19 +39,19 @@ class BackendOpOverload(EdgeOpOverload):
         return _backend_operator(torch_overload(name, overload))
 
     def decomp(self, *args: object, **kwargs: object) -> Any:
-        """What the pattern yields; traced, its own operators are seen instead of this one."""
+        """Calls the pattern. A trace records the pattern's operators instead of this operator."""
         return self.pattern(*args, **kwargs)
 
 
 class BackendOpOverloadPacket(EdgeOpOverloadPacket):
-    """The overloads of a target's operator."""
+    """The overloads of an operator of a target."""
 
     def _wrap(self, op: OpOverload) -> OpOverload:
         if op not in _patterns:
             raise DialectError(
-                f"{op} stands for no pattern, so nothing says what it computes",
+                f"{op} has no pattern that defines its computation",
                 hints=[
-                    f"@bind_pattern_to_op(library, {op._schema.name!r}) above the function that it stands for"
+                    f"@bind_pattern_to_op(library, {op._schema.name!r}) above the function that it replaces"
                 ],
                 code="no-pattern",
             )
@@ -59,7 +59,7 @@ class BackendOpOverloadPacket(EdgeOpOverloadPacket):
 
 
 def dialect_operator(op: OpOverload) -> EdgeOpOverload:
-    """The operator as a program in the Edge or the backend dialect has it; there is one object for each."""
+    """Returns the operator in the form of the Edge or backend dialect. There is one object for each operator."""
     return _backend_operator(op) if op in _patterns else edge_operator(op)
 
 
@@ -71,15 +71,15 @@ def _backend_operator(op: OpOverload) -> BackendOpOverload:
 def bind_pattern_to_op(
     library: torch.library.Library, schema_or_name: str, *, overwrites: Sequence[str] = ()
 ) -> Callable[[Pattern], Pattern]:
-    """Say which pattern of Edge operators an operator of a target stands for.
+    """Declares the pattern of Edge operators that an operator of a target replaces.
 
-    The operator is implemented by the pattern, for eager and for tracing, and gets an out variant if it has none.
+    The pattern implements the operator in eager mode and for tracing. An operator without an out variant receives one.
 
     Args:
-        library: where the operator is declared, or is to be; its namespace is the target's.
-        schema_or_name: a schema, which declares the operator, or the name of one that is declared.
-        overwrites: arguments in whose bytes the kernel may write its result, if they have its shape and nothing reads them
-            later.
+        library: the library that declares or will declare the operator. Its namespace is that of the target.
+        schema_or_name: a schema, which declares the operator, or the name of a declared operator.
+        overwrites: names of arguments. The kernel may overwrite their storage with its result if they have its shape
+            and are not read later.
     """
 
     def bind(pattern: Pattern) -> Pattern:

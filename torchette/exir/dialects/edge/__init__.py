@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The operators of the Edge dialect and the dtypes that each takes.
+# The operators of the Edge dialect and their supported dtypes.

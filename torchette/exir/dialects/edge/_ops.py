@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# An operator of torch comes in; the same operator as the Edge dialect has it goes out, one object per overload: it says
-# which dtypes it takes. It equals torch's, so a comparison with either spelling holds.
-"""`EdgeOpOverload` and its schema, with ExecuTorch's names."""
+# In: an operator of torch. Out: the same operator in the Edge dialect, with its supported dtypes; one object per
+# overload. It is equal to torch's operator, so that comparisons with both work.
+"""`EdgeOpOverload` and its schema, under ExecuTorch's names."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torchette.exir.dialects.edge.dtypes import FunctionDtypeConstraint, constra
 
 
 class EdgeDialectArgument:
-    """An argument or result of a schema, with the dtypes that it may have besides what torch says of it.
+    """An argument or result of a schema, with its supported dtypes.
 
     Attributes:
-        allowed_types: the dtypes that some call of the operator may have here; empty for what is not a tensor.
+        allowed_types: the dtypes that a call of the operator may have here; empty if it is not a tensor.
     """
 
     def __init__(self, argument: object, allowed_types: frozenset[torch.dtype]) -> None:
@@ -37,10 +37,10 @@ class EdgeDialectArgument:
 
 
 class EdgeDialectFunctionSchema:
-    """Torch's schema of an operator, and the combinations of dtypes that its tensors may have.
+    """Torch's schema of an operator, and the supported combinations of dtypes.
 
     Attributes:
-        dtype_constraint: the combinations; None for operators that nothing is known of, such as custom ones.
+        dtype_constraint: the combinations; None if they are unknown, as for custom operators.
     """
 
     def __init__(self, schema: torch.FunctionSchema) -> None:
@@ -48,17 +48,17 @@ class EdgeDialectFunctionSchema:
 
     @functools.cached_property
     def dtype_constraint(self) -> FunctionDtypeConstraint | None:
-        """Which dtypes go together."""
+        """The supported combinations of dtypes."""
         return constraint(self.schema)
 
     @functools.cached_property
     def arguments(self) -> list[EdgeDialectArgument]:
-        """The arguments in torch's order."""
+        """The arguments, in the order of torch's schema."""
         return [EdgeDialectArgument(a, self._allowed(a.name)) for a in self.schema.arguments]
 
     @functools.cached_property
     def returns(self) -> list[EdgeDialectArgument]:
-        """The results in torch's order."""
+        """The results, in the order of torch's schema."""
         return [
             EdgeDialectArgument(r, self._allowed(f"__ret_{i}")) for i, r in enumerate(self.schema.returns)
         ]
@@ -88,31 +88,33 @@ EXECUTORCH = "executorch.exir.dialects.edge._ops"
 
 
 def is_executorch() -> bool:
-    """Whether this process has Torchette by ExecuTorch's name (torchette.compat.alias_executorch)."""
+    """Returns whether Torchette is imported as ExecuTorch in this process (torchette.compat.alias_executorch)."""
     return sys.modules.get("executorch") is sys.modules["torchette"]
 
 
 class EdgeOpOverload(OpOverload):
-    """An operator of the Edge dialect: called, hashed and compared as torch's own, of which it is the wrapper.
+    """An operator of the Edge dialect, which wraps torch's operator. Calls, hash and equality are those of torch's
+    operator.
 
-    `node.target == torch.ops.aten.add.Tensor` and `node.target == ops.edge.aten.add.Tensor` hold for the same nodes,
-    and so do lookups in sets and dicts. `is` holds only between Edge operators, of which there is one per overload.
+    `node.target == torch.ops.aten.add.Tensor` and `node.target == ops.edge.aten.add.Tensor` are equivalent, also for
+    lookups in sets and dicts. `is` compares only Edge operators, of which there is one per overload.
     """
 
     def __init__(self, op: OpOverload) -> None:
-        # Torch's own object keeps its state in its attributes; sharing them keeps both in step.
+        # Share the attributes of torch's object, so that state changes affect both.
         self.__dict__.update(op.__dict__)
         self._torch = op
         self._schema = EdgeDialectFunctionSchema(op._schema)  # type: ignore[assignment]
-        # In Edge an operator's name has the namespace, `aten.add.Tensor`: backends write it into their bytes.
-        # Where ExecuTorch's root stands for ours, graphs print it as theirs do: executorch_exir_dialects_edge__ops_aten_add_Tensor.
+        # The name of an Edge operator includes the namespace, `aten.add.Tensor`, because backends write it into their
+        # bytes. If Torchette is imported as ExecuTorch, graphs print its name as
+        # executorch_exir_dialects_edge__ops_aten_add_Tensor.
         self.__name__, self.__module__ = str(op), EXECUTORCH if is_executorch() else "torch._ops"
 
     def to_out_variant(self) -> OpOverload:
-        """The overload that writes its results to tensors that it is given.
+        """Returns the overload that writes its results to tensors of the caller.
 
         Raises:
-            MissingOutVariantError: there is none; shows how to declare it.
+            MissingOutVariantError: the overload does not exist. The error shows how to declare it.
         """
         out = ops.out_variant(self._torch)
         if out is None:
@@ -136,7 +138,7 @@ class EdgeOpOverload(OpOverload):
 
 
 class EdgeOpOverloadPacket:
-    """The overloads of an operator: `ops.edge.aten.add` has `Tensor` and `Scalar`."""
+    """The overloads of an operator. `ops.edge.aten.add` has `Tensor` and `Scalar`."""
 
     def __init__(self, packet: OpOverloadPacket) -> None:
         self._packet = packet
@@ -157,7 +159,7 @@ class EdgeOpOverloadPacket:
 
     @property
     def op(self) -> OpOverloadPacket:
-        """Torch's own."""
+        """The operator packet of torch."""
         return self._packet
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
@@ -172,19 +174,19 @@ class EdgeOpOverloadPacket:
 
 @functools.cache
 def edge_operator(op: OpOverload) -> EdgeOpOverload:
-    """The Edge operator of one of torch's; there is one object for each."""
+    """Returns the Edge operator of an operator of torch. There is one object for each operator."""
     return op if isinstance(op, EdgeOpOverload) else EdgeOpOverload(op)
 
 
 def torch_overload(name: str, overload: str) -> OpOverload:
-    """Torch's operator of this name, as `aten::add`, and overload."""
+    """Returns torch's operator with this name, such as `aten::add`, and overload."""
     namespace, _, name = name.partition("::")
     result: OpOverload = getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
     return result
 
 
 def torch_operator(op: object) -> Any:
-    """Torch's own operator of an Edge or backend one; anything else is returned as it is."""
+    """Returns torch's operator of an Edge or backend operator. Returns any other object unchanged."""
     return op._torch if isinstance(op, EdgeOpOverload) else op
 
 

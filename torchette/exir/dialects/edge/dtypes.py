@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# dtypes.txt comes in, which is measured and not written: it says which dtypes eager and the kernels take. Out goes for
-# each operator the set of combinations that its tensors may have.
-"""The dtypes that operators take."""
+# In: dtypes.txt, which tests/exir/probe_dtypes.py measures: the dtypes that eager mode and the kernels support. Out:
+# the supported combinations of dtypes of each operator.
+"""The dtypes that operators support."""
 
 from __future__ import annotations
 
@@ -16,54 +16,55 @@ from torch.fx import Node
 
 from torchette.exir import ops
 
-# A dtype in the file, by numpy's letters and one for what numpy lacks.
+# Letters of dtypes in the file: those of NumPy, and `g` for bfloat16, which NumPy lacks.
 DTYPES: dict[str, torch.dtype] = {
     "?": torch.bool, "B": torch.uint8, "b": torch.int8, "h": torch.int16, "i": torch.int32, "l": torch.int64,
     "H": torch.uint16, "L": torch.uint64, "e": torch.float16, "g": torch.bfloat16, "f": torch.float32, "d": torch.float64,
 }  # fmt: skip
 LETTERS = {dtype: letter for letter, dtype in DTYPES.items()}
-# A tensor that is not given, a list of several dtypes, a dtype that no program holds.
+# An absent tensor, a list with several dtypes, a dtype that no program supports.
 ABSENT, SEVERAL, FOREIGN = "-", "*", "!"
 
 
 def tensor_names(schema: torch.FunctionSchema) -> tuple[str, ...]:
-    """The names of a schema's tensors, lists of them included: its arguments, then its results as `__ret_0`."""
+    """Returns the names of a schema's tensors and tensor lists: its arguments, then its results as `__ret_0`, ..."""
     arguments = (a.name for a in schema.arguments if "Tensor" in str(a.type) and not ops.writes(a))
     results = (f"__ret_{i}" for i, r in enumerate(schema.returns) if "Tensor" in str(r.type))
     return (*arguments, *results)
 
 
 class FunctionDtypeConstraint:
-    """The combinations of dtypes that the tensors of an operator may have.
+    """The supported combinations of dtypes of an operator.
 
     Attributes:
-        names: what the letters of a row stand for, as `tensor_names` says.
-        rows: the combinations that eager takes: a letter per name, `-` for a tensor that is not given.
-        kernel_rows: those of them that a kernel of the runtime takes, too.
+        names: the names that the letters of a row refer to; see `tensor_names`.
+        rows: the combinations that eager mode supports: a letter per name, `-` for an absent tensor.
+        kernel_rows: the combinations that a kernel of the runtime also supports.
     """
 
     def __init__(self, names: tuple[str, ...], rows: Iterable[str], kernel_rows: Iterable[str]) -> None:
         self.names = names
         self.kernel_rows = frozenset(kernel_rows)
         self.rows = frozenset(rows) | self.kernel_rows
-        # Without the results: their dtypes may depend on numbers and words, of which not all were tried.
+        # Without results, because their dtypes may depend on scalar arguments, of which not all values were measured.
         self._arguments = sum(not name.startswith("__ret_") for name in names)
         self._given = frozenset(row[: self._arguments] for row in self.rows)
         self._given_kernel = frozenset(row[: self._arguments] for row in self.kernel_rows)
 
     def validate(self, types: Mapping[str, torch.dtype | None]) -> bool:
-        """Whether tensors of these dtypes go together; None, or no entry, for a tensor that is not there."""
+        """Returns whether this combination of dtypes is supported. None, or a missing name, represents an absent
+        tensor."""
         if any(name not in self.names for name in types):
             return False
         row = "".join(_letter(types.get(name)) for name in self.names)
         return _fits(row, self.rows)
 
     def takes(self, row: str) -> bool:
-        """Whether eager takes tensors of the dtypes that `row_of` has read from a call."""
+        """Returns whether eager mode supports the argument dtypes in a row of `row_of`."""
         return _fits(row[: self._arguments], self._given)
 
     def runs(self, row: str) -> bool:
-        """Whether a kernel takes them, and writes results of those dtypes."""
+        """Returns whether a kernel supports them and writes results of these dtypes."""
         if _fits(row, self.kernel_rows):
             return True
         return not _fits(row, self.rows) and _fits(row[: self._arguments], self._given_kernel)
@@ -72,7 +73,7 @@ class FunctionDtypeConstraint:
         return name in self.names
 
     def __getitem__(self, name: str) -> frozenset[torch.dtype]:
-        """The dtypes that a tensor has in one combination or another; none for a name that is no tensor's."""
+        """Returns the dtypes of a tensor in all combinations; empty if there is no tensor with this name."""
         return self._at(name, self.rows)
 
     def _at(self, name: str, rows: frozenset[str]) -> frozenset[torch.dtype]:
@@ -82,18 +83,18 @@ class FunctionDtypeConstraint:
         return frozenset(DTYPES[row[at]] for row in rows if row[at] in DTYPES)
 
     def fault(self, row: str, kernels: bool = False) -> str:
-        """What is wrong with a combination that is not allowed: the tensor, its dtype, and what it might be."""
+        """Describes an unsupported combination: the tensor, its dtype, and the supported dtypes."""
         rows = self.kernel_rows if kernels else self.rows
         for name, letter in zip(self.names, row, strict=True):
             allowed = self._at(name, rows)
             if letter in DTYPES and DTYPES[letter] not in allowed and allowed:
-                return f"{_described(name)} is {_text(letter)}; it may be {dtypes_text(allowed)}"
+                return f"{_described(name)} is {_text(letter)}; supported: {dtypes_text(allowed)}"
         given = ", ".join(
             f"{_described(name)} is {_text(letter)}"
             for name, letter in zip(self.names, row, strict=True)
             if letter in DTYPES
         )
-        # Of the combinations those that differ least from what was given.
+        # Suggest the combinations with the fewest differences.
         near = sorted(rows, key=lambda other: (sum(a != b for a, b in zip(row, other, strict=True)), other))[
             :3
         ]
@@ -105,14 +106,14 @@ class FunctionDtypeConstraint:
             )
             for other in near
         )
-        return f"{given}, which do not go together; it may be {options or 'none'}"
+        return f"{given}: this combination is not supported; the closest ones are {options or 'none'}"
 
     def __repr__(self) -> str:
         return f"FunctionDtypeConstraint({', '.join(self.names)}: {' '.join(sorted(self.rows))})"
 
 
 def _fits(row: str, rows: frozenset[str]) -> bool:
-    # A tensor that is not given goes with everything, and a list of several dtypes is looked at elsewhere.
+    # An absent tensor matches any dtype. Another check handles lists with several dtypes.
     return row in rows or any(
         all(a == b or a in (ABSENT, SEVERAL) for a, b in zip(row, other, strict=True)) for other in rows
     )
@@ -131,13 +132,13 @@ def _described(name: str) -> str:
 
 
 def dtypes_text(dtypes: Iterable[torch.dtype]) -> str:
-    """Dtypes in the order of this file: `bool, int32, float32`."""
+    """Returns dtypes in the order of this file: `bool, int32, float32`."""
     return ", ".join(_text(letter) for letter, dtype in DTYPES.items() if dtype in set(dtypes))
 
 
 @functools.cache
 def _table() -> dict[str, tuple[list[str], list[str]]]:
-    """Operator -> (combinations that kernels take, those that only eager does)."""
+    """Returns operator -> (combinations that kernels support, combinations that only eager mode supports)."""
     found = {}
     for line in Path(__file__).with_name("dtypes.txt").read_text().splitlines():
         if line and not line.startswith("#"):
@@ -148,13 +149,13 @@ def _table() -> dict[str, tuple[list[str], list[str]]]:
 
 
 def operators() -> dict[str, bool]:
-    """Operator -> whether its dtypes are known; they are not where no call could be thought of."""
+    """Returns operator -> whether its dtypes are known. They are unknown if no example call exists."""
     return {name: any(rows) for name, rows in _table().items()}
 
 
 @functools.cache
 def constraint_of(name: str, overload: str) -> FunctionDtypeConstraint | None:
-    """The dtypes of the operator of this name and overload; None where they are not known."""
+    """Returns the dtypes of the operator with this name and overload; None if they are unknown."""
     rows = _table().get(f"{name}.{overload}" if overload else name)
     if rows is None or not any(rows):
         return None
@@ -164,17 +165,18 @@ def constraint_of(name: str, overload: str) -> FunctionDtypeConstraint | None:
 
 
 def constraint(schema: torch.FunctionSchema) -> FunctionDtypeConstraint | None:
-    """The dtypes of the operator of a schema; None where they are not known."""
+    """Returns the dtypes of the operator of a schema; None if they are unknown."""
     return constraint_of(schema.name, schema.overload_name)
 
 
 def row_of(node: Node, op: OpOverload) -> str:
-    """The dtypes of a call in a graph, read as one of the functional operator `op`."""
+    """Returns the dtypes of a call in a graph, as a call of the functional operator `op`."""
     return row(op._schema, node.args, node.kwargs, node.meta.get("val"))
 
 
 def row(schema: torch.FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, Any], results: object) -> str:
-    """The dtypes of a call: a letter per name of `tensor_names`. Values are tensors or nodes that yield them."""
+    """Returns the dtypes of a call, a letter per name of `tensor_names`. Values are tensors or nodes that yield
+    them."""
     letters = []
     for position, argument in enumerate(schema.arguments):
         if "Tensor" not in str(argument.type):
@@ -193,7 +195,7 @@ def row(schema: torch.FunctionSchema, args: Sequence[Any], kwargs: Mapping[str, 
 def _letter_of(value: object) -> str:
     if isinstance(value, (list, tuple)):
         found = list(dict.fromkeys(letter for letter in map(_letter_of, value) if letter != ABSENT))
-        # Tensors of a list that differ are combined by the operator: which dtypes then go together is its own affair.
+        # If the dtypes of a list differ, the operator promotes them. Its table cannot describe this.
         return ABSENT if not found else found[0] if len(found) == 1 else SEVERAL
     val = value.meta.get("val") if isinstance(value, Node) else value
     return _letter(val.dtype) if isinstance(val, torch.Tensor) else ABSENT
