@@ -244,7 +244,7 @@ def test_refusals_say_why_and_write_nothing(
         status, message = 1, "for the backend NullBackend"
     else:
         saved(Found(), (torch.ones(3),), tmp_path)
-        status, message = 1, "a size that only the run knows"
+        status, message = 1, "a size that is known only at run time"
     assert main(["codegen", str(path), "-o", str(tmp_path / "made")]) == status
     assert message.lower() in capsys.readouterr().err.lower()
     assert not (tmp_path / "made").exists()

@@ -94,7 +94,7 @@ class NumberToPython(nn.Module):
         return x * math.sqrt(x.sum())  # here
 
 
-@fails("export-failed", "a tensor leaves PyTorch", "torch operators instead of numpy's")
+@fails("export-failed", "a tensor leaves PyTorch", "torch operators instead of numpy functions")
 class ThroughNumpy(nn.Module):
     def forward(self, x):
         return torch.from_numpy(np.sin(x.numpy()))  # here
@@ -112,45 +112,45 @@ class ShapeFromValues(nn.Module):
         return torch.linalg.lstsq(x, x[:, :1], driver="gelsd").solution  # here
 
 
-@fails("export-failed", "it fails while it is traced", "same reduction dim", "draft_export")
+@fails("export-failed", "tracing it with the example inputs failed", "same reduction dim", "draft_export")
 class ShapesThatDoNotFit(nn.Module):
     def forward(self, x):
         return x @ x  # here
 
 
-@fails("export-failed", "it fails while it is traced", "ValueError: expected an image")
+@fails("export-failed", "tracing it with the example inputs failed", "ValueError: expected an image")
 class RaisesItself(nn.Module):
     def forward(self, x):
         raise ValueError("expected an image")  # here
 
 
-@fails("export-failed", "it fails while it is traced", "AssertionError: one at a time")
+@fails("export-failed", "tracing it with the example inputs failed", "AssertionError: one at a time")
 class AssertsItself(nn.Module):
     def forward(self, x):
         assert x.shape[0] == 1, "one at a time"  # here
         return x
 
 
-@fails("export-failed", "it fails while it is traced", "no attribute 'scale'")
+@fails("export-failed", "tracing it with the example inputs failed", "no attribute 'scale'")
 class LacksAnAttribute(nn.Module):
     def forward(self, x):
         return self.scale * x  # here
 
 
-@fails("export-failed", "it fails while it is traced", "RecursionError")
+@fails("export-failed", "tracing it with the example inputs failed", "RecursionError")
 class CallsItself(nn.Module):
     def forward(self, x):
         return self.forward(x)  # here
 
 
-@fails("export-failed", "it asks for gradients", "torch.func.grad")
+@fails("export-failed", "it requires gradients", "torch.func.grad")
 class TakesAGradient(nn.Module):
     def forward(self, x):
         x = x.requires_grad_()
         return torch.autograd.grad((x * x).sum(), x)[0]  # here
 
 
-@fails("export-failed", "it asks for gradients", "write the derivative out")
+@fails("export-failed", "it requires gradients", "implement the derivative explicitly")
 class DifferentiatesAFunction(nn.Module):
     def forward(self, x):  # here
         return torch.func.grad(lambda y: (y**3).sum())(x)
@@ -166,7 +166,7 @@ class OnAnotherDevice(nn.Module):
         return x + self.weight  # here
 
 
-@fails("export-failed", "a branch or body of its control flow", "the same shapes and dtypes")
+@fails("export-failed", "a branch or body of its control flow", "equal shapes and dtypes")
 class BranchesOfTwoShapes(nn.Module):
     def forward(self, x):
         return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x[0] * 2, (x,))  # here
@@ -192,7 +192,7 @@ class UnregisteredOperator(nn.Module):
         return torch.ops.corpus.nothing(x)  # here
 
 
-@fails("export-failed", "does not say what shape its result has", "register_fake")
+@fails("export-failed", "does not declare the shape of its result", "register_fake")
 class OperatorWithoutAShape(nn.Module):
     def forward(self, x):
         return shapeless(x)  # here
@@ -309,37 +309,42 @@ class Thing:
         self.x = x
 
 
-@fails("export-failed", "forward returns something", "Thing", "register_dataclass")
+@fails("export-failed", "forward returns a value", "Thing", "register_dataclass")
 class ReturnsAnObject(nn.Module):
     def forward(self, x):  # here
         return Thing(x)
 
 
-@fails("export-failed", "an example input is neither a tensor", "Thing", args=(Thing(X),))
+@fails("export-failed", "an example input is not a tensor", "Thing", args=(Thing(X),))
 class TakesAnObject(nn.Module):
     def forward(self, thing):  # here
         return thing.x
 
 
-@fails("export-failed", "an example input is neither a tensor", "torch.from_numpy", args=(X.numpy(),))
+@fails("export-failed", "an example input is not a tensor", "torch.from_numpy", args=(X.numpy(),))
 class TakesAnArray(nn.Module):
     def forward(self, x):  # here
         return x * 2
 
 
-@fails("export-failed", "the example inputs do not fit forward", "too many", args=(X, X))
+@fails("export-failed", "the example inputs do not match the signature of forward", "too many", args=(X, X))
 class TooManyInputs(nn.Module):
     def forward(self, x):  # here
         return x * 2
 
 
-@fails("export-failed", "the example inputs do not fit forward", "missing a required argument: 'x'", args=())
+@fails(
+    "export-failed",
+    "the example inputs do not match the signature of forward",
+    "missing a required argument: 'x'",
+    args=(),
+)
 class TooFewInputs(nn.Module):
     def forward(self, x):  # here
         return x * 2
 
 
-@fails("export-failed", "the example inputs do not fit forward", "'y'", kwargs={"y": X})
+@fails("export-failed", "the example inputs do not match the signature of forward", "'y'", kwargs={"y": X})
 class UnknownInput(nn.Module):
     def forward(self, x):  # here
         return x * 2

@@ -83,8 +83,8 @@ def refused(call, kind, code=None):
 CAPTURE = {
     data_dependent_branch: (None, "control flow depends on the values of a tensor", "torch.cond("),
     data_dependent_loop: (None, "control flow depends on the values of a tensor", "torch._check("),
-    leaves_for_numpy: (None, "a tensor leaves PyTorch", "torch operators instead of numpy's"),
-    wrong_shapes: (None, "it fails while it is traced", "draft_export"),
+    leaves_for_numpy: (None, "a tensor leaves PyTorch", "torch operators instead of numpy functions"),
+    wrong_shapes: (None, "tracing it with the example inputs failed", "draft_export"),
 }
 
 
@@ -113,7 +113,7 @@ def test_example_inputs_that_do_not_fit():
     error = refused(
         lambda: capture(nn.Linear(3, 2).eval(), (X, X), None, None, "forward"), errors.ExportError
     )
-    assert "the example inputs do not fit forward" in str(error)
+    assert "the example inputs do not match the signature of forward" in str(error)
 
 
 def test_training_mode_names_the_modules():
@@ -121,7 +121,7 @@ def test_training_mode_names_the_modules():
     error = refused(lambda: torchette.compile(model, (X,)), errors.TrainModeError)
     assert error.where == ("1.0: BatchNorm1d", "1.1: Dropout") and error.hints == (
         "call model.eval() before compiling",
-        "if it is meant, as for Monte Carlo dropout: torchette.compile(..., edge=EdgeCompileConfig(train_mode=True))",
+        "if intended, as for Monte Carlo dropout: torchette.compile(..., edge=EdgeCompileConfig(train_mode=True))",
     )
     assert isinstance(error, (ValueError, errors.ExportError))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A module and example inputs come in, what torch.export captures of them goes out. What torch.export refuses, and it
-# refuses in its own terms, is said here in the user's: what is wrong, on which of their lines, what to try.
-"""`capture`: torch.export for inference, with failures that say what to do."""
+# In: a module and example inputs. Out: the ExportedProgram of torch.export. If torch.export rejects the model, the
+# error names the problem in the user's terms, the source line, and a remedy.
+"""`capture`: torch.export for inference, with errors that name a remedy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from torchette.errors import DialectError, ExportError, InputTypeError, Torchett
 from torchette.exir.passes.check_quantization import refuse_unfinished
 from torchette.packages import warn_of_untested_torch
 
-# As `torch.export.export` takes them.
+# The forms that `torch.export.export` accepts.
 DynamicShapes = dict[str, Any] | tuple[Any, ...] | list[Any] | None
 
 
@@ -43,19 +43,20 @@ def capture(
     train_mode: bool = False,
     strict: bool = False,
 ) -> ExportedProgram:
-    """Capture a module's computation as a graph.
+    """Captures a module's computation as a graph.
 
     Args:
-        module: in eval mode, but for `train_mode`.
-        args, kwargs, dynamic_shapes: as for `torchette.compile`.
-        name: the method that it becomes, for messages.
-        strict: as for `torch.export.export`.
+        module: in eval mode, unless `train_mode` is set.
+        args, kwargs, dynamic_shapes: see `torchette.compile`.
+        name: the name of the method, for messages.
+        train_mode: accept modules in training mode.
+        strict: see `torch.export.export`.
 
     Raises:
-        InputTypeError: the arguments are not of the types that are asked for.
-        QuantizationError: it is prepared for quantization and not converted, or nothing was observed.
-        TrainModeError: the module, or a part of it, is in training mode.
-        ExportError: `torch.export` refuses it.
+        InputTypeError: an argument has an unsupported type.
+        QuantizationError: the module is prepared for quantization but not converted, or was not calibrated.
+        TrainModeError: the module, or a submodule, is in training mode.
+        ExportError: `torch.export` rejects the module.
     """
     warn_of_untested_torch()
     if not isinstance(module, torch.nn.Module):
@@ -68,7 +69,7 @@ def capture(
             f"args is a {'tensor' if isinstance(args, torch.Tensor) else type(args).__name__}, "
             "it must be a tuple of the module's positional arguments",
             where=_definition(module),
-            hints=["torchette.compile(module, (x,))", "arguments by name are a dict: kwargs={'x': x}"],
+            hints=["torchette.compile(module, (x,))", "pass keyword arguments as a dict: kwargs={'x': x}"],
         )
     refuse_unfinished(module)
     if not train_mode:
@@ -98,13 +99,13 @@ def capture(
 
 @contextmanager
 def _without_log() -> Iterator[None]:
-    """Keeps torch from logging errors that it also raises, and from printing its graph with them, unless
-    TORCHETTE_TRACEBACK is set."""
+    """Suppresses torch's log of errors that it also raises, and its print of the graph, unless TORCHETTE_TRACEBACK is
+    set."""
     log, module = logging.getLogger("torch"), vars(importlib.import_module("torch.export._trace"))
     level = log.level
     if not os.environ.get("TORCHETTE_TRACEBACK"):
         log.setLevel(logging.CRITICAL)
-        module["print"] = lambda *_, **__: None  # hides the built-in function from this module alone
+        module["print"] = lambda *_, **__: None  # shadows the built-in function only in this module
     try:
         yield
     finally:
@@ -113,16 +114,17 @@ def _without_log() -> Iterator[None]:
 
 
 def _refuse_lost_inputs(program: ExportedProgram) -> None:
-    """torch.func.grad and its like make torch.export take the tensors that they differentiate by for constants."""
+    """Rejects torch.func.grad and similar functions: torch.export converts the tensors to differentiate to
+    constants."""
     for part in program.graph_module.modules():
         if isinstance(part, torch.fx.GraphModule) and part.graph.find_nodes(
             op="call_function", target=_unwrap_for_grad
         ):
-            raise RuntimeError("what is differentiated by becomes a constant: it does not require grad")
+            raise RuntimeError("the tensor to differentiate became a constant: it does not require grad")
 
 
 def _distinct(inputs: object) -> Any:
-    """The inputs, with a copy for each tensor that was given before: torch takes the same object twice for one input."""
+    """Copies repeated tensors in the inputs, because torch treats one object that is passed twice as one input."""
     seen: set[int] = set()
 
     def distinct(value: object) -> Any:
@@ -146,7 +148,7 @@ def _refuse_train_mode(module: torch.nn.Module) -> None:
     ]
     if found:
         raise _train_mode(
-            f"{len(found)} of its modules behave differently there", [*found, *_definition(module)]
+            f"{len(found)} of its modules behave differently in training mode", [*found, *_definition(module)]
         )
 
 
@@ -163,28 +165,28 @@ def _depends_on_mode(part: torch.nn.Module) -> bool:
 
 def _train_mode(reason: str, where: Sequence[str]) -> TrainModeError:
     return TrainModeError(
-        f"the model is in training mode: {reason}, so it would not compute what it does in use",
+        f"the model is in training mode: {reason}, so its results would differ from inference",
         where=where,
         hints=[
             "call model.eval() before compiling",
-            "if it is meant, as for Monte Carlo dropout: torchette.compile(..., edge=EdgeCompileConfig(train_mode=True))",
+            "if intended, as for Monte Carlo dropout: torchette.compile(..., edge=EdgeCompileConfig(train_mode=True))",
         ],
     )
 
 
 def as_train_mode(error: DialectError) -> TrainModeError | None:
-    """Training mode that no module admits to (dropout called as a function) shows in the graph."""
+    """Returns the error for training behaviour that only the graph shows, such as dropout called as a function."""
     if not error.violations or any(violation.code != "train-mode" for violation in error.violations):
         return None
     places = list(dict.fromkeys(violation.place for violation in error.violations))
-    return _train_mode(f"{len(places)} of its lines draw random numbers or update statistics", places)
+    return _train_mode(f"{len(places)} of its lines draw random values or update statistics", places)
 
 
 # ---- failures of torch.export ----
 
 
 class _Diagnosis(NamedTuple):
-    """What a failure of torch.export means: the first whose pattern is found in `Type: text` counts."""
+    """The explanation of a failure of torch.export. The first entry whose pattern matches `Type: text` is used."""
 
     pattern: str
     reason: str
@@ -194,22 +196,22 @@ class _Diagnosis(NamedTuple):
 _DIAGNOSES = (
     _Diagnosis(
         r"DynamicOutputShapeException",
-        "the shape of a result depends on the values of a tensor, and nothing says how large it can get",
+        "the shape of a result depends on the values of a tensor, and has no upper bound",
         ("keep a fixed shape and a mask: torch.where(mask, x, 0) instead of x[mask]",),
     ),
     _Diagnosis(
         r"data-dependent|GuardOnDataDependentSymNode|PendingUnbackedSymbolNotFound",
-        "control flow depends on the values of a tensor, which are known at run time only",
+        "control flow depends on the values of a tensor, which are known only at run time",
         (
             "for a choice between two computations: torch.cond(condition, if_true, if_false, (x,))",
             "for a choice between two values: torch.where(condition, a, b)",
-            "for a number that is known to be in a range: torch._check(n <= 128) after n = x.item()",
-            "for a fact that the device is to check: torch._assert_async(condition, 'what is wrong')",
+            "for a value with a known range: torch._check(n <= 128) after n = x.item()",
+            "for a condition that the device should check: torch._assert_async(condition, 'error message')",
         ),
     ),
     _Diagnosis(
         r"Unsupported input type",
-        "an example input is neither a tensor or number nor a container of those",
+        "an example input is not a tensor, a scalar, or a container of these",
         (
             "for a numpy array: torch.from_numpy(array)",
             "for a dataclass: torch.export.register_dataclass(TheClass), once, before compiling",
@@ -217,14 +219,14 @@ _DIAGNOSES = (
     ),
     _Diagnosis(
         r"quantized nyi|NestedInt|NestedTensor",
-        "an example input is a quantized or nested tensor, and the runtime's tensors are plain and dense",
+        "an example input is a quantized or nested tensor, but the runtime supports only plain dense tensors",
         ("for a quantized tensor: x.dequantize()", "for a nested tensor: torch.nested.to_padded_tensor(x, 0.0)"),
     ),
     _Diagnosis(
         r"in output, which is not a known type",
-        "forward returns something that is neither a tensor or number nor a container of those",
+        "forward returns a value that is not a tensor, a scalar, or a container of these",
         (
-            "return tensors, numbers, tuples, lists or dicts of them",
+            "return tensors, scalars, or tuples, lists or dicts of them",
             "for a dataclass: torch.export.register_dataclass(TheClass), once, before compiling",
         ),
     ),
@@ -232,18 +234,18 @@ _DIAGNOSES = (
         r"Constraints violated|ConstraintViolationError|dynamic_shapes|dynamic shape",
         "the model does not allow these dynamic shapes",
         (
-            'give each dynamic dimension a range that the model supports: Dim("n", min=2, max=128), or leave it fixed',
-            "name every argument of forward in dynamic_shapes, with None for one whose shape is fixed",
+            'give each dynamic dimension a range that the model supports: Dim("n", min=2, max=128), or keep it static',
+            "list every argument of forward in dynamic_shapes, with None for static shapes",
         ),
     ),
     _Diagnosis(
         r"data of a tensor is assigned to|fake tensor in the exported program constant|mutating `.data`",
-        "a tensor is given other memory than it had (x.data = ...), which no graph can say",
-        ("write to the tensor instead: x.copy_(value) for x.data = value",),
+        "a tensor is assigned other memory (x.data = ...), which a graph cannot express",
+        ("write to the tensor: x.copy_(value) instead of x.data = value",),
     ),
     _Diagnosis(
         r"no fake impl registered",
-        "a custom operator does not say what shape its result has",
+        "a custom operator does not declare the shape of its result",
         ("@operator.register_fake\ndef _(x):\n    return torch.empty_like(x)",),
     ),
     _Diagnosis(
@@ -257,26 +259,26 @@ _DIAGNOSES = (
     _Diagnosis(
         r"same device|cuda devices|CUDA|FakeTensorDeviceMismatch",
         "a part of the model or of its inputs is not on the CPU",
-        ("move both before compiling: module.cpu(), x.cpu()", "ask for no device in forward: zeros_like(x), x.new_zeros(...)"),
+        ("move both before compiling: module.cpu(), x.cpu()", "do not name a device in forward: use zeros_like(x), x.new_zeros(...)"),
     ),
     _Diagnosis(
         r"ScriptModule",
-        "it is a TorchScript module, whose Python is gone",
-        ("compile the nn.Module that it was made from",),
+        "it is a TorchScript module without Python code",
+        ("compile the nn.Module that it was scripted from",),
     ),
     _Diagnosis(
         r"(?i)numpy|tolist|data pointer|data_ptr",
         "a tensor leaves PyTorch (numpy, tolist, data_ptr)",
-        ("compute with torch operators instead of numpy's", "register a Python function as an operator with torch.library.custom_op"),
+        ("use torch operators instead of numpy functions", "register a Python function as an operator with torch.library.custom_op"),
     ),
     _Diagnosis(
         r"higher order operator|in torch\.cond|call_function (cond|while_loop|scan|map)|TorchRuntimeError",
         "a branch or body of its control flow cannot be captured",
-        ("branches return new tensors of the same shapes and dtypes, and neither return their inputs nor change them",),
+        ("branches must return new tensors with equal shapes and dtypes, and must not return or modify their inputs",),
     ),
     _Diagnosis(
         r"Unsupported|(?i:graph break)",
-        "a Python construct has no place in a graph",
+        "a graph cannot contain a Python construct of the model",
         (
             "move prints, I/O and calls of other libraries out of forward",
             "register a Python function as an operator with torch.library.custom_op",
@@ -284,21 +286,21 @@ _DIAGNOSES = (
     ),
     _Diagnosis(
         r"TypeError: .*(positional argument|unexpected keyword|missing a required argument)",
-        "the example inputs do not fit forward",
+        "the example inputs do not match the signature of forward",
         ("args is a tuple of positional arguments, kwargs a dict",),
     ),
     _Diagnosis(
         r"does not require grad|requires_grad",
-        "it asks for gradients, which are not recorded here",
-        ("write the derivative out: torch.func.grad and torch.autograd.grad cannot be captured",),
+        "it requires gradients, which are not recorded",
+        ("implement the derivative explicitly: torch.func.grad and torch.autograd.grad cannot be captured",),
     ),
 )  # fmt: skip
 _UNKNOWN = _Diagnosis(
     "",
-    "it fails while it is traced with the example inputs",
+    "tracing it with the example inputs failed",
     (
-        "call module(*args, **kwargs) itself: if that fails too, the cause is in the model or the inputs",
-        "torch.export.draft_export(module, args, kwargs) lists what stands in the way",
+        "call module(*args, **kwargs): if this also fails, the cause is in the model or the inputs",
+        "torch.export.draft_export(module, args, kwargs) lists the problems",
     ),
 )
 
@@ -308,7 +310,7 @@ def _export_error(error: Exception, module: torch.nn.Module, name: str, dynamic:
     where = _users_lines(error)
     found = next((known for known in _DIAGNOSES if re.search(known.pattern, f"{kind}: {text}")), None)
     if found is None:
-        # What fails above the model's own lines, and has to do with dynamic shapes, is their description.
+        # A failure outside the model's lines is caused by the description of the dynamic shapes, if there is one.
         shapes = next(known for known in _DIAGNOSES if "dynamic_shapes" in known.pattern)
         found = shapes if dynamic and not where else _UNKNOWN
     found = _scripted(error, module) or found
@@ -322,7 +324,7 @@ def _export_error(error: Exception, module: torch.nn.Module, name: str, dynamic:
 
 
 def _scripted(error: Exception, module: torch.nn.Module) -> _Diagnosis | None:
-    """The diagnosis of a call of a scripted submodule: torch passes the module to its forward twice."""
+    """Returns the diagnosis for a scripted submodule: torch passes the module to its forward twice."""
     called = re.search(r"(\w+)\.forward\(\) takes \d+ positional arguments? but \d+ were given", str(error))
     parts = {
         path: part.original_name
@@ -334,16 +336,16 @@ def _scripted(error: Exception, module: torch.nn.Module) -> _Diagnosis | None:
         return None
     return _Diagnosis(
         "",
-        f"its submodule {path!r} ({parts[path]}) is scripted by torch.jit.script, and its Python code is gone",
+        f"its submodule {path!r} ({parts[path]}) is scripted by torch.jit.script and has no Python code",
         (
-            f"use the Python module that {path!r} was made from, without torch.jit.script",
+            f"use the Python module that {path!r} was scripted from",
             "if it was loaded from a file: build the Python module and call load_state_dict(scripted.state_dict())",
         ),
     )
 
 
 def _what_torch_says(error: Exception) -> tuple[str, list[str]]:
-    """(torch's own words in one line, what it suggests)."""
+    """Returns torch's message as one line, and torch's suggestions."""
     text = str(error).partition("\nThe error above occurred when calling torch.export")[0]
     hints = []
     if "Suggested fixes" in text:
@@ -369,7 +371,7 @@ _NOT_THEIRS = tuple(
 
 
 def _users_lines(error: BaseException) -> list[str]:
-    """The lines of the user's code that the error passed through, the innermost first."""
+    """Returns the user's source lines in the traceback of an error, innermost first."""
     lines = []
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = str(Path(frame.filename).resolve())
@@ -381,7 +383,7 @@ def _users_lines(error: BaseException) -> list[str]:
 
 
 def _definition(module: torch.nn.Module) -> list[str]:
-    """Where the module's forward begins: the place of a fault that is not on one of its lines."""
+    """Returns the source line of the module's forward, for an error without a line in it."""
     try:
         forward = inspect.unwrap(type(module).forward)
         lines, start = inspect.getsourcelines(forward)
@@ -390,9 +392,9 @@ def _definition(module: torch.nn.Module) -> list[str]:
         OSError,
         TypeError,
         AttributeError,
-    ):  # typed into an interpreter, made by a program, or TorchScript
+    ):  # defined in an interpreter or at run time, or TorchScript
         return []
     if str(path).startswith(_NOT_THEIRS[1]):
-        return []  # a layer of torch's own
+        return []  # a layer of torch
     offset = next((i for i, line in enumerate(lines) if line.lstrip().startswith("def ")), 0)
     return [f"{path}:{start + offset}, in {forward.__name__}: {lines[offset].strip()}"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: example inputs, or the inputs that the user observes. Out: the calls that calibrate a quantized model, and what can be
-# said about them. Random inputs are for estimates of size and speed.
-"""Calibration inputs: given, the example inputs, or random."""
+# In: the example inputs, or the inputs for calibration that the user passed. Out: the calls that calibrate a quantized
+# model, and their description. Random inputs support only estimates of size and speed.
+"""Calibration inputs: the user's inputs, the example inputs, or random inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from torchette.errors import InputTypeError
 
-# The value of `calibration` that asks for random inputs, and the statement about such a model.
+# The value of `calibration` that selects random inputs, and the remark about such a model.
 RANDOM = "random"
 RANDOM_REMARK = "random inputs, for estimates of size and speed: the accuracy is meaningless"
 
@@ -23,7 +23,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def as_arguments(given: object) -> Call:
-    """(args, kwargs) of a tuple of arguments, a dict of named arguments, or a single argument."""
+    """Returns (args, kwargs) from a tuple of arguments, a dict of named arguments, or a single argument."""
     if isinstance(given, Mapping):
         return (), dict(given)
     return (tuple(given), {}) if isinstance(given, (tuple, list)) else ((given,), {})
@@ -38,7 +38,7 @@ def calls_of(calibration: Iterable[Any] | str | None, example: Call) -> tuple[li
         example: the example inputs of the method.
 
     Raises:
-        InputTypeError: `calibration` is another text.
+        InputTypeError: `calibration` is another string.
     """
     if calibration is None:
         return [example], "the example inputs"
@@ -50,22 +50,23 @@ def calls_of(calibration: Iterable[Any] | str | None, example: Call) -> tuple[li
 
 
 def check_calibration(calibration: object) -> None:
-    """Raises InputTypeError for a text other than "random"."""
+    """Raises InputTypeError for a string other than "random"."""
     if isinstance(calibration, str) and calibration != RANDOM:
         raise InputTypeError(
-            f"calibration is the text {calibration!r}",
+            f"unknown calibration {calibration!r}",
             hints=["calibration=[(x,), ...]", "calibration='random'"],
         )
 
 
 def random_calls(example: Call) -> list[Call]:
-    """Random inputs of the shapes, dtypes and ranges of the example inputs; the same for each call of this function."""
+    """Returns random inputs with the shapes, dtypes and ranges of the example inputs. Every call returns the same
+    inputs."""
     return [draw(example, seed)[1] for seed in range(_RANDOM_CALLS)]
 
 
 def draw(inputs: object, seed: int) -> tuple[list[list[float]], Any]:
-    """Returns the range of each tensor, and inputs of the same structure: uniform values within the range of each tensor. A
-    range of equal floats is widened by 1 on both sides."""
+    """Returns the range of each tensor, and inputs of the same structure with uniform values in these ranges. A range
+    of equal floats is widened by 1 on both sides."""
     generator = torch.Generator().manual_seed(seed)
     ranges: list[list[float]] = []
 

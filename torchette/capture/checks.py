@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# torch.export keeps the expressions of a model's torch._check calls, but neither their texts nor their lines. Both are
-# noted while the model is captured, by expression, and go with the program.
-"""What a model says where one of its checks fails."""
+# torch.export keeps the expressions of torch._check calls, but not their messages and lines. This file records both by
+# expression during capture and stores them in the program.
+"""The messages of a model's own checks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BETWEEN = (__file__, typing_extensions.__file__)  # some of torch's checks are 
 
 
 class Checks:
-    """A context in which a model is captured; `annotate` then leaves texts and lines with the program."""
+    """A context in which a model is captured. `annotate` then stores messages and source lines in the program."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
@@ -39,18 +39,19 @@ class Checks:
         self, error_type: type[Exception], condition: bool | torch.SymBool, message: Any = None
     ) -> None:
         if isinstance(condition, torch.SymBool):
-            text = str(message()) if callable(message) else "a check does not hold"
+            text = str(message()) if callable(message) else "check failed"
             for form in _forms(condition.node.expr):
                 self._texts.setdefault(form, f"{text}, {_users_line()}")
         self._original(error_type, condition, message)
 
     def annotate(self, program: ExportedProgram) -> None:
-        """Let the assertions of a program say what the model's own checks do."""
+        """Stores the messages of the model's checks in the program."""
         program.graph_module.meta[CHECKS] = self._texts
 
 
 def _forms(expression: sympy.Basic) -> set[str]:
-    """How torch.export may write what is checked: of a whole number it knows the least and the greatest value only."""
+    """Returns the forms in which torch.export may record a check. For an integer it records only minimum and
+    maximum."""
     forms = {str(canonicalize_bool_expr(expression))}
     if isinstance(expression, sympy.core.relational.Relational):
         relation = expression if expression.lhs.is_Symbol else expression.reversed

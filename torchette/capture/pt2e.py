@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A captured graph and quantizers come in, a graph with quantized operators goes out. torchao annotates, observes and
-# converts; this is the one place that calls it.
-"""PT2E quantization: annotate, observe or train, convert."""
+# In: a captured graph and quantizers. Out: a graph with quantized operators. torchao annotates, observes and converts;
+# only this file calls it.
+"""PT2E quantization: annotate, calibrate or train, convert."""
 
 from __future__ import annotations
 
@@ -23,16 +23,14 @@ def check_quantizers(quantizers: Sequence[Any]) -> Any:
 
     Raises:
         MissingPackageError: torchao is not installed.
-        InputTypeError: a quantizer is none of torchao's.
+        InputTypeError: a quantizer is not a torchao quantizer.
     """
     kinds = require("torchao.quantization.pt2e.quantizer", "quantizing")
     for one in quantizers:
         if not isinstance(one, kinds.Quantizer):
             raise InputTypeError(
-                f"a quantizer must be one of torchao's, not {type(one).__name__}",
-                hints=[
-                    "an instance of a class that derives from torchao.quantization.pt2e.quantizer.Quantizer"
-                ],
+                f"expected a torchao quantizer, not {type(one).__name__}",
+                hints=["pass an instance of a subclass of torchao.quantization.pt2e.quantizer.Quantizer"],
             )
     return kinds
 
@@ -48,20 +46,20 @@ def quantize(
     pre_convert: GraphPasses = None,
     post_convert: GraphPasses = None,
 ) -> GraphModule:
-    """Quantize a captured graph.
+    """Quantizes a captured graph.
 
     Args:
-        graph: what `ExportedProgram.module()` gives; in training mode where `train` is given.
-        quantizers: torchao's, of PT2E; they annotate one after the other.
+        graph: the result of `ExportedProgram.module()`; in training mode if `train` is given.
+        quantizers: PT2E quantizers of torchao. They annotate in sequence.
         calibration: the inputs to observe, each as (args, kwargs).
-        train: trains the prepared graph with quantization instead of observing.
-        pre_prepare, post_prepare, pre_convert, post_convert: graph module -> graph module, around the steps.
+        train: trains the prepared graph with fake quantization. Replaces calibration.
+        pre_prepare, post_prepare, pre_convert, post_convert: passes from graph module to graph module around the steps.
 
     Raises:
-        MissingPackageError, InputTypeError: as `check_quantizers`.
-        InputTypeError: a pass returns no graph module.
+        MissingPackageError: torchao is not installed.
+        InputTypeError: a quantizer is not a torchao quantizer, or a pass returns another type than a graph module.
         InputError: `calibration` is empty.
-        QuantizationError: code "not-calibrated": an observer has seen no value.
+        QuantizationError: code "not-calibrated": an observer saw no value.
     """
     pt2e = require("torchao.quantization.pt2e", "quantizing")
     steps = require("torchao.quantization.pt2e.quantize_pt2e", "quantizing")
@@ -84,7 +82,7 @@ def quantize(
                 graph(*args, **kwargs)
                 observed += 1
         if not observed:
-            raise InputError("there is no input to observe", hints=["calibration=[(x,), ...]"])
+            raise InputError("calibration has no inputs", hints=["calibration=[(x,), ...]"])
     graph = _through(graph, pre_convert)
     refuse_unobserved(graph)
     with quietly():
@@ -97,6 +95,6 @@ def _through(graph: GraphModule, passes: GraphPasses) -> GraphModule:
         graph = run(graph)
         if not isinstance(graph, GraphModule):
             raise InputTypeError(
-                f"the pass {getattr(run, '__name__', run)!r} gave no graph module but {type(graph).__name__}"
+                f"the pass {getattr(run, '__name__', run)!r} returned {type(graph).__name__}, expected a graph module"
             )
     return graph

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Torch learns what shapes lstm, gru and rnn yield by running them step by step on tensors without data, which takes
-# seconds per hundred steps and ties the graph to their number. Here their shapes are computed.
-"""`Recurrent`: while a model is captured, recurrent layers of any length cost the same."""
+# torch computes the result shapes of lstm, gru and rnn by running them step by step on fake tensors. This takes seconds
+# per hundred steps and specializes the graph to the number of steps. This file computes the shapes directly.
+"""`Recurrent`: captures recurrent layers at a cost that does not depend on the sequence length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LAYERS = tuple(getattr(torch.ops.aten, name).input for name in ("lstm", "gru", 
 
 
 class Recurrent:
-    """A context in which lstm, gru and rnn of tensors without data yield shapes only."""
+    """A context in which lstm, gru and rnn on fake tensors compute only shapes."""
 
     def __enter__(self) -> Recurrent:
         self._theirs = {op: op.py_kernels.get(_KEY) for op in _LAYERS}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Calls of torch functions come in whose Python or C++ looks at values, which torch.export cannot capture; out go
-# computations of the same results that it can. In force while a module is captured, and at no other time.
-"""`Rewrites`: functions of torch that cannot be captured as they are written."""
+# In: calls of torch functions whose implementation reads tensor values, which torch.export cannot capture. Out:
+# equivalent computations that it can capture. Active only while a module is captured.
+"""`Rewrites`: replacements of torch functions that cannot be captured."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from torch.overrides import TorchFunctionMode
 
 
 class Rewrites(TorchFunctionMode):
-    """While it is entered, calls of the functions in TABLE compute what TABLE says, where it has an answer."""
+    """A mode in which the functions of TABLE replace torch functions, unless they return NotImplemented."""
 
     def __enter__(self) -> Rewrites:
         self._detect = transformer._detect_is_causal_mask
         transformer._detect_is_causal_mask = _causal_if_said
-        # Called as it is, and not by way of torch.compile, the operator comes to TABLE.
+        # Calls the operator directly instead of through torch.compile, so that TABLE applies to it.
         self._uncompiled = flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
         flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -50,7 +50,7 @@ class Rewrites(TorchFunctionMode):
 def _causal_if_said(
     mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
 ) -> bool:
-    """Whether a mask may be taken for the causal one: a hint that saves reading it. Torch looks at its values."""
+    """Returns whether the mask is causal according to the caller's hint. torch would compare the values of the mask."""
     return bool(is_causal)
 
 
@@ -151,13 +151,13 @@ def _ctc_loss(
     log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: torch.Tensor | Sequence[int], target_lengths: torch.Tensor | Sequence[int], blank: int = 0,
     reduction: str | int = "mean", zero_infinity: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """Graves et al. 2006, the forward variables: a row per sample, a column per label with blanks around them."""
+    """CTC loss with forward variables (Graves et al., 2006): one row per sample, one column per label or blank."""
     single = log_probs.dim() == 2
     probs = log_probs.unsqueeze(1) if single else log_probs
     steps, batch, _ = probs.shape
     inputs = torch.as_tensor(input_lengths, dtype=torch.int64).reshape(-1)
     lengths = torch.as_tensor(target_lengths, dtype=torch.int64).reshape(-1)
-    if targets.dim() == 1 and not single:  # one after the other
+    if targets.dim() == 1 and not single:  # concatenated targets
         longest = targets.shape[0]
         starts = torch.cumsum(lengths, 0) - lengths
         places = (starts.unsqueeze(1) + torch.arange(longest)).clamp(max=max(longest - 1, 0))
@@ -169,7 +169,7 @@ def _ctc_loss(
     padded = torch.cat([labels, torch.full((batch, 1), blank, dtype=labels.dtype)], 1).to(torch.int64)
     is_blank = columns % 2 == 0
     states = torch.where(is_blank, blank, padded[:, columns // 2])
-    # What lies beyond a sample's own labels may be anything, and must name a class all the same.
+    # States beyond a sample's labels have no effect, but must be valid class indices.
     states = torch.where(columns <= 2 * lengths.unsqueeze(1), states, blank)
     before = torch.cat([torch.full((batch, 2), blank), states[:, :-2]], 1)[:, : 2 * longest + 1]
     skips = ~is_blank & (states != before)
@@ -200,7 +200,7 @@ def _ctc_loss(
     ends = [alpha.gather(1, last), alpha.gather(1, (last - 1).clamp(min=0))]
     ends[1] = torch.where(last > 0, ends[1], -math.inf)
     loss = -torch.logsumexp(torch.stack(ends), 0).squeeze(1)
-    # Without a single step there is no probability to look at: nothing for no label, impossible otherwise.
+    # Without input steps, the loss is 0 if there are no labels, and infinite otherwise.
     loss = torch.where(inputs > 0, loss, torch.where(lengths > 0, math.inf, 0.0).to(loss.dtype))
     loss = torch.where(loss == math.inf, 0.0, loss) if zero_infinity else loss
     loss = loss.squeeze(0) if single else loss
@@ -211,7 +211,8 @@ def _ctc_loss(
 
 
 def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
-    """By singular values. Which sums of residuals there are depends on the rank that two of the drivers find."""
+    """Computes least squares with a singular value decomposition. For two of the drivers, the shape of the residuals
+    depends on the rank, which is not known at capture."""
     rows, columns = a.shape[-2:]
     by_rank = driver in ("gelss", "gelsd")
     if a.is_complex() or (by_rank and rows > columns):
@@ -226,23 +227,23 @@ def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driv
     residuals = ((a @ x - right) ** 2).sum(-2) if driver == "gels" and rows > columns else a.new_empty(0)
     rank = torch.empty(0, dtype=torch.int64) if driver == "gels" else kept.sum(-1)
     values = s if by_rank else a.new_empty(0)
-    kind: Any = torch.return_types  # whose members torch adds when it is imported
+    kind: Any = torch.return_types  # torch adds its members at import
     return kind.linalg_lstsq((x.squeeze(-1) if of_vectors else x, residuals, rank, values))
 
 
 def _never_nested(*_: object, **__: object) -> bool:
-    """Whether an encoder may drop the padding and compute on what is left: eager decides by the values of the mask,
-    and gives zeros for the padding then. What is not padding is the same either way."""
+    """Returns whether an encoder may remove padding (nested tensors): false. In eager mode this depends on the values
+    of the mask. It changes only the results at padded positions, which are then zero."""
     return False
 
 
 def _get_data(x: torch.Tensor) -> torch.Tensor:
-    """Torch captures `x.data` as a constant. It is the same memory as `x.detach()`, which a graph can say."""
+    """Returns `x.detach()`, which shares the memory of `x.data`. torch would capture `x.data` as a constant."""
     return x.detach()
 
 
 def _set_data(x: torch.Tensor, value: torch.Tensor) -> None:
-    """`x.data += 1` assigns what is there already. Torch would drop any other assignment without a word."""
+    """Accepts `x.data += 1`, which assigns the same memory. torch would ignore any other assignment."""
     if not _same_memory(x, value):
         raise RuntimeError("the data of a tensor is assigned to")
 
@@ -261,7 +262,7 @@ def _flex_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, change: Callable[..., Any], block_mask: tuple[Any, ...], scale: float,
     _options: object, change_buffers: tuple[Any, ...] = (), mask_buffers: tuple[Any, ...] = (),
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Attention whose scores a function changes and another masks: both are given all places at once."""
+    """Attention with functions that modify and mask the scores. They are called once with all indices."""
     batch, heads, rows, _ = query.shape
     key, value = (
         x.repeat_interleave(heads // x.shape[1], 1).expand(batch, heads, *x.shape[2:]) for x in (key, value)
@@ -272,7 +273,7 @@ def _flex_attention(
     scores = torch.where(block_mask[-1](*places, *mask_buffers), scores, -math.inf)
     unused = torch.all(scores == -math.inf, -1, keepdim=True)
     weights = torch.softmax(scores.masked_fill(unused, 0), -1).masked_fill(unused, 0)
-    # Torch asks for both in powers of two.
+    # torch returns both in base 2.
     sums = torch.logsumexp(scores, -1) / math.log(2)
     return weights.to(query.dtype) @ value, sums, scores.amax(-1) / math.log(2)
 

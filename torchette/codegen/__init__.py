@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a .pte file. Out: a folder of C++ that computes the same without a runtime: weights, static memory, a function for
-# each method that calls the kernels one after the other, and the sources of these kernels.
-"""A .pte file as C++ without an interpreter: `codegen` writes the folder.
+# In: a .pte file. Out: a folder of C++ that computes the same results without a runtime: weights, static memory, a
+# function for each method that calls the kernels in sequence, and the sources of these kernels.
+"""Converts a .pte file to C++ without an interpreter. `codegen` writes the folder.
 
-* `flow`: jumps as branches and loops
+* `flow`: converts jumps to branches and loops
 * `methods`: one method as C++
 * `unit`: the files
 """
@@ -31,21 +31,25 @@ def codegen(
 
     Args:
         source: a .pte file.
-        folder: created if it does not exist; nothing is written if the program is refused.
-        name: of the files and the first part of every symbol; by default that of the .pte file.
-        temp: bytes of the kernels' scratch memory; by default what they take at the upper bounds of all sizes.
+        folder: created if it does not exist. Nothing is written if the program is rejected.
+        name: the name of the files, and the prefix of every symbol; by default the name of the .pte file.
+        temp: size of the kernels' scratch memory in bytes; by default their requirement at the upper bounds of all
+            sizes.
 
     Returns:
-        The files that were written.
+        The paths of the written files.
 
     Raises:
-        FormatError, ModelNotFoundError, RuntimeLoadError: there is no such program, or it is damaged.
-        UnsupportedError: it needs a backend, another kernel than Torchette's own, or sizes that only the data bound.
-        InputError: the scratch memory depends on the data, and `temp` does not give a size.
+        FormatError, ModelNotFoundError, RuntimeLoadError: the program does not exist or is damaged.
+        UnsupportedError: the program needs a backend, a custom kernel, or sizes that depend on data.
+        InputError: the scratch memory depends on data, and `temp` is not given.
+
+    Example:
+        >>> codegen("net.pte", "generated")
     """
     source, folder = Path(source), Path(folder)
     if temp is not None and temp < 0:
-        raise InputError(f"the bytes of scratch memory must not be negative: {temp}")
+        raise InputError(f"temp must not be negative, got {temp} bytes")
     file = pte.load_file(source)
     Runtime.get().load_program(source)  # checks every value and instruction
     dtypes = selection.Selection(None, selection.of_file(source).dtypes)

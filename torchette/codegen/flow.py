@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: instructions, some of which are jumps. Out: the same as branches and loops, if they nest. Knows nothing of C++.
-"""Jumps as control flow: `structured` turns a list of instructions into a tree of `Step`, `Branch` and `Loop`."""
+# In: instructions with jumps. Out: the same instructions as branches and loops, if they nest. Independent of C++.
+"""`structured` converts a list of instructions with jumps to a tree of `Step`, `Branch` and `Loop`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Jump(NamedTuple):
-    """Continues at instruction `target` if value `condition` is false; always if `condition` is None."""
+    """Continues at instruction `target` if value `condition` is false, or always if `condition` is None."""
 
     condition: int | None
     target: int
@@ -25,7 +25,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Branch:
-    """`then` if value `condition` is true, else `other`."""
+    """Runs `then` if value `condition` is true, otherwise `other`."""
 
     condition: int
     then: tuple[Node, ...]
@@ -34,14 +34,15 @@ class Branch:
 
 @dataclass(frozen=True)
 class Loop:
-    """`body`, until a `Leave`."""
+    """Repeats `body` until a `Leave` is executed."""
 
     body: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Leave:
-    """Ends the innermost loop, or with `again` its turn, if value `condition` is false (None: always)."""
+    """Leaves the innermost loop, or starts its next iteration (`again`), if value `condition` is false (None:
+    always)."""
 
     condition: int | None
     again: bool = False
@@ -51,14 +52,14 @@ Node = Step | Branch | Loop | Leave
 
 
 class _Irreducible(Exception):
-    """A jump that is neither a branch nor a loop's."""
+    """A jump that is not part of a branch or loop."""
 
 
 def structured(code: Sequence[Jump | None]) -> tuple[Node, ...] | None:
-    """The instructions as a tree, or None if their jumps do not nest.
+    """Returns the instructions as a tree, or None if their jumps do not nest.
 
     Args:
-        code: for each instruction None, or the jump that it is. A jump to len(code) ends the method.
+        code: for each instruction, its jump or None. A jump to len(code) ends the method.
     """
     try:
         return _Reader(code).read(0, len(code), None)
@@ -67,7 +68,7 @@ def structured(code: Sequence[Jump | None]) -> tuple[Node, ...] | None:
 
 
 class _Around(NamedTuple):
-    """The innermost loop: where its turns start, and what comes after it."""
+    """The innermost loop: the first instruction of an iteration, and the first instruction after the loop."""
 
     header: int
     after: int
@@ -78,7 +79,7 @@ class _Reader:
         self._code = code
 
     def read(self, start: int, end: int, loop: _Around | None) -> tuple[Node, ...]:
-        """Instructions start..end-1. Each jump becomes a node that continues exactly at its target."""
+        """Reads instructions start..end-1. Each jump becomes a node that continues exactly at its target."""
         nodes: list[Node] = []
         at = start
         while at < end:
@@ -105,15 +106,15 @@ class _Reader:
         return tuple(nodes)
 
     def _turns_back(self, at: int, end: int) -> int | None:
-        """The last instruction before `end` that jumps back to `at`."""
+        """Returns the last instruction before `end` that jumps back to `at`, or None."""
         back = [i for i in range(at, end) if (jump := self._code[i]) is not None and jump.target == at]
         return max(back, default=None)
 
     def _branch(self, at: int, jump: Jump, end: int, loop: _Around | None) -> tuple[Branch, int]:
-        """The branch that starts with a jump, and what comes after it."""
+        """Returns the branch that starts with a jump, and the first instruction after it."""
         if jump.condition is None or not at < jump.target <= end:
             raise _Irreducible
-        # a side that ends with a jump over the other one
+        # The first side ends with a jump over the other one.
         over = self._code[jump.target - 1]
         if (
             jump.target - 1 > at

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a call of an elementwise operator on tensors of known sizes and types. Out: the call as a loop, without the
-# kernel's checks, conversions and broadcasting. The arithmetic is the kernel library's.
-"""Elementwise operators as loops: `loop_of` decides, `definitions` writes them in C++."""
+# In: a call of an element-wise operator on tensors with static shapes and known dtypes. Out: the call as a loop,
+# without the kernel's checks, conversions and broadcasting. The loop uses the arithmetic of the kernel library.
+"""Converts element-wise operators to loops: `loop_of` selects them, `definitions` writes them in C++."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torchette.build import kernels
 from torchette.format import pte
 from torchette.format.schema import Record
 
-# The families of elementwise operators: FAMILY.def has their arithmetic, FAMILY.cpp compiles it.
+# The families of element-wise operators. FAMILY.def contains their arithmetic, FAMILY.cpp compiles it.
 _FAMILIES = ("arithmetic", "comparison", "functions")
-# The types in which kernels compute without conversion.
+# The dtypes in which kernels compute without conversion.
 _TYPES = {"FLOAT": "float", "DOUBLE": "double", "LONG": "int64_t"}
 _STATIC = pte.TensorShapeDynamism.STATIC
 
-# Operators whose kernels are written by hand: their arithmetic, and the argument that must be 1.
+# Operators with hand-written kernels: their arithmetic, and the index of the argument that must be 1.
 _BY_HAND = {
     "aten::add.out": ("add", 2),
     "aten::sub.out": ("sub", 2),
@@ -32,12 +32,13 @@ _BY_HAND = {
     "aten::div.Scalar_out": ("div", None),
     "aten::hardtanh.out": ("clamp", None),
 }
-# Kinds of lines in the .def files whose chunks apply the arithmetic to each element and do nothing else.
+# Kinds of lines in the .def files whose chunks only apply the arithmetic to each element.
 _KINDS = ("FLOAT", "SAME", "TEST", "BINARY", "REAL", "LOGICAL", "COMPARE")
 
 
 class Loop(NamedTuple):
-    """y[i] = arithmetic(a[i], b, ...): the arithmetic, the types of operands and result, and which operands vary."""
+    """y[i] = arithmetic(a[i], b, ...): the arithmetic, the types of operands and result, and the operands that are
+    arrays."""
 
     source: str  # path of the file that compiles the arithmetic
     arithmetic: str
@@ -47,13 +48,13 @@ class Loop(NamedTuple):
 
     @property
     def symbol(self) -> str:
-        """The name of its function."""
+        """The name of the C++ function."""
         pattern = "".join("v" if varies else "s" for varies in self.varying)
         return f"loop_{self.arithmetic}_{self.type}_{self.result}_{pattern}"
 
     @property
     def declaration(self) -> str:
-        """The head of its function."""
+        """The declaration of the C++ function."""
         operands = [
             f"const {self.type}* a{i}" if varies else f"{self.type} a{i}"
             for i, varies in enumerate(self.varying)
@@ -62,7 +63,7 @@ class Loop(NamedTuple):
 
 
 class _Arithmetic(NamedTuple):
-    """The arithmetic of an operator: its source, its name, and the argument that must be 1."""
+    """The arithmetic of an operator: source file, name, and index of the argument that must be 1."""
 
     source: str
     name: str
@@ -71,7 +72,7 @@ class _Arithmetic(NamedTuple):
 
 @functools.cache
 def _arithmetic() -> dict[str, _Arithmetic]:
-    """The arithmetic of each operator that can be a loop."""
+    """Returns the arithmetic of each operator that can be a loop."""
     library = kernels.library()
     found = {
         operator: _Arithmetic(library[operator].source, name, one)
@@ -89,12 +90,12 @@ def _arithmetic() -> dict[str, _Arithmetic]:
 
 
 def loop_of(operator: str, operands: Sequence[Any], out: Record) -> Loop | None:
-    """The call as a loop, or None if it needs its kernel.
+    """Returns the call as a loop, or None if it needs its kernel.
 
     Args:
         operator: full name.
-        operands: Tensor records, and the fixed numbers, in the order of the kernel's arguments.
-        out: the result's record.
+        operands: Tensor records and constant scalars, in the order of the kernel's arguments.
+        out: the record of the result.
     """
     known = _arithmetic().get(operator)
     if known is None:
@@ -105,7 +106,7 @@ def loop_of(operator: str, operands: Sequence[Any], out: Record) -> Loop | None:
     first = operands[0]
     kind = first.scalar_type.name if hasattr(first, "scalar_type") else ""
     result = out.scalar_type.name
-    # bools are stored as they are, so only comparisons produce them
+    # A bool operand may contain any byte value, so only comparisons may use the type.
     if kind not in _TYPES or result not in (kind, "BOOL") or not out.sizes:
         return None
     varying = []
@@ -128,7 +129,7 @@ def loop_of(operator: str, operands: Sequence[Any], out: Record) -> Loop | None:
 
 
 def definitions(loops: Iterable[Loop]) -> list[str]:
-    """The functions of loops, to be compiled behind their source, in its namespace."""
+    """Returns the functions of loops. They are compiled after the source of their arithmetic, in its namespace."""
     lines = []
     for loop in loops:
         operands = [f"a{i}[i]" if varies else f"a{i}" for i, varies in enumerate(loop.varying)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: one method's plan. Out: its C++: tensors as static data, instructions as calls, jumps as branches and loops. What
-# the interpreter decides while loading is decided here.
-"""One method as C++: `Method`."""
+# In: the plan of one method. Out: its C++: tensors as static data, instructions as calls, jumps as branches and loops.
+# The decisions that the interpreter makes at load time are made here.
+"""Converts one method to C++: `Method`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchette.errors import UnsupportedError
 from torchette.format import pte
 from torchette.format.schema import Record
 
-# C types of elements, by the names in the file's schema; 16-bit floats are moved, not computed with.
+# C types of elements, by the names in the file's schema. 16-bit floats are only copied.
 C_TYPES = {
     dtype.schema_name: {"Half": "uint16_t", "BFloat16": "uint16_t"}.get(dtype.cpp_type, dtype.cpp_type)
     for dtype in schema.DTYPES
@@ -30,7 +30,8 @@ C_TYPES = {
 }
 _C_NUMBERS = {"Int": "int64_t", "Bool": "bool", "Double": "double"}
 
-# What the function that calls a kernel takes for each code of its signature; it copies the handle of an output.
+# Parameter types of the functions that call kernels, by code of the kernel signature. They copy the handle of an
+# output.
 _PARAMETERS = {code.letter: code.cpp_type for code in schema.CODES} | {"t": "const Tensor&"}
 _UNBOUND = pte.TensorShapeDynamism.DYNAMIC_UNBOUND
 _STATIC = pte.TensorShapeDynamism.STATIC
@@ -39,12 +40,12 @@ VIEW = "executorch_prim::et_view.default"
 
 
 def codes_of(signature: str) -> list[str]:
-    """The codes of a signature, one for each parameter; those of optional ones have two letters."""
+    """Returns the codes of a signature, one per parameter. Codes of optional parameters have two letters."""
     return re.findall(r"\??.", signature)
 
 
 def parameter(code: str) -> str:
-    """The C++ type of a parameter."""
+    """Returns the C++ type of a parameter."""
     if code == "?T":
         return "const Tensor*"
     plain = _PARAMETERS[code[-1]].removeprefix("const ").rstrip("&")
@@ -53,25 +54,25 @@ def parameter(code: str) -> str:
 
 @dataclass
 class Pool:
-    """Constants that all methods of a unit share: each once, by name."""
+    """The named constants that all methods of a unit share. Equal constants are stored once."""
 
-    weights: dict[tuple[int, ...], tuple[int, int]] = field(default_factory=dict)  # which -> offset, bytes
+    weights: dict[tuple[int, ...], tuple[int, int]] = field(default_factory=dict)  # key -> (offset, bytes)
     weights_size: int = 0
-    operators: set[str] = field(default_factory=set)  # whose kernels are called
-    loops: set[Loop] = field(default_factory=set)  # of elementwise operators
+    operators: set[str] = field(default_factory=set)  # operators with called kernels
+    loops: set[Loop] = field(default_factory=set)  # loops of element-wise operators
     declarations: dict[str, str] = field(default_factory=dict)  # declaration -> name
 
     def constant(self, text: str, stem: str) -> str:
-        """The name of a constant whose declaration is `text`, with @ for the name."""
+        """Returns the name of a constant with the declaration `text`, in which @ represents the name."""
         return self.declarations.setdefault(text, f"{stem}{len(self.declarations)}")
 
     def array(self, kind: str, items: Iterable[str], stem: str) -> str:
-        """The name of a constant array, or nullptr where it has no items."""
+        """Returns the name of a constant array, or nullptr if it has no items."""
         text = ", ".join(items)
         return self.constant(f"const {kind} @[] = {{{text}}};", stem) if text else "nullptr"
 
     def weight(self, key: tuple[int, ...], nbytes: int) -> int:
-        """Where the bytes of a constant are: (0, index) or, for an initial value, (1, index, segment)."""
+        """Returns the offset of a constant with key (0, index), or of an initial value with key (1, index, segment)."""
         if key not in self.weights:
             self.weights[key] = (self.weights_size, nbytes)
             self.weights_size += -(-nbytes // 16) * 16
@@ -87,28 +88,28 @@ class Parameter(NamedTuple):
 
 @dataclass
 class Port:
-    """An input or output of the generated function: a tensor record or a number."""
+    """An input or output of the generated function: a tensor record or a scalar."""
 
     name: str  # in0, out1
     value: int
     record: Any
-    varying: list[int] = field(default_factory=list)  # dimensions of an input that are parameters
+    varying: list[int] = field(default_factory=list)  # dimensions whose sizes are parameters
     least: list[int] = field(default_factory=list)
     most: list[int] = field(default_factory=list)
 
 
 class Method:
-    """A method as C++.
+    """Converts a method to C++.
 
     Args:
-        plan: an ExecutionPlan record that has been verified.
-        name: as part of symbols.
-        signatures: of the kernels.
-        pool: takes the constants.
+        plan: a verified ExecutionPlan record.
+        name: part of the generated symbols.
+        signatures: the signatures of the kernels.
+        pool: receives the constants.
         arenas: the name of each planned memory, by its id.
 
     Raises:
-        UnsupportedError: the method cannot be generated; says why.
+        UnsupportedError: the method cannot be converted. The error contains the reason.
     """
 
     def __init__(
@@ -122,13 +123,13 @@ class Method:
         for chain in plan.chains:
             self._starts.append(self._starts[-1] + len(chain.instructions))
         self._operators = [f"{op.name}.{op.overload}" if op.overload else op.name for op in plan.operators]
-        self._tensors: set[int] = set()  # that the code uses
+        self._tensors: set[int] = set()  # tensors that the code uses
         self._refuse()
         self._read, self._written = self._uses()
         self.inputs = self._ports(plan.inputs, "in")
         self.outputs = self._ports(plan.outputs, "out")
 
-    # ---- what the plan says ----
+    # ---- properties of the plan ----
 
     def _refuse(self) -> None:
         where = [f"method {self.plan.name}"]
@@ -142,7 +143,7 @@ class Method:
         for name in self._operators:
             if name not in kernels.library():
                 raise UnsupportedError(
-                    f"{name} is a kernel of your own, whose source is not Torchette's", where=where
+                    f"{name} is a custom kernel, which codegen does not support", where=where
                 )
         for index, record in enumerate(self._values):
             if self._kind(index) != "Tensor":
@@ -150,26 +151,26 @@ class Method:
             extra = record.extra_tensor_info
             if extra is not None and extra.location == pte.TensorDataLocation.EXTERNAL:
                 raise UnsupportedError(
-                    f"the data of {extra.fully_qualified_name} are in another file",
+                    f"the data of {extra.fully_qualified_name} is in another file",
                     where=where,
-                    hints=["compile the model with its weights inside of the .pte file"],
+                    hints=["compile the model with its weights in the .pte file"],
                 )
             if record.scalar_type.name not in C_TYPES:
                 raise UnsupportedError(f"there is no C type for {record.scalar_type.name}", where=where)
             if record.shape_dynamism == _UNBOUND and record.sizes and index not in self.plan.inputs:
                 raise UnsupportedError(
-                    f"tensor {index} of method {self.plan.name!r} has a size that only the run knows, and takes its "
-                    "memory then; static memory has no place for it",
+                    f"tensor {index} of method {self.plan.name!r} has a size that is known only at run time, and "
+                    "cannot be in static memory",
                     where=where,
                     hints=[
-                        "where its dimensions have bounds: compile with "
+                        "if its dimensions have bounds: compile with "
                         "dynamic_memory_planning_mode=DynamicMemoryPlanningMode.UPPER_BOUND",
-                        "where only the data know it, as of nonzero: keep that part out of the model",
+                        "if it depends on data, as for nonzero: remove this part from the model",
                     ],
                 )
 
     def _uses(self) -> tuple[set[int], set[int]]:
-        """Values that instructions read and write."""
+        """Returns the values that instructions read and write."""
         read: set[int] = set()
         written: set[int] = set()
         for call in self._code:
@@ -194,7 +195,7 @@ class Method:
         return self._kind(index) in (*_C_NUMBERS, "Null", "NONE")
 
     def _is_variable(self, index: int) -> bool:
-        """Whether a number changes."""
+        """Returns whether a scalar changes at run time."""
         return self._is_number(index) and (index in self._written or index in self.plan.inputs)
 
     def _is_placed(self, index: int) -> bool:
@@ -202,11 +203,11 @@ class Method:
         return bool(record.allocation_info or record.data_buffer_idx)
 
     def _is_lent(self, index: int) -> bool:
-        """Whether the bytes of a tensor are the caller's."""
+        """Returns whether the caller provides the storage of a tensor."""
         return not self._is_placed(index) and index in (*self.plan.inputs, *self.plan.outputs)
 
     def _is_unbacked(self, index: int) -> bool:
-        """Whether a tensor becomes a view of another one."""
+        """Returns whether a tensor becomes a view of another one."""
         return self._kind(index) == "Tensor" and not self._is_placed(index) and not self._is_lent(index)
 
     def _ports(self, indices: Sequence[int], stem: str) -> list[Port]:
@@ -222,16 +223,16 @@ class Method:
                     port.least = [0] * len(record.sizes)
                 port.varying = [d for d, (low, high) in enumerate(zip(port.least, port.most)) if low != high]
             elif self._kind(index) not in _C_NUMBERS:
-                continue  # the model fixes None and strings
+                continue  # constant None or string
             elif stem == "in" and index not in self._read:
-                continue  # the model fixes this number
+                continue  # constant scalar
             ports.append(port)
         return ports
 
-    # ---- the function's face ----
+    # ---- the signature of the function ----
 
     def parameters(self) -> list[str]:
-        """Declarations of the parameters, in C."""
+        """Returns the declarations of the parameters, in C."""
         found = []
         for port in self.inputs:
             if self._kind(port.value) != "Tensor":
@@ -256,7 +257,7 @@ class Method:
         return f"t{index}"
 
     def _number(self, index: int, code: str) -> str:
-        """A number as an int64_t, a double, a bool, a Scalar or a Value."""
+        """Returns a scalar as an int64_t, a double, a bool, a Scalar or a Value."""
         if self._is_variable(index):
             read = {"i": ".to_int()", "d": ".to_double()", "b": ".to_bool()", "s": ".to_scalar()", "v": ""}
             return f"v{index}{read[code]}"
@@ -353,7 +354,7 @@ class Method:
         return ["{", *(f"  {text}" for text in (*before, line)), "}"] if before else [line]
 
     def _loop(self, operator: str, codes: list[str], args: Sequence[int]) -> str:
-        """The call as a loop over elements, if it is one; otherwise empty."""
+        """Returns the call as an element-wise loop, or an empty string if it is not one."""
         operands = []
         for code, index in zip(codes[:-1], args):
             if code not in "Ts" or self._is_variable(index):
@@ -455,7 +456,7 @@ class Method:
         return lines
 
     def _bind_outputs(self) -> tuple[list[str], list[str]]:
-        """The code for outputs before the instructions, and after them."""
+        """Returns the code for outputs that precedes the instructions, and the code that follows them."""
         before: list[str] = []
         after: list[str] = []
         bound: set[int] = set(self.plan.inputs)
@@ -475,10 +476,10 @@ class Method:
                 after += [f"{port.name}_sizes[{d}] = {tensor}.sizes()[{d}];" for d in range(rank)]
         return before, after
 
-    # ---- the text ----
+    # ---- the generated text ----
 
     def initial(self) -> list[tuple[str, int, int]]:
-        """The tensors with stored initial bytes: where, how many, and the offset of the bytes in the weights."""
+        """Returns (location, size, offset in the weights) of the tensors with stored initial bytes."""
         found = []
         for record in self._values:
             if type(record).__name__ == "Tensor" and record.allocation_info and record.data_buffer_idx:
@@ -497,7 +498,7 @@ class Method:
         )
 
     def text(self) -> list[str]:
-        """The method's data and its function `run`."""
+        """Returns the data of the method and its function `run`."""
         steps = self._flow()
         inputs, (bound, results) = self._set_inputs(), self._bind_outputs()
         body = [*inputs, *bound]
@@ -523,7 +524,7 @@ class Method:
         ]
 
     def _declaration(self, index: int) -> list[str]:
-        """The tensor of value `index` as static data, in constant memory if nothing of it changes."""
+        """Returns the tensor of value `index` as static data, in constant memory if no part of it changes."""
         record, pool = self._values[index], self._pool
         static = record.shape_dynamism == _STATIC
         numel, data = str(math.prod(record.sizes)), "nullptr"
@@ -564,12 +565,12 @@ _CODES = {"Int": "i", "Double": "d", "Bool": "b"}
 
 
 def symbol(operator: str) -> str:
-    """The name of the function that calls an operator's kernel."""
+    """Returns the name of the function that calls an operator's kernel."""
     return re.sub(r"\W+", "_", operator)
 
 
 def _stored(record: Record) -> Any:
-    """The value of an Int, Bool or Double record."""
+    """Returns the value of an Int, Bool or Double record."""
     return getattr(record, dataclasses.fields(record)[0].name)
 
 
@@ -594,7 +595,7 @@ def _typed(number: bool | int | float) -> str:
 
 
 def _strides(sizes: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Strides of a dense tensor with dimensions in `order`."""
+    """Returns the strides of a dense tensor with dimensions in `order`."""
     strides, step = [0] * len(sizes), 1
     for d in reversed(list(order)):
         strides[d] = step

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a generated unit does itself, since it has no interpreter: resize inputs, move tensors, judge
-// conditions. Included after the runtime's headers; every function here may be unused.
+// Functions that a generated unit uses in place of the interpreter: resize inputs, move tensors, evaluate conditions.
+// Included after the runtime's headers. A unit may use only some of them.
 #pragma once
 
 #include <cstring>
@@ -9,8 +9,7 @@
 
 namespace torchette {
 
-/// Gives an input of varying sizes those that it is called with, which have been held against its bounds.
-/// Bytes of the caller have room for just these.
+/// Sets the sizes of a dynamic input after the check of its bounds. Memory of the caller (`lent`) has exactly this size.
 static inline Error set_sizes(const Tensor& input, Span<const SizesType> sizes, bool lent) {
   TensorImpl& impl = *input.unsafe_impl();
   StridesType strides[kMaxDim];
@@ -20,7 +19,7 @@ static inline Error set_sizes(const Tensor& input, Span<const SizesType> sizes, 
   return resize_tensor(input, sizes);
 }
 
-/// Whether all elements of a bool tensor hold.
+/// Returns whether all elements of a bool tensor are true.
 static inline bool holds(const Tensor& condition) {
   const auto* bytes = condition.const_data_ptr<uint8_t>();
   for (ptrdiff_t i = 0; i < condition.numel(); ++i)
@@ -28,7 +27,7 @@ static inline bool holds(const Tensor& condition) {
   return true;
 }
 
-/// `to` becomes equal to `from`, or where it has no memory of its own another reading of the same bytes.
+/// Copies `from` to `to`. A `to` without memory becomes an alias of `from`.
 static inline Error move(const Tensor& from, const Tensor& to) {
   TORCHETTE_TRY(resize_tensor(to, from.sizes()));
   if (to.const_data_ptr() == nullptr)
@@ -38,7 +37,7 @@ static inline Error move(const Tensor& from, const Tensor& to) {
   return Error::Ok;
 }
 
-/// Ok where the tensor has bytes: one that is a view of others has none before its own instruction has run.
+/// Returns Ok if the tensor has memory. A view has no memory before its instruction has run.
 static inline Error backed(const Tensor& tensor) {
   return tensor.const_data_ptr() == nullptr && tensor.numel() != 0 ? Error::InvalidState : Error::Ok;
 }

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Bytes to records and back: the file formats, described once in `torchette/schema`. Needs neither torch nor numpy."""
+"""Conversion between bytes and records of the file formats in `torchette/schema`. Does not need torch or numpy."""

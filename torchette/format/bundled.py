@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The .bpte file: a program with inputs and the outputs that they must give.
+"""The .bpte file: a program with inputs and expected outputs.
 
-`write` and `read` convert between records and bytes. The records' classes are those of
+`write` and `read` convert between records and bytes. The record classes are those of
 `torchette/schema/bundled_program.fbs`.
 """
 
@@ -28,12 +28,12 @@ def __getattr__(name: str) -> Any:
 
 
 def write(record: Record) -> bytes:
-    """The bytes of a BundledProgram record. Raises FormatError for one that the schema cannot hold."""
+    """Returns the bytes of a BundledProgram record. Raises FormatError if the schema cannot represent it."""
     return bytes(flatbuffer.encode(SCHEMA, record))
 
 
 def read(data: Buffer) -> Any:
-    """The BundledProgram record of a file. Raises FormatError."""
+    """Returns the BundledProgram record of a file. Raises FormatError."""
     view = memoryview(data).cast("B")
     if bytes(view[4:8]) != SCHEMA.identifier:
         raise FormatError(f"Not a bundled program: bytes 4 to 7 should be {SCHEMA.identifier.decode()}")

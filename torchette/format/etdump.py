@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The .etdp file: what a method did and when, run by run, as ExecuTorch's ETDump has it.
+"""The .etdp file: a profile of a method's runs, in the format of ExecuTorch's ETDump.
 
-`load` reads a file or its bytes, `dumps` makes the bytes of a record. The records' classes are those of
-`torchette/schema/etdump.fbs`: `etdump.ETDump`, `etdump.RunData`, `etdump.ProfileEvent` ...
+`load` reads a file or its bytes; `dumps` returns the bytes of a record. The record classes are those of
+`torchette/schema/etdump.fbs`: `etdump.ETDump`, `etdump.RunData`, `etdump.ProfileEvent`, ...
 """
 
 from __future__ import annotations
@@ -31,23 +31,27 @@ def __getattr__(name: str) -> Any:
 
 
 def dumps(record: Record, *, size_prefixed: bool = True) -> bytes:
-    """The bytes of a file with this ETDump record, after their number as every runtime writes it; without that for
-    `size_prefixed=False`. Raises FormatError for a record that the schema cannot hold."""
+    """Returns the bytes of a file with this ETDump record, preceded by their count as in files of all runtimes. The
+    count is omitted if `size_prefixed` is false. Raises FormatError if the schema cannot represent the record."""
     return bytes(flatbuffer.encode(SCHEMA, record, size_prefixed=size_prefixed))
 
 
 def load(source: str | Path | Buffer) -> Any:
-    """The ETDump record of a file, given by its path or as a bytes-like object, with or without the size in front.
+    """Returns the ETDump record of a file (path or bytes-like object), with or without a size prefix.
 
-    Equal parts may be one object, so treat the record as read-only. What a device writes after the dump, such as
-    the unused end of a buffer, is ignored. Raises ModelNotFoundError, and FormatError for damaged and for other files.
+    Equal parts may share one object, so do not modify the record. Bytes after the dump, such as the unused end of a
+    buffer, are ignored.
+
+    Raises:
+        ModelNotFoundError: the file does not exist.
+        FormatError: the file is damaged or has another format.
     """
     if not isinstance(source, (str, Path)):
         return _read(memoryview(source).cast("B"))
     try:
         return _read(memoryview(Path(source).read_bytes()))
     except (FileNotFoundError, IsADirectoryError) as error:
-        raise file_error(error, ["executor_runner --etdump_path writes one."]) from None
+        raise file_error(error, ["executor_runner --etdump_path writes such a file."]) from None
     except FormatError as error:
         error.where = (str(source), *error.where)
         raise
@@ -58,7 +62,7 @@ def _read(view: memoryview) -> Any:
         size = 4 + int.from_bytes(view[:4], "little")
         if size > len(view):
             raise FormatError(
-                f"The dump is cut short: the file has {len(view)} bytes, its first four ask for {size}",
+                f"The dump is cut short: the file has {len(view)} bytes, but its size prefix requires {size}",
                 hints=["Copy the whole buffer from the device: ETDumpResult has its size."],
             )
         return _checked(flatbuffer.decode(SCHEMA, view[:size], start=4))
@@ -74,7 +78,7 @@ def _read(view: memoryview) -> Any:
     )
 
 
-# the member of a Value record that each ValueType asks for
+# ValueType -> the member of a Value record that contains the value
 _MEMBERS = {
     "Int": "int_value",
     "Bool": "bool_value",
@@ -86,7 +90,7 @@ _MEMBERS = {
 
 
 def _checked(dump: Record) -> Any:
-    """The record, whose events are each of one kind and whose values are what they say they are."""
+    """Checks that each event is of one kind and that values match their types. Returns the record."""
     for run_index, run in enumerate(dump.run_data):
         for event_index, event in enumerate(run.events):
             parts = (event.profile_event, event.allocation_event, event.debug_event)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Records to FlatBuffers bytes and back, for any schema that `schema.py` reads.
+"""Conversion between records and FlatBuffers bytes, for any schema that `schema.py` reads.
 
-`encode` stores each distinct string, vector and table once, so its output is small and depends on nothing but the
-records. `decode` trusts nothing: for any bytes it returns records or raises FormatError, in linear time.
+`encode` stores each distinct string, vector and table once, so that its output is small and depends only on the
+records. `decode` accepts untrusted bytes: it returns records or raises FormatError, in linear time.
 """
 
 from __future__ import annotations
@@ -19,37 +19,38 @@ _WIDTHS = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "Q": 
 
 
 def encode(schema: Schema, record: Record, *, reserve: int = 0, size_prefixed: bool = False) -> bytearray:
-    """Serialises `record`, of the schema's root table, with `reserve` zero bytes kept free after the file identifier.
+    """Serializes `record`, of the schema's root table, with `reserve` zero bytes after the file identifier.
 
-    If `size_prefixed`, the number of the bytes that follow comes first, a u32; alignments count from it.
+    If `size_prefixed`, a u32 with the number of following bytes comes first; alignments count from the prefix.
 
-    Vectors may be any sequence; `[ubyte]` takes bytes-like objects too. A string, table, vector or union that is None
-    is left out. Raises FormatError for a value that its field cannot hold.
+    Vectors may be any sequence; `[ubyte]` also accepts bytes-like objects. A string, table, vector or union that is
+    None is omitted. Raises FormatError if a field cannot represent its value.
     """
     return _Encoder(schema).finish(record, reserve, size_prefixed)
 
 
 def decode(schema: Schema, data: memoryview, *, start: int = 0) -> Any:
-    """Reads the root table's record from `data`, a view of single bytes; the root's offset is at byte `start`.
+    """Returns the record of the root table in `data`, a view of single bytes. The offset of the root is at byte
+    `start`.
 
-    Equal parts may be one object in the result, so treat it as read-only. `[ubyte]` is read as bytes, or, if its
-    alignment is forced, as a view of `data`; other vectors as lists. An absent vector is empty, an absent
-    string, table or union as None. Raises FormatError.
+    Equal parts may share one object, so do not modify the result. `[ubyte]` becomes bytes, or a view of `data` if its
+    alignment is forced; other vectors become lists. An absent vector becomes an empty one; an absent string, table or
+    union becomes None. Raises FormatError.
     """
     decoder = _Decoder(schema, data)
     return decoder.table(schema.root, decoder.follow(start))
 
 
 class Span(NamedTuple):
-    """Bytes of one object: a table, a vtable, a string or a vector with its count."""
+    """The bytes of one object: a table, a vtable, a string or a vector with its count."""
 
     start: int
     nbytes: int
-    table: str  # the kind of the table that it belongs to
+    table: str  # name of the enclosing table type
 
 
 def spans(schema: Schema, data: memoryview) -> list[Span]:
-    """Where each object of the root table is in `data`; what lies between them is padding.
+    """Returns the location of each object of the root table in `data`; the other bytes are padding.
 
     An object that several tables share belongs to the first of them. Raises FormatError.
     """
@@ -59,14 +60,14 @@ def spans(schema: Schema, data: memoryview) -> list[Span]:
 
 
 class _Entry(NamedTuple):
-    """One vtable entry of a table for writing: a field, or one of the two halves of a union."""
+    """One vtable entry of a table to write: a field, or one of the two entries of a union."""
 
     attribute: str
     bit: int
     default: Any
     encode: (
         Callable[[Any], Any] | None
-    )  # None for a value that is stored unchanged, and left out if it is the default
+    )  # None for a value that is stored unchanged, and omitted if it is the default
     code: str
     width: int
 
@@ -78,19 +79,19 @@ class _Layout(NamedTuple):
     vtable: int
     size: int
     alignment: int
-    references: list[tuple[int, int]]  # (index of the value, a place; position in the table)
+    references: list[tuple[int, int]]  # (index of a value that is a place, its position in the table)
 
 
 class _Encoder:
-    """Builds from the end of the file to its start, so that the target of an offset has its place first.
+    """Builds the file from its end to its start, so that the target of an offset is placed first.
 
-    A place is a distance from the end of the file. A stored offset is then the pointing field's place minus the
-    target's. Every object is remembered by its content; an equal one gets the place of the first.
+    A place is a distance from the end of the file. A stored offset is the place of the field minus the place of its
+    target. Objects are deduplicated by content.
     """
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._parts: list[bytes] = []  # last in the file first
+        self._parts: list[bytes] = []  # in reverse file order
         self._size = 0
         self._alignment = 4
         self._places: dict[Any, int] = {}
@@ -108,7 +109,7 @@ class _Encoder:
         return bytearray().join(self._parts)
 
     def _reserve(self, size: int, alignment: int, at: int = 0) -> int:
-        """Returns the place of `size` bytes whose byte `at` is aligned; the caller appends them."""
+        """Returns the place of `size` bytes with an aligned byte `at`. The caller appends the bytes."""
         padding = -(self._size + size - at) % alignment
         if padding:
             self._parts.append(bytes(padding))
@@ -170,16 +171,16 @@ class _Encoder:
         except FormatError:
             raise
         except (struct.error, AttributeError, TypeError, ValueError, OverflowError) as error:
-            raise FormatError(f"The table {name} cannot hold {record!r:.200}: {error}") from error
+            raise FormatError(f"The table {name} cannot represent {record!r:.200}: {error}") from error
         return place
 
     def _plan(self, name: str) -> list[_Entry]:
-        """The entries of a table, widest first: then the inline part needs no padding in between."""
+        """Returns the entries of a table, widest first, so that the inline part needs no padding."""
         entries = []
         for field in self._schema.tables[name]:
             bit = 1 << (field.offset // 2 - 2)
             if field.kind in ("scalar", "enum"):
-                # a float is always stored: -0.0 equals its default, and as a key in _places it would equal 0.0
+                # A float is always stored: -0.0 equals its default, and as a key of _places it would equal 0.0.
                 store = struct.Struct("<" + field.code).pack if field.code in "fd" else None
                 width = _WIDTHS[field.code]
                 code = f"{width}s" if store else field.code
@@ -239,15 +240,15 @@ class _Encoder:
 def _tag(tags: dict[str, int], value: object) -> int:
     kind = type(value).__name__
     if kind not in tags:
-        raise TypeError(f"a {kind} is none of {', '.join(tags)}")
+        raise TypeError(f"a {kind} is not one of {', '.join(tags)}")
     return int(tags[kind])
 
 
 class _Decoder:
     """Reads objects by position, each one once.
 
-    The objects of a well-formed file do not overlap, so together they are no larger than the file. The budget checks
-    this: a file in which a few bytes pass for many objects is refused before it costs time or memory.
+    The objects of a valid file do not overlap, so their total size is at most the size of the file. A budget enforces
+    this: a file in which the same bytes represent many objects is rejected before it needs much time or memory.
     """
 
     def __init__(self, schema: Schema, data: memoryview) -> None:
@@ -266,7 +267,7 @@ class _Decoder:
         if position < 0 or position + size > self._size:
             raise FormatError(
                 f"{what} at byte {position} needs {size} bytes, beyond the {self._size} bytes of the file",
-                hints=["The file is cut short or damaged; write or copy it again."],
+                hints=["The file is truncated or damaged; write or copy it again."],
             )
         if position % alignment:
             raise FormatError(f"{what} at byte {position} is not aligned to {alignment} bytes")
@@ -277,7 +278,7 @@ class _Decoder:
             raise FormatError(f"{what} at byte {position} overlaps other objects of the file")
 
     def follow(self, position: int) -> int:
-        """The position that the offset at `position` points to."""
+        """Returns the position that the offset at `position` points to."""
         self._need(position, 4, "An offset", 4)
         return position + int.from_bytes(self._data[position : position + 4], "little")
 
@@ -344,7 +345,8 @@ class _Decoder:
         return self.table(members[tag - 1], self.follow(position + entry))
 
     def _reader(self, field: Field) -> Callable[[int], Any] | None:
-        """The reader of the object that a field's offset points to; None for a scalar or enum, which is stored in place."""
+        """Returns the reader of the object that a field's offset points to; None for a scalar or enum, which is stored
+        inline."""
         kind = field.item or field.kind
         read: Callable[[int], Any] | None = None
         if kind == "string":
@@ -400,7 +402,8 @@ class _Decoder:
         return values
 
     def _vector(self, position: int, width: int, what: str) -> tuple[int, int]:
-        """Returns the position of the first element and the number of elements, all of which are inside the file."""
+        """Returns the position of the first element and the element count, after a check that all elements are in the
+        file."""
         start = self.follow(position)  # the count comes first
         count = start - position
         start = position + 4
@@ -410,7 +413,7 @@ class _Decoder:
 
 
 class _Surveyor(_Decoder):
-    """Decodes, and notes where each object is."""
+    """Decodes and records the location of each object."""
 
     def __init__(self, schema: Schema, data: memoryview) -> None:
         super().__init__(schema, data)

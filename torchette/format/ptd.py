@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The .ptd file: bytes by name, such as weights that programs share.
+"""The .ptd file: named bytes, such as weights that programs share.
 
-`write` takes tensors' layouts and buffers and returns the file's bytes; `read` takes any bytes and returns these, or a
-FormatError. The records' classes are those of `torchette/schema/flat_tensor.fbs`.
+`write` returns the bytes of a file from layouts and buffers of tensors; `read` is the reverse. The record classes are
+those of `torchette/schema/flat_tensor.fbs`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SCHEMA = load(Path(__file__).parent.parent / "schema" / "flat_tensor.fbs")
 
-# After the root offset and the file identifier: magic, its own length, then offset and bytes of the flatbuffer, offset of
-# the first segment, bytes of all segments. The flatbuffer's own offsets count from the start of the file.
+# After the root offset and the file identifier: magic, length of the header, offset and size of the flatbuffer, offset
+# of the first segment, size of all segments. The flatbuffer's own offsets count from the start of the file.
 _HEADER = struct.Struct("<4sIQQQQ8x")
 _HEADER_AT = 8
 _HEADER_MAGIC = b"FH01"
@@ -30,26 +30,27 @@ _HEADER_LENGTH = 40
 
 
 class NamedBytes(NamedTuple):
-    """Bytes and, where they are a tensor's, its TensorLayout record."""
+    """Bytes, and a TensorLayout record if they are the data of a tensor."""
 
     data: Any
     layout: Any = None
 
 
 def layout(scalar_type: int, sizes: list[int], dim_order: bytes | None = None) -> Any:
-    """A TensorLayout record; without a dim order that of a contiguous tensor."""
+    """Returns a TensorLayout record. The default dim order is that of a contiguous tensor."""
     order = bytes(range(len(sizes))) if dim_order is None else dim_order
     return SCHEMA.types["TensorLayout"](SCHEMA.types["ScalarType"](scalar_type), sizes, order)
 
 
 def write(named: Mapping[str, NamedBytes], *, segment_alignment: int = 128) -> bytes:
-    """The bytes of a .ptd file. Names with equal bytes share a segment.
+    """Returns the bytes of a .ptd file. Names with equal bytes share a segment.
 
     Args:
         named: the buffer of each name, C-contiguous.
-        segment_alignment: bytes, a power of two; alignment of segments.
+        segment_alignment: alignment of segments in bytes, a power of two.
 
-    Raises ValueError for an alignment that is not a power of two.
+    Raises:
+        ValueError: the alignment is not a power of two.
     """
     if segment_alignment < 1 or segment_alignment & (segment_alignment - 1):
         raise ValueError(f"An alignment must be a power of two, not {segment_alignment}")
@@ -75,7 +76,7 @@ def write(named: Mapping[str, NamedBytes], *, segment_alignment: int = 128) -> b
 
 
 def read(data: Buffer) -> dict[str, NamedBytes]:
-    """The contents of a .ptd file by name, not copied. Raises FormatError."""
+    """Returns the contents of a .ptd file by name, without copies. Raises FormatError."""
     view = memoryview(data).cast("B")
     if len(view) < _HEADER_AT + _HEADER_LENGTH or bytes(view[4:8]) != SCHEMA.identifier:
         raise FormatError(f"Not a .ptd file: bytes 4 to 7 should be {SCHEMA.identifier.decode()}")
@@ -83,15 +84,19 @@ def read(data: Buffer) -> dict[str, NamedBytes]:
     if magic != _HEADER_MAGIC or length < _HEADER_LENGTH:
         raise FormatError("Not a .ptd file: its header is damaged")
     if offset + flatbuffer_size > len(view) or base + size > len(view):
-        raise FormatError(f"The data file is cut short: it has {len(view)} bytes, its header asks for more")
+        raise FormatError(
+            f"The data file is truncated: it has {len(view)} bytes, but its header requires more"
+        )
     record = flatbuffer.decode(SCHEMA, view[: offset + flatbuffer_size])
     found: dict[str, NamedBytes] = {}
     for item in record.named_data:
         if item.segment_index >= len(record.segments):
-            raise FormatError(f"{item.key} is in segment {item.segment_index} of {len(record.segments)}")
+            raise FormatError(
+                f"{item.key} refers to segment {item.segment_index}, but the file has {len(record.segments)}"
+            )
         segment = record.segments[item.segment_index]
         if segment.offset + segment.size > size:
-            raise FormatError(f"The segment of {item.key} is not inside the data file")
+            raise FormatError(f"The segment of {item.key} exceeds the data file")
         start = base + segment.offset
         found.setdefault(item.key, NamedBytes(view[start : start + segment.size], item.tensor_layout))
     return found

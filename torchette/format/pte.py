@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The .pte file: a program and its weights.
 
-`write` takes a Program record and buffers and returns a file as a list of chunks, without copying weights.
-`read` takes any bytes and returns the record and views of the weights, or a FormatError that names the place.
-The records' classes are those of `torchette/schema/program.fbs`: `pte.Program`, `pte.Tensor`, `pte.ScalarType` ...
+`write` returns a file as a list of chunks from a Program record and buffers, without copying weights. `read` returns
+the record and views of the weights from any bytes, or raises FormatError with the location of the error. The record
+classes are those of `torchette/schema/program.fbs`: `pte.Program`, `pte.Tensor`, `pte.ScalarType`, ...
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 SCHEMA = load(Path(__file__).parent.parent / "schema" / "program.fbs")
 
-# After the root offset and the file identifier: magic, its own length, then bytes of the program (everything
-# before the padding of the first segment), offset of the first segment, bytes of all segments.
+# After the root offset and the file identifier: magic, length of the header, size of the program (all bytes before the
+# padding of the first segment), offset of the first segment, size of all segments.
 _HEADER = struct.Struct("<4sIQQQ")
 _HEADER_AT = 8
 _HEADER_MAGIC = b"eh00"
-_HEADER_MINIMUM = 24  # early files end it before the last number
-_SMALL = 1 << 16  # bytes that one page fault may map
+_HEADER_MINIMUM = 24  # early files omit the last field
+_SMALL = 1 << 16  # maximum bytes that one page fault may map
 
 _OTHER_FILES = {b"BP": "a bundled program", b"FT": "a data file (.ptd)", b"ED": "a profile (.etdp)"}
 
@@ -45,19 +45,19 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
 
-# Of the two fields that hold it; as in ExecuTorch.
+# Combines the two fields of the offset, under ExecuTorch's name.
 SCHEMA.types["AllocationDetails"].memory_offset = property(
     lambda self: self.memory_offset_low | self.memory_offset_high << 32
 )
 
-# The name of a method's second plan, which needs no backend, ends so. The runtime takes it if the first does not load;
-# for ExecuTorch's runtime it is one more method.
+# Suffix of the name of a method's second plan, which needs no backend. The runtime uses it if the first plan does not
+# load. ExecuTorch's runtime sees another method.
 PORTABLE = "@portable"
 
-# The allowed types of the items of a list.
+# The allowed types of list elements.
 _MEMBERS = {"IntList": ("Int",), "TensorList": ("Tensor",), "OptionalTensorList": ("Tensor", "Null")}
 
-# Bytes of one element, by ScalarType.
+# Size of one element in bytes, by ScalarType.
 ITEM_SIZE: dict[int, int] = {
     SCHEMA.types["ScalarType"][name]: size
     for size, names in {
@@ -71,20 +71,20 @@ ITEM_SIZE: dict[int, int] = {
 
 
 def tensor_nbytes(tensor: Record) -> int:
-    """Bytes of a Tensor record's elements at its (upper bound) sizes."""
+    """Returns the size of a Tensor record's elements in bytes, at its (upper bound) sizes."""
     result: int = math.prod(tensor.sizes) * ITEM_SIZE[tensor.scalar_type]
     return result
 
 
 @dataclass(frozen=True)
 class Pte:
-    """A file ready to be stored. The chunks with weights are views of the buffers that `write` was given."""
+    """A complete file. The chunks with weights are views of the buffers that were passed to `write`."""
 
     chunks: tuple[Any, ...]
     nbytes: int
 
     def __bytes__(self) -> bytes:
-        """The whole file as bytes; each call copies the weights."""
+        """Returns the file as bytes. Each call copies the weights."""
         return b"".join(self.chunks)
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class Pte:
 
 
 class _Segments:
-    """Segments during layout: each aligned, each a list of chunks."""
+    """Aligned segments during layout, each as a list of chunks."""
 
     def __init__(self, alignment: int) -> None:
         self.records: list[Any] = []
@@ -109,7 +109,7 @@ class _Segments:
         self._alignment = alignment
 
     def add(self, items: Iterable[Any], item_alignment: int = 1) -> Any:
-        """Appends one segment of the aligned items; returns its SubsegmentOffsets record."""
+        """Appends one segment of the aligned items. Returns its SubsegmentOffsets record."""
         self._pad(self._alignment)
         start = self.size
         offsets = []
@@ -141,22 +141,24 @@ def write(
     constant_tensor_alignment: int = 16,
     extract_delegate_segments: bool = True,
 ) -> Pte:
-    """Serialises a program with its weights, which are not copied.
+    """Serializes a program with its weights, which are not copied.
 
     Args:
-        program: a Program record; its constants, delegate data, segments and named data are filled in from the other
-            arguments. It is not changed.
-        constants: C-contiguous buffers; `Tensor.data_buffer_idx` of constant tensors is an index here. Element 0 is
+        program: a Program record, which is not modified. Its constants, delegate data, segments and named data are
+            replaced by the other arguments.
+        constants: C-contiguous buffers, indexed by the `Tensor.data_buffer_idx` of constant tensors. Element 0 is
             reserved and empty.
-        mutable_data: the same, for the initial bytes of planned tensors; empty if there are none.
-        delegate_data: `BackendDelegate.processed.index` is an index here (its location is ignored).
+        mutable_data: initial bytes of planned tensors in the same form; empty if there are none.
+        delegate_data: blobs, indexed by `BackendDelegate.processed.index` (its location is ignored).
         named_data: blobs by name. Names with the same buffer object share a segment.
-        named_alignment: bytes, a power of two; alignment of named data.
-        segment_alignment: bytes, a power of two; alignment of segments.
-        constant_tensor_alignment: bytes, a power of two; alignment of each constant in its segment.
-        extract_delegate_segments: whether delegate data become segments or stay inside the program.
+        named_alignment: alignment of named data in bytes, a power of two.
+        segment_alignment: alignment of segments in bytes, a power of two.
+        constant_tensor_alignment: alignment of each constant in its segment in bytes, a power of two.
+        extract_delegate_segments: store delegate data in segments instead of inside the program.
 
-    Raises FormatError for a record that the schema cannot hold, ValueError for other arguments.
+    Raises:
+        FormatError: the schema cannot represent a record.
+        ValueError: another argument is invalid.
     """
     for alignment in (segment_alignment, constant_tensor_alignment, named_alignment):
         if alignment < 1 or alignment & (alignment - 1):
@@ -186,7 +188,7 @@ def write(
 
 
 def _add_delegate_data(program: Record, segments: _Segments, blobs: Sequence[Any], extract: bool) -> None:
-    """Stores the blobs as segments or inside the program, and makes the delegates refer to them."""
+    """Stores the blobs in segments or inside the program, and sets the references of the delegates."""
     if extract:
         places = [segments.add([blob]).segment_index for blob in blobs]
         location = SCHEMA.types["DataLocation"].SEGMENT
@@ -210,10 +212,10 @@ def _add_delegate_data(program: Record, segments: _Segments, blobs: Sequence[Any
 def _add_named_data(
     program: Record, segments: _Segments, constants: Sequence[Any], named: Mapping[str, Any], alignment: int
 ) -> None:
-    """Stores each blob once, and not at all if the constants have its bytes."""
+    """Stores each blob once. A blob with the bytes of a constant refers to the constant."""
     stored: dict[int, int] = {}
     weights = _digests(constants)
-    # Small ones come together: if the file is mapped, one page fault reads many of them.
+    # Small blobs come first, so that one page fault of a mapped file reads many of them.
     for blob in sorted(named.values(), key=lambda item: _bytes_view(item).nbytes > _SMALL):
         if id(blob) in stored:
             continue
@@ -222,22 +224,23 @@ def _add_named_data(
         if same is None or start % alignment:
             stored[id(blob)] = segments.add([blob]).segment_index
         else:
-            # A weight that both a delegate and the program use is stored once.
+            # A weight that a delegate and the program both use is stored once.
             segments.records.append(SCHEMA.types["DataSegment"](start, _bytes_view(blob).nbytes))
             stored[id(blob)] = len(segments.records) - 1
-    # In the given order: a runtime searches from the last name that it found.
+    # Keep the given order, because a runtime searches from the last name that it found.
     program.named_data = [SCHEMA.types["NamedData"](name, stored[id(blob)]) for name, blob in named.items()]
 
 
 def head(program: Record, data_size: int, alignment: int) -> bytearray:
-    """The file up to its first segment: the Program record, with its segments and data filled in, and padding.
+    """Returns the file up to its first segment: the Program record, with its segments and data set, and padding.
 
     Args:
         program: a Program record.
-        data_size: bytes of all segments, with the padding between them.
-        alignment: bytes, a power of two, of the first segment.
+        data_size: size of all segments in bytes, with the padding between them.
+        alignment: alignment of the first segment in bytes, a power of two.
 
-    Raises FormatError for a record that the schema cannot hold.
+    Raises:
+        FormatError: the schema cannot represent a record.
     """
     start = flatbuffer.encode(SCHEMA, program, reserve=_HEADER.size)
     base = _aligned(len(start), alignment) if data_size else 0
@@ -255,7 +258,7 @@ def _digests(items: Sequence[Any]) -> dict[bytes, int]:
 
 @dataclass
 class PteFile:
-    """A .pte file that has been read and checked: every index is valid and every constant is inside the file."""
+    """A .pte file that has been read and checked: all indices are valid and all constants are inside the file."""
 
     program: Any
     buffer: memoryview
@@ -265,42 +268,42 @@ class PteFile:
     has_header: bool = True
 
     def segment(self, index: int) -> memoryview:
-        """The bytes of a segment, not copied."""
+        """Returns the bytes of a segment, without a copy."""
         segment = self.program.segments[index]
         start = self.segment_base + segment.offset
         return self.buffer[start : start + segment.size]
 
     def constant(self, index: int) -> memoryview:
-        """The bytes of constant `index`, not copied; may end with the padding of the next one."""
+        """Returns the bytes of constant `index`, without a copy. They may include the padding of the next constant."""
         if self.program.constant_buffer:
             return memoryview(self.program.constant_buffer[index].storage)
         return self._subsegment(self.program.constant_segment, index)
 
     def mutable(self, index: int, data_segment: int = 0) -> memoryview:
-        """The initial bytes of planned tensors with this `data_buffer_idx`, as `constant` gives them."""
+        """Returns the initial bytes of planned tensors with this `data_buffer_idx`, like `constant`."""
         return self._subsegment(self.program.mutable_data_segments[data_segment], index)
 
     def delegate(self, delegate: Record) -> memoryview:
-        """The blob of a BackendDelegate record, not copied."""
+        """Returns the blob of a BackendDelegate record, without a copy."""
         if delegate.processed.location == SCHEMA.types["DataLocation"].SEGMENT:
             return self.segment(delegate.processed.index)
         return memoryview(self.program.backend_delegate_data[delegate.processed.index].data)
 
     def named(self) -> dict[str, memoryview]:
-        """The named blobs, not copied."""
+        """Returns the named blobs, without copies."""
         return {item.key: self.segment(item.segment_index) for item in self.program.named_data}
 
     def _subsegment(self, subsegments: Record, index: int) -> memoryview:
         data = self.segment(subsegments.segment_index)
         start = subsegments.offsets[index]
-        # an item ends where the next one starts: the file has only the offsets
+        # An item ends where the next one begins, because the file stores only offsets.
         following = subsegments.offsets[index + 1 : index + 2]
         end = following[0] if following and following[0] >= start else len(data)
         return data[start:end]
 
 
 def load_file(path: str | Path) -> PteFile:
-    """Reads the .pte file at `path`, mapping it into memory. Raises ModelNotFoundError, FormatError, OSError."""
+    """Reads and maps the .pte file at `path`. Raises ModelNotFoundError, FormatError, OSError."""
     try:
         with open(path, "rb") as file:
             try:
@@ -308,7 +311,7 @@ def load_file(path: str | Path) -> PteFile:
             except ValueError as error:
                 if isinstance(error, FormatError):
                     raise
-                return read(file.read())  # an empty file, or one that cannot be mapped
+                return read(file.read())  # an empty file, or a file that cannot be mapped
     except (FileNotFoundError, IsADirectoryError) as error:
         raise file_error(error) from None
     except FormatError as error:
@@ -318,7 +321,7 @@ def load_file(path: str | Path) -> PteFile:
 
 
 def read(data: Buffer) -> PteFile:
-    """Reads a .pte file from a bytes-like object, which the result keeps and views. Raises FormatError."""
+    """Reads a .pte file from a bytes-like object, which the result keeps as a view. Raises FormatError."""
     view = _bytes_view(data)
     if len(view) < _HEADER_AT:
         raise FormatError(f"The file has {len(view)} bytes, too few for a .pte file")
@@ -340,33 +343,36 @@ def read(data: Buffer) -> PteFile:
 
 
 def _read_header(view: memoryview) -> tuple[int, int, int]:
-    """Returns bytes of the program, offset of the first segment, bytes of the segments."""
+    """Returns the size of the program, the offset of the first segment, and the size of the segments."""
     size = len(view)
     if size < _HEADER_AT + _HEADER_MINIMUM:
         raise FormatError(f"The file ends at byte {size}, inside its extended header")
     length, program_size, base = struct.unpack_from("<IQQ", view, _HEADER_AT + 4)
     if length < _HEADER_MINIMUM or _HEADER_AT + length > size:
-        raise FormatError(f"The extended header at byte {_HEADER_AT} says that it has {length} bytes")
+        raise FormatError(f"The extended header at byte {_HEADER_AT} has an invalid length of {length} bytes")
     data_size = 0
     if length >= _HEADER.size:
         data_size = int.from_bytes(view[_HEADER_AT + 24 : _HEADER_AT + 32], "little")
-    hints = ["The file is cut short or damaged; compile or copy it again."]
+    hints = ["The file is truncated or damaged; compile or copy it again."]
     if program_size > size or program_size < _HEADER_AT + length:
         raise FormatError(
-            f"The extended header names a program of {program_size} bytes, the file has {size}", hints=hints
+            f"The extended header has a program of {program_size} bytes, but the file has {size} bytes",
+            hints=hints,
         )
     if base and not program_size <= base <= size:
         raise FormatError(
-            f"The segments start at byte {base}, the program ends at {program_size}, the file at {size}",
+            f"The segments start at byte {base}, but the program ends at {program_size} and the file at {size}",
             hints=hints,
         )
     if base and base + data_size > size:
-        raise FormatError(f"The segments end at byte {base + data_size}, the file has {size}", hints=hints)
+        raise FormatError(
+            f"The segments end at byte {base + data_size}, but the file has {size} bytes", hints=hints
+        )
     return program_size, base, data_size or (size - base if base else 0)
 
 
 class _Checker:
-    """Checks every index of a program, so that later readers need not."""
+    """Checks all indices of a program, so that other readers do not need to check them."""
 
     def __init__(self, file: PteFile) -> None:
         self._file = file
@@ -393,7 +399,7 @@ class _Checker:
                 size = self._index(program.segments, subsegments.segment_index, place + ".segment_index").size
                 if max(subsegments.offsets) > size:
                     raise FormatError(
-                        f"{place} has an offset {max(subsegments.offsets)}, its segment has {size} bytes"
+                        f"{place} has an offset {max(subsegments.offsets)}, but its segment has {size} bytes"
                     )
         for index, item in enumerate(program.named_data):
             self._index(program.segments, item.segment_index, f"Program.named_data[{index}]")
@@ -429,7 +435,7 @@ class _Checker:
                     continue
                 member = type(self._index(values, item, place).val).__name__
                 if member not in _MEMBERS[kind]:
-                    raise FormatError(f"{place}: an {kind} cannot hold value {item}, of type {member}")
+                    raise FormatError(f"{place}: an {kind} cannot contain value {item} of type {member}")
 
     def _check_tensor(self, tensor: Record, arenas: int, place: str) -> None:
         rank = len(tensor.sizes)
@@ -461,7 +467,7 @@ class _Checker:
     def _check_size(self, tensor: Record, available: int, place: str) -> None:
         if tensor_nbytes(tensor) > available:
             raise FormatError(
-                f"{place}: its data have {available} bytes, its sizes ask for {tensor_nbytes(tensor)}"
+                f"{place}: its data has {available} bytes, but its sizes require {tensor_nbytes(tensor)}"
             )
 
     def _check_delegate(self, delegate: Record, place: str) -> None:
@@ -484,7 +490,7 @@ class _Checker:
         elif kind == "MoveCall":
             indices = (call.move_from, call.move_to)
         elif kind == "JumpFalseCall":
-            # one past the last instruction is the end of the chain
+            # The end of the chain is a valid destination.
             if not 0 <= call.destination_instruction <= len(chain.instructions):
                 raise FormatError(
                     f"{place} jumps to {call.destination_instruction} of {len(chain.instructions)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The bytes of a receipt, which docs/format.md describes, and the facts in it. torchette/receipt.py computes the hashes.
+# Reads the bytes of a receipt (see docs/format.md) and its facts. torchette/receipt.py computes the hashes.
 """The receipt of a .pte file as records."""
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from torchette.format import pte
 
-KEY = "torchette.receipt"  # the receipt's name in the named data
+KEY = "torchette.receipt"  # name of the receipt in the named data
 
 MARK = b"RECEIPT1"
 HEAD = struct.Struct(
     "<8sQII"
-)  # mark, hash of the bytes from HASHED_FROM, number of parts, number of data files
+)  # mark, hash of the bytes from HASHED_FROM, count of parts, count of data files
 HASHED_FROM = 16
 ENTRY = struct.Struct("<QQ")  # bytes, hash
 
@@ -31,14 +31,14 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a file says about itself."""
+    """The hashes and facts that a file contains about itself."""
 
-    parts: list[Entry]  # consecutive, from byte 0 to where the receipt starts
+    parts: list[Entry]  # consecutive, from byte 0 to the start of the receipt
     data_files: list[Entry]
     facts: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The facts, the parts and the data files as plain values."""
+        """Returns the facts, the parts and the data files as plain values."""
         return asdict(self) | {
             "parts": [entry._asdict() for entry in self.parts],
             "data_files": [entry._asdict() for entry in self.data_files],
@@ -46,7 +46,7 @@ class Receipt:
 
 
 def provenance(file: pte.PteFile) -> dict[str, Any] | None:
-    """The facts of a file's receipt, unchecked; None where it has none that can be read."""
+    """Returns the unverified facts of a file's receipt; None if it has no readable receipt."""
     blob = file.named().get(KEY)
     try:
         _, _, parts, files = HEAD.unpack_from(blob or b"")
@@ -57,7 +57,7 @@ def provenance(file: pte.PteFile) -> dict[str, Any] | None:
 
 
 def rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Facts of a receipt for people, as (name, text)."""
+    """Returns the facts of a receipt as (name, text) for display."""
     found = []
     for name, value in facts.items():
         if name == "compared" and isinstance(value, list):
@@ -78,4 +78,4 @@ def _case_row(case: Mapping[str, Any]) -> tuple[str, str]:
         )
         return f"{case['method']} on {inputs}", errors or "no output is a tensor"
     except (AttributeError, KeyError, TypeError, ValueError):
-        return "compared", json.dumps(case)  # a receipt of another maker
+        return "compared", json.dumps(case)  # a receipt of another program

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Reads a FlatBuffers schema and turns it into Python records or a C++ header of slot constants.
+"""Reads a FlatBuffers schema and converts it to Python records or a C++ header of slot constants.
 
-A `.fbs` file goes in; dataclasses and IntEnums (`Schema.types`) come out, or, run as a program, the header that the
-runtime compiles against. There is one schema, so the two sides cannot differ. Standard library only.
+In: a `.fbs` file. Out: dataclasses and IntEnums (`Schema.types`) or, if run as a program, the header that the runtime
+includes. Both sides use one schema and cannot differ. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-# schema name -> (struct code, C++ type); FlatBuffers allows two spellings of most
+# schema name -> (struct code, C++ type); FlatBuffers has two names for most types
 _SCALARS = {
     "bool": ("?", "bool"),
     "byte": ("b", "int8_t"),
@@ -47,9 +47,10 @@ _SCALARS = {
 class Field:
     """A field of a table.
 
-    `kind` is scalar, enum, string, table, union or vector; `item` is the kind of a vector's elements. `type` names the
-    table, union or enum (of the elements, for a vector). `code` is the `struct` code of a scalar or enum (element).
-    `offset` is the byte offset of the field's entry in a vtable. A union has two entries; its tag's comes just before.
+    `kind` is scalar, enum, string, table, union or vector; `item` is the kind of a vector's elements. `type` is the
+    name of the table, union or enum (of the elements, for a vector). `code` is the `struct` code of a scalar or enum
+    (element). `offset` is the byte offset of the field's entry in a vtable. A union has two entries; its tag
+    entry precedes `offset`.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Field:
 
 @dataclass
 class Schema:
-    """A parsed schema. `types` holds a dataclass per table and an IntEnum per enum and per union (its tags)."""
+    """A parsed schema. `types` contains a dataclass per table and an IntEnum per enum and per union (its tags)."""
 
     tables: dict[str, tuple[Field, ...]] = field(default_factory=dict)
     enums: dict[str, str] = field(default_factory=dict)  # enum name -> schema name of its integer type
@@ -77,7 +78,7 @@ class Schema:
 
 
 class _Tokens:
-    """The words and signs of a schema, each with its line."""
+    """The tokens of a schema, each with its line."""
 
     _PATTERN = re.compile(r"""//[^\n]*|/\*.*?\*/|"[^"\n]*"|[\w.+-]+|[{}()\[\]:;,=]|\s+|.""", re.DOTALL)
 
@@ -116,13 +117,13 @@ class _Tokens:
 
 
 def parse(text: str) -> Schema:
-    """Parses schema text: tables, enums, unions of tables, attributes. Raises ValueError that names the line."""
+    """Parses the text of a schema: tables, enums, unions of tables, attributes. Raises ValueError with the line."""
     tokens = _Tokens(text)
     schema = Schema()
     raw: dict[str, list[tuple[str, str, bool, str, dict[str, str]]]] = {}
     aliases: dict[
         str, str
-    ] = {}  # a union may have several names for one table: each is a separate record here
+    ] = {}  # a union may have several names for one table; each becomes a separate record
     while word := tokens.peek():
         tokens.take()
         if word == "namespace":
@@ -154,10 +155,10 @@ def parse(text: str) -> Schema:
             raw[name] = _parse_table(tokens)
             continue
         else:
-            raise tokens.error(f"{word} is not understood here")
+            raise tokens.error(f"unexpected {word}")
         tokens.take(";")
     raw |= {name: raw[table] for name, table in aliases.items()}
-    # fields may name tables that are defined later
+    # Fields may refer to tables that are defined later.
     for name, fields in raw.items():
         schema.tables[name] = tuple(_resolve(schema, raw, fields))
         schema.types[name] = _record(name, schema.tables[name])
@@ -183,7 +184,7 @@ def _parse_enum(tokens: _Tokens, schema: Schema) -> None:
 
 
 def _parse_table(tokens: _Tokens) -> list[tuple[str, str, bool, str, dict[str, str]]]:
-    """Returns (name, type, is a vector, default, attributes) of each field."""
+    """Returns (name, type, whether it is a vector, default, attributes) of each field."""
     fields = []
     tokens.take("{")
     for _ in tokens.until("}"):
@@ -208,7 +209,7 @@ def _parse_table(tokens: _Tokens) -> list[tuple[str, str, bool, str, dict[str, s
 def _resolve(
     schema: Schema, raw: dict[str, Any], fields: list[tuple[str, str, bool, str, dict[str, str]]]
 ) -> Iterator[Field]:
-    offset = 4  # a vtable starts with its own size and the table's, two bytes each
+    offset = 4  # a vtable starts with its size and the size of the table, two bytes each
     for name, type_name, vector, text, attributes in fields:
         if "id" in attributes:
             offset = max(offset, 4 + 2 * int(attributes["id"]))
@@ -225,7 +226,7 @@ def _resolve(
         elif type_name == "string" or type_name in raw:
             kind = "string" if type_name == "string" else "table"
         else:
-            raise ValueError(f"schema field {name}: type {type_name} is not known")
+            raise ValueError(f"schema field {name}: unknown type {type_name}")
         if kind == "union":
             offset += 2
         yield Field(
@@ -243,7 +244,7 @@ def _resolve(
 
 
 class Record:
-    """A table of a schema as a dataclass. The schema declares the fields, so that their types are not known here."""
+    """A table of a schema as a dataclass. The schema declares the fields, so type checkers do not know them."""
 
     __slots__ = ()
 
@@ -266,12 +267,12 @@ def _record(name: str, fields: tuple[Field, ...]) -> type[Record]:
 
 
 def cpp_header(schema: Schema, source: str) -> str:
-    """The C++ header: per table a struct of vtable byte offsets `kFieldName`, of scalar defaults
-    `kFieldNameDefault`, and of the bytes that each vtable entry's field takes; enums and union tags as `enum class`."""
+    """Returns the C++ header. Each table becomes a struct with vtable byte offsets `kFieldName`, scalar defaults
+    `kFieldNameDefault`, and the size of each vtable entry's field. Enums and union tags become `enum class`."""
     lines = [
         "// SPDX-License-Identifier: BSD-3-Clause",
-        f"// Made from {source}; do not edit. Constants named after a field are the byte offset of the field's entry in a",
-        "// vtable. A union has two entries, its tag's is named kFieldType.",
+        f"// Generated from {source}; do not edit. A constant with the name of a field is the byte offset of its",
+        "// vtable entry. A union has two entries; the entry of its tag is named kFieldType.",
         "#pragma once",
         "",
         "#include <cstdint>",
@@ -293,7 +294,7 @@ def cpp_header(schema: Schema, source: str) -> str:
             entries = _entry_widths(f)
             widths += ["4"] * (
                 (f.offset - 4) // 2 + 1 - len(entries) - len(widths)
-            )  # entries that have no field
+            )  # entries without a field
             widths += map(str, entries)
         lines += ["", f"struct {name} {{"]
         if widths:
@@ -329,7 +330,7 @@ def main() -> None:
     parser.add_argument("--cpp", type=Path, required=True, metavar="OUT", help="the header to write")
     arguments = parser.parse_args()
     text = cpp_header(load(arguments.schema), arguments.schema.name)
-    # an unchanged header keeps its time, so that it causes no rebuild
+    # Keep the modification time of an unchanged header, so that it causes no rebuild.
     if not arguments.cpp.exists() or arguments.cpp.read_text(encoding="utf-8") != text:
         arguments.cpp.parent.mkdir(parents=True, exist_ok=True)
         arguments.cpp.write_text(text, encoding="utf-8")
