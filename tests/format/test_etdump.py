@@ -62,7 +62,7 @@ def test_what_is_no_dump_is_said_plainly(tmp_path: Path) -> None:
         (b"\0" * 4 + b"ET12" + b"\0" * 20, "a program"),
         (b"\0" * 4 + b"FT01" + b"\0" * 20, "a data file"),
         (b"PK\3\4 a zip file", "Not an .etdp file"),
-        (etdump.dumps(dump())[:-1], "cut short"),
+        (etdump.dumps(dump())[:-1], "truncated"),
     ]:
         path = tmp_path / "bad.etdp"
         path.write_bytes(content)

@@ -62,7 +62,7 @@ def _read(view: memoryview) -> Any:
         size = 4 + int.from_bytes(view[:4], "little")
         if size > len(view):
             raise FormatError(
-                f"The dump is cut short: the file has {len(view)} bytes, but its size prefix requires {size}",
+                f"The dump is truncated: the file has {len(view)} bytes, but its size prefix requires {size}",
                 hints=["Copy the whole buffer from the device: ETDumpResult has its size."],
             )
         return _checked(flatbuffer.decode(SCHEMA, view[:size], start=4))
