@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# In: a compiled model. Out: its generated C++ as a shared library, and the interpreter's answers to compare with.
+# In: a compiled model. Out: its generated C++ as a shared library, and the interpreter's results for comparison.
 """A generated unit, compiled for this machine and called through ctypes."""
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from torchette.devtools.inspect import MethodInfo, describe
 
 needs_compiler = pytest.mark.skipif(shutil.which(CXX) is None, reason="no C++ compiler")
 
-# Without the vectors that this machine may have, nothing depends on how a compiler contracts products and sums.
+# Compiled without vector extensions, so that results do not depend on the compiler's contraction of multiply-adds.
 _ISA = {"TORCHETTE_ISA": "v1"}
 _NUMBERS = {"int": ctypes.c_int64, "bool": ctypes.c_bool, "double": ctypes.c_double}
-# As the kernel library is compiled, but for the time that it takes.
+# The flags of the kernel library, without those that only reduce the run time.
 FLAGS = ("-std=c++17", "-fwrapv", "-fno-math-errno", "-fno-trapping-math")
 
 
 class Unit:
-    """The unit of a .pte file: `unit.call("forward", x)` gives the outputs as the interpreter would."""
+    """The unit of a .pte file. `unit.call("forward", x)` returns the same outputs as the interpreter."""
 
     def __init__(self, pte: Path, *flags: str) -> None:
         self.pte, self.folder = pte, pte.parent / f"{pte.stem}_unit"
@@ -57,7 +57,7 @@ class Unit:
     def _call(self, method: str, inputs: Sequence[Any]) -> tuple[int, list[Any]]:
         info = self.methods[method]
         words: list[Any] = []
-        kept = []  # what the pointers lead to
+        kept = []  # keeps the memory of the pointers alive
         for port, given in zip(info.inputs, inputs):
             tensor = info.values[port.index].tensor
             if tensor is None:
@@ -94,7 +94,7 @@ class Unit:
         return error, outputs
 
     def _varying(self, info: MethodInfo, index: int) -> list[int]:
-        """The dimensions whose sizes are arguments, as the header has them."""
+        """Returns the dimensions with sizes that are arguments of the function in the header."""
         number = [port.index for port in info.inputs].index(index)
         header = (self.folder / f"{self.pte.stem}.h").read_text()
         line = next(line for line in header.splitlines() if f" {self.pte.stem}_{info.name}(" in line)
@@ -122,7 +122,7 @@ pickle.dump(outputs, sys.stdout.buffer)
 
 
 def interpreted(pte: Path, calls: Sequence[tuple[str, Sequence[Any] | None]]) -> list[Any]:
-    """What the interpreter gives for calls of (method, inputs), one after the other; None for inputs resets it."""
+    """Returns the interpreter's outputs for a sequence of calls (method, inputs). Inputs None resets the method."""
     command = [sys.executable, "-c", _INTERPRETER, str(pte)]
     given = pickle.dumps([(name, None if inputs is None else list(inputs)) for name, inputs in calls])
     done = subprocess.run(command, input=given, capture_output=True, cwd=ROOT, env={**os.environ, **_ISA})
@@ -131,7 +131,7 @@ def interpreted(pte: Path, calls: Sequence[tuple[str, Sequence[Any] | None]]) ->
 
 
 def assert_same(unit: Unit, calls: Sequence[tuple[str, Sequence[Any] | None]]) -> None:
-    """The unit gives the interpreter's answers, bit by bit."""
+    """Checks that the unit returns the same results as the interpreter, bit for bit."""
     for (method, inputs), expected in zip(calls, interpreted(unit.pte, calls), strict=True):
         if inputs is None:
             unit.reset(method)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Generated C++ gives the interpreter's answers bit by bit, for models of every kind, and takes no memory but its own.
+# Generated C++ returns the interpreter's results bit for bit, for models of every kind, and uses only static memory.
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_mobilenet_v2(tmp_path: Path) -> None:
     assert_same(Unit(saved(module, (x,), tmp_path)), [("forward", arrays((x,)))])
 
 
-class Whole(torch.nn.Module):
-    """Whole numbers, truths, and a number's way between them."""
+class Integers(torch.nn.Module):
+    """Integers, booleans, and conversions between them."""
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         large = (x > 3) & (y != 0)
@@ -65,7 +65,7 @@ class Whole(torch.nn.Module):
 
 def test_whole_numbers_and_bools(tmp_path: Path) -> None:
     x, y = torch.arange(12).reshape(3, 4), torch.arange(-4, 8).reshape(3, 4)
-    unit = Unit(saved(Whole(), (x, y), tmp_path))
+    unit = Unit(saved(Integers(), (x, y), tmp_path))
     assert_same(unit, [("forward", arrays((x, y))), ("forward", arrays((y, x)))])
 
 
@@ -82,7 +82,7 @@ def test_control_flow(name: str, tmp_path: Path) -> None:
 
 
 class Chain(torch.nn.Module):
-    """What becomes loops without kernels: one geometry, and numbers between."""
+    """Operators that become loops without kernels: operands of one shape, and scalars."""
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         z = torch.nn.functional.relu6(x * 2.5 + y).sigmoid() - y / 3
@@ -190,7 +190,7 @@ def test_no_heap_and_nothing_before_main(tmp_path: Path) -> None:
         symbols = run("nm", "-C", tmp_path / "object.o").stdout
         assert not re.search(r" U (malloc|free|operator (new|delete)|__cxa|typeinfo)", symbols), source
         assert ".init_array" not in run("objdump", "-h", tmp_path / "object.o").stdout, source
-        # constants lie where nothing is written, and nothing is named as in the runtime
+        # Constants are in read-only sections, and no symbol has a name of the runtime.
         assert not re.search(r" [TDBR] torchette::", symbols), source
     header = folder / "net.h"
     run("cc", "-std=c99", "-pedantic", "-Wall", "-Werror", "-x", "c", "-fsyntax-only", header)
@@ -198,7 +198,7 @@ def test_no_heap_and_nothing_before_main(tmp_path: Path) -> None:
 
 def test_every_kernel_has_its_function() -> None:
     library = set(kernels.library())
-    ours = {name.partition("::")[0] for name in library}  # other tests of the process register theirs
+    ours = {name.partition("::")[0] for name in library}  # other tests of the process register other kernels
     assert {name for name in operator_names() if name.partition("::")[0] in ours} == library
 
 
@@ -259,7 +259,7 @@ def test_weights_in_another_file_are_refused(tmp_path: Path) -> None:
     weight.extra_tensor_info = pte.ExtraTensorInfo(
         fully_qualified_name="weight", location=pte.TensorDataLocation.EXTERNAL
     )
-    with pytest.raises(UnsupportedError, match="the data of weight are in another file"):
+    with pytest.raises(UnsupportedError, match="the data of weight is in another file"):
         unit(file, "net", None, "")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Jumps as branches and loops: the tree does what the jumps do, for whatever jumps, or is refused.
+# Jumps as branches and loops: the tree is equivalent to the jumps for random code, or the code is rejected.
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchette.codegen.flow import Branch, Jump, Leave, Loop, Node, Step, struct
 
 
 def jumped(code: list[Jump | None], answers: random.Random) -> list[object]:
-    """The steps and conditions that the jumps come by; of no more than a hundred instructions."""
+    """Executes at most 100 instructions. Returns the executed steps and conditions."""
     trace: list[object] = []
     at = 0
     for _ in range(100):
@@ -30,7 +30,7 @@ def jumped(code: list[Jump | None], answers: random.Random) -> list[object]:
 
 
 def walked(nodes: tuple[Node, ...], answers: random.Random, trace: list[object]) -> str:
-    """The same of a tree; gives how it ended."""
+    """Executes a tree and appends to the trace. Returns how the execution ended."""
     for node in nodes:
         if isinstance(node, Step):
             trace.append(node.index)
@@ -81,10 +81,10 @@ def test_trees_do_what_jumps_do() -> None:
         ]
         tree = structured(code)
         if tree is None or any(jump is not None and jump.target == i for i, jump in enumerate(code)):
-            continue  # a jump to itself would leave no trace
+            continue  # a jump to itself leaves no trace
         found += any(isinstance(node, (Loop, Branch)) for node in tree)
         expected, trace = jumped(code, random.Random(seed)), []
-        if expected:  # else it has nothing to do, or no end
+        if expected:  # otherwise the code has no steps or does not end
             walked(tree, random.Random(seed), trace)
             assert trace == expected, code
     assert found > 300

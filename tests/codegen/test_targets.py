@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Generated C++ on other machines, run by their emulators: the folder compiles as it is, nothing of the runtime is linked,
-# and the answers are those of the interpreter here.
+# Generated C++ on other machines, run in emulators: the folder compiles without the runtime, and the results are equal
+# to those of the interpreter on this machine.
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torchette.build.toolchain import DEVICE_FLAGS, Compiler, Unit
 from torchette.codegen import codegen
 from torchette.runtime import Runtime
 
-# Of the greatest result: sums run in another order than here.
+# Relative to the maximum result, because reductions run in another order.
 TOLERANCE = 2e-6
 MAIN = """\
 #include "net.h"
@@ -43,7 +43,7 @@ int main() {
 
 
 def sources(model: str, folder: Path) -> tuple[list[Path], Path]:
-    """The unit of a model, and a program that ends with 0 where its answer is right, 4 where it is wrong."""
+    """Returns the files of a model's unit, and a program that exits with 0 for correct results and 4 for wrong ones."""
     (folder / "net.pte").write_bytes(artifacts.our_file(model))
     codegen(folder / "net.pte", folder)
     (x,) = (tensor.numpy() for tensor in artifacts.args(model))
@@ -56,7 +56,7 @@ def sources(model: str, folder: Path) -> tuple[list[Path], Path]:
 
 
 def compiled(used: Compiler, model: str, folder: Path, flags: tuple[Any, ...]) -> list[list[Path]]:
-    """The objects of two programs: one whose answer is right, and one that expects another."""
+    """Returns the objects of two programs: one with the correct expected results, and one with wrong ones."""
     files, program = sources(model, folder)
     mains = [Unit(program, (*flags, f"-DOFFSET={offset}")) for offset in ("0", "1")]
     objects = toolchain.compile_units(used, [*(Unit(file, flags) for file in files), *mains])

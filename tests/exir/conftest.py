@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The compiler's tests share the small modules of graphs.py, wherever in this folder they stand.
+# Makes the small modules of graphs.py importable in all tests of this folder.
 
 from __future__ import annotations
 

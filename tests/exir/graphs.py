@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Small modules and the few lines that export and lower them, for all tests of the compiler.
+# Small modules, and functions that export and lower them, for all tests of the compiler.
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchette.exir.pipeline import Report, build
 
 
 class Function(nn.Module):
-    """A module whose forward is the given function."""
+    """A module with the given function as its forward."""
 
     def __init__(self, function):
         super().__init__()
@@ -24,7 +24,7 @@ class Function(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """conv - batch norm - relu - pool - linear, with statistics that are not the identity."""
+    """conv - batch norm - relu - pool - linear, with statistics that change the values."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +43,7 @@ class ConvNet(nn.Module):
 
 
 class Counter(nn.Module):
-    """State: adds its input to a buffer and returns the doubled sum."""
+    """A module with state: adds its input to a buffer and returns twice the buffer."""
 
     def __init__(self):
         super().__init__()
@@ -55,7 +55,7 @@ class Counter(nn.Module):
 
 
 def export(module, args, **kwargs):
-    """What torch.export captures of a module or function; it would take one tensor given twice for one input."""
+    """Exports a module or function. Copies repeated tensors, because torch.export treats them as one input."""
     module = module if isinstance(module, nn.Module) else Function(module)
     apart = tuple(
         arg.clone() if any(arg is other for other in args[:number]) else arg
@@ -65,7 +65,7 @@ def export(module, args, **kwargs):
 
 
 def lower(module, args, stage="exec", dynamic_shapes=None, **options):
-    """(program after a stage, report); the program is checked against eager on the way, pass by pass."""
+    """Returns (program after a stage, report). The results are compared with eager mode after every pass."""
     module = module if isinstance(module, nn.Module) else Function(module)
     if dynamic_shapes is not None and isinstance(module, Function):
         dynamic_shapes = (dynamic_shapes,)
@@ -79,7 +79,7 @@ def lower(module, args, stage="exec", dynamic_shapes=None, **options):
 
 
 def results(program, args):
-    """What the graph of a program yields to its user on these inputs."""
+    """Returns the user outputs of a program's graph for these inputs."""
     values = evaluate(program, args)
     wanted = [spec.kind.name == "USER_OUTPUT" for spec in program.graph_signature.output_specs]
     return [
@@ -90,7 +90,7 @@ def results(program, args):
 
 
 def called(program):
-    """The calls of a graph in order, as `add.out`; aliases end in `@`, writes in place in `!`."""
+    """Returns the calls of a graph in order, such as `add.out`. Aliases end in `@`, in-place writes in `!`."""
     names = []
     for node in program.graph.nodes:
         if node.op == "call_function":

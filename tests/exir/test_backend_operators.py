@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# An operator of a target: bound to a pattern, put into an Edge program in its place, run eagerly by it, brought back to
-# it, and written to a file under its own name.
+# An operator of a target: bound to a pattern, inserted in an Edge program, run eagerly through its pattern, converted
+# back to the pattern, and written to a file under its name.
 
 import copy
 import pickle
@@ -40,7 +40,7 @@ def model():
 
 @pytest.fixture
 def fused():
-    """(the module, its program with the target's operator)."""
+    """Returns (the module, its program with the target's operator)."""
     module = model()
     fuse = replace_edge_with_backend(exir_ops.backend.tgt.linear_relu.default)
     return module, to_edge(export(module, (X,))).transform([fuse])
@@ -92,7 +92,7 @@ def test_pass_puts_the_operator_in_place_of_its_pattern(fused):
     assert targets(program)[0] is op
     dialects.verify(program, "backend")
     torch.testing.assert_close(program.module()(X), module(X))
-    assert manager.report().notes("replace_patterns") == ["2 times tgt.linear_relu.default for its pattern"]
+    assert manager.report().notes("replace_patterns") == ["2 patterns replaced by tgt.linear_relu.default"]
     places = [node.meta["stack_trace"] for node in program.graph.nodes if node.target == op]
     assert all("forward" in place for place in places)
 
@@ -114,7 +114,7 @@ def test_there_is_a_way_back(fused):
     assert targets(program) == [*names, *names, edge.linear.default]
     dialects.verify(program, "edge")
     torch.testing.assert_close(program.module()(X), module(X))
-    # The module can be a part of another one, which is captured with the operator in it.
+    # The module can be part of another module, which is captured with the operator in it.
     again = torch.export.export(manager.exported_program().module(), (X,))
     assert torch.ops.tgt.linear_relu.default in targets(again)
     op = torch.ops.tgt.linear_relu.default
@@ -129,7 +129,9 @@ def test_value_that_differs_from_the_pattern_is_refused(fused):
     with pytest.raises(DialectError) as caught:
         dialects.verify(program, "backend")
     assert caught.value.code == "not-its-pattern"
-    assert "yields float32[2, 9], the pattern of tgt.linear_relu.default float32[2, 8]" in str(caught.value)
+    assert "yields float32[2, 9], but the pattern of tgt.linear_relu.default yields float32[2, 8]" in str(
+        caught.value
+    )
     node.meta["val"] = before
     node.args = (node.args[1], *node.args[1:2], node.args[0])
     (found,) = dialects.violations(program, "backend")
@@ -149,7 +151,7 @@ def test_file_runs_with_the_targets_kernel(fused, tmp_path):
     printed = run(built("torchette_target_kernel"), tmp_path / "model.pte").stdout
     found = torch.tensor([float(line) for line in printed.split()]).reshape(2, 3)
     torch.testing.assert_close(found, module(torch.ones(2, 4)))
-    # The program without that kernel does not load the file.
+    # The program without this kernel does not load the file.
     assert "tgt::linear_relu.out" in run(built("torchette_tutorial"), tmp_path / "model.pte", status=1).stderr
 
 

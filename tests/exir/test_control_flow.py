@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What control flow becomes in the file, instruction by instruction, and when its tensors live.
+# Control flow in the file, instruction by instruction, and the lifetimes of its tensors.
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def listing(function) -> list[str]:
 def test_golden_listing(function):
     wanted = [line.strip() for line in LISTINGS[function].strip().splitlines()]
     got = listing(function)
-    # Where a line of the listing stops, the arguments are of no interest.
+    # A line of the listing may omit the last arguments.
     assert [line[: len(right)] for line, right in zip(got, wanted, strict=True)] == wanted
 
 
@@ -118,7 +118,7 @@ def test_the_two_sides_share_memory_and_the_checker_proves_it():
         if not spec.const
     ]
     memory.check([interval(spec) for spec in specs], [spec.mem_offset for spec in specs], 16)
-    # Were both of them live at once, it would not hold.
+    # The plan is invalid if both are live at the same time.
     specs[-1].lifetime = [0, len(list(control_flow.timeline(program.graph_module).moments))]
     with pytest.raises(memory.PlanViolation):
         memory.check(

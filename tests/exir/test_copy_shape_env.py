@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Lowering leaves what it is given as it is: graphs, metadata, stored tensors, and all that torch knows about sizes. So a
-# program can be lowered again, and gives the same file.
+# Lowering does not modify its input: graphs, metadata, stored tensors, and torch's data about sizes. A program can be
+# lowered again to the same file.
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def lowered(program: ExportedProgram, how: str) -> bytes:
         return compiled.program.buffer
 
 
-def facts(program: ExportedProgram) -> list[Any]:
-    """All that a program says, as text."""
+def state_of(program: ExportedProgram) -> list[Any]:
+    """Returns the whole state of a program as text."""
     found: list[Any] = [repr(program.graph_signature), repr(program.range_constraints)]
     for module in program.graph_module.modules():
         if isinstance(module, GraphModule):
@@ -127,10 +127,10 @@ def test_a_program_is_lowered_twice_to_the_same_bytes_and_stays_as_it_is(kind: s
         shapes = (shapes,)
     with torch.no_grad():
         program = export(MODELS[kind].eval(), (torch.randn(6, 4),), dynamic_shapes=shapes)
-    before = facts(program)
+    before = state_of(program)
     for how in ("portable", "XNNPACK", "with fallback") if kind == "state" else ("portable", "XNNPACK"):
         first = lowered(program, how)
-        assert facts(program) == before
+        assert state_of(program) == before
         assert lowered(program, how) == first
 
 
@@ -138,6 +138,6 @@ def test_a_manager_is_lowered_twice_to_the_same_bytes() -> None:
     with torch.no_grad():
         program = export(MODELS["read"].eval(), (torch.randn(6, 4),))
     edge = to_edge(program)
-    before = facts(edge.exported_program())
+    before = state_of(edge.exported_program())
     assert edge.to_executorch().buffer == edge.to_executorch().buffer
-    assert facts(edge.exported_program()) == before
+    assert state_of(edge.exported_program()) == before

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# One deliberately broken graph per rule: each gives its own code, names the node, shows the line of the model and what
-# to try. And the verifiers accept what they should, at every stage.
+# One invalid graph per rule: each graph violates only this rule. The error names the node, the line of the model and a
+# remedy. Verifiers accept valid programs at every stage.
 
 import copy
 import re
@@ -24,7 +24,7 @@ X = torch.randn(2, 3)
 
 
 def at(stage):
-    """A sound program at a stage, to be broken."""
+    """Returns a valid program at a stage, to be modified."""
     return copy_program(lower(Counter(), (torch.randn(4),), stage, check_passes=False)[0])
 
 
@@ -50,7 +50,7 @@ def broken_by(code):
 
 
 BROKEN = {}
-KEPT = []  # libraries, whose operators go when they do
+KEPT = []  # libraries; their operators are removed when they are destroyed
 
 
 @broken_by("not-an-operator")
@@ -205,7 +205,7 @@ def _():
 @broken_by("scalar-overload")
 def _():
     p = at("edge")
-    # Not in the core set either way, so that this one rule speaks: bitwise_and.Scalar is.
+    # mul.Scalar is not in the core set, so that only this rule is violated; bitwise_and.Scalar is in the core set.
     call(p, aten.mul.Scalar, (first(p), 2.0), val=first(p).meta["val"])
     return p, "edge"
 
@@ -430,7 +430,7 @@ def test_training_capture_is_autograd_safe_and_its_gradients_are_eagers():
     assert found.keys() == expected.keys() and len(found) == 5
     for name, parameter in found.items():
         torch.testing.assert_close(parameter.grad, expected[name].grad, msg=name)
-    # Two passes moved the running statistics of both.
+    # Two passes updated the running statistics of both.
     buffers = dict(captured.named_buffers())
     assert buffers["norm.num_batches_tracked"] == 2
     for name, buffer in reference.named_buffers():
@@ -438,7 +438,7 @@ def test_training_capture_is_autograd_safe_and_its_gradients_are_eagers():
 
 
 def test_page_of_dialects_is_printed_from_the_code():
-    """The page that `./dev docs` writes has every dialect, every rule's code and every operator."""
+    """The page that `./dev docs` writes contains every dialect, the code of every rule, and every operator."""
     page = print_page()
     for dialect in dialects.DIALECTS.values():
         assert f"## {dialect.name}\n\n{dialect.sentence}\n" in page

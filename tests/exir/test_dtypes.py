@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The dtypes of operators are as measured, and the measure is of this build's kernels.
+# The dtype table contains the measured dtypes of this build's kernels.
 
 import subprocess
 import sys
@@ -46,6 +46,6 @@ def test_operators_on_elements_are_as_measured(measured):
 
 @pytest.mark.slow
 def test_table_is_as_measured():
-    # In a process of its own: what pytest does with logs makes each of many thousand failing calls cost.
+    # In a separate process, because pytest's capture of logs slows down each of many thousand failing calls.
     done = subprocess.run([sys.executable, probe_dtypes.__file__, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}: {STALE}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Edge operators: torch's own with dtypes, in the programs that users see, whichever way users name them.
+# Edge operators: torch's operators with dtypes, in the programs that users see, under both names.
 
 import copy
 import pickle
@@ -38,7 +38,7 @@ def test_every_operator_of_an_edge_program_is_an_edge_operator():
     dialects.verify(program, "edge")
     transformed = manager.transform([lambda module: None]).exported_program()
     assert all(isinstance(t, EdgeOpOverload) for t in targets(transformed))
-    # What is emitted calls out variants, and a branch of control flow is no exception.
+    # Emitted programs call out variants, also in branches of control flow.
     assert not any(isinstance(t, EdgeOpOverload) for t in targets(manager.to_executorch().exported_program()))
     branches = edge_program(
         lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), X
@@ -162,7 +162,7 @@ def test_number_and_dtype_are_refused_with_operator_argument_dtype_and_what_is_a
     error = violation(program)
     assert [v.code for v in error.violations] == ["number-for-tensor", "dtype-not-allowed"]
     number, dtype = (str(v) for v in error.violations)
-    assert "argument other of aten.minimum.default is the number 2.0" in number
+    assert "argument other of aten.minimum.default is the scalar 2.0" in number
     assert (
         "aten.bitwise_not.default: argument self is float32; supported: bool, uint8, int8, int16, int32, int64"
         in dtype
@@ -202,7 +202,7 @@ def test_dtype_without_kernel_is_refused_ahead_of_time_with_the_line():
 
 
 class Kept(nn.Module):
-    """State of a dtype, written and read."""
+    """State of a dtype, which is written and read."""
 
     def __init__(self, dtype):
         super().__init__()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Small programs are lowered, planned and emitted. The records are held against the format's rules, and every file is
-# also executed by ExecuTorch's own runtime where that is installed: nothing else proves that it reads what we write.
+# Small programs are lowered, planned and emitted. The records are checked against the rules of the format. ExecuTorch's
+# runtime also executes every file if it is installed, which proves that it reads the files.
 from __future__ import annotations
 
 import random
@@ -19,7 +19,7 @@ from torchette.format import pte
 
 
 class Function(nn.Module):
-    """A module out of a function."""
+    """A module with the given function as its forward."""
 
     def __init__(self, function):
         super().__init__()
@@ -30,7 +30,7 @@ class Function(nn.Module):
 
 
 def lower(module, args, kwargs=None, dynamic_shapes=None, planning=None, edge=None):
-    """A planned program."""
+    """Returns a planned program."""
     if not isinstance(module, nn.Module):
         module = Function(module)
         dynamic_shapes = None if dynamic_shapes is None else (dynamic_shapes,)
@@ -39,7 +39,7 @@ def lower(module, args, kwargs=None, dynamic_shapes=None, planning=None, edge=No
 
 
 class Emitted:
-    """What was emitted, as records, as bytes, and as something that ExecuTorch's runtime executes."""
+    """An emitted program as records, as bytes, and as a function that the runtimes execute."""
 
     def __init__(self, methods, **kwargs):
         self.output = emit_program(methods, **kwargs)
@@ -51,7 +51,7 @@ class Emitted:
         return next(plan for plan in self.file.program.execution_plan if plan.name == name)
 
     def calls(self, name="forward"):
-        """(operator, the values of its arguments) of each instruction."""
+        """Returns (operator, values of its arguments) of each instruction."""
         plan = self.plan(name)
         found = []
         for instruction in plan.chains[0].instructions:
@@ -63,13 +63,13 @@ class Emitted:
         return self.plan(name).values[index].val
 
     def run(self, *inputs, name="forward"):
-        """The flat outputs of one execution, the same from every runtime that is here; state is kept between calls."""
+        """Returns the flat outputs of one execution, equal for all installed runtimes. State is kept between calls."""
         if self._runtimes is None:
             self._runtimes = [
                 runtime for runtime in (_executorch(self.bytes), _torchette(self.bytes)) if runtime
             ]
         if not self._runtimes:
-            pytest.skip("neither ExecuTorch's runtime nor ours is here")
+            pytest.skip("neither ExecuTorch's runtime nor Torchette's runtime is installed")
         first, *others = [runtime(name, inputs) for runtime in self._runtimes]
         for other in others:
             torch.testing.assert_close(other, first, rtol=1e-4, atol=1e-5)
@@ -103,7 +103,7 @@ def _torchette(data):
 
 
 def check(module, args, kwargs=None, dynamic_shapes=None, planning=None, others=()):
-    """Compile, execute on ExecuTorch's runtime, and compare with eager; returns what was emitted."""
+    """Compiles, executes on the installed runtimes, and compares with eager mode. Returns the emitted program."""
     emitted = Emitted(lower(module, args, kwargs, dynamic_shapes, planning))
     for inputs in (args, *others):
         expected = pytree.tree_leaves(module(*inputs, **(kwargs or {})))
@@ -414,7 +414,7 @@ def test_lines_of_the_model_are_short_and_of_the_user():
     lists = emitted.plan().chains[0].stacktrace
     assert len(lists) == len(emitted.plan().chains[0].instructions) > 2
     modules = [[(it.name, it.context) for it in each.items if not it.filename] for each in lists]
-    assert modules[0] == [("layers.0", "Linear")] and modules[-1] == []  # exp is the model's own
+    assert modules[0] == [("layers.0", "Linear")] and modules[-1] == []  # exp belongs to the model itself
     places = {(it.filename, it.name, it.context) for each in lists for it in each.items if it.filename}
     ((file, function, text),) = places
     assert (
@@ -466,7 +466,7 @@ def test_a_program_without_a_plan_is_refused():
 
 
 def random_forward(rng):
-    """A function of pointwise operators, products, views and reductions in a random order, with random reuse."""
+    """Returns a function of pointwise operators, matmuls, views and reductions in random order, with random reuse."""
     steps = [
         (rng.choice("pppbvmsrk"), rng.random(), rng.random(), rng.randrange(4))
         for _ in range(rng.randint(4, 16))

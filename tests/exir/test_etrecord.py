@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ETRecords: written by the compiler, read again, and what is refused. tests/interop holds them against ExecuTorch's.
+# ETRecords: written by the compiler, read again, and rejected if damaged. tests/interop compares them with ExecuTorch's
+# records.
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ def test_every_instruction_leads_to_module_and_line(contents):
     assert {path for _, (path,) in found} == {"blocks.0.linear", "blocks.0", "blocks.1.linear", "blocks.1"}
     for handle in instructions.values():
         assert all("test_etrecord.py" in node.stack_trace for node in nodes[handle])
-    # what was captured has the same numbers: all that became of one call has the call's
+    # The captured graph has the same debug handles: all nodes derived from a call have its handle.
     captured = {node.debug_handle: node.module_path for node in record.nodes("exported_program")}
     assert all(captured[handle] == node.module_path for handle, found in nodes.items() for node in found)
     assert len(captured) == 4 < len(record.nodes())
@@ -180,7 +181,7 @@ def test_what_is_no_record_is_said_plainly(tmp_path):
 
 
 def _changed(contents: bytes, **members: bytes) -> io.BytesIO:
-    """The file with other members; their names have a slash for each double underscore."""
+    """Returns the file with replaced members. A double underscore in a keyword represents a slash in the name."""
     replaced = {name.replace("__", "/"): content for name, content in members.items()}
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(contents)) as old, zipfile.ZipFile(file, "w") as new:
@@ -208,7 +209,7 @@ def test_damaged_members_are_named(contents):
 
 
 def test_no_code_of_a_record_is_run(contents, tmp_path):
-    """A pickle may name any function; torch.export's own reader would call it."""
+    """A pickle may name any function, which torch.export's reader would call."""
     mark = tmp_path / "ran"
 
     class Evil:

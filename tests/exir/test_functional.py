@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Calls of everything in torch.nn.functional, decomposed: no operator is left that is neither core nor on the published
-# lists. The calls are torch's own samples, and for what torch has none for, those below.
+# All functions of torch.nn.functional are decomposed to operators that are core or on the published lists. The calls
+# are torch's samples and, for functions without samples, those of CALLS.
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ X, IMAGE, VOLUME = torch.randn(2, 4, 8), torch.randn(2, 4, 8, 8), torch.randn(2,
 EIGHT_BITS = torch.ones(16, 16).to(torch.float8_e4m3fn)
 HALF = torch.ones(2, 16, 16, dtype=torch.bfloat16)
 
-# What torch has no samples for, or none on the CPU: (function, its tensors).
+# Functions without samples in torch, or without samples on the CPU: (function, its tensors).
 CALLS: dict[str, tuple[Callable, tuple[torch.Tensor, ...]]] = {
     "adaptive_max_pool1d_with_indices": (lambda x: F.adaptive_max_pool1d_with_indices(x, 3), (X,)),
     "adaptive_max_pool2d_with_indices": (lambda x: F.adaptive_max_pool2d_with_indices(x, 3), (IMAGE,)),
@@ -67,13 +67,14 @@ CALLS: dict[str, tuple[Callable, tuple[torch.Tensor, ...]]] = {
     "threshold_": (lambda x: F.threshold_(x + 0, 0.1, 2.0), (X,)),
     "upsample": (lambda x: F.upsample(x, scale_factor=2), (IMAGE,)),
 }
-# In the namespace, but no operators; and one that needs several GPUs' worth of arguments and has no CPU form.
+# Names in the namespace that are not operators, and a function with arguments for several GPUs and no CPU
+# implementation.
 HELPERS = {
     "assert_int_or_pair", "boolean_dispatch", "handle_torch_function", "has_torch_function",
     "has_torch_function_unary", "has_torch_function_variadic", "scaled_grouped_mm",
 }  # fmt: skip
-LATER = {"scaled_addmm", "scaled_addmm_"}  # of torch 2.15, for 8-bit floats on a GPU
-# torch.export cannot capture these, whose Python looks at the values of tensors.
+LATER = {"scaled_addmm", "scaled_addmm_"}  # torch 2.15, for 8-bit floats on a GPU
+# torch.export cannot capture these functions, because their Python code reads tensor values.
 NOT_CAPTURED = {"ctc_loss", "gaussian_nll_loss"}
 SAMPLES = 2
 
@@ -87,7 +88,7 @@ def info_name(info: Any) -> str:
 
 
 def sampled(info: Any) -> Iterator[tuple[Callable, tuple[torch.Tensor, ...]]]:
-    """Torch's samples as functions of their tensors alone."""
+    """Yields torch's samples as functions of only their tensors."""
     dtype = torch.float32 if torch.float32 in info.dtypes else min(info.dtypes, key=str)
     # All samples first: the finalizer of a suspended generator of torch switches gradients, which fails while torch.export
     # traces another function.
@@ -106,7 +107,7 @@ def sampled(info: Any) -> Iterator[tuple[Callable, tuple[torch.Tensor, ...]]]:
 
 
 def left_over(call: Callable, tensors: tuple[torch.Tensor, ...]) -> set[str]:
-    """The operators that a call decomposes to which are neither core nor kept for a kernel."""
+    """Returns the operators in the decomposition of a call that are neither core nor preserved for a kernel."""
     program = decompose_to_core(export(call, tensors))
     targets = {node.target for node in program.graph.nodes if node.op == "call_function"}
     return {
@@ -125,7 +126,7 @@ def test_every_function_is_called() -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.filterwarnings("ignore::UserWarning")  # torch deprecates some of the calls
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch deprecates some of the functions
 def test_calls_become_core_operators(name: str) -> None:
     assert left_over(*CALLS[name]) <= REFUSED.keys()
 
@@ -141,7 +142,7 @@ def test_samples_become_core_operators(info: Any) -> None:
         try:
             left = left_over(call, tensors)
         except Exception as error:
-            # Torch captures one_hot only with a given number of classes.
+            # torch captures one_hot only with a given number of classes.
             assert "data-dependent" in str(error) or "DynamicOutputShape" in type(error).__name__, error
             continue
         assert left <= REFUSED.keys()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What is said of a node of the graph: the module that it comes from.
+# The module that a node of the graph originates from.
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Net(torch.nn.Module):
 
 
 def test_nodes_outside_of_modules_have_none() -> None:
-    """torch writes a placeholder as the module of the sizes of inputs."""
+    """torch records a placeholder name as the module of the sizes of inputs."""
     rows = torch.export.Dim("rows", min=2, max=8)
     program = torch.export.export(Net(), (torch.ones(3, 4),), dynamic_shapes=({0: rows},))
     (size,) = program.graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Facts about operators, as torch's schemas state them.
+# Properties of operators according to torch's schemas.
 
 import pytest
 import torch
@@ -60,7 +60,7 @@ def test_views_have_copying_twins():
 def test_scalar_and_tensor_overloads_are_twins():
     assert ops.tensor_overload(aten.mul.Scalar) is aten.mul.Tensor
     assert ops.scalar_overload(aten.mul.Tensor) is aten.mul.Scalar
-    # A power by a number has kernels of its own; torch has no tensor overload of masked_fill among the core set.
+    # pow with a scalar exponent has separate kernels. The core set has no tensor overload of masked_fill.
     assert ops.tensor_overload(aten.pow.Tensor_Scalar) is None
     assert ops.tensor_overload(aten.masked_fill.Scalar) is None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Passes in ExecuTorch's style run unchanged, and only what they change is evaluated anew.
+# Passes in ExecuTorch's style run unchanged, and only changed calls are evaluated again.
 
 import pytest
 import torch

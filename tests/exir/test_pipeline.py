@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The pipeline as a value, its options, and the check that names the pass which breaks a model.
+# The pipeline as a value, its options, and the check that names the pass that breaks a model.
 
 import re
 
@@ -49,7 +49,7 @@ def test_it_prints_every_stage_and_pass():
     for stage in whole.stages:
         assert f"{stage.name} -> {stage.dialect.name}" in printed
         for run in stage.passes:
-            words = "" if run is whole.stages[6].passes[0] else r" +\S"  # the user's has no docstring
+            words = "" if run is whole.stages[6].passes[0] else r" +\S"  # the user's pass has no docstring
             assert re.search(rf"^    {pass_name(run)}{words}", printed, re.M), run
     shown = {pass_name(p) for stage in whole.stages for p in stage.passes}
     assert shown >= OPTIONAL | {"NullPartitioner", "swap_relu_for_sigmoid", "split_chains", "plan_memory"}
@@ -92,7 +92,7 @@ def test_stages_run_by_name_and_methods_are_lowered_together():
     reports = {name: Report() for name in ("a", "b", "c")}
     edge = run_stages(pipelines, programs, reports, TO_EDGE)
     assert {record.stage for record in reports["a"].records} == set(TO_EDGE)
-    reports = {name: Report() for name in ("a", "b")}  # a method without a report runs, too
+    reports = {name: Report() for name in ("a", "b")}  # a method without a report also runs
     lowered = run_stages(pipelines, edge, reports, ("delegate",))
     records = {name: [(it.stage, it.name) for it in report.records] for name, report in reports.items()}
     turn = ("delegate", "NullPartitioner")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Operands of all pairs of dtypes: casts are explicit in the graph, and what the runtime yields has eager's dtype and
-# values. Pairs that eager takes and the runtime lacks a dtype for are refused ahead of time.
+# Operands with all pairs of dtypes: casts are explicit in the graph, and the runtime's results have the dtype and
+# values of eager mode. Pairs that only eager mode supports are rejected ahead of time.
 
 import operator
 
@@ -35,12 +35,12 @@ def right(dtype, shape=(4,)):
 def in_eager(function, *args):
     try:
         return function(*args)
-    except RuntimeError:  # eager has no such pair
+    except RuntimeError:  # eager mode does not support this pair
         return None
 
 
 def compiled(pairs, function):
-    """(model that computes all pairs, its inputs, what eager yields)."""
+    """Returns (model that computes all pairs, its inputs, results of eager mode)."""
     given = [(a, b) for a, b in pairs if in_eager(function, a, b) is not None]
     tensors = tuple(value for pair in given for value in pair if isinstance(value, torch.Tensor))
 
@@ -53,7 +53,7 @@ def compiled(pairs, function):
 
 
 def check(pairs, function):
-    """All results have eager's dtypes and values."""
+    """Checks that all results have the dtypes and values of eager mode."""
     model, tensors, expected = compiled(pairs, function)
     assert len(expected) > 15
     for result, wanted in zip(map(torch.as_tensor, model(*tensors)), expected, strict=True):

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Every function that edits a graph and hands it back leaves Python code that is up to date: the module computes what its
-# graph says.
+# Every function that edits a graph and returns it leaves up-to-date Python code: the module computes the edited graph.
 
 from __future__ import annotations
 
@@ -30,12 +29,12 @@ X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
 def codes(module: GraphModule) -> list[str]:
-    """The Python code of a graph module and of its branches, generated now if that is still to be done."""
+    """Returns the Python code of a graph module and of its branches, and generates it if necessary."""
     return [part.code for part in module.modules() if isinstance(part, GraphModule)]
 
 
 def assert_current(module: GraphModule) -> None:
-    """The code is that of the graph."""
+    """Checks that the code matches the graph."""
     before = codes(module)
     for part in module.modules():
         if isinstance(part, GraphModule):
@@ -44,7 +43,7 @@ def assert_current(module: GraphModule) -> None:
 
 
 class Net(nn.Module):
-    """Something for each pass to change, in a branch too."""
+    """A module with calls for each pass to change, also in a branch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +80,7 @@ def at_edge() -> ExportedProgram:
 
 
 def sin_to_cos(module: GraphModule) -> None:
-    """A callable that edits all graphs in place and says nothing."""
+    """A callable that edits all graphs in place and returns None."""
     for part in module.modules():
         for node in part.graph.nodes if isinstance(part, GraphModule) else ():
             if node.target == aten.sin.default:
@@ -138,7 +137,7 @@ def test_pipeline_leaves_current_code() -> None:
     seen = []
 
     def force(module: GraphModule) -> None:
-        """Generates the code in the middle of the stages, which a call of the module does."""
+        """Generates the code between stages, like a call of the module."""
         seen.append(codes(module))
 
     program = build(transforms=[force]).until("optimize").run(captured())
@@ -147,7 +146,7 @@ def test_pipeline_leaves_current_code() -> None:
     torch.testing.assert_close(program.module()(X), captured().module()(X))
 
 
-# Passes that edit the program of Net. Those of METADATA write metadata or find nothing to edit.
+# Passes that edit the program of Net. Those of METADATA only write metadata or do not change Net.
 EDITS: dict[str, Callable[[ExportedProgram], Any]] = {
     **{
         name: lambda program, name=name: getattr(passes, name)()(program.graph_module)

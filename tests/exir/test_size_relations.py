@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What the sizes of inputs have to do with each other, as torch.export leaves it in their expressions.
+# The relations between sizes of inputs, from the expressions of torch.export.
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Orders of dimensions and bounds of sizes, by ExecuTorch's names; records of a program likewise.
+# Dim orders and bounds of sizes, under ExecuTorch's names, and records of a program.
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ def test_training_and_passes_of_a_recipe() -> None:
     expected = session.get_exported_program().module()(X)
     torch.testing.assert_close(torch.as_tensor(session.run_method()[0]), expected, rtol=0, atol=0.05)
     recipe.quantization_recipe.pre_prepare_passes = [lambda graph: None]  # type: ignore[list-item, return-value]
-    with pytest.raises(InputTypeError, match="gave no graph module but NoneType"):
+    with pytest.raises(InputTypeError, match="returned NoneType, expected a graph module"):
         export(_Net(), [(X,)], recipe)
 
 

@@ -344,11 +344,11 @@ def test_mutations_raise_only_our_errors() -> None:
             "jumps to 5",
         ),
         (lambda plan: setattr(plan.values[0].val, "sizes", [2, -3]), r"sizes \[2, -3\]"),
-        (lambda plan: setattr(plan.values[0].val, "sizes", [2, 4]), "have 24 bytes, its sizes ask for 32"),
+        (lambda plan: setattr(plan.values[0].val, "sizes", [2, 4]), "has 24 bytes, but its sizes require 32"),
         (lambda plan: setattr(plan.values[0].val, "dim_order", [0, 0]), r"dim order \[0, 0\]"),
         (lambda plan: setattr(plan.values[0].val, "data_buffer_idx", 2), "constant: index 2 of 2"),
         (lambda plan: setattr(plan.values[1].val.allocation_info, "memory_id", 2), "planned buffer 2 of 2"),
-        (lambda plan: setattr(plan.values[13].val, "items", [13]), "TensorList cannot hold value 13"),
+        (lambda plan: setattr(plan.values[13].val, "items", [13]), "TensorList cannot contain value 13"),
         (lambda plan: setattr(plan.values[3], "val", None), "value 3 is empty"),
     ],
 )

@@ -473,7 +473,7 @@ _PLANNED = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
         ({"backend": {"back": "cpu"}}, "bad-input-type", ["backend is given for back", "methods: forward"]),
         ({"backend": ["cpu", 3]}, "bad-input-type", ["expected a Partitioner, not 3"]),
         ({"calibration": [(X,)]}, "bad-input", ["no quantizer"]),
-        ({"quantizer": "int8"}, "bad-input-type", ["one of torchao's, not str"]),
+        ({"quantizer": "int8"}, "bad-input-type", ["expected a torchao quantizer, not str"]),
         ({"quantizer": XNNPACKQuantizer(), "calibration": {"back": [(X,)]}}, "bad-input-type", ["for back"]),
         ({"quantizer": XNNPACKQuantizer(), "calibration": "all"}, "bad-input-type", ["the text 'all'"]),
         ({"io": "int16"}, "bad-input", ["io='int16'", "io='int8'"]),

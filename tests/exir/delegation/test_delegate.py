@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What backends ahead of time are asked, given and held to."""
+"""The ahead-of-time interface of backends: calls, arguments and checks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from torchette.format import ptd, pte
 
 
 class ListingBackend(BackendDetails):
-    """Its bytes are the names of the operators."""
+    """A backend with the names of the operators as its bytes."""
 
     @staticmethod
     def preprocess(edge_program, compile_specs):
@@ -66,7 +66,7 @@ class ListingBackend(BackendDetails):
 
 
 class Choose(Partitioner):
-    """Takes the operators whose name begins with one of the words."""
+    """Selects operators with names that start with one of the words."""
 
     def __init__(self, *words: str, keep: tuple = (), tag_state: bool = False) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ def test_parts_become_calls_and_the_program_computes_the_same(tmp_path) -> None:
     edge = _lowered(model, ARGS, Choose("add", "mul"))
     program = edge.exported_program()
     assert len(get_delegates(program.graph)) == 2
-    assert "scale" not in program.state_dict, "a weight that only the delegate reads goes with it"
+    assert "scale" not in program.state_dict, "a weight that only the delegate reads moves to the delegate"
     assert "linear.weight" in program.state_dict
     _close(program.module()(*ARGS), model(*ARGS))
     finished = edge.to_executorch()
@@ -222,7 +222,7 @@ def test_a_weight_that_is_also_named_data_stands_in_the_file_once() -> None:
 
 
 class KeepingBackend(BackendDetails):
-    """Keeps its weights by name: those of one dimension in a data file, the others where they are aligned."""
+    """Stores its weights as named data: one-dimensional ones in a data file, others aligned in the program file."""
 
     @staticmethod
     def preprocess(edge_program, compile_specs):
@@ -268,7 +268,7 @@ def test_state_goes_along_as_a_whole() -> None:
 
 
 class HoldingBackend(BackendDetails):
-    """Its bytes are a program, in which another backend has a part."""
+    """A backend with a program as its bytes. Another backend runs a part of this program."""
 
     @staticmethod
     def preprocess(edge_program, compile_specs):
@@ -286,7 +286,7 @@ def test_delegates_hold_delegates() -> None:
     (outer,) = whole.exported_program().graph_module.children()
     (inner,) = pte.read(outer.processed_bytes).program.execution_plan[0].delegates
     assert inner.id == "ListingBackend"
-    # the same in two turns: what a backend has taken is a call like others to the next partitioner
+    # The same with two partitioners in sequence: the next partitioner sees a delegate as a call.
     twice = _lowered(
         model, ARGS, [Choose("mul"), AllNodePartitioner("HoldingBackend", [])]
     ).exported_program()
@@ -303,7 +303,7 @@ def test_a_branch_goes_where_its_call_goes() -> None:
 
     program = _lowered(Branches(), ARGS, AllNodePartitioner("HoldingBackend", [])).exported_program()
     assert _ids(program.graph_module) == ["HoldingBackend"]
-    assert len(list(program.graph_module.children())) == 1, "the branches are inside of the part"
+    assert len(list(program.graph_module.children())) == 1, "the branches belong to the part"
     for x in (ARGS[0].abs(), -ARGS[0].abs()):
         _close(program.module()(x, ARGS[1])[None], Branches()(x, ARGS[1])[None])
 
@@ -319,7 +319,7 @@ def test_operators_are_kept_whole_for_those_who_want_them() -> None:
     (module,) = taken.graph_module.children()
     assert module.processed_bytes == b"rms_norm.default"
     refused = _lowered(model, ARGS[:1], Choose("relu", keep=(op,)))
-    assert not list(calls(refused.exported_program(), op)), "nobody took it, so it is decomposed after all"
+    assert not list(calls(refused.exported_program(), op)), "no backend accepted it, so it is decomposed"
     torch.testing.assert_close(refused.exported_program().module()(ARGS[0]), (model(ARGS[0])))
     refused.to_executorch()
 
@@ -395,7 +395,7 @@ def test_the_work_grows_with_the_graph_and_not_with_its_square() -> None:
             return x
 
     def work(length: int) -> int:
-        """Calls of functions of ours, while as many delegates are made."""
+        """Returns the number of calls of Torchette functions while `length` delegates are created."""
         program = to_edge(export(Chain(length), (torch.randn(2),))).exported_program()
         count = 0
 
@@ -439,11 +439,11 @@ def test_debug_handles_are_collected() -> None:
         builder.insert_delegate_mapping_entry(handles=[None])
 
 
-# ---- sizes that nobody knows ahead of time ----
+# ---- sizes that are unknown ahead of time ----
 
 
 def _found(x):
-    """As many rows as have a positive first element."""
+    """Returns the rows with a positive first element."""
     return x[torch.nonzero(x[:, 0] > 0).squeeze(1)]
 
 
@@ -477,7 +477,7 @@ UNKNOWN = {
 
 
 class _Sized(Partitioner):
-    """Asks each node whether it is empty, as partitioners do; `careless` ones take the answer for granted."""
+    """Checks whether the result of each node is empty. `careless` partitioners do not handle unknown sizes."""
 
     def __init__(self, careless: bool) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What the passes of a target made of which patterns, what they left and why, and who is warned of it.
+# The patterns that the passes of a target replaced, the calls that remain and the reasons, and the warnings.
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_each_operator_names_the_calls_that_it_stands_for() -> None:
     assert activated[1][0] == added[1][0] == "aten.convolution.default"
     assert activated[1][-1] in ("aten.div.Tensor", "aten.hardswish.default")
     assert added[1][1:] == ("aten.add.Tensor",)
-    # 6 x 6 results of 27 and of 8 multiply-adds, for 8 channels each
+    # 6 x 6 results with 27 and with 8 multiply-adds, for 8 channels each.
     macs = sorted(it.macs for it in taken.values())
     assert macs == [4 * 8, 36 * 8 * 8, 36 * 8 * 27]
     assert sum(it.share for it in report.delegation.placements) == pytest.approx(1)

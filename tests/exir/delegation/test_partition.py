@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tags become pieces that single calls can replace, and the graph of them has no cycle."""
+"""Tags become pieces that single calls can replace. The graph of pieces has no cycle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def _random(dice: random.Random, size: int, tags: int) -> tuple[GraphModule, lis
 
 
 def _order_is_legal(module: GraphModule, found: list[Piece]) -> bool:
-    """Every piece's nodes stand together and after all that they need: the condition for one call in their place."""
+    """Returns whether the nodes of each piece are adjacent and follow their operands, so that one call can replace
+    them."""
     position = {node: i for i, node in enumerate(module.graph.nodes)}
     module.graph.lint()
     for piece in found:
@@ -56,7 +57,7 @@ def test_random_graphs_are_cut_legally_and_completely() -> None:
 
 
 def _chain(text: str) -> tuple[list[Node], dict[Node, str]]:
-    """A chain with one node per letter; a dot has no tag, letters are tags."""
+    """Returns a chain with one node per letter. A letter is a tag; a dot is a node without a tag."""
     graph = Graph()
     last = graph.placeholder("x")
     nodes = []
@@ -82,7 +83,7 @@ def test_independent_parts_of_a_tag_are_one_piece() -> None:
 
 
 def test_time_grows_with_the_graph_and_not_with_its_square() -> None:
-    # no figure is asserted: a quadratic algorithm would take minutes here
+    # No time is compared: a quadratic algorithm would need minutes.
     start = time.perf_counter()
     found = cut(*_chain("a." * 20_000))
     assert len(found) == 20_000

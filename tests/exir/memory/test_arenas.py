@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Several memories of a device: where tensors go by themselves, by the user's word, and what is said when they do not fit.
-# That the runtime keeps them apart is held in tests/cli/test_embed.py.
+# Several memories of a device: automatic placement, placement by the user, and the error if tensors do not fit.
+# tests/cli/test_embed.py checks that the runtime keeps the memories separate.
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("portable_plan")
 
 
 class Wide(torch.nn.Module):
-    """A wide tensor that is used once, and narrow ones that are used often."""
+    """A wide tensor with one use, and narrow tensors with many uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def test_what_is_hot_and_small_lies_in_the_fast_memory() -> None:
 
 
 def model_of(model: torchette.Model) -> torch.nn.Module:
-    """The module with the weights of the compiled model."""
+    """Returns the module with the weights of the compiled model."""
     module = Wide().eval()
     state = model.program.exported_program().state_dict
     module.load_state_dict({name: state[name] for name in module.state_dict()})
@@ -66,7 +66,7 @@ def test_everything_lies_in_the_fast_memory_where_it_fits() -> None:
 
 def test_the_user_may_choose_for_single_tensors() -> None:
     class Choosing(MemoryPlanningPass):
-        """The results of softmax go to the second memory, whatever there is room for."""
+        """Places the results of softmax in the second memory."""
 
         def run(self, graph_module, graph_signature=None):
             for node in graph_module.graph.nodes:
@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_named_to_the_byte() -> None:
     assert "DRAM has 8,192 bytes, 16,384 are needed, 8,192 more" in error.message
     assert "16,384 bytes" in error.where[0] and "self.up(x)" in error.where[0]
     assert error.hints[0] == "increase DRAM to 16,384 bytes"
-    # and that is true
+    # The suggested size is sufficient.
     torchette.compile(Wide().eval(), ARGS, device=torchette.Device(arenas={"SRAM": 256, "DRAM": 16384}))
     with pytest.raises(PlanError, match="1 more"):
         torchette.compile(Wide().eval(), ARGS, device=torchette.Device(arenas={"SRAM": 256, "DRAM": 16383}))
@@ -99,7 +99,7 @@ def test_lending_inputs_and_outputs_is_offered_where_it_helps() -> None:
     planned = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass(arenas={"A": "1K"}))
     with pytest.raises(PlanError) as caught:
         torchette.compile(torch.nn.Linear(256, 4).eval(), (torch.ones(64, 256),), config=planned)
-    assert any("lend" in hint and "0 bytes" in hint for hint in caught.value.hints)
+    assert any("the caller provide" in hint and "0 bytes" in hint for hint in caught.value.hints)
 
 
 def test_a_size_that_is_none_is_refused() -> None:

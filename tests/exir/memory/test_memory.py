@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The planner against brute force, against its own bound, and the checker against plans broken on purpose.
+# Tests the planner against brute force and its bound, and the checker against invalid plans.
 from __future__ import annotations
 
 import itertools
@@ -14,7 +14,7 @@ ALGORITHMS = (memory.naive, memory.by_size, memory.by_breadth, memory.by_lifetim
 
 
 def random_intervals(rng: random.Random, count: int) -> list[Interval]:
-    """Mostly short lives with some long ones, as skip connections make them; some empty."""
+    """Returns intervals with mostly short and some long lifetimes, like those of skip connections; some are empty."""
     intervals = []
     for time in range(count):
         life = rng.choice([0, 1, 1, 1, 2, 3, rng.randint(0, count)])
@@ -25,7 +25,7 @@ def random_intervals(rng: random.Random, count: int) -> list[Interval]:
 
 
 def clash(a: Interval, b: Interval, at_a: int, at_b: int) -> bool:
-    """The definition, written without the checker's sweep."""
+    """The definition of an overlap, without the checker's sweep."""
     in_time = a.first <= b.last and b.first <= a.last
     in_space = at_a < at_b + b.size and at_b < at_a + a.size
     return in_time and in_space and a.size > 0 and b.size > 0
@@ -77,7 +77,7 @@ def test_search_closes_gaps_that_the_greedy_orders_leave():
 
 
 def test_five_hundred_intervals_of_a_deep_network_stay_within_two_per_cent():
-    # An inverted-residual network: expand, filter, project, add, at shrinking resolutions.
+    # An inverted-residual network: expand, filter, project, add, at decreasing resolutions.
     intervals, time = [], 0
     for stage in range(25):
         pixels, width = (112 >> (stage // 5)) ** 2, 16 << (stage // 5)
@@ -155,7 +155,7 @@ def test_the_checker_refuses_misaligned_negative_and_backward_intervals():
 def test_hot_small_intervals_go_to_the_first_memory() -> None:
     hot, cold, large = Interval(0, 9, 64), Interval(0, 9, 64), Interval(0, 9, 640)
     assert memory.place([cold, hot, large], [64, 640, 640], [64, None]) == [1, 0, 1]
-    # what is settled keeps its memory, and its room counts
+    # An interval with a given memory keeps it and uses its room.
     assert memory.place([cold, hot, large], [64, 640, 640], [64, None], given=[0, None, None]) == [0, 1, 1]
 
 
@@ -172,12 +172,12 @@ def test_no_memory_but_the_last_is_overfull() -> None:
         for number, capacity in enumerate(capacities[:-1]):
             there = [interval for interval, at in zip(intervals, chosen, strict=True) if at == number]
             assert memory.plan(there).size <= capacity
-            # and nothing is left outside though it alone would have fitted into an empty memory
+            # No remaining interval would fit in an empty memory.
             rest = [interval for interval, at in zip(intervals, chosen, strict=True) if at > number]
             assert there or all(memory.align(i.size, 16) > capacity for i in rest if i.size)
 
 
 def test_everything_fits_where_there_is_a_way_by_size() -> None:
-    # the hot one first would leave no place for the large one
+    # Placing the hot interval first would leave no room for the large one.
     intervals = [Interval(0, 9, 64), Interval(0, 9, 128)]
     assert memory.place(intervals, [6400, 128], [128, 64]) == [1, 0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Small programs are lowered and planned; lifetimes, places and what is refused are held against what the graph says.
+# Small programs are lowered and planned. Lifetimes, locations and errors are compared with the expected ones.
 from __future__ import annotations
 
 import copy
@@ -28,7 +28,7 @@ from torchette.exir.tensor import TensorShapeDynamism, TensorSpec
 
 
 def lower(module, *args, dynamic_shapes=None):
-    """A program of out variants, not yet planned."""
+    """Returns a program of out variants without a memory plan."""
     if not isinstance(module, nn.Module):
         module = Function(module)
         dynamic_shapes = None if dynamic_shapes is None else (dynamic_shapes,)
@@ -213,11 +213,11 @@ def test_pointwise_results_overwrite_operands_that_die_there():
 @pytest.mark.parametrize(
     ("forward", "result", "operand"),
     [
-        (lambda x, w: x.exp(), "exp", "args_0"),  # an input: it may be used for the next call as well
+        (lambda x, w: x.exp(), "exp", "args_0"),  # an input, which the next call may read
         (lambda x, w: ((y := x @ w).exp(), y.sin() + y), "exp", "mm"),  # read later
         (lambda x, w: ((y := x @ w).exp(), y.view(-1).sum()), "exp", "mm"),  # read later through an alias
         (lambda x, w: (x @ w)[0] + x, "add", "mm"),  # broadcast
-        (lambda x, w: (x @ w) > 0, "gt", "mm"),  # of another type
+        (lambda x, w: (x @ w) > 0, "gt", "mm"),  # another dtype
         (lambda x, w: (x @ w).softmax(0).exp(), "_softmax", "mm"),  # not pointwise
     ],
 )
@@ -233,7 +233,7 @@ def test_results_that_the_caller_owns_overwrite_nothing():
     assert shares(program, "exp", "mm")
     MemoryPlanningPass(alloc_graph_output=False)(program)
     assert not shares(program, "exp", "mm") and spec(program, "exp").mem_offset is None
-    # Planning the same specs again with other choices leaves nothing of the first.
+    # Planning the same specs with other options removes the previous decisions.
     MemoryPlanningPass(overwrite_operands=False).run(program.graph_module, program.graph_signature)
     assert not shares(program, "exp", "mm")
 
@@ -246,7 +246,7 @@ def test_operands_in_another_memory_are_not_overwritten():
 
 
 def first_fit(alignment, specs, graph_module, graph_signature, extra_padding):
-    """A user's algorithm that writes into the specs and returns the sizes."""
+    """A user's algorithm that sets the locations in the specs and returns the sizes."""
     placed, top = [], 0
     for each in specs:
         each.mem_id, at = 1, 0
@@ -261,7 +261,7 @@ def first_fit(alignment, specs, graph_module, graph_signature, extra_padding):
 
 
 def everything_at_zero(alignment, specs, graph_module, graph_signature, extra_padding):
-    """A user's algorithm that is wrong."""
+    """A user's algorithm that returns an invalid plan."""
     specs = list(specs)
     return MemoryAlgoResult({s: SpecAllocResult(1, 0, 0) for s in specs}, [0, max(s.nbytes() for s in specs)])
 

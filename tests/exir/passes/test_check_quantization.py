@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A model whose quantization is not finished is refused, on every way in; one that was observed never is."""
+"""A model with incomplete quantization is rejected through every API; a calibrated model is not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torchette.errors import QuantizationError, ZeroRangeWarning
 from torchette.exir import to_edge
 from torchette.export import export as export_with_recipe
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torchao warns of what is tested here
+pytestmark = pytest.mark.filterwarnings("ignore")  # torchao warns about the tested cases
 IMAGE = (torch.linspace(-1, 1, 96).reshape(2, 3, 4, 4),)
 WAYS = {
     "static": {}, "per channel": {"is_per_channel": True}, "dynamic": {"is_dynamic": True},
@@ -50,7 +50,7 @@ class _Two(nn.Module):
 
     def forward(self, x, y):
         x = self.a(x)
-        y = self.b(y)  # the line that sees nothing
+        y = self.b(y)  # the line without observations
         return x, y
 
 
@@ -144,7 +144,7 @@ def test_a_branch_that_no_calibration_reached() -> None:
     prepared(args[0], torch.zeros(0, 4))
     converted = convert_pt2e(prepared)
     error = _refused("not-calibrated", lambda: torchette.compile(converted, args, dynamic_shapes=shapes))
-    assert [place for place in error.where if "the line that sees nothing" in place], error
+    assert [place for place in error.where if "the line without observations" in place], error
     assert not [place for place in error.where if "self.a(x)" in place], error
 
 
@@ -165,7 +165,7 @@ def test_what_still_observes(way: str, calibrated: bool) -> None:
     error = _refused("not-converted", lambda: torchette.compile(prepared, IMAGE))
     assert "activation_post_process_" in error.message
     _refused("not-converted", lambda: export_with_recipe(prepared, [IMAGE]))
-    if "dynamic" in way or "trained" in way:  # torch.export itself refuses the others
+    if "dynamic" in way or "trained" in way:  # torch.export itself rejects the others
         program = export(prepared, IMAGE)
         _refused("not-converted", lambda: to_edge(program))
 
@@ -181,7 +181,7 @@ def test_quantize_asks_the_observers() -> None:
         return pt2e.quantize(graph, [_quantizer(**how)], [((args[0], torch.zeros(0, 4)), {})])
 
     error = _refused("not-calibrated", quantize)
-    assert [place for place in error.where if "the line that sees nothing" in place], error
+    assert [place for place in error.where if "the line without observations" in place], error
     quantize(is_dynamic=True)
     loop, turns = (torch.randn(2, 4), torch.tensor(3)), torch.tensor(0)
     graph = export(_Loop().eval(), loop).module()
@@ -207,7 +207,7 @@ def test_a_value_without_end() -> None:
     _refused("infinite-range", lambda: torchette.compile(converted, args))
 
 
-# ---- no false alarm ----
+# ---- no false positives ----
 
 
 def _agrees(model: nn.Module, args: tuple, quantizer: XNNPACKQuantizer) -> torch.fx.GraphModule:
@@ -239,7 +239,7 @@ WHOLE = torch.arange(-128.0, 128).reshape(1, 1, 16, 16)  # its scale is 1, its z
 
 
 def _of_extremes() -> XNNPACKQuantizer:
-    """Scales that follow from the least and the greatest value alone."""
+    """Returns a quantizer with scales that depend only on the minimum and maximum."""
     config = get_symmetric_quantization_config()
     assert config.input_activation is not None
     spec = replace(config.input_activation, observer_or_fake_quant_ctr=MinMaxObserver.with_args(eps=2**-12))
@@ -269,7 +269,7 @@ def test_weights_whose_scale_is_one() -> None:
 
 
 def test_whole_numbers_written_by_hand() -> None:
-    """Ternary weights and a scale of 1: nobody has observed them, and nobody had to."""
+    """Ternary weights with a scale of 1 that was set without an observer."""
 
     class Ternary(nn.Module):
         def __init__(self) -> None:
@@ -298,7 +298,7 @@ def test_a_graph_whose_scales_are_all_one(call: nn.Module) -> None:
 
 
 class _Dead(nn.Module):
-    """Two layers, of which the first yields zeros only."""
+    """Two layers. The first one yields only zeros."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -341,7 +341,7 @@ class _Single(nn.Module):
 @pytest.mark.parametrize("how", ["used", "zero weights", "dynamic"])
 def test_ranges_of_values_cause_no_warning(how: str) -> None:
     net = _Single()
-    if how == "zero weights":  # zeros are stored exactly
+    if how == "zero weights":  # stored zeros are exact
         nn.init.zeros_(net.first.weight)
     assert not _zero_ranges(net, torch.randn(2, 4), is_dynamic=how == "dynamic")
 

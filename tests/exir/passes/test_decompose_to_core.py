@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Decomposition: what is kept whole, and attention written out with as few operators as its mask allows.
+# Decomposition: preserved operators, and attention with as few operators as its mask allows.
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def test_attention_equals_eager_with_every_mask(name):
     program, _ = lower(attention, inputs, "optimize")
     eager = scaled_dot_product_attention(Q, K, V, mask, **options)
     torch.testing.assert_close(results(program, inputs)[0], eager, rtol=1e-4, atol=1e-5)
-    # On tensors of scores, besides the two products: scale, mask, softmax.
+    # Operators on score tensors, in addition to the two matmuls: scale, mask, softmax.
     work = [
         n
         for n in called(program)
@@ -116,7 +116,7 @@ OURS = {
 @pytest.mark.parametrize("name", OURS)
 def test_decompositions_of_ours_equal_eager(name):
     function, inputs = OURS[name]
-    program, _ = lower(function, inputs)  # compared with eager after every pass
+    program, _ = lower(function, inputs)  # compared with eager mode after every pass
     assert called(program)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# A stored tensor that no file can hold stops the models that read it, and no other.
+# A stored tensor that no file can represent causes an error only in models that read it.
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torchette
 from torchette.exir import to_edge
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # that sparse rows are new
+    warnings.simplefilter("ignore")  # sparse CSR tensors are in beta state
     SPARSE_ROWS = torch.eye(3).to_sparse_csr()
 TENSORS = {
     "sparse": torch.eye(3).to_sparse(),
@@ -47,7 +47,7 @@ def test_what_nobody_reads_stops_nothing(kind: str, how: str) -> None:
     program = torch.export.export(model, (x,))
     edge = to_edge(program)
     assert set(edge.exported_program().state_dict) == {"linear.weight", "linear.bias"}
-    assert "held" in program.state_dict  # what was given is as it was
+    assert "held" in program.state_dict  # the given program is unchanged
 
 
 def test_what_is_read_is_refused_with_its_line() -> None:

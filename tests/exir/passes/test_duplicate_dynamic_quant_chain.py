@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Layers that share an activation that is quantized while the model runs each get a chain of their own.
+# Layers that share a dynamically quantized activation each receive a separate quantization chain.
 
 from __future__ import annotations
 

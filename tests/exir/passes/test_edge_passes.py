@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The passes that make a graph Edge: numbers, dtypes, memory formats, views, noops. `lower` checks each against eager.
+# The passes that produce the Edge dialect: scalars, dtypes, memory formats, views, no-ops. `lower` compares with eager.
 
 import itertools
 
@@ -25,8 +25,8 @@ def test_numbers_become_constants_once():
         lambda x, y: (x * 2.0 + y * 2.0, x > 2, y - 1), (torch.randn(3), torch.randn(3)), "edge"
     )
     assert called(program) == ["mul.Tensor", "mul.Tensor", "add.Tensor", "gt.Tensor", "sub.Tensor"]
-    assert len(constants(program)) == 2  # 2.0 for both products and the comparison, 1.0
-    assert report.notes("scalars_to_tensors") == ["2 distinct numbers became constants"]
+    assert len(constants(program)) == 2  # 2.0 for both multiplications and the comparison, 1.0
+    assert report.notes("scalars_to_tensors") == ["2 distinct scalars became constants"]
 
 
 @pytest.mark.parametrize("number", [3, 2.5, True])
@@ -80,7 +80,7 @@ def test_channels_last_input_is_converted_at_the_door():
     x = torch.randn(1, 3, 4, 4).to(memory_format=torch.channels_last)
     program, report = lower(torch.nn.Conv2d(3, 2, 1), (x,), "edge")
     assert called(program)[0] == "_clone_dim_order.default" or "dim_order" in called(program)[0]
-    assert report.notes("normalize_memory_formats") == ["1 channels-last inputs converted where they come in"]
+    assert report.notes("normalize_memory_formats") == ["1 channels-last inputs converted once"]
     user_input = next(n for n in placeholders(program) if n.name == "input")
     assert user_input.meta["val"].is_contiguous(memory_format=torch.channels_last)
 

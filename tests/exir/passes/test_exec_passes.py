@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The last stage: aliases, buffers that are written where they lie, out variants.
+# The last stage: aliases, in-place updates of buffers, out variants.
 
 import pytest
 import torch
@@ -46,9 +46,9 @@ def test_inputs_outputs_and_constants_keep_bytes_of_their_own():
 
     program, _ = lower(forward, (torch.randn(2, 3),))
     names = called(program)
-    assert "slice_copy.Tensor_out" in names  # from the middle of an input
+    assert "slice_copy.Tensor_out" in names  # the middle of an input
     assert "view_copy.out" in names  # an output
-    assert "view_copy.default@" in names  # the whole of an input
+    assert "view_copy.default@" in names  # all elements of an input
 
 
 def test_dynamic_views_say_their_sizes():
@@ -97,7 +97,7 @@ def test_cache_is_updated_in_place_unless_the_old_value_is_needed(options, expec
 
 
 class Swap(nn.Module):
-    """Two buffers change places and one old value is returned."""
+    """Swaps two buffers and returns an old value."""
 
     def __init__(self):
         super().__init__()
@@ -119,7 +119,7 @@ def test_old_values_are_kept_before_they_are_overwritten():
     for index, (_, node) in enumerate(order):
         reads_old = any(source in written for source in node.all_input_nodes)
         assert not reads_old or index < first_write or "in_place" in node.meta
-    # What is written comes from copies, never from the other buffer itself.
+    # The written values are copies, never the other buffer itself.
     for _, node in order:
         if "in_place" in node.meta:
             assert node.args[1] not in written
@@ -128,7 +128,7 @@ def test_old_values_are_kept_before_they_are_overwritten():
 def test_all_missing_out_variants_are_reported_at_once():
     library = torch.library.Library("torchette_test_exec", "DEF")
     for name in ("one", "two"):
-        # a list beside a tensor: no out variant is made of that
+        # No out variant can be declared for a tensor together with a list.
         library.define(f"{name}(Tensor x) -> (Tensor, Tensor[])")
         library.impl(name, lambda x: (x + 1, [x + 2]), "CompositeExplicitAutograd")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# ExecuTorch's names of passes do, on a bare graph module, what their names say.
+# ExecuTorch's pass names have the corresponding effect on a graph module.
 
 from __future__ import annotations
 

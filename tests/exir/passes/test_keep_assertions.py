@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# What a model asserts: which assertions stay in the graph, what they say, and that the device holds them.
+# Assertions of a model: which of them stay in the graph, their messages, and the check on the device.
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def test_what_the_inputs_prove_is_gone(function: Callable) -> None:
     program, report = lower(function, (torch.randn(3),), "edge", dynamic_shapes=N)
     assert texts(program) == []
     assert (
-        not report.notes("keep_assertions") or "0 assertions are left" in report.notes("keep_assertions")[0]
+        not report.notes("keep_assertions")
+        or "0 assertions are checked" in report.notes("keep_assertions")[0]
     )
 
 
@@ -121,10 +122,10 @@ def constrained(x: Tensor) -> Tensor:
     return x * n
 
 
-# function, an input that it takes, inputs that it does not take, each with what the error says
+# (function, an input that satisfies the assertions, failing inputs with their error messages)
 CASES: list[tuple[Callable, list, dict[tuple, str]]] = [
     (at_most_ten, [1, 2], {(5, 6): "ten are enough, .*: 11 is not at most 10", (-1, 0): "not negative, .*: -1 is not at least 0"}),
-    (index, [4, 9], {(5, 0): "there are five, .*: 5 is not at most 4", (-1, 0): r"a check does not hold, .*_check\(n >= 0\): -1 is"}),
+    (index, [4, 9], {(5, 0): "there are five, .*: 5 is not at most 4", (-1, 0): r"check failed, .*_check\(n >= 0\): -1 is"}),
     (loud, [8.25, -8.0], {(8.5, 0.0): "too loud, .*: 8.5 is not less than 8.5", (0.0, float("nan")): "nan is not less than"}),
     (all_positive, [1.0, 2.0], {(1.0, 0.0): "not positive, "}),
     (some, [1.0, 2.0], {(-1.0, 1.0): "0 is not other than 0"}),
@@ -168,7 +169,7 @@ def test_each_is_held_once_and_by_one_instruction() -> None:
 
 
 def test_what_others_export_says_the_expression() -> None:
-    """The texts of torch._check are lost in torch.export; the expression and the line of the number are not."""
+    """torch.export loses the messages of torch._check, but not the expression and the source line of the value."""
     program = to_edge(
         torch.export.export(Function(at_most_ten).eval(), (torch.tensor([1, 2]),))
     ).to_executorch()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Each optimisation does what it says, leaves alone what it must, and can be switched off. `lower` compares the results
-# with those before each pass.
+# Each optimization has its effect, preserves programs that it must not change, and can be disabled. `lower` compares
+# the results after each pass.
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_batch_norm_is_folded():
         "view_copy.default",
         "linear.default",
     ]
-    assert report.notes("fold_batch_norm") == ["1 batch norms folded into the layer before them"]
+    assert report.notes("fold_batch_norm") == ["1 batch norms folded into the preceding layers"]
     program, _ = lower(ConvNet(), (X,), "optimize", disable_passes={"fold_batch_norm"})
     assert "_native_batch_norm_legit_no_training.default" in called(program)
 
@@ -95,7 +95,7 @@ def test_batch_norm_stays_where_folding_would_be_wrong():
 
 
 class Folding(nn.Module):
-    """A weight that is computed, a big constant that would grow, and a tied weight that is transposed."""
+    """A computed weight, a constant that would grow, and a tied weight with a transpose."""
 
     def __init__(self):
         super().__init__()
@@ -114,7 +114,7 @@ def test_constants_are_folded_but_the_file_does_not_grow():
     program, report = lower(Folding(), inputs, "optimize")
     plain, _ = lower(Folding(), inputs, "optimize", disable_passes={"fold_constants"})
     assert "values computed ahead of time" in report.notes("fold_constants")[0]
-    # The normalised weight and the small row are there; the tied weight is read by both, as it is stored.
+    # The normalized weight and the small row are stored. Both layers read the tied weight in its stored layout.
     assert called(program).count("linear.default") == 2
     assert not {"pow.Tensor_Scalar", "sum.dim_IntList", "sigmoid.default", "div.Tensor"} & set(
         called(program)[:-3]
@@ -187,4 +187,4 @@ def test_linear_is_put_together_again():
 
     program, report = lower(Spelled(), (torch.randn(2, 4),), "optimize")
     assert called(program).count("linear.default") == 2 and called(program).count("addmm.default") == 1
-    assert report.notes("fuse_linear") == ["2 matrix products with a transposed weight became linear layers"]
+    assert report.notes("fuse_linear") == ["2 matmuls with a transposed weight became linear layers"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Calls with `out=` compute what eager computes, and are visible where eager's writes are."""
+"""Calls with `out=` compute the same results as eager mode, and their writes are visible at the same tensors."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ CASES = (
 def test_results_and_buffers_equal_eager(function: Callable[..., Any]) -> None:
     eager = Function(function).eval()
     compiled = torchette.compile(copy.deepcopy(eager), (X,), backend="portable")
-    for _ in range(2):  # the second call sees the buffer of the first one
+    for _ in range(2):  # the second call reads the buffer that the first one wrote
         expected, found = eager(X), compiled(X)
         expected = expected if isinstance(expected, tuple) else (expected,)
         for one, other in zip(expected, found if isinstance(found, (tuple, list)) else (found,), strict=True):
@@ -156,7 +156,9 @@ def test_a_new_shape_for_a_tensor_that_others_see_is_refused(which: str) -> None
     with pytest.raises(DialectError, match=r"the shape \(4, 3\) of its result") as caught:
         torchette.compile(Function(function).eval(), (X.repeat(2, 1), torch.zeros(2, 3)))
     assert caught.value.code == "resized-out" and "out=torch.empty(shape)" in str(caught.value)
-    assert {"y": "gives args_1", "state": "gives b_state", "view": "gives zeros"}[which] in str(caught.value)
+    assert {"y": "resizes args_1", "state": "resizes b_state", "view": "resizes zeros"}[which] in str(
+        caught.value
+    )
 
 
 def test_out_of_a_custom_operator() -> None:

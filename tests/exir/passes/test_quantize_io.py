@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Programs that take and return whole numbers compute what those with floats outside compute."""
+"""Programs with integer inputs and outputs compute the same results as programs with float inputs and outputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BACKENDS = ("cpu", "portable")
 
 
 class _Net(nn.Module):
-    """Moves elements between its doors and its layers."""
+    """Moves elements between its inputs or outputs and its layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _Net(nn.Module):
 
 
 class _Mixed(nn.Module):
-    """One input and one output of floats, one of whole numbers that stand for themselves."""
+    """One float input and output, and an integer input that is not quantized."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,9 @@ def test_the_same_numbers_without_floats_outside(backend: str, io: str) -> None:
     operators = set(whole.program.operators())
     assert not operators & {"cpu::quantize.out", "cpu::dequantize.out"}
     if backend == "cpu":
-        assert ("cpu::lookup.out" in operators) == (io == "uint8")  # bytes become others once, at each door
+        assert ("cpu::lookup.out" in operators) == (
+            io == "uint8"
+        )  # one lookup per input and output converts between the 8-bit dtypes
 
 
 def test_the_scales_are_those_of_the_graph_and_have_executorchs_names() -> None:
@@ -109,7 +111,7 @@ def test_the_scales_are_those_of_the_graph_and_have_executorchs_names() -> None:
         assert values == [*node.args[1:5], 1]
     info = model.methods["forward"].meta.input_tensor_meta(0)
     assert info.quant == (first.args[1], first.args[2], None)
-    assert program.example_inputs[0][0].dtype is torch.float32  # what was given stays as it is
+    assert program.example_inputs[0][0].dtype is torch.float32  # the given program is unchanged
 
 
 @pytest.mark.parametrize("lower", [to_edge, to_edge_transform_and_lower])
@@ -179,7 +181,7 @@ def test_what_is_used_in_floats_is_refused_with_its_line() -> None:
     [
         (lambda edge: QuantizeInputs(edge, [7]), "no input 7"),
         (lambda edge: QuantizeOutputs(edge, [-1]), "no output -1"),
-        (lambda edge: QuantizeInputs(edge, {0: {"scale": 1.0}}), "need zp, dtype"),
+        (lambda edge: QuantizeInputs(edge, {0: {"scale": 1.0}}), "lack zp, dtype"),
         (
             lambda edge: QuantizeInputs(edge, {0: {"scale": 1.0, "zp": 0, "dtype": torch.float16}}),
             "a supported dtype",
@@ -193,12 +195,12 @@ def test_what_is_not_there(make: Callable, words: str) -> None:
 
 
 def test_other_dtypes_are_refused() -> None:
-    with pytest.raises(InputError, match="8 bits"):
+    with pytest.raises(InputError, match="8-bit"):
         torchette.compile(nn.Linear(4, 2).eval(), (torch.ones(1, 4),), io="float32")
 
 
 def test_a_method_that_computes_tells_no_scale() -> None:
-    """A file may name its methods as it likes."""
+    """The names of methods in a file are arbitrary."""
     methods = {
         "forward": torch.export.export(nn.Linear(4, 2), (torch.ones(1, 4),)),
         "forward_input0_scale": torch.export.export(nn.Linear(4, 2), (torch.ones(1, 4),)),

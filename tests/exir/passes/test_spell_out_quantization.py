@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Quantization that no backend takes gives the integers that torch's own gives."""
+"""Decomposed quantization yields the same integers as torch's quantization."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-import torch.ao.quantization.fx._decomposed  # declares the operators
+import torch.ao.quantization.fx._decomposed  # registers the operators
 from torch import nn
 
 import torchette
@@ -38,7 +38,7 @@ def test_the_integers_are_torchs() -> None:
     expected = module(x)
     for got, wanted in zip(model(x), expected, strict=True):
         assert got.dtype == wanted.dtype and got.shape == wanted.shape
-        if wanted.dtype is torch.int8:  # a half may round either way
+        if wanted.dtype is torch.int8:  # a value halfway between integers may be rounded in both directions
             assert (got.int() - wanted.int()).abs().max() <= 1
             assert (got != wanted).float().mean() < 0.02
         else:
@@ -64,7 +64,7 @@ def test_parameters_of_a_symmetric_range(dtype: torch.dtype) -> None:
 
 
 def test_halves_are_rounded_as_torch_rounds_them() -> None:
-    """It multiplies by what 1 / scale is in double precision."""
+    """Quantization multiplies by 1 / scale in double precision."""
 
     class Static(nn.Module):
         def __init__(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Independent branches become chains: what each computes stays the same, and no byte of one is another's.
+# Independent branches become chains. Their results are unchanged, and chains do not share memory.
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Complex numbers within a model, whose inputs are real, against eager.
+# Complex tensors inside a model with real inputs, compared with eager mode.
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Function(nn.Module):
 
 
 def check(functions: dict[str, Callable], *xs: torch.Tensor, tolerance: float = 1e-4, **buffers: Any) -> Any:
-    """Compiled together, since that takes less time, and compared one by one."""
+    """Compiles all functions as one model, which is faster, and compares each result with eager mode."""
     model = Function(*functions.values(), **buffers).eval()
     compiled = torchette.compile(model, xs)
     other = tuple(torch.randn_like(x) for x in xs)
@@ -80,7 +80,7 @@ def test_long_transforms(length: int) -> None:
 
 def test_a_long_transform_takes_small_tables() -> None:
     compiled = check({"power": lambda x: fft.rfft(x).abs()}, torch.randn(1, 512), tolerance=1e-3)
-    assert compiled.nbytes < 32_000  # 16 x 32; a product with all of its waves at once would take a megabyte
+    assert compiled.nbytes < 32_000  # 16 x 32; one matrix multiplication with all waves would need 1 MB
     assert not [op for op in compiled.program.operators() if "cos" in op or "arange" in op]
 
 
@@ -111,7 +111,7 @@ def test_rotary_embedding_of_complex_numbers() -> None:
 
 
 def z(x: torch.Tensor) -> torch.Tensor:
-    """Complex numbers in all four quarters of the plane."""
+    """Returns complex values in all four quadrants."""
     return torch.complex(x, x.roll(1, -1))
 
 
@@ -216,7 +216,7 @@ def test_the_file_holds_pairs() -> None:
     (found,) = method.execute([WAVES])
     torch.testing.assert_close(found, pairs(fft.rfft(WAVES)), rtol=1e-4, atol=1e-4)
     text = method.metadata.encoded_outputs
-    assert pytree.treespec_loads(text) == pytree.tree_structure(0)  # to torch and ExecuTorch a plain tensor
+    assert pytree.treespec_loads(text) == pytree.tree_structure(0)  # torch and ExecuTorch see a plain tensor
 
 
 def test_lowering_leaves_the_program_as_it_was() -> None:
@@ -275,7 +275,7 @@ class Custom(nn.Module):
 
 def test_complex_results_in_a_class_that_no_file_can_name() -> None:
     found = torchette.compile(Custom().eval(), (WAVES,))(WAVES)
-    assert type(found) is tuple  # the leaves, flat
+    assert type(found) is tuple  # the flat leaves
     torch.testing.assert_close(found, (WAVES, fft.fft(WAVES)), rtol=1e-4, atol=1e-4)
 
 

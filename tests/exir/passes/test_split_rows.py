@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Layers computed strip by strip give what they give as a whole, and their widest tensors are gone.
+# Layers that are computed in strips yield the same results, and their widest tensors are not allocated.
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_strips_give_what_the_whole_gives(name: str, strips: int) -> None:
     config = ExecutorchBackendConfig()
     nodes = [n for n in edge._optimized("forward", config).graph.nodes if n.op == "call_function"]
     layers = [node for node in nodes if window(node) is not None]
-    # From the last one backwards, as far as nothing is used elsewhere.
+    # Select layers backwards from the last one, while no other node uses their results.
     while layers and any(
         user.op != "output" and user not in layers for node in layers[:-1] for user in node.users
     ):
@@ -80,9 +80,9 @@ def test_a_layer_needs_the_rows_that_its_users_read() -> None:
     assert needed[layers[0].args[0]] == (
         6,
         14,
-    )  # two convolutions of 3 rows; the residual reads (8, 12) of the same
+    )  # two convolutions with 3 rows; the residual reads (8, 12)
     assert needed[layers[0]] == (7, 13)
-    assert needed_rows(layers, (0, 4))[layers[0].args[0]] == (0, 6)  # what is outside of the image is padding
+    assert needed_rows(layers, (0, 4))[layers[0].args[0]] == (0, 6)  # rows outside the image are padding
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Recurrent layers over long sequences, in all of their forms, compiled as loops and held against eager.
+# Recurrent layers over long sequences in all forms, compiled as loops and compared with eager mode.
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_in_a_branch() -> None:
     class Chooses(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            # Small ones: a recurrence of larger ones multiplies what rounding differs by at every step.
+            # Small weights, because a recurrence with larger ones amplifies rounding differences at every step.
             self.weights = nn.ParameterList([torch.randn(4, 4) / 8, torch.randn(4, 4) / 8])
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:

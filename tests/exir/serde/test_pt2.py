@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# `exir.save` and `exir.load`: programs of all dialects in .pt2 files, which compile to the same bytes as before.
+# `exir.save` and `exir.load`: programs of all dialects in .pt2 files compile to the same bytes as before.
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def described(program: ExportedProgram) -> list[tuple[str, type, int | None]]:
 
 
 def file_of(program: ExportedProgram) -> bytes:
-    """The .pte file of a program."""
+    """Returns the .pte file of a program."""
     at = any(isinstance(node.target, EdgeOpOverload) for node in calls(program))
     manager = EdgeProgramManager(program) if at else to_edge(program)
     return manager.to_executorch().buffer

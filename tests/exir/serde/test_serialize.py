@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Stored programs: what comes back computes the same, with the same numbers. tests/interop has ExecuTorch read them.
+# Stored programs compute the same results after loading, with the same debug handles. tests/interop loads them with
+# ExecuTorch.
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from torchette.exir.serde import serialize as serde  # noqa: E402
 
 
 class Everything(torch.nn.Module):
-    """Several results, a list of results, a branch, an infinity, None, a dtype, state, and a size that varies."""
+    """Several results, a list of results, a branch, an infinity, None, a dtype, state, and a dynamic size."""
 
     def __init__(self):
         super().__init__()
