@@ -63,7 +63,7 @@ class Integers(torch.nn.Module):
         return x * y + 2, large, torch.where(large, x, y), (x // 3).to(torch.int32), x.sum(0)
 
 
-def test_whole_numbers_and_bools(tmp_path: Path) -> None:
+def test_integers_and_bools(tmp_path: Path) -> None:
     x, y = torch.arange(12).reshape(3, 4), torch.arange(-4, 8).reshape(3, 4)
     unit = Unit(saved(Integers(), (x, y), tmp_path))
     assert_same(unit, [("forward", arrays((x, y))), ("forward", arrays((y, x)))])
@@ -174,7 +174,7 @@ class Times(torch.nn.Module):
         return x * n, n * 2
 
 
-def test_numbers_are_arguments(tmp_path: Path) -> None:
+def test_scalars_are_arguments(tmp_path: Path) -> None:
     path = saved(Times(), (torch.ones(3), 5), tmp_path, dynamic_shapes=(None, torch.export.Dim.DYNAMIC))
     unit = Unit(path)
     x = np.array([1.0, 2.0, 3.0], np.float32)
@@ -212,14 +212,14 @@ class Found(torch.nn.Module):
         return x.nonzero() + 1
 
 
-def test_the_plan_without_a_backend_is_taken(tmp_path: Path) -> None:
+def test_portable_plan_is_used_without_a_backend(tmp_path: Path) -> None:
     more = {"backend": "null", "config": ExecutorchBackendConfig(portable_fallback=True)}
     unit = Unit(saved(Twice(), (torch.ones(2),), tmp_path, **more))
     (found,) = unit.call("forward", np.array([1.5, -2.0], np.float32))
     assert found.tolist() == [3.0, -4.0]
 
 
-def test_several_chains_run_one_after_the_other(tmp_path: Path) -> None:
+def test_several_chains_run_in_sequence(tmp_path: Path) -> None:
     x = torch.randn(1, 3, 24, 24)
     path = saved(Towers().eval(), (x,), tmp_path, config=ExecutorchBackendConfig(parallel=2))
     assert len(pte.load_file(path).program.execution_plan[0].chains) > 1
@@ -227,7 +227,7 @@ def test_several_chains_run_one_after_the_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["damaged", "missing", "backend", "unbounded"])
-def test_refusals_say_why_and_write_nothing(
+def test_rejected_programs_write_no_files(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "net.pte"
@@ -250,7 +250,7 @@ def test_refusals_say_why_and_write_nothing(
     assert not (tmp_path / "made").exists()
 
 
-def test_weights_in_another_file_are_refused(tmp_path: Path) -> None:
+def test_external_weights_are_rejected(tmp_path: Path) -> None:
     path = saved(torch.nn.Linear(4, 4).eval(), (torch.ones(1, 4),), tmp_path)
     file = pte.load_file(path)
     (plan,) = file.program.execution_plan
@@ -263,7 +263,7 @@ def test_weights_in_another_file_are_refused(tmp_path: Path) -> None:
         unit(file, "net", None, "")
 
 
-def test_negative_scratch_memory_is_refused(tmp_path: Path) -> None:
+def test_negative_scratch_memory_is_rejected(tmp_path: Path) -> None:
     path = saved(torch.nn.ReLU(), (torch.ones(2),), tmp_path)
     assert main(["codegen", str(path), "-o", str(tmp_path / "made"), "--temp", "-1"]) == 2
 

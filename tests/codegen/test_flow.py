@@ -55,22 +55,22 @@ def walked(nodes: tuple[Node, ...], answers: random.Random, trace: list[object])
     return ""
 
 
-def test_a_choice_with_two_sides() -> None:
+def test_branch_with_two_sides() -> None:
     code = [Jump(7, 3), None, Jump(None, 4), None, None]
     assert structured(code) == (Branch(7, (Step(1),), (Step(3),)), Step(4))
 
 
-def test_a_loop_that_ends_at_its_head() -> None:
+def test_loop_that_ends_at_its_header() -> None:
     code = [None, Jump(3, 4), None, Jump(None, 0), None]
     loop = Loop((Step(0), Leave(3), Step(2), Leave(None, again=True)))
     assert structured(code) == (loop, Step(4))
 
 
-def test_a_jump_into_a_loop_is_refused() -> None:
+def test_jump_into_a_loop_is_rejected() -> None:
     assert structured([Jump(1, 2), None, None, Jump(2, 1)]) is None
 
 
-def test_trees_do_what_jumps_do() -> None:
+def test_trees_are_equivalent_to_jumps() -> None:
     numbers = random.Random(0)
     found = 0
     for seed in range(4000):

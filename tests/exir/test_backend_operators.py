@@ -64,7 +64,7 @@ def test_operator_runs_by_its_pattern():
     assert op.pattern is linear_relu
 
 
-def test_an_operator_without_a_pattern_is_no_backend_operator():
+def test_operator_without_pattern_is_not_a_backend_operator():
     library.define("nothing(Tensor x) -> Tensor")
     with pytest.raises(DialectError, match="has no pattern") as caught:
         _ = exir_ops.backend.tgt.nothing.default
@@ -84,7 +84,7 @@ def test_several_results_and_overloads():
     assert (first.item(), second.item()) == (0.5, 0.5)
 
 
-def test_pass_puts_the_operator_in_place_of_its_pattern(fused):
+def test_pass_replaces_the_pattern_by_the_operator(fused):
     module, manager = fused
     program = manager.exported_program()
     op = exir_ops.backend.tgt.linear_relu.default
@@ -97,7 +97,7 @@ def test_pass_puts_the_operator_in_place_of_its_pattern(fused):
     assert all("forward" in place for place in places)
 
 
-def test_a_pattern_whose_inner_value_is_used_elsewhere_stays():
+def test_pattern_with_an_inner_value_used_elsewhere_stays():
     def forward(x, w):
         y = torch.nn.functional.linear(x, w)
         return y.relu(), y
@@ -107,7 +107,7 @@ def test_a_pattern_whose_inner_value_is_used_elsewhere_stays():
     assert exir_ops.backend.tgt.linear_relu.default not in targets(program)
 
 
-def test_there_is_a_way_back(fused):
+def test_operator_is_converted_back_to_its_pattern(fused):
     module, manager = fused
     program = manager.transform([replace_backend_with_edge]).exported_program()
     names = [edge.linear.default, edge.relu.default]
@@ -122,7 +122,7 @@ def test_there_is_a_way_back(fused):
     assert op not in targets(retraced) and torch.ops.aten.relu.default in targets(retraced)
 
 
-def test_value_that_differs_from_the_pattern_is_refused(fused):
+def test_value_that_differs_from_the_pattern_is_rejected(fused):
     program = fused[1].exported_program()
     _, node, _ = [n for n in program.graph.nodes if n.op == "call_function"]
     before, node.meta["val"] = node.meta["val"], node.meta["val"].new_empty(2, 9)
@@ -155,7 +155,7 @@ def test_file_runs_with_the_targets_kernel(fused, tmp_path):
     assert "tgt::linear_relu.out" in run(built("torchette_tutorial"), tmp_path / "model.pte", status=1).stderr
 
 
-def test_without_a_kernel_compiling_says_so():
+def test_compiling_without_a_kernel_warns():
     fuse = replace_edge_with_backend(exir_ops.backend.tgt.linear_relu.default)
     with pytest.raises(MissingKernelError) as caught:
         torchette.compile(model(), (X,), config=ExecutorchBackendConfig(passes=[fuse]))

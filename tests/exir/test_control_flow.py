@@ -83,7 +83,7 @@ def test_golden_listing(function):
     assert [line[: len(right)] for line, right in zip(got, wanted, strict=True)] == wanted
 
 
-def test_what_a_loop_reads_lives_until_its_last_turn():
+def test_operands_of_a_loop_live_until_its_last_iteration():
     def function(x):
         y = x.cos()
         z = while_loop(lambda i, z: i < 3, lambda i, z: (i + 1, z.sin() + y), (torch.tensor(0), x.exp()))[1]
@@ -100,7 +100,7 @@ def test_what_a_loop_reads_lives_until_its_last_turn():
     assert sines and all(start < node.meta["spec"].root.lifetime[0] for node in sines)
 
 
-def test_the_two_sides_share_memory_and_the_checker_proves_it():
+def test_branches_of_a_cond_share_memory():
     def side(x):
         return (x.repeat(4, 4).sin() @ x.repeat(4, 4).t()).sum(1)[:4]
 
@@ -128,7 +128,7 @@ def test_the_two_sides_share_memory_and_the_checker_proves_it():
         )
 
 
-def test_export_passes_reach_into_every_branch():
+def test_export_passes_visit_every_branch():
     seen = []
 
     class Visit(ExportPass):

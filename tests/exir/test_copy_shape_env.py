@@ -121,7 +121,7 @@ def state_of(program: ExportedProgram) -> list[Any]:
 
 @pytest.mark.parametrize("dynamic", sweep([False, True], True), ids=["fixed", "dynamic"])
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_program_is_lowered_twice_to_the_same_bytes_and_stays_as_it_is(kind: str, dynamic: bool) -> None:
+def test_lowering_twice_yields_equal_bytes_and_keeps_the_program(kind: str, dynamic: bool) -> None:
     shapes = ({0: Dim("n", min=2, max=9)},) if dynamic else None
     if dynamic and not isinstance(MODELS[kind], Stateful):
         shapes = (shapes,)
@@ -134,7 +134,7 @@ def test_a_program_is_lowered_twice_to_the_same_bytes_and_stays_as_it_is(kind: s
         assert lowered(program, how) == first
 
 
-def test_a_manager_is_lowered_twice_to_the_same_bytes() -> None:
+def test_lowering_a_manager_twice_yields_equal_bytes() -> None:
     with torch.no_grad():
         program = export(MODELS["read"].eval(), (torch.randn(6, 4),))
     edge = to_edge(program)

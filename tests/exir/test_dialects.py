@@ -366,7 +366,7 @@ def test_every_rule_has_a_broken_graph():
 
 @pytest.mark.parametrize("code", BROKEN)
 @pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")
-def test_broken_graph_gives_its_code(code):
+def test_invalid_graph_violates_only_its_rule(code):
     program, dialect = BROKEN[code]()
     found = dialects.violations(program, dialect)
     assert [v.code for v in found] == [code], "\n\n".join(map(str, found))
@@ -397,7 +397,7 @@ def test_all_violations_at_once_with_context_and_place():
     assert sum(line.startswith("  > ") for line in block) == 1
 
 
-def test_allowed_operators_are_no_violation():
+def test_allowed_operators_cause_no_violation():
     program = export(nn.SiLU(), (X,)).run_decompositions({})
     dialects.verify(program, "core_aten", allow=[aten.silu.default])
     with pytest.raises(DialectError, match="there is no dialect"):
@@ -415,7 +415,7 @@ def test_each_stage_satisfies_its_dialect():
             program.graph.lint()
 
 
-def test_training_capture_is_autograd_safe_and_its_gradients_are_eagers():
+def test_training_capture_is_autograd_safe_with_the_gradients_of_eager():
     module = ConvNet().train()
     reference = copy.deepcopy(module)
     x = torch.randn(4, 3, 8, 8)

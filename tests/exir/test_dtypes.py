@@ -31,7 +31,7 @@ def test_every_kernel_has_been_measured(measured):
     assert len(unmeasured) < 10, f"add calls of {unmeasured} to samples() of probe_dtypes.py; {STALE}"
 
 
-def test_operators_on_elements_are_as_measured(measured):
+def test_elementwise_operators_match_the_table(measured):
     tried = 0
     for name, op in measured.items():
         known = dtypes.constraint(op._schema)
@@ -45,7 +45,7 @@ def test_operators_on_elements_are_as_measured(measured):
 
 
 @pytest.mark.slow
-def test_table_is_as_measured():
+def test_table_matches_the_measurement():
     # In a separate process, because pytest's capture of logs slows down each of many thousand failing calls.
     done = subprocess.run([sys.executable, probe_dtypes.__file__, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}: {STALE}"

@@ -139,7 +139,7 @@ def test_edge_programs_run_and_can_be_saved_and_exported_again(tmp_path):
     assert all(isinstance(t, EdgeOpOverload) for t in targets(copy.deepcopy(program)))
 
 
-def test_operators_to_keep_may_be_named_either_way():
+def test_preserved_operators_may_be_named_either_way():
     config = EdgeCompileConfig(preserve_ops=[edge.silu.default])
     program = to_edge(export(nn.SiLU(), (X,)), compile_config=config).exported_program()
     assert targets(program) == [aten.silu.default]
@@ -151,7 +151,7 @@ def violation(program):
     return caught.value
 
 
-def test_number_and_dtype_are_refused_with_operator_argument_dtype_and_what_is_allowed():
+def test_scalar_and_dtype_errors_name_operator_argument_and_supported_dtypes():
     def forward(x, y):
         return torch.minimum(x, x), y.bitwise_not()
 
@@ -170,7 +170,7 @@ def test_number_and_dtype_are_refused_with_operator_argument_dtype_and_what_is_a
     assert f"{__file__}:" in number and "y.bitwise_not()" in dtype
 
 
-def test_dtypes_that_do_not_go_together_are_refused():
+def test_unsupported_dtype_combinations_are_rejected():
     program = edge_program(lambda x: x.sum(0), X).exported_program()
     (node,) = [n for n in program.graph.nodes if n.op == "call_function"]
     node.target, node.args = edge.index_select.default, (node.args[0], 0, node.args[0])
@@ -188,7 +188,7 @@ def test_dtypes_that_do_not_go_together_are_refused():
     assert "argument self float64, argument mat2 float64" in str(error)
 
 
-def test_dtype_without_kernel_is_refused_ahead_of_time_with_the_line():
+def test_dtype_without_kernel_is_rejected_ahead_of_time_with_the_line():
     def forward(x):
         y = x.clone()  # the line
         return y, y.view(3, 2)
@@ -225,7 +225,7 @@ class Chosen(nn.Module):
 
 @pytest.mark.parametrize("dtype", [torch.uint16, torch.bfloat16, torch.int16], ids=str)
 @pytest.mark.parametrize("kind", [Kept, Viewed, Chosen])
-def test_a_dtype_is_refused_ahead_of_time_or_runs(kind, dtype):
+def test_dtype_is_rejected_ahead_of_time_or_runs(kind, dtype):
     module = kind(dtype) if kind is Kept else kind()
     x = torch.tensor([1, 0, 3]).to(dtype)
     try:
@@ -241,7 +241,7 @@ def test_a_dtype_is_refused_ahead_of_time_or_runs(kind, dtype):
         torch.testing.assert_close(torch.as_tensor(result), wanted, rtol=0, atol=0)
 
 
-def test_torchs_tools_take_edge_programs():
+def test_torch_tools_accept_edge_programs():
     def forward(x, y):
         return (x + y).relu()
 

@@ -118,7 +118,7 @@ def check(module, args, kwargs=None, dynamic_shapes=None, planning=None, others=
     return emitted
 
 
-def test_arguments_stand_in_schema_order_with_defaults_and_the_result_twice():
+def test_arguments_are_in_schema_order_with_defaults_and_repeated_result():
     emitted = check(lambda x, y: torch.add(x, y, alpha=2), (torch.randn(2, 3), torch.randn(2, 3)))
     ((name, (x, y, alpha, out, result)),) = emitted.calls()
     plan = emitted.plan()
@@ -132,7 +132,7 @@ def test_arguments_stand_in_schema_order_with_defaults_and_the_result_twice():
     assert list(plan.non_const_buffer_sizes) == [0, 96]
 
 
-def test_lists_of_integers_hold_indices_of_values_and_equal_ones_are_stored_once():
+def test_integer_lists_contain_value_indices_and_are_deduplicated():
     emitted = check(
         lambda x: torch.permute(torch.permute(x, (2, 0, 1)).exp(), (2, 0, 1)), (torch.randn(2, 3, 4),)
     )
@@ -142,7 +142,7 @@ def test_lists_of_integers_hold_indices_of_values_and_equal_ones_are_stored_once
     assert items == [pte.Int(2), pte.Int(0), pte.Int(1)]
 
 
-def test_several_results_stand_one_by_one_and_then_as_a_list():
+def test_several_results_precede_their_list():
     emitted = check(lambda x: x.max(1), (torch.randn(3, 4),))
     ((name, args),) = emitted.calls()
     assert name == "aten::max.dim_max" and len(args) == 6
@@ -220,7 +220,7 @@ class Counter(nn.Module):
 
 
 @pytest.mark.parametrize("start", [torch.full((4,), 3.0), torch.zeros(4), torch.tensor([0.0, 0, 0, 1])])
-def test_state_has_its_initial_value_and_is_kept_from_call_to_call(start):
+def test_state_has_its_initial_value_and_persists_between_calls(start):
     eager = Counter(start.clone())
     emitted = Emitted(lower(Counter(start.clone()), (torch.ones(4),)))
     assert bool(emitted.output.mutable_data) == bool(start.any())
@@ -283,7 +283,7 @@ def test_a_constant_as_output():
 
 
 @pytest.mark.parametrize("planned", [True, False])
-def test_views_cost_no_instruction_unless_memory_is_lent(planned):
+def test_views_need_no_instruction_unless_the_caller_provides_memory(planned):
     planning = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
     emitted = check(lambda x: x.view(2, 6).exp().view(3, 4).sin(), (torch.randn(12),), planning=planning)
     names = [name for name, _ in emitted.calls()]
@@ -295,7 +295,7 @@ def test_views_cost_no_instruction_unless_memory_is_lent(planned):
     assert (lent is not None) == planned
 
 
-def test_a_part_of_a_tensor_is_a_place_inside_of_it():
+def test_slice_has_an_offset_in_its_source():
     emitted = check(lambda x: x.exp()[1].sin(), (torch.randn(4, 8),))
     (_, exp), (name, sin) = emitted.calls()
     assert name == "aten::sin.out"
@@ -346,7 +346,7 @@ def test_arithmetic_on_shapes():
     check(forward, (torch.randn(5),), dynamic_shapes=({0: n},), others=[(torch.randn(k),) for k in (3, 12)])
 
 
-def test_sums_of_many_lengths():
+def test_sums_of_several_dimensions():
     dims = [torch.export.Dim(f"n{i}", min=2, max=9) for i in range(3)]
 
     def forward(x, y, z):
@@ -362,7 +362,7 @@ def test_sums_of_many_lengths():
     assert [name for name, _ in emitted.calls()].count("executorch_prim::add.Scalar") == 2
 
 
-def test_numbers_that_are_not_finite():
+def test_infinite_and_nan_scalars():
     emitted = check(lambda x: torch.clamp(x, -float("inf"), 1.0), (torch.randn(4),))
     assert emitted.calls()
 
@@ -400,7 +400,7 @@ def test_debug_handles_and_stack_traces():
     assert len(Emitted(program).plan().chains[0].stacktrace) == 0
 
 
-def test_lines_of_the_model_are_short_and_of_the_user():
+def test_source_lines_are_the_users_and_have_short_paths():
     class Layers(nn.Module):
         def __init__(self):
             super().__init__()
@@ -425,7 +425,7 @@ def test_lines_of_the_model_are_short_and_of_the_user():
     assert len(emitted.bytes) < 1.2 * len(Emitted(program).bytes)
 
 
-def test_lines_of_the_model_are_the_same_in_every_checkout(tmp_path, monkeypatch):
+def test_source_lines_are_equal_in_every_checkout(tmp_path, monkeypatch):
     text = (
         "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x.exp() + 1\n"
     )
@@ -445,7 +445,7 @@ def test_lines_of_the_model_are_the_same_in_every_checkout(tmp_path, monkeypatch
     assert found[0] == found[2] and found[1] == found[3]
 
 
-def test_everything_without_a_form_is_reported_at_once():
+def test_all_unsupported_nodes_are_reported_together():
     program = lower(lambda x: (x.exp().sin(), x.cos()), (torch.randn(3),))
     for node in program.graph.nodes:
         if node.name in ("exp", "cos"):
@@ -457,7 +457,7 @@ def test_everything_without_a_form_is_reported_at_once():
     assert "test_emit.py" in text
 
 
-def test_a_program_without_a_plan_is_refused():
+def test_program_without_memory_plan_is_rejected():
     exported = (
         build().until("exec").run(torch.export.export(Function(lambda x: x.exp()).eval(), (torch.randn(3),)))
     )
@@ -507,7 +507,7 @@ def test_random_programs_equal_eager_call_after_call(planned):
         )
 
 
-def test_two_compilations_give_the_same_bytes():
+def test_two_compilations_yield_equal_bytes():
     def once():
         torch.manual_seed(0)
         module = nn.Sequential(

@@ -68,7 +68,7 @@ def contents(program) -> bytes:
     return file.getvalue()
 
 
-def test_every_instruction_leads_to_module_and_line(contents):
+def test_every_instruction_maps_to_module_and_line(contents):
     record = parse_etrecord(io.BytesIO(contents))
     nodes = {}
     for node in record.nodes():
@@ -102,13 +102,13 @@ def test_a_record_survives_the_round_trip(program, contents, tmp_path):
     assert record.to_dict()["graphs"]["exported_program"] == 4 and "forward" in repr(record)
 
 
-def test_the_program_that_was_given_is_left_as_it_is():
+def test_recording_does_not_modify_the_program():
     exported = export(Net().eval(), (X,))
     to_edge(exported, generate_etrecord=True)
     assert not any("debug_handle" in node.meta for node in exported.graph.nodes)
 
 
-def test_delegates_are_stored_with_what_they_came_from(tmp_path):
+def test_delegates_are_stored_with_their_origin(tmp_path):
     from torchette.backends.xnnpack import XnnpackPartitioner
 
     exported = export(Net().eval(), (X,))
@@ -124,7 +124,7 @@ def test_delegates_are_stored_with_what_they_came_from(tmp_path):
     assert torch.equal(lowered.program("twin").module()(X), lowered.edge_dialect_program.module()(X))
 
 
-def test_bundled_programs_give_inputs_and_outputs(program, tmp_path):
+def test_bundled_programs_provide_inputs_and_outputs(program, tmp_path):
     case = MethodTestCase((X,), (torch.ones(2, 4),))
     bundle = BundledProgram(program, [MethodTestSuite("forward", [case])])
     generate_etrecord(tmp_path / "record", to_edge(export(Net().eval(), (X,))), bundle)
@@ -137,7 +137,7 @@ def test_bundled_programs_give_inputs_and_outputs(program, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_what_a_record_lacks_is_said(program, tmp_path):
+def test_incomplete_record_raises(program, tmp_path):
     record = ETRecord()
     with pytest.raises(InputError, match="no Edge program"):
         record.save(tmp_path / "record")
@@ -165,7 +165,7 @@ def test_what_a_record_lacks_is_said(program, tmp_path):
     assert not (tmp_path / "record").exists()
 
 
-def test_what_is_no_record_is_said_plainly(tmp_path):
+def test_file_that_is_not_a_record_raises(tmp_path):
     with pytest.raises(ModelNotFoundError, match="none"):
         parse_etrecord(tmp_path / "none")
     with pytest.raises(FormatError, match="folder"):
@@ -190,7 +190,7 @@ def _changed(contents: bytes, **members: bytes) -> io.BytesIO:
     return file
 
 
-def test_damaged_members_are_named(contents):
+def test_error_names_the_damaged_member(contents):
     for name, content in {
         "debug_handle_map": b"{",
         "delegate_map": b"[1]",
@@ -208,7 +208,7 @@ def test_damaged_members_are_named(contents):
         record._representative_inputs  # noqa: B018
 
 
-def test_no_code_of_a_record_is_run(contents, tmp_path):
+def test_reading_a_record_executes_no_code(contents, tmp_path):
     """A pickle may name any function, which torch.export's reader would call."""
     mark = tmp_path / "ran"
 
@@ -226,7 +226,7 @@ def test_no_code_of_a_record_is_run(contents, tmp_path):
     assert not mark.exists()
 
 
-def test_mutations_raise_only_our_errors(contents):
+def test_mutated_records_raise_only_torchette_errors(contents):
     dice = random.Random(0)
     refused = 0
     for _ in range(150):
@@ -242,7 +242,7 @@ def test_mutations_raise_only_our_errors(contents):
     assert refused > 25, "the mutations do not reach what is checked"
 
 
-def test_mutated_programs_raise_only_our_errors(contents):
+def test_mutated_programs_raise_only_torchette_errors(contents):
     dice = random.Random(0)
     with zipfile.ZipFile(io.BytesIO(contents)) as archive:
         graph = archive.read("edge_dialect_exported_program/forward")

@@ -152,5 +152,5 @@ def test_samples_become_core_operators(info: Any) -> None:
     assert bool(captured) == (info.name.removeprefix("nn.functional.") not in NOT_CAPTURED)
 
 
-def test_what_is_refused_is_not_accepted_elsewhere() -> None:
+def test_rejected_operators_are_not_accepted_elsewhere() -> None:
     assert not REFUSED.keys() & {*dialects.core_operators(), *dialects.edge_extras()}

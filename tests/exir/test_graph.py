@@ -17,7 +17,7 @@ class Net(torch.nn.Module):
         return self.layer(x).reshape(x.shape[0] * 2, 2)
 
 
-def test_nodes_outside_of_modules_have_none() -> None:
+def test_nodes_outside_modules_have_no_module() -> None:
     """torch records a placeholder name as the module of the sizes of inputs."""
     rows = torch.export.Dim("rows", min=2, max=8)
     program = torch.export.export(Net(), (torch.ones(3, 4),), dynamic_shapes=({0: rows},))

@@ -34,7 +34,7 @@ def edge(module=None, args=(X, X)):
     return copy_program(lower(module or (lambda x, y: (x + y).relu() + y), args, "edge")[0])
 
 
-def test_export_pass_and_callable_give_the_same_graph():
+def test_export_pass_and_callable_yield_equal_graphs():
     one, other = adapt(AddToMul())(edge()), adapt(add_to_mul)(edge())
     assert called(one) == called(other) == ["mul.Tensor", "relu.default", "mul.Tensor"]
     expected = (X * X).relu() * X
@@ -124,7 +124,7 @@ def test_pass_manager_runs_in_order_until_nothing_changes():
     assert flatten(None) == [] and flatten(add_to_mul) == [add_to_mul]
 
 
-def test_values_that_a_pass_leaves_out_are_filled_in():
+def test_missing_values_after_a_pass_are_computed():
     def insert(graph_module):
         relu = next(n for n in graph_module.graph.nodes if n.target == torch.ops.aten.relu.default)
         with graph_module.graph.inserting_after(relu):
@@ -136,14 +136,14 @@ def test_values_that_a_pass_leaves_out_are_filled_in():
     assert node.meta["val"].shape == (2, 3) and node.meta["stack_trace"]
 
 
-def test_passes_on_whole_programs_are_known_by_their_annotation():
+def test_annotation_selects_passes_on_whole_programs():
     def whole(program: torch.export.ExportedProgram):
         assert isinstance(program, torch.export.ExportedProgram)
 
     assert adapt(whole)(edge()) is not None and adapt(whole).__name__ == "whole"
 
 
-def test_what_is_no_pass():
+def test_invalid_passes_raise():
     with pytest.raises(PassError, match="'relu' is not a pass"):
         adapt("relu")
 

@@ -28,7 +28,7 @@ from torchette.exir.pipeline import (
 X = torch.randn(2, 3, 8, 8)
 
 
-def test_it_prints_every_stage_and_pass():
+def test_str_lists_every_stage_and_pass():
     edge = EdgeCompileConfig(preserve_ops=[torch.ops.aten.relu.default])
     backend = ExecutorchBackendConfig(passes=[swap_relu_for_sigmoid], parallel=2)
     whole = build(edge, backend, partitioners=[NullPartitioner()], preserve=[torch.ops.aten.silu.default])
@@ -70,7 +70,7 @@ def test_stages_are_in_the_order_of_the_table():
     assert set(TO_EDGE) | set(TO_PLAN) <= set(STAGES)
 
 
-def test_choices_of_other_methods_do_not_count():
+def test_options_of_other_methods_have_no_effect():
     choices = {
         "partitioners": {"encode": [NullPartitioner()], "decode": [CpuPartitioner()]},
         "transforms": {"encode": [swap_relu_for_sigmoid]},
@@ -123,12 +123,12 @@ def test_report_prints_what_each_pass_did():
 
 
 @pytest.mark.parametrize("name", sorted(OPTIONAL))
-def test_every_optimisation_can_be_switched_off(name):
+def test_every_optimization_can_be_disabled(name):
     _, report = lower(ConvNet(), (X,), disable_passes={name})
     assert name not in {record.name for record in report.records}
 
 
-def test_what_cannot_be_switched_off():
+def test_required_pass_cannot_be_disabled():
     with pytest.raises(PassError, match="cannot disable to_out_variants") as caught:
         build(EdgeCompileConfig(disable_passes=["to_out_variants"]))
     assert caught.value.code == "unknown-pass" and "fold_constants" in caught.value.hints[0]
@@ -141,7 +141,7 @@ def swap_relu_for_sigmoid(graph_module):
 
 
 @pytest.mark.parametrize("stage", ["edge", "optimize"])
-def test_the_pass_that_changes_the_result_is_named(stage):
+def test_error_names_the_pass_that_changes_the_result(stage):
     with pytest.raises(PassError) as caught:
         lower(ConvNet(), (X,), extra_passes={stage: [adapt(swap_relu_for_sigmoid)]})
     error = caught.value
@@ -153,7 +153,7 @@ def test_the_pass_that_changes_the_result_is_named(stage):
     assert "the first node to differ is relu" in str(error) and "torch.relu_(self.norm" in error.where[0]
 
 
-def test_the_pass_that_raises_is_named():
+def test_error_names_the_pass_that_raises():
     def clumsy(graph_module):
         raise KeyError("oops")
 
@@ -162,7 +162,7 @@ def test_the_pass_that_raises_is_named():
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_the_pass_that_breaks_the_graph_is_named():
+def test_error_names_the_pass_that_breaks_the_graph():
     def use_before_definition(graph_module):
         first, *_, last = [n for n in graph_module.graph.nodes if n.op == "call_function"]
         last.append(first)
@@ -174,7 +174,7 @@ def test_the_pass_that_breaks_the_graph_is_named():
     assert caught.value.code == "pass-broke-program"
 
 
-def test_a_pass_that_leaves_the_dialect_is_caught_by_the_gate():
+def test_pass_that_violates_the_dialect_is_rejected():
     def add_view(graph_module):
         relu = next(n for n in graph_module.graph.nodes if n.op == "call_function")
         with graph_module.graph.inserting_after(relu):

@@ -42,7 +42,7 @@ def operators(manager):
     }
 
 
-def test_signatures_and_fields_are_executorchs():
+def test_signatures_and_fields_match_executorch():
     assert list(inspect.signature(to_edge).parameters) == [
         "programs", "constant_methods", "compile_config", "generate_etrecord",
     ]  # fmt: skip
@@ -83,7 +83,7 @@ def test_from_module_to_bytes_and_back(tmp_path):
     assert "self.conv(x)" in manager.operators()["aten::convolution.out"]
 
 
-def test_reprs_say_something(capsys):
+def test_reprs_describe_managers(capsys):
     edge = to_edge(export(ConvNet(), (X,)), constant_methods={"n": 1})
     assert repr(edge).splitlines() == [
         "EdgeProgramManager",
@@ -98,7 +98,7 @@ def test_reprs_say_something(capsys):
     assert "ExecutionPlan" in capsys.readouterr().out
 
 
-def test_two_compiles_give_the_same_bytes_and_leave_everything_alone():
+def test_two_compiles_yield_equal_bytes_and_keep_their_inputs():
     module = ConvNet().eval()
     state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     exported = export(module, (X,))
@@ -111,7 +111,7 @@ def test_two_compiles_give_the_same_bytes_and_leave_everything_alone():
     assert all(torch.equal(module.state_dict()[name], tensor) for name, tensor in state.items())
 
 
-def test_users_passes_at_three_doors():
+def test_users_passes_run_at_three_stages():
     exported = export(nn.ReLU(), (X,))
     transformed = to_edge(exported).transform([ReluToSigmoid()])
     lowered = to_edge_transform_and_lower(exported, transform_passes={"forward": [ReluToSigmoid()]})
@@ -149,7 +149,7 @@ def test_memory_planning_per_method():
     assert manager.planned_bytes("a")[0] < manager.planned_bytes("b")[0]
 
 
-def test_configs_are_heeded():
+def test_config_options_have_effect():
     exported = export(nn.Sequential(nn.SiLU(), nn.Flatten(0)), (X,))
     silu = torch.ops.aten.silu.default
     edge = to_edge(exported, compile_config=EdgeCompileConfig(preserve_ops=[silu]))
@@ -168,14 +168,14 @@ def test_configs_are_heeded():
     assert "remove_noops" not in {record.name for record in checked.report().records}
 
 
-def test_what_is_not_there_yet_says_so():
+def test_unsupported_option_raises():
     with pytest.raises(UnsupportedError, match="not supported") as caught:
         ExecutorchBackendConfig(sym_shape_eval_pass=type("HintBasedSymShapeEvalPass", (), {})())
     assert isinstance(caught.value, NotImplementedError) and caught.value.hints
 
 
 @pytest.mark.parametrize("wrong", [nn.ReLU(), None, {}, {"forward": nn.ReLU()}], ids=str)
-def test_wrong_types_are_named(wrong):
+def test_wrong_types_raise(wrong):
     with pytest.raises(InputTypeError, match="expected an ExportedProgram") as caught:
         to_edge(wrong)
     assert (

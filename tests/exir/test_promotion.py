@@ -70,13 +70,13 @@ def test_pairs_of_dtypes(function, shape):
 
 
 @pytest.mark.parametrize("function", OPERATORS, ids=lambda f: f.__name__)
-def test_dtypes_and_numbers(function):
+def test_dtypes_and_scalars(function):
     check([(left(a), number) for a in DTYPES for number in NUMBERS], function)
 
 
 @pytest.mark.parametrize("unusual", UNUSUAL, ids=str)
 @pytest.mark.parametrize("function", OPERATORS, ids=lambda f: f.__name__)
-def test_pairs_that_the_runtime_has_no_dtype_for_are_refused_or_right(function, unusual):
+def test_pairs_without_runtime_dtype_are_rejected_or_correct(function, unusual):
     others = (*DTYPES, *UNUSUAL)
     pairs = [(left(a), right(b)) for other in others for a, b in ((unusual, other), (other, unusual))]
     try:
@@ -91,7 +91,7 @@ def test_pairs_that_the_runtime_has_no_dtype_for_are_refused_or_right(function, 
         assert unusual is not torch.complex64
 
 
-def test_a_whole_tensor_and_a_fraction_become_a_cast_and_a_float_operator():
+def test_integer_tensor_and_float_scalar_become_a_cast_and_a_float_operator():
     x = torch.tensor([1, 2, 3], dtype=torch.int32)
     program = to_edge(export(lambda x: x + 1.5, (x,))).exported_program()
     cast, add = [node for node in program.graph.nodes if node.op == "call_function"]

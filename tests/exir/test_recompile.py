@@ -183,7 +183,7 @@ def test_pass_of_metadata_leaves_current_code(name: str) -> None:
     assert_current(getattr(passes, name)()(at_edge().graph_module).graph_module)
 
 
-def test_pass_that_changes_a_branch_alone_says_so() -> None:
+def test_pass_that_changes_only_a_branch_reports_it() -> None:
     program = torch.export.export(
         Function(lambda x: torch.cond(x.sum() > 0, lambda x: x.sin() + x.sin(), lambda x: x - 1, (x,))), (X,)
     )

@@ -55,13 +55,13 @@ def test_equal_and_derived_dimensions(sizes: list[int], dims: list[Any], expecte
     assert [" ".join(text.split()) for text in texts(args, padded[: len(args)])] == expected
 
 
-def test_what_export_itself_finds_out() -> None:
+def test_relations_inferred_by_export() -> None:
     auto = Dim.AUTO
     found = texts((torch.ones(12), torch.ones(3, 4)), ({0: auto}, {0: auto, 1: auto}), Joined())
     assert found == ["input 0 (x): x.shape[0] must be y.shape[0]*y.shape[1]"]
 
 
-def test_a_number_is_a_size_too() -> None:
+def test_scalar_input_is_a_size() -> None:
     found = texts((torch.ones(3), 3), ({0: Dim.DYNAMIC}, Dim.DYNAMIC), Sliced())
     assert found == []
 

@@ -184,7 +184,7 @@ def test_results_of_a_whole_program_keep_their_order(model: torch.nn.Module) -> 
     _close(program.module()(x), model(x))
 
 
-def test_several_partitioners_are_asked_in_order() -> None:
+def test_several_partitioners_run_in_order() -> None:
     edge = _lowered(Model(), ARGS, [Choose("mul"), Choose("add", "mul")])
     names = [module.processed_bytes for module in edge.exported_program().graph_module.children()]
     assert b"mul.Tensor" in names
@@ -202,7 +202,7 @@ def test_methods_share_named_data_and_equal_blobs(tmp_path) -> None:
     assert places[0] == places[1]
 
 
-def test_a_weight_that_is_also_named_data_stands_in_the_file_once() -> None:
+def test_weight_that_is_also_named_data_is_stored_once() -> None:
     class Shared(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -232,7 +232,7 @@ class KeepingBackend(BackendDetails):
         return PreprocessResult(b"x", data_store_output=store.get_named_data_store_output())
 
 
-def test_named_data_are_aligned_and_go_into_data_files(tmp_path) -> None:
+def test_named_data_is_aligned_and_stored_in_data_files(tmp_path) -> None:
     model = torch.nn.Linear(4, 4)
     edge = _lowered(model, ARGS[:1], AllNodePartitioner("KeepingBackend", []))
     for fallback in (False, True):
@@ -248,7 +248,7 @@ def test_named_data_are_aligned_and_go_into_data_files(tmp_path) -> None:
     assert bytes(ptd.read(file.read_bytes())["bias"].data) == model.bias.detach().numpy().tobytes()
 
 
-def test_state_goes_along_as_a_whole() -> None:
+def test_state_moves_only_with_all_its_readers() -> None:
     class Counter(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -280,7 +280,7 @@ def _ids(module: torch.nn.Module) -> list[str]:
     return [child.backend_id for child in module.children() if isinstance(child, LoweredBackendModule)]
 
 
-def test_delegates_hold_delegates() -> None:
+def test_delegates_may_contain_delegates() -> None:
     model = Model()
     whole = _lowered(model, ARGS, AllNodePartitioner("HoldingBackend", []))
     (outer,) = whole.exported_program().graph_module.children()
@@ -296,7 +296,7 @@ def test_delegates_hold_delegates() -> None:
     _close(twice.module()(*ARGS), model(*ARGS))
 
 
-def test_a_branch_goes_where_its_call_goes() -> None:
+def test_branch_runs_in_the_delegate_of_its_call() -> None:
     class Branches(torch.nn.Module):
         def forward(self, x, y):
             return torch.cond(x.sum() > 0, lambda x, y: x * y, lambda x, y: x + y, (x, y)) + 1
@@ -308,7 +308,7 @@ def test_a_branch_goes_where_its_call_goes() -> None:
         _close(program.module()(x, ARGS[1])[None], Branches()(x, ARGS[1])[None])
 
 
-def test_operators_are_kept_whole_for_those_who_want_them() -> None:
+def test_operators_are_preserved_on_request() -> None:
     class Norm(torch.nn.Module):
         def forward(self, x):
             return torch.nn.functional.hardswish(x) + torch.nn.functional.leaky_relu(x)
@@ -324,7 +324,7 @@ def test_operators_are_kept_whole_for_those_who_want_them() -> None:
     refused.to_executorch()
 
 
-def test_the_report_says_where_all_runs_and_why() -> None:
+def test_report_lists_backends_and_reasons() -> None:
     model = Model()
     with pytest.warns(DelegationWarning, match="aten.linear"):
         edge = to_edge_transform_and_lower(export(model.eval(), ARGS), partitioner=Choose("add", "mul"))
@@ -344,7 +344,7 @@ def test_the_report_says_where_all_runs_and_why() -> None:
     assert any("self.linear" in line for line in error.value.where)
 
 
-def test_what_is_wrong_is_named() -> None:
+def test_invalid_partitions_raise() -> None:
     program = to_edge(export(Model().eval(), ARGS)).exported_program()
     with pytest.raises(DelegationError, match="NoSuchBackend") as error:
         to_backend("NoSuchBackend", program, [])
@@ -376,14 +376,14 @@ def test_what_is_wrong_is_named() -> None:
         type("Nested", (ListingBackend,), {})
 
 
-def test_the_given_program_is_left_as_it_is() -> None:
+def test_given_program_is_not_modified() -> None:
     edge = to_edge(export(Model().eval(), ARGS))
     before = str(edge.exported_program())
     edge.to_backend(Choose("add", "mul"))
     assert str(edge.exported_program()) == before
 
 
-def test_the_work_grows_with_the_graph_and_not_with_its_square() -> None:
+def test_work_is_linear_in_the_graph_size() -> None:
     class Chain(torch.nn.Module):
         def __init__(self, length: int) -> None:
             super().__init__()
@@ -503,7 +503,7 @@ class _Sized(Partitioner):
 
 
 @pytest.mark.parametrize("kind", UNKNOWN)
-def test_a_size_that_nobody_knows_leaves_its_node_to_the_kernels(kind: str) -> None:
+def test_node_with_unknown_size_runs_on_kernels(kind: str) -> None:
     model, x = _Calls(UNKNOWN[kind]).eval(), torch.randn(6, 4)
     careful, careless = _Sized(careless=False), _Sized(careless=True)
     for partitioner in (XnnpackPartitioner(), XnnpackPartitioner(per_op_mode=True), careful, careless):
@@ -516,7 +516,7 @@ def test_a_size_that_nobody_knows_leaves_its_node_to_the_kernels(kind: str) -> N
         torch.testing.assert_close(edge.exported_program().module()(x), model(x))
 
 
-def test_the_report_says_which_node_has_no_size() -> None:
+def test_report_names_the_node_with_unknown_size() -> None:
     model, x = _Calls(UNKNOWN["linear"]).eval(), torch.randn(6, 4)
     placements = _lowered_quietly(export(model, (x,)), XnnpackPartitioner()).delegation().placements
     linear = [p for p in placements if "linear" in p.op]
@@ -531,7 +531,7 @@ def _lowered_quietly(program, partitioner):
         return to_edge_transform_and_lower(program, partitioner=partitioner)
 
 
-def test_operator_support_may_ask_about_sizes() -> None:
+def test_operator_support_may_depend_on_sizes() -> None:
     class Support(OperatorSupportBase):
         def is_node_supported(self, submodules, node):
             return str(node.target) == "aten.mul.Tensor" and 0 not in node.meta["val"].shape

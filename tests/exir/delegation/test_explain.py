@@ -39,7 +39,7 @@ def _lower(model: torch.nn.Module, *args: Any, strict: bool = False) -> Any:
         return edge.to_executorch()
 
 
-def test_each_operator_names_the_calls_that_it_stands_for() -> None:
+def test_each_operator_lists_the_replaced_calls() -> None:
     report = _lower(Net(), torch.randn(1, 3, 8, 8)).report()
     assert report.delegation is not None
     taken = {it.node: it for it in report.delegation.placements if it.stands_for}
@@ -57,7 +57,7 @@ def test_each_operator_names_the_calls_that_it_stands_for() -> None:
     assert sum(it.share for it in report.delegation.placements) == pytest.approx(1)
 
 
-def test_what_stays_says_why() -> None:
+def test_remaining_calls_have_reasons() -> None:
     report = _lower(Net(), torch.randn(1, 3, 8, 8)).report()
     left = {it.op: it.reasons for it in report.delegation.placements if it.backend is None}
     assert left["aten.convolution.default"] == {"CpuPartitioner": ("its filter is float64",)}
@@ -88,7 +88,7 @@ def test_parts_of_one_layer_count_once() -> None:
     assert len(layers) == 2 and sum(it.macs for it in layers) == 2 * 8 * 32
 
 
-def test_a_rejected_call_that_is_expensive_is_warned_of_or_refused() -> None:
+def test_expensive_rejected_call_warns_or_raises() -> None:
     program = torch.export.export(Net().eval(), (torch.randn(1, 3, 8, 8),))
     edge = to_edge_transform_and_lower(program, partitioner=[CpuPartitioner()])
     with pytest.warns(DelegationWarning, match=r"(?s)aten.convolution.*its filter is float64"):
@@ -98,7 +98,7 @@ def test_a_rejected_call_that_is_expensive_is_warned_of_or_refused() -> None:
     assert caught.value.code == "not-delegated"
 
 
-def test_nobody_is_warned_of_what_no_operator_stands_for() -> None:
+def test_calls_without_matching_operator_cause_no_warning() -> None:
     class Scores(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x @ x.transpose(1, 2)

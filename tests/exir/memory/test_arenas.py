@@ -36,7 +36,7 @@ WIDE, NARROW = 4 * 1024 * 4, 4 * 16 * 4
 ARGS = (torch.randn(4, 16),)
 
 
-def test_what_is_hot_and_small_lies_in_the_fast_memory() -> None:
+def test_hot_small_tensors_are_in_the_fast_memory() -> None:
     model = torchette.compile(
         Wide().eval(), ARGS, device=torchette.Device(arenas={"SRAM": "1K", "DRAM": None})
     )
@@ -57,7 +57,7 @@ def model_of(model: torchette.Model) -> torch.nn.Module:
     return module
 
 
-def test_everything_lies_in_the_fast_memory_where_it_fits() -> None:
+def test_all_tensors_are_in_the_fast_memory_if_they_fit() -> None:
     model = torchette.compile(
         Wide().eval(), ARGS, device=torchette.Device(arenas={"SRAM": 1 << 20, "DRAM": None})
     )
@@ -81,7 +81,7 @@ def test_the_user_may_choose_for_single_tensors() -> None:
     assert {t.maker for t in living if t.memory_id == 2} == {"aten::_softmax.out"}
 
 
-def test_what_does_not_fit_is_named_to_the_byte() -> None:
+def test_error_contains_the_missing_bytes() -> None:
     with pytest.raises(PlanError) as caught:
         torchette.compile(Wide().eval(), ARGS, device=torchette.Device(arenas={"SRAM": 256, "DRAM": "8K"}))
     error = caught.value
@@ -95,13 +95,13 @@ def test_what_does_not_fit_is_named_to_the_byte() -> None:
         torchette.compile(Wide().eval(), ARGS, device=torchette.Device(arenas={"SRAM": 256, "DRAM": 16383}))
 
 
-def test_lending_inputs_and_outputs_is_offered_where_it_helps() -> None:
+def test_error_suggests_memory_of_the_caller_for_inputs_and_outputs() -> None:
     planned = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass(arenas={"A": "1K"}))
     with pytest.raises(PlanError) as caught:
         torchette.compile(torch.nn.Linear(256, 4).eval(), (torch.ones(64, 256),), config=planned)
     assert any("the caller provide" in hint and "0 bytes" in hint for hint in caught.value.hints)
 
 
-def test_a_size_that_is_none_is_refused() -> None:
+def test_invalid_size_is_rejected() -> None:
     with pytest.raises(InputError, match="arena SRAM: 'much' is not a number of bytes"):
         torchette.compile(Wide().eval(), ARGS, device=torchette.Device(arenas={"SRAM": "much"}))

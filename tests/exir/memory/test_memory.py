@@ -49,7 +49,7 @@ def test_ten_thousand_random_graphs_have_no_overlap_and_keep_to_the_bound():
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_each_algorithm_makes_valid_plans_and_the_best_of_them_is_taken(algorithm):
+def test_each_algorithm_yields_valid_plans_and_plan_is_the_best(algorithm):
     rng = random.Random(7)
     for _ in range(50):
         intervals = random_intervals(rng, 60)
@@ -96,7 +96,7 @@ def test_five_hundred_intervals_of_a_deep_network_stay_within_two_per_cent():
     assert found.overhead <= 0.02
 
 
-def test_the_same_input_gives_the_same_plan():
+def test_equal_inputs_yield_equal_plans():
     intervals = random_intervals(random.Random(11), 200)
     assert plan(intervals) == plan(list(intervals))
 
@@ -113,7 +113,7 @@ def test_small_cases():
         plan([Interval(0, 0, 1)], 0)
 
 
-def test_the_checker_names_the_pair_of_every_broken_plan():
+def test_checker_names_the_pair_of_every_invalid_plan():
     rng = random.Random(5)
     broken = 0
     for _ in range(300):
@@ -138,7 +138,7 @@ def test_the_checker_names_the_pair_of_every_broken_plan():
     assert broken > 100
 
 
-def test_the_checker_refuses_misaligned_negative_and_backward_intervals():
+def test_checker_rejects_misaligned_negative_and_reversed_intervals():
     with pytest.raises(PlanViolation, match="multiple of 16"):
         check([Interval(0, 1, 4)], [8], 16)
     with pytest.raises(PlanViolation, match="multiple of 16"):
@@ -159,7 +159,7 @@ def test_hot_small_intervals_go_to_the_first_memory() -> None:
     assert memory.place([cold, hot, large], [64, 640, 640], [64, None], given=[0, None, None]) == [0, 1, 1]
 
 
-def test_no_memory_but_the_last_is_overfull() -> None:
+def test_only_the_last_memory_may_overflow() -> None:
     rng = random.Random(5)
     for _ in range(200):
         intervals = []
@@ -177,7 +177,7 @@ def test_no_memory_but_the_last_is_overfull() -> None:
             assert there or all(memory.align(i.size, 16) > capacity for i in rest if i.size)
 
 
-def test_everything_fits_where_there_is_a_way_by_size() -> None:
+def test_placement_by_size_fits() -> None:
     # Placing the hot interval first would leave no room for the large one.
     intervals = [Interval(0, 9, 64), Interval(0, 9, 128)]
     assert memory.place(intervals, [6400, 128], [128, 64]) == [1, 0]

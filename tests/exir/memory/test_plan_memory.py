@@ -84,7 +84,7 @@ def test_inputs_live_from_the_start_and_outputs_to_the_end():
     assert Verifier(program.graph_module).verify_storage_reuse() >= 1
 
 
-def test_an_alias_shares_its_sources_place_and_prolongs_its_life():
+def test_alias_shares_storage_and_extends_the_lifetime_of_its_source():
     program = lower(lambda x: (x.exp().view(2, 32).sin() + 1, x.cos()), torch.randn(64))
     MemoryPlanningPass(overwrite_operands=False)(program)
     view = next(node for node in program.graph.nodes if "alias" in node.meta)
@@ -94,7 +94,7 @@ def test_an_alias_shares_its_sources_place_and_prolongs_its_life():
     assert source.lifetime[1] == list(program.graph.nodes).index(nodes(program)["sin"])
 
 
-def test_a_part_of_a_tensor_lies_inside_of_it():
+def test_slice_is_inside_its_source():
     program = lower(lambda x: x.exp()[1].sin(), torch.randn(4, 16))
     MemoryPlanningPass()(program)
     part = next(node for node in program.graph.nodes if "alias" in node.meta)
@@ -102,7 +102,7 @@ def test_a_part_of_a_tensor_lies_inside_of_it():
     assert part.meta["spec"].mem_offset == part.meta["alias"][0].meta["spec"].mem_offset + 64
 
 
-def test_state_lives_throughout_and_is_updated_where_it_lies():
+def test_state_is_always_live_and_updated_in_place():
     program = lower(Counter(), torch.randn(4))
     MemoryPlanningPass()(program)
     buffer = next(node for node in program.graph.nodes if node.target == "b_count").meta["spec"]
@@ -115,7 +115,7 @@ def test_state_lives_throughout_and_is_updated_where_it_lies():
         assert not Verifier.storage_overlap(buffer, other)
 
 
-def test_state_that_is_not_planned_has_no_place():
+def test_unplanned_state_has_no_location():
     program = lower(Counter(), torch.randn(4))
     MemoryPlanningPass(alloc_mutable_buffers=False)(program)
     assert next(n for n in program.graph.nodes if n.target == "b_count").meta["spec"].mem_offset is None
@@ -163,7 +163,7 @@ def test_inputs_and_outputs_are_planned_or_not(planned_input, planned_output):
     assert spec(program, "exp").mem_offset is not None
 
 
-def test_an_alias_that_the_caller_would_own_becomes_a_copy():
+def test_alias_in_memory_of_the_caller_becomes_a_copy():
     program = lower(lambda x: (x.exp().sin(),), torch.randn(16))
     last = nodes(program)["sin"]
     last.meta["alias"] = (nodes(program)["exp"], 0)
@@ -196,7 +196,7 @@ def shares(program, name, other):
     return spec(program, name).root is spec(program, other).root
 
 
-def test_pointwise_results_overwrite_operands_that_die_there():
+def test_pointwise_results_overwrite_operands_after_their_last_use():
     def forward(x, w):
         hidden = x @ w
         return (hidden.relu() * 2 + hidden.shape[0]).view(-1).sin().sum()
@@ -298,7 +298,7 @@ def test_a_users_algorithm_must_place_everything_inside_its_buffers():
             MemoryPlanningPass(algorithm)(copy.deepcopy(program))
 
 
-def test_the_suite_takes_the_smallest_result():
+def test_suite_applies_the_smallest_result():
     program = lower(lambda x: x.exp().sin().cos().tanh(), torch.randn(64))
     MemoryPlanningPass(MemoryPlanningAlgorithmSuite([memory_planning.naive]), overwrite_operands=False)(
         program
@@ -311,7 +311,7 @@ def test_the_suite_takes_the_smallest_result():
     assert sizes(program) == [0, 2 * 256]
 
 
-def test_the_verifier_refuses_two_live_tensors_in_the_same_bytes():
+def test_verifier_rejects_live_tensors_that_share_bytes():
     program = lower(lambda x, y: x.exp() + y, torch.randn(64), torch.randn(64))
     MemoryPlanningPass(memory_planning.naive)(program)
     verifier = Verifier(program.graph_module)
@@ -351,7 +351,7 @@ def test_offsets_keep_to_the_alignment():
     assert {s.mem_offset % 64 for s in found} == {0} and all(s.allocated_memory == 64 for s in found)
 
 
-def test_results_nobody_reads_still_have_a_place_of_their_own():
+def test_unused_results_have_separate_storage():
     program = lower(lambda x: torch.max_pool2d(x, 2).exp(), torch.randn(1, 1, 8, 8))
     MemoryPlanningPass()(program)
     pool = next(node for node in program.graph.nodes if len(specs_of(node)) == 2)
@@ -359,7 +359,7 @@ def test_results_nobody_reads_still_have_a_place_of_their_own():
     assert indices.lifetime[0] == indices.lifetime[1] and not Verifier.storage_overlap(values, indices)
 
 
-def test_planning_twice_gives_the_same_places():
+def test_planning_twice_yields_equal_locations():
     program = lower(lambda x: (x.exp() + 1).view(4, 16).sin(), torch.randn(64))
 
     def places():
@@ -369,7 +369,7 @@ def test_planning_twice_gives_the_same_places():
     assert places() == places()
 
 
-def test_lifetimes_can_be_asked_for_alone():
+def test_lifetimes_can_be_computed_separately():
     program = assign_specs(lower(lambda x: x.exp().sin(), torch.randn(64)))
     owners = update_all_tensors_lifetime(program.graph_module, program.graph_signature)
     assert [each.lifetime for each in owners] == [[0, 1], [1, 2], [2, 3]]

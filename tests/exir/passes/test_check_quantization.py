@@ -86,14 +86,14 @@ def _refused(code: str, run) -> QuantizationError:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_nothing_was_observed(way: str) -> None:
+def test_missing_calibration_is_detected(way: str) -> None:
     converted = convert_pt2e(_prepared(_Net(), IMAGE, **WAYS[way]))
     error = _refused("not-calibrated", lambda: torchette.compile(converted, IMAGE))
     assert any("self.linear(x.mean((2, 3)))" in place for place in error.where), error
 
 
 @pytest.mark.parametrize("backend", ["portable", "xnnpack"])
-def test_nothing_was_observed_on_the_other_ways_in(backend: str) -> None:
+def test_missing_calibration_is_detected_by_other_apis(backend: str) -> None:
     program = export(convert_pt2e(_prepared(_Net(), IMAGE)), IMAGE)
     _refused("not-calibrated", lambda: to_edge(program))
     _refused("not-calibrated", lambda: torchette.compile(program, backend=backend))
@@ -106,7 +106,7 @@ def test_nothing_was_observed_on_the_other_ways_in(backend: str) -> None:
 
 
 @pytest.mark.parametrize("wrapped", ["never observed", "never converted"])
-def test_a_part_of_a_larger_model(wrapped: str) -> None:
+def test_unfinished_part_of_a_larger_model_is_detected(wrapped: str) -> None:
     class Whole(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -122,7 +122,7 @@ def test_a_part_of_a_larger_model(wrapped: str) -> None:
     assert [place for place in error.where if "self.linear(x.mean((2, 3)))" in place], error
 
 
-def test_a_graph_without_weights_shows_it_too() -> None:
+def test_missing_calibration_is_detected_without_weights() -> None:
     class Sum(nn.Module):
         def forward(self, x, y):
             x = x.reshape(x.shape[0], -1)
@@ -135,7 +135,7 @@ def test_a_graph_without_weights_shows_it_too() -> None:
     _refused("not-calibrated", lambda: torchette.compile(never, args, dynamic_shapes=shapes))
 
 
-def test_a_branch_that_no_calibration_reached() -> None:
+def test_branch_without_calibration_is_detected() -> None:
     args, shapes = (
         (torch.randn(2, 4), torch.randn(2, 4)),
         ({0: Dim("a", min=0, max=9)}, {0: Dim("b", min=0, max=9)}),
@@ -148,7 +148,7 @@ def test_a_branch_that_no_calibration_reached() -> None:
     assert not [place for place in error.where if "self.a(x)" in place], error
 
 
-def test_a_loop_that_never_turned() -> None:
+def test_loop_without_iterations_is_detected() -> None:
     args = (torch.randn(2, 4), torch.tensor(3))
     prepared = _prepared(_Loop(), args)
     prepared(args[0], torch.tensor(0))
@@ -158,7 +158,7 @@ def test_a_loop_that_never_turned() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("calibrated", [False, True])
-def test_what_still_observes(way: str, calibrated: bool) -> None:
+def test_remaining_observers_are_detected(way: str, calibrated: bool) -> None:
     prepared = _prepared(_Net(), IMAGE, **WAYS[way])
     if calibrated:
         prepared(*IMAGE)
@@ -170,7 +170,7 @@ def test_what_still_observes(way: str, calibrated: bool) -> None:
         _refused("not-converted", lambda: to_edge(program))
 
 
-def test_quantize_asks_the_observers() -> None:
+def test_quantize_checks_the_observers() -> None:
     args, shapes = (
         (torch.randn(2, 4), torch.randn(2, 4)),
         ({0: Dim("a", min=0, max=9)}, {0: Dim("b", min=0, max=9)}),
@@ -193,7 +193,7 @@ def test_quantize_asks_the_observers() -> None:
     )
 
 
-def test_a_value_without_end() -> None:
+def test_infinite_values_are_rejected() -> None:
     model = nn.Sequential(nn.Linear(4, 4)).eval()
     with torch.no_grad():
         model[0].weight[1, 2] = torch.inf
@@ -227,7 +227,7 @@ def _numbers(graph: torch.fx.GraphModule) -> list[tuple[float, int]]:
     return [(node.args[1], node.args[2]) for node in nodes]
 
 
-def test_zeros_that_were_observed() -> None:
+def test_observed_zeros_are_accepted() -> None:
     model, args = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), (torch.zeros(2, 4),)
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
@@ -246,7 +246,7 @@ def _of_extremes() -> XNNPACKQuantizer:
     return XNNPACKQuantizer().set_global(replace(config, input_activation=spec, output_activation=spec))
 
 
-def test_scale_one_that_was_observed() -> None:
+def test_observed_scale_of_one_is_accepted() -> None:
     class Edges(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -261,14 +261,14 @@ def test_scale_one_that_was_observed() -> None:
     assert (1.0, 0) in _numbers(_agrees(model, (WHOLE,), _of_extremes()))
 
 
-def test_weights_whose_scale_is_one() -> None:
+def test_weights_with_scale_one_are_accepted() -> None:
     model = nn.Sequential(nn.Linear(2, 2, bias=False)).eval()
     with torch.no_grad():
         model[0].weight.copy_(torch.tensor([[127.0, -3.0], [1.0, 5.0]]))
     _agrees(model, (torch.randn(3, 2),), _quantizer())
 
 
-def test_whole_numbers_written_by_hand() -> None:
+def test_hand_written_integer_weights_are_accepted() -> None:
     """Ternary weights with a scale of 1 that was set without an observer."""
 
     class Ternary(nn.Module):
@@ -292,7 +292,7 @@ def test_whole_numbers_written_by_hand() -> None:
     [nn.AvgPool2d(1), nn.Hardtanh(-128, 127), nn.ReplicationPad2d(1)],
     ids=lambda call: type(call).__name__,
 )
-def test_a_graph_whose_scales_are_all_one(call: nn.Module) -> None:
+def test_graph_with_only_scales_of_one_is_accepted(call: nn.Module) -> None:
     model = nn.Sequential(nn.MaxPool2d(1), call, nn.AdaptiveAvgPool2d(16))
     assert set(_numbers(_agrees(model, (WHOLE,), _of_extremes()))) == {(1.0, 0)}
 
@@ -318,7 +318,7 @@ def _zero_ranges(module: nn.Module, x: torch.Tensor, **how: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
-def test_values_that_were_zero_are_named(per_channel: bool) -> None:
+def test_warning_names_values_that_were_zero(per_channel: bool) -> None:
     (text,) = _zero_ranges(_Dead(), torch.randn(2, 4), is_per_channel=per_channel)
     assert (
         "relu" in text
@@ -339,7 +339,7 @@ class _Single(nn.Module):
 
 
 @pytest.mark.parametrize("how", ["used", "zero weights", "dynamic"])
-def test_ranges_of_values_cause_no_warning(how: str) -> None:
+def test_nonzero_ranges_cause_no_warning(how: str) -> None:
     net = _Single()
     if how == "zero weights":  # stored zeros are exact
         nn.init.zeros_(net.first.weight)
@@ -347,7 +347,7 @@ def test_ranges_of_values_cause_no_warning(how: str) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, 2.0**-12, torch.finfo(torch.float32).eps])
-def test_the_scales_of_zero_ranges(scale: float) -> None:
+def test_scales_of_zero_ranges_cause_a_warning(scale: float) -> None:
     prepared = prepare_pt2e(
         export(_Single().eval(), (torch.randn(2, 4),)).module(),
         XNNPACKQuantizer().set_global(get_symmetric_quantization_config()),

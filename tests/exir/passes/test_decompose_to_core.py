@@ -114,7 +114,7 @@ OURS = {
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_decompositions_of_ours_equal_eager(name):
+def test_additional_decompositions_equal_eager(name):
     function, inputs = OURS[name]
     program, _ = lower(function, inputs)  # compared with eager mode after every pass
     assert called(program)

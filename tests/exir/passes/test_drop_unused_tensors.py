@@ -40,7 +40,7 @@ class Holds(nn.Module):
 
 @pytest.mark.parametrize("how", ["parameter", "buffer"])
 @pytest.mark.parametrize("kind", TENSORS)
-def test_what_nobody_reads_stops_nothing(kind: str, how: str) -> None:
+def test_unused_tensors_cause_no_error(kind: str, how: str) -> None:
     model, x = Holds(TENSORS[kind], how).eval(), torch.randn(2, 3)
     compiled = torchette.compile(model, (x,))
     torch.testing.assert_close(compiled(x), model(x).detach())
@@ -50,7 +50,7 @@ def test_what_nobody_reads_stops_nothing(kind: str, how: str) -> None:
     assert "held" in program.state_dict  # the given program is unchanged
 
 
-def test_what_is_read_is_refused_with_its_line() -> None:
+def test_used_unsupported_tensor_is_rejected_with_its_line() -> None:
     class Reads(Holds):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.sparse.mm(self.held, self.linear(x))

@@ -65,7 +65,7 @@ def test_each_layer_has_a_chain() -> None:
     assert not DuplicateDynamicQuantChainPass()(graph).modified
 
 
-def test_a_chain_of_one_layer_stays() -> None:
+def test_chain_of_one_layer_is_not_copied() -> None:
     graph = quantized(Row())
     assert chains(graph) == [2, 2, 2]
     assert not DuplicateDynamicQuantChainPass()(graph).modified

@@ -20,7 +20,7 @@ def sample(dtype, shape=(3,)):
     return values.to(dtype)
 
 
-def test_numbers_become_constants_once():
+def test_scalars_become_constants_once():
     program, report = lower(
         lambda x, y: (x * 2.0 + y * 2.0, x > 2, y - 1), (torch.randn(3), torch.randn(3)), "edge"
     )
@@ -30,7 +30,7 @@ def test_numbers_become_constants_once():
 
 
 @pytest.mark.parametrize("number", [3, 2.5, True])
-def test_number_with_tensor_has_eagers_dtype(number):
+def test_scalar_with_tensor_has_the_dtype_of_eager(number):
     def forward(*tensors):
         return [y for x in tensors for y in (x + number, x * number, x < number)]
 
@@ -56,14 +56,14 @@ def test_every_pair_of_dtypes_is_cast_as_eager_does():
         torch.testing.assert_close(ours, eager, rtol=1e-2, atol=1e-2)
 
 
-def test_a_tensor_without_dimensions_yields():
+def test_zero_dimensional_tensor_has_lower_promotion_priority():
     x, scalar = sample(torch.float16), torch.tensor(2.0, dtype=torch.float64)
     program, _ = lower(lambda x, s: x * s, (x, scalar), "edge", check_passes=False)
     assert called(program) == ["_to_copy.default", "mul.Tensor"]
     assert results(program, (x, scalar))[0].dtype == torch.float16
 
 
-def test_condition_takes_no_part_in_promotion():
+def test_condition_does_not_affect_promotion():
     program, _ = lower(
         lambda c, x: torch.where(c, x, 0), (torch.tensor([True, False]), torch.randn(2)), "optimize"
     )
@@ -76,7 +76,7 @@ def test_views_become_copies_and_values_are_dense():
     assert all(n.meta["val"].is_contiguous() for n in program.graph.nodes if "val" in n.meta)
 
 
-def test_channels_last_input_is_converted_at_the_door():
+def test_channels_last_input_is_converted_once():
     x = torch.randn(1, 3, 4, 4).to(memory_format=torch.channels_last)
     program, report = lower(torch.nn.Conv2d(3, 2, 1), (x,), "edge")
     assert called(program)[0] == "_clone_dim_order.default" or "dim_order" in called(program)[0]
@@ -93,7 +93,7 @@ def test_memory_format_inside_is_dropped():
     assert called(program) == ["relu.default"]
 
 
-def test_channels_last_weights_are_stored_contiguous_and_the_users_stay():
+def test_channels_last_weights_are_stored_contiguous_without_modifying_the_model():
     module = torch.nn.Conv2d(3, 2, 3).to(memory_format=torch.channels_last)
     strides = module.weight.stride()
     program, _ = lower(module, (torch.randn(1, 3, 8, 8),), "edge")
@@ -101,7 +101,7 @@ def test_channels_last_weights_are_stored_contiguous_and_the_users_stay():
     assert module.weight.stride() == strides != constants(program)[placeholders(program)[0]].stride()
 
 
-def test_noops_go_but_an_output_stays_a_copy_of_its_input():
+def test_noops_are_removed_but_an_output_stays_a_copy_of_its_input():
     def forward(x):
         return (x.to(torch.float32).expand(2, 3)[:, :].clone() + 1, x.clone())
 
@@ -110,7 +110,7 @@ def test_noops_go_but_an_output_stays_a_copy_of_its_input():
     assert "calls without effect removed" in report.notes("remove_noops")[0]
 
 
-def test_dead_code_goes_with_its_tensors():
+def test_dead_code_is_removed_with_its_tensors():
     class Unused(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -125,7 +125,7 @@ def test_dead_code_goes_with_its_tensors():
     assert not program.state_dict
 
 
-def test_exported_program_and_module_are_left_alone():
+def test_exported_program_and_module_are_not_modified():
     module = Function(lambda x: x.view(-1) * 2)
     exported = export(module, (torch.randn(2, 3),))
     before = exported.graph_module.code, str(exported.graph_signature)

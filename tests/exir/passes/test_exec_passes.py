@@ -10,7 +10,7 @@ from torchette.errors import MissingOutVariantError
 from torchette.exir import ops
 
 
-def test_views_that_move_nothing_are_aliases():
+def test_views_without_movement_are_aliases():
     def forward(x):
         y = x.exp()
         y = y.view(6).unsqueeze(0).permute(1, 0).reshape(2, 1, 3).transpose(0, 1)
@@ -40,7 +40,7 @@ def test_parts_along_the_outermost_dimension_are_aliases_with_offsets():
     assert "select_copy.int_out" in called(program)  # of the inner dimension
 
 
-def test_inputs_outputs_and_constants_keep_bytes_of_their_own():
+def test_inputs_outputs_and_constants_have_separate_storage():
     def forward(x):
         return x[1:] * 2, x.exp().view(6), x.view(6) * 2
 
@@ -51,7 +51,7 @@ def test_inputs_outputs_and_constants_keep_bytes_of_their_own():
     assert "view_copy.default@" in names  # all elements of an input
 
 
-def test_dynamic_views_say_their_sizes():
+def test_dynamic_views_have_size_operands():
     n = torch.export.Dim("n", max=8)
     program, _ = lower(
         lambda x: x.exp().unsqueeze(1).reshape(-1, 6) * 2, (torch.randn(3, 6),), dynamic_shapes=({0: n},)
@@ -142,7 +142,7 @@ def test_all_missing_out_variants_are_reported_at_once():
     assert "library.define" in str(caught.value)
 
 
-def test_every_call_writes_where_it_is_told():
+def test_every_call_writes_to_its_out_argument():
     program, _ = lower(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.randn(1, 3, 8),))
     for node in program.graph.nodes:
         if node.op == "call_function" and ops.is_operator(node.target):
@@ -169,7 +169,7 @@ def test_calls_that_need_no_instruction_are_marked():
     )
 
 
-def test_sizes_of_inputs_that_depend_on_each_other_are_noted():
+def test_relations_of_input_sizes_are_recorded():
     n = torch.export.Dim("n", max=8)
     program, _ = lower(lambda x, y: x + y, (torch.randn(3), torch.randn(3)), dynamic_shapes=({0: n}, {0: n}))
     ((relation,), places) = program.graph_module.meta["size_relations"]

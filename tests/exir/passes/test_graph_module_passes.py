@@ -56,7 +56,7 @@ def names(module: GraphModule) -> list[str]:
         ("DebugHandleGeneratorPass", None, "aten.mul.Tensor"),
     ],
 )
-def test_graph_is_changed_and_results_are_not(name: str, gone: str | None, left: str) -> None:
+def test_pass_changes_the_graph_but_not_the_results(name: str, gone: str | None, left: str) -> None:
     program = captured()
     module = program.graph_module
     run = getattr(passes, name)
@@ -86,7 +86,7 @@ def test_a_manager_runs_them() -> None:
     torch.testing.assert_close(result, Net()(X))
 
 
-def test_assertions_go() -> None:
+def test_assertions_are_removed() -> None:
     class Checked(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             n = x[0].item()
@@ -99,7 +99,7 @@ def test_assertions_go() -> None:
     assert not any("_assert" in name for name in names(module))
 
 
-def test_specs_have_bounds_or_the_example_s_sizes() -> None:
+def test_specs_have_bounds_or_example_sizes() -> None:
     class Doubled(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + x
@@ -114,7 +114,7 @@ def test_specs_have_bounds_or_the_example_s_sizes() -> None:
     assert add.meta["spec"].shape == [9, 4]
 
 
-def test_a_configuration_may_name_the_way_that_sizes_are_bounded() -> None:
+def test_configuration_selects_how_sizes_are_bounded() -> None:
     config = ExecutorchBackendConfig(
         sym_shape_eval_pass=passes.ConstraintBasedSymShapeEvalPass(), do_quant_fusion_and_const_prop=True
     )
@@ -154,7 +154,7 @@ def test_specs_of_weights_are_constant() -> None:
 
 
 @pytest.mark.parametrize("edge", [False, True])
-def test_what_weights_decide_is_stored(edge: bool) -> None:
+def test_values_that_depend_only_on_weights_are_stored(edge: bool) -> None:
     program = to_edge(captured(), compile_config=CONFIG).exported_program() if edge else captured()
     folded = constant_prop_pass(program)
     assert not {"aten.exp.default", "aten.t.default", "aten.permute_copy.default"} & set(

@@ -46,7 +46,7 @@ def is_of_a_dtype(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("function", [is_shorter, is_counted, is_of_a_dtype])
-def test_what_the_inputs_prove_is_gone(function: Callable) -> None:
+def test_assertions_proven_by_input_ranges_are_removed(function: Callable) -> None:
     program, report = lower(function, (torch.randn(3),), "edge", dynamic_shapes=N)
     assert texts(program) == []
     assert (
@@ -139,7 +139,7 @@ CASES: list[tuple[Callable, list, dict[tuple, str]]] = [
 
 
 @pytest.mark.parametrize(("function", "good", "bad"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_the_device_holds_the_rest(function: Callable, good: list, bad: dict[tuple, str]) -> None:
+def test_remaining_assertions_are_checked_at_run_time(function: Callable, good: list, bad: dict[tuple, str]) -> None:
     shapes = (N,) if function in (related, combined) else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -157,7 +157,7 @@ def test_the_device_holds_the_rest(function: Callable, good: list, bad: dict[tup
     torch.testing.assert_close(model(torch.tensor(good)), function(torch.tensor(good)))
 
 
-def test_each_is_held_once_and_by_one_instruction() -> None:
+def test_each_assertion_is_one_instruction() -> None:
     model = torchette.compile(Function(at_most_ten).eval(), (torch.tensor([1, 2]),))
     (plan,) = model.program.executorch_program.execution_plan
     names = [f"{op.name}.{op.overload}" for op in plan.operators]
@@ -168,7 +168,7 @@ def test_each_is_held_once_and_by_one_instruction() -> None:
     ]
 
 
-def test_what_others_export_says_the_expression() -> None:
+def test_exported_programs_report_the_expression() -> None:
     """torch.export loses the messages of torch._check, but not the expression and the source line of the value."""
     program = to_edge(
         torch.export.export(Function(at_most_ten).eval(), (torch.tensor([1, 2]),))

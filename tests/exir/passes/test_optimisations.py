@@ -139,7 +139,7 @@ class ConstantsInBranches(nn.Module):
         return torch.cond(x.sum() > 0, repeated, lambda x: x @ (self.a @ self.b), (x,))
 
 
-def test_branches_are_given_what_they_would_compute_of_constants():
+def test_constants_computed_in_branches_are_folded():
     program, _ = lower(ConstantsInBranches(), (X.abs(),), "optimize")
     branches = [
         [str(node.target) for node in module.graph.nodes if node.op == "call_function"]
@@ -170,7 +170,7 @@ def test_repeated_calls_are_merged():
     assert called(program) == ["exp.default", "exp.default", "mul.Tensor"]
 
 
-def test_linear_is_put_together_again():
+def test_linear_is_restored():
     weight, bias = nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(3))
 
     class Spelled(nn.Module):

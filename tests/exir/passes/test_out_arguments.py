@@ -116,7 +116,7 @@ def test_results_and_buffers_equal_eager(function: Callable[..., Any]) -> None:
             torch.testing.assert_close(torch.as_tensor(other), one)
 
 
-def test_an_input_is_written_as_in_eager() -> None:
+def test_input_is_updated_as_in_eager() -> None:
     eager = Function(an_input).eval()
     program = to_edge(torch.export.export(eager, (X, torch.zeros(2, 3))))
     expected, y = eager(X, given := torch.zeros(2, 3)), torch.zeros(2, 3)
@@ -148,7 +148,7 @@ def test_the_example_of_bundled_programs_compiles() -> None:
 
 @pytest.mark.parametrize("which", ["y", "state", "view"])
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
-def test_a_new_shape_for_a_tensor_that_others_see_is_refused(which: str) -> None:
+def test_resizing_a_shared_tensor_is_rejected(which: str) -> None:
     def function(self: Any, x: Tensor, y: Tensor) -> Tensor:
         given = {"y": y, "state": self.state, "view": torch.zeros(4)[:0]}
         return torch.mul(x, 2, out=given[which]) + y.sum()

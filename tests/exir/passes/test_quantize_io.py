@@ -73,7 +73,7 @@ def _floats(q: np.ndarray, info: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("io", ["int8", "uint8"])
-def test_the_same_numbers_without_floats_outside(backend: str, io: str) -> None:
+def test_integer_inputs_and_outputs_yield_equal_results(backend: str, io: str) -> None:
     torch.manual_seed(0)
     model, x = _Net().eval(), torch.randn(2, 192)
     floats = torchette.compile(model, (x,), quantizer=quantizer_of("int8"), backend=backend)
@@ -96,7 +96,7 @@ def test_the_same_numbers_without_floats_outside(backend: str, io: str) -> None:
         )  # one lookup per input and output converts between the 8-bit dtypes
 
 
-def test_the_scales_are_those_of_the_graph_and_have_executorchs_names() -> None:
+def test_constant_methods_return_the_graphs_parameters() -> None:
     torch.manual_seed(0)
     program = _quantized(_Net(), (torch.randn(2, 192),))
     named = torch.ops.quantized_decomposed
@@ -157,7 +157,7 @@ def test_the_callers_own_scale(dtype: torch.dtype) -> None:
     np.testing.assert_allclose(result, expected.detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_used_in_floats_is_refused_with_its_line() -> None:
+def test_input_read_as_floats_is_rejected_with_its_line() -> None:
     args = (torch.randn(2, 8), torch.randn(2, 4), torch.arange(3))
     program = _quantized(_Mixed(), args)
     with pytest.raises(QuantizationError, match="read as floats") as caught:
@@ -188,18 +188,18 @@ def test_what_is_used_in_floats_is_refused_with_its_line() -> None:
         ),
     ],
 )
-def test_what_is_not_there(make: Callable, words: str) -> None:
+def test_invalid_indices_and_parameters_raise(make: Callable, words: str) -> None:
     edge = to_edge(_quantized(nn.Linear(4, 2), (torch.ones(1, 4),)))
     with pytest.raises(InputError, match=words):
         edge.transform([make(edge)])
 
 
-def test_other_dtypes_are_refused() -> None:
+def test_other_dtypes_are_rejected() -> None:
     with pytest.raises(InputError, match="8-bit"):
         torchette.compile(nn.Linear(4, 2).eval(), (torch.ones(1, 4),), io="float32")
 
 
-def test_a_method_that_computes_tells_no_scale() -> None:
+def test_computing_method_provides_no_scale() -> None:
     """The names of methods in a file are arbitrary."""
     methods = {
         "forward": torch.export.export(nn.Linear(4, 2), (torch.ones(1, 4),)),

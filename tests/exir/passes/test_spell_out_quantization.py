@@ -31,7 +31,7 @@ class Quantized(nn.Module):
         return scale, zero, rows, fixed, channels, weight * 2, real, again
 
 
-def test_the_integers_are_torchs() -> None:
+def test_integers_equal_those_of_torch() -> None:
     torch.manual_seed(0)
     module, x = Quantized().eval(), torch.randn(3, 40)
     model = torchette.compile(module, (x,))

@@ -51,7 +51,7 @@ def _chains(model: torchette.CompiledModel) -> list[int]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_branches_become_chains_that_give_the_same(name: str) -> None:
+def test_branches_become_chains_with_equal_results(name: str) -> None:
     torch.manual_seed(0)
     function, most = CASES[name]
     module, x = Branches(function).eval(), torch.randn(64, 64)
@@ -68,7 +68,7 @@ def test_branches_become_chains_that_give_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["two_and_a_sum", "three_and_a_cat", "behind_a_stem"])
-def test_no_byte_of_one_chain_is_anothers(name: str) -> None:
+def test_chains_share_no_memory(name: str) -> None:
     module, x = Branches(CASES[name][0]).eval(), torch.randn(64, 64)
     model = torchette.compile(
         module, (x,), config=ExecutorchBackendConfig(parallel=4, memory_planning_pass=MemoryPlanningPass())
@@ -99,7 +99,7 @@ def _overlap(method: MethodInfo, one: int, other: int) -> bool:
     )
 
 
-def test_what_is_light_or_follows_one_path_stays_one_chain() -> None:
+def test_light_or_sequential_graph_stays_one_chain() -> None:
     x = torch.randn(4, 4)
     light = torchette.compile(nn.Identity().eval(), (x,), config=ExecutorchBackendConfig(parallel=2))
     assert len(_chains(light)) == 1

@@ -78,7 +78,7 @@ def test_long_transforms(length: int) -> None:
     check({"real": transforms["real"]}, signal.double(), tolerance=1e-11)
 
 
-def test_a_long_transform_takes_small_tables() -> None:
+def test_long_transform_needs_small_tables() -> None:
     compiled = check({"power": lambda x: fft.rfft(x).abs()}, torch.randn(1, 512), tolerance=1e-3)
     assert compiled.nbytes < 32_000  # 16 x 32; one matrix multiplication with all waves would need 1 MB
     assert not [op for op in compiled.program.operators() if "cos" in op or "arange" in op]
@@ -162,7 +162,7 @@ def test_every_rule_is_of_an_operator() -> None:
     assert all(isinstance(op, torch._ops.OpOverload) for op in (*complex_numbers.RULES, *fourier.RULES))
 
 
-def test_sizes_that_vary() -> None:
+def test_dynamic_sizes() -> None:
     model = Function(lambda x: pairs(fft.fft(x) * 1j)).eval()
     compiled = torchette.compile(
         model, (torch.randn(5, 8),), dynamic_shapes=(({0: Dim("n", min=2, max=20)},),)
@@ -209,7 +209,7 @@ class One(nn.Module):
         return fft.rfft(x)
 
 
-def test_the_file_holds_pairs() -> None:
+def test_file_stores_real_pairs() -> None:
     compiled = torchette.compile(One().eval(), (WAVES,), edge=EdgeCompileConfig(check_passes=True))
     torch.testing.assert_close(compiled(WAVES), fft.rfft(WAVES), rtol=1e-4, atol=1e-4)
     method = torchette.runtime.Runtime.get().load_program(bytes(compiled)).load_method("forward")
@@ -219,7 +219,7 @@ def test_the_file_holds_pairs() -> None:
     assert pytree.treespec_loads(text) == pytree.tree_structure(0)  # torch and ExecuTorch see a plain tensor
 
 
-def test_lowering_leaves_the_program_as_it_was() -> None:
+def test_lowering_does_not_modify_the_program() -> None:
     exported = torch.export.export(One().eval(), (WAVES,))
     for _ in range(2):
         edge = to_edge(exported)
@@ -230,7 +230,7 @@ def test_lowering_leaves_the_program_as_it_was() -> None:
     torch.testing.assert_close(again, fft.rfft(WAVES), rtol=1e-4, atol=1e-4)
 
 
-def test_complex_results_whose_sizes_vary() -> None:
+def test_complex_results_with_dynamic_sizes() -> None:
     compiled = torchette.compile(
         One().eval(), (torch.randn(5, 8),), dynamic_shapes=({0: Dim("n", min=2, max=20)},)
     )
@@ -273,18 +273,18 @@ class Custom(nn.Module):
         return Unnameable([x, fft.fft(x)])
 
 
-def test_complex_results_in_a_class_that_no_file_can_name() -> None:
+def test_complex_results_in_an_unserializable_class() -> None:
     found = torchette.compile(Custom().eval(), (WAVES,))(WAVES)
     assert type(found) is tuple  # the flat leaves
     torch.testing.assert_close(found, (WAVES, fft.fft(WAVES)), rtol=1e-4, atol=1e-4)
 
 
-def test_an_operator_without_a_rule_is_refused() -> None:
+def test_operator_without_a_rule_is_rejected() -> None:
     function = lambda x: torch.linalg.eigvals(torch.complex(x[0, :, :6], x[0, :, :6])).real  # noqa: E731
     with pytest.raises(torchette.TorchetteError, match="complex"):
         torchette.compile(Function(function).eval(), (WAVES,))
 
 
-def test_a_complex_input_is_refused() -> None:
+def test_complex_input_is_rejected() -> None:
     with pytest.raises(torchette.TorchetteError, match=r"torch\.view_as_complex"):
         torchette.compile(Function(torch.abs).eval(), (z(WAVES),))

@@ -48,7 +48,7 @@ CASES: dict[str, Callable[[Layers, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("strips", [2, 3, 8])
 @pytest.mark.parametrize("name", CASES)
-def test_strips_give_what_the_whole_gives(name: str, strips: int) -> None:
+def test_strips_yield_the_same_results(name: str, strips: int) -> None:
     torch.manual_seed(0)
     module, x = Layers(CASES[name]).eval(), torch.randn(2, 4, 16, 7)
     edge = to_edge(torch.export.export(module, (x,)))
@@ -91,7 +91,7 @@ def test_a_layer_needs_the_rows_that_its_users_read() -> None:
      nn.MaxPool2d(3, 2, ceil_mode=True), nn.Softmax(2)],
     ids=lambda module: type(module).__name__,
 )  # fmt: skip
-def test_what_cannot_be_split_is_left_alone(module: nn.Module) -> None:
+def test_unsupported_layers_are_not_split(module: nn.Module) -> None:
     x = torch.ones(4, 9) if isinstance(module, nn.Conv1d) else torch.ones(1, 4, 9, 9)
     edge = to_edge(torch.export.export(module.eval(), (x,)))
     graph = edge._optimized("forward", ExecutorchBackendConfig()).graph

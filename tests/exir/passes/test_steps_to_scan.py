@@ -55,7 +55,7 @@ def inputs(form: str, steps: int = STEPS, batch: int = 2) -> tuple[torch.Tensor,
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_what_eager_computes(form: str) -> None:
+def test_every_form_equals_eager(form: str) -> None:
     model, given = Layer(*FORMS[form]).eval(), inputs(form)
     compiled = torchette.compile(model, given)
     assert len(compiled.report().records) and compiled.report().notes("decompose_to_core")
@@ -73,7 +73,7 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
         torch.testing.assert_close(torchette.compile(model, given)(*given), model(*given), **close)
 
 
-def test_the_batch_may_vary_and_a_state_may_be_missing() -> None:
+def test_dynamic_batch_and_missing_state() -> None:
     class Pair(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -115,7 +115,7 @@ def test_in_a_branch() -> None:
 
 
 @pytest.mark.parametrize("form", ["lstm", "gru"])
-def test_the_length_costs_no_instructions(form: str) -> None:
+def test_instruction_count_does_not_depend_on_the_length(form: str) -> None:
     nodes, sizes = [], []
     for steps in (LONG + 1, 6 * LONG):
         with torch.no_grad():
@@ -127,7 +127,7 @@ def test_the_length_costs_no_instructions(form: str) -> None:
     assert abs(sizes[0] - sizes[1]) < 256
 
 
-def test_short_ones_and_those_to_preserve_are_no_loops() -> None:
+def test_short_and_preserved_layers_are_not_loops() -> None:
     def kinds(steps: int, **config: Any) -> set[str]:
         with torch.no_grad():
             program = export(Layer(*FORMS["gru"]).eval(), inputs("gru", steps))
@@ -140,7 +140,7 @@ def test_short_ones_and_those_to_preserve_are_no_loops() -> None:
     assert "scan" not in preserved and "aten.gru.input" in preserved
 
 
-def test_a_backend_runs_what_it_has_of_each_step() -> None:
+def test_backend_runs_its_operators_of_each_step() -> None:
     model, given = Layer(*FORMS["lstm of all"]).eval(), inputs("lstm of all")
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DelegationWarning)

@@ -103,7 +103,7 @@ def test_handles_of_a_captured_program_are_kept() -> None:
     assert described(exir.load(file)) == described(program)
 
 
-def test_files_of_captured_programs_are_those_of_torch(tmp_path: Path) -> None:
+def test_files_of_captured_programs_equal_those_of_torch(tmp_path: Path) -> None:
     exir.save(captured(), tmp_path / "ours.pt2", extra_files={"note": "one"})
     torch.export.save(captured(), tmp_path / "torch.pt2", extra_files={"note": "two"})
     texts: dict[str, Any] = {"note": ""}
@@ -121,7 +121,7 @@ def test_texts_are_stored_next_to_an_edge_program() -> None:
     assert texts == {"note": "grüezi"}
 
 
-def test_loaded_delegates_become_files_in_a_process_that_imported_load_only(tmp_path: Path) -> None:
+def test_loaded_delegates_are_emitted_in_a_process_that_imported_only_load(tmp_path: Path) -> None:
     exir.save(lowered(), tmp_path / "net.pt2")
     code = (
         "import sys\n"
@@ -153,7 +153,7 @@ def test_command_line_compiles_the_file(name: str, tmp_path: Path, monkeypatch: 
         *((name, damage) for name in ("captured", "edge") for damage in ("cut", "text", "member")),
     ],
 )
-def test_damaged_files_are_named(name: str, damage: str, tmp_path: Path) -> None:
+def test_error_names_the_damaged_file(name: str, damage: str, tmp_path: Path) -> None:
     path = tmp_path / "net.pt2"
     exir.save(FORMS[name](), path)
     data = path.read_bytes()
@@ -176,6 +176,6 @@ def test_damaged_files_are_named(name: str, damage: str, tmp_path: Path) -> None
     assert "exir.save" in caught.value.hints[0]
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
+def test_error_names_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"none\.pt2"):
         exir.load(tmp_path / "none.pt2")

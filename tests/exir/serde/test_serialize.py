@@ -88,7 +88,7 @@ def test_delegates_survive_the_round_trip():
     assert other.processed_bytes == one.processed_bytes and other.backend_id == one.backend_id
 
 
-def test_files_have_texts_beside_the_program(exported, tmp_path):
+def test_files_store_additional_texts(exported, tmp_path):
     serde.save(exported, tmp_path / "net.pt2", extra_files={"note": "grüezi"})
     found = {}
     assert same(exported, serde.load(tmp_path / "net.pt2", extra_files=found), *ARGS)
@@ -97,7 +97,7 @@ def test_files_have_texts_beside_the_program(exported, tmp_path):
         serde.load(io.BytesIO(b"nothing"))
 
 
-def test_what_cannot_be_read_is_named(exported):
+def test_unreadable_program_raises(exported):
     artifact = serde.serialize(exported)
     record = json.loads(artifact.exported_program)
     with pytest.raises(FormatError, match=r"version 9\.1"):
@@ -111,7 +111,7 @@ def test_what_cannot_be_read_is_named(exported):
         serde.deserialize(artifact._replace(state_dict=artifact.state_dict[:100]))
 
 
-def test_what_cannot_be_stored_is_named():
+def test_unstorable_program_raises():
     program = export(torch.nn.ReLU(), (torch.ones(1),))
     del next(node for node in program.graph.nodes if node.op == "call_function").meta["val"]
     with pytest.raises(UnsupportedError, match="cannot be stored"):
