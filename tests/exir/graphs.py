@@ -57,11 +57,11 @@ class Counter(nn.Module):
 def export(module, args, **kwargs):
     """Exports a module or function. Copies repeated tensors, because torch.export treats them as one input."""
     module = module if isinstance(module, nn.Module) else Function(module)
-    apart = tuple(
+    distinct = tuple(
         arg.clone() if any(arg is other for other in args[:number]) else arg
         for number, arg in enumerate(args)
     )
-    return torch.export.export(module.eval(), apart, **kwargs)
+    return torch.export.export(module.eval(), distinct, **kwargs)
 
 
 def lower(module, args, stage="exec", dynamic_shapes=None, **options):

@@ -91,11 +91,11 @@ def test_operands_of_a_loop_live_until_its_last_iteration():
 
     program, _ = lower(function, (X,))
     MemoryPlanningPass()(program)
-    moments, loops = control_flow.timeline(program.graph_module)
+    steps, loops = control_flow.timeline(program.graph_module)
     ((start, end),) = loops
     cos = next(node for node in program.graph.nodes if "cos" in str(node.target))
     assert cos.meta["spec"].lifetime[0] < start and cos.meta["spec"].lifetime[1] == end
-    body = [moment.node for moment in moments if moment.loops]
+    body = [moment.node for moment in steps if moment.loops]
     sines = [node for node in body if "sin" in str(node.target)]
     assert sines and all(start < node.meta["spec"].root.lifetime[0] for node in sines)
 
@@ -119,7 +119,7 @@ def test_branches_of_a_cond_share_memory():
     ]
     memory.check([interval(spec) for spec in specs], [spec.mem_offset for spec in specs], 16)
     # The plan is invalid if both are live at the same time.
-    specs[-1].lifetime = [0, len(list(control_flow.timeline(program.graph_module).moments))]
+    specs[-1].lifetime = [0, len(list(control_flow.timeline(program.graph_module).steps))]
     with pytest.raises(memory.PlanViolation):
         memory.check(
             [interval(spec)._replace(first=0, last=10**6) for spec in specs],

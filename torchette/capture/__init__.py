@@ -307,17 +307,17 @@ _UNKNOWN = _Diagnosis(
 
 def _export_error(error: Exception, module: torch.nn.Module, name: str, dynamic: bool) -> ExportError:
     text, kind = str(error), type(error).__name__
-    where = _users_lines(error)
+    where = _user_lines(error)
     found = next((known for known in _DIAGNOSES if re.search(known.pattern, f"{kind}: {text}")), None)
     if found is None:
         # A failure outside the model's lines is caused by the description of the dynamic shapes, if there is one.
         shapes = next(known for known in _DIAGNOSES if "dynamic_shapes" in known.pattern)
         found = shapes if dynamic and not where else _UNKNOWN
     found = _scripted(error, module) or found
-    said, torchs_hints = _what_torch_says(error)
+    message, torchs_hints = _message_and_hints(error)
     method = "" if name == "forward" else f" (method {name!r})"
     return ExportError(
-        f"torch.export cannot capture the model{method}: {found.reason}\n{kind}: {said}",
+        f"torch.export cannot capture the model{method}: {found.reason}\n{kind}: {message}",
         where=where or _definition(module),
         hints=[*torchs_hints, *found.hints],
     )
@@ -344,7 +344,7 @@ def _scripted(error: Exception, module: torch.nn.Module) -> _Diagnosis | None:
     )
 
 
-def _what_torch_says(error: Exception) -> tuple[str, list[str]]:
+def _message_and_hints(error: Exception) -> tuple[str, list[str]]:
     """Returns torch's message as one line, and torch's suggestions."""
     text = str(error).partition("\nThe error above occurred when calling torch.export")[0]
     hints = []
@@ -364,19 +364,26 @@ def _what_torch_says(error: Exception) -> tuple[str, list[str]]:
     return first, hints
 
 
-_NOT_THEIRS = tuple(
+_LIBRARY_FOLDERS = tuple(
     str(Path(path).resolve())
     for path in (sysconfig.get_path("stdlib"), Path(torch.__file__).parent, Path(__file__).parents[1])
 )
 
 
-def _users_lines(error: BaseException) -> list[str]:
+def _user_lines(error: BaseException) -> list[str]:
     """Returns the user's source lines in the traceback of an error, innermost first."""
     lines = []
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = str(Path(frame.filename).resolve())
-        library = path.startswith(_NOT_THEIRS) and "site-packages" not in path.removeprefix(_NOT_THEIRS[0])
-        if library or path.startswith(_NOT_THEIRS[1:]) or frame.filename.startswith("<") or "/sympy/" in path:
+        library = path.startswith(_LIBRARY_FOLDERS) and "site-packages" not in path.removeprefix(
+            _LIBRARY_FOLDERS[0]
+        )
+        if (
+            library
+            or path.startswith(_LIBRARY_FOLDERS[1:])
+            or frame.filename.startswith("<")
+            or "/sympy/" in path
+        ):
             continue
         lines.append(f"{frame.filename}:{frame.lineno}, in {frame.name}: {frame.line}")
     return list(dict.fromkeys(lines))[:3]
@@ -394,7 +401,7 @@ def _definition(module: torch.nn.Module) -> list[str]:
         AttributeError,
     ):  # defined in an interpreter or at run time, or TorchScript
         return []
-    if str(path).startswith(_NOT_THEIRS[1]):
+    if str(path).startswith(_LIBRARY_FOLDERS[1]):
         return []  # a layer of torch
     offset = next((i for i, line in enumerate(lines) if line.lstrip().startswith("def ")), 0)
     return [f"{path}:{start + offset}, in {forward.__name__}: {lines[offset].strip()}"]

@@ -73,15 +73,15 @@ def draw(inputs: object, seed: int) -> tuple[list[list[float]], Any]:
     def drawn(value: object) -> Any:
         if not isinstance(value, torch.Tensor) or value.is_complex() or not value.numel():
             return value
-        numbers = value.to(torch.float64)
-        numbers = numbers[numbers.isfinite()]
-        least, most = (numbers.min().item(), numbers.max().item()) if len(numbers) else (0.0, 0.0)
+        values = value.to(torch.float64)
+        values = values[values.isfinite()]
+        low, high = (values.min().item(), values.max().item()) if len(values) else (0.0, 0.0)
         if value.is_floating_point():
-            least, most = (least - 1, most + 1) if least == most else (least, most)
-            made = torch.rand(value.shape, generator=generator, dtype=torch.float64) * (most - least) + least
+            low, high = (low - 1, high + 1) if low == high else (low, high)
+            made = torch.rand(value.shape, generator=generator, dtype=torch.float64) * (high - low) + low
         else:
-            made = torch.randint(int(least), int(most) + 1, value.shape, generator=generator)
-        ranges.append([least, most])
+            made = torch.randint(int(low), int(high) + 1, value.shape, generator=generator)
+        ranges.append([low, high])
         return made.to(value.dtype)
 
     return ranges, pytree.tree_map(drawn, inputs)

@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import canonicalize_bool_expr
 from torchette.exir.passes.keep_assertions import CHECKS
 
 _TORCH = str(Path(torch.__file__).parent)
-_BETWEEN = (__file__, typing_extensions.__file__)  # some of torch's checks are decorated
+_SKIPPED_FILES = (__file__, typing_extensions.__file__)  # some of torch's checks are decorated
 
 
 class Checks:
@@ -41,7 +41,7 @@ class Checks:
         if isinstance(condition, torch.SymBool):
             text = str(message()) if callable(message) else "check failed"
             for form in _forms(condition.node.expr):
-                self._texts.setdefault(form, f"{text}, {_users_line()}")
+                self._texts.setdefault(form, f"{text}, {_user_line()}")
         self._original(error_type, condition, message)
 
     def annotate(self, program: ExportedProgram) -> None:
@@ -65,10 +65,10 @@ def _forms(expression: sympy.Basic) -> set[str]:
     return forms
 
 
-def _users_line() -> str:
+def _user_line() -> str:
     frames = [
         frame
         for frame in traceback.extract_stack()
-        if frame.filename not in _BETWEEN and not frame.filename.startswith(_TORCH)
+        if frame.filename not in _SKIPPED_FILES and not frame.filename.startswith(_TORCH)
     ]
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}, in {frames[-1].name}: {frames[-1].line}"

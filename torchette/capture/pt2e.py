@@ -66,10 +66,10 @@ def quantize(
     kinds = check_quantizers(quantizers)
     quantizer = quantizers[0] if len(quantizers) == 1 else kinds.ComposableQuantizer(list(quantizers))
     prepare = steps.prepare_pt2e if train is None else steps.prepare_qat_pt2e
-    graph = _through(graph, pre_prepare)
+    graph = _apply_passes(graph, pre_prepare)
     with quietly():
         graph = prepare(graph, quantizer)
-    graph = _through(graph, post_prepare)
+    graph = _apply_passes(graph, post_prepare)
     if train is not None:
         pt2e.allow_exported_model_train_eval(graph)
         pt2e.move_exported_model_to_train(graph)
@@ -83,14 +83,14 @@ def quantize(
                 observed += 1
         if not observed:
             raise InputError("calibration has no inputs", hints=["calibration=[(x,), ...]"])
-    graph = _through(graph, pre_convert)
+    graph = _apply_passes(graph, pre_convert)
     refuse_unobserved(graph)
     with quietly():
         graph = steps.convert_pt2e(graph)
-    return _through(graph, post_convert)
+    return _apply_passes(graph, post_convert)
 
 
-def _through(graph: GraphModule, passes: GraphPasses) -> GraphModule:
+def _apply_passes(graph: GraphModule, passes: GraphPasses) -> GraphModule:
     for run in passes or ():
         graph = run(graph)
         if not isinstance(graph, GraphModule):

@@ -22,7 +22,7 @@ class Rewrites(TorchFunctionMode):
 
     def __enter__(self) -> Rewrites:
         self._detect = transformer._detect_is_causal_mask
-        transformer._detect_is_causal_mask = _causal_if_said
+        transformer._detect_is_causal_mask = _is_causal_hint
         # Calls the operator directly instead of through torch.compile, so that TABLE applies to it.
         self._uncompiled = flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
         flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
@@ -47,7 +47,7 @@ class Rewrites(TorchFunctionMode):
         return func(*args, **kwargs) if result is NotImplemented else result
 
 
-def _causal_if_said(
+def _is_causal_hint(
     mask: torch.Tensor | None, is_causal: bool | None = None, size: int | None = None
 ) -> bool:
     """Returns whether the mask is causal according to the caller's hint. torch would compare the values of the mask."""
@@ -116,8 +116,8 @@ def _combinations(x: torch.Tensor, r: int = 2, with_replacement: bool = False) -
     )
     if not isinstance(x.shape[0], int):
         return NotImplemented
-    places = torch.tensor(list(make(range(x.shape[0]), r)), dtype=torch.int64).reshape(-1, r)
-    return x[places] if r else x.new_empty(0)
+    indices = torch.tensor(list(make(range(x.shape[0]), r)), dtype=torch.int64).reshape(-1, r)
+    return x[indices] if r else x.new_empty(0)
 
 
 def _one_hot(x: torch.Tensor, num_classes: int = -1) -> Any:
@@ -160,8 +160,8 @@ def _ctc_loss(
     if targets.dim() == 1 and not single:  # concatenated targets
         longest = targets.shape[0]
         starts = torch.cumsum(lengths, 0) - lengths
-        places = (starts.unsqueeze(1) + torch.arange(longest)).clamp(max=max(longest - 1, 0))
-        labels = targets[places]
+        indices = (starts.unsqueeze(1) + torch.arange(longest)).clamp(max=max(longest - 1, 0))
+        labels = targets[indices]
     else:
         labels = targets.reshape(batch, -1)
         longest = labels.shape[1]
@@ -173,10 +173,10 @@ def _ctc_loss(
     states = torch.where(columns <= 2 * lengths.unsqueeze(1), states, blank)
     before = torch.cat([torch.full((batch, 2), blank), states[:, :-2]], 1)[:, : 2 * longest + 1]
     skips = ~is_blank & (states != before)
-    never = torch.full((batch, 2 * longest + 1), -math.inf, dtype=probs.dtype)
-    alpha = torch.where(columns < 2, probs[0].gather(1, states), never)
+    impossible = torch.full((batch, 2 * longest + 1), -math.inf, dtype=probs.dtype)
+    alpha = torch.where(columns < 2, probs[0].gather(1, states), impossible)
 
-    def later(by: int, values: torch.Tensor) -> torch.Tensor:
+    def shifted(by: int, values: torch.Tensor) -> torch.Tensor:
         return torch.cat([torch.full((batch, by), -math.inf, dtype=values.dtype), values], 1)[
             :, : 2 * longest + 1
         ]
@@ -188,10 +188,10 @@ def _ctc_loss(
         step: torch.Tensor, alpha: torch.Tensor, probs: torch.Tensor, states: torch.Tensor, skips: torch.Tensor,
         inputs: torch.Tensor,
     ) -> tuple[Any, ...]:  # fmt: skip
-        ways = torch.stack([alpha, later(1, alpha), torch.where(skips, later(2, alpha), -math.inf)])
+        ways = torch.stack([alpha, shifted(1, alpha), torch.where(skips, shifted(2, alpha), -math.inf)])
         emitted = probs.index_select(0, step.reshape(1)).squeeze(0).gather(1, states)
-        going_on = (step < inputs).unsqueeze(1)
-        return step + 1, torch.where(going_on, torch.logsumexp(ways, 0) + emitted, alpha)
+        is_active = (step < inputs).unsqueeze(1)
+        return step + 1, torch.where(is_active, torch.logsumexp(ways, 0) + emitted, alpha)
 
     first = torch.ones((), dtype=torch.int64)
     loop = torch.ops.higher_order.while_loop
@@ -268,9 +268,9 @@ def _flex_attention(
         x.repeat_interleave(heads // x.shape[1], 1).expand(batch, heads, *x.shape[2:]) for x in (key, value)
     )
     sizes = (batch, heads, rows, key.shape[2])
-    places = [torch.arange(n).reshape([-1] + [1] * (3 - at)) for at, n in enumerate(sizes)]
-    scores = change(query @ key.transpose(-2, -1) * scale, *places, *change_buffers)
-    scores = torch.where(block_mask[-1](*places, *mask_buffers), scores, -math.inf)
+    indices = [torch.arange(n).reshape([-1] + [1] * (3 - at)) for at, n in enumerate(sizes)]
+    scores = change(query @ key.transpose(-2, -1) * scale, *indices, *change_buffers)
+    scores = torch.where(block_mask[-1](*indices, *mask_buffers), scores, -math.inf)
     unused = torch.all(scores == -math.inf, -1, keepdim=True)
     weights = torch.softmax(scores.masked_fill(unused, 0), -1).masked_fill(unused, 0)
     # torch returns both in base 2.

@@ -67,7 +67,7 @@ def structured(code: Sequence[Jump | None]) -> tuple[Node, ...] | None:
         return None
 
 
-class _Around(NamedTuple):
+class _InnermostLoop(NamedTuple):
     """The innermost loop: the first instruction of an iteration, and the first instruction after the loop."""
 
     header: int
@@ -78,14 +78,14 @@ class _Reader:
     def __init__(self, code: Sequence[Jump | None]) -> None:
         self._code = code
 
-    def read(self, start: int, end: int, loop: _Around | None) -> tuple[Node, ...]:
+    def read(self, start: int, end: int, loop: _InnermostLoop | None) -> tuple[Node, ...]:
         """Reads instructions start..end-1. Each jump becomes a node that continues exactly at its target."""
         nodes: list[Node] = []
         at = start
         while at < end:
-            last = self._turns_back(at, end)
+            last = self._last_back_jump(at, end)
             if last is not None and (loop is None or at != loop.header or last + 1 != loop.after):
-                inside = self.read(at, last + 1, _Around(at, last + 1))
+                inside = self.read(at, last + 1, _InnermostLoop(at, last + 1))
                 if not (isinstance(inside[-1], Leave) and inside[-1].again and inside[-1].condition is None):
                     inside = (*inside, Leave(None))
                 nodes.append(Loop(inside))
@@ -105,12 +105,12 @@ class _Reader:
                 nodes.append(branch)
         return tuple(nodes)
 
-    def _turns_back(self, at: int, end: int) -> int | None:
+    def _last_back_jump(self, at: int, end: int) -> int | None:
         """Returns the last instruction before `end` that jumps back to `at`, or None."""
         back = [i for i in range(at, end) if (jump := self._code[i]) is not None and jump.target == at]
         return max(back, default=None)
 
-    def _branch(self, at: int, jump: Jump, end: int, loop: _Around | None) -> tuple[Branch, int]:
+    def _branch(self, at: int, jump: Jump, end: int, loop: _InnermostLoop | None) -> tuple[Branch, int]:
         """Returns the branch that starts with a jump, and the first instruction after it."""
         if jump.condition is None or not at < jump.target <= end:
             raise _Irreducible

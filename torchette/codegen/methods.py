@@ -28,7 +28,7 @@ C_TYPES = {
     for dtype in schema.DTYPES
     if dtype.computed
 }
-_C_NUMBERS = {"Int": "int64_t", "Bool": "bool", "Double": "double"}
+_C_SCALARS = {"Int": "int64_t", "Bool": "bool", "Double": "double"}
 
 # Parameter types of the functions that call kernels, by code of the kernel signature. They copy the handle of an
 # output.
@@ -94,8 +94,8 @@ class Port:
     value: int
     record: Any
     varying: list[int] = field(default_factory=list)  # dimensions whose sizes are parameters
-    least: list[int] = field(default_factory=list)
-    most: list[int] = field(default_factory=list)
+    min_sizes: list[int] = field(default_factory=list)
+    max_sizes: list[int] = field(default_factory=list)
 
 
 class Method:
@@ -177,7 +177,7 @@ class Method:
             kind = type(call).__name__
             if kind == "KernelCall":
                 for code, index in zip(codes_of(self._signatures[self._operators[call.op_index]]), call.args):
-                    if code in ("t", "v") or (code == "m" and self._is_number(index)):
+                    if code in ("t", "v") or (code == "m" and self._is_scalar(index)):
                         written.add(index)
                     members = getattr(self._values[index], "items", None) if index >= 0 else None
                     read |= {index, *(members if self._kind(index) in _LISTS_OF_VALUES and members else ())}
@@ -191,38 +191,42 @@ class Method:
     def _kind(self, index: int) -> str:
         return type(self._values[index]).__name__
 
-    def _is_number(self, index: int) -> bool:
-        return self._kind(index) in (*_C_NUMBERS, "Null", "NONE")
+    def _is_scalar(self, index: int) -> bool:
+        return self._kind(index) in (*_C_SCALARS, "Null", "NONE")
 
     def _is_variable(self, index: int) -> bool:
         """Returns whether a scalar changes at run time."""
-        return self._is_number(index) and (index in self._written or index in self.plan.inputs)
+        return self._is_scalar(index) and (index in self._written or index in self.plan.inputs)
 
     def _is_placed(self, index: int) -> bool:
         record = self._values[index]
         return bool(record.allocation_info or record.data_buffer_idx)
 
-    def _is_lent(self, index: int) -> bool:
+    def _is_caller_memory(self, index: int) -> bool:
         """Returns whether the caller provides the storage of a tensor."""
         return not self._is_placed(index) and index in (*self.plan.inputs, *self.plan.outputs)
 
     def _is_unbacked(self, index: int) -> bool:
         """Returns whether a tensor becomes a view of another one."""
-        return self._kind(index) == "Tensor" and not self._is_placed(index) and not self._is_lent(index)
+        return (
+            self._kind(index) == "Tensor" and not self._is_placed(index) and not self._is_caller_memory(index)
+        )
 
     def _ports(self, indices: Sequence[int], stem: str) -> list[Port]:
         ports = []
         for number, index in enumerate(indices):
             record, port = self._values[index], Port(f"{stem}{number}", index, self._values[index])
             if self._kind(index) == "Tensor":
-                port.least, port.most = list(record.sizes), list(record.sizes)
+                port.min_sizes, port.max_sizes = list(record.sizes), list(record.sizes)
                 ranges = list(getattr(record.extra_tensor_info, "ranges", None) or ())
                 if len(ranges) == 2 * len(record.sizes):
-                    port.least, port.most = ranges[::2], ranges[1::2]
+                    port.min_sizes, port.max_sizes = ranges[::2], ranges[1::2]
                 elif record.shape_dynamism != _STATIC:
-                    port.least = [0] * len(record.sizes)
-                port.varying = [d for d, (low, high) in enumerate(zip(port.least, port.most)) if low != high]
-            elif self._kind(index) not in _C_NUMBERS:
+                    port.min_sizes = [0] * len(record.sizes)
+                port.varying = [
+                    d for d, (low, high) in enumerate(zip(port.min_sizes, port.max_sizes)) if low != high
+                ]
+            elif self._kind(index) not in _C_SCALARS:
                 continue  # constant None or string
             elif stem == "in" and index not in self._read:
                 continue  # constant scalar
@@ -236,14 +240,14 @@ class Method:
         found = []
         for port in self.inputs:
             if self._kind(port.value) != "Tensor":
-                found.append(f"{_C_NUMBERS[self._kind(port.value)]} {port.name}")
+                found.append(f"{_C_SCALARS[self._kind(port.value)]} {port.name}")
                 continue
-            const = "" if self._is_lent(port.value) and port.value in self._written else "const "
+            const = "" if self._is_caller_memory(port.value) and port.value in self._written else "const "
             found.append(f"{const}{C_TYPES[port.record.scalar_type.name]}* {port.name}")
             found += [f"int32_t {port.name}_size{d}" for d in port.varying]
         for port in self.outputs:
             if self._kind(port.value) != "Tensor":
-                found.append(f"{_C_NUMBERS[self._kind(port.value)]}* {port.name}")
+                found.append(f"{_C_SCALARS[self._kind(port.value)]}* {port.name}")
                 continue
             found.append(f"{C_TYPES[port.record.scalar_type.name]}* {port.name}")
             if port.record.shape_dynamism != _STATIC:
@@ -261,16 +265,16 @@ class Method:
         if self._is_variable(index):
             read = {"i": ".to_int()", "d": ".to_double()", "b": ".to_bool()", "s": ".to_scalar()", "v": ""}
             return f"v{index}{read[code]}"
-        if self._is_number(index) and self._kind(index) not in _C_NUMBERS:
+        if self._is_scalar(index) and self._kind(index) not in _C_SCALARS:
             return "Value()"
         number = _stored(self._values[index])
         if code == "i":
-            return _whole(math.trunc(number))
+            return _integer_literal(math.trunc(number))
         if code == "d":
-            return _double(float(number))
+            return _double_literal(float(number))
         if code == "b":
             return str(bool(number)).lower()
-        literal = _typed(number)
+        literal = _typed_literal(number)
         if code == "s":
             return self._pool.constant(f"constexpr Scalar @({literal});", "s")
         return f"Value({literal})"
@@ -281,7 +285,7 @@ class Method:
             text = record.string_val or ""
             return f"Span<const char>({json.dumps(text)}, {len(text.encode())})"
         if code == "D":
-            kind, items = "double", [_double(item) for item in record.items]
+            kind, items = "double", [_double_literal(item) for item in record.items]
         elif code == "B":
             kind, items = "bool", [str(bool(item)).lower() for item in record.items]
         elif code == "I":
@@ -319,7 +323,7 @@ class Method:
         if letter == "m":
             return (
                 f"Verdict{{&v{index}, {{}}}}"
-                if self._is_number(index)
+                if self._is_scalar(index)
                 else f"Verdict{{nullptr, {self._span(index, 'S', before)}}}"
             )
         return self._span(index, letter, before) if letter in "SIDBLO" else self._number(index, letter)
@@ -332,7 +336,7 @@ class Method:
         if kind == "FreeCall":
             return []
         if kind == "MoveCall":
-            if self._is_number(call.move_to):
+            if self._is_scalar(call.move_to):
                 return [f"v{call.move_to} = {self._number(call.move_from, 'v')};"]
             return [f"TORCHETTE_TRY(move({self._tensor(call.move_from)}, {self._tensor(call.move_to)}));"]
         operator = self._operators[call.op_index]
@@ -372,7 +376,7 @@ class Method:
         words.append(str(math.prod(out.sizes)))
         for varies, index, operand in zip(loop.varying, args, operands):
             if not hasattr(operand, "scalar_type"):
-                words.append(f"static_cast<{loop.type}>({_typed(operand)})")
+                words.append(f"static_cast<{loop.type}>({_typed_literal(operand)})")
             else:
                 data = f"{self._tensor(index)}.const_data_ptr<{loop.type}>()"
                 words.append(data if varies else f"*{data}")
@@ -389,7 +393,7 @@ class Method:
                     jumps.append(None)
                     continue
                 index = call.cond_value_index
-                fixed = self._kind(index) in _C_NUMBERS and not self._is_variable(index)
+                fixed = self._kind(index) in _C_SCALARS and not self._is_variable(index)
                 target = start + call.destination_instruction
                 if fixed and self._number(index, "b") == "true":
                     target = len(jumps) + 1  # never taken
@@ -436,19 +440,26 @@ class Method:
         for port in self.inputs:
             if self._kind(port.value) != "Tensor":
                 continue
-            tensor, lent = self._tensor(port.value), self._is_lent(port.value)
+            tensor, caller_memory = self._tensor(port.value), self._is_caller_memory(port.value)
             size = str(pte.tensor_nbytes(port.record))
             if port.record.shape_dynamism != _STATIC:
-                sizes = [str(low) for low in port.least]
+                sizes = [str(low) for low in port.min_sizes]
                 for d in port.varying:
                     name = sizes[d] = f"{port.name}_size{d}"
-                    most = "" if port.most[d] == schema.NO_BOUND else f" || {name} > {port.most[d]}"
-                    lines.append(f"if ({name} < {port.least[d]}{most}) return Error::InvalidArgument;")
+                    upper_check = (
+                        "" if port.max_sizes[d] == schema.NO_BOUND else f" || {name} > {port.max_sizes[d]}"
+                    )
+                    lines.append(
+                        f"if ({name} < {port.min_sizes[d]}{upper_check}) return Error::InvalidArgument;"
+                    )
                 if sizes:
                     lines += ["{", f"  const SizesType sizes[] = {{{', '.join(sizes)}}};"]
-                    lines += [f"  TORCHETTE_TRY(set_sizes({tensor}, sizes, {str(lent).lower()}));", "}"]
+                    lines += [
+                        f"  TORCHETTE_TRY(set_sizes({tensor}, sizes, {str(caller_memory).lower()}));",
+                        "}",
+                    ]
                 size = f"{tensor}.nbytes()"
-            if lent:
+            if caller_memory:
                 kind = C_TYPES[port.record.scalar_type.name]
                 lines.append(f"i{port.value}.data = const_cast<{kind}*>({port.name});")
             else:
@@ -465,7 +476,7 @@ class Method:
                 after.append(f"*{port.name} = {self._number(port.value, _CODES[self._kind(port.value)])};")
                 continue
             tensor, static = self._tensor(port.value), port.record.shape_dynamism == _STATIC
-            if self._is_lent(port.value) and port.value not in bound:
+            if self._is_caller_memory(port.value) and port.value not in bound:
                 before.append(f"i{port.value}.data = {port.name};")
                 bound.add(port.value)
             else:
@@ -487,11 +498,15 @@ class Method:
                 segment = extra.mutable_data_segments_idx if extra else 0
                 size = pte.tensor_nbytes(record)
                 found.append(
-                    (self._place(record), size, self._pool.weight((1, record.data_buffer_idx, segment), size))
+                    (
+                        self._location(record),
+                        size,
+                        self._pool.weight((1, record.data_buffer_idx, segment), size),
+                    )
                 )
         return found
 
-    def _place(self, record: Record) -> str:
+    def _location(self, record: Record) -> str:
         place = record.allocation_info
         return (
             f"{self._arenas[place.memory_id]} + {place.memory_offset_low + (place.memory_offset_high << 32)}"
@@ -508,8 +523,8 @@ class Method:
         for index in range(len(self._values)):
             if self._is_variable(index) and index in self._written | self._read:
                 start = f"({ports[index]})" if index in ports else ""
-                if not start and self._kind(index) in _C_NUMBERS:
-                    start = f"({_typed(_stored(self._values[index]))})"
+                if not start and self._kind(index) in _C_SCALARS:
+                    start = f"({_typed_literal(_stored(self._values[index]))})"
                 body.append(f"Value v{index}{start};")
         data = [line for index in sorted(self._tensors) for line in self._declaration(index)]
         parameters = ", ".join(self.parameters())
@@ -530,11 +545,11 @@ class Method:
         numel, data = str(math.prod(record.sizes)), "nullptr"
         capacity = numel
         if record.allocation_info:
-            data = self._place(record)
+            data = self._location(record)
         elif record.data_buffer_idx:
             offset = pool.weight((0, record.data_buffer_idx), pte.tensor_nbytes(record))
             data = f"const_cast<uint64_t*>(weights) + {offset // 8}"
-        elif not self._is_lent(index):
+        elif not self._is_caller_memory(index):
             capacity = "SIZE_MAX"
         strides = _strides(record.sizes, record.dim_order)
         order = pool.array("DimOrderType", map(str, record.dim_order), "n")
@@ -578,20 +593,20 @@ def _indented(lines: Iterable[str]) -> list[str]:
     return [f"  {line}" for line in lines]
 
 
-def _whole(number: int) -> str:
+def _integer_literal(number: int) -> str:
     return "INT64_MIN" if number == -(2**63) else str(number) if abs(number) < 2**31 else f"{number}ll"
 
 
-def _double(number: float) -> str:
+def _double_literal(number: float) -> str:
     if math.isnan(number):
         return '__builtin_nan("")'
     return repr(number) if math.isfinite(number) else f"{'-' if number < 0 else ''}__builtin_inf()"
 
 
-def _typed(number: bool | int | float) -> str:
+def _typed_literal(number: bool | int | float) -> str:
     if isinstance(number, bool):
         return str(number).lower()
-    return _double(number) if isinstance(number, float) else f"int64_t{{{_whole(number)}}}"
+    return _double_literal(number) if isinstance(number, float) else f"int64_t{{{_integer_literal(number)}}}"
 
 
 def _strides(sizes: Sequence[int], order: Sequence[int]) -> list[int]:

@@ -28,9 +28,9 @@ from torchette.exir.delegation.delegate import (
     PartitionResult,
     is_delegate_call,
     reject,
+    rejection_reason,
     tag_constant_data,
     tag_mutated_buffer,
-    why_not_taken,
 )
 from torchette.exir.delegation.partition import TAG, cut
 from torchette.exir.graph import tensor_of
@@ -83,7 +83,7 @@ def generate_partitions_from_list_of_nodes(
 
 
 def _supports(support: OperatorSupportBase, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
-    reason = why_not_taken(
+    reason = rejection_reason(
         lambda: (
             None if support.is_node_supported(submodules, node) else "its OperatorSupport does not support it"
         )

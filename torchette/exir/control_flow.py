@@ -142,17 +142,17 @@ def add_operand(node: Node, value: Node) -> list[Node]:
     return added
 
 
-def bring_in(value: Node, branch: GraphModule, callers: dict[GraphModule, Node]) -> Node:
+def pass_to_branch(value: Node, branch: GraphModule, callers: dict[GraphModule, Node]) -> Node:
     """Passes a value of the main graph to a nested branch and returns its node there. `callers` is the result of
     `owners`."""
     caller = callers.get(branch)
     if caller is None:
         return value
-    outer = bring_in(value, owner(caller), callers)
+    outer = pass_to_branch(value, owner(caller), callers)
     return add_operand(caller, outer)[branches(caller).index(branch)]
 
 
-class Moment(NamedTuple):
+class Step(NamedTuple):
     """One step of a program, with the values that it reads."""
 
     node: Node
@@ -164,7 +164,7 @@ class Moment(NamedTuple):
 class Timeline(NamedTuple):
     """All steps in the order of their instructions in the file, and the first and last step of each loop."""
 
-    moments: list[Moment]
+    steps: list[Step]
     loops: list[tuple[int, int]]
 
 
@@ -175,30 +175,30 @@ def timeline(root: GraphModule) -> Timeline:
     one creates its results and follows its branches. The steps in the branches read the operands.
     """
     found = Timeline([], [])
-    _add_moments(root, (), found, is_branch=False)
+    _add_steps(root, (), found, is_branch=False)
     return found
 
 
-def _add_moments(module: GraphModule, loops: tuple[int, ...], found: Timeline, *, is_branch: bool) -> None:
-    moments = found.moments
+def _add_steps(module: GraphModule, loops: tuple[int, ...], found: Timeline, *, is_branch: bool) -> None:
+    steps = found.steps
     for node in module.graph.nodes:
         if form(node) is None:
             # Selecting one of several results does not use the other results.
             reads = () if node.target is operator.getitem else tuple(node.all_input_nodes)
             # The operands of a branch are created outside the branch.
-            moments.append(Moment(node, reads, not (is_branch and node.op == "placeholder"), loops))
+            steps.append(Step(node, reads, not (is_branch and node.op == "placeholder"), loops))
             continue
-        inside, start = loops, len(moments)
+        inside, start = loops, len(steps)
         if name(node.target) == "while_loop":
             inside = (*loops, len(found.loops))
             found.loops.append((start, start))
         condition = node.args[0] if name(node.target) == "cond" else None
-        moments.append(Moment(node, (condition,) if isinstance(condition, Node) else (), False, inside))
+        steps.append(Step(node, (condition,) if isinstance(condition, Node) else (), False, inside))
         for branch in branches(node):
-            _add_moments(branch, inside, found, is_branch=True)
-        moments.append(Moment(node, (), True, inside))
+            _add_steps(branch, inside, found, is_branch=True)
+        steps.append(Step(node, (), True, inside))
         if inside != loops:
-            found.loops[inside[-1]] = (start, len(moments) - 1)
+            found.loops[inside[-1]] = (start, len(steps) - 1)
 
 
 def graphs(root: GraphModule) -> Iterator[GraphModule]:

@@ -313,7 +313,7 @@ def call(
     """Inserts a call before a node. `val` is the result; the new node inherits the source location of `like`."""
     with before.graph.inserting_before(before):
         node = before.graph.create_node("call_function", target, args, kwargs or {})
-    dropped = ("val", "alias", "in_place", *(("origins", "rejections") if turns(target) else ()))
+    dropped = ("val", "alias", "in_place", *(("origins", "rejections") if is_reordering(target) else ()))
     node.meta = {key: value for key, value in like.meta.items() if key not in dropped}
     node.meta["val"] = val
     return node
@@ -336,13 +336,13 @@ class Origin(NamedTuple):
     cost: int  # estimate of delegation/cost.py
 
 
-def turns(target: object) -> bool:
+def is_reordering(target: object) -> bool:
     """Returns whether an operator only changes the shape or order of its operand."""
-    return target is operator.getitem or target in TURNS
+    return target is operator.getitem or target in REORDERINGS
 
 
 _aten = torch.ops.aten
-TURNS = frozenset(
+REORDERINGS = frozenset(
     {
         _aten.permute_copy.default, _aten.transpose_copy.int, _aten.t_copy.default, _aten.view_copy.default,
         _aten.unsqueeze_copy.default, _aten.squeeze_copy.dim, _aten.squeeze_copy.dims, _aten.squeeze_copy.default,
@@ -352,27 +352,29 @@ TURNS = frozenset(
 
 
 def _is_unused(node: Node, new: Node) -> bool:
-    return node is not new and not node.users and turns(node.target)
+    return node is not new and not node.users and is_reordering(node.target)
 
 
 def _inherit(old: Node, new: Node) -> None:
     """Copies the origins of a replaced node, and of operands that only this node used, to the new node."""
-    gone: dict[Node, None] = {old: None}
+    replaced: dict[Node, None] = {old: None}
     waiting, sources = [old], set()
     while waiting:
         for source in waiting.pop().all_input_nodes:
             sources.add(source)
-            if source.op != "call_function" or source is new or source in gone:
+            if source.op != "call_function" or source is new or source in replaced:
                 continue
-            if all(user in gone or _is_unused(user, new) for user in source.users):
-                gone[source] = None
+            if all(user in replaced or _is_unused(user, new) for user in source.users):
+                replaced[source] = None
                 waiting.append(source)
-    if not any("origins" in node.meta for node in gone):
+    if not any("origins" in node.meta for node in replaced):
         return
-    while turns(new.target) and new not in sources:  # the operator precedes the calls that reorder its result
+    while (
+        is_reordering(new.target) and new not in sources
+    ):  # the operator precedes the calls that reorder its result
         new = node_arg(new)
     if new.op == "call_function" and new not in sources:
-        origins = [node.meta.get("origins", {}) for node in (new, *reversed(gone))]
+        origins = [node.meta.get("origins", {}) for node in (new, *reversed(replaced))]
         new.meta["origins"] = {name: origin for each in origins for name, origin in each.items()}
 
 

@@ -118,9 +118,9 @@ def storage_source(node: Node) -> tuple[Node, int] | None:
     """Returns the node that owns the storage of this node's result, and the offset in it; None if the result has its
     own storage."""
     for key in ("alias", "in_place"):
-        said = node.meta.get(key)
-        if said is not None:
-            return (said, 0) if isinstance(said, Node) else (said[0], said[1])
+        target = node.meta.get(key)
+        if target is not None:
+            return (target, 0) if isinstance(target, Node) else (target[0], target[1])
     if isinstance(node.target, torch._ops.OpOverload):
         return _written_argument(node)
     return None

@@ -411,7 +411,9 @@ def declare_out_variant(op: OpOverload, kernel: Callable[..., Any] | None = None
     _declared.append(library)
     schema = out_schema(op)
     library.define(schema)
-    library.impl(schema.split("(")[0], kernel or functools.partial(_into, op), "CompositeExplicitAutograd")
+    library.impl(
+        schema.split("(")[0], kernel or functools.partial(_copy_to_outs, op), "CompositeExplicitAutograd"
+    )
     out_variant.cache_clear()
     return out_variant(op)
 
@@ -419,7 +421,7 @@ def declare_out_variant(op: OpOverload, kernel: Callable[..., Any] | None = None
 _declared: list[torch.library.Library] = []  # a declaration is removed when its Library object is destroyed
 
 
-def _into(op: OpOverload, *args: object, **kwargs: Any) -> Any:
+def _copy_to_outs(op: OpOverload, *args: object, **kwargs: Any) -> Any:
     """Calls an operator and copies its results to the out arguments."""
     variant = out_variant(op)
     assert variant is not None

@@ -122,9 +122,9 @@ class ExportedProgramPassManager(PassManager):
 
     def _apply(self, run: Callable[..., Any], module: ExportedProgram) -> tuple[ExportedProgram, bool]:
         if isinstance(run, ExportedProgramPassBase):
-            whole = run(module)
-            recompile(whole.exported_program.graph_module)
-            return whole.exported_program, whole.modified
+            on_program = run(module)
+            recompile(on_program.exported_program.graph_module)
+            return on_program.exported_program, on_program.modified
         module._graph_module, modified = super()._apply(run, module.graph_module)
         sync_signature(module)
         return module, modified
@@ -152,7 +152,7 @@ def adapt(run: object) -> Callable[[ExportedProgram], ExportedProgram]:
             hints=["pass a function of a torch.fx.GraphModule, or an ExportPass object"],
             code="not-a-pass",
         )
-    whole = _takes_program(run)
+    on_program = _takes_program(run)
 
     def adapted(program: ExportedProgram) -> ExportedProgram:
         before = len(placeholders(program))
@@ -162,16 +162,16 @@ def adapt(run: object) -> Callable[[ExportedProgram], ExportedProgram]:
         held = [name for name, value in attributes.items() if source is not None and value is source]
         attributes.update(dict.fromkeys(held, program))
         try:
-            result = run(program if whole else program.graph_module)
+            result = run(program if on_program else program.graph_module)
         finally:
             attributes.update(dict.fromkeys(held, source))
-        if whole:
+        if on_program:
             program = getattr(result, "exported_program", result) or program
         else:
             module = result.graph_module if isinstance(result, PassResult) else result
             if isinstance(module, GraphModule):
                 program._graph_module = module
-        if len(placeholders(program)) != before and not whole and not held:
+        if len(placeholders(program)) != before and not on_program and not held:
             raise PassError(
                 f"pass {_name(run)} changed the number of inputs of the graph",
                 hints=[

@@ -583,7 +583,7 @@ def run_stages(
             method: stage for method in runs for stage in pipelines[method].stages if stage.name == name
         }
         if name == "delegate":
-            _delegate_together(stages, runs)
+            _delegate_methods(stages, runs)
         for method, stage in stages.items():
             runs[method].stage(stage)
     for run in runs.values():
@@ -592,13 +592,13 @@ def run_stages(
     return {name: run.program for name, run in runs.items()}
 
 
-def _delegate_together(stages: Mapping[str, Stage], runs: Mapping[str, _Run]) -> None:
+def _delegate_methods(stages: Mapping[str, Stage], runs: Mapping[str, _Run]) -> None:
     """Lowers all methods with the partitioners of the same index together, because backends share data between
     methods."""
-    for turn in range(max((len(stage.passes) for stage in stages.values()), default=0)):
+    for index in range(max((len(stage.passes) for stage in stages.values()), default=0)):
         start = time.perf_counter()
         passes: dict[str, Any] = {
-            method: stage.passes[turn] for method, stage in stages.items() if turn < len(stage.passes)
+            method: stage.passes[index] for method, stage in stages.items() if index < len(stage.passes)
         }
         before = {method: to_edge_operators(runs[method].program) for method in passes}
         sizes = {method: len(program.graph.nodes) for method, program in before.items()}
@@ -680,7 +680,7 @@ def pass_name(run: Pass) -> str:
 
 
 def _lint(program: ExportedProgram, stage: str, name: str) -> None:
-    broken = [text for check in dialects.WHOLE for _, text in check.run(program)]
+    broken = [text for check in dialects.PROGRAM_CHECKS for _, text in check.run(program)]
     if broken:
         failure = PassError(
             f"pass {name} of stage {stage} produced an invalid program: {broken[0]}",

@@ -21,10 +21,10 @@ class Size(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """The size `place` must equal the expression `wanted` of keys of `places`. `text` describes the relation."""
+    """The size `size_symbol` must equal the expression `expected` of keys of `sizes_by_symbol`. `text` describes the relation."""
 
-    place: sympy.Symbol
-    wanted: sympy.Expr
+    size_symbol: sympy.Symbol
+    expected: sympy.Expr
     text: str
 
 
@@ -37,36 +37,38 @@ def relations(inputs: Sequence[tuple[str, Any]]) -> tuple[list[Relation], Mappin
     Returns:
         (relations in the order of the inputs, size of each symbol in them).
     """
-    places: dict[sympy.Symbol, Size] = {}
+    sizes_by_symbol: dict[sympy.Symbol, Size] = {}
     sizes: list[tuple[sympy.Symbol, sympy.Expr, str]] = []
     for index, (name, value) in enumerate(inputs):
         shape = enumerate(value.shape) if isinstance(value, torch.Tensor) else [(None, value)]
         for dim, size in shape:
             if isinstance(size, torch.SymInt) and not size.node.is_constant():
-                place = sympy.Symbol(name if dim is None else f"{name}.shape[{dim}]", integer=True)
-                places[place] = Size(index, dim)
-                sizes.append((place, size.node.expr, f"input {index} ({name})"))
+                size_symbol = sympy.Symbol(name if dim is None else f"{name}.shape[{dim}]", integer=True)
+                sizes_by_symbol[size_symbol] = Size(index, dim)
+                sizes.append((size_symbol, size.node.expr, f"input {index} ({name})"))
     known: dict[sympy.Symbol, sympy.Expr] = {}
-    for place, expression, _ in sizes:
+    for size_symbol, expression, _ in sizes:
         if expression.is_Symbol:
-            known.setdefault(expression, place)
+            known.setdefault(expression, size_symbol)
     found = []
-    for place, expression, where in sizes:
+    for size_symbol, expression, where in sizes:
         words = ""
         unknown = expression.free_symbols - known.keys()
         if len(unknown) == 1:  # the value of the symbol follows from this size
             (symbol,) = unknown
-            factor, rest = expression.coeff(symbol, 1), expression.coeff(symbol, 0)
-            if not (factor.is_Integer and rest.is_Integer and expression == factor * symbol + rest):
+            factor, constant = expression.coeff(symbol, 1), expression.coeff(symbol, 0)
+            if not (factor.is_Integer and constant.is_Integer and expression == factor * symbol + constant):
                 continue
-            known[symbol] = FloorDiv(place - rest, factor)
+            known[symbol] = FloorDiv(size_symbol - constant, factor)
             words = f"{expression.subs(symbol, sympy.Symbol('n'))} for an integer n"
         elif unknown:
             continue
-        wanted = expression.subs(known)
-        if wanted != place and _is_arithmetic(wanted):
-            found.append(Relation(place, wanted, f"{where}: {place} must be {words or wanted}"))
-    return found, places
+        expected = expression.subs(known)
+        if expected != size_symbol and _is_arithmetic(expected):
+            found.append(
+                Relation(size_symbol, expected, f"{where}: {size_symbol} must be {words or expected}")
+            )
+    return found, sizes_by_symbol
 
 
 def _is_arithmetic(expression: sympy.Expr) -> bool:

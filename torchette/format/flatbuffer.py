@@ -94,7 +94,7 @@ class _Encoder:
         self._parts: list[bytes] = []  # in reverse file order
         self._size = 0
         self._alignment = 4
-        self._places: dict[Any, int] = {}
+        self._end_offsets: dict[Any, int] = {}
         self._plans: dict[str, list[_Entry]] = {}
         self._layouts: dict[tuple[str, int], _Layout] = {}
 
@@ -118,12 +118,12 @@ class _Encoder:
         return self._size
 
     def _string(self, value: str) -> int:
-        place = self._places.get(value)
-        if place is None:
+        end_offset = self._end_offsets.get(value)
+        if end_offset is None:
             data = value.encode()
-            place = self._places[value] = self._reserve(len(data) + 5, 4)
+            end_offset = self._end_offsets[value] = self._reserve(len(data) + 5, 4)
             self._parts.append(b"%b%b\0" % (len(data).to_bytes(4, "little"), data))
-        return place
+        return end_offset
 
     def _scalars(self, code: str, alignment: int, value: Sequence[Any]) -> int:
         count = len(value)
@@ -131,21 +131,21 @@ class _Encoder:
         if code == "B" and len(data) != count:
             raise TypeError(f"{type(value).__name__} has elements of more than one byte")
         key = (alignment, count, data)
-        place = self._places.get(key)
-        if place is None:
-            place = self._places[key] = self._reserve(4 + len(data), alignment, 4)
+        end_offset = self._end_offsets.get(key)
+        if end_offset is None:
+            end_offset = self._end_offsets[key] = self._reserve(4 + len(data), alignment, 4)
             self._parts += (data, count.to_bytes(4, "little"))
-        return place
+        return end_offset
 
     def _references(self, encode: Callable[[Any], int], value: Iterable[Any]) -> int:
         targets = tuple([encode(item) for item in value])
-        place = self._places.get(targets)
-        if place is None:
+        end_offset = self._end_offsets.get(targets)
+        if end_offset is None:
             count = len(targets)
-            place = self._places[targets] = self._reserve(4 + 4 * count, 4)
-            offsets = [place - 4 - 4 * index - target for index, target in enumerate(targets)]
+            end_offset = self._end_offsets[targets] = self._reserve(4 + 4 * count, 4)
+            offsets = [end_offset - 4 - 4 * index - target for index, target in enumerate(targets)]
             self._parts.append(struct.pack(f"<{count + 1}I", count, *offsets))
-        return place
+        return end_offset
 
     def _table(self, name: str, record: Record) -> int:
         present = 0
@@ -161,18 +161,18 @@ class _Encoder:
                 present |= bit
                 values.append(value)
             key = (name, present, *values)
-            place = self._places.get(key)
-            if place is None:
+            end_offset = self._end_offsets.get(key)
+            if end_offset is None:
                 layout = self._layouts.get((name, present)) or self._layout(name, present)
-                place = self._places[key] = self._reserve(layout.size, layout.alignment, 4)
+                end_offset = self._end_offsets[key] = self._reserve(layout.size, layout.alignment, 4)
                 for index, position in layout.references:
-                    values[index] = place - position - values[index]
-                self._parts.append(layout.pack(layout.vtable - place, *values))
+                    values[index] = end_offset - position - values[index]
+                self._parts.append(layout.pack(layout.vtable - end_offset, *values))
         except FormatError:
             raise
         except (struct.error, AttributeError, TypeError, ValueError, OverflowError) as error:
             raise FormatError(f"The table {name} cannot represent {record!r:.200}: {error}") from error
-        return place
+        return end_offset
 
     def _plan(self, name: str) -> list[_Entry]:
         """Returns the entries of a table, widest first, so that the inline part needs no padding."""
@@ -227,13 +227,13 @@ class _Encoder:
                 references.append((index, size))
             size += entry.width
         vtable = struct.pack(f"<{len(positions) + 2}H", 4 + 2 * len(positions), size, *positions)
-        place = self._places.get(vtable)
-        if place is None:
-            place = self._places[vtable] = self._reserve(len(vtable), 2)
+        end_offset = self._end_offsets.get(vtable)
+        if end_offset is None:
+            end_offset = self._end_offsets[vtable] = self._reserve(len(vtable), 2)
             self._parts.append(vtable)
         pack = struct.Struct("<i" + "".join(entry.code for entry in entries)).pack
         alignment = max([4] + [entry.width for entry in entries])
-        layout = self._layouts[name, present] = _Layout(pack, place, size, alignment, references)
+        layout = self._layouts[name, present] = _Layout(pack, end_offset, size, alignment, references)
         return layout
 
 

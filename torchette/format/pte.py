@@ -190,10 +190,10 @@ def write(
 def _add_delegate_data(program: Record, segments: _Segments, blobs: Sequence[Any], extract: bool) -> None:
     """Stores the blobs in segments or inside the program, and sets the references of the delegates."""
     if extract:
-        places = [segments.add([blob]).segment_index for blob in blobs]
+        indices = [segments.add([blob]).segment_index for blob in blobs]
         location = SCHEMA.types["DataLocation"].SEGMENT
     else:
-        places = list(range(len(blobs)))
+        indices = list(range(len(blobs)))
         location = SCHEMA.types["DataLocation"].INLINE
         program.backend_delegate_data = [SCHEMA.types["BackendDelegateInlineData"](blob) for blob in blobs]
     reference = SCHEMA.types["BackendDelegateDataReference"]
@@ -201,7 +201,7 @@ def _add_delegate_data(program: Record, segments: _Segments, blobs: Sequence[Any
         replace(
             plan,
             delegates=[
-                replace(delegate, processed=reference(location, places[delegate.processed.index]))
+                replace(delegate, processed=reference(location, indices[delegate.processed.index]))
                 for delegate in plan.delegates
             ],
         )
@@ -388,7 +388,7 @@ class _Checker:
                 )
         if program.constant_buffer and program.constant_segment and program.constant_segment.offsets:
             raise FormatError("The constants are stored twice: inside the program and in a segment")
-        for place, subsegments in [
+        for where, subsegments in [
             ("Program.constant_segment", program.constant_segment),
             *(
                 (f"Program.mutable_data_segments[{i}]", item)
@@ -396,55 +396,55 @@ class _Checker:
             ),
         ]:
             if subsegments and subsegments.offsets:
-                size = self._index(program.segments, subsegments.segment_index, place + ".segment_index").size
+                size = self._index(program.segments, subsegments.segment_index, where + ".segment_index").size
                 if max(subsegments.offsets) > size:
                     raise FormatError(
-                        f"{place} has an offset {max(subsegments.offsets)}, but its segment has {size} bytes"
+                        f"{where} has an offset {max(subsegments.offsets)}, but its segment has {size} bytes"
                     )
         for index, item in enumerate(program.named_data):
             self._index(program.segments, item.segment_index, f"Program.named_data[{index}]")
         for index, plan in enumerate(program.execution_plan):
             self._check_plan(plan, f"Method {plan.name or index!r}")
 
-    def _check_plan(self, plan: Record, place: str) -> None:
+    def _check_plan(self, plan: Record, where: str) -> None:
         if plan.name is None:
-            raise FormatError(f"{place} has no name")
+            raise FormatError(f"{where} has no name")
         values = plan.values
         for index, value in enumerate(values):
-            self._check_value(value.val, values, len(plan.non_const_buffer_sizes), f"{place}, value {index}")
+            self._check_value(value.val, values, len(plan.non_const_buffer_sizes), f"{where}, value {index}")
         for direction in ("inputs", "outputs"):
             for index in getattr(plan, direction):
-                self._index(values, index, f"{place}, {direction}")
+                self._index(values, index, f"{where}, {direction}")
         for index, delegate in enumerate(plan.delegates):
-            self._check_delegate(delegate, f"{place}, delegate {index}")
+            self._check_delegate(delegate, f"{where}, delegate {index}")
         for chain in plan.chains:
             for index in (*chain.inputs, *chain.outputs):
-                self._index(values, index, f"{place}, the chain's inputs and outputs")
+                self._index(values, index, f"{where}, the chain's inputs and outputs")
             for index, instruction in enumerate(chain.instructions):
-                self._check_instruction(instruction.instr_args, plan, chain, f"{place}, instruction {index}")
+                self._check_instruction(instruction.instr_args, plan, chain, f"{where}, instruction {index}")
 
-    def _check_value(self, value: Record | None, values: list[Any], arenas: int, place: str) -> None:
+    def _check_value(self, value: Record | None, values: list[Any], arenas: int, where: str) -> None:
         kind = type(value).__name__
         if value is None:
-            raise FormatError(f"{place} is empty")
+            raise FormatError(f"{where} is empty")
         if kind == "Tensor":
-            self._check_tensor(value, arenas, place)
+            self._check_tensor(value, arenas, where)
         elif kind in _MEMBERS:
             for item in value.items:
                 if item == -1 and kind == "OptionalTensorList":
                     continue
-                member = type(self._index(values, item, place).val).__name__
+                member = type(self._index(values, item, where).val).__name__
                 if member not in _MEMBERS[kind]:
-                    raise FormatError(f"{place}: an {kind} cannot contain value {item} of type {member}")
+                    raise FormatError(f"{where}: an {kind} cannot contain value {item} of type {member}")
 
-    def _check_tensor(self, tensor: Record, arenas: int, place: str) -> None:
+    def _check_tensor(self, tensor: Record, arenas: int, where: str) -> None:
         rank = len(tensor.sizes)
         if any(size < 0 for size in tensor.sizes):
-            raise FormatError(f"{place}: a tensor has the sizes {tensor.sizes}")
+            raise FormatError(f"{where}: a tensor has the sizes {tensor.sizes}")
         if sorted(tensor.dim_order) != list(range(rank)):
-            raise FormatError(f"{place}: dim order {list(tensor.dim_order)} does not order {rank} dimensions")
+            raise FormatError(f"{where}: dim order {list(tensor.dim_order)} does not order {rank} dimensions")
         if tensor.allocation_info and tensor.allocation_info.memory_id >= arenas:
-            raise FormatError(f"{place}: planned buffer {tensor.allocation_info.memory_id} of {arenas}")
+            raise FormatError(f"{where}: planned buffer {tensor.allocation_info.memory_id} of {arenas}")
         extra = tensor.extra_tensor_info
         if tensor.data_buffer_idx == 0 or (
             extra and extra.location == SCHEMA.types["TensorDataLocation"].EXTERNAL
@@ -454,38 +454,38 @@ class _Checker:
         program = self._program
         if tensor.allocation_info:
             data_segment = extra.mutable_data_segments_idx if extra else 0
-            items = self._index(program.mutable_data_segments, data_segment, f"{place}, mutable data segment")
+            items = self._index(program.mutable_data_segments, data_segment, f"{where}, mutable data segment")
         elif program.constant_buffer:
-            storage = self._index(program.constant_buffer, index, f"{place}, constant").storage
-            self._check_size(tensor, len(storage), place)
+            storage = self._index(program.constant_buffer, index, f"{where}, constant").storage
+            self._check_size(tensor, len(storage), where)
             return
         else:
             items = program.constant_segment
-        start = self._index(items.offsets if items else [], index, f"{place}, constant")
-        self._check_size(tensor, program.segments[items.segment_index].size - start, place)
+        start = self._index(items.offsets if items else [], index, f"{where}, constant")
+        self._check_size(tensor, program.segments[items.segment_index].size - start, where)
 
-    def _check_size(self, tensor: Record, available: int, place: str) -> None:
+    def _check_size(self, tensor: Record, available: int, where: str) -> None:
         if tensor_nbytes(tensor) > available:
             raise FormatError(
-                f"{place}: its data has {available} bytes, but its sizes require {tensor_nbytes(tensor)}"
+                f"{where}: its data has {available} bytes, but its sizes require {tensor_nbytes(tensor)}"
             )
 
-    def _check_delegate(self, delegate: Record, place: str) -> None:
+    def _check_delegate(self, delegate: Record, where: str) -> None:
         if delegate.id is None or delegate.processed is None:
-            raise FormatError(f"{place} has no name or no data")
+            raise FormatError(f"{where} has no name or no data")
         inline = delegate.processed.location == SCHEMA.types["DataLocation"].INLINE
         blobs = self._program.backend_delegate_data if inline else self._program.segments
-        self._index(blobs, delegate.processed.index, place)
+        self._index(blobs, delegate.processed.index, where)
 
-    def _check_instruction(self, call: Record, plan: Record, chain: Record, place: str) -> None:
+    def _check_instruction(self, call: Record, plan: Record, chain: Record, where: str) -> None:
         kind = type(call).__name__
         if kind == "KernelCall":
-            operator = self._index(plan.operators, call.op_index, f"{place}, operator")
+            operator = self._index(plan.operators, call.op_index, f"{where}, operator")
             if operator.name is None:
-                raise FormatError(f"{place}: its operator has no name")
+                raise FormatError(f"{where}: its operator has no name")
             indices = call.args
         elif kind == "DelegateCall":
-            self._index(plan.delegates, call.delegate_index, f"{place}, delegate")
+            self._index(plan.delegates, call.delegate_index, f"{where}, delegate")
             indices = call.args
         elif kind == "MoveCall":
             indices = (call.move_from, call.move_to)
@@ -493,21 +493,21 @@ class _Checker:
             # The end of the chain is a valid destination.
             if not 0 <= call.destination_instruction <= len(chain.instructions):
                 raise FormatError(
-                    f"{place} jumps to {call.destination_instruction} of {len(chain.instructions)}"
+                    f"{where} jumps to {call.destination_instruction} of {len(chain.instructions)}"
                 )
             indices = (call.cond_value_index,)
         elif kind == "FreeCall":
             indices = (call.value_index,)
         else:
-            raise FormatError(f"{place} is empty")
+            raise FormatError(f"{where} is empty")
         count = len(plan.values)
         for index in indices:
             if not 0 <= index < count:
-                raise FormatError(f"{place}: value {index} of {count}")
+                raise FormatError(f"{where}: value {index} of {count}")
 
-    def _index(self, items: Sequence[Any], index: int, place: str) -> Any:
+    def _index(self, items: Sequence[Any], index: int, where: str) -> Any:
         if not 0 <= index < len(items):
-            raise FormatError(f"{place}: index {index} of {len(items)}")
+            raise FormatError(f"{where}: index {index} of {len(items)}")
         return items[index]
 
 

@@ -28,7 +28,7 @@ from torchette.exir import (
     to_edge_transform_and_lower,
 )
 from torchette.exir.delegation.delegate import (
-    UNDECIDED,
+    UNKNOWN_SIZE,
     BackendDetails,
     CompileSpec,
     DelegationSpec,
@@ -39,10 +39,10 @@ from torchette.exir.delegation.delegate import (
     as_one_call,
     executorch_call_delegate,
     reject,
+    rejection_reason,
     tag_constant_data,
     tag_mutated_buffer,
     to_backend,
-    why_not_taken,
 )
 from torchette.exir.delegation.named_data import NamedDataStore
 from torchette.exir.graph import calls
@@ -492,7 +492,7 @@ class _Sized(Partitioner):
     def partition(self, exported_program):
         for node in calls(exported_program):
             reason = (
-                self._reason(node) if self.careless else why_not_taken(lambda: self._reason(node))  # noqa: B023
+                self._reason(node) if self.careless else rejection_reason(lambda: self._reason(node))  # noqa: B023
             )
             if reason is None:
                 node.meta["delegation_tag"] = "mine"
@@ -512,7 +512,7 @@ def test_node_with_unknown_size_runs_on_kernels(kind: str) -> None:
         placements = edge.delegation().placements
         if partitioner is careless:
             assert all(place.backend is None for place in placements)
-            assert any(UNDECIDED in text for p in placements for text in sum(p.reasons.values(), ()))
+            assert any(UNKNOWN_SIZE in text for p in placements for text in sum(p.reasons.values(), ()))
         torch.testing.assert_close(edge.exported_program().module()(x), model(x))
 
 
@@ -522,7 +522,7 @@ def test_report_names_the_node_with_unknown_size() -> None:
     linear = [p for p in placements if "linear" in p.op]
     assert {p.backend for p in linear} == {None, "XnnpackBackend"}
     (left,) = [p for p in linear if p.backend is None]
-    assert left.reasons == {"XnnpackPartitioner": (UNDECIDED,)}
+    assert left.reasons == {"XnnpackPartitioner": (UNKNOWN_SIZE,)}
 
 
 def _lowered_quietly(program, partitioner):

@@ -107,7 +107,7 @@ def test_missing_calibration_is_detected_by_other_apis(backend: str) -> None:
 
 @pytest.mark.parametrize("wrapped", ["never observed", "never converted"])
 def test_unfinished_part_of_a_larger_model_is_detected(wrapped: str) -> None:
-    class Whole(nn.Module):
+    class Wrapper(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.part = _prepared(_Net(), IMAGE)
@@ -118,7 +118,7 @@ def test_unfinished_part_of_a_larger_model_is_detected(wrapped: str) -> None:
             return self.part(x / 2).softmax(-1)
 
     code = {"never observed": "not-calibrated", "never converted": "not-converted"}[wrapped]
-    error = _refused(code, lambda: torchette.compile(Whole(), IMAGE))
+    error = _refused(code, lambda: torchette.compile(Wrapper(), IMAGE))
     assert [place for place in error.where if "self.linear(x.mean((2, 3)))" in place], error
 
 
@@ -235,7 +235,7 @@ def test_observed_zeros_are_accepted() -> None:
     _agrees(model, args, _quantizer(is_dynamic=True, is_per_channel=True))
 
 
-WHOLE = torch.arange(-128.0, 128).reshape(1, 1, 16, 16)  # its scale is 1, its zero point 0
+INTEGER_RANGE = torch.arange(-128.0, 128).reshape(1, 1, 16, 16)  # its scale is 1, its zero point 0
 
 
 def _of_extremes() -> XNNPACKQuantizer:
@@ -258,7 +258,7 @@ def test_observed_scale_of_one_is_accepted() -> None:
 
     model = Edges().eval()
     nn.init.constant_(model.conv.weight, 0.01)
-    assert (1.0, 0) in _numbers(_agrees(model, (WHOLE,), _of_extremes()))
+    assert (1.0, 0) in _numbers(_agrees(model, (INTEGER_RANGE,), _of_extremes()))
 
 
 def test_weights_with_scale_one_are_accepted() -> None:
@@ -294,7 +294,7 @@ def test_hand_written_integer_weights_are_accepted() -> None:
 )
 def test_graph_with_only_scales_of_one_is_accepted(call: nn.Module) -> None:
     model = nn.Sequential(nn.MaxPool2d(1), call, nn.AdaptiveAvgPool2d(16))
-    assert set(_numbers(_agrees(model, (WHOLE,), _of_extremes()))) == {(1.0, 0)}
+    assert set(_numbers(_agrees(model, (INTEGER_RANGE,), _of_extremes()))) == {(1.0, 0)}
 
 
 class _Dead(nn.Module):

@@ -139,7 +139,9 @@ CASES: list[tuple[Callable, list, dict[tuple, str]]] = [
 
 
 @pytest.mark.parametrize(("function", "good", "bad"), CASES, ids=[case[0].__name__ for case in CASES])
-def test_remaining_assertions_are_checked_at_run_time(function: Callable, good: list, bad: dict[tuple, str]) -> None:
+def test_remaining_assertions_are_checked_at_run_time(
+    function: Callable, good: list, bad: dict[tuple, str]
+) -> None:
     shapes = (N,) if function in (related, combined) else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -15,8 +15,8 @@ from torchette.exir.delegation.delegate import (
     Partitioner,
     PartitionResult,
     reject,
+    rejection_reason,
     tag_constant_data,
-    why_not_taken,
 )
 from torchette.exir.graph import calls, same_shape
 
@@ -28,7 +28,7 @@ class NullPartitioner(Partitioner):
         """Tag them, and the weights that only they read."""
         tags = {}
         for node in calls(exported_program):
-            reason = why_not_taken(lambda: _why_not(node))  # noqa: B023
+            reason = rejection_reason(lambda: _why_not(node))  # noqa: B023
             if reason is not None:
                 reject(node, reason)
                 continue

@@ -29,8 +29,8 @@ from torchette.exir.delegation.delegate import (
     Partitioner,
     PartitionResult,
     reject,
+    rejection_reason,
     tag_constant_data,
-    why_not_taken,
 )
 from torchette.exir.delegation.partition import TAG
 from torchette.exir.graph import add_constant, call, calls, constants, copy_program, replace, same_shape
@@ -110,7 +110,7 @@ class XnnpackPartitioner(Partitioner):
                 # The one size that varies follows from the others: no number has to be given to the delegate.
                 sizes = [-1 if isinstance(size, Node) else size for size in list_arg(node, 1)]
                 node.args = (given[0], sizes)
-            reason = why_not_taken(
+            reason = rejection_reason(
                 lambda: why_not(node, stored) or self._refusal(node, stored, exported_program)  # noqa: B023
             )
             if reason is None:

@@ -395,7 +395,7 @@ def _embedding_renorm(
     return torch.where(too_long, weight * (max_norm / (norms + 1e-7)), weight)
 
 
-def _numbers_as_tensors(op: torch._ops.OpOverload) -> Callable[..., Any]:
+def _scalars_as_tensors(op: torch._ops.OpOverload) -> Callable[..., Any]:
     """Supports the overloads with a scalar operand of an operator on two tensors."""
 
     def decomposed(a: float | torch.Tensor, b: float | torch.Tensor) -> torch.Tensor:
@@ -430,7 +430,7 @@ _SHIFTED = {
 }
 _SPECIAL: dict[Any, Callable[..., Any]] = {
     **{
-        getattr(packet, overload): _numbers_as_tensors(packet.default)
+        getattr(packet, overload): _scalars_as_tensors(packet.default)
         for packet in (*_POLYNOMIALS, *_SHIFTED)
         for overload in ("x_scalar", "n_scalar")
     },
@@ -493,7 +493,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
 }
 
 # Wrappers around torch's decompositions. Each receives torch's decomposition as its argument.
-AROUND: dict[Any, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+WRAPPERS: dict[Any, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     aten.scaled_dot_product_attention.default: attention,
     aten._scaled_dot_product_flash_attention_for_cpu.default: flash_attention,
     aten.multilabel_margin_loss_forward.default: multilabel_margin,

@@ -201,14 +201,14 @@ def _tanh(x: Pair) -> Pair:
     return result
 
 
-def _turned(rule: Callable[..., Any], back: bool = True) -> Callable[..., Any]:
+def _rotated(rule: Callable[..., Any], back: bool = True) -> Callable[..., Any]:
     """Returns f(z) for a rule g with f(z) = -i g(iz), or f(z) = g(iz) if `back` is false."""
 
-    def turned(x: Pair) -> Pair:
+    def rotated(x: Pair) -> Pair:
         found = rule(Pair(-x.imag, x.real))
         return Pair(found.imag, -found.real) if back else found
 
-    return turned
+    return rotated
 
 
 def _sign(x: Pair) -> Pair:
@@ -217,7 +217,7 @@ def _sign(x: Pair) -> Pair:
     return Pair(x.real / divisor, x.imag / divisor)
 
 
-def _either(op: Callable[..., Any]) -> Callable[..., Any]:
+def _any_part(op: Callable[..., Any]) -> Callable[..., Any]:
     """Returns true for elements with a true part."""
     return lambda x: torch.logical_or(op(x.real), op(x.imag))
 
@@ -226,7 +226,7 @@ def _is_not_zero(x: Value) -> torch.Tensor:
     return torch.logical_or(x.real != 0, x.imag != 0) if isinstance(x, Pair) else x != 0
 
 
-def _of_truth(op: Callable[..., Any]) -> Callable[..., Any]:
+def _of_nonzero(op: Callable[..., Any]) -> Callable[..., Any]:
     """For operators that only compare elements with zero."""
     return lambda *args, **kwargs: op(
         *(_is_not_zero(x) if isinstance(x, (Pair, torch.Tensor)) else x for x in args), **kwargs
@@ -335,7 +335,7 @@ def _made(op: Callable[..., Any], number: float) -> Callable[..., Any]:
     return rule
 
 
-_ALIKE = (
+_PER_PART = (
     aten._unsafe_view.default, aten.alias.default, aten.clone.default,
     aten.cumsum.default, aten.detach.default, aten.diagonal.default, aten.expand.default, aten.flip.default,
     aten.gather.default, aten.index.Tensor, aten.index_select.default, aten.lift_fresh_copy.default,
@@ -347,7 +347,7 @@ _ALIKE = (
 )  # fmt: skip
 
 RULES: dict[Any, Callable[..., Any]] = {
-    **{op: _each(op) for op in _ALIKE},
+    **{op: _each(op) for op in _PER_PART},
     aten.cat.default: _each_of(aten.cat.default, 0),
     aten.stack.default: _each_of(aten.stack.default, 0),
     aten.where.self: _each_of(aten.where.self, 1, 2),
@@ -400,36 +400,36 @@ RULES: dict[Any, Callable[..., Any]] = {
     aten.cosh.default: _cosh,
     aten.sinh.default: _sinh,
     aten.tanh.default: _tanh,
-    aten.cos.default: _turned(_cosh, back=False),
-    aten.sin.default: _turned(_sinh),
-    aten.tan.default: _turned(_tanh),
+    aten.cos.default: _rotated(_cosh, back=False),
+    aten.sin.default: _rotated(_sinh),
+    aten.tan.default: _rotated(_tanh),
     aten.asinh.default: _arcus_sinh,
-    aten.asin.default: _turned(_arcus_sinh),
+    aten.asin.default: _rotated(_arcus_sinh),
     aten.atanh.default: _arcus_tanh,
-    aten.atan.default: _turned(_arcus_tanh),
+    aten.atan.default: _rotated(_arcus_tanh),
     aten.log2.default: _log_by(2),
     aten.log10.default: _log_by(10),
     aten.sigmoid.default: _sigmoid,
     aten.silu.default: lambda x: multiply(x, _sigmoid(x)),
     aten.prod.default: _product_of,
     aten.prod.dim_int: _product_of,
-    aten.any.default: _of_truth(torch.any),
-    aten.any.dim: _of_truth(torch.any),
-    aten.any.dims: _of_truth(torch.any),
-    aten.all.default: _of_truth(torch.all),
-    aten.all.dim: _of_truth(torch.all),
-    aten.all.dims: _of_truth(torch.all),
-    aten.nonzero.default: _of_truth(torch.nonzero),
-    aten.logical_not.default: _of_truth(torch.logical_not),
-    aten.logical_and.default: _of_truth(torch.logical_and),
-    aten.logical_or.default: _of_truth(torch.logical_or),
-    aten.logical_xor.default: _of_truth(torch.logical_xor),
+    aten.any.default: _of_nonzero(torch.any),
+    aten.any.dim: _of_nonzero(torch.any),
+    aten.any.dims: _of_nonzero(torch.any),
+    aten.all.default: _of_nonzero(torch.all),
+    aten.all.dim: _of_nonzero(torch.all),
+    aten.all.dims: _of_nonzero(torch.all),
+    aten.nonzero.default: _of_nonzero(torch.nonzero),
+    aten.logical_not.default: _of_nonzero(torch.logical_not),
+    aten.logical_and.default: _of_nonzero(torch.logical_and),
+    aten.logical_or.default: _of_nonzero(torch.logical_or),
+    aten.logical_xor.default: _of_nonzero(torch.logical_xor),
     aten.eq.Tensor: _compare(torch.eq, torch.logical_and),
     aten.eq.Scalar: _compare(torch.eq, torch.logical_and),
     aten.ne.Tensor: _compare(torch.ne, torch.logical_or),
     aten.ne.Scalar: _compare(torch.ne, torch.logical_or),
-    aten.isnan.default: _either(torch.isnan),
-    aten.isinf.default: _either(torch.isinf),
+    aten.isnan.default: _any_part(torch.isnan),
+    aten.isinf.default: _any_part(torch.isinf),
     aten.linalg_vector_norm.default: _norm,
     aten.var.correction: _variance,
     aten.linalg_eig.default: _eig,

@@ -27,12 +27,12 @@ def _waves(rows: int, columns: int, length: int, dtype: torch.dtype) -> Pair:
 
 # The maximum length of a transform with one matrix multiplication. A longer transform is split into two factors: the
 # matrices of length 512 would need 1 MB, those of lengths 16 and 32 need 10 KB.
-_AT_ONCE = 64
+_MAX_DIRECT_LENGTH = 64
 
 
 def _factors(length: object) -> tuple[int, int] | None:
     """Returns two factors of the length, smaller first; None if one matrix multiplication is sufficient."""
-    if not isinstance(length, int) or length <= _AT_ONCE:
+    if not isinstance(length, int) or length <= _MAX_DIRECT_LENGTH:
         return None
     first = next(n for n in range(math.isqrt(length), 0, -1) if length % n == 0)
     return (first, length // first) if first > 1 else None
@@ -56,10 +56,10 @@ def _transformed(x: Value, forward: bool, columns: int | None = None) -> Pair:
     # of length n2.
     n1, n2 = factors
     table = pytree.tree_map(lambda p: p.reshape(*p.shape[:-1], n1, n2).transpose(-1, -2), x)
-    turned = _transformed(table, forward)
+    rotated = _transformed(table, forward)
     waves = _waves(n2, n1, length, first.dtype)
-    turned = multiply(turned, Pair(waves.real, -waves.imag if forward else waves.imag))
-    done = _transformed(Pair(*(p.transpose(-1, -2) for p in turned)), forward)
+    rotated = multiply(rotated, Pair(waves.real, -waves.imag if forward else waves.imag))
+    done = _transformed(Pair(*(p.transpose(-1, -2) for p in rotated)), forward)
     parts = (p.transpose(-1, -2).reshape(first.shape) for p in done)
     return Pair(*(p if columns is None else p[..., :columns] for p in parts))
 
@@ -111,13 +111,13 @@ def _transform_to_real(x: Pair, dims: list[int], norm: int, length: int) -> torc
         real, imag = (p * (2 - alone) for p in half)
         result = _product(real, waves.real) - _product(imag, waves.imag)
     else:
-        rest = Pair(*(p[..., 1 : (length + 1) // 2].flip(-1) for p in half))
+        mirrored = Pair(*(p[..., 1 : (length + 1) // 2].flip(-1) for p in half))
         # The first and the middle element are real by definition: their imaginary parts are ignored.
         k = torch.arange(length // 2 + 1)
         alone = torch.logical_or(k == 0, 2 * k == length)
         imag = torch.where(alone, torch.zeros_like(half.imag), half.imag)
-        whole = Pair(torch.cat([half.real, rest.real], -1), torch.cat([imag, -rest.imag], -1))
-        result = _transformed(whole, False).real
+        spectrum = Pair(torch.cat([half.real, mirrored.real], -1), torch.cat([imag, -mirrored.imag], -1))
+        result = _transformed(spectrum, False).real
     outcome: torch.Tensor = _scaled(result.movedim(-1, dims[-1]), norm, lengths)
     return outcome
 

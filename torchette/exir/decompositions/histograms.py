@@ -98,7 +98,7 @@ def _histogramdd_of_edges(
     return _counts(x, bins, weight, density)
 
 
-_FOLDS = {
+_REDUCTIONS = {
     "sum": ("sum", 0.0),
     "mean": ("sum", 0.0),
     "prod": ("prod", 1.0),
@@ -132,7 +132,7 @@ def _segment_reduce(
         -1
     )
     of_row = torch.where(in_one, of_row, segments)
-    fold, first = _FOLDS[reduce]
+    fold, first = _REDUCTIONS[reduce]
     trailing = x.dim() - axis - 1
     places = of_row.reshape(*of_row.shape, *[1] * trailing).expand(x.shape)
     shape = [*x.shape[:axis], segments + 1, *x.shape[axis + 1 :]]

@@ -51,7 +51,7 @@ def _normal_of_tensors(
     return outcome
 
 
-def _normal_of_numbers(
+def _normal_of_scalars(
     mean: float, std: float, size: Sequence[int], *, generator: torch.Generator | None = None, dtype: torch.dtype | None = None, device: torch.device | None = None,
     **_: object,
 ) -> torch.Tensor:  # fmt: skip
@@ -169,7 +169,7 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torc
     return x * (kept * scale).to(x.dtype), kept
 
 
-def _bernoulli_of_number(
+def _bernoulli_of_scalar(
     x: torch.Tensor, p: float = 0.5, *, generator: torch.Generator | None = None
 ) -> torch.Tensor:
     return (_uniform(x) < p).to(x.dtype)
@@ -189,7 +189,7 @@ def _rrelu(
 # Random operators of layers in training mode; added to the table on request.
 IN_TRAINING: dict[Any, Callable[..., Any]] = {
     aten.native_dropout.default: _native_dropout,
-    aten.bernoulli.p: _bernoulli_of_number,
+    aten.bernoulli.p: _bernoulli_of_scalar,
     aten.rrelu_with_noise_functional.default: _rrelu,
 }
 TABLE: dict[Any, Callable[..., Any]] = {
@@ -200,7 +200,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.normal.Tensor_float: _normal_of_tensors,
     aten.normal.float_Tensor: _normal_of_tensors,
     aten.normal.Tensor_Tensor: _normal_of_tensors,
-    aten.normal.float_float: _normal_of_numbers,
+    aten.normal.float_float: _normal_of_scalars,
     aten.log_normal.default: _log_normal,
     aten.exponential.default: _exponential,
     aten.geometric.default: _geometric,

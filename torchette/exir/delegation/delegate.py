@@ -203,7 +203,7 @@ def keep_rejections(program: ExportedProgram, name: str) -> ExportedProgram:
     return program
 
 
-def _undecided() -> type[Exception]:
+def _unknown_size_error() -> type[Exception]:
     """Returns the error that torch raises if an answer depends on an unknown size. Imported on demand: it imports
     sympy."""
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -211,24 +211,24 @@ def _undecided() -> type[Exception]:
     return GuardOnDataDependentSymNode
 
 
-UNDECIDED = "the answer depends on a size that is known only while the model runs"
+UNKNOWN_SIZE = "the answer depends on a size that is known only while the model runs"
 
 
-def why_not_taken(question: Callable[[], str | None]) -> str | None:
+def rejection_reason(question: Callable[[], str | None]) -> str | None:
     """Returns the reason that `question` returns, or a fixed reason if the question depends on an unknown size."""
     try:
         return question()
-    except _undecided():
-        return UNDECIDED
+    except _unknown_size_error():
+        return UNKNOWN_SIZE
 
 
-def is_wanted(node: Node, wanted: Callable[[Node], bool] | None) -> bool:
+def passes_filter(node: Node, wanted: Callable[[Node], bool] | None) -> bool:
     """Returns whether a filter of `ops_to_not_decompose` accepts a node: false if this depends on an unknown size."""
     if wanted is None:
         return True
     try:
         return wanted(node)
-    except _undecided():
+    except _unknown_size_error():
         return False
 
 
@@ -548,9 +548,9 @@ def _(method_edge_program_partitioners: MethodProgramsPartitionerSpec) -> dict[s
     replaced: dict[Node, Node] = {}
     numbers: dict[torch.nn.Module, int] = {}  # graph module -> number of its delegates so far
     for backend_id in dict.fromkeys(part.spec.backend_id for part in parts):
-        mine = [part for part in parts if part.spec.backend_id == backend_id]
+        parts_of_backend = [part for part in parts if part.spec.backend_id == backend_id]
         by_method: dict[str, list[_Part]] = {}
-        for one in mine:
+        for one in parts_of_backend:
             by_method.setdefault(one.method, []).append(one)
         lowered = _preprocess(
             {name: [part.program for part in group] for name, group in by_method.items()},
@@ -567,7 +567,7 @@ def _(method_edge_program_partitioners: MethodProgramsPartitionerSpec) -> dict[s
                 _keep_handle(node, one.program)
                 note(programs[name], _summary(one))
     for program in programs.values():
-        _forget(program)
+        _remove_tags(program)
         drop_unused_constants(program)
     return programs
 
@@ -579,8 +579,8 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
     name = type(partitioner).__name__
     try:
         result = partitioner(program)
-    except _undecided():
-        result = _nothing_taken(program)
+    except _unknown_size_error():
+        result = _empty_partition(program)
     if not isinstance(result, PartitionResult):
         raise DelegationError(
             f"{name} returned a {type(result).__name__}",
@@ -598,7 +598,7 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
     for node in calls(program):
         # A filter may reject an operator that has no decomposition, such as a linear layer, which is then still
         # present.
-        if TAG in node.meta and node.target in operators and not is_wanted(node, wanted):
+        if TAG in node.meta and node.target in operators and not passes_filter(node, wanted):
             del node.meta[TAG]
             reject(node, "its ops_to_not_decompose rejects this call")
     tagged = [node for node in calls(program) if TAG in node.meta]
@@ -616,7 +616,7 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
     return keep_rejections(program, name)
 
 
-def _nothing_taken(program: ExportedProgram) -> PartitionResult:
+def _empty_partition(program: ExportedProgram) -> PartitionResult:
     """Returns an empty partition, for a partitioner that depends on an unknown size without naming the node."""
     for node in program.graph.nodes:
         node.meta.pop(TAG, None)
@@ -624,7 +624,7 @@ def _nothing_taken(program: ExportedProgram) -> PartitionResult:
     for node in calls(program):
         node.meta.pop(TAG, None)
         node.meta.pop("rejections", None)
-        reject(node, f"its partitioner stopped: {UNDECIDED}")
+        reject(node, f"its partitioner stopped: {UNKNOWN_SIZE}")
     return PartitionResult(program, {})
 
 
@@ -693,7 +693,7 @@ def _summary(part: _Part) -> str:
     return text if part.piece.of == 1 else f"{text}, piece {part.piece.number + 1} of {part.piece.of}"
 
 
-def _forget(program: ExportedProgram) -> None:
+def _remove_tags(program: ExportedProgram) -> None:
     for module in graph_modules(program):
         for node in module.graph.nodes:
             node.meta.pop(TAG, None)
@@ -723,7 +723,7 @@ def as_one_call(lowered: LoweredBackendModule) -> ExportedProgram:
         {},
         results=[value for value, spec in outputs if spec.kind is OutputKind.USER_OUTPUT],
     )
-    _forget(program)
+    _remove_tags(program)
     drop_unused_constants(program)
     return program
 

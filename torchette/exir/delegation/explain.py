@@ -26,14 +26,14 @@ from torchette.exir.delegation.cost import cost, multiply_adds
 from torchette.exir.delegation.delegate import LoweredBackendModule, is_delegate_call, keep_rejections
 from torchette.exir.dialects._ops import BackendOpOverload
 from torchette.exir.dialects.backend._ops import dialect_operator
-from torchette.exir.graph import TURNS, Origin, calls, graph_modules, place, turns
+from torchette.exir.graph import REORDERINGS, Origin, calls, graph_modules, is_reordering, place
 from torchette.exir.ops import is_symbolic
 from torchette.units import counted
 
 EXPENSIVE = 0.01  # minimum share of the total cost for a warning about a call that no backend runs
 
 
-_TURN_NAMES = frozenset(map(str, TURNS))
+_REORDERING_NAMES = frozenset(map(str, REORDERINGS))
 _COLUMNS = ("node", "operator", "runs on", "MACs", "cost", "why not, and where")
 
 
@@ -62,9 +62,9 @@ class Placement:
     stands_for: tuple[str, ...] = ()
 
     @property
-    def is_turn(self) -> bool:
+    def is_reordering(self) -> bool:
         """Whether the call only changes the shape or order of a tensor."""
-        return self.op in _TURN_NAMES
+        return self.op in _REORDERING_NAMES
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Delegation:
         taken = [item for item in self.placements if item.stands_for]
         became = _grouped(taken, lambda item: (_pattern(item.stands_for), _short(item.op)))
         # Omit calls that only reorder a tensor: they become views or copies, and are not listed as operators.
-        left = [item for item in self.placements if item.backend is None and not item.is_turn]
+        left = [item for item in self.placements if item.backend is None and not item.is_reordering]
         stayed = _grouped(
             left, lambda item: (_short(item.op), _reasons(item, named=False) or "no operator matches it")
         )
@@ -236,7 +236,7 @@ def _sums(node: Node, shared: Counter[str]) -> tuple[int, float]:
 def mark_origins(program: ExportedProgram) -> ExportedProgram:
     """Record an origin on each call, so that the operator that replaces the call inherits it."""
     for node in calls(program):
-        if not turns(node.target) and not is_symbolic(node.target):
+        if not is_reordering(node.target) and not is_symbolic(node.target):
             node.meta["origins"] = {node.name: Origin(_name(node.target), multiply_adds(node), cost(node))}
     return program
 

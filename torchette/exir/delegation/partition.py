@@ -78,13 +78,13 @@ def pieces(module: GraphModule, program: ExportedProgram | None = None) -> list[
     tags = _tags(nodes)
     found = cut(nodes, tags)
     _sort(graph, nodes, found)
-    surroundings = _Surroundings(program)
+    signature_parts = _SignatureParts(program)
     for piece in found:
-        _find_edges(piece, surroundings)
+        _find_edges(piece, signature_parts)
     return found
 
 
-class _Surroundings:
+class _SignatureParts:
     """The parts of the main graph's signature that pieces need: its tagged stored tensors, the updates of its state by
     name, and the output specs of each returned node. Empty for the graph of a branch."""
 
@@ -140,7 +140,7 @@ def cut(nodes: list[Node], tags: Mapping[Node, str]) -> list[Piece]:
         for tag, inside in members.items()
     }
     free = [node for node in nodes if waits[node] == 0 and node not in tags]
-    whole = [tag for tag, waiting in tag_waits.items() if waiting == 0]
+    runnable_tags = [tag for tag, waiting in tag_waits.items() if waiting == 0]
     # Positions of the tagged nodes that can run next: per tag, and over all tags for the case that no tag can run as a
     # whole.
     runnable: dict[str, list[int]] = {tag: [] for tag in members}
@@ -166,7 +166,7 @@ def cut(nodes: list[Node], tags: Mapping[Node, str]) -> list[Piece]:
             if tag is not None and tags.get(node) != tag:
                 tag_waits[tag] -= 1
                 if tag_waits[tag] == 0:
-                    whole.append(tag)
+                    runnable_tags.append(tag)
 
     # A node without operands joins the piece of its first reader, so that a cut does not separate a weight from its
     # layer.
@@ -188,7 +188,7 @@ def cut(nodes: list[Node], tags: Mapping[Node, str]) -> list[Piece]:
         if not earliest:
             return found
         # If no tag can run as a whole, cut the tag of the first node that can run.
-        tag = whole.pop() if whole else tags[nodes[earliest[0]]]
+        tag = runnable_tags.pop() if runnable_tags else tags[nodes[earliest[0]]]
         piece = Piece(tag, [])
         while runnable[tag]:
             node = nodes[heapq.heappop(runnable[tag])]
@@ -249,9 +249,9 @@ def _sort(graph: Graph, nodes: list[Node], found: list[Piece]) -> None:
         piece.of = counts[piece.tag]
 
 
-def _find_edges(piece: Piece, surroundings: _Surroundings) -> None:
+def _find_edges(piece: Piece, signature_parts: _SignatureParts) -> None:
     inside = set(piece.nodes)
-    stored, updates = surroundings.stored, surroundings.updates
+    stored, updates = signature_parts.stored, signature_parts.updates
     inputs: dict[Node, None] = {}
     owned: dict[Node, InputSpec] = {}
     attributes: dict[Node, None] = {}
@@ -280,8 +280,8 @@ def _find_edges(piece: Piece, surroundings: _Surroundings) -> None:
     for node in piece.nodes:
         outside = any(user not in inside and user.op != "output" for user in node.users)
         if not outside and any(user.op == "output" for user in node.users):
-            outside = not surroundings.is_main or any(
-                id(spec) not in kept for spec in surroundings.returned.get(node, ())
+            outside = not signature_parts.is_main or any(
+                id(spec) not in kept for spec in signature_parts.returned.get(node, ())
             )
         if outside:
             piece.outputs.append(node)

@@ -17,14 +17,14 @@ from torchette.exir.dialects import accepted, node_checks, program_checks
 from torchette.exir.dialects._refused import REFUSED
 from torchette.exir.dialects.accepted import ALIASES, core_operators, edge_extras
 from torchette.exir.dialects.node_checks import COMMON, DTYPES, MAX_RANK, MIXED
-from torchette.exir.dialects.program_checks import WHOLE
+from torchette.exir.dialects.program_checks import PROGRAM_CHECKS
 from torchette.exir.dialects.rules import Check, Dialect, ProgramCheck, Violation
 from torchette.exir.graph import graph_modules
 from torchette.units import counted
 
 __all__ = [
     "ALIASES", "ATEN", "AUTOGRAD_SAFE", "BACKEND", "COMMON", "CORE_ATEN", "DIALECTS", "DTYPES", "EDGE", "EXEC", "MAX_RANK",
-    "MIXED", "WHOLE", "Check", "Dialect", "ProgramCheck", "Violation", "core_operators", "edge_extras", "get", "verify",
+    "MIXED", "PROGRAM_CHECKS", "Check", "Dialect", "ProgramCheck", "Violation", "core_operators", "edge_extras", "get", "verify",
     "violations",
 ]  # fmt: skip
 
@@ -45,7 +45,7 @@ AUTOGRAD_SAFE = Dialect(
         node_checks.SMALL_FLOATS,
     ),
     (
-        *WHOLE,
+        *PROGRAM_CHECKS,
         program_checks.WITHOUT_VALUES,
         program_checks.UPDATED_CONSTANT,
         program_checks.ONE_TENSOR_TWICE,
@@ -62,7 +62,7 @@ ATEN = Dialect(
         "with torch.library.custom_op",
     ),
     COMMON,
-    WHOLE,
+    PROGRAM_CHECKS,
 )
 CORE_ATEN = Dialect(
     "core_aten",
@@ -75,7 +75,7 @@ CORE_ATEN = Dialect(
         "the runtime has a kernel for it",
     ),
     (*COMMON, node_checks.TRAIN_MODE),
-    WHOLE,
+    PROGRAM_CHECKS,
 )
 EDGE = Dialect(
     "edge",
@@ -88,7 +88,7 @@ EDGE = Dialect(
         "rewrite that line with other operators, or keep the operator with EdgeCompileConfig(preserve_ops=[...])",
     ),
     (*COMMON, *node_checks.EDGE),
-    WHOLE,
+    PROGRAM_CHECKS,
 )
 BACKEND = Dialect(
     "backend",
@@ -96,7 +96,7 @@ BACKEND = Dialect(
     accepted.edge,
     EDGE.refusal,
     (*EDGE.checks, node_checks.NOT_ITS_PATTERN),
-    WHOLE,
+    PROGRAM_CHECKS,
 )
 EXEC = Dialect(
     "exec",
@@ -108,7 +108,7 @@ EXEC = Dialect(
         "run to_out_variants after the pass that added it",
     ),
     (*COMMON, *node_checks.EXEC),
-    (*WHOLE, program_checks.NOT_WRITTEN_BACK),
+    (*PROGRAM_CHECKS, program_checks.NOT_WRITTEN_BACK),
 )
 
 DIALECTS: dict[str, Dialect] = {d.name: d for d in (AUTOGRAD_SAFE, ATEN, CORE_ATEN, EDGE, BACKEND, EXEC)}
@@ -135,8 +135,11 @@ def violations(
                 message = check.run(node)
                 if message is not None:
                     found.append(Violation(check.code, message, check.remedy, node))
-    for whole in dialect.program_checks:
-        found += [Violation(whole.code, message, whole.remedy, node) for node, message in whole.run(program)]
+    for program_check in dialect.program_checks:
+        found += [
+            Violation(program_check.code, message, program_check.remedy, node)
+            for node, message in program_check.run(program)
+        ]
     return found
 
 

@@ -13,7 +13,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from torchette.exir import ops as facts
+from torchette.exir import ops as properties
 from torchette.exir.dialects.backend._ops import (
     BackendOpOverload,
     BackendOpOverloadPacket,
@@ -55,7 +55,7 @@ class _Dialect:
         if name.startswith("__"):
             raise AttributeError(name)
         # ExecuTorch's dim-order operators, under their namespace in ExecuTorch's files.
-        known = {theirs: ours for ours, theirs in facts.FILE_NAMESPACES.items()}
+        known = {theirs: ours for ours, theirs in properties.FILE_NAMESPACES.items()}
         self.__dict__[name] = _Namespace(known.get(name, name), self._wrap)
         return self.__dict__[name]
 
@@ -100,7 +100,7 @@ def to_edge_operators(program: ExportedProgram, named: bool = False) -> Exported
 
 def _name(node: Node) -> str:
     namespace, _, rest = str(node.target).partition(".")
-    return f"{facts.FILE_NAMESPACES.get(namespace, namespace)}_{rest}".replace(".", "_").lower()
+    return f"{properties.FILE_NAMESPACES.get(namespace, namespace)}_{rest}".replace(".", "_").lower()
 
 
 def to_torch_operators(program: ExportedProgram) -> ExportedProgram:

@@ -249,7 +249,7 @@ def _no_memory_format(node: Node) -> str | None:
     return None
 
 
-def _no_numbers_for_tensors(node: Node) -> str | None:
+def _no_scalars_for_tensors(node: Node) -> str | None:
     if node.op != "call_function" or not ops.is_operator(node.target):
         return None
     for where, value in ops.tensor_arguments(overload(node), node.args, node.kwargs):
@@ -330,7 +330,7 @@ def _kernel_dtypes(node: Node) -> str | None:
     )
 
 
-def _like_its_pattern(node: Node) -> str | None:
+def _matches_pattern(node: Node) -> str | None:
     if node.op != "call_function" or not ops.is_operator(node.target):
         return None
     op = dialect_operator(overload(node))
@@ -445,11 +445,11 @@ NOT_ITS_PATTERN = Check(
     "not-its-pattern",
     "An operator of a target yields the same shapes and dtypes as its pattern.",
     "correct meta['val'] of the node, or the pattern that was bound to the operator",
-    _like_its_pattern,
+    _matches_pattern,
 )
 # Additional rules of edge.
 EDGE = (
-    Check("number-for-tensor", "Tensor arguments are tensors.", "run scalars_to_tensors after the pass that added the scalar", _no_numbers_for_tensors),
+    Check("number-for-tensor", "Tensor arguments are tensors.", "run scalars_to_tensors after the pass that added the scalar", _no_scalars_for_tensors),
     Check("scalar-overload", "Tensor overloads are used if they exist.", "call the .Tensor overload with a 0-d tensor", _no_scalar_overload),
     Check("mixed-dtypes", "Pointwise operators and lists combine tensors of one dtype.", "cast explicitly with .to(dtype)", _one_dtype),
     Check("dtype-not-allowed", "Tensors have dtypes that the operator supports.", "cast before that line to one of the listed dtypes", _edge_dtypes),

@@ -117,14 +117,14 @@ def _written_back(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]
             yield value, f"the new value of {spec.target} is not written back"
 
 
-def _given_twice(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
-    given = pytree.tree_leaves(program.example_inputs)
+def _repeated_inputs(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
+    inputs_given = pytree.tree_leaves(program.example_inputs)
     users = set(program.graph_signature.user_inputs)
     inputs = [node for node in placeholders(program) if node.name in users]
-    if len(given) != len(inputs):
+    if len(inputs_given) != len(inputs):
         return
     same: dict[int, list[Node]] = {}
-    for value, node in zip(given, inputs, strict=True):
+    for value, node in zip(inputs_given, inputs, strict=True):
         if isinstance(value, torch.Tensor):
             same.setdefault(id(value), []).append(node)
     for nodes in same.values():
@@ -141,7 +141,7 @@ def _given_twice(program: ExportedProgram) -> Iterable[tuple[Node | None, str]]:
 # ---- the rules ----
 
 # Rules of every dialect.
-WHOLE = (
+PROGRAM_CHECKS = (
     ProgramCheck("broken-graph", "The graph lints: every value is defined once, before it is used.", PASS_FAULT, _lint),
     ProgramCheck("broken-inputs", "Graph and signature agree on the inputs.", PASS_FAULT, _signature),
     ProgramCheck("missing-tensor", "Every parameter, buffer and constant is stored.", PASS_FAULT, _stored),
@@ -164,7 +164,7 @@ ONE_TENSOR_TWICE = ProgramCheck(
     "one-tensor-twice",
     "Inputs that were the same tensor at export are not read.",
     "export with a copy: (x, x.clone()) instead of (x, x), or compile the module itself",
-    _given_twice,
+    _repeated_inputs,
 )
 NOT_WRITTEN_BACK = ProgramCheck(
     "not-written-back",

@@ -78,11 +78,11 @@ class Violation:
     def __str__(self) -> str:
         lines = [f"[{self.code}] {self.message}", f"  at {self.place}"]
         if self.node is not None:
-            lines += [f"  {mark} {node_text(node)}" for mark, node in _around(self.node)]
+            lines += [f"  {mark} {node_text(node)}" for mark, node in _neighbours(self.node)]
         return "\n".join([*lines, f"  try: {self.remedy}"])
 
 
-def _around(node: Node) -> list[tuple[str, Node]]:
+def _neighbours(node: Node) -> list[tuple[str, Node]]:
     nodes = list(node.graph.nodes)
     index = nodes.index(node)
     first = max(0, min(index - 2, len(nodes) - 5))

@@ -94,12 +94,12 @@ def _training_methods(method: MethodEmitter) -> dict[str, Any]:
     """Returns the constant methods that tell ExecuTorch's training module at which outputs gradients and parameters
     begin."""
     gradients, count = method.interface.gradients, len(method.interface.outputs)
-    told = {
+    values = {
         "gradients_index": min(gradients.values()),
         "parameters_index": count - len(gradients),
         "fqn": tuple(gradients),
     }
-    return {f"__et_training_{what}_{method.name}": value for what, value in told.items()}
+    return {f"__et_training_{what}_{method.name}": value for what, value in values.items()}
 
 
 def check_constant_method(name: str, value: object) -> None:

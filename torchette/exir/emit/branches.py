@@ -53,8 +53,8 @@ def while_loop(method: Branching, node: Node) -> None:
     condition, body = control_flow.branches(node)
     _move(method, node, first, results)
     start = len(method.code.instructions)
-    (goes_on,) = _branch(method, condition, operands)
-    to_end = _jump(method, goes_on, node)
+    (condition_value,) = _branch(method, condition, operands)
+    to_end = _jump(method, condition_value, node)
     _move(method, node, _branch(method, body, operands), results)
     _jump(method, method.values.scalar(False), node).destination_instruction = start
     to_end.destination_instruction = len(method.code.instructions)

@@ -175,8 +175,8 @@ def alias(tables: Tables, outside: DataFiles, node: Node) -> None:
     run time."""
     spec = node.meta["spec"]
     root = spec.root
-    if root in outside.place_of:
-        name = outside.add(*outside.place_of[root], spec)
+    if root in outside.location_of:
+        name = outside.add(*outside.location_of[root], spec)
         tables.values.of_node[node] = tables.values.tensor(spec, 0, name, outside=True)
         return
     if root.const:
@@ -197,7 +197,7 @@ def alias(tables: Tables, outside: DataFiles, node: Node) -> None:
 
 def relate_sizes(tables: Tables, module: GraphModule, inputs: Sequence[Node]) -> None:
     """Appends comparisons of related input sizes, with the message of the error if they differ."""
-    found, places = module.meta.get("size_relations", ([], {}))
+    found, sizes_by_symbol = module.meta.get("size_relations", ([], {}))
     if not found:
         return
     from torch.utils._sympy.functions import FloorDiv  # loads sympy
@@ -212,7 +212,7 @@ def relate_sizes(tables: Tables, module: GraphModule, inputs: Sequence[Node]) ->
         if expression in values:
             return values[expression]
         if expression.is_Symbol:
-            index, dim = places[expression]
+            index, dim = sizes_by_symbol[expression]
             value = tables.values.argument(inputs[index], "")
             if dim is None:
                 return value

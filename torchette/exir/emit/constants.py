@@ -50,15 +50,15 @@ class Store:
             array[-64:].tobytes(),
             array[:: array.nbytes // 64 + 1].tobytes(),
         )
-        alike = self._by_sample.setdefault(sample, [])
-        for index in alike:
+        candidates = self._by_sample.setdefault(sample, [])
+        for index in candidates:
             if torch.equal(self._kept[index - 1], data):
                 break
         else:
             index = len(self.buffers)
             self.buffers.append(array)
             self._kept.append(data)
-            alike.append(index)
+            candidates.append(index)
         self._by_memory[memory] = index
         self._alive.append(tensor)
         return index
@@ -75,7 +75,7 @@ class DataFiles:
         self.file_of = file_of or (lambda node: None)
         self.file_of_trained = file_of_trained
         self.store = Store()
-        self.place_of: dict[TensorSpec, tuple[str, str, int]] = {}  # (file, name, buffer index)
+        self.location_of: dict[TensorSpec, tuple[str, str, int]] = {}  # (file, name, buffer index)
         self._meanings: dict[str, tuple[Any, ...]] = {}
 
     def add(self, file: str, name: str, buffer: int, spec: TensorSpec) -> str:

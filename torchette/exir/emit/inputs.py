@@ -83,5 +83,5 @@ def _constant(
         return values.tensor(spec, storage.constants.add(tensor, spec.dim_order))
     place = (file, target, outside.store.add(tensor, spec.dim_order))
     key = outside.add(*place, spec)
-    outside.place_of[spec] = place
+    outside.location_of[spec] = place
     return values.tensor(spec, 0, key, outside=True)

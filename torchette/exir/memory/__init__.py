@@ -214,13 +214,13 @@ def place(
     """
     given = given or [None] * len(intervals)
 
-    def heat(i: int) -> float:
+    def traffic_density(i: int) -> float:
         return traffic[i] / max(1, intervals[i].size * (intervals[i].last - intervals[i].first + 1))
 
     indices = range(len(intervals))
     orders = (
-        sorted(indices, key=lambda i: (-heat(i), intervals[i].size, i)),
-        sorted(indices, key=lambda i: (-heat(i), -intervals[i].size, i)),
+        sorted(indices, key=lambda i: (-traffic_density(i), intervals[i].size, i)),
+        sorted(indices, key=lambda i: (-traffic_density(i), -intervals[i].size, i)),
         sorted(indices, key=lambda i: (-intervals[i].size, i)),
     )
     best: tuple[tuple[int, int], list[int]] | None = None
@@ -251,14 +251,14 @@ def _fill(
     capacity: int | None,
     order: Sequence[int],
     intervals: Sequence[Interval],
-    settled: Sequence[int | None],
+    assigned: Sequence[int | None],
     alignment: int,
 ) -> list[int]:
     """Returns the intervals without a memory that go to memory `number`: the first ones in `order` that fit."""
-    free = [i for i in order if settled[i] is None]
+    free = [i for i in order if assigned[i] is None]
     if capacity is None:
         return free
-    there = _of(number, settled, intervals)
+    there = _of(number, assigned, intervals)
     births = sorted({interval.first for interval in intervals})
     live = [0] * len(births)
 
@@ -324,7 +324,7 @@ class _Problem:
         """Computes the conflicting pairs, and the live units at each start time, in one pass over time."""
         n = len(self.items)
         self.conflicts: list[list[int]] = [[] for _ in range(n)]
-        self.moments: list[tuple[int, list[int]]] = []
+        self.live_by_time: list[tuple[int, list[int]]] = []
         self.peak = 0
         first, last, size = self.first, self.last, self.size
         births = sorted(range(n), key=lambda i: (first[i], -size[i], i))
@@ -342,7 +342,7 @@ class _Problem:
             live = kept
             total += size[i]
             if position + 1 == n or first[births[position + 1]] != now:
-                self.moments.append((total, live))
+                self.live_by_time.append((total, live))
                 live = list(live)
                 self.peak = max(self.peak, total)
         self.births = births
@@ -357,7 +357,7 @@ class _Problem:
             return sorted(range(n), key=lambda i: (first[i] - last[i], -size[i], i)), False
         if name == "by_breadth":
             seen: dict[int, None] = {}
-            for _, live in sorted(self.moments, key=lambda moment: -moment[0]):
+            for _, live in sorted(self.live_by_time, key=lambda entry: -entry[0]):
                 for i in sorted(live, key=lambda i: (-size[i], first[i] - last[i], i)):
                     seen[i] = None
             return list(seen), False
@@ -411,8 +411,8 @@ class _Problem:
                     # blocked it.
                     rank = [0] * n
                     for position, i in enumerate(order):
-                        squeaks = offsets[i] + self.size[i] > self.peak
-                        rank[i] = 3 * position - 10 if squeaks else 10 * position
+                        is_above_bound = offsets[i] + self.size[i] > self.peak
+                        rank[i] = 3 * position - 10 if is_above_bound else 10 * position
                     order = sorted(order, key=rank.__getitem__)
         return found
 

@@ -151,28 +151,28 @@ def update_all_tensors_lifetime(
     * A tensor that is created outside a loop and read in it is live until the last iteration ends.
     """
     interface = GraphInterface.of(graph_module, graph_signature)
-    moments, loops = control_flow.timeline(graph_module)
+    steps, loops = control_flow.timeline(graph_module)
     first: dict[TensorSpec, int] = {}
     last: dict[TensorSpec, int] = {}
-    for time, moment in enumerate(moments):
-        for source in moment.reads:
+    for time, step in enumerate(steps):
+        for source in step.reads:
             for spec in specs_of(source):
                 if spec is not None:
                     root = spec.root
-                    ends = (loops[loop][1] for loop in moment.loops if first.get(root, time) < loops[loop][0])
+                    ends = (loops[loop][1] for loop in step.loops if first.get(root, time) < loops[loop][0])
                     last[root] = max(last.get(root, time), next(ends, time))
-        for spec in specs_of(moment.node) if moment.writes else ():
+        for spec in specs_of(step.node) if step.writes else ():
             if spec is not None:
-                first.setdefault(spec.root, 0 if moment.node in interface.inputs else time)
+                first.setdefault(spec.root, 0 if step.node in interface.inputs else time)
                 last[spec.root] = max(last.get(spec.root, time), time)
-    end = len(moments) - 1
+    end = len(steps) - 1
     for node in (*interface.mutable_buffers, *(target for _, target in interface.updates)):
         for spec in specs_of(node):
             if spec is not None:
                 first[spec.root], last[spec.root] = 0, end
     for spec, begin in first.items():
         spec.lifetime = [begin, last[spec]]
-    for stage in _concurrent(moments):
+    for stage in _concurrent(steps):
         for spec in stage.shared(first):
             a, b = spec.lifetime[0], spec.lifetime[1]
             assert a is not None and b is not None
@@ -212,39 +212,39 @@ class _Stage(NamedTuple):
         return [spec for spec in order if spec in used and spec not in own]
 
 
-def _concurrent(moments: Sequence[control_flow.Moment]) -> list[_Stage]:
+def _concurrent(steps: Sequence[control_flow.Step]) -> list[_Stage]:
     """Returns the stages with several chains, from the metadata that `split_chains` set."""
     stages: dict[int, _Stage] = {}
-    for time, moment in enumerate(moments):
-        chain = moment.node.meta.get("chain")
+    for time, step in enumerate(steps):
+        chain = step.node.meta.get("chain")
         if chain is None:
             continue
         stage = stages.setdefault(chain.stage, _Stage(time, time, {}))._replace(end=time)
         stages[chain.stage] = stage
         used = stage.used.setdefault(chain.number, set())
-        for node in (moment.node, *moment.reads):
+        for node in (step.node, *step.reads):
             used |= {spec.root for spec in specs_of(node) if spec is not None}
     return [stage for stage in stages.values() if len(stage.used) > 1]
 
 
-class _Together(NamedTuple):
+class _ChainTensors(NamedTuple):
     """Tensors of one chain that are planned together. The surrounding plan contains them as one tensor."""
 
-    whole: TensorSpec
+    combined: TensorSpec
     members: list[TensorSpec]
     offsets: list[int]
 
 
 def _plan_chains(
     graph_module: GraphModule, specs: Sequence[TensorSpec], alignment: int
-) -> tuple[list[TensorSpec], list[_Together]]:
+) -> tuple[list[TensorSpec], list[_ChainTensors]]:
     """Replaces the private tensors of each chain by one tensor that is live during the whole stage. Returns the specs
     to plan and the replaced tensors.
 
     The lifetimes of the private tensors count the steps of their chain and are not comparable between chains.
     """
     left, found = list(specs), []
-    for stage in _concurrent(control_flow.timeline(graph_module).moments):
+    for stage in _concurrent(control_flow.timeline(graph_module).steps):
         for number in stage.used:
             by_memory: dict[int | None, list[TensorSpec]] = {}
             own = set(stage.own(number))
@@ -253,12 +253,12 @@ def _plan_chains(
                     by_memory.setdefault(spec.mem_id, []).append(spec)
             for mem_id, members in by_memory.items():
                 plan = memory.plan([interval(spec) for spec in members], alignment)
-                whole = TensorSpec(torch.uint8, [plan.size])
-                whole.mem_id, whole.lifetime = mem_id, [stage.begin, stage.end]
-                whole.realign(alignment)
+                combined = TensorSpec(torch.uint8, [plan.size])
+                combined.mem_id, combined.lifetime = mem_id, [stage.begin, stage.end]
+                combined.realign(alignment)
                 taken = set(members)
-                left = [*(spec for spec in left if spec not in taken), whole]
-                found.append(_Together(whole, members, list(plan.offsets)))
+                left = [*(spec for spec in left if spec not in taken), combined]
+                found.append(_ChainTensors(combined, members, list(plan.offsets)))
     return left, found
 
 
@@ -343,11 +343,11 @@ class MemoryPlanningPass:
                 "does-not-fit"). The message contains the number of missing bytes.
         """
         assign_missing_specs(graph_module, graph_signature)
-        _forget_overwrites(graph_module)
+        _reset_overwrites(graph_module)
         interface = GraphInterface.of(graph_module, graph_signature)
         unplanned = self._unplanned(interface)
         self._own(graph_module, interface, unplanned)
-        self._take_back_aliases(graph_module, interface, unplanned)
+        self._remove_aliases(graph_module, interface, unplanned)
         if self.overwrite_operands:
             self._overwrite_operands(graph_module, graph_signature, interface, unplanned)
         owners = update_all_tensors_lifetime(graph_module, graph_signature)
@@ -359,16 +359,16 @@ class MemoryPlanningPass:
         if self.arenas:
             self._choose_arenas(graph_module, specs)
 
-        planned, together = _plan_chains(graph_module, specs, self.alignment)
+        planned, chain_tensors = _plan_chains(graph_module, specs, self.alignment)
         bufsizes = self.memory_planning_algo(self.alignment, planned, graph_module, graph_signature, 0)
         if isinstance(bufsizes, MemoryAlgoResult):
             apply_result(bufsizes)
             bufsizes = bufsizes.bufsizes
         sizes = [0, *bufsizes[1:]] if len(bufsizes) > 1 else [0, 0]
-        for whole, members, offsets in together:
+        for combined, members, offsets in chain_tensors:
             for spec, offset in zip(members, offsets, strict=True):
-                assert whole.mem_offset is not None
-                spec.mem_id, spec.mem_offset = whole.mem_id, whole.mem_offset + offset
+                assert combined.mem_offset is not None
+                spec.mem_id, spec.mem_offset = combined.mem_id, combined.mem_offset + offset
         check_plan(specs, sizes, self.alignment, names, self.allow_lifetime_and_storage_overlap)
         if self.arenas:
             sizes += [0] * (1 + len(self.arenas) - len(sizes))
@@ -384,7 +384,7 @@ class MemoryPlanningPass:
         ]
         graph_module.meta["separate_state"] = not self.share_mutable_buffers and len(sizes) > 2
         if self.share_mutable_buffers:
-            self._remember_shared(graph_module, graph_signature, interface)
+            self._record_shared(graph_module, graph_signature, interface)
         return PassResult(graph_module, True)
 
     def run_multimethod(self) -> None:
@@ -435,7 +435,7 @@ class MemoryPlanningPass:
                 if spec.owned or spec.is_dynamic_unbound_tensor:
                     unplanned.add(spec)  # an input without a bound uses memory of the caller
 
-    def _take_back_aliases(
+    def _remove_aliases(
         self, graph_module: GraphModule, interface: GraphInterface, unplanned: set[TensorSpec]
     ) -> None:
         """Converts an alias to a copy if the file cannot express the alias."""
@@ -448,14 +448,16 @@ class MemoryPlanningPass:
                 _copy(node)
                 continue
             root = spec.root
-            lent = root in unplanned
+            from_caller = root in unplanned
             if root.const:
                 copied = spec.root_offset != 0 or spec.is_dynamic_shape_tensor
-            elif node in outputs and (lent or not self.alloc_graph_output):
+            elif node in outputs and (from_caller or not self.alloc_graph_output):
                 copied = True
-            elif lent:
-                whole = spec.root_offset == 0 and spec.nbytes() == root.nbytes() and spec.dtype == root.dtype
-                copied = not whole or view_sizes(node) is None
+            elif from_caller:
+                combined = (
+                    spec.root_offset == 0 and spec.nbytes() == root.nbytes() and spec.dtype == root.dtype
+                )
+                copied = not combined or view_sizes(node) is None
             else:
                 copied = spec.is_dynamic_shape_tensor and (spec.root_offset != 0 or view_sizes(node) is None)
             if copied:
@@ -490,8 +492,8 @@ class MemoryPlanningPass:
         sharing = Counter(
             spec for node in _nodes(graph_module) for spec in specs_of(node) if spec is not None
         )
-        for time, moment in enumerate(control_flow.timeline(graph_module).moments):
-            node = moment.node
+        for time, step in enumerate(control_flow.timeline(graph_module).steps):
+            node = step.node
             result = node.meta.get("spec")
             if not isinstance(result, TensorSpec) or result.base is not None or result in kept:
                 continue
@@ -568,7 +570,7 @@ class MemoryPlanningPass:
             makers = {spec: node for node in reversed([*_nodes(graph_module)]) for spec in specs_of(node)}
             hints = [f"increase {name} to {sizes[mem_id]:,} bytes"]
             ports = [(self.alloc_graph_input, interface.inputs), (self.alloc_graph_output, interface.outputs)]
-            lent = {
+            from_caller = {
                 spec
                 for planned, nodes in ports
                 if planned
@@ -576,7 +578,7 @@ class MemoryPlanningPass:
                 if isinstance(node, Node)
                 for spec in specs_of(node)
             }
-            kept = memory.plan([spans[spec] for spec in here if spec not in lent], self.alignment)
+            kept = memory.plan([spans[spec] for spec in here if spec not in from_caller], self.alignment)
             if kept.size < sizes[mem_id]:
                 hints.append(
                     f"let the caller provide the memory of inputs and outputs, which leaves {kept.size:,} bytes here"
@@ -595,7 +597,7 @@ class MemoryPlanningPass:
                 code="does-not-fit",
             )
 
-    def _remember_shared(
+    def _record_shared(
         self, graph_module: GraphModule, signature: ExportGraphSignature | None, interface: GraphInterface
     ) -> None:
         if len(graph_module.meta["non_const_buffer_sizes"]) != 2:
@@ -634,7 +636,7 @@ def _names(graph_module: GraphModule) -> dict[TensorSpec, str]:
     return names
 
 
-def _forget_overwrites(graph_module: GraphModule) -> None:
+def _reset_overwrites(graph_module: GraphModule) -> None:
     """Reverts the decisions of an earlier plan."""
     for node in _nodes(graph_module):
         spec = node.meta.get("spec")
@@ -644,22 +646,22 @@ def _forget_overwrites(graph_module: GraphModule) -> None:
 
 def _free_after_last_use(graph_module: GraphModule, interface: GraphInterface) -> None:
     """Lists at each node, in meta["frees"], the separately allocated tensors after their last use."""
-    moments = control_flow.timeline(graph_module).moments
+    steps = control_flow.timeline(graph_module).steps
     depth = {module.graph: level for level, module in enumerate(control_flow.graphs(graph_module))}
     kept = {spec.root for node in interface.outputs for spec in specs_of(node) if spec is not None}
-    homes: dict[TensorSpec, Graph] = {}
+    owner_graphs: dict[TensorSpec, Graph] = {}
     ends: dict[Graph, list[tuple[int, Node]]] = {}
-    for time, moment in enumerate(moments):
-        node = moment.node
+    for time, step in enumerate(steps):
+        node = step.node
         node.meta.pop("frees", None)
-        if moment.writes:
+        if step.writes:
             ends.setdefault(node.graph, []).append((time, node))
             for spec in specs_of(node):
                 if spec is not None and spec.owned and spec not in kept:
                     # The branches of a cond write its result, which belongs to the enclosing graph.
-                    home = homes.setdefault(spec, node.graph)
-                    homes[spec] = min(home, node.graph, key=depth.__getitem__)
-    for spec, graph in homes.items():
+                    owner_graph = owner_graphs.setdefault(spec, node.graph)
+                    owner_graphs[spec] = min(owner_graph, node.graph, key=depth.__getitem__)
+    for spec, graph in owner_graphs.items():
         last = spec.lifetime[1]
         assert last is not None
         following = (node for time, node in ends[graph] if time >= last and node.op == "call_function")

@@ -53,7 +53,7 @@ def refuse_unfinished(module: torch.nn.Module) -> None:
     """Checks a module before it is captured, and the graphs in it that PT2E converted. Raises QuantizationError."""
     observers = _observers(name for name, _ in module.named_modules())
     if observers:
-        raise _not_converted(observers, _places(_observed(module, lambda observer: True)))
+        raise _not_converted(observers, _source_lines(_observed(module, lambda observer: True)))
     for part in module.modules():
         if isinstance(part, GraphModule):
             values = {
@@ -65,12 +65,12 @@ def refuse_unfinished(module: torch.nn.Module) -> None:
 
 def refuse_unobserved(module: torch.nn.Module) -> None:
     """Rejects a prepared graph with an observer that saw no value, or infinity. Raises QuantizationError."""
-    unseen = _observed(module, _has_seen_nothing)
-    if unseen:
-        raise _not_calibrated(unseen)
-    endless = _observed(module, lambda observer: not all(map(_is_finite, _range(observer))))
-    if endless:
-        raise _not_finite(endless)
+    unobserved = _observed(module, _has_no_observations)
+    if unobserved:
+        raise _not_calibrated(unobserved)
+    infinite = _observed(module, lambda observer: not all(map(_is_finite, _range(observer))))
+    if infinite:
+        raise _not_finite(infinite)
 
 
 # ---- observers ----
@@ -91,25 +91,25 @@ def _observed(module: torch.nn.Module, which: Callable[[torch.nn.Module], bool])
     ]
 
 
-def _has_seen_nothing(observer: object) -> bool:
+def _has_no_observations(observer: object) -> bool:
     if getattr(observer, "is_dynamic", False) or isinstance(
         getattr(observer, "scale", None), torch.nn.Parameter
     ):
         return False  # ranges that are computed at run time, or learned
     if not _range(observer):
         return getattr(observer, "block_size", ()) is None  # an observer of blocks
-    least, most = _range(observer)
-    return bool((least > most).any()) if least.numel() else True
+    min_value, max_value = _range(observer)
+    return bool((min_value > max_value).any()) if min_value.numel() else True
 
 
 def _range(observer: object) -> tuple[torch.Tensor, ...]:
     """Returns the (minimum, maximum) that was observed; empty if the observer does not record them, or not yet."""
     observer = getattr(observer, "activation_post_process", observer)
-    least, most = getattr(observer, "min_val", None), getattr(observer, "max_val", None)
-    taken_later = getattr(observer, "is_dynamic", False)
-    if taken_later or not isinstance(least, torch.Tensor) or not isinstance(most, torch.Tensor):
+    min_value, max_value = getattr(observer, "min_val", None), getattr(observer, "max_val", None)
+    is_dynamic = getattr(observer, "is_dynamic", False)
+    if is_dynamic or not isinstance(min_value, torch.Tensor) or not isinstance(max_value, torch.Tensor):
         return ()
-    return least, most
+    return min_value, max_value
 
 
 def _is_finite(value: torch.Tensor) -> bool:
@@ -121,18 +121,18 @@ def _is_finite(value: torch.Tensor) -> bool:
 
 def _check(graph: Sequence[Node], stored: Mapping[Node, torch.Tensor]) -> None:
     nodes = [node for node in graph if _ROLE.fullmatch(str(node.target))]
-    unseen = {node for node in nodes if _is_default(node, stored)}
-    if any(_is_one_for_many(node, stored) for node in unseen):
-        raise _not_calibrated([node for node in nodes if node in unseen])
+    unobserved = {node for node in nodes if _is_default(node, stored)}
+    if any(_shares_one_scale(node, stored) for node in unobserved):
+        raise _not_calibrated([node for node in nodes if node in unobserved])
     # Calls that were written by hand may use any scale.
     nodes = [node for node in nodes if _is_converted(node)]
-    endless = [node for node in nodes if not all(map(math.isfinite, _scales(node, stored)))]
-    if endless:
-        raise _not_finite(endless)
-    unseen.intersection_update(nodes)
+    infinite = [node for node in nodes if not all(map(math.isfinite, _scales(node, stored)))]
+    if infinite:
+        raise _not_finite(infinite)
+    unobserved.intersection_update(nodes)
     # A scale of 1 can be correct. A single impossible one proves that nothing was observed.
-    if any(_cannot_be_right(node, unseen, stored) for node in unseen):
-        raise _not_calibrated([node for node in nodes if node in unseen])
+    if any(_is_impossible(node, unobserved, stored) for node in unobserved):
+        raise _not_calibrated([node for node in nodes if node in unobserved])
 
 
 def _is_converted(node: Node) -> bool:
@@ -174,14 +174,14 @@ def _is_default(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
     return _scales(node, stored) == [1.0] and zeros == [0]
 
 
-def _is_one_for_many(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
+def _shares_one_scale(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
     """Returns whether several channels share one scale."""
     source: Any = node.args[0]
     value = stored.get(source, source.meta.get("val"))
     return isinstance(node.args[1], Node) and value is not None and value.shape[node.args[3]] != 1
 
 
-def _cannot_be_right(node: Node, unseen: set[Node], stored: Mapping[Node, torch.Tensor]) -> bool:
+def _is_impossible(node: Node, unobserved: set[Node], stored: Mapping[Node, torch.Tensor]) -> bool:
     source: Any = node.args[0]
     low, high = (number_arg(node, len(node.args) - place) for place in (3, 2))
     if source in stored:  # the observed maximum must reach an end of the integer range
@@ -190,10 +190,10 @@ def _cannot_be_right(node: Node, unseen: set[Node], stored: Mapping[Node, torch.
         if low < 0:
             reaches = reaches | (values <= low + 1)
         return values.numel() > 0 and not bool(reaches.any())
-    return ".quantize" in str(node.target) and _is_computed(node, unseen, stored)
+    return ".quantize" in str(node.target) and _is_computed(node, unobserved, stored)
 
 
-def _is_computed(start: Node, unseen: set[Node], stored: Mapping[Node, torch.Tensor]) -> bool:
+def _is_computed(start: Node, unobserved: set[Node], stored: Mapping[Node, torch.Tensor]) -> bool:
     """Returns whether a value, and all values with its range, are results of computing operators and of no input."""
     computes, seen, waiting = False, {start}, [start]
     while waiting:
@@ -208,7 +208,7 @@ def _is_computed(start: Node, unseen: set[Node], stored: Mapping[Node, torch.Ten
             if _computes(source, stored):
                 computes = True
             elif source.op != "call_function" or (
-                _ROLE.fullmatch(str(source.target)) and source not in unseen
+                _ROLE.fullmatch(str(source.target)) and source not in unobserved
             ):
                 return False
             else:
@@ -217,7 +217,7 @@ def _is_computed(start: Node, unseen: set[Node], stored: Mapping[Node, torch.Ten
         following = [
             user for user in node.users
             if user not in seen and user.op == "call_function" and not _computes(user, stored)
-            and (user in unseen or not _ROLE.fullmatch(str(user.target)))
+            and (user in unobserved or not _ROLE.fullmatch(str(user.target)))
         ]  # fmt: skip
         seen.update(following)
         waiting += following
@@ -239,7 +239,7 @@ def _computes(node: Node, stored: Mapping[Node, torch.Tensor]) -> bool:
 # ---- errors ----
 
 
-def _places(nodes: Sequence[Node]) -> list[str]:
+def _source_lines(nodes: Sequence[Node]) -> list[str]:
     """Returns the source lines of the values, or the lines that use them for stored values."""
     found: dict[str, None] = {}
     for node in nodes:
@@ -264,7 +264,7 @@ def _not_converted(observers: Sequence[str], where: Sequence[str]) -> Quantizati
 def _not_calibrated(nodes: Sequence[Node]) -> QuantizationError:
     return QuantizationError(
         "the model was quantized without calibration: the observers at these lines saw no value, and their scale is 1",
-        where=_places(nodes),
+        where=_source_lines(nodes),
         hints=[
             "run the prepared model on representative inputs before convert_pt2e: prepared(*args)",
             "choose inputs that reach all layers; an empty tensor contains nothing to observe",
@@ -277,7 +277,7 @@ def _not_calibrated(nodes: Sequence[Node]) -> QuantizationError:
 def _zero_range_text(nodes: Sequence[Node]) -> str:
     names = ", ".join(dict.fromkeys(_layer(node) for node in nodes[:5]))
     more = f" and {len(nodes) - 5} more" if len(nodes) > 5 else ""
-    lines = "".join(f"\n  at {line}" for line in _places(nodes))
+    lines = "".join(f"\n  at {line}" for line in _source_lines(nodes))
     return (
         f"the ranges of {names}{more} on the calibration inputs are zero or smaller than the observer resolves: "
         f"their scale is 0 or the observer's minimum, and larger values saturate{lines}\n"
@@ -297,7 +297,7 @@ def _not_finite(nodes: Sequence[Node]) -> QuantizationError:
     return QuantizationError(
         "the model cannot be quantized with infinite ranges: the observers at these lines saw a value that is not "
         "finite",
-        where=_places(nodes),
+        where=_source_lines(nodes),
         hints=["calibrate without infinite values and NaN, and check the weights for them"],
         code="infinite-range",
     )

@@ -144,12 +144,12 @@ def _table(operators: int) -> dict[Any, Callable[..., Any]]:
     """Returns torch's table with additional rules. Reading torch's table takes tens of milliseconds, so the result is
     cached until an operator is registered."""
     table = dict(default_decompositions().items())
-    around = {op: make(table[op]) for op, make in decompositions.AROUND.items()}
+    wrapped = {op: make(table[op]) for op, make in decompositions.WRAPPERS.items()}
     return {
         **table,
         **decompositions.TABLE,
         **histograms.TABLE,
         **linear_algebra.TABLE,
         **random_numbers.TABLE,
-        **around,
+        **wrapped,
     }

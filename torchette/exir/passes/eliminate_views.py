@@ -53,7 +53,7 @@ def eliminate_views(program: ExportedProgram) -> ExportedProgram:
             if offset is None or _root(source) in inputs or _root(source) in results:
                 continue
             node.meta["alias"] = (source, offset)
-        elif _moves_nothing(node, source.meta["val"], val):
+        elif _keeps_order(node, source.meta["val"], val):
             sizes = _sizes(node, val)
             if sizes is None:
                 continue
@@ -77,7 +77,7 @@ def _root(node: Node) -> Node:
     return node
 
 
-def _moves_nothing(node: Node, before: torch.Tensor, after: torch.Tensor) -> bool:
+def _keeps_order(node: Node, before: torch.Tensor, after: torch.Tensor) -> bool:
     if before.dtype != after.dtype:
         return False
     if node.target in _PERMUTES:

@@ -92,7 +92,7 @@ def _hoist(program: ExportedProgram, stored: Mapping[Node, Any]) -> None:
             is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
             if read and is_tensor and node not in returned and _nbytes(node) <= SMALL:
                 copied = _copied(node, origins, outermost)
-                node.replace_all_uses_with(control_flow.bring_in(copied, branch, callers))
+                node.replace_all_uses_with(control_flow.pass_to_branch(copied, branch, callers))
         for node in reversed(computable):
             if not node.users:
                 branch.graph.erase_node(node)

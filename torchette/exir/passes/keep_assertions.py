@@ -29,12 +29,12 @@ CHECKS = "checks"
 
 
 class _Assertion(NamedTuple):
-    """A condition and its message. `theirs` is true if the model, and not torch, defines the message."""
+    """A condition and its message. `from_model` is true if the model, and not torch, defines the message."""
 
     node: Node
     condition: Any
     text: str
-    theirs: bool = True
+    from_model: bool = True
 
 
 def keep_assertions(program: ExportedProgram) -> ExportedProgram:
@@ -50,9 +50,9 @@ def keep_assertions(program: ExportedProgram) -> ExportedProgram:
         nodes = [node for node in module.graph.nodes if node.target in ops.ASSERTIONS]
         found = [assertion for node in nodes for assertion in _assertions(program, node, checks)]
         # torch contains some assertions twice: with the message of the model and with its own message.
-        words = {prover.form(each.condition): each.text for each in reversed(found) if each.theirs}
-        for node, condition, text, theirs in found:
-            if not theirs and _is_torchs_bound(condition, selections):
+        words = {prover.form(each.condition): each.text for each in reversed(found) if each.from_model}
+        for node, condition, text, from_model in found:
+            if not from_model and _is_torchs_bound(condition, selections):
                 continue
             if prover.proves(condition):
                 dropped += 1
@@ -79,7 +79,7 @@ def _assertions(program: ExportedProgram, node: Node, checks: Mapping[str, str])
         if torchs and torchs[1] in checks:
             return [_Assertion(node, subject, checks[torchs[1]])]
         if torchs:
-            return [_Assertion(node, subject, f"{torchs[1]} is asserted, {line}", theirs=False)]
+            return [_Assertion(node, subject, f"{torchs[1]} is asserted, {line}", from_model=False)]
         return [_Assertion(node, subject, text if text.endswith(line) else f"{text}, {line}")]
     assert isinstance(subject, Node)
     if node.target is aten._assert_async.msg:

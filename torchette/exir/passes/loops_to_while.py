@@ -83,7 +83,7 @@ def _rewrite_stacking(program: ExportedProgram, module: GraphModule, node: Node)
         return _while_loop(
             node,
             f"{node.name}_{name}",
-            _behind(condition, operands, 1 + len(results)),
+            _with_ignored_operands(condition, operands, 1 + len(results)),
             _body(function, node, operands, len(initial), len(results), 0, stacks_carried=True),
             ((0, *results, *initial), tuple(shared)),
             (counter, *(result.meta["val"] for result in results), *firsts),
@@ -208,7 +208,7 @@ def _condition(operands: Sequence[Any], length: Node | int) -> GraphModule:
     return _LazyGraphModule({}, graph)
 
 
-def _behind(function: GraphModule, operands: Sequence[Any], skipped: int) -> GraphModule:
+def _with_ignored_operands(function: GraphModule, operands: Sequence[Any], skipped: int) -> GraphModule:
     """Returns the same function with additional leading operands, which it ignores."""
     graph = Graph()
     inputs = _placeholders(graph, operands)[skipped:]

@@ -77,8 +77,8 @@ def _keep_ordered_outputs(program: ExportedProgram) -> set[Node]:
         if spec.kind is not OutputKind.USER_OUTPUT or not isinstance(node, Node) or node in kept:
             continue
         val = node.meta.get("val")
-        asked = node.kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d)
-        if asked and isinstance(val, torch.Tensor) and _channels_last(val):
+        is_requested = node.kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d)
+        if is_requested and isinstance(val, torch.Tensor) and _channels_last(val):
             order = [0, *range(2, val.dim()), 1]
             kept[node] = call(output, ops.clone_dim_order, (node,), {"dim_order": order}, val=val, like=node)
     for node, ordered in kept.items():

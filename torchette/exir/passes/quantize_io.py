@@ -19,13 +19,13 @@ from torchette.exir import ops
 from torchette.exir.graph import (
     call,
     copy_program,
+    is_reordering,
     outputs,
     place,
     placeholders,
     recompile,
     replace,
     sync_signature,
-    turns,
 )
 from torchette.units import counted
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # By name, because torch registers them only when its quantization module is imported.
 _QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"
 _DEQUANTIZE = "quantized_decomposed.dequantize_per_tensor.default"
-_WHOLE = (torch.int8, torch.uint8, torch.int16, torch.uint16)
+_INTEGER_DTYPES = (torch.int8, torch.uint8, torch.int16, torch.uint16)
 
 
 class QuantArgs(NamedTuple):
@@ -69,7 +69,9 @@ def quantize_input(
         InputError: the input does not exist, or `qparams` lacks a key.
         QuantizationError: code "not-quantized": an operator reads the input as floats. The error contains its line.
     """
-    args = _quantize_input(exported_program, input_index, _own if qparams is None else _given(qparams))
+    args = _quantize_input(
+        exported_program, input_index, _unchanged if qparams is None else _parameters_of(qparams)
+    )
     recompile(exported_program.graph_module)
     return args
 
@@ -89,7 +91,7 @@ def quantize_output(exported_program: ExportedProgram, output_index: int) -> Qua
         InputError: the output does not exist.
         QuantizationError: code "not-quantized": the output is computed in floats. The error contains the source line.
     """
-    args = _quantize_output(exported_program, output_index, _own)
+    args = _quantize_output(exported_program, output_index, _unchanged)
     recompile(exported_program.graph_module)
     return args
 
@@ -113,10 +115,14 @@ def quantize_io(program: ExportedProgram, dtype: str, method: str) -> tuple[Expo
     program, constants = copy_program(program), dict[str, Any]()
     for index, node in enumerate(_inputs(program)):
         if _is_float(node):
-            constants |= _methods(method, "input", index, _quantize_input(program, index, _in(wanted)))
+            constants |= _methods(
+                method, "input", index, _quantize_input(program, index, _shifted_to(wanted))
+            )
     for index, position in enumerate(_positions(program)):
         if _is_float(outputs(program)[position]):
-            constants |= _methods(method, "output", index, _quantize_output(program, index, _in(wanted)))
+            constants |= _methods(
+                method, "output", index, _quantize_output(program, index, _shifted_to(wanted))
+            )
     return program, constants
 
 
@@ -213,11 +219,11 @@ def _methods(method: str | None, what: str, index: int, args: QuantArgs) -> dict
 # ---- choice of the integers ----
 
 
-def _own(args: QuantArgs) -> QuantArgs:
+def _unchanged(args: QuantArgs) -> QuantArgs:
     return args
 
 
-def _in(dtype: torch.dtype) -> Choice:
+def _shifted_to(dtype: torch.dtype) -> Choice:
     """Returns a function that shifts quantization parameters to another 8-bit dtype."""
 
     def choose(args: QuantArgs) -> QuantArgs:
@@ -230,14 +236,14 @@ def _in(dtype: torch.dtype) -> Choice:
     return choose
 
 
-def _given(qparams: Mapping[str, Any]) -> Choice:
+def _parameters_of(qparams: Mapping[str, Any]) -> Choice:
     missing = [key for key in ("scale", "zp", "dtype") if key not in qparams]
-    if missing or qparams["dtype"] not in _WHOLE:
+    if missing or qparams["dtype"] not in _INTEGER_DTYPES:
         raise InputError(
             f"qparams of an input lack {', '.join(missing) or 'a supported dtype'}",
             hints=[
                 '{"scale": 1 / 255, "zp": 0, "dtype": torch.uint8}',
-                f"dtypes: {', '.join(map(str, _WHOLE))}",
+                f"dtypes: {', '.join(map(str, _INTEGER_DTYPES))}",
             ],
         )
     limits = torch.iinfo(qparams["dtype"])
@@ -293,7 +299,7 @@ def _quantize_output(program: ExportedProgram, index: int, choose: Choice) -> Qu
             hints=[f"the program has {counted(len(positions), 'output')}; indices start at 0"],
         )
     value = source = outputs(program)[positions[index]]
-    while isinstance(source, Node) and _moves(source):
+    while isinstance(source, Node) and _only_moves_elements(source):
         source = source.args[0]
     own = args_of(source, _DEQUANTIZE)
     if own is None:
@@ -302,12 +308,12 @@ def _quantize_output(program: ExportedProgram, index: int, choose: Choice) -> Qu
         )
     args, end = choose(own), program.graph.output_node()
     if value is source and args == own:
-        whole = value.args[0]
+        quantized = value.args[0]
     else:
         val = value.meta["val"].to(args.dtype)
-        whole = call(end, _target(_QUANTIZE), (value, *args), val=val, like=source)
+        quantized = call(end, _target(_QUANTIZE), (value, *args), val=val, like=source)
     results = outputs(program)
-    results[positions[index]] = whole
+    results[positions[index]] = quantized
     end.args = (tuple(results),)
     if not value.users:
         value.graph.erase_node(value)
@@ -330,19 +336,19 @@ def _reader_of_floats(node: Node, found: set[QuantArgs]) -> Node | None:
         args = args_of(user, _QUANTIZE)
         if args is not None:
             found.add(args)
-        elif not _moves(user):
+        elif not _only_moves_elements(user):
             return user
         elif (reader := _reader_of_floats(user, found)) is not None:
             return reader
     return None
 
 
-def _moves(node: Node) -> bool:
+def _only_moves_elements(node: Node) -> bool:
     """Returns whether a call only moves elements of its single operand."""
     if node.op != "call_function" or not isinstance(node.args[0], Node):
         return False
     return (
-        turns(node.target)
+        is_reordering(node.target)
         or ops.is_view(node.target)
         or (ops.is_operator(node.target) and ops.is_copying(node.target))
     )

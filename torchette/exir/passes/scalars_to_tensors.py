@@ -31,7 +31,7 @@ def scalars_to_tensors(program: ExportedProgram) -> ExportedProgram:
         if key not in made:
             made[key] = add_constant(program, "scalar", exact.to(dtype), like)
             made[key].meta["exact"] = exact
-        return control_flow.bring_in(made[key], owner(like), callers)
+        return control_flow.pass_to_branch(made[key], owner(like), callers)
 
     for node in calls(program):
         if not ops.is_operator(node.target):

@@ -55,7 +55,7 @@ class _Writer:
     def number(self, value: float) -> Node:
         tensor = torch.tensor(float(value))
         stored = add_constant(self.program, f"number_{self._node.name}", tensor, self._node)
-        return control_flow.bring_in(stored, owner(self._node), self._callers)
+        return control_flow.pass_to_branch(stored, owner(self._node), self._callers)
 
     def real(self, value: Argument) -> Node:
         """Returns a scalar or tensor in float32."""

@@ -25,7 +25,7 @@ from torchette.exir.graph import note, place, placeholders
 from torchette.exir.interface import storage_source
 
 # Below this number of multiply-adds and elements, starting a chain costs more than it saves: about 20 us on a phone.
-LEAST_WORK = 100_000
+MIN_CHAIN_WORK = 100_000
 # The assumed work of a delegate call.
 DELEGATE_WORK = 1e9
 # The maximum number of calls at the end of a part that may follow its stage, because they join its branches.
@@ -39,8 +39,8 @@ class Chain(NamedTuple):
     number: int
 
 
-def split_chains(program: ExportedProgram, most: int) -> ExportedProgram:
-    """Split independent branches into chains, with at most `most` chains in a stage."""
+def split_chains(program: ExportedProgram, max_chains: int) -> ExportedProgram:
+    """Split independent branches into chains, with at most `max_chains` chains in a stage."""
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
     if any(control_flow.form(node) is not None for node in nodes):
         note(program, "not split: the graph has control flow")
@@ -48,7 +48,7 @@ def split_chains(program: ExportedProgram, most: int) -> ExportedProgram:
     stages: list[list[list[Node]]] = []
     given = set(program.graph_signature.user_inputs)
     for part in _parts(nodes, [node for node in placeholders(program) if node.name in given]):
-        for stage in _stages(part, most):
+        for stage in _stages(part, max_chains):
             if len(stage) == 1 and stages and len(stages[-1]) == 1:
                 stages[-1][0] += stage[0]
             else:
@@ -96,15 +96,15 @@ def _root(node: Node) -> Node:
             return node
 
 
-def _stages(part: list[Node], most: int) -> list[list[list[Node]]]:
+def _stages(part: list[Node], max_chains: int) -> list[list[list[Node]]]:
     """Divides a part into stages of chains."""
     for joins in range(min(_JOINS, len(part) - 1) + 1):
         body, tail = part[: len(part) - joins], part[len(part) - joins :]
         branches = _components(body)
-        heavy = [branch for branch in branches if _total(branch) >= LEAST_WORK]
+        heavy = [branch for branch in branches if _total(branch) >= MIN_CHAIN_WORK]
         if len(heavy) < 2:
             continue
-        chains: list[list[Node]] = [[] for _ in range(min(most, len(heavy)))]
+        chains: list[list[Node]] = [[] for _ in range(min(max_chains, len(heavy)))]
         for branch in sorted(branches, key=_total, reverse=True):
             min(chains, key=_total).extend(branch)
         order = {node: index for index, node in enumerate(part)}

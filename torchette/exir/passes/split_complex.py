@@ -77,7 +77,7 @@ class _Split:
     def visit(self, node: Node) -> None:
         if node.op == "placeholder":
             if _is_complex(node):
-                self._take_apart(node, next(n for n in self.program.graph.nodes if n.op != "placeholder"))
+                self._split_node(node, next(n for n in self.program.graph.nodes if n.op != "placeholder"))
         elif node.op == "output":
             self._return_pairs(node)
         elif node.target is operator.getitem and node.args[0] in self.pairs:
@@ -86,11 +86,9 @@ class _Split:
             rule = _RULES.get(node.target)
             result = NotImplemented if rule is None else self._compute(node, rule)
             if result is NotImplemented:
-                node.args, node.kwargs = (
-                    map_nodes(a, self._put_together(node)) for a in (node.args, node.kwargs)
-                )
+                node.args, node.kwargs = (map_nodes(a, self._joiner(node)) for a in (node.args, node.kwargs))
                 if isinstance(node.meta.get("val"), torch.Tensor) and _is_complex(node):
-                    self._take_apart(node, node.next)
+                    self._split_node(node, node.next)
                 return
             self.count += 1
             if _is_complex(node):
@@ -108,7 +106,7 @@ class _Split:
             if node.op == "call_function" and not node.users and any(map(_is_complex, (node, *given))):
                 self.program.graph.erase_node(node)
 
-    def _take_apart(self, node: Node, before: Node) -> None:
+    def _split_node(self, node: Node, before: Node) -> None:
         """Splits a complex node that stays, or a constant or buffer, which is then stored as real pairs."""
         both = node
         if node in self.stored:
@@ -136,7 +134,7 @@ class _Split:
         parts = [self._call(before, aten.unsqueeze.default, part, -1, like=like) for part in pair]
         return self._call(before, aten.cat.default, parts, -1, like=like)
 
-    def _put_together(self, before: Node) -> Callable[[Node], Node]:
+    def _joiner(self, before: Node) -> Callable[[Node], Node]:
         def joined(node: Node) -> Node:
             if node not in self.pairs or (node in self.stored and node.op != "placeholder"):
                 return node

@@ -118,7 +118,7 @@ def transform_and_lower(
             op: None
             for name, partitioners in wanted.items()
             for one in partitioners
-            for op in _kept_whole(one, named[name])
+            for op in _preserved_operators(one, named[name])
             if op not in config.preserve_ops
         }
     )
@@ -131,7 +131,7 @@ def transform_and_lower(
         return edge
     edge = edge.to_backend(wanted)
     if preserve:
-        edge = edge._decompose_the_rest(preserve, config)
+        edge = edge._decompose_preserved(preserve, config)
     for name in wanted:
         if not edge._targets.get(name):  # these partitioners choose their operators later
             warn(edge.delegation(name), config.strict)
@@ -144,13 +144,13 @@ def _before_decomposition(program: ExportedProgram, partitioners: Sequence[Any])
     return program
 
 
-def _kept_whole(partitioner: Partitioner, program: ExportedProgram) -> list[Any]:
+def _preserved_operators(partitioner: Partitioner, program: ExportedProgram) -> list[Any]:
     """Returns the operators of a program that a partitioner requests not to decompose."""
     operators, wanted = partitioner.ops_to_not_decompose(program)
     used: dict[Any, list[Any]] = {}
     for node in calls(program):
         used.setdefault(ops.functional(node.target), []).append(node)
-    return [op for op in operators if any(delegate.is_wanted(node, wanted) for node in used.get(op, ()))]
+    return [op for op in operators if any(delegate.passes_filter(node, wanted) for node in used.get(op, ()))]
 
 
 def _to_edge(

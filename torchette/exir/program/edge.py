@@ -216,7 +216,7 @@ class EdgeProgramManager:
         it."""
         return explain(self.exported_program(method_name))
 
-    def _decompose_the_rest(self, preserved: Sequence[Any], config: EdgeCompileConfig) -> EdgeProgramManager:
+    def _decompose_preserved(self, preserved: Sequence[Any], config: EdgeCompileConfig) -> EdgeProgramManager:
         """Decomposes operators that were preserved for backends and that no backend chose."""
         programs = {**self._programs, **self._fallbacks()}
         left = {

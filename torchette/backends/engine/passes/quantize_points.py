@@ -14,13 +14,13 @@ from torch.fx import Node
 from torch.fx.node import Argument
 
 from torchette.exir.arguments import node_arg
-from torchette.exir.graph import TURNS, call, calls, note, replace
+from torchette.exir.graph import REORDERINGS, call, calls, note, replace
 
 aten = torch.ops.aten
 cpu = torch.ops.cpu
 
 # Operators with one tensor operand that move elements and do not compute.
-MOVES = TURNS - {operator.getitem} | {aten.slice_copy.Tensor, aten.select_copy.int}
+MOVES = REORDERINGS - {operator.getitem} | {aten.slice_copy.Tensor, aten.select_copy.int}
 
 
 def is_move(node: object) -> TypeGuard[Node]:

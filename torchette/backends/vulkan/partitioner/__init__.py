@@ -21,9 +21,9 @@ from torchette.exir.delegation.delegate import (
     PartitionResult,
     check_option_names,
     reject,
+    rejection_reason,
     tag_constant_data,
     tag_mutated_buffer,
-    why_not_taken,
 )
 from torchette.exir.delegation.partition import TAG
 from torchette.exir.graph import calls, constants
@@ -87,7 +87,7 @@ class VulkanPartitioner(Partitioner):
         for node in calls(exported_program):
             if node.target is operator.getitem:
                 continue
-            reason = why_not_taken(lambda: self._why_not(node, stored))  # noqa: B023
+            reason = rejection_reason(lambda: self._why_not(node, stored))  # noqa: B023
             if reason is None:
                 node.meta[TAG] = "vulkan"
             else:
