@@ -95,7 +95,7 @@ def test_operands_of_a_loop_live_until_its_last_iteration():
     ((start, end),) = loops
     cos = next(node for node in program.graph.nodes if "cos" in str(node.target))
     assert cos.meta["spec"].lifetime[0] < start and cos.meta["spec"].lifetime[1] == end
-    body = [moment.node for moment in steps if moment.loops]
+    body = [step.node for step in steps if step.loops]
     sines = [node for node in body if "sin" in str(node.target)]
     assert sines and all(start < node.meta["spec"].root.lifetime[0] for node in sines)
 

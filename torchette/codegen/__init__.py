@@ -4,7 +4,7 @@
 """Converts a .pte file to C++ without an interpreter. `codegen` writes the folder.
 
 * `flow`: converts jumps to branches and loops
-* `methods`: one method as C++
+* `methods`: translates one method to C++
 * `unit`: the files
 """
 

@@ -193,7 +193,7 @@ def upper_bound(size: int | torch.SymInt) -> int | None:
     if node.is_constant():
         return int(size)
     upper = node.shape_env.bound_sympy(node.expr).upper
-    # A dimension without a maximum has the bound int_oo, or sys.maxsize - 1 in some places of torch.
+    # A dimension without a maximum has the bound int_oo, or sys.maxsize - 1 in some parts of torch.
     if not upper.is_number or upper.is_infinite or upper >= 2**62:
         return None
     return int(upper)

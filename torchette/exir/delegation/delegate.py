@@ -591,7 +591,7 @@ def _partition(program: ExportedProgram, partitioner: Partitioner) -> ExportedPr
     if len(program.graph.nodes) < before:
         raise DelegationError(
             f"{name} removed nodes: a partitioner may only tag them",
-            hints=["do it in a pass"],
+            hints=["remove nodes in a pass"],
             code="bad-partition",
         )
     operators, wanted = partitioner.ops_to_not_decompose(program)

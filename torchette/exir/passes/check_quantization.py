@@ -25,7 +25,8 @@ _OBSERVER = re.compile(r"(?:^|\.)(activation_post_process_\d+)(?:\.|$)")
 _CONVERSION = "replace_observer_with_quantize_dequantize_node"
 _ROLE = re.compile(r"quantized_decomposed\.(de)?quantize_per_(tensor|channel)\.default")
 
-# Operators whose results do not fill an integer range, such as [-128, 127], by accident.
+# Operators that compute new values. If such a result fills an integer range exactly, as [-128, 127], its quantization
+# parameters are suspect.
 _COMPUTES = frozenset(
     {
         "linear", "convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from torchette.exir import ops
 from torchette.exir.graph import calls, note
 
-# A view whose schema does not declare it.
+# Views that their schemas do not declare as views.
 _UNSAFE = {torch.ops.aten._unsafe_view.default}
 
 

@@ -12,7 +12,7 @@ from torch.fx.passes.infra.pass_base import PassBase, PassResult
 
 
 class DuplicateDynamicQuantChainPass(PassBase):
-    """Gives every reader of a dynamically quantized activation a separate chain of quantization calls."""
+    """Gives each user of a dynamically quantized activation a separate chain of quantization calls."""
 
     def call(self, graph_module: GraphModule) -> PassResult:
         """Edits the graph. The results do not change."""

@@ -139,7 +139,7 @@ def _counter(program: ExportedProgram) -> torch.SymInt:
 
     mode = fake_mode(program)
     env = mode.shape_env if mode is not None and mode.shape_env is not None else ShapeEnv()
-    # Torch looks for the operator that makes a new number, wherever it traces next with these numbers.
+    # Without this context, later traces with these values require the operator that creates the symbol.
     with env.ignore_fresh_unbacked_symbols():
         return env.create_unbacked_symint()
 

@@ -190,7 +190,7 @@ def check_constant_methods(constant_methods: Mapping[str, Any] | None, methods: 
     if clash:
         raise InputTypeError(
             f"{', '.join(clash)}: both a method and a constant method",
-            hints=["give the constant another name"],
+            hints=["rename the constant method"],
         )
     for name, value in (constant_methods or {}).items():
         check_constant_method(name, value)

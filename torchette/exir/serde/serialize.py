@@ -214,7 +214,7 @@ def _hide_delegate(node: Node) -> None:
 
 
 def _argument(value: object) -> dict[str, Any]:
-    """The record of a delegate's argument."""
+    """Returns the record of a delegate's argument."""
     if not isinstance(value, Node):
         kinds = {bool: "as_bool", int: "as_int", float: "as_float", str: "as_string"}
         return {kinds[type(value)]: value} if value is not None else {"as_none": []}
