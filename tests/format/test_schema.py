@@ -63,8 +63,8 @@ def test_parses_defaults_slots_and_attributes() -> None:
     ("text", "message"),
     [
         ("table A {\n x: int\n}", "line 3: expected ;"),
-        ("table A { x: Unknown; }", "x: type Unknown"),
-        ("struct A { x: int; }", "line 1: struct"),
+        ("table A { x: Unknown; }", "x: unknown type Unknown"),
+        ("struct A { x: int; }", "line 1: unexpected struct"),
         ("enum A : int { X = 1", "found the end"),
     ],
 )

@@ -29,8 +29,8 @@ string(REGEX MATCH "file_identifier \"([^\"]*)\"" found "${text}")
 set(identifier ${CMAKE_MATCH_1})
 get_filename_component(source ${SCHEMA} NAME)
 set(out "// SPDX-License-Identifier: BSD-3-Clause
-// Made from ${source}; do not edit. Constants named after a field are the byte offset of the field's entry in a
-// vtable. A union has two entries, its tag's is named kFieldType.
+// Generated from ${source}; do not edit. A constant with the name of a field is the byte offset of its
+// vtable entry. A union has two entries; the entry of its tag is named kFieldType.
 #pragma once
 
 #include <cstdint>
