@@ -362,7 +362,7 @@ torchette_error_t torchette_method_reset(torchette_module_t* module, const char*
   TORCHETTE_GIVEN(module);
   TORCHETTE_GIVEN(method);
   const Error error = loaded(*module, method);
-  return code(error != Error::Ok ? error : (*module->module.method(method))->reset());
+  return code(error != Error::Ok ? error : (*module->module.method_without_outputs(method))->reset());
 }
 
 torchette_error_t torchette_method_cancel(torchette_module_t* module, const char* method) {
@@ -372,7 +372,7 @@ torchette_error_t torchette_method_cancel(torchette_module_t* module, const char
     TORCHETTE_LOG(Error, "%s is not loaded", method);
     return code(Error::InvalidState);
   }
-  (*module->module.method(method))->cancel();
+  (*module->module.method_without_outputs(method))->cancel();
   return code(Error::Ok);
 }
 

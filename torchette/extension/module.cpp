@@ -277,15 +277,22 @@ Error Module::load_plan(const char* name, HierarchicalAllocator* planned_memory,
   loaded->threads = MethodThreads::make(*loaded->method, num_threads());
   loaded->method->set_threads(kernel_threads(num_threads()));
 #endif
-  for (size_t i = 0; i < loaded->method->outputs_size(); ++i) {
-    if (!loaded->method->output_needs_memory(i)) continue;
-    const Result<TensorInfo> info = meta->output_tensor_meta(i);
-    if (!info.ok()) return info.error();
-    void* bytes = loaded->memory.allocate(info->nbytes(), SharedArenas::kAlignment);
-    TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for output %zu", i);
-    TORCHETTE_TRY(loaded->method->set_output_data_ptr(bytes, info->nbytes(), i));
-  }
   *out = std::move(loaded);
+  return Error::Ok;
+}
+
+Error Module::allocate_outputs(Loaded& loaded) {
+  Method& method = *loaded.method;
+  for (size_t i = 0; i < method.outputs_size(); ++i) {
+    if (!method.output_needs_memory(i)) continue;
+    const TensorImpl& output = *method.get_output(i).to_tensor().unsafe_impl();
+    if (output.data != nullptr) continue;
+    const size_t size = output.capacity * element_size(output.type);
+    void* bytes = loaded.memory.allocate(size, SharedArenas::kAlignment);
+    TORCHETTE_CHECK(bytes != nullptr, MemoryAllocationFailed, "no memory for output %zu of %zu bytes", i,
+                    size);
+    TORCHETTE_TRY(method.set_output_data_ptr(bytes, size, i));
+  }
   return Error::Ok;
 }
 
@@ -312,7 +319,7 @@ Error Module::load_method(const std::string& method_name, HierarchicalAllocator*
 }
 
 Error Module::reset(const std::string& method_name) {
-  const Result<Method*> found = method(method_name);
+  const Result<Method*> found = method_without_outputs(method_name);
   if (!found.ok()) return found.error();
   const auto reset = [&] { return (*found)->reset(); };
   return shared_arenas_ != nullptr ? shared_arenas_->reset(method_name, reset) : reset();
@@ -332,6 +339,13 @@ Result<Module::Loaded*> Module::loaded(const std::string& method_name) {
 Result<Method*> Module::method(const std::string& method_name) {
   const Result<Loaded*> found = loaded(method_name);
   if (!found.ok()) return found.error();
+  TORCHETTE_TRY(allocate_outputs(**found));
+  return (*found)->method.get();
+}
+
+Result<Method*> Module::method_without_outputs(const std::string& method_name) {
+  const Result<Loaded*> found = loaded(method_name);
+  if (!found.ok()) return found.error();
   return (*found)->method.get();
 }
 
@@ -343,17 +357,17 @@ Result<MethodMemory> Module::method_memory(const std::string& method_name) {
 }
 
 Error Module::set_input(const std::string& method_name, const Value& value, size_t index) {
-  const Result<Method*> found = method(method_name);
+  const Result<Method*> found = method_without_outputs(method_name);
   return found.ok() ? (*found)->set_input(value, index) : found.error();
 }
 
 Error Module::set_inputs(const std::string& method_name, const std::vector<Value>& values) {
-  const Result<Method*> found = method(method_name);
+  const Result<Method*> found = method_without_outputs(method_name);
   return found.ok() ? (*found)->set_inputs(values) : found.error();
 }
 
 Error Module::set_output(const std::string& method_name, const Value& value, size_t index) {
-  const Result<Method*> found = method(method_name);
+  const Result<Method*> found = method_without_outputs(method_name);
   if (!found.ok()) return found.error();
   TORCHETTE_CHECK(value.is_tensor(), InvalidType,
                   "output %zu is to be written to something that is no tensor", index);
@@ -362,7 +376,7 @@ Error Module::set_output(const std::string& method_name, const Value& value, siz
 }
 
 Error Module::set_outputs(const std::string& method_name, const std::vector<Value>& values) {
-  const Result<Method*> found = method(method_name);
+  const Result<Method*> found = method_without_outputs(method_name);
   if (!found.ok()) return found.error();
   TORCHETTE_CHECK(values.size() == (*found)->outputs_size(), InvalidArgument,
                   "the method has %zu outputs, %zu are given", (*found)->outputs_size(), values.size());
@@ -373,6 +387,7 @@ Error Module::set_outputs(const std::string& method_name, const std::vector<Valu
 Result<std::vector<Value>> Module::execute(const std::string& method_name, const std::vector<Value>& inputs) {
   const Result<Loaded*> found = loaded(method_name);
   if (!found.ok()) return found.error();
+  TORCHETTE_TRY(allocate_outputs(**found));
   Method& method = *(*found)->method;
   for (size_t i = 0; i < inputs.size(); ++i)
     if (!inputs[i].is_none()) TORCHETTE_TRY(method.set_input(inputs[i], i));

@@ -134,8 +134,11 @@ class Module {
   bool unload_method(const std::string& method_name);
   bool unload_forward() { return unload_method("forward"); }
   bool is_method_loaded(const std::string& method_name) const { return methods_.count(method_name) != 0; }
-  /// The method itself, loaded; valid until it is unloaded.
+  /// The method itself, loaded; valid until it is unloaded. Outputs that the method does not plan have
+  /// memory, which the first call of this or of execute() allocates. Error: MemoryAllocationFailed.
   Result<Method*> method(const std::string& method_name);
+  /// The same, for a caller that sets the memory of these outputs itself or does not execute the method.
+  Result<Method*> method_without_outputs(const std::string& method_name);
   /// The memory of the method, loaded; valid until it is unloaded.
   Result<MethodMemory> method_memory(const std::string& method_name);
 
@@ -178,6 +181,9 @@ class Module {
   static Result<std::shared_ptr<DataLoader>> open_file(const std::string& path, LoadMode load_mode);
   Error open_data_files();
   Result<Loaded*> loaded(const std::string& method_name);
+  /// Gives memory to each output that the method does not plan and that has none. Not at load: a damaged file
+  /// may claim a large output.
+  static Error allocate_outputs(Loaded& loaded);
   static Error plan(const MethodMeta& meta, MemoryAllocator& memory, const SharedArenas* shared,
                     Arenas* arenas);
   Error load_plan(const char* name, HierarchicalAllocator* planned_memory, EventTracer* event_tracer,

@@ -128,7 +128,7 @@ class LoadedMethod {
       check(module_.share_state(*program_->module()));
       check(module_.load_method(name_, nullptr, tracer()));
     }
-    method_ = unwrap(module_.method(name_));
+    method_ = unwrap(module_.method_without_outputs(name_));
     if (tracing) blocks_ = 1 - static_cast<int64_t>(recorder_->blocks().size());
     const MethodMeta meta = method_->method_meta();
     for (size_t i = 0; i < meta.num_inputs(); ++i)

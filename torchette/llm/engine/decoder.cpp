@@ -104,7 +104,7 @@ Result<Tensor> Decoder::execute(const char* method, const std::vector<TensorPtr>
     TORCHETTE_CHECK(input != nullptr, MemoryAllocationFailed, "no memory for the inputs of %s", method);
     values.emplace_back(input);
   }
-  const Result<Method*> loaded = module_->method(method);
+  const Result<Method*> loaded = module_->method_without_outputs(method);
   if (!loaded.ok()) return loaded.error();
   running_ = *loaded;
   const Result<std::vector<Value>> outputs = module_->execute(method, values);
@@ -147,7 +147,7 @@ Result<Decoder::Prompt> Decoder::place(const std::vector<MultimodalInput>& input
 
 Result<std::vector<Decoder::Part>> Decoder::state() {
   std::vector<Part> parts;
-  const Result<Method*> method = module_->method(method_);
+  const Result<Method*> method = module_->method_without_outputs(method_);
   if (!method.ok()) return method.error();
   const Result<Adapter> adapter = adapter_of(*module_->program());
   if (!adapter.ok()) return adapter.error();
