@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from torchette import notebook, pytree
 from torchette.errors import (
-    FormatError,
     InputError,
     InputTypeError,
     RuntimeLoadError,
@@ -192,8 +188,6 @@ class BoundMethod:
         """Inputs, outputs and memory requirements."""
         self._inputs = argument_tree(meta)
         self._outputs = pytree.decode(meta.encoded_outputs)
-        results = pytree.leaves(self._outputs) if self._outputs is not None else ()
-        self._complex = [i for i, leaf in enumerate(results) if leaf.is_complex]
         args, kwargs = self._inputs.children
         self._keywords = pytree.keys(kwargs.type or "", kwargs.context)
         self._names = list(_names(self._inputs, meta))
@@ -219,8 +213,7 @@ class BoundMethod:
             *args, **kwargs: arguments with the structure of the example inputs; tensors of torch or numpy.
 
         Returns:
-            The outputs with the structure of the module's outputs. Complex outputs, which the runtime represents as
-            pairs in a last dimension of 2, are converted back to complex tensors.
+            The outputs with the structure of the module's outputs.
 
         Raises:
             InputError: if an argument is missing, unknown, or does not match the compiled method; names it.
@@ -229,9 +222,6 @@ class BoundMethod:
         method = self.load()
         outputs = method.execute(self._flat(args, kwargs))
         if self._outputs is not None:
-            if len(outputs) == self._outputs.num_leaves:  # otherwise unflatten raises an error
-                for i in self._complex:
-                    outputs[i] = _put_together(outputs[i], f"output {i} of method {self.meta.name()!r}")
             return pytree.unflatten(self._outputs, outputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -271,10 +261,7 @@ class BoundMethod:
         """Name, inputs and outputs in one line."""
         meta = self.meta
         inputs = [f"{name}: {meta.input_text(i)}" for i, name in enumerate(self._names)]
-        results = [
-            meta.output_text(i) + (" as complex" if i in self._complex else "")
-            for i in range(meta.num_outputs())
-        ]
+        results = [meta.output_text(i) for i in range(meta.num_outputs())]
         labels = list(pytree.names(self._outputs)) if self._outputs is not None else [""] * len(results)
         outputs = [
             f"{label.lstrip('.')}: {text}" if label else text
@@ -287,23 +274,6 @@ class BoundMethod:
 
     def _repr_html_(self) -> str:
         return self.meta._repr_html_()
-
-
-def _put_together(pairs: Any, what: str) -> Any:
-    """Converts a real view to a complex tensor, without a copy if the pairs are contiguous."""
-    kind = str(getattr(pairs, "dtype", type(pairs).__name__)).removeprefix("torch.")
-    shape = tuple(getattr(pairs, "shape", ()))
-    if kind not in ("float16", "float32", "float64") or shape[-1:] != (2,):
-        raise FormatError(
-            f"{what} should contain pairs of real and imaginary parts, but has the type {kind}{list(shape)}"
-        )
-    if isinstance(pairs, np.ndarray):
-        wide = (
-            pairs.astype(np.float32) if kind == "float16" else pairs
-        )  # numpy has no complex type of 2 x 16 bits
-        return np.ascontiguousarray(wide).view(np.complex128 if kind == "float64" else np.complex64)[..., 0]
-    torch = sys.modules["torch"]  # already imported, because the tensor is a torch tensor
-    return torch.view_as_complex(pairs.contiguous())
 
 
 def argument_tree(meta: MethodMeta) -> Tree:

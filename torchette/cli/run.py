@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     chosen = _method.choose(options)
     method = _method.load(chosen, aten=options.aten)
     start = time.perf_counter()
-    results = method.execute(chosen.inputs)
+    results = method.execute(chosen.inputs, real_view=True)
     seconds = time.perf_counter() - start
     outputs = {port.name: _array(value) for port, value in zip(chosen.info.outputs, results)}
     if options.output:

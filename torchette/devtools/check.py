@@ -148,7 +148,9 @@ def _errors_of_cases(source: str | Path, cases: str | Path) -> dict[str, float]:
         method = program.load_method(suite.method_name)
         for case in suite.test_cases or ():
             method.reset()
-            outputs = method.execute([validate.argument(record) for record in case.inputs or ()])
+            outputs = method.execute(
+                [validate.argument(record) for record in case.inputs or ()], real_view=True
+            )
             expected = [validate.value(record) for record in case.expected_outputs or ()]
             for index, (output, wanted) in enumerate(zip(outputs, expected, strict=False)):
                 name = f"{suite.method_name}, output {index}"

@@ -106,7 +106,7 @@ def intermediates(
         instructions: the instructions to observe; all if empty.
 
     Returns:
-        The outputs of the method.
+        The outputs of the method; complex outputs as their real view.
 
     Raises:
         InputError, ExecutionError: as for `Method.execute`.
@@ -124,4 +124,4 @@ def intermediates(
         part = (-1 if seen.part is None else seen.part) if seen.in_delegate else None
         observer(Value(it.index, it, last[1], seen.step, part, seen.name, seen.value))
 
-    return method.execute(inputs, take, places)
+    return method.execute(inputs, take, places, real_view=True)

@@ -4,10 +4,18 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from torchette.errors import ExecutionError, InputError, InputTypeError, TorchetteError, not_copyable
+from torchette.errors import (
+    ExecutionError,
+    FormatError,
+    InputError,
+    InputTypeError,
+    TorchetteError,
+    not_copyable,
+)
 from torchette.runtime import native
 from torchette.runtime.method_meta import MethodMeta, checked_index
 from torchette.runtime.tracing import Event, Intermediate
@@ -30,12 +38,14 @@ class Method:
         self._meta = meta
         self.input_names = [meta.input_name(i) for i in range(meta.num_inputs())]
         """The names of the inputs in messages; may be changed."""
+        self._complex = [i for i in range(meta.num_outputs()) if meta.output_is_complex(i)]
 
     def execute(
         self,
         inputs: object,
         observer: Callable[[Intermediate], None] | None = None,
         only: Collection[tuple[int, int]] = (),
+        real_view: bool = False,
     ) -> list[Any]:
         """Runs the method.
 
@@ -48,15 +58,19 @@ class Method:
                 exception of the observer ends the execution and is raised here. The observer must not call this method or
                 read its attributes and events. The method must have been loaded with ``tracing=True``.
             only: the instructions to observe, (chain, index in the chain); empty for all.
+            real_view: whether complex outputs are returned as they are in the file: float tensors with a last dimension of
+                size 2, as `torch.view_as_real` returns them. Observers always receive these.
 
         Returns:
             One value per output. Arrays are freshly owned: tensors of torch if an input was one, otherwise arrays of numpy
-            (bfloat16 becomes float32).
+            (bfloat16 becomes float32). Outputs are complex if `MethodMeta.output_is_complex` says so; a numpy array of
+            complex float16 elements becomes complex64.
 
         Raises:
             InputError: an input does not fit; the message has the input and both sides.
             InputTypeError: the method does not accept the type of an input, or the observer is not a function.
             ExecutionError: the method failed.
+            FormatError: an output that the file marks as complex is not the real view of a complex tensor.
         """
         given: Sequence[Any] = inputs if isinstance(inputs, (list, tuple)) else [inputs]
         if observer is None:
@@ -66,6 +80,9 @@ class Method:
             seen = observer
             arguments = (given, lambda *record: seen(_intermediate(*record)), set(only))
         result: list[Any] = self._checked(self._method.execute, *arguments, inputs=given)
+        if not real_view:
+            for i in self._complex:
+                result[i] = _view_as_complex(result[i], f"output {i} of method {self._meta.name()!r}")
         return result
 
     def _checked(self, call: Callable[..., Any], *arguments: object, inputs: Sequence[Any] = ()) -> Any:
@@ -156,7 +173,8 @@ class Method:
             raise InputError(f"{name} cannot be set: {error}") from None
 
     def output_in_place(self, index: int) -> Any:
-        """Output `index` as a writable array over its planned memory; None if it is not in planned memory."""
+        """Output `index` as a writable array over its planned memory; None if it is not in planned memory. A complex output
+        is its real view, with a last dimension of size 2."""
         return self._method.output_in_place(checked_index("output", index, self._meta.num_outputs()))
 
     def reset(self) -> None:
@@ -220,3 +238,21 @@ def _intermediate(
     chain: int, instruction: int, step: int, in_delegate: bool, part: int, name: str, value: object
 ) -> Intermediate:
     return Intermediate(chain, instruction, step, in_delegate, None if part < 0 else part, name, value)
+
+
+def _view_as_complex(real: Any, what: str) -> Any:
+    """The complex tensor of a real view, which shares its memory if possible. Raises FormatError if `real` is not a real
+    view."""
+    dtype = str(getattr(real, "dtype", type(real).__name__)).removeprefix("torch.")
+    shape = tuple(getattr(real, "shape", ()))
+    if dtype not in ("float16", "float32", "float64") or shape[-1:] != (2,):
+        raise FormatError(
+            f"{what} is marked as complex, but is {dtype}{list(shape)}: it must be a float tensor whose last dimension has size 2"
+        )
+    if type(real).__module__.startswith("torch"):
+        return sys.modules["torch"].view_as_complex(real.contiguous())
+    import numpy
+
+    # numpy has no complex dtype of two float16 elements
+    wide = real.astype(numpy.float32) if dtype == "float16" else real
+    return numpy.ascontiguousarray(wide).view("complex128" if dtype == "float64" else "complex64")[..., 0]

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torchette import pytree
+from torchette.errors import FormatError
 from torchette.runtime import native
 from torchette.runtime.tensor_info import TensorInfo
 
@@ -21,6 +23,7 @@ class MethodMeta:
         self._attributes = [TensorInfo(tensor) for tensor in signature.attributes]
         self._inputs = self._ports("input", signature.inputs)
         self._outputs = self._ports("output", signature.outputs)
+        self._complex = _complex_leaves(signature.encoded_outputs, len(self._outputs))
 
     def _ports(self, what: str, ports: list[Any]) -> list[tuple[int, TensorInfo | None]]:
         def info(index: int, tensor: object) -> TensorInfo:
@@ -63,8 +66,13 @@ class MethodMeta:
         return self._tensor("input", self._inputs, index)
 
     def output_tensor_meta(self, index: int) -> TensorInfo:
-        """The tensor of output `index`. TypeError if the output is not a tensor."""
+        """The tensor of output `index`. TypeError if the output is not a tensor. Of a complex output it is the tensor in the
+        file, the real view: float elements and a last dimension of size 2."""
         return self._tensor("output", self._outputs, index)
+
+    def output_is_complex(self, index: int) -> bool:
+        """Whether `Method.execute` returns output `index` as a complex tensor."""
+        return checked_index("output", index, len(self._outputs)) in self._complex
 
     def attribute_tensor_meta(self, index: int) -> TensorInfo:
         """The named tensor `index`, such as a buffer that the method updates."""
@@ -86,7 +94,8 @@ class MethodMeta:
     def output_text(self, index: int) -> str:
         """Output `index` for people."""
         kind, tensor = self._outputs[checked_index("output", index, len(self._outputs))]
-        return repr(tensor) if tensor else _kind(kind)
+        text = repr(tensor) if tensor else _kind(kind)
+        return f"{text} as complex" if index in self._complex else text
 
     def input_name(self, index: int) -> str:
         """The argument of the model for input `index`; empty if the file has no name."""
@@ -142,6 +151,20 @@ class MethodMeta:
 
 def _kind(kind: int) -> str:
     return _KINDS[kind] if kind < len(_KINDS) else "list"
+
+
+def _complex_leaves(encoded_outputs: str, count: int) -> frozenset[int]:
+    """The indices of the complex outputs. Empty if the tree cannot be read or has another number of leaves: a method can be
+    executed without its tree."""
+    if '"complex"' not in encoded_outputs:
+        return frozenset()
+    try:
+        tree = pytree.decode(encoded_outputs)
+    except FormatError:
+        return frozenset()
+    if tree is None or tree.num_leaves != count:
+        return frozenset()
+    return frozenset(i for i, leaf in enumerate(pytree.leaves(tree)) if leaf.is_complex)
 
 
 def checked_index(what: str, index: int, count: int) -> int:

@@ -189,9 +189,9 @@ class Program:
         if inputs is None:
             inputs = fastest.examples(meta)
         portable = self._load_portable(name)
-        expected = portable.execute(inputs)
+        expected = portable.execute(inputs, real_view=True)
         try:
-            fastest.compare(expected, method.execute(inputs), tolerance)
+            fastest.compare(expected, method.execute(inputs, real_view=True), tolerance)
             methods = {b"backends": method, b"portable": portable}
             best = fastest.times(methods, inputs, seconds, clock)
         except ExecutionError as error:

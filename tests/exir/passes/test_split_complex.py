@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,11 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 import torchette
+from torchette.errors import FormatError
 from torchette.exir import EdgeCompileConfig, to_edge
 from torchette.exir.decompositions import complex_numbers, fourier
+from torchette.format import pte
+from torchette.runtime import Runtime
 
 fft, pairs = torch.fft, torch.view_as_real
 aten = torch.ops.aten
@@ -209,14 +213,63 @@ class One(nn.Module):
         return fft.rfft(x)
 
 
-def test_file_stores_real_pairs() -> None:
+def test_file_stores_the_real_view() -> None:
     compiled = torchette.compile(One().eval(), (WAVES,), edge=EdgeCompileConfig(check_passes=True))
-    torch.testing.assert_close(compiled(WAVES), fft.rfft(WAVES), rtol=1e-4, atol=1e-4)
-    method = torchette.runtime.Runtime.get().load_program(bytes(compiled)).load_method("forward")
-    (found,) = method.execute([WAVES])
+    method = Runtime.get().load_program(bytes(compiled)).load_method("forward")
+    (found,) = method.execute([WAVES], real_view=True)
     torch.testing.assert_close(found, pairs(fft.rfft(WAVES)), rtol=1e-4, atol=1e-4)
     text = method.metadata.encoded_outputs
     assert pytree.treespec_loads(text) == pytree.tree_structure(0)  # torch and ExecuTorch see a plain tensor
+
+
+def test_each_python_interface_returns_complex_results(tmp_path: Path) -> None:
+    from torchette.devtools.bundle import BundledModule, BundledProgram, MethodTestCase, MethodTestSuite
+    from torchette.extension import portable_lib
+
+    file, expected = bytes(torchette.compile(One().eval(), (WAVES,))), fft.rfft(WAVES)
+    suite = MethodTestSuite("forward", [MethodTestCase([WAVES], [expected])])
+    bundle = BundledModule(BundledProgram(file, [suite]).serialize())
+    path = tmp_path / "model.pte"
+    path.write_bytes(file)
+    method = Runtime.get().load_program(file).load_method("forward")
+    found = {
+        "torchette.load": torchette.load(file)(WAVES),
+        "Method": method.execute([WAVES])[0],
+        "Module": portable_lib._load_for_executorch_from_buffer(file).forward([WAVES])[0],
+        "ExecuTorchMethod": portable_lib._load_program(str(path)).load_method("forward")([WAVES])[0],
+        "BundledModule": bundle.verify_result_with_bundled_expected_output("forward", 0, 1e-4, 1e-4)[0],
+    }
+    for name, output in found.items():
+        assert output.dtype == torch.complex64, name
+        torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-4)
+    (array,) = method.execute([WAVES.numpy()])
+    assert array.dtype == "complex64"
+    torch.testing.assert_close(torch.from_numpy(array), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_signature_tells_which_outputs_are_complex() -> None:
+    file = bytes(torchette.compile(Function(lambda x: x + 1, fft.rfft).eval(), (WAVES,)))
+    meta = Runtime.get().load_program(file).metadata("forward")
+    assert [meta.output_is_complex(i) for i in range(2)] == [False, True]
+    assert meta.output_tensor_meta(1).sizes() == pairs(fft.rfft(WAVES)).shape
+    assert repr(meta).endswith("float32[2, 6, 5, 2] as complex")
+    with pytest.raises(IndexError, match="there are 2 outputs"):
+        meta.output_is_complex(2)
+
+
+@pytest.mark.parametrize(("suffix", "is_marked"), [("", True), (" ", True), ("]", False)])
+def test_a_file_that_marks_a_real_output_as_complex(suffix: str, is_marked: bool) -> None:
+    read = pte.read(bytes(torchette.compile(Function(lambda x: x + 1).eval(), (WAVES,), backend="portable")))
+    leaf = '{"type": null, "context": null, "children_spec": [], "complex": true}'
+    read.program.execution_plan[0].container_meta_type.encoded_out_str = f"[1, {leaf}]{suffix}"
+    offsets = read.program.constant_segment.offsets
+    constants = [b"", *(bytes(read.constant(i)) for i in range(1, len(offsets)))]
+    method = Runtime.get().load_program(bytes(pte.write(read.program, constants))).load_method("forward")
+    if is_marked:
+        with pytest.raises(FormatError, match=r"output 0 of method 'forward' .* is float32\[2, 6, 8\]"):
+            method.execute([WAVES])
+    else:  # a tree that cannot be read
+        torch.testing.assert_close(method.execute([WAVES])[0], WAVES + 1)
 
 
 def test_lowering_does_not_modify_the_program() -> None:

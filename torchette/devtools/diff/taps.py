@@ -66,7 +66,8 @@ def tapped(
     manager = to_edge(torch.export.export(again, example)).to_executorch()
     method = Runtime.get().load_program(manager.buffer).load_method("forward")
     outputs = [
-        torch.as_tensor(value) if hasattr(value, "__dlpack__") else value for value in method.execute(inputs)
+        torch.as_tensor(value) if hasattr(value, "__dlpack__") else value
+        for value in method.execute(inputs, real_view=True)
     ]
     mutated = len(known) - (len(outputs) - len(added))
     by_output = dict(zip([*known[mutated:], *(by_name[node.name] for node in added)], outputs, strict=False))

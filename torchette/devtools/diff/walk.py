@@ -26,8 +26,10 @@ from torchette.units import wrong_count
 class Device(Protocol):
     """Executes a method and reports the written values, like a traced `torchette.runtime.Method`."""
 
-    def execute(self, inputs: Sequence[Any], observer: Callable[[Intermediate], None]) -> list[Any]:
-        """Returns the outputs; calls `observer` like `Method.execute`."""
+    def execute(
+        self, inputs: Sequence[Any], observer: Callable[[Intermediate], None], *, real_view: bool
+    ) -> list[Any]:
+        """Returns the outputs; calls `observer` and applies `real_view` like `Method.execute`."""
 
     def reset(self) -> None:
         """Resets state to its initial values."""
@@ -105,7 +107,7 @@ class Walk:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns when it resizes an out tensor
             try:
-                outputs = device.execute(list(inputs), self._observe)
+                outputs = device.execute(list(inputs), self._observe, real_view=True)
                 self._finish()
             except ExecutionError as error:
                 self._finish()
