@@ -195,7 +195,10 @@ def test_bytes_do_not_depend_on_the_process() -> None:
     [
         (lambda plan: setattr(plan, "name", 5), "ExecutionPlan cannot represent"),
         (lambda plan: setattr(plan, "inputs", [2**31]), "ExecutionPlan cannot represent"),
-        (lambda plan: setattr(plan.values[0], "val", pte.Frame()), "EValue cannot represent.*a Frame is not one of"),
+        (
+            lambda plan: setattr(plan.values[0], "val", pte.Frame()),
+            "EValue cannot represent.*a Frame is not one of",
+        ),
         (lambda plan: setattr(plan.values[0].val, "dim_order", [256]), "Tensor cannot represent"),
         (lambda plan: setattr(plan.values[0].val, "dim_order", array("q", [0, 1])), "more than one byte"),
         (lambda plan: setattr(plan.values[0].val, "data_buffer_idx", -1), "Tensor cannot represent"),

@@ -475,7 +475,11 @@ _PLANNED = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass())
         ({"calibration": [(X,)]}, "bad-input", ["no quantizer"]),
         ({"quantizer": "int8"}, "bad-input-type", ["expected a torchao quantizer, not str"]),
         ({"quantizer": XNNPACKQuantizer(), "calibration": {"back": [(X,)]}}, "bad-input-type", ["for back"]),
-        ({"quantizer": XNNPACKQuantizer(), "calibration": "all"}, "bad-input-type", ["unknown calibration 'all'"]),
+        (
+            {"quantizer": XNNPACKQuantizer(), "calibration": "all"},
+            "bad-input-type",
+            ["unknown calibration 'all'"],
+        ),
         ({"io": "int16"}, "bad-input", ["io='int16'", "io='int8'"]),
         (
             {"device": Device(arenas={"SRAM": 64}), "config": _PLANNED},
