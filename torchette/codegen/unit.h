@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Functions that a generated unit uses in place of the interpreter: resize inputs, move tensors, evaluate conditions.
-// Included after the runtime's headers. A unit may use only some of them.
+// Functions that a generated unit uses in place of the interpreter: resize inputs, move tensors, evaluate
+// conditions. Included after the runtime's headers. A unit may use only some of them.
 #pragma once
 
 #include <cstring>
@@ -9,7 +9,8 @@
 
 namespace torchette {
 
-/// Sets the sizes of a dynamic input after the check of its bounds. Memory of the caller (`lent`) has exactly this size.
+/// Sets the sizes of a dynamic input after the check of its bounds. Memory of the caller (`lent`) has exactly
+/// this size.
 static inline Error set_sizes(const Tensor& input, Span<const SizesType> sizes, bool lent) {
   TensorImpl& impl = *input.unsafe_impl();
   StridesType strides[kMaxDim];
