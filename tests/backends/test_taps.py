@@ -13,8 +13,10 @@ import pytest
 import torch
 from torch.export import export
 
+from tests.backends.vulkan.device import on_processor
 from tests.backends.xnnpack_cases import of_the_library
 from torchette.backends.null import NullPartitioner
+from torchette.backends.vulkan import VulkanPartitioner
 from torchette.backends.xnnpack import XnnpackPartitioner
 from torchette.exir import to_edge_transform_and_lower
 from torchette.exir.graph import constants
@@ -139,6 +141,23 @@ def test_the_peer_runs_a_payload_that_lists_its_results() -> None:
     found = peer._load_for_executorch_from_buffer(program.buffer).forward(args)
     for output, wanted in zip(found, model(*args), strict=True):
         torch.testing.assert_close(output, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_each_node_of_vulkan_s_graph_without_a_device(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, args = Images(), (torch.randn(2, 3, 6, 4),)
+    module, program = lowered(model, args, VulkanPartitioner())
+    with on_processor():
+        outputs, found, run = inside(program, args, tmp_path)
+    expected = eager_inside(module, args)
+    assert found.keys() == expected.keys() and len(found) > 14
+    for handle, value in expected.items():
+        torch.testing.assert_close(torch.tensor(found[handle]), value, rtol=1e-4, atol=1e-5)
+    for output, wanted in zip(outputs, model(*args), strict=True):
+        torch.testing.assert_close(torch.as_tensor(output), wanted, rtol=1e-4, atol=1e-5)
+    assert found.keys() <= module.meta["debug_handle_map"].keys()
+    timed = {event.profile_event.delegate_debug_id_int for event in run.events if event.profile_event}
+    assert found.keys() <= timed
 
 
 def test_each_instruction_of_the_null_backend(tmp_path: Path) -> None:

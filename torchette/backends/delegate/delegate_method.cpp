@@ -10,6 +10,20 @@ namespace {
 /// Whether a tensor without dimensions stands for one of the sizes [1].
 bool is_scalar_for(const Tensor& given, const Tensor& own) { return given.dim() == 0 && own.dim() == 1; }
 
+bool is_of_same_kind(const Tensor& a, const Tensor& b) {
+  return is_floating(a.scalar_type()) == is_floating(b.scalar_type());
+}
+
+/// Copies the elements, with conversion of the dtype.
+Error copy(const Tensor& from, const Tensor& to, Context& context) {
+  static constexpr char kCopy[] = "aten::copy.out";
+  const Kernel* const kernel = find_kernel(kCopy);
+  TORCHETTE_CHECK(kernel != nullptr, OperatorMissing, "there is no kernel for %s", kCopy);
+  Value values[] = {Value(to), Value(from), Value(false)};
+  const int32_t index[] = {0, 1, 2, 0};
+  return kernel->function(context, {values, index});
+}
+
 }  // namespace
 
 DelegateMethod::~DelegateMethod() {
@@ -18,8 +32,8 @@ DelegateMethod::~DelegateMethod() {
 }
 
 Result<DelegateMethod*> DelegateMethod::load(BackendInitContext& context, ProgramBuilder& builder,
-                                             Span<TensorValue* const> inputs,
-                                             Span<TensorValue* const> outputs) {
+                                             Span<const Entry* const> inputs,
+                                             Span<const Entry* const> outputs, DynamicAllocator* dynamic) {
   MemoryAllocator& allocator = *context.get_runtime_allocator();
   Span<const uint8_t> bytes;
   const Error error = builder.write(allocator, inputs, outputs, &bytes);
@@ -28,11 +42,15 @@ Result<DelegateMethod*> DelegateMethod::load(BackendInitContext& context, Progra
   auto* const planned = static_cast<uint8_t*>(allocator.allocate(size, 64));
   void* const memory = allocator.allocate(sizeof(DelegateMethod), alignof(DelegateMethod));
   auto** const data = allocator.allocate_list<const void*>(builder.value_count());
-  TORCHETTE_CHECK(planned != nullptr && memory != nullptr && data != nullptr, MemoryAllocationFailed,
-                  "no memory for %zu bytes of values of a payload", size);
+  void** const converted = dynamic == nullptr ? nullptr : allocator.allocate_list<void*>(inputs.size());
+  TORCHETTE_CHECK(planned != nullptr && memory != nullptr && data != nullptr &&
+                      (dynamic == nullptr || converted != nullptr),
+                  MemoryAllocationFailed, "no memory for %zu bytes of values of a payload", size);
   for (const Entry* entry = builder.values(); entry != nullptr; entry = entry->next)
     data[entry->index] = entry->tensor == nullptr ? nullptr : entry->tensor->owner()->data;
-  auto* const made = new (memory) DelegateMethod(allocator, bytes, {planned, size});
+  auto* const made = new (memory) DelegateMethod(allocator, bytes, {planned, size}, dynamic);
+  made->converted_ = converted;
+  for (size_t i = 0; converted != nullptr && i < inputs.size(); ++i) converted[i] = nullptr;
   made->constants_.set(data);
   Result<Program> program = Program::load(&made->loader_);
   Error failed = program.ok() ? Error::Ok : program.error();
@@ -42,12 +60,14 @@ Result<DelegateMethod*> DelegateMethod::load(BackendInitContext& context, Progra
     EventTracer* tracer = nullptr;
 #if TORCHETTE_EVENT_TRACER
     if (context.event_tracer() != nullptr) {
-      auto* const parts = allocator.allocate_list<PartTracer::Part>(builder.call_count());
+      auto* const parts = allocator.allocate_list<PartTracer::Part>(builder.instruction_count());
       TORCHETTE_CHECK(parts != nullptr, MemoryAllocationFailed, "no memory for the trace of a payload");
       size_t i = 0;
       bool has_taps = false;
       for (const Call* call = builder.calls(); call != nullptr; call = call->next) {
-        parts[i++] = {call->debug_handle, call->tap_handle, call->tap};
+        parts[i++] = {call->debug_handle, call->tap_handle, call->tap, true};
+        for (const TensorValue* tensor = call->freed; tensor != nullptr; tensor = tensor->above)
+          parts[i++] = {call->debug_handle, 0, TapLayout::None, false};
         has_taps |= call->tap != TapLayout::None;
       }
       tracer = &made->tracer_;
@@ -69,10 +89,55 @@ Result<DelegateMethod*> DelegateMethod::load(BackendInitContext& context, Progra
   return failed;
 }
 
-Error DelegateMethod::set_input(size_t i, const Value& argument) {
+Error integer_of(size_t i, const Value& argument, int64_t* integer) {
+  if (argument.is_int()) {
+    *integer = argument.to_int();
+    return Error::Ok;
+  }
+  TORCHETTE_CHECK(argument.is_tensor() && argument.to_tensor().numel() == 1 &&
+                      argument.to_tensor().scalar_type() == ScalarType::Long &&
+                      argument.to_tensor().const_data_ptr() != nullptr,
+                  InvalidArgument, "input %zu of a delegate is not an integer", i);
+  *integer = *argument.to_tensor().const_data_ptr<int64_t>();
+  return Error::Ok;
+}
+
+/// The input as the program needs it, in memory that stays until the next execution.
+Error DelegateMethod::set_converted(size_t i, const Tensor& given, const Tensor& own, Context& context) {
+  TORCHETTE_CHECK(given.dim() == own.dim() && (given.numel() == 0 || given.const_data_ptr() != nullptr),
+                  InvalidArgument, "input %zu of a delegate has %td dimensions or no data, its graph has %td",
+                  i, given.dim(), own.dim());
+  TensorImpl row_major = *own.unsafe_impl();
+  StridesType strides[kMaxDim];
+  const Result<int32_t> count = dense_strides(given.sizes(), row_major.dim_order, strides);
+  TORCHETTE_CHECK(count.ok(), InvalidArgument, "input %zu of a delegate is too large", i);
+  row_major.sizes = given.unsafe_impl()->sizes;
+  row_major.strides = strides;
+  row_major.numel = *count;
+  row_major.capacity = static_cast<size_t>(*count);
+  row_major.dynamism = TensorShapeDynamism::STATIC;
+  converted_[i] = memory_.dynamic_allocator()->reallocate(converted_[i], Tensor(&row_major).nbytes());
+  row_major.data = converted_[i];
+  TORCHETTE_CHECK(row_major.data != nullptr || *count == 0, MemoryAllocationFailed,
+                  "no memory to convert input %zu of a delegate", i);
+  if (*count != 0) TORCHETTE_TRY(copy(given, Tensor(&row_major), context));
+  return method().set_input(Value(Tensor(&row_major)), i);
+}
+
+Error DelegateMethod::set_input(size_t i, const Value& argument, Context& context) {
+  if (!method().get_input(i).is_tensor()) {
+    int64_t integer = 0;
+    TORCHETTE_TRY(integer_of(i, argument, &integer));
+    return method().set_input(Value(integer), i);
+  }
   const Tensor own = method().get_input(i).to_tensor();
-  if (!argument.is_tensor() || !is_scalar_for(argument.to_tensor(), own))
-    return method().set_input(argument, i);
+  if (!argument.is_tensor()) return method().set_input(argument, i);
+  const Tensor given = argument.to_tensor();
+  if (!is_scalar_for(given, own)) {
+    const bool fits = given.scalar_type() == own.scalar_type() && is_contiguous(given);
+    if (converted_ == nullptr || fits || !is_of_same_kind(given, own)) return method().set_input(argument, i);
+    return set_converted(i, given, own, context);
+  }
   static constexpr SizesType kSizes[] = {1};
   static constexpr StridesType kStrides[] = {1};
   static constexpr DimOrderType kOrder[] = {0};
@@ -108,26 +173,52 @@ Error DelegateMethod::take_sizes(size_t i, const Value& argument) {
   return Error::Ok;
 }
 
+/// Copies an output that has memory of its own to the caller's.
+Error DelegateMethod::copy_output(size_t i, Value* argument, Context& context) {
+  const Value& own = method().get_output(i);
+  if (!own.is_tensor()) {
+    *argument = own;
+    return Error::Ok;
+  }
+  const Tensor from = own.to_tensor();
+  TORCHETTE_CHECK(argument->is_tensor() && argument->to_tensor().dim() == from.dim() &&
+                      is_of_same_kind(argument->to_tensor(), from),
+                  InvalidArgument, "output %zu of a delegate has another type or rank than its graph", i);
+  const Tensor to = argument->to_tensor();
+  TORCHETTE_TRY(resize_tensor(to, from.sizes()));
+  if (to.numel() == 0) return Error::Ok;
+  TORCHETTE_CHECK(to.const_data_ptr() != nullptr, InvalidArgument, "output %zu of a delegate has no memory",
+                  i);
+  return copy(from, to, context);
+}
+
 Error DelegateMethod::execute(BackendExecutionContext& context, Span<Value*> arguments) {
   const size_t inputs = method().inputs_size(), outputs = method().outputs_size();
   TORCHETTE_CHECK(arguments.size() == inputs + outputs, InvalidArgument,
                   "a delegate is given %zu arguments, its graph has %zu inputs and %zu outputs",
                   arguments.size(), inputs, outputs);
-  for (size_t i = 0; i < inputs; ++i) TORCHETTE_TRY(set_input(i, *arguments[i]));
-  for (size_t i = 0; i < outputs; ++i) TORCHETTE_TRY(set_output(i, *arguments[inputs + i]));
-  new (&memory_) MemoryManager(&allocator_, &planned_, context.get_temp_allocator());
+  for (size_t i = 0; i < inputs; ++i) TORCHETTE_TRY(set_input(i, *arguments[i], context));
+  for (size_t i = 0; i < outputs; ++i)
+    if (method().output_needs_memory(i)) TORCHETTE_TRY(set_output(i, *arguments[inputs + i]));
+  new (&memory_)
+      MemoryManager(&allocator_, &planned_, context.get_temp_allocator(), memory_.dynamic_allocator());
 #if TORCHETTE_EVENT_TRACER
   if (is_traced_) tracer_.begin();
 #endif
   method().set_threads(context.threads());
   TORCHETTE_TRY(method().execute());
-  for (size_t i = 0; i < outputs; ++i) TORCHETTE_TRY(take_sizes(i, *arguments[inputs + i]));
+  for (size_t i = 0; i < outputs; ++i) {
+    Value* const argument = arguments[inputs + i];
+    TORCHETTE_TRY(method().output_needs_memory(i) ? take_sizes(i, *argument)
+                                                  : copy_output(i, argument, context));
+  }
   return Error::Ok;
 }
 
 #if TORCHETTE_EVENT_TRACER
 
 void PartTracer::begin() {
+  logged_call_ = -1;
   set_event_tracer_profiling_level(outer_->event_tracer_profiling_level());
   const bool wants_parts =
       outer_->event_tracer_debug_level() >= EventTracerDebugLogLevel::kIntermediateOutputs;
@@ -136,7 +227,8 @@ void PartTracer::begin() {
 }
 
 EventTracerEntry PartTracer::start_profiling(const char* name, ChainID chain, DebugHandle call) {
-  if (chain == kUnsetChainId) return {};  // loading or executing all of the method
+  // loading or executing all of the method
+  if (chain == kUnsetChainId || !parts_[call].is_call) return {};
   is_in_call_ = true;
   return outer_->start_profiling_delegate(name, static_cast<DelegateDebugIntId>(parts_[call].debug_handle));
 }
@@ -146,9 +238,12 @@ void PartTracer::end_profiling(EventTracerEntry entry) {
   is_in_call_ = false;
 }
 
-Result<bool> PartTracer::log_evalue(const EValue& value, LoggedEValueType) {
-  const Part& part = parts_[current_debug_handle()];
-  if (part.tap == TapLayout::None || !value.is_tensor()) return false;
+Result<bool> PartTracer::log_evalue(const EValue& value, LoggedEValueType kind) {
+  if (kind != LoggedEValueType::kIntermediateOutput) return false;  // the caller's method logs its outputs
+  const int64_t call = current_debug_handle();
+  const Part& part = parts_[call];
+  if (part.tap == TapLayout::None || !value.is_tensor() || call == logged_call_) return false;
+  logged_call_ = call;
   const Tensor tensor = value.to_tensor();
   const auto handle = static_cast<DelegateDebugIntId>(part.tap_handle);
   if (part.tap == TapLayout::Same) return outer_->log_intermediate_output_delegate(nullptr, handle, tensor);

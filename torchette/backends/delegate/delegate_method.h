@@ -35,6 +35,7 @@ class PartTracer final : public EventTracer {
     uint32_t debug_handle;
     uint32_t tap_handle;
     TapLayout tap;
+    bool is_call;  // not an instruction that frees a tensor
   };
 
   void set(EventTracer* outer, const Part* parts, bool has_taps) {
@@ -88,8 +89,9 @@ class PartTracer final : public EventTracer {
 
  private:
   EventTracer* outer_ = nullptr;
-  const Part* parts_ = nullptr;  // by call
+  const Part* parts_ = nullptr;  // by instruction
   bool has_taps_ = false, is_in_call_ = false;
+  int64_t logged_call_ = -1;  // of which the first result has been logged
 };
 #endif
 
@@ -99,29 +101,39 @@ class DelegateMethod {
   DelegateMethod& operator=(const DelegateMethod&) = delete;
   ~DelegateMethod();
 
-  /// Loads the program of `builder` into the memory of the method that has the delegate. Errors: those of
-  /// Program::load_method, MemoryAllocationFailed.
+  /// Loads the program of `builder` into the memory of the method that has the delegate. Dynamic tensors, and
+  /// arguments of other dtypes than those of the program, need `dynamic`, which must outlive the method.
+  /// Errors: those of Program::load_method, MemoryAllocationFailed.
   static Result<DelegateMethod*> load(BackendInitContext& context, ProgramBuilder& builder,
-                                      Span<TensorValue* const> inputs, Span<TensorValue* const> outputs);
+                                      Span<const Entry* const> inputs, Span<const Entry* const> outputs,
+                                      DynamicAllocator* dynamic = nullptr);
   size_t num_inputs() const { return method().inputs_size(); }
   /// Executes the method. `arguments` are its inputs, then its outputs. A tensor of rank 0 is accepted
-  /// for a tensor of the sizes [1]. Errors: InvalidArgument, those of Method::execute().
+  /// for a tensor of the sizes [1]. With dynamic memory, floating-point arguments of other dtypes and
+  /// integers of other dtypes are converted, and so are tensors that are not contiguous. Errors:
+  /// InvalidArgument, those of Method::execute().
   Error execute(BackendExecutionContext& context, Span<Value*> arguments);
+  /// Executes a method that has no inputs, in this thread. The outputs keep their values.
+  Error execute() { return method().execute(); }
+  const Value& output(size_t i) const { return method().get_output(i); }
   Error reset() { return method().reset(); }
 
  private:
-  DelegateMethod(MemoryAllocator& allocator, Span<const uint8_t> program, Span<uint8_t> planned)
+  DelegateMethod(MemoryAllocator& allocator, Span<const uint8_t> program, Span<uint8_t> planned,
+                 DynamicAllocator* dynamic)
       : allocator_(allocator),
         loader_(program.data(), program.size()),
         buffer_(planned),
         planned_({&buffer_, 1}),
-        memory_(&allocator_, &planned_) {}
+        memory_(&allocator_, &planned_, nullptr, dynamic) {}
 
   Method& method() const { return *reinterpret_cast<Method*>(const_cast<uint8_t*>(method_)); }
   Program& program() { return *reinterpret_cast<Program*>(program_); }
-  Error set_input(size_t i, const Value& argument);
+  Error set_input(size_t i, const Value& argument, Context& context);
+  Error set_converted(size_t i, const Tensor& given, const Tensor& own, Context& context);
   Error set_output(size_t i, const Value& argument);
   Error take_sizes(size_t i, const Value& argument);
+  Error copy_output(size_t i, Value* argument, Context& context);
 
   MemoryAllocator& allocator_;
   extension::BufferDataLoader loader_;
@@ -129,6 +141,7 @@ class DelegateMethod {
   HierarchicalAllocator planned_;
   MemoryManager memory_;
   Constants constants_;
+  void** converted_ = nullptr;  // memory of each input that was converted; null without dynamic memory
 #if TORCHETTE_EVENT_TRACER
   PartTracer tracer_;
   bool is_traced_ = false;
@@ -138,6 +151,9 @@ class DelegateMethod {
   alignas(Program) uint8_t program_[sizeof(Program)];
   alignas(Method) uint8_t method_[sizeof(Method)];
 };
+
+/// The integer that input `i` of a delegate is: a number, or a tensor of one int64. Error: InvalidArgument.
+Error integer_of(size_t i, const Value& argument, int64_t* integer);
 
 }  // namespace delegate
 }  // namespace torchette

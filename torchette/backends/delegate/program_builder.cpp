@@ -75,39 +75,50 @@ Entry* ProgramBuilder::add(const Entry& entry) {
   return added;
 }
 
-int32_t ProgramBuilder::index_of(TensorValue* tensor) {
-  if (tensor->index < 0) {
-    Entry entry;
-    entry.type = fb::KernelTypes::Tensor;
-    entry.tensor = tensor;
-    const Entry* const added = add(entry);
-    tensor->index = added == nullptr ? 0 : added->index;
-  }
-  return tensor->index;
+const Entry* ProgramBuilder::entry(TensorValue* tensor) {
+  if (tensor->entry != nullptr) return tensor->entry;
+  Entry entry;
+  entry.type = fb::KernelTypes::Tensor;
+  entry.tensor = tensor;
+  return tensor->entry = add(entry);
+}
+
+const Entry* ProgramBuilder::number(const Argument& value) {
+  Entry entry;
+  entry.type = value.type_;
+  entry.integer = value.integer_;
+  entry.real = value.real_;
+  return add(entry);
 }
 
 int32_t ProgramBuilder::index_of(const Argument& argument) {
   if (argument.entry_ != nullptr) return argument.entry_->index;
-  if (argument.type_ == fb::KernelTypes::Tensor) return index_of(argument.tensor_);
+  if (argument.type_ == fb::KernelTypes::Tensor) {
+    const Entry* const added = entry(argument.tensor_);
+    return added == nullptr ? 0 : added->index;
+  }
   int32_t* cached = nullptr;
   if (argument.type_ == fb::KernelTypes::NONE) cached = &none_;
   if (argument.type_ == fb::KernelTypes::Int && argument.integer_ >= 0 && argument.integer_ < kMaxCached)
     cached = &integers_[argument.integer_];
   if (cached != nullptr && *cached != 0) return *cached - 1;
-  Entry entry;
-  entry.type = argument.type_;
-  entry.integer = argument.integer_;
-  entry.real = argument.real_;
-  const Entry* const added = add(entry);
+  const Entry* const added = number(argument);
   if (added == nullptr) return 0;
   if (cached != nullptr) *cached = added->index + 1;
   return added->index;
 }
 
 const Entry* ProgramBuilder::integers(Span<const int64_t> numbers) {
+  auto* const items = allocate<Argument>(numbers.size());
+  if (items == nullptr) return nullptr;
+  for (size_t i = 0; i < numbers.size(); ++i) new (items + i) Argument(numbers[i]);
+  return integers({items, numbers.size()});
+}
+
+const Entry* ProgramBuilder::integers(Span<const Argument> numbers) {
   auto* const items = allocate<int32_t>(numbers.size());
   if (items == nullptr) return nullptr;
-  for (size_t i = 0; i < numbers.size(); ++i) items[i] = index_of(Argument(numbers[i]));
+  for (size_t i = 0; i < numbers.size(); ++i) items[i] = index_of(numbers[i]);
   Entry entry;
   entry.type = fb::KernelTypes::IntList;
   entry.items = items;
@@ -115,80 +126,94 @@ const Entry* ProgramBuilder::integers(Span<const int64_t> numbers) {
   return add(entry);
 }
 
-const Entry* ProgramBuilder::tensors(TensorValue* const* tensors, size_t count) {
+const Entry* ProgramBuilder::tensor_list(fb::KernelTypes type, TensorValue* const* tensors, size_t count) {
   auto* const items = allocate<int32_t>(count);
   auto** const kept = allocate<TensorValue*>(count);
   if (items == nullptr || kept == nullptr) return nullptr;
+  Entry list;
   for (size_t i = 0; i < count; ++i) {
-    kept[i] = tensors[i];
-    items[i] = index_of(tensors[i]);
+    items[i] = -1;
+    if (tensors[i] == nullptr) continue;
+    kept[list.count++] = tensors[i];
+    items[i] = index_of(Argument(tensors[i]));
   }
-  Entry entry;
-  entry.type = fb::KernelTypes::TensorList;
-  entry.items = items;
-  entry.tensors = kept;
-  entry.count = static_cast<uint32_t>(count);
-  return add(entry);
+  list.type = type;
+  list.items = items;
+  list.tensors = kept;
+  list.tensor_count = list.count;
+  list.count = static_cast<uint32_t>(count);
+  return add(list);
 }
 
-const Entry* ProgramBuilder::text(const char* text) {
-  Entry entry;
-  entry.type = fb::KernelTypes::String;
-  entry.text = text;
-  entry.count = static_cast<uint32_t>(strlen(text));
-  return add(entry);
+const Entry* ProgramBuilder::tensors(TensorValue* const* tensors, size_t count) {
+  return tensor_list(fb::KernelTypes::TensorList, tensors, count);
+}
+
+const Entry* ProgramBuilder::optional_tensors(TensorValue* const* tensors, size_t count) {
+  return tensor_list(fb::KernelTypes::OptionalTensorList, tensors, count);
 }
 
 // --- Calls
 
-Error ProgramBuilder::find(const char* name, uint32_t* op) {
-  const Kernel* const kernel = find_kernel(name);
-  TORCHETTE_CHECK(kernel != nullptr, NotSupported,
-                  "a payload needs the kernel %s, which this build does not have", name);
+Error ProgramBuilder::find(const Kernel& kernel, uint32_t* op) {
   *op = 0;
   for (const Operator* it = operators_; it != nullptr; it = it->next, ++*op)
-    if (it->kernel == kernel) return Error::Ok;
+    if (it->kernel == &kernel) return Error::Ok;
   void* const memory = allocate<Operator>();
   if (memory == nullptr) return Error::MemoryAllocationFailed;
-  auto* const added = new (memory) Operator{kernel, nullptr};
+  auto* const added = new (memory) Operator{&kernel, nullptr};
   *last_operator_ = added;
   last_operator_ = &added->next;
   ++operator_count_;
   return Error::Ok;
 }
 
-void ProgramBuilder::use(TensorValue* tensor) {
+void ProgramBuilder::use(TensorValue* tensor, Call* call) {
   TensorValue& owner = *tensor->owner();
   if (owner.first == 0) {
     owner.first = static_cast<uint32_t>(call_count_);
-    if (owner.role == Role::Planned) {
+    if (owner.role == Role::Dynamic && owner.rank == 0) owner.role = Role::Planned;
+    if (owner.role == Role::Dynamic) {
+      *last_dynamic_ = &owner;
+      last_dynamic_ = &owner.next;
+    } else if (owner.role == Role::Planned || owner.role == Role::State) {
       *last_planned_ = &owner;
       last_planned_ = &owner.next;
     }
   }
   owner.last = static_cast<uint32_t>(call_count_);
+  owner.last_call = call;
 }
 
 Error ProgramBuilder::call(const char* kernel, std::initializer_list<Argument> arguments) {
+  const Kernel* const found = find_kernel(kernel);
+  TORCHETTE_CHECK(found != nullptr, NotSupported,
+                  "a payload needs the kernel %s, which this build does not have", kernel);
+  return call(*found, {arguments.begin(), arguments.size()});
+}
+
+Error ProgramBuilder::call(const Kernel& kernel, Span<const Argument> arguments) {
   uint32_t op;
   TORCHETTE_TRY(find(kernel, &op));
   ++call_count_;
   auto* const indices = allocate<int32_t>(arguments.size());
   void* const memory = allocate<Call>();
   TORCHETTE_CHECK(!is_full_, MemoryAllocationFailed, "no memory for the nodes of a payload");
-  size_t count = 0;
-  TensorValue* output = nullptr;
-  for (const Argument& argument : arguments) {
-    indices[count++] = index_of(argument);
-    output = argument.tensor_;
-    if (argument.tensor_ != nullptr) use(argument.tensor_);
-    if (argument.entry_ != nullptr && argument.entry_->tensors != nullptr)
-      for (uint32_t i = 0; i < argument.entry_->count; ++i) use(argument.entry_->tensors[i]);
+  auto* const made = new (memory) Call{
+      op,     static_cast<uint32_t>(arguments.size()), indices, debug_handle_, TapLayout::None, 0, nullptr,
+      nullptr};
+  const char* code = kernel.signature;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Argument& argument = arguments[i];
+    indices[i] = index_of(argument);
+    code += *code == '?';
+    if (argument.tensor_ != nullptr && is_written(code)) argument.tensor_->writer = made;
+    code += *code != 0;
+    if (argument.tensor_ != nullptr) use(argument.tensor_, made);
+    if (argument.entry_ != nullptr)
+      for (uint32_t k = 0; k < argument.entry_->tensor_count; ++k) use(argument.entry_->tensors[k], made);
   }
   TORCHETTE_CHECK(!is_full_, MemoryAllocationFailed, "no memory for the nodes of a payload");
-  auto* const made = new (memory)
-      Call{op, static_cast<uint32_t>(count), indices, debug_handle_, TapLayout::None, 0, nullptr};
-  if (output != nullptr) output->writer = made;
   *last_call_ = made;
   last_call_ = &made->next;
   return Error::Ok;
@@ -200,27 +225,43 @@ void ProgramBuilder::tap(const TensorValue* tensor, uint32_t handle, TapLayout l
   tensor->writer->tap_handle = handle;
 }
 
-/// Each tensor gets the lowest offset that is free during its lifetime. `living` is sorted by offset.
+void ProgramBuilder::place(TensorValue* tensor, TensorValue** living) {
+  const uint64_t bytes = uint64_t{tensor->numel} * element_size(tensor->type);
+  tensor->size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  TensorValue** link = living;
+  while (*link != nullptr) {
+    const TensorValue& other = **link;
+    if (other.last < tensor->first && other.role != Role::State && !other.is_output) {
+      *link = other.above;
+      continue;
+    }
+    if (tensor->offset + tensor->size <= other.offset) break;
+    const uint64_t end = other.offset + other.size;
+    if (end > tensor->offset) tensor->offset = end;
+    link = &(*link)->above;
+  }
+  tensor->above = *link;
+  *link = tensor;
+  if (tensor->offset + tensor->size > planned_size_) planned_size_ = tensor->offset + tensor->size;
+}
+
+/// Gives each dynamic tensor to the last call that uses it, which frees it.
+void ProgramBuilder::free_unused() {
+  for (TensorValue* tensor = dynamic_; tensor != nullptr; tensor = tensor->next) {
+    if (tensor->is_output) continue;
+    tensor->above = tensor->last_call->freed;
+    tensor->last_call->freed = tensor;
+    ++free_count_;
+  }
+}
+
+/// Each tensor gets the lowest offset that is free during its lifetime; states, which are placed first, live
+/// always. `living` is sorted by offset.
 Error ProgramBuilder::plan() {
   TensorValue* living = nullptr;
-  for (TensorValue* tensor = planned_; tensor != nullptr; tensor = tensor->next) {
-    const uint64_t bytes = uint64_t{tensor->numel} * element_size(tensor->type);
-    tensor->size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    TensorValue** link = &living;
-    while (*link != nullptr) {
-      const TensorValue& other = **link;
-      if (other.last < tensor->first) {
-        *link = other.above;
-        continue;
-      }
-      if (tensor->offset + tensor->size <= other.offset) break;
-      const uint64_t end = other.offset + other.size;
-      if (end > tensor->offset) tensor->offset = end;
-      link = &(*link)->above;
-    }
-    tensor->above = *link;
-    *link = tensor;
-    if (tensor->offset + tensor->size > planned_size_) planned_size_ = tensor->offset + tensor->size;
+  for (const bool is_state : {true, false}) {
+    for (TensorValue* tensor = planned_; tensor != nullptr; tensor = tensor->next)
+      if ((tensor->role == Role::State) == is_state) place(tensor, &living);
   }
   TORCHETTE_CHECK(planned_size_ <= SIZE_MAX / 2, MemoryAllocationFailed,
                   "the values of a payload need %llu bytes", static_cast<unsigned long long>(planned_size_));
@@ -351,6 +392,13 @@ struct ProgramBuilder::Vtables {
                              {T::kScalarType, 12},
                              {T::kShapeDynamism, 13},
                              {T::kExtraTensorInfo, 16}});
+    state = w.vtable(24, {{T::kSizes, 4},
+                          {T::kDimOrder, 8},
+                          {T::kScalarType, 12},
+                          {T::kShapeDynamism, 13},
+                          {T::kAllocationInfo, 16},
+                          {T::kExtraTensorInfo, 20}});
+    free = w.vtable(8, {{fb::FreeCall::kValueIndex, 4}});
     place = w.vtable(16, {{A::kMemoryId, 4}, {A::kMemoryOffsetLow, 8}, {A::kMemoryOffsetHigh, 12}});
     extra = w.vtable(12, {{X::kFullyQualifiedName, 4}, {X::kLocation, 8}});
     op = w.vtable(12, {{fb::Operator::kName, 4}, {fb::Operator::kOverload, 8}});
@@ -360,24 +408,32 @@ struct ProgramBuilder::Vtables {
     w.align(4);
   }
 
-  size_t program, plan, value, none, op, chain, instruction, call;
-  size_t number;                     // an Int or a Double
-  size_t one;                        // a Bool, a String or a list
-  size_t caller, planned, constant;  // a Tensor
+  size_t program, plan, value, none, op, chain, instruction, call, free;
+  size_t number;                            // an Int or a Double
+  size_t one;                               // a Bool, a String or a list
+  size_t caller, planned, constant, state;  // a Tensor
   size_t place, extra;
 };
 
 void ProgramBuilder::emit_tensor(Writer& w, const Vtables& of, const Entry& entry) {
   const TensorValue& tensor = *entry.tensor;
   const TensorValue& owner = *tensor.owner();
-  const bool is_constant = owner.role == Role::Constant, is_planned = owner.role == Role::Planned;
-  const size_t record = w.table(is_constant ? of.constant : is_planned ? of.planned : of.caller);
+  const bool is_state = owner.role == Role::State;
+  const bool has_data = is_state || owner.role == Role::Constant;
+  const bool is_planned = is_state || owner.role == Role::Planned;
+  const size_t record = w.table(is_state     ? of.state
+                                : has_data   ? of.constant
+                                : is_planned ? of.planned
+                                             : of.caller);
   w.put(uint32_t{0});
   w.put(uint32_t{0});
   w.put(static_cast<uint8_t>(tensor.type));
-  w.put(static_cast<uint8_t>(is_constant ? TensorShapeDynamism::STATIC : TensorShapeDynamism::DYNAMIC_BOUND));
+  w.put(static_cast<uint8_t>(has_data                      ? TensorShapeDynamism::STATIC
+                             : owner.role == Role::Dynamic ? TensorShapeDynamism::DYNAMIC_UNBOUND
+                                                           : TensorShapeDynamism::DYNAMIC_BOUND));
   w.put(uint16_t{0});
-  if (is_constant || is_planned) w.put(uint32_t{0});
+  if (is_planned) w.put(uint32_t{0});
+  if (has_data) w.put(uint32_t{0});
   if (is_planned) {
     w.refer(record + 16);
     w.table(of.place);
@@ -385,10 +441,10 @@ void ProgramBuilder::emit_tensor(Writer& w, const Vtables& of, const Entry& entr
     w.put(static_cast<uint32_t>(owner.offset));
     w.put(static_cast<uint32_t>(owner.offset >> 32));
   }
-  if (is_constant) {
+  if (has_data) {
     char name[9];
     name_of_constant(entry.index, name);
-    w.refer(record + 16);
+    w.refer(record + (is_state ? 20 : 16));
     const size_t extra = w.table(of.extra);
     w.put(uint32_t{0});
     w.put(static_cast<uint32_t>(fb::TensorDataLocation::EXTERNAL));
@@ -414,6 +470,13 @@ void ProgramBuilder::emit_value(Writer& w, const Vtables& of, const Entry& entry
   w.put(static_cast<uint32_t>(entry.type));  // one byte, and padding
   if (entry.type == fb::KernelTypes::Int || entry.type == fb::KernelTypes::Double) w.align(8, 4);
   w.refer(value + 4);
+  const auto to_items = [&] {  // of 8 bytes
+    const size_t list = w.table(of.one);
+    w.put(uint32_t{0});
+    w.align(8, 4);
+    w.refer(list + 4);
+    w.put(entry.count);
+  };
   switch (entry.type) {
     case fb::KernelTypes::Int:
       w.table(of.number);
@@ -430,23 +493,30 @@ void ProgramBuilder::emit_value(Writer& w, const Vtables& of, const Entry& entry
     case fb::KernelTypes::String:
       w.table(of.one);
       w.put(uint32_t{4});
-      w.string(entry.text, entry.count);
+      w.string(static_cast<const char*>(entry.data), entry.count);
+      break;
+    case fb::KernelTypes::BoolList:
+      w.table(of.one);
+      w.put(uint32_t{4});
+      w.put(entry.count);
+      w.put_bytes(entry.data, entry.count);
+      w.align(4);
+      break;
+    case fb::KernelTypes::DoubleList:
+      to_items();
+      w.put_bytes(entry.data, entry.count * sizeof(double));
       break;
     case fb::KernelTypes::TensorList:
+    case fb::KernelTypes::OptionalTensorList:
       w.table(of.one);
       w.put(uint32_t{4});
       w.put(entry.count);
       w.put_bytes(entry.items, entry.count * sizeof(int32_t));
       break;
-    case fb::KernelTypes::IntList: {
-      const size_t list = w.table(of.one);
-      w.put(uint32_t{0});
-      w.align(8, 4);
-      w.refer(list + 4);
-      w.put(entry.count);
+    case fb::KernelTypes::IntList:
+      to_items();
       for (uint32_t i = 0; i < entry.count; ++i) w.put(int64_t{entry.items[i]});
       break;
-    }
     default:
       emit_tensor(w, of, entry);
   }
@@ -459,17 +529,25 @@ void ProgramBuilder::emit_calls(Writer& w, const Vtables& of, size_t plan) const
   const size_t chain = w.table(of.chain);
   w.put(uint32_t{0});
   w.refer(chain + 4);
-  size_t to_instruction = w.offsets(call_count_);
-  for (const Call* call = calls_; call != nullptr; call = call->next, to_instruction += 4) {
+  size_t to_instruction = w.offsets(instruction_count());
+  const auto begin = [&](fb::InstructionArguments kind, size_t vtable) {
     w.refer(to_instruction);
+    to_instruction += 4;
     w.table(of.instruction);
     w.put(uint32_t{8});  // behind this field and the next
-    w.put(static_cast<uint32_t>(fb::InstructionArguments::KernelCall));
-    w.table(of.call);
+    w.put(static_cast<uint32_t>(kind));
+    w.table(vtable);
+  };
+  for (const Call* call = calls_; call != nullptr; call = call->next) {
+    begin(fb::InstructionArguments::KernelCall, of.call);
     w.put(call->op);
     w.put(uint32_t{4});
     w.put(call->count);
     w.put_bytes(call->arguments, call->count * sizeof(int32_t));
+    for (const TensorValue* tensor = call->freed; tensor != nullptr; tensor = tensor->above) {
+      begin(fb::InstructionArguments::FreeCall, of.free);
+      w.put(tensor->entry->index);
+    }
   }
   w.refer(plan + 24);
   size_t to_operator = w.offsets(operator_count_);
@@ -488,8 +566,8 @@ void ProgramBuilder::emit_calls(Writer& w, const Vtables& of, size_t plan) const
   }
 }
 
-void ProgramBuilder::emit(Writer& w, Span<TensorValue* const> inputs,
-                          Span<TensorValue* const> outputs) const {
+void ProgramBuilder::emit(Writer& w, Span<const Entry* const> inputs,
+                          Span<const Entry* const> outputs) const {
   const size_t to_root = w.at();
   w.put(uint32_t{0});
   w.put_bytes(fb::kFileIdentifier, 4);
@@ -504,10 +582,10 @@ void ProgramBuilder::emit(Writer& w, Span<TensorValue* const> inputs,
   for (size_t i = 0; i < 7; ++i) w.put(uint32_t{0});
   w.refer(plan + 4);
   w.string(kMethodName, strlen(kMethodName));
-  const auto put_indices = [&w](size_t where, Span<TensorValue* const> tensors) {
+  const auto put_indices = [&w](size_t where, Span<const Entry* const> values) {
     w.refer(where);
-    w.put(static_cast<uint32_t>(tensors.size()));
-    for (const TensorValue* tensor : tensors) w.put(tensor->index);
+    w.put(static_cast<uint32_t>(values.size()));
+    for (const Entry* value : values) w.put(value->index);
   };
   put_indices(plan + 12, inputs);
   put_indices(plan + 16, outputs);
@@ -525,11 +603,12 @@ void ProgramBuilder::emit(Writer& w, Span<TensorValue* const> inputs,
   w.put(static_cast<int64_t>(planned_size_));
 }
 
-Error ProgramBuilder::write(MemoryAllocator& allocator, Span<TensorValue* const> inputs,
-                            Span<TensorValue* const> outputs, Span<const uint8_t>* program) {
-  for (TensorValue* tensor : inputs) index_of(tensor);
-  for (TensorValue* tensor : outputs) index_of(tensor);
+Error ProgramBuilder::write(MemoryAllocator& allocator, Span<const Entry* const> inputs,
+                            Span<const Entry* const> outputs, Span<const uint8_t>* program) {
   TORCHETTE_CHECK(!is_full_, MemoryAllocationFailed, "no memory for the values of a payload");
+  for (const Entry* value : outputs)
+    if (value->tensor != nullptr) value->tensor->owner()->is_output = true;
+  free_unused();
   TORCHETTE_TRY(plan());
   Writer counter(nullptr);
   emit(counter, inputs, outputs);

@@ -20,27 +20,33 @@ enum class Role : uint8_t {
   Input,     // in memory of the caller
   Output,    // in memory of the caller
   Constant,  // at `data`
+  Dynamic,  // allocated when a kernel sets its sizes, freed after its last use; a tensor of rank 0 is planned
+  State,    // planned for all executions; begins with the elements at `data`
 };
 
 struct Call;
+struct Entry;
 
 /// A tensor of the program.
 struct TensorValue {
-  SizesType sizes[kMaxRank] = {};  // upper bounds; of a constant exact
+  SizesType sizes[kMaxRank] =
+      {};  // upper bounds; of a constant and a state exact; of a dynamic tensor unused
   uint8_t rank = 0;
   ScalarType type = ScalarType::Float;
   Role role = Role::Planned;
   const DimOrderType* dim_order = nullptr;  // null: row-major
   size_t numel = 0;
-  void* data = nullptr;         // Constant
+  void* data = nullptr;         // Constant, State
   TensorValue* base = nullptr;  // View; not a view itself
 
-  int32_t index = -1;            // in the value table; -1 until a call or the signature names it
+  const Entry* entry = nullptr;  // in the value table; null until a call or the signature names it
   uint32_t first = 0, last = 0;  // the calls that use it, counted from 1
   uint64_t offset = 0, size = 0;
   Call* writer = nullptr;        // the last call with this tensor as result
-  TensorValue* next = nullptr;   // of the planned tensors, in the order of their first uses
-  TensorValue* above = nullptr;  // during planning: the next tensor by offset
+  Call* last_call = nullptr;     // that uses this tensor
+  bool is_output = false;        // of the program
+  TensorValue* next = nullptr;   // of the planned or dynamic tensors, in the order of their first uses
+  TensorValue* above = nullptr;  // during planning: the next tensor by offset, or the next that a call frees
 
   /// Sets sizes and type. Error: DelegateInvalidCompatibility (2^31 elements or more).
   Error set(Span<const uint32_t> new_sizes, ScalarType new_type);
@@ -57,10 +63,11 @@ struct Entry {
   int64_t integer = 0;  // also of a boolean
   double real = 0;
   TensorValue* tensor = nullptr;
-  const int32_t* items = nullptr;         // of a list: indices of values
-  TensorValue* const* tensors = nullptr;  // of a list of tensors
-  const char* text = nullptr;
-  uint32_t count = 0;  // of items or characters
+  const int32_t* items = nullptr;         // of a list: indices of values, -1 for None
+  TensorValue* const* tensors = nullptr;  // of a list of tensors: those that are not None
+  uint32_t tensor_count = 0;
+  const void* data = nullptr;  // of a string or a list of doubles or booleans
+  uint32_t count = 0;          // of items or characters
 };
 
 /// An argument of a call: None, a number, a tensor or a list.
@@ -96,6 +103,7 @@ struct Call {
   uint32_t debug_handle;
   TapLayout tap;
   uint32_t tap_handle;
+  TensorValue* freed;  // the dynamic tensors that no later call uses
   Call* next;
 };
 
@@ -115,7 +123,8 @@ class ScratchAllocator final : public MemoryAllocator {
   Block* blocks_ = nullptr;
 };
 
-/// Memory of the builder comes from `scratch` and is needed until the program is loaded.
+/// Memory of the builder comes from `scratch` and is needed until the program is loaded. So is the text of
+/// strings, and are the items of lists of doubles and booleans.
 class ProgramBuilder {
  public:
   explicit ProgramBuilder(MemoryAllocator& scratch) : scratch_(scratch) {}
@@ -125,24 +134,37 @@ class ProgramBuilder {
   /// What follows comes from a node of the payload with this handle.
   void set_debug_handle(uint32_t handle) { debug_handle_ = handle; }
 
-  // Lists. Null if memory is exhausted; the next call then fails with MemoryAllocationFailed.
+  // Values. Null if memory is exhausted; the next call then fails with MemoryAllocationFailed.
+  /// A number that calls and the caller of the program may change.
+  const Entry* number(const Argument& value);
   const Entry* integers(Span<const int64_t> numbers);
+  /// A list of integers that `items` are.
+  const Entry* integers(Span<const Argument> items);
+  const Entry* doubles(Span<const double> numbers) { return plain(schema::KernelTypes::DoubleList, numbers); }
+  const Entry* booleans(Span<const bool> flags) { return plain(schema::KernelTypes::BoolList, flags); }
   const Entry* tensors(TensorValue* const* tensors, size_t count);
-  const Entry* text(const char* text);
+  /// The same for kernels that accept None as an item: a null pointer.
+  const Entry* optional_tensors(TensorValue* const* tensors, size_t count);
+  const Entry* text(Span<const char> text) { return plain(schema::KernelTypes::String, text); }
+  const Entry* entry(TensorValue* tensor);
 
-  /// Adds a call. The last argument is the result. Errors: NotSupported (this build has no such kernel),
+  /// Adds a call. Errors: NotSupported (this build has no such kernel),
   /// MemoryAllocationFailed.
   Error call(const char* kernel, std::initializer_list<Argument> arguments);
-  /// Shows `tensor` to tracers under `handle` when the last call that writes it has run.
+  Error call(const Kernel& kernel, Span<const Argument> arguments);
+  /// Shows `tensor`, the only or first result of a kernel, to tracers under `handle` when the last call that
+  /// writes it has run.
   static void tap(const TensorValue* tensor, uint32_t handle, TapLayout layout);
 
   /// Plans memory and writes the program to memory of `allocator`. Error: MemoryAllocationFailed.
-  Error write(MemoryAllocator& allocator, Span<TensorValue* const> inputs, Span<TensorValue* const> outputs,
+  Error write(MemoryAllocator& allocator, Span<const Entry* const> inputs, Span<const Entry* const> outputs,
               Span<const uint8_t>* program);
   /// Bytes of planned memory.
   size_t planned_size() const { return static_cast<size_t>(planned_size_); }
   const Call* calls() const { return calls_; }
   size_t call_count() const { return call_count_; }
+  /// Calls, and instructions that free a tensor, which write() adds.
+  size_t instruction_count() const { return call_count_ + free_count_; }
   const Entry* values() const { return values_; }
   size_t value_count() const { return value_count_; }
 
@@ -164,16 +186,26 @@ class ProgramBuilder {
   class Writer;
 
   Entry* add(const Entry& entry);
+  template <typename T>
+  const Entry* plain(schema::KernelTypes type, Span<const T> items) {
+    Entry entry;
+    entry.type = type;
+    entry.data = items.data();
+    entry.count = static_cast<uint32_t>(items.size());
+    return add(entry);
+  }
+  const Entry* tensor_list(schema::KernelTypes type, TensorValue* const* tensors, size_t count);
   int32_t index_of(const Argument& argument);
-  int32_t index_of(TensorValue* tensor);
-  Error find(const char* kernel, uint32_t* op);
-  void use(TensorValue* tensor);
+  Error find(const Kernel& kernel, uint32_t* op);
+  void use(TensorValue* tensor, Call* call);
+  void free_unused();
+  void place(TensorValue* tensor, TensorValue** living);
   Error plan();
   struct Vtables;
   static void emit_tensor(Writer& w, const Vtables& of, const Entry& entry);
   static void emit_value(Writer& w, const Vtables& of, const Entry& entry);
   void emit_calls(Writer& w, const Vtables& of, size_t plan) const;
-  void emit(Writer& w, Span<TensorValue* const> inputs, Span<TensorValue* const> outputs) const;
+  void emit(Writer& w, Span<const Entry* const> inputs, Span<const Entry* const> outputs) const;
 
   static constexpr int64_t kMaxCached = 16;  // integers less than this are stored once
 
@@ -185,6 +217,8 @@ class ProgramBuilder {
   Operator *operators_ = nullptr, **last_operator_ = &operators_;
   size_t operator_count_ = 0;
   TensorValue *planned_ = nullptr, **last_planned_ = &planned_;
+  TensorValue *dynamic_ = nullptr, **last_dynamic_ = &dynamic_;
+  size_t free_count_ = 0;
   uint64_t planned_size_ = 0;
   uint32_t debug_handle_ = 0;
   int32_t integers_[kMaxCached] = {};  // index + 1 of each small integer

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "torchette/backends/delegate/delegate_method.h"
 #include "torchette/backends/vulkan/elements.h"
 #include "torchette/backends/vulkan/graph.h"
 
@@ -40,7 +41,7 @@ Error Graph::set_input(size_t i, const torchette::Value& argument, bool* changed
   Value& value = values_[payload_.inputs()[i]];
   if (value.type == Type::kSymInt) {
     int64_t number = 0;
-    TORCHETTE_TRY(whole_number(i, argument, &number));
+    TORCHETTE_TRY(delegate::integer_of(i, argument, &number));
     *changed = *changed || value.integer != number;
     value.integer = number;
     return Error::Ok;

@@ -70,18 +70,5 @@ Error Payload::constant(uint32_t index, size_t size, const void** data, Freeable
   return Error::Ok;
 }
 
-Error whole_number(size_t i, const Value& argument, int64_t* number) {
-  if (argument.is_int()) {
-    *number = argument.to_int();
-    return Error::Ok;
-  }
-  TORCHETTE_CHECK(argument.is_tensor() && argument.to_tensor().numel() == 1 &&
-                      argument.to_tensor().scalar_type() == ScalarType::Long &&
-                      argument.to_tensor().const_data_ptr() != nullptr,
-                  InvalidArgument, "argument %zu of Vulkan is no whole number", i);
-  *number = *argument.to_tensor().const_data_ptr<int64_t>();
-  return Error::Ok;
-}
-
 }  // namespace vulkan
 }  // namespace torchette

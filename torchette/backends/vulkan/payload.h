@@ -41,8 +41,5 @@ class Payload {
   Span<const uint32_t> inputs_, outputs_;
 };
 
-/// The number that argument `i` of a call stands for: itself, or a tensor of one.
-Error whole_number(size_t i, const Value& argument, int64_t* number);
-
 }  // namespace vulkan
 }  // namespace torchette

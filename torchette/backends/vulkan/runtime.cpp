@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <new>
+#include <string>
 
-#include "torchette/backends/vulkan/host.h"
+#include "torchette/backends/vulkan/kernels/graph_reader.h"
 #include "torchette/runtime/backend_options.h"
 #ifdef TORCHETTE_VULKAN_DEVICE  // else there is the processor alone
 #include "torchette/backends/vulkan/cache.h"
@@ -26,7 +28,7 @@ struct Loaded {
 #ifdef TORCHETTE_VULKAN_DEVICE
   std::unique_ptr<vulkan::Graph> graph;
 #endif
-  std::unique_ptr<vulkan::Host> host;
+  vulkan::KernelMethod kernels;
 };
 
 /// Whether the program has another plan for the method that is loaded, without this backend.
@@ -58,12 +60,10 @@ class VulkanBackend final : public BackendInterface {
     Error error = load(context, *processed, loaded);
     // on the processor; what is damaged is damaged there, too
     if (error == Error::NotSupported && !has_fallback(context)) {
-      loaded->host.reset(new (std::nothrow) vulkan::Host);
-      error = loaded->host == nullptr
-                  ? Error::MemoryAllocationFailed
-                  : loaded->host->open(processed->data(), processed->size(), context.get_named_data_map());
+      error = vulkan::GraphReader(context).load(processed->data(), processed->size(), &loaded->kernels);
       if (error == Error::Ok)
         TORCHETTE_LOG(Error, "%s runs on the processor, without Vulkan", context.get_method_name());
+      if (error == Error::Ok && !loaded->kernels.needs_bytes) processed->Free();
     }
     if (error != Error::Ok) {
       loaded->~Loaded();
@@ -77,7 +77,7 @@ class VulkanBackend final : public BackendInterface {
 #ifdef TORCHETTE_VULKAN_DEVICE
     if (loaded->graph != nullptr) return loaded->graph->inputs();
 #endif
-    return loaded->host->inputs();
+    return loaded->kernels.method->num_inputs();
   }
 
   Error execute(BackendExecutionContext& context, DelegateHandle* handle,
@@ -86,7 +86,7 @@ class VulkanBackend final : public BackendInterface {
 #ifdef TORCHETTE_VULKAN_DEVICE
     if (loaded->graph != nullptr) return loaded->graph->execute(arguments, context.event_tracer());
 #endif
-    return loaded->host->execute(arguments, context);
+    return loaded->kernels.method->execute(context, arguments);
   }
 
   /// "device": "" for the best there is, "none" for the processor, of methods that are loaded from now on;
@@ -146,7 +146,7 @@ class VulkanBackend final : public BackendInterface {
 #ifdef TORCHETTE_VULKAN_DEVICE
     if (loaded->graph != nullptr) return loaded->graph->reset();
 #endif
-    return loaded->host->reset();
+    return loaded->kernels.method->reset();
   }
 
  private:
@@ -169,6 +169,10 @@ class VulkanBackend final : public BackendInterface {
 };
 
 VulkanBackend backend;
+
+// Programs that payloads become name these kernels.
+KernelRegistration kernels{vulkan::own_kernels()};
+[[maybe_unused]] const Error registered = register_kernels(kernels);
 
 }  // namespace
 

@@ -50,9 +50,12 @@ Error GraphReader::load(const FreeableBuffer& processed, Loaded* out) {
     inputs += !slot->is_result();
   }
   TORCHETTE_TRY(tap_results());
+  auto** const entries = builder_.allocate<const Entry*>(payload_.externs());
+  for (size_t i = 0; entries != nullptr && i < payload_.externs(); ++i)
+    entries[i] = builder_.entry(arguments_[i]);
   TORCHETTE_TRY(keep_constants(out));
   const Result<delegate::DelegateMethod*> method = delegate::DelegateMethod::load(
-      context_, builder_, {arguments_, inputs}, {arguments_ + inputs, payload_.externs() - inputs});
+      context_, builder_, {entries, inputs}, {entries + inputs, payload_.externs() - inputs});
   if (!method.ok()) return method.error();
   out->method = *method;
   return Error::Ok;
@@ -61,7 +64,7 @@ Error GraphReader::load(const FreeableBuffer& processed, Loaded* out) {
 /// The method does not read a constant that has been packed.
 Error GraphReader::keep_constants(Loaded* out) {
   size_t count = 0;
-  const auto is_read = [](const Slot& slot) { return slot.index >= 0 || slot.is_shown; };
+  const auto is_read = [](const Slot& slot) { return slot.entry != nullptr || slot.is_shown; };
   for (size_t i = 0; i < slot_count_; ++i) count += is_read(slots_[i]) && slots_[i].bytes.data() != nullptr;
   auto* const kept = memory_->allocate_list<FreeableBuffer>(count);
   TORCHETTE_CHECK(kept != nullptr, MemoryAllocationFailed, "no memory for %zu constants of XNNPACK's graph",

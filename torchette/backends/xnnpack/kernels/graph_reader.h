@@ -124,7 +124,6 @@ class GraphReader {
   Slot* constant(Span<const uint32_t> sizes, const void* data, ScalarType type = ScalarType::Float);
   /// One whose elements the caller writes.
   Slot* stored(Span<const uint32_t> sizes, ScalarType type = ScalarType::Float);
-  Error set(Slot* slot, Span<const uint32_t> sizes, ScalarType type);
   static Span<const uint32_t> sizes_of(const Slot* slot) {
     return {reinterpret_cast<const uint32_t*>(slot->sizes), slot->rank};  // none is negative
   }
@@ -132,7 +131,7 @@ class GraphReader {
 
   const Entry* integers(Span<const int64_t> numbers) { return builder_.integers(numbers); }
   const Entry* tensors(Slot* const* slots, size_t count);
-  const Entry* text(const char* words) { return builder_.text(words); }
+  const Entry* text(const char* words) { return builder_.text({words, strlen(words)}); }
   Error call(const char* kernel, std::initializer_list<Argument> arguments) {
     return builder_.call(kernel, arguments);
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "torchette/backends/vulkan/host_kernels.h"
-
+// Kernels that only payloads need.
 #include <algorithm>
 #include <cmath>
 
+#include "torchette/backends/vulkan/kernels/graph_reader.h"
 #include "torchette/runtime/kernel_registry.h"
 
 namespace torchette {
@@ -583,7 +583,7 @@ Error index_copy(Context&, const Tensor& in, int64_t dim, const Tensor& places, 
 
 }  // namespace
 
-Kernels host_kernels() {
+Kernels own_kernels() {
   static constexpr Kernel kAll[] = {
       TORCHETTE_KERNEL("vulkan::quantize_affine.out", affine<false>),
       TORCHETTE_KERNEL("vulkan::dequantize_affine.out", affine<true>),
@@ -604,11 +604,6 @@ Kernels host_kernels() {
       TORCHETTE_KERNEL("vulkan::grid_priors.out", grid_priors),
   };
   return kAll;
-}
-
-const Kernel* kernel_of(const std::string& name) {
-  if (const Kernel* own = find_kernel_in(host_kernels(), {name.data(), name.size()}, {"", 0})) return own;
-  return find_kernel(name.c_str());
 }
 
 }  // namespace vulkan
