@@ -88,7 +88,12 @@ CPP_FLOORS = (
         "runtime/tensor",
         "schema/",
     ),  # schema/: the build makes headers of slots there
-    ("extension/buffer_data_loader", "runtime/data_map", "runtime/value"),
+    (
+        "extension/buffer_data_loader",
+        "extension/malloc_dynamic_allocator",
+        "runtime/data_map",
+        "runtime/value",
+    ),
     ("runtime/tracer",),
     ("runtime/kernel",),
     ("codegen/", "kernels/", "runtime/kernel_registry", "runtime/program"),

@@ -169,6 +169,15 @@ def test_changed_bytes_of_vulkan(name: str, tmp_path: Path, monkeypatch: pytest.
     _mutate(export(*networks()[name]), VulkanPartitioner(), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["vision", "words"])
+def test_changed_bytes_of_vulkan_without_a_device(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VK_ICD_FILENAMES", str(tmp_path / "no_driver.json"))
+    monkeypatch.setenv("LSAN_OPTIONS", "detect_leaks=0")  # Vulkan's loader leaves memory behind
+    _mutate(export(*networks()[name]), VulkanPartitioner(), tmp_path)
+
+
 def test_the_conformance_suite() -> None:
     # -s: else pytest would hold back the sanitizer's report, and the process ends with it
     code = """

@@ -182,14 +182,14 @@ Error GraphReader::call_kernel(const Kernel& kernel, Node& n) {
     new (operands + i)
         Operand(is_result ? Operand(OperandKind::Result, out++) : Operand(static_cast<int>(in++)));
   }
-  if (in != n.args.size()) return n.refuse("its kernel takes another number of arguments");
+  if (in != n.args.size()) return n.refuse("its kernel requires another number of arguments");
   return call_kernel(kernel, {operands, count}, n);
 }
 
 Error GraphReader::call_kernel(const Kernel& kernel, Span<const Operand> operands, Node& n) {
   Parameter parameters[kMaxArguments];
   const size_t count = parameters_of(kernel, parameters);
-  if (count != operands.size()) return n.refuse("its kernel takes another number of arguments");
+  if (count != operands.size()) return n.refuse("its kernel requires another number of arguments");
   Item items[kMaxArguments];
   PayloadTensor* states[kMaxArguments] = {};  // to which the result of that index is copied
   n.is_constant = true;
@@ -197,7 +197,7 @@ Error GraphReader::call_kernel(const Kernel& kernel, Span<const Operand> operand
   for (size_t i = 0; i < count; ++i) {
     if (!parameters[i].is_written) {
       if (!find_operand(operands[i], n, &items[i]) || !note_reads(items[i], n))
-        return n.refuse("its kernel takes arguments of another kind");
+        return n.refuse("its kernel requires arguments of other types");
       continue;
     }
     TORCHETTE_TRY(find_result(operands[i], parameters[i].code, n, &items[i]));
@@ -212,7 +212,7 @@ Error GraphReader::call_kernel(const Kernel& kernel, Span<const Operand> operand
   Argument arguments[kMaxArguments];
   for (size_t i = 0; i < count; ++i)
     if (!argument(items[i], parameters[i].code, parameters[i].is_optional, n, part, &arguments[i]))
-      return n.refuse("its kernel takes arguments of another kind");
+      return n.refuse("its kernel requires arguments of other types");
   TORCHETTE_TRY(builder_of(part).call(kernel, {arguments, count}));
   const auto define = [part](PayloadTensor* tensor) {
     if (tensor == nullptr || tensor->is_state) return;
@@ -276,7 +276,7 @@ bool GraphReader::find_operand(const Operand& operand, const Node& n, Item* out)
       out->ints = operand.ints;
       return set(fb::GraphTypes::IntList, 0);
     case OperandKind::LastSize:
-    case OperandKind::LastSizeList:  // an integer becomes a list if the kernel takes one
+    case OperandKind::LastSizeList:  // argument() makes a list of an integer
       return set(fb::GraphTypes::Int, last);
     case OperandKind::Channels:
       return size != 0 && set(fb::GraphTypes::Int, size);
@@ -311,7 +311,8 @@ Error GraphReader::find_result(const Operand& operand, char code, Node& n, Item*
     out->list = n.results;
     for (const int32_t id : n.results) {
       PayloadTensor* const tensor = items_[id].tensor;
-      if (tensor == nullptr || tensor->is_defined) return n.refuse("a result is no tensor, or there already");
+      if (tensor == nullptr || tensor->is_defined)
+        return n.refuse("a result is not a tensor, or already computed");
       tensor->is_defined = true;
     }
     return Error::Ok;
@@ -322,7 +323,8 @@ Error GraphReader::find_result(const Operand& operand, char code, Node& n, Item*
     out->tensor = n.temporaries[i] = temporary(operand.type, rank);
   } else if (operand.kind == OperandKind::Changed) {
     if (i < n.args.size()) *out = items_[n.args[i]];
-    if (out->tensor == nullptr || !out->tensor->is_state) return n.refuse("it changes what is no state");
+    if (out->tensor == nullptr || !out->tensor->is_state)
+      return n.refuse("it changes a tensor that is not a state");
   } else if (i < n.results.size()) {
     *out = items_[n.results[i]];
   } else {
@@ -330,11 +332,11 @@ Error GraphReader::find_result(const Operand& operand, char code, Node& n, Item*
   }
   if (code != 't') {
     n.is_constant = false;
-    return out->slot == nullptr ? n.refuse("a result is no number") : Error::Ok;
+    return out->slot == nullptr ? n.refuse("a result is not an integer") : Error::Ok;
   }
-  if (out->tensor == nullptr) return n.refuse("a result is no tensor");
+  if (out->tensor == nullptr) return n.refuse("a result is not a tensor");
   if (out->tensor->is_state) n.is_constant = false;
-  if (out->tensor->is_defined && !out->tensor->is_state) return n.refuse("a result is there already");
+  if (out->tensor->is_defined && !out->tensor->is_state) return n.refuse("a result is already computed");
   return Error::Ok;
 }
 

@@ -205,7 +205,7 @@ Error GraphReader::read_inputs() {
     Item& item = items_[ids[i]];
     PayloadTensor* const tensor = item.tensor;
     TORCHETTE_CHECK(item.type == fb::GraphTypes::SymInt || (tensor != nullptr && !tensor->is_defined),
-                    DelegateInvalidCompatibility, "input %u of Vulkan's is no tensor, or twice there",
+                    DelegateInvalidCompatibility, "input %u of Vulkan's is not a tensor, or an input twice",
                     ids[i]);
     inputs_[i] = item.slot;
     if (tensor == nullptr) {
