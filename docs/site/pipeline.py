@@ -87,7 +87,7 @@ def picture() -> str:
     body = "\n".join(elements)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH + 10} 224" role="img">\n'
-        "<title>From an nn.Module to a device</title>\n"
+        "<!-- SPDX-License-Identifier: BSD-3-Clause -->\n<title>From an nn.Module to a device</title>\n"
         f"<style>{STYLE}</style>\n"
         '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0 L8 4 L0 8 z"/></marker></defs>\n'
